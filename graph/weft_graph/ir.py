@@ -1,0 +1,91 @@
+"""The IR: a graph of nodes in ONNX's vocabulary, as frozen records.
+
+A graph names every value with a string. A value is an input, a parameter, a constant or an output of exactly one node.
+Nothing here checks anything: `weft_graph.check` says what a legal graph is, `weft_graph.infer` gives values their types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from weft_graph.types import TensorType
+
+AttributeValue = bool | int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...]
+"""What a node's attribute may hold; ONNX's tensor attributes become constants of the graph."""
+
+ONNX_DOMAIN = ""
+WEFT_DOMAIN = "weft"
+"""Operators that only the converter writes; the legal ones are listed in `weft_graph.weft_domain`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One operator: `outputs = op_type(inputs, attributes)`.
+
+    `name` is unique in its graph and is what errors, random numbers and plans call the node. An optional input
+    that is left out is the empty string, as in ONNX.
+    """
+
+    op_type: str
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
+    domain: str = ONNX_DOMAIN
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A value that is fed at each step: a column of the data, or a number of the step."""
+
+    name: str
+    type: TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class Initializer:
+    """What makes a key's first value, element by element, in ONNX's words.
+
+    `op_type` is one of `ConstantOfShape` (attribute `value`), `RandomUniform` (`low`, `high`) and `RandomNormal`
+    (`mean`, `scale`). The numbers come from a counter-based generator keyed by (job seed, key, element).
+    """
+
+    op_type: str
+    attributes: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A value that the store keeps: `type` has no symbolic dimension.
+
+    A parameter that is not `trainable` has no gradient; BatchNormalization's running statistics are such, and are
+    updated by the mean over the contributing slots.
+    """
+
+    name: str
+    type: TensorType
+    initializer: Initializer
+    trainable: bool = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Constant:
+    """A value that is part of the graph: `array` is C-contiguous, little-endian and never written."""
+
+    name: str
+    array: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """What the user submits: forward operators in any order, the values they start from, the values asked for."""
+
+    name: str
+    inputs: tuple[Input, ...]
+    parameters: tuple[Parameter, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[str, ...]
+    constants: tuple[Constant, ...] = ()

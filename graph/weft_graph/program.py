@@ -1,0 +1,67 @@
+"""What the converter makes of a graph: a program for each role, and what the store is to keep.
+
+A program is a list of nodes in an order that can be run, over the same IR as the graph; communication is nodes of the
+domain `weft` (see `weft_graph.weft_domain`). A `KeyPlan` is all that a shard learns of a parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from weft_graph.ir import Constant, Initializer, Input, Node
+from weft_graph.types import TensorType
+
+LOSS_SCALE = "weft.loss_scale"
+"""The train program's own input, a scalar of the loss's dtype: (samples of this worker) / (samples of the step). It is
+what the differentiation starts from, so that the store's sum is the gradient of the mean over the global batch."""
+
+
+class Role(StrEnum):
+    """What a program is for: a step of training, or a look at held-out data with running statistics and no dropout."""
+
+    TRAIN = "train"
+    EVALUATE = "evaluate"
+
+
+class Update(StrEnum):
+    """How a shard updates a key: by the job's rule on the summed gradient, or by the mean over contributing slots."""
+
+    RULE = "rule"
+    MEAN = "mean"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPlan:
+    """A parameter as the store sees it. `priority` 0 is the most urgent: the order of first use in the forward pass."""
+
+    key: str
+    type: TensorType
+    initializer: Initializer
+    update: Update
+    priority: int
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Nodes in runnable order. `types` has every value, with symbolic dimensions where the data decides them.
+
+    `outputs` maps the names that the job uses (`loss`, metric names) to values.
+    """
+
+    role: Role
+    inputs: tuple[Input, ...]
+    constants: tuple[Constant, ...]
+    nodes: tuple[Node, ...]
+    outputs: Mapping[str, str]
+    types: Mapping[str, TensorType]
+
+
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """Everything that the converter makes of one submitted graph."""
+
+    train: Program
+    evaluate: Program
+    keys: tuple[KeyPlan, ...]

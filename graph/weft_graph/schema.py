@@ -1,0 +1,145 @@
+"""What an operator is to the graph: its inputs, attributes, type inference and gradient.
+
+Each operator is one module of `weft_graph.operators` with a constant `SCHEMA`, and one of the same name in
+`weft_kernels.operators` with the bodies. Both are found by walking the package: there is no list to edit.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Protocol
+
+import numpy as np
+
+from weft_graph.errors import DTypeError, ShapeError, UnknownOperatorError
+from weft_graph.ir import ONNX_DOMAIN, AttributeValue, Node
+from weft_graph.types import DType, TensorType
+
+
+class InferContext(Protocol):
+    """What a schema's `infer` sees of one node."""
+
+    node: Node
+
+    def input(self, index: int) -> TensorType:
+        """Type of input `index`; the checker has made sure that it is there."""
+
+    def optional_input(self, index: int) -> TensorType | None:
+        """Type of input `index`, or None where the node leaves it out."""
+
+    def constant(self, index: int) -> np.ndarray | None:
+        """The value of input `index` where it is known before any step (a shape, axes), else None."""
+
+    def attribute(self, name: str) -> AttributeValue | None:
+        """The node's attribute, else the schema's default."""
+
+    def shape_error(self, message: str) -> ShapeError:
+        """An error that names the node; raise it."""
+
+    def dtype_error(self, message: str) -> DTypeError:
+        """An error that names the node; raise it."""
+
+
+class GradientContext(Protocol):
+    """What a schema's `gradient` sees of one node, and how it writes the backward nodes."""
+
+    node: Node
+
+    def input(self, index: int) -> str:
+        """Name of the value that is input `index` ('' where left out)."""
+
+    def output(self, index: int) -> str:
+        """Name of the value that is output `index`. A gradient may ask for an optional output that the node does
+        not name yet (Dropout's mask): it gets one, and the forward node is rewritten to name it."""
+
+    def gradient(self, index: int) -> str | None:
+        """Name of the gradient of output `index`, or None where nothing flows into it."""
+
+    def needs(self, index: int) -> bool:
+        """Whether input `index` leads to a trainable parameter; a gradient that is not needed may be left out."""
+
+    def type_of(self, value: str) -> TensorType: ...
+
+    def attribute(self, name: str) -> AttributeValue | None: ...
+
+    def emit(
+        self,
+        op_type: str,
+        inputs: Sequence[str],
+        attributes: Mapping[str, AttributeValue] | None = None,
+        *,
+        domain: str = ONNX_DOMAIN,
+        outputs: int = 1,
+    ) -> tuple[str, ...]:
+        """Append a backward node and return its outputs' names; their types are inferred at once."""
+
+    def constant(self, array: np.ndarray) -> str:
+        """Name of a constant with this value (axes, shapes, scalars)."""
+
+
+Infer = Callable[[InferContext], tuple[TensorType, ...]]
+Gradient = Callable[[GradientContext], tuple[str | None, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Formal:
+    """A formal input or output: ONNX's name for it, the element types it takes, whether it may be left out.
+
+    `variadic` is for the last formal alone: it stands for one or more.
+    """
+
+    name: str
+    dtypes: frozenset[DType]
+    optional: bool = False
+    variadic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """A formal attribute: the Python type of its value, and its default where it has one."""
+
+    kind: type[int] | type[float] | type[str] | type[bool] | type[tuple]  # type: ignore[type-arg]  # checked by element
+    default: AttributeValue | None = None
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OpSchema:
+    """One operator. `gradient` is None where it has none: integers, comparisons, and what has not been derived.
+
+    `infer` returns the type of every output that the operator can give, also of optional ones a node leaves out.
+    `gradient` returns, for each input of the node, the name of its gradient or None.
+    """
+
+    op_type: str
+    inputs: tuple[Formal, ...]
+    outputs: tuple[Formal, ...]
+    infer: Infer
+    gradient: Gradient | None = None
+    attributes: Mapping[str, Attribute] = field(default_factory=dict)
+    domain: str = ONNX_DOMAIN
+    since_version: int = 1
+
+
+@cache
+def schemas() -> Mapping[tuple[str, str], OpSchema]:
+    """Every operator's schema by (domain, op_type), read once from the modules of `weft_graph.operators`."""
+    package = importlib.import_module("weft_graph.operators")
+    found: dict[tuple[str, str], OpSchema] = {}
+    for info in pkgutil.iter_modules(package.__path__):
+        schema: OpSchema = importlib.import_module(f"weft_graph.operators.{info.name}").SCHEMA
+        found[schema.domain, schema.op_type] = schema
+    return found
+
+
+def schema_of(node: Node) -> OpSchema:
+    """The schema of the node's operator. Raises UnknownOperatorError, naming the node."""
+    schema = schemas().get((node.domain, node.op_type))
+    if schema is None:
+        shown = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+        raise UnknownOperatorError(f"node {node.name!r}: there is no operator {shown!r}", node=node.name)
+    return schema

@@ -1,0 +1,73 @@
+"""What a kernel is, and how it is found.
+
+Each operator is one module of `weft_kernels.operators`, of the same name as its schema's, with a function `run`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Protocol
+
+import numpy as np
+
+from weft_graph.ir import AttributeValue, Node
+from weft_graph.schema import schemas
+
+Array = np.ndarray[Any, np.dtype[Any]]
+"""An array of the module that runs: NumPy's, or CuPy's, which has the same face."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelContext:
+    """What a kernel may know beside its inputs and attributes.
+
+    `xp` is the array module. `seed`, `step` and `first_sample` (the place of this batch's first sample in the step's
+    global batch) key random numbers together with the node's name, so that they do not depend on the number of workers.
+    """
+
+    node: str
+    xp: Any = np
+    seed: int = 0
+    step: int = 0
+    first_sample: int = 0
+
+
+class Kernel(Protocol):
+    """The body of an operator.
+
+    `inputs` has an array for each input of the node, None where it is left out. `attributes` is whole: the schema's
+    defaults are filled in. Returns every output that the operator has, in ONNX's order. Inputs are never written.
+    An output may be a view of an input.
+    """
+
+    def __call__(
+        self, context: KernelContext, inputs: Sequence[Array | None], attributes: Mapping[str, AttributeValue]
+    ) -> tuple[Array, ...]: ...
+
+
+@cache
+def kernels() -> Mapping[tuple[str, str], Kernel]:
+    """Every operator's kernel by (domain, op_type)."""
+    package = importlib.import_module("weft_kernels.operators")
+    graph_side = importlib.import_module("weft_graph.operators")
+    found: dict[tuple[str, str], Kernel] = {}
+    for info in pkgutil.iter_modules(package.__path__):
+        schema = importlib.import_module(f"{graph_side.__name__}.{info.name}").SCHEMA
+        found[schema.domain, schema.op_type] = importlib.import_module(f"{package.__name__}.{info.name}").run
+    return found
+
+
+def kernel_of(node: Node) -> Kernel:
+    """The kernel of the node's operator; the checker has made sure that there is one. Raises KeyError otherwise."""
+    return kernels()[node.domain, node.op_type]
+
+
+def full_attributes(node: Node) -> dict[str, AttributeValue]:
+    """The node's attributes with the schema's defaults filled in."""
+    schema = schemas()[node.domain, node.op_type]
+    defaults = {name: a.default for name, a in schema.attributes.items() if a.default is not None}
+    return {**defaults, **node.attributes}

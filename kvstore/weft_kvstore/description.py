@@ -1,0 +1,67 @@
+"""The static description of a job's store, given alike to every process: keys, slots, rule, routing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+import numpy as np
+
+
+class Merge(StrEnum):
+    SLOT = "slot"
+    ARRIVAL = "arrival"
+
+
+class Update(StrEnum):
+    RULE = "rule"
+    MEAN = "mean"
+
+
+class InitializerDescription(msgspec.Struct, frozen=True):
+    """ONNX's word for how first values are made, with its numbers: see `weft_graph.ir.Initializer`."""
+
+    op_type: str
+    attributes: Mapping[str, float]
+
+
+class KeyDescription(msgspec.Struct, frozen=True):
+    """A key: dtype and shape of its value, first value, kind of update, urgency, contributing slots in order."""
+
+    key: str
+    dtype: str
+    shape: tuple[int, ...]
+    initializer: InitializerDescription
+    update: Update
+    priority: int
+    slots: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * np.dtype(self.dtype).itemsize
+
+
+class StoreDescription(msgspec.Struct, frozen=True):
+    """Everything that processes of one store must agree on. `shards` are ZeroMQ endpoints by shard number."""
+
+    job: str
+    term: int
+    seed: int
+    slots: int
+    shards: tuple[str, ...]
+    keys: tuple[KeyDescription, ...]
+    rule: str
+    hyper: Mapping[str, float]
+    slice_bytes: int
+    merge: Merge
+
+
+def description_from_json(document: Mapping[str, Any]) -> StoreDescription:
+    """Reads the JSON form. Raises msgspec.ValidationError, which names the path, where it does not fit."""
+    return msgspec.convert(document, StoreDescription)

@@ -1,0 +1,1 @@
+"""weft: train computation graphs on a cluster. Send a graph, not code."""

@@ -1,0 +1,119 @@
+"""How worker and shard daemons talk with the server: they register, say that they live, report facts, take orders.
+
+An agent registers (`POST /v1/agents`), then calls `POST /v1/agents/{id}/heartbeat` for ever. The answer is everything
+that the agent is to hold now: what it lacks it starts, what is not in it any more it stops. The server keeps the call
+open for up to `wait_s` while nothing has changed. Facts go to `POST /v1/allocations/{id}/reports`; the final parameters
+go to `PUT /v1/allocations/{id}/parameters`, one safetensors document. Each call carries the allocation's term; the
+server refuses another one with 409 `stale-term`, an unknown agent with 404 `unknown-agent` (register again).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from weft.api.base import Identifier, Model, Name
+from weft.api.data import DataSpec
+from weft.api.lifecycle import AllocationEvent
+from weft.api.store import StoreSpec
+
+
+class AgentKind(StrEnum):
+    WORKER = "worker"
+    SHARD = "shard"
+
+
+class Registration(Model):
+    kind: AgentKind
+    name: Name
+    """What people call it, `worker-0`; not necessarily unique."""
+    endpoint: str | None = None
+    """A shard's ZeroMQ endpoint, reachable from workers."""
+    pid: int
+
+
+class Registered(Model):
+    id: Identifier
+    heartbeat_interval_s: float
+    """Silence for `lost_after_s` makes the server declare the agent lost."""
+    lost_after_s: float
+
+
+class Heartbeat(Model):
+    known: int = 0
+    """The `version` of the last orders received; the server answers at once when it has newer ones."""
+    wait_s: Annotated[float, Field(ge=0, le=10)] = 0
+
+
+class WorkerAllocation(Model):
+    """A slot of a job, for a worker: all it needs to run."""
+
+    kind: Literal["worker"] = "worker"
+    id: Identifier
+    term: int
+    incarnation: int
+    job: Identifier
+    slot: int
+    programs: dict[str, Any]
+    """JSON form of `weft_graph.program.Programs`."""
+    data: DataSpec
+    seed: int
+    steps: int
+    evaluate_every: int | None
+    """Steps between evaluations; None for after each pass."""
+    keeper: bool
+    """Whether this worker brings the final parameters to the server; the scheduler chose it."""
+    store: StoreSpec
+
+
+class ShardAllocation(Model):
+    """A place in a job's store, for a shard. Workers are told only after every shard is ready."""
+
+    kind: Literal["shard"] = "shard"
+    id: Identifier
+    term: int
+    job: Identifier
+    shard: int
+    store: StoreSpec
+
+
+Allocation = Annotated[WorkerAllocation | ShardAllocation, Field(discriminator="kind")]
+
+
+class Orders(Model):
+    """All that an agent is to hold now. `upload` names allocations whose parameters the server wants at once."""
+
+    version: int
+    allocations: list[Allocation]
+    upload: list[Identifier] = Field(default_factory=list)
+
+
+class MetricReport(Model):
+    """Sums over this slot's samples since its last report of this split; the server adds the slots up."""
+
+    split: Literal["train", "evaluate"]
+    step: int
+    """Steps finished when it was taken. All slots report at the same steps."""
+    samples: int
+    sums: dict[str, float]
+
+
+class LogReport(Model):
+    level: Literal["debug", "info", "warning", "error"]
+    message: str
+
+
+class Report(Model):
+    """Facts about one allocation, in order. `seq` counts an allocation's reports from 1: a repeated one is ignored."""
+
+    term: int
+    seq: int
+    event: AllocationEvent | None = None
+    reason: str | None = None
+    """With `failed`: what failed, naming slot, key and step where they are known."""
+    step: int | None = None
+    """Steps finished."""
+    metrics: list[MetricReport] = Field(default_factory=list)
+    logs: list[LogReport] = Field(default_factory=list)

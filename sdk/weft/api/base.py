@@ -1,0 +1,20 @@
+"""What every model of the API has in common: unknown fields are refused, values are frozen."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Model(BaseModel):
+    """A record that crosses a wire."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants", use_attribute_docstrings=True)
+
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.\-]{0,127}$")]
+"""What people call things: letters, digits, `_`, `.` and `-`, at most 128."""
+
+Identifier = Annotated[str, Field(pattern=r"^[A-Za-z0-9\-]{1,64}$")]
+"""What the server calls things."""

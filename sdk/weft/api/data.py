@@ -1,0 +1,45 @@
+"""Where a job's samples come from, and which of them it may read."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from weft.api.base import Model
+
+
+class NumpySource(Model):
+    """A `.npz` file on a path that server and workers share; each array is a column, rows along its first axis."""
+
+    type: Literal["numpy"] = "numpy"
+    path: Annotated[str, Field(min_length=1, max_length=4096)]
+
+
+class Rows(Model):
+    """Rows `start` (included) to `stop` (excluded) of the source."""
+
+    start: Annotated[int, Field(ge=0)] = 0
+    stop: Annotated[int, Field(ge=1)]
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> Rows:
+        if self.stop <= self.start:
+            raise ValueError(f"rows {self.start} to {self.stop} are none")
+        return self
+
+
+class DataSpec(Model):
+    """A source, the graph input that each column feeds, and the rows for training and for evaluation."""
+
+    source: NumpySource
+    columns: dict[str, str]
+    """Graph input -> column of the source. Every input of the graph has one."""
+    train: Rows | None = None
+    """Rows to train on; all of them where left out."""
+    evaluate: Rows | None = None
+    """Rows never read in training, on which metrics are taken; no evaluation where left out."""
+    batch: Annotated[int, Field(ge=1, le=1 << 20)] = 64
+    """Samples of a step, over all workers."""
+    shuffle: bool = True
+    """Whether a pass reads in an order drawn from (seed, pass); else in the order of the rows."""

@@ -1,0 +1,56 @@
+"""The event log of a job: state, metrics and logs in one append-only sequence."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from weft.api.base import Model
+from weft.api.lifecycle import JobState
+
+
+class StateChanged(Model):
+    kind: Literal["state"] = "state"
+    state: JobState
+    reason: str | None = None
+
+
+class StepDone(Model):
+    """How far the slowest worker is; sent about once a second. Rates are over the time since the previous one."""
+
+    kind: Literal["step"] = "step"
+    step: int
+    steps: int
+    pass_number: int
+    samples_per_second: float
+
+
+class MetricTaken(Model):
+    """A mean over all slots' samples: of the training steps since the last one, or of the evaluation rows."""
+
+    kind: Literal["metric"] = "metric"
+    split: Literal["train", "evaluate"]
+    step: int
+    values: dict[str, float]
+    samples: int
+
+
+class LogLine(Model):
+    kind: Literal["log"] = "log"
+    level: Literal["debug", "info", "warning", "error"]
+    source: str
+    """Who says it: `server`, `worker 0`, `shard 1`."""
+    message: str
+
+
+EventBody = Annotated[StateChanged | StepDone | MetricTaken | LogLine, Field(discriminator="kind")]
+
+
+class Event(Model):
+    """One entry. `seq` counts from 1 without gaps within a job; it is the SSE stream's `id`."""
+
+    seq: int
+    at: datetime
+    body: EventBody

@@ -1,0 +1,109 @@
+"""What a user submits, and what the server tells of it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from weft.api.base import Identifier, Model, Name
+from weft.api.data import DataSpec
+from weft.api.lifecycle import JobState
+from weft.api.rule import RuleSpec, Sgd
+
+
+class Merge(StrEnum):
+    """In which order a shard sums the slots' gradients of a step: by slot (bit-equal) or as they arrive."""
+
+    SLOT = "slot"
+    ARRIVAL = "arrival"
+
+
+class Parallelism(Model):
+    """On how many processes a job runs, and how its parameters are cut."""
+
+    workers: Annotated[int, Field(ge=1, le=1024)] = 1
+    shards: Annotated[int, Field(ge=1, le=256)] = 1
+    merge: Merge = Merge.SLOT
+    slice_bytes: Annotated[int, Field(ge=64, le=1 << 24, multiple_of=64)] = 128 * 1024
+    """Part of a key's value that is merged, retried and pre-empted as one."""
+
+
+class RunLength(Model):
+    """How long to train: `passes` over the training rows, or `steps`. Exactly one of them."""
+
+    passes: Annotated[int, Field(ge=1)] | None = None
+    steps: Annotated[int, Field(ge=1)] | None = None
+    evaluate_every: Annotated[int, Field(ge=1)] | None = None
+    """Steps between two evaluations; after each pass where left out. The end of the run is always evaluated."""
+
+    @model_validator(mode="after")
+    def _one_length(self) -> RunLength:
+        if (self.passes is None) == (self.steps is None):
+            raise ValueError("give either passes or steps")
+        return self
+
+
+class JobSpec(Model):
+    """A job: graph, data, rule, parallelism, run length."""
+
+    name: Name = "job"
+    graph: dict[str, Any]
+    """The graph's JSON form; its schema is at /v1/schemas/graph."""
+    loss: str
+    """The graph output that is made small: a scalar, the mean over the batch."""
+    metrics: dict[Name, str] = Field(default_factory=dict)
+    """Metric name -> graph output: scalars that are means over the batch; `loss` is always reported."""
+    data: DataSpec
+    rule: RuleSpec = Field(default_factory=Sgd)
+    run: RunLength
+    parallelism: Parallelism = Field(default_factory=Parallelism)
+    seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 0
+
+
+class Progress(Model):
+    """How far a job is. `step` counts finished steps, `pass_number` passes begun over the training rows."""
+
+    step: int = 0
+    steps: int
+    pass_number: int = 0
+
+
+class Job(Model):
+    """A job as the server sees it now."""
+
+    id: Identifier
+    name: Name
+    state: JobState
+    reason: str | None = None
+    """Why it is in this state: what a pending job waits for, what a failed one died of."""
+    progress: Progress
+    metrics: dict[str, float] = Field(default_factory=dict)
+    """The newest value of each metric, by `split/name`: `train/loss`, `evaluate/accuracy`."""
+    workers: int
+    shards: int
+    created_at: datetime
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+
+
+class JobPage(Model):
+    """A page of jobs, newest first. `next` is the cursor of the following page."""
+
+    jobs: list[Job]
+    next: str | None = None
+
+
+class ParameterInfo(Model):
+    """A parameter of a job: what it is, not its values."""
+
+    name: str
+    dtype: str
+    shape: list[int]
+    trainable: bool
+
+
+class ParameterList(Model):
+    parameters: list[ParameterInfo]

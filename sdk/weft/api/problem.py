@@ -1,0 +1,26 @@
+"""Errors of the HTTP API: RFC 9457 problem documents, media type application/problem+json."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from weft.api.base import Model
+
+
+class FieldError(Model):
+    """One thing that is wrong with a request. `pointer` is a JSON pointer into its body; `node` a graph node's name."""
+
+    pointer: str
+    detail: str
+    node: str | None = None
+
+
+class Problem(Model):
+    """What went wrong. `type` is a path that ends in the problem's code, the same as `code`."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    errors: list[FieldError] = Field(default_factory=list)
