@@ -1,0 +1,47 @@
+# Two commands: `make demo` runs the main job on this machine, `make test` passes the tests.
+# Each makes its own environment in .venv from a bare Python 3.11 or newer.
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+
+.PHONY: help demo test check unit format clean
+
+help:
+	@echo "make demo    train a conv net on handwritten digits: 2 workers, 2 shards, on this machine"
+	@echo "make test    format, lint, types, import layers, tests"
+	@echo "make check   the same without the tests"
+	@echo "make unit    the tests alone;  ARGS='-k store' passes arguments to pytest"
+	@echo "make format  write the code in its format"
+	@echo "make clean   remove $(VENV) and what tools left behind"
+
+demo: $(VENV)/.demo
+	@$(BIN)/python examples/digits.py
+
+test: check unit
+
+check: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+unit: $(VENV)/.dev
+	$(BIN)/pytest $(ARGS)
+
+format: $(VENV)/.dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# A stamp for each set of extras; a change of pyproject.toml makes it again.
+$(VENV)/.%: pyproject.toml
+	@test -n "$(PYTHON)" || { echo "weft needs Python 3.11 or newer; none is on the PATH (PYTHON=... names one)"; exit 1; }
+	@test -x $(BIN)/python || { echo "Making $(VENV) with $(PYTHON)"; $(PYTHON) -m venv $(VENV); }
+	@echo "Installing weft[$*] into $(VENV), once; a minute or less where packages are cached"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
