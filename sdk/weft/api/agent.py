@@ -3,8 +3,10 @@
 An agent registers (`POST /v1/agents`), then calls `POST /v1/agents/{id}/heartbeat` for ever. The answer is everything
 that the agent is to hold now: what it lacks it starts, what is not in it any more it stops. The server keeps the call
 open for up to `wait_s` while nothing has changed. Facts go to `POST /v1/allocations/{id}/reports`; the final parameters
-go to `PUT /v1/allocations/{id}/parameters`, one safetensors document. Each call carries the allocation's term; the
-server refuses another one with 409 `stale-term`, an unknown agent with 404 `unknown-agent` (register again).
+go to `PUT /v1/allocations/{id}/parameters?term=&step=&final=`, one safetensors document. Each call carries the
+allocation's term; the server refuses another one with 409 `stale-term`, an allocation that it does not know with 404
+`unknown-allocation`, an unknown agent with 404 `unknown-agent` (register again). An agent that ends takes leave with
+`DELETE /v1/agents/{id}`; one that does not is lost after its time.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from weft.api.base import Model
 
@@ -24,3 +24,11 @@ class Problem(Model):
     detail: str
     code: str
     errors: list[FieldError] = Field(default_factory=list)
+
+
+def problem_code(document: bytes) -> str | None:
+    """The code of a problem document; None where the bytes are not one (a proxy's page, say)."""
+    try:
+        return Problem.model_validate_json(document).code
+    except ValidationError:
+        return None

@@ -1,0 +1,167 @@
+"""An agent's side of its talk with the server: it registers, says that it lives, and learns what it is to hold.
+
+What an agent holds it keeps while the server cannot be reached: training goes on while the server restarts. It drops
+everything only when the server answers that it does not know the agent.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+import httpx
+from pydantic import ValidationError
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, sleep_using_event, stop_when_event_set
+from tenacity.wait import wait_random_exponential
+
+from weft.api.agent import Heartbeat, Orders, Registered, Registration
+from weft.api.base import Model
+from weft.api.problem import problem_code
+from weft.api.reporter import Reporter
+
+_log = logging.getLogger("weft.membership")
+
+FIRST_RETRY_S = 0.1
+LONGEST_RETRY_S = 1.0
+"""Well below the server's limit of silence, so that one failed call does not lose the agent."""
+CONNECT_TIMEOUT_S = 5.0
+
+_R = TypeVar("_R")
+_M = TypeVar("_M", bound=Model)
+REGISTER_TIMEOUT_S = 10.0
+
+
+class Holder(Protocol):
+    """Who carries out orders. Both methods are called on the membership's thread and must be quick."""
+
+    def hold(self, orders: Orders) -> None:
+        """Everything that is to be held now: start what is lacking, stop what is not in it any more."""
+
+    def lost(self) -> None:
+        """The server does not know this agent (any more): drop everything. It is registered again by itself."""
+
+
+class _UnreachableError(Exception):
+    """No answer that can be used; worth another try."""
+
+
+class _UnknownAgentError(Exception):
+    """The server does not know this agent."""
+
+
+class Membership:
+    """One agent's membership. `transport` replaces the network, for tests."""
+
+    def __init__(
+        self,
+        server: str,
+        registration: Registration,
+        holder: Holder,
+        *,
+        token: str | None = None,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self._registration = registration
+        self._holder = holder
+        self._client = httpx.Client(
+            base_url=server,
+            headers={"Authorization": f"Bearer {token}"} if token else {},
+            transport=transport,
+            timeout=httpx.Timeout(REGISTER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
+        )
+
+    def run(self, stop: threading.Event) -> None:
+        """Registers and heartbeats until `stop` is set, then takes leave. Never gives up; what fails is logged."""
+        while not stop.is_set():
+            registered = self._retried(stop, self._register)
+            if registered is None:
+                return
+            _log.info("registered as %s (agent %s)", self._registration.name, registered.id)
+            try:
+                self._beat(stop, registered)
+            except _UnknownAgentError:
+                _log.warning("the server does not know agent %s: everything is dropped", registered.id)
+                self._holder.lost()
+            else:
+                self._leave(registered)
+
+    def reporter(self, allocation_id: str, term: int) -> Reporter:
+        """Who brings the facts about one allocation to the server; the caller closes it."""
+        return Reporter(self._client, allocation_id, term)
+
+    def close(self) -> None:
+        """Closes the connections; after `run` has returned and every reporter is closed."""
+        self._client.close()
+
+    def _register(self) -> Registered:
+        response = self._post("/v1/agents", self._registration.model_dump_json(), REGISTER_TIMEOUT_S)
+        return _parsed(Registered, response)
+
+    def _beat(self, stop: threading.Event, registered: Registered) -> None:
+        known = 0
+        path = f"/v1/agents/{registered.id}/heartbeat"
+        wait_s = min(registered.heartbeat_interval_s, 10.0)
+        timeout_s = wait_s + registered.lost_after_s
+
+        def call() -> Orders:
+            body = Heartbeat(known=known, wait_s=wait_s).model_dump_json()
+            return _parsed(Orders, self._post(path, body, timeout_s))
+
+        while not stop.is_set():
+            orders = self._retried(stop, call)
+            if orders is not None and orders.version != known:
+                known = orders.version
+                self._holder.hold(orders)
+
+    def _leave(self, registered: Registered) -> None:
+        try:
+            self._client.delete(f"/v1/agents/{registered.id}", timeout=1.0)
+        except httpx.HTTPError as error:
+            _log.info("left without a word to the server: %s", error)
+
+    def _post(self, path: str, body: str, timeout_s: float) -> httpx.Response:
+        try:
+            response = self._client.post(
+                path,
+                content=body,
+                headers={"Content-Type": "application/json"},
+                timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, CONNECT_TIMEOUT_S)),
+            )
+        except httpx.HTTPError as error:
+            raise _UnreachableError(f"{type(error).__name__}: {error}") from error
+        if response.status_code == httpx.codes.NOT_FOUND and problem_code(response.content) == "unknown-agent":
+            raise _UnknownAgentError
+        if response.is_error:
+            raise _UnreachableError(f"{path} was answered by {response.status_code}: {response.text[:500]}")
+        return response
+
+    def _retried(self, stop: threading.Event, call: Callable[[], _R]) -> _R | None:
+        """What `call` returns, tried until it does; None once `stop` is set."""
+        retrying = Retrying(
+            retry=retry_if_exception_type(_UnreachableError),
+            wait=wait_random_exponential(multiplier=FIRST_RETRY_S, max=LONGEST_RETRY_S),
+            stop=stop_when_event_set(stop),
+            sleep=sleep_using_event(stop),
+            before_sleep=_tell,
+            retry_error_callback=lambda _state: None,
+        )
+        return retrying(call)
+
+
+def _parsed(model: type[_M], response: httpx.Response) -> _M:
+    try:
+        return model.model_validate_json(response.content)
+    except ValidationError as error:
+        raise _UnreachableError(
+            f"{response.url} was answered by something that is not {model.__name__}: {error}"
+        ) from error
+
+
+def _tell(state: RetryCallState) -> None:
+    """Logs the 1st, 2nd, 4th, 8th ... failure of a row, and every 64th."""
+    attempt = state.attempt_number
+    if attempt & (attempt - 1) == 0 or attempt % 64 == 0:
+        error = state.outcome.exception() if state.outcome else None
+        _log.warning("the server cannot be reached (attempt %d, tried again): %s", attempt, error)

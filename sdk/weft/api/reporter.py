@@ -1,0 +1,204 @@
+"""Brings the facts about one allocation to the server, in order, without holding up who reports them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import httpx
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay
+from tenacity.wait import wait_random_exponential
+
+from weft.api.agent import LogReport, MetricReport, Report
+from weft.api.lifecycle import AllocationEvent
+
+_log = logging.getLogger("weft.reporter")
+
+INTERVAL_S = 0.25
+"""Between two posts that bring no event: four a second show a run as alive as people can read it."""
+POST_TIMEOUT_S = 10.0
+FIRST_RETRY_S = 0.1
+LONGEST_RETRY_S = 2.0
+UPLOAD_DEADLINE_S = 120.0
+MOST_LINES = 1000
+"""Metrics and logs, each, in one post: bounds its size."""
+MOST_WAITING_LOGS = 10_000
+"""Log lines kept while the server cannot be reached; the oldest go first."""
+
+_REFUSED_FOR_GOOD = frozenset({httpx.codes.NOT_FOUND, httpx.codes.CONFLICT})
+"""The allocation is unknown, released or of another term: nothing about it is wanted any more."""
+_REFUSED_ONCE = frozenset(
+    {httpx.codes.BAD_REQUEST, httpx.codes.REQUEST_ENTITY_TOO_LARGE, httpx.codes.UNPROCESSABLE_ENTITY}
+)
+"""The document itself is refused; the same bytes would be refused again."""
+_WORTH_ANOTHER_TRY = frozenset({httpx.codes.UNAUTHORIZED, httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_MANY_REQUESTS})
+"""Answers to an upload that may differ next time; other 4xx will not."""
+
+
+class UploadError(Exception):
+    """The server has not taken the parameters; the message says why."""
+
+
+class _UnreachableError(Exception):
+    pass
+
+
+@dataclass
+class _Part:
+    """Facts that go in one report. An event ends it: what is reported later goes into the next part."""
+
+    event: AllocationEvent | None = None
+    reason: str | None = None
+    step: int | None = None
+    metrics: list[MetricReport] = field(default_factory=list)
+    logs: list[LogReport] = field(default_factory=list)
+
+
+class Reporter:
+    """Facts in order, on a thread of its own. `client` is shared and not closed."""
+
+    def __init__(self, client: httpx.Client, allocation_id: str, term: int) -> None:
+        self._client = client
+        self._path = f"/v1/allocations/{allocation_id}"
+        self._term = term
+        self._changed = threading.Condition()
+        self._parts: deque[_Part] = deque()
+        self._posting = False
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name=f"report-{allocation_id}", daemon=True)
+        self._thread.start()
+
+    def report(
+        self,
+        *,
+        event: AllocationEvent | None = None,
+        reason: str | None = None,
+        step: int | None = None,
+        metrics: Sequence[MetricReport] = (),
+        logs: Sequence[LogReport] = (),
+    ) -> None:
+        """Puts facts in line and returns at once. Within one call, step, metrics and logs come before the event."""
+        with self._changed:
+            if self._closed:
+                return
+            if not self._parts or self._parts[-1].event is not None or self._is_full(self._parts[-1]):
+                self._parts.append(_Part())
+            part = self._parts[-1]
+            part.step = step if step is not None else part.step
+            part.metrics += metrics
+            part.logs += logs
+            part.event, part.reason = event, reason
+            self._bound_logs()
+            self._changed.notify_all()
+
+    def upload(self, document: bytes, step: int, final: bool, *, deadline_s: float = UPLOAD_DEADLINE_S) -> None:
+        """Brings the parameters at `step`, a safetensors document. Raises UploadError when refused or out of time."""
+        retrying = Retrying(
+            retry=retry_if_exception_type(_UnreachableError),
+            wait=wait_random_exponential(multiplier=FIRST_RETRY_S, max=LONGEST_RETRY_S),
+            stop=stop_after_delay(deadline_s),
+            reraise=True,
+        )
+        try:
+            retrying(self._put, document, step, final, deadline_s)
+        except _UnreachableError as error:
+            raise UploadError(f"parameters of step {step} were not taken within {deadline_s:g} s: {error}") from error
+
+    def flush(self, timeout_s: float) -> bool:
+        """Waits until all that was reported is accepted or refused. Whether it is."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._parts and not self._posting, timeout_s)
+
+    def close(self) -> None:
+        """Drops what is not sent yet (flush before) and ends the thread. Idempotent."""
+        with self._changed:
+            self._closed = True
+            self._parts.clear()
+            self._changed.notify_all()
+
+    @staticmethod
+    def _is_full(part: _Part) -> bool:
+        return len(part.metrics) >= MOST_LINES or len(part.logs) >= MOST_LINES
+
+    def _bound_logs(self) -> None:
+        if len(self._parts) > 1 and sum(len(part.logs) for part in self._parts) > MOST_WAITING_LOGS:
+            oldest = next(part for part in self._parts if part.logs)
+            lost = len(oldest.logs)
+            oldest.logs = []
+            _log.warning("%s: %d log lines dropped, the server cannot be reached", self._path, lost)
+
+    def _run(self) -> None:
+        seq = 0
+        due = 0.0
+        while (part := self._next(due)) is not None:
+            seq += 1
+            report = Report(term=self._term, seq=seq, **vars(part))
+            if self._delivered(report.model_dump_json()):
+                due = time.monotonic() + INTERVAL_S
+            else:
+                self.close()
+            with self._changed:
+                self._posting = False
+                self._changed.notify_all()
+
+    def _next(self, due: float) -> _Part | None:
+        """The next facts, once they may go: at once with an event, else not before `due`. None when closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or bool(self._parts))
+            self._changed.wait_for(
+                lambda: self._closed or any(part.event is not None for part in self._parts) or len(self._parts) > 1,
+                max(0.0, due - time.monotonic()),
+            )
+            if self._closed:
+                return None
+            self._posting = True
+            return self._parts.popleft()
+
+    def _delivered(self, body: str) -> bool:
+        """Posts until answered. Whether the server wants to hear more of this allocation."""
+        wait_s = FIRST_RETRY_S
+        while True:
+            try:
+                status = self._post(body)
+            except httpx.HTTPError as error:
+                _log.warning("%s: the report is tried again: %s: %s", self._path, type(error).__name__, error)
+            else:
+                if status in _REFUSED_FOR_GOOD:
+                    return False
+                if status < httpx.codes.BAD_REQUEST or status in _REFUSED_ONCE:
+                    return True
+            with self._changed:
+                if self._changed.wait_for(lambda: self._closed, wait_s):
+                    return False
+            wait_s = min(2 * wait_s, LONGEST_RETRY_S)
+
+    def _post(self, body: str) -> int:
+        response = self._client.post(
+            f"{self._path}/reports",
+            content=body,
+            headers={"Content-Type": "application/json"},
+            timeout=POST_TIMEOUT_S,
+        )
+        if response.is_error:
+            _log.warning("%s: a report was answered by %d: %s", self._path, response.status_code, response.text[:500])
+        return response.status_code
+
+    def _put(self, document: bytes, step: int, final: bool, deadline_s: float) -> None:
+        try:
+            response = self._client.put(
+                f"{self._path}/parameters",
+                params={"term": self._term, "step": step, "final": final},
+                content=document,
+                headers={"Content-Type": "application/octet-stream"},
+                timeout=httpx.Timeout(deadline_s, connect=POST_TIMEOUT_S),
+            )
+        except httpx.HTTPError as error:
+            raise _UnreachableError(f"{type(error).__name__}: {error}") from error
+        if response.is_client_error and response.status_code not in _WORTH_ANOTHER_TRY:
+            raise UploadError(f"parameters of step {step} were refused: {response.status_code} {response.text[:500]}")
+        if response.is_error:
+            raise _UnreachableError(f"answered by {response.status_code}: {response.text[:500]}")
