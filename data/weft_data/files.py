@@ -1,0 +1,58 @@
+"""Opening a path that somebody else chose: a regular file, under a permitted root, never waited on."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from weft_data.errors import UnreadableFileError
+
+
+def open_regular(path: str, roots: Sequence[Path] | None) -> BinaryIO:
+    """The file at `path`, opened to read. With `roots`, it must lie under one of them once every link is followed.
+
+    Raises UnreadableFileError for what is missing, not permitted, outside the roots, or not a regular file: a
+    directory, a device, a pipe (which would wait for its writer).
+    """
+    try:
+        resolved = Path(path).resolve()
+        if roots is None:
+            handle = os.open(resolved, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        else:
+            handle = _open_under(path, resolved, roots)
+    except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: a loop of links; ValueError: a NUL in the path
+        raise UnreadableFileError(f"cannot open {path!r}: {_reason(error)}", path=path) from error
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise UnreadableFileError(f"{path!r} is not a regular file", path=path)
+    return os.fdopen(handle, "rb")
+
+
+def _open_under(path: str, resolved: Path, roots: Sequence[Path]) -> int:
+    for root in roots:
+        base = root.resolve()
+        if resolved.is_relative_to(base):
+            return _open_beneath(base, resolved.relative_to(base).parts)
+    raise UnreadableFileError(
+        f"{path!r} is not under a directory that data may be read from: {[str(root) for root in roots]}", path=path
+    )
+
+
+def _open_beneath(base: Path, parts: tuple[str, ...]) -> int:
+    """Opens step by step and follows no link, so that a link put there after the path was resolved leads nowhere."""
+    handle = os.open(base, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
+    for place, part in enumerate(parts):
+        kind = os.O_DIRECTORY if place < len(parts) - 1 else os.O_NONBLOCK
+        try:
+            deeper = os.open(part, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | kind, dir_fd=handle)
+        finally:
+            os.close(handle)
+        handle = deeper
+    return handle
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
