@@ -81,7 +81,7 @@ def read_member(path: str, file: BinaryIO, archive: zipfile.ZipFile, info: zipfi
         if version not in _HEADERS:
             raise ColumnRefusedError(_says(path, name, "is an array of records"), path=path, column=name)
         shape, fortran, dtype = _HEADERS[version](head, max_header_size=HEADER_LIMIT)
-        start = head.tell()
+        shape, start = tuple(int(dim) for dim in shape), head.tell()
         column = _column(path, name, shape, dtype)
         declared, there = math.prod(shape) * dtype.itemsize, info.file_size - start
         if declared != there:
@@ -127,7 +127,7 @@ def _column(path: str, name: str, shape: tuple[int, ...], dtype: np.dtype[np.gen
         raise refused("is a single number; a column has rows along its first axis")
     if min(shape) <= 0:
         raise refused(f"has shape {shape}, which holds no elements")
-    return Column(name, DType(dtype.newbyteorder("=").name), tuple(int(dim) for dim in shape[1:]))
+    return Column(name, DType(dtype.newbyteorder("=").name), shape[1:])
 
 
 def _says(path: str, name: str, what: str) -> str:
