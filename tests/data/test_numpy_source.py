@@ -94,7 +94,7 @@ def test_any_array_a_graph_takes_reads_as_numpy_reads_it(
 def test_a_stored_column_is_mapped_and_a_compressed_one_loaded_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The compressed column is above the limit on loaded bytes; the stored one of the same size is read all the same."""
+    """The compressed column is above the limit on loaded bytes; the stored one of the same size is read anyway."""
     stored, compressed = tmp_path / "s.npz", tmp_path / "c.npz"
     np.savez(stored, x=np.zeros((1000, 100), np.float32))
     np.savez_compressed(compressed, x=np.zeros((1000, 100), np.float32))

@@ -40,7 +40,7 @@ def test_the_order_is_that_of_philox_draws_written_from_the_paper() -> None:
 
 
 def test_the_order_never_changes() -> None:
-    """Golden values, taken from this function when the test above had shown it to be right: old runs stay repeatable."""
+    """Golden values, taken from this function when the test above had shown it to be right."""
     assert sample_order(10, seed=0, pass_number=0, shuffle=True).tolist() == [7, 9, 4, 2, 0, 5, 3, 1, 6, 8]
     assert sample_order(10, seed=0, pass_number=1, shuffle=True).tolist() == [8, 4, 5, 7, 9, 1, 2, 6, 3, 0]
     assert sample_order(10, seed=1, pass_number=0, shuffle=True).tolist() == [4, 1, 9, 2, 6, 5, 0, 7, 3, 8]
