@@ -8,8 +8,8 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, wraps
 from typing import Any, Protocol
 
 import numpy as np
@@ -34,14 +34,22 @@ class KernelContext:
     seed: int = 0
     step: int = 0
     first_sample: int = 0
+    samples: int | None = None
+    """Samples of this batch; None where the first dimension of every array counts them."""
+    asked: tuple[str, ...] | None = None
+    """The node's outputs, '' for one that it leaves out; None asks for all."""
+
+    def asks(self, index: int) -> bool:
+        """Whether output `index` is asked for; a kernel may skip a trailing one that is not."""
+        return self.asked is None or (index < len(self.asked) and self.asked[index] != "")
 
 
 class Kernel(Protocol):
     """The body of an operator.
 
     `inputs` has an array for each input of the node, None where it is left out. `attributes` is whole: the schema's
-    defaults are filled in. Returns every output that the operator has, in ONNX's order. Inputs are never written.
-    An output may be a view of an input.
+    defaults are filled in. Returns every output that the operator has, in ONNX's order, less trailing ones that
+    `context` does not ask for. Inputs are never written. An output may be a view of an input, and read-only.
     """
 
     def __call__(
@@ -57,8 +65,24 @@ def kernels() -> Mapping[tuple[str, str], Kernel]:
     found: dict[tuple[str, str], Kernel] = {}
     for info in pkgutil.iter_modules(package.__path__):
         schema = importlib.import_module(f"{graph_side.__name__}.{info.name}").SCHEMA
-        found[schema.domain, schema.op_type] = importlib.import_module(f"{package.__name__}.{info.name}").run
+        body: Kernel = importlib.import_module(f"{package.__name__}.{info.name}").run
+        found[schema.domain, schema.op_type] = _finished(body)
     return found
+
+
+def _finished(body: Kernel) -> Kernel:
+    """The body with IEEE's silent infinities and NaNs, as ONNX has them, and arrays where NumPy returns its scalars."""
+
+    @wraps(body)
+    def run(
+        context: KernelContext, inputs: Sequence[Array | None], attributes: Mapping[str, AttributeValue]
+    ) -> tuple[Array, ...]:
+        with np.errstate(all="ignore"):
+            outputs = body(context, inputs, attributes)
+        array_type = context.xp.ndarray
+        return tuple(out if isinstance(out, array_type) else context.xp.asarray(out) for out in outputs)
+
+    return run
 
 
 def kernel_of(node: Node) -> Kernel:
@@ -71,3 +95,12 @@ def full_attributes(node: Node) -> dict[str, AttributeValue]:
     schema = schemas()[node.domain, node.op_type]
     defaults = {name: a.default for name, a in schema.attributes.items() if a.default is not None}
     return {**defaults, **node.attributes}
+
+
+def run_node(context: KernelContext, node: Node, inputs: Sequence[Array | None]) -> tuple[Array, ...]:
+    """The node's outputs, one for each name in `node.outputs`; the one that is left out there is in its place still.
+
+    `context` may be the step's: its `node` and `asked` are set here.
+    """
+    context = replace(context, node=node.name, asked=node.outputs)
+    return kernel_of(node)(context, inputs, full_attributes(node))[: len(node.outputs)]

@@ -1,0 +1,22 @@
+"""Y = e^X."""
+
+from __future__ import annotations
+
+from weft_graph.formals import FLOATS, required
+from weft_graph.schema import GradientContext, OpSchema
+from weft_graph.shapes.broadcasting import infer_unary
+from weft_graph.shapes.flow import incoming
+
+
+def _gradient(context: GradientContext) -> tuple[str | None, ...]:
+    return context.emit("Mul", (incoming(context), context.output(0)))
+
+
+SCHEMA = OpSchema(
+    op_type="Exp",
+    inputs=(required("input", FLOATS),),
+    outputs=(required("output", FLOATS),),
+    infer=infer_unary,
+    gradient=_gradient,
+    since_version=13,
+)

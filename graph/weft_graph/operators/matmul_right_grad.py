@@ -1,0 +1,21 @@
+"""MatMulRightGrad(gradient, left, right): the gradient of MatMul's right operand, of that operand's shape."""
+
+from __future__ import annotations
+
+from weft_graph.formals import FLOATS, required
+from weft_graph.ir import WEFT_DOMAIN
+from weft_graph.schema import InferContext, OpSchema
+from weft_graph.types import TensorType
+
+
+def _infer(context: InferContext) -> tuple[TensorType, ...]:
+    return (context.input(2),)
+
+
+SCHEMA = OpSchema(
+    op_type="MatMulRightGrad",
+    inputs=(required("gradient", FLOATS), required("left", FLOATS), required("right", FLOATS)),
+    outputs=(required("right_gradient", FLOATS),),
+    infer=_infer,
+    domain=WEFT_DOMAIN,
+)

@@ -1,0 +1,23 @@
+"""Y = max(X, 0)."""
+
+from __future__ import annotations
+
+from weft_graph.formals import SIGNED, required
+from weft_graph.ir import WEFT_DOMAIN
+from weft_graph.schema import GradientContext, OpSchema
+from weft_graph.shapes.broadcasting import infer_unary
+from weft_graph.shapes.flow import incoming
+
+
+def _gradient(context: GradientContext) -> tuple[str | None, ...]:
+    return context.emit("ReluGrad", (incoming(context), context.output(0)), domain=WEFT_DOMAIN)
+
+
+SCHEMA = OpSchema(
+    op_type="Relu",
+    inputs=(required("X", SIGNED),),
+    outputs=(required("Y", SIGNED),),
+    infer=infer_unary,
+    gradient=_gradient,
+    since_version=14,
+)

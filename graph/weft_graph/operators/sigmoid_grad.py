@@ -1,0 +1,16 @@
+"""SigmoidGrad(gradient, output): gradient * output * (1 - output)."""
+
+from __future__ import annotations
+
+from weft_graph.formals import FLOATS, required
+from weft_graph.ir import WEFT_DOMAIN
+from weft_graph.schema import OpSchema
+from weft_graph.shapes.broadcasting import infer_unary
+
+SCHEMA = OpSchema(
+    op_type="SigmoidGrad",
+    inputs=(required("gradient", FLOATS), required("output", FLOATS)),
+    outputs=(required("input_gradient", FLOATS),),
+    infer=infer_unary,
+    domain=WEFT_DOMAIN,
+)

@@ -1,0 +1,26 @@
+"""C = A - B, broadcast."""
+
+from __future__ import annotations
+
+from weft_graph.formals import NUMBERS, required
+from weft_graph.schema import GradientContext, OpSchema
+from weft_graph.shapes.broadcasting import infer_binary, sum_to
+from weft_graph.shapes.flow import incoming
+
+
+def _gradient(context: GradientContext) -> tuple[str | None, ...]:
+    gradient = incoming(context)
+    left = sum_to(context, gradient, context.input(0)) if context.needs(0) else None
+    if not context.needs(1):
+        return left, None
+    return left, context.emit("Neg", (sum_to(context, gradient, context.input(1)),))[0]
+
+
+SCHEMA = OpSchema(
+    op_type="Sub",
+    inputs=(required("A", NUMBERS), required("B", NUMBERS)),
+    outputs=(required("C", NUMBERS),),
+    infer=infer_binary,
+    gradient=_gradient,
+    since_version=14,
+)

@@ -1,0 +1,27 @@
+"""Small steps that gradients share: the one gradient that flows in, scalars of a value's type, refusals."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from weft_graph.errors import NoGradientError
+from weft_graph.schema import GradientContext
+
+
+def incoming(context: GradientContext) -> str:
+    """The gradient of output 0. Raises NoGradientError where only another output has one."""
+    gradient = context.gradient(0)
+    if gradient is None:
+        raise refusal(context, "only output 0 has a gradient, and nothing flows into it")
+    return gradient
+
+
+def refusal(context: GradientContext, reason: str) -> NoGradientError:
+    """An error that names the node; raise it."""
+    node = context.node
+    return NoGradientError(f"node {node.name!r} ({node.op_type}): {reason}", node=node.name)
+
+
+def scalar(context: GradientContext, number: float, like: str) -> str:
+    """The name of a zero-dim constant of the element type of `like`."""
+    return context.constant(np.array(number, dtype=context.type_of(like).dtype.numpy))
