@@ -1,0 +1,20 @@
+"""Stochastic gradient descent: w -= rate * (g + weight_decay * w)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from weft_kernels.kernel import Array
+from weft_kernels.rule import Hyper, Rule, State
+
+
+def _apply(weight: Array, gradient: Array, _state: State, _step: int, hyper: Hyper) -> None:
+    rate, decay = hyper["rate"], hyper["weight_decay"]
+    if decay:
+        # w - rate * decay * w, before the gradient is taken off: the same sum in one pass and no array more.
+        np.multiply(weight, 1.0 - rate * decay, out=weight)
+    np.multiply(gradient, rate, out=gradient)
+    np.subtract(weight, gradient, out=weight)
+
+
+RULE = Rule(name="sgd", state=(), hyper={"rate": 0.01, "weight_decay": 0.0}, apply=_apply)
