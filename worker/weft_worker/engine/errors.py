@@ -1,0 +1,35 @@
+"""What the engine raises.
+
+EngineError
++-- EngineUsageError        the caller's mistake: overlapping reads and writes, a completion given twice
++-- WorkError               a piece of work failed; raised once, by the wait that meets it
++-- EngineTimeoutError      a wait's deadline passed; the message names the work that is not finished
++-- EngineClosedError       the engine was closed before, or while waiting
+"""
+
+from __future__ import annotations
+
+
+class EngineError(Exception):
+    """Something about the engine failed."""
+
+
+class EngineUsageError(EngineError):
+    """The engine was used in a way that it refuses; nothing has changed."""
+
+
+class WorkError(EngineError):
+    """The work called `name` failed; `__cause__` is what it raised. `others` failed too, independently of it."""
+
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(message)
+        self.name = name
+        self.others: tuple[WorkError, ...] = ()
+
+
+class EngineTimeoutError(EngineError):
+    """A deadline passed before the work was finished."""
+
+
+class EngineClosedError(EngineError):
+    """The engine is closed; what was pushed and had not started will not run."""
