@@ -18,8 +18,10 @@ from weft_kernels.random import Key, as_uniform, draws, first_value_key
 
 DRAWS_PER_ELEMENT: Final = 2
 _CHUNK: Final = 1 << 14
-"""Elements computed at once, at multiples of this place. A vectorised logarithm may differ in its last bit between the
-body and the tail of an array, so an element's place in its chunk must not depend on how the key is cut."""
+"""Elements computed at once: what fits a core's cache."""
+_BLOCK: Final = 64
+"""Elements are computed in whole blocks. A vectorised logarithm may differ in its last bit between the body and the
+tail of an array, and an element's place in a block does not depend on how the key is cut."""
 
 
 def first_values(
@@ -52,11 +54,12 @@ _Fill = Callable[[Array, Array], Array]
 
 def _filled(fill: _Fill, key: Key, start: int, stop: int, dtype: np.dtype[Any]) -> Array:
     values = np.empty(stop - start, dtype=dtype)
-    for chunk in range(start // _CHUNK * _CHUNK, stop, _CHUNK):
-        uniform = as_uniform(draws(key, chunk * DRAWS_PER_ELEMENT, _CHUNK * DRAWS_PER_ELEMENT))
+    for low in range(start // _BLOCK * _BLOCK, stop, _CHUNK):
+        count = min(_CHUNK, -(-(stop - low) // _BLOCK) * _BLOCK)
+        uniform = as_uniform(draws(key, low * DRAWS_PER_ELEMENT, count * DRAWS_PER_ELEMENT))
         made = fill(uniform[0::2].copy(), uniform[1::2].copy())
-        low, high = max(start, chunk), min(stop, chunk + _CHUNK)
-        values[low - start : high - start] = made[low - chunk : high - chunk]
+        first, last = max(start, low), min(stop, low + count)
+        values[first - start : last - start] = made[first - low : last - low]
     return values
 
 
@@ -74,7 +77,7 @@ def _normal(numbers: Mapping[str, float]) -> _Fill:
 
     def fill(first: Array, second: Array) -> Array:
         radius = np.sqrt(-2.0 * np.log1p(-first))
-        return mean + scale * (radius * np.cos(2.0 * np.pi * second))  # type: ignore[no-any-return]  # NumPy's Any
+        return mean + scale * (radius * np.cos(2.0 * np.pi * second))
 
     return fill
 

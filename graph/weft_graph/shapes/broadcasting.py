@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import GradientContext, InferContext
-from weft_graph.types import Dim, Shape, TensorType
+from weft_graph.types import Dim, DType, Shape, TensorType
 
 
 def broadcast(*shapes: Shape) -> Shape | None:
@@ -48,6 +48,12 @@ def infer_binary(context: InferContext) -> tuple[TensorType, ...]:
     """Output of inputs 0 and 1, broadcast, of their one element type."""
     check_same_dtype(context, 0, 1)
     return (TensorType(context.input(0).dtype, infer_broadcast(context, 0, 1)),)
+
+
+def infer_comparison(context: InferContext) -> tuple[TensorType, ...]:
+    """A boolean for each element of inputs 0 and 1, broadcast, which have one element type."""
+    check_same_dtype(context, 0, 1)
+    return (TensorType(DType.BOOL, infer_broadcast(context, 0, 1)),)
 
 
 def sum_to(context: GradientContext, gradient: str, like: str) -> str:

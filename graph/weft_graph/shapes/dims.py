@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
-from weft_graph.types import Dim
+if TYPE_CHECKING:  # types binds its dimensions with `bound`; at run time this module needs no types
+    from weft_graph.types import Dim
 
 _TIMES = "*"
 
@@ -47,7 +49,7 @@ def _joined(number: int, names: Counter[str]) -> Dim:
     return _TIMES.join(words + sorted(names.elements()))
 
 
-def bound(dim: Dim, values: dict[str, int]) -> Dim:
+def bound(dim: Dim, values: Mapping[str, int]) -> Dim:
     """The dimension with the named factors filled; a product stays a name while one of its factors does."""
     number, names = _factors((dim,))
     filled = math.prod(values[name] ** count for name, count in names.items() if name in values)

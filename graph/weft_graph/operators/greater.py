@@ -1,0 +1,15 @@
+"""Greater: whether A is greater than B, element by element, broadcast."""
+
+from __future__ import annotations
+
+from weft_graph.formals import BOOLEANS, NUMBERS, required
+from weft_graph.schema import OpSchema
+from weft_graph.shapes.broadcasting import infer_comparison
+
+SCHEMA = OpSchema(
+    op_type="Greater",
+    inputs=(required("A", NUMBERS), required("B", NUMBERS)),
+    outputs=(required("C", BOOLEANS),),
+    infer=infer_comparison,
+    since_version=13,
+)

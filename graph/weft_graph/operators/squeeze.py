@@ -1,0 +1,39 @@
+"""Squeeze: without the dimensions of 1 that `axes` names, or without all of them."""
+
+from __future__ import annotations
+
+from weft_graph.formals import ANY, INT64, optional, required
+from weft_graph.ir import WEFT_DOMAIN
+from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
+from weft_graph.shapes.axes import infer_axes
+from weft_graph.shapes.flow import incoming
+from weft_graph.types import TensorType
+
+
+def _infer(context: InferContext) -> tuple[TensorType, ...]:
+    data = context.input(0)
+    axes = infer_axes(context, data.rank)
+    if axes is None:
+        if not data.is_static:
+            raise context.shape_error(f"axes must be given: whether a dimension of {data} is 1 is not known")
+        axes = tuple(axis for axis, dim in enumerate(data.shape) if dim == 1)
+    wrong = [axis for axis in axes if data.shape[axis] != 1]
+    if wrong:
+        raise context.shape_error(f"dimension {wrong[0]} of {data} is {data.shape[wrong[0]]}, not 1")
+    return (TensorType(data.dtype, tuple(dim for axis, dim in enumerate(data.shape) if axis not in axes)),)
+
+
+def _gradient(context: GradientContext) -> tuple[str | None, ...]:
+    (data,) = context.emit("ReshapeLike", (incoming(context), context.input(0)), domain=WEFT_DOMAIN)
+    return (data, None)[: len(context.node.inputs)]
+
+
+SCHEMA = OpSchema(
+    op_type="Squeeze",
+    inputs=(required("data", ANY), optional("axes", INT64)),
+    outputs=(required("squeezed", ANY),),
+    infer=_infer,
+    gradient=_gradient,
+    attributes={"axes": Attribute(tuple)},
+    since_version=13,
+)

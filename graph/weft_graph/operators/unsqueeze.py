@@ -1,0 +1,40 @@
+"""Unsqueeze: with a dimension of 1 at each of `axes`, counted in the output."""
+
+from __future__ import annotations
+
+from weft_graph.attributes import as_ints
+from weft_graph.formals import ANY, INT64, optional, required
+from weft_graph.ir import WEFT_DOMAIN
+from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
+from weft_graph.shapes.axes import infer_axes
+from weft_graph.shapes.flow import incoming
+from weft_graph.types import TensorType
+
+
+def _infer(context: InferContext) -> tuple[TensorType, ...]:
+    data = context.input(0)
+    given = context.attribute("axes")
+    known = context.constant(1) if given is None and context.optional_input(1) is not None else None
+    count = len(as_ints(given)) if given is not None else 0 if known is None else known.size
+    rank = data.rank + count
+    axes = infer_axes(context, rank)
+    if axes is None:
+        raise context.shape_error("axes are missing")
+    rest = iter(data.shape)
+    return (TensorType(data.dtype, tuple(1 if axis in axes else next(rest) for axis in range(rank))),)
+
+
+def _gradient(context: GradientContext) -> tuple[str | None, ...]:
+    (data,) = context.emit("ReshapeLike", (incoming(context), context.input(0)), domain=WEFT_DOMAIN)
+    return (data, None)[: len(context.node.inputs)]
+
+
+SCHEMA = OpSchema(
+    op_type="Unsqueeze",
+    inputs=(required("data", ANY), optional("axes", INT64)),
+    outputs=(required("expanded", ANY),),
+    infer=_infer,
+    gradient=_gradient,
+    attributes={"axes": Attribute(tuple)},
+    since_version=13,
+)

@@ -1,0 +1,56 @@
+"""What ReduceSum and ReduceMean have in common: which axes they reduce, and the types that follow."""
+
+from __future__ import annotations
+
+from weft_graph.attributes import as_int
+from weft_graph.formals import INT64, optional, required
+from weft_graph.ir import WEFT_DOMAIN, AttributeValue
+from weft_graph.schema import Attribute, Formal, GradientContext, InferContext
+from weft_graph.shapes.axes import infer_axes
+from weft_graph.shapes.flow import incoming
+from weft_graph.types import DType, TensorType
+
+REDUCTION_ATTRIBUTES = {
+    "axes": Attribute(tuple),
+    "keepdims": Attribute(int, default=1),
+    "noop_with_empty_axes": Attribute(int, default=0),
+}
+
+
+def reduced_axes(axes: tuple[int, ...] | None, rank: int, noop_with_empty_axes: int) -> tuple[int, ...]:
+    """The axes to reduce: no axes mean all of them, or none where `noop_with_empty_axes` says so."""
+    if axes:
+        return axes
+    return () if noop_with_empty_axes else tuple(range(rank))
+
+
+def infer_reduction(context: InferContext) -> tuple[TensorType, ...]:
+    """Input 0 with the reduced dimensions 1, or gone."""
+    data = context.input(0)
+    noop = as_int(context.attribute("noop_with_empty_axes"))
+    axes = reduced_axes(infer_axes(context, data.rank), data.rank, noop)
+    if as_int(context.attribute("keepdims")):
+        return (TensorType(data.dtype, tuple(1 if axis in axes else dim for axis, dim in enumerate(data.shape))),)
+    return (TensorType(data.dtype, tuple(dim for axis, dim in enumerate(data.shape) if axis not in axes)),)
+
+
+def reduction_gradient(context: GradientContext) -> tuple[str | None, ...]:
+    """The gradient by `<operator>Grad(gradient, data, axes)`, with the same attributes."""
+    attributes: dict[str, AttributeValue] = {}
+    for name in REDUCTION_ATTRIBUTES:
+        value = context.attribute(name)
+        if value is not None:
+            attributes[name] = value
+    inputs = (incoming(context), *context.node.inputs)
+    (data,) = context.emit(f"{context.node.op_type}Grad", inputs, attributes, domain=WEFT_DOMAIN)
+    return (data, None)[: len(context.node.inputs)]
+
+
+def infer_reduction_gradient(context: InferContext) -> tuple[TensorType, ...]:
+    """The gradient's element type in the data's shape."""
+    return (TensorType(context.input(0).dtype, context.input(1).shape),)
+
+
+def gradient_inputs(dtypes: frozenset[DType]) -> tuple[Formal, ...]:
+    """The formal inputs of a reduction's gradient."""
+    return required("gradient", dtypes), required("data", dtypes), optional("axes", INT64)

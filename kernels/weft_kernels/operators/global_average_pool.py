@@ -1,0 +1,16 @@
+"""The mean over all spatial dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from weft_graph.ir import AttributeValue
+from weft_kernels.arguments import required
+from weft_kernels.kernel import Array, KernelContext
+
+
+def run(
+    context: KernelContext, inputs: Sequence[Array | None], attributes: Mapping[str, AttributeValue]
+) -> tuple[Array, ...]:
+    (data,) = required(inputs)
+    return (context.xp.mean(data, axis=tuple(range(2, data.ndim)), keepdims=True, dtype=data.dtype),)

@@ -1,0 +1,19 @@
+"""Gradient of the logarithm of softmax, from its output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from weft_graph.attributes import as_int
+from weft_graph.ir import AttributeValue
+from weft_kernels.arguments import required
+from weft_kernels.kernel import Array, KernelContext
+
+
+def run(
+    context: KernelContext, inputs: Sequence[Array | None], attributes: Mapping[str, AttributeValue]
+) -> tuple[Array, ...]:
+    xp = context.xp
+    gradient, output = required(inputs)
+    total = xp.sum(gradient, axis=as_int(attributes["axis"]), keepdims=True, dtype=output.dtype)
+    return (gradient - xp.exp(output) * total,)

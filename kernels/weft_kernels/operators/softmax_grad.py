@@ -1,0 +1,20 @@
+"""Gradient of softmax, from its output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from weft_graph.attributes import as_int
+from weft_graph.ir import AttributeValue
+from weft_kernels.arguments import required
+from weft_kernels.kernel import Array, KernelContext
+
+
+def run(
+    context: KernelContext, inputs: Sequence[Array | None], attributes: Mapping[str, AttributeValue]
+) -> tuple[Array, ...]:
+    gradient, output = required(inputs)
+    axis = as_int(attributes["axis"])
+    weighted = gradient * output
+    weighted -= output * context.xp.sum(weighted, axis=axis, keepdims=True, dtype=output.dtype)
+    return (weighted,)

@@ -1,0 +1,21 @@
+"""A view with further dimensions of 1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from weft_graph.attributes import as_ints
+from weft_graph.ir import AttributeValue
+from weft_kernels.arguments import optional, required
+from weft_kernels.axes import axes_of
+from weft_kernels.kernel import Array, KernelContext
+
+
+def run(
+    context: KernelContext, inputs: Sequence[Array | None], attributes: Mapping[str, AttributeValue]
+) -> tuple[Array, ...]:
+    (data,) = required(inputs, 1)
+    given = optional(inputs, 1)
+    added = len(as_ints(attributes["axes"])) if given is None else given.size
+    axes = axes_of(given, attributes, data.ndim + added)
+    return (context.xp.expand_dims(data, axis=axes or ()),)
