@@ -13,7 +13,7 @@ from __future__ import annotations
 
 
 class GraphError(Exception):
-    """A graph cannot be used. `pointer` is a JSON pointer into the graph's JSON form, `node` a node's or value's name."""
+    """A graph cannot be used. `pointer` is a JSON pointer into its JSON form, `node` a node's or value's name."""
 
     def __init__(self, message: str, *, pointer: str = "", node: str | None = None) -> None:
         super().__init__(message)

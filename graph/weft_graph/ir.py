@@ -1,7 +1,8 @@
 """The IR: a graph of nodes in ONNX's vocabulary, as frozen records.
 
-A graph names every value with a string. A value is an input, a parameter, a constant or an output of exactly one node.
-Nothing here checks anything: `weft_graph.check` says what a legal graph is, `weft_graph.infer` gives values their types.
+A graph names every value with a string. A value is an input, a parameter, a constant or an output of exactly one
+node. Nothing here checks anything: `weft_graph.check` says what a legal graph is, `weft_graph.infer` gives values
+their types.
 """
 
 from __future__ import annotations

@@ -23,7 +23,8 @@ from weft_graph.types import DType, TensorType
 class InferContext(Protocol):
     """What a schema's `infer` sees of one node."""
 
-    node: Node
+    @property
+    def node(self) -> Node: ...
 
     def input(self, index: int) -> TensorType:
         """Type of input `index`; the checker has made sure that it is there."""
@@ -47,7 +48,8 @@ class InferContext(Protocol):
 class GradientContext(Protocol):
     """What a schema's `gradient` sees of one node, and how it writes the backward nodes."""
 
-    node: Node
+    @property
+    def node(self) -> Node: ...
 
     def input(self, index: int) -> str:
         """Name of the value that is input `index` ('' where left out)."""
@@ -96,6 +98,13 @@ class Formal:
     dtypes: frozenset[DType]
     optional: bool = False
     variadic: bool = False
+
+
+def formal_at(formals: Sequence[Formal], index: int) -> Formal | None:
+    """The formal that stands for actual `index`, or None where the operator takes fewer."""
+    if index < len(formals):
+        return formals[index]
+    return formals[-1] if formals and formals[-1].variadic else None
 
 
 @dataclass(frozen=True, slots=True)

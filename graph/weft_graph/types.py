@@ -9,6 +9,8 @@ from enum import StrEnum
 
 import numpy as np
 
+from weft_graph.shapes.dims import bound
+
 Dim = int | str
 Shape = tuple[Dim, ...]
 
@@ -80,8 +82,13 @@ class TensorType:
         return self.size * self.dtype.itemsize
 
     def bind(self, dims: Mapping[str, int]) -> TensorType:
-        """The same type with the named dimensions filled; names that `dims` lacks stay symbolic."""
-        return TensorType(self.dtype, tuple(dims.get(d, d) if isinstance(d, str) else d for d in self.shape))
+        """The same type with the named dimensions filled, also in products (`4*batch`); other names stay symbolic."""
+        return TensorType(self.dtype, tuple(bound(d, dims) if isinstance(d, str) else d for d in self.shape))
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+def array_type(array: np.ndarray) -> TensorType:
+    """The type of an array's elements and shape, whatever their byte order. Raises ValueError for other dtypes."""
+    return TensorType(DType(array.dtype.name), tuple(array.shape))

@@ -1,0 +1,225 @@
+"""What a legal user graph is: one row per rule, each of which finds what breaks it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from weft_graph.errors import DTypeError, GraphRefusedError, UnknownOperatorError
+from weft_graph.ir import WEFT_DOMAIN, AttributeValue, Graph, Initializer, Node
+from weft_graph.json_place import escape_token, shown
+from weft_graph.names import RESERVED_PREFIX, duplicates, node_definitions, value_definitions
+from weft_graph.schema import Formal, OpSchema, formal_at, schemas
+from weft_graph.topological import topological_order
+from weft_graph.types import array_type
+
+Rule = Callable[[Graph], Iterator[GraphRefusedError]]
+
+INITIALIZERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "ConstantOfShape": ("value",),
+    "RandomUniform": ("low", "high"),
+    "RandomNormal": ("mean", "scale"),
+}
+"""What may make a first value, with the numbers that each takes; all of them are given."""
+
+
+def check(graph: Graph) -> None:
+    """Raises the first GraphRefusedError of `problems`; a graph that passes has types, see `weft_graph.infer`."""
+    for problem in problems(graph):
+        raise problem
+
+
+def problems(graph: Graph) -> Iterator[GraphRefusedError]:
+    """Everything about the graph that is not legal, each with its pointer and its node's or value's name."""
+    for rule in RULES:
+        yield from rule(graph)
+
+
+def _names_are_unique(graph: Graph) -> Iterator[GraphRefusedError]:
+    for kind, definitions in (("value", value_definitions(graph)), ("node", node_definitions(graph))):
+        for earlier, later in duplicates(definitions):
+            yield GraphRefusedError(
+                f"{kind} {later.name!r} at {later.pointer} is defined already at {earlier.pointer}",
+                pointer=later.pointer,
+                node=later.node or later.name,
+            )
+
+
+def _names_are_the_users(graph: Graph) -> Iterator[GraphRefusedError]:
+    for definitions in (value_definitions(graph), node_definitions(graph)):
+        for definition in definitions:
+            if not definition.name:
+                yield GraphRefusedError(f"the name at {definition.pointer} is empty", pointer=definition.pointer)
+            elif definition.name.startswith(RESERVED_PREFIX):
+                yield GraphRefusedError(
+                    f"name {definition.name!r}: names that begin with {RESERVED_PREFIX!r} are the converter's",
+                    pointer=definition.pointer,
+                    node=definition.node or definition.name,
+                )
+
+
+def _parameters_can_be_kept(graph: Graph) -> Iterator[GraphRefusedError]:
+    for index, parameter in enumerate(graph.parameters):
+        pointer, name = f"/parameters/{index}", parameter.name
+        type_ = parameter.type
+        if not type_.is_static:
+            message = f"parameter {name!r} is {type_}; a parameter's dimensions are numbers"
+            yield GraphRefusedError(message, pointer=f"{pointer}/shape", node=name)
+        elif type_.size == 0:
+            message = f"parameter {name!r} is {type_}; a parameter has at least one element"
+            yield GraphRefusedError(message, pointer=f"{pointer}/shape", node=name)
+        if not type_.dtype.is_float:
+            message = f"parameter {name!r} is {type_}; a parameter's elements are floats"
+            yield DTypeError(message, pointer=f"{pointer}/dtype", node=name)
+        problem = _initializer_problem(parameter.initializer)
+        if problem is not None:
+            message = f"parameter {name!r}: {problem}"
+            yield GraphRefusedError(message, pointer=f"{pointer}/initializer", node=name)
+
+
+def _initializer_problem(initializer: Initializer) -> str | None:
+    expected = INITIALIZERS.get(initializer.op_type)
+    if expected is None:
+        return f"there is no initializer {initializer.op_type!r}; there are {', '.join(INITIALIZERS)}"
+    if set(initializer.attributes) != set(expected):
+        given = ", ".join(initializer.attributes) or "nothing"
+        return f"{initializer.op_type} takes {' and '.join(expected)}, given {given}"
+    numbers = initializer.attributes
+    if not all(math.isfinite(number) for number in numbers.values()):
+        return f"{initializer.op_type} takes finite numbers, given {dict(numbers)}"
+    if initializer.op_type == "RandomUniform" and numbers["low"] > numbers["high"]:
+        return f"RandomUniform has low {numbers['low']} above high {numbers['high']}"
+    if initializer.op_type == "RandomNormal" and numbers["scale"] < 0:
+        return f"RandomNormal has a negative scale {numbers['scale']}"
+    return None
+
+
+def _constants_have_known_types(graph: Graph) -> Iterator[GraphRefusedError]:
+    for index, constant in enumerate(graph.constants):
+        try:
+            array_type(constant.array)
+        except ValueError:
+            yield DTypeError(
+                f"constant {constant.name!r} has elements of {constant.array.dtype}, which the graph has no type for",
+                pointer=f"/constants/{index}",
+                node=constant.name,
+            )
+
+
+def _operators_are_known(graph: Graph) -> Iterator[GraphRefusedError]:
+    for index, node in enumerate(graph.nodes):
+        if node.domain == WEFT_DOMAIN:
+            message = f"node {node.name!r}: operators of the domain {WEFT_DOMAIN!r} are the converter's"
+            yield UnknownOperatorError(message, pointer=f"/nodes/{index}/domain", node=node.name)
+        elif _schema(node) is None:
+            operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+            message = f"node {node.name!r}: there is no operator {operator!r}"
+            yield UnknownOperatorError(message, pointer=f"/nodes/{index}/op_type", node=node.name)
+
+
+def _schema(node: Node) -> OpSchema | None:
+    return schemas().get((node.domain, node.op_type))
+
+
+def _nodes_have_their_values(graph: Graph) -> Iterator[GraphRefusedError]:
+    for index, node in enumerate(graph.nodes):
+        schema = _schema(node)
+        if schema is None:
+            continue
+        for kind, names, formals in (
+            ("input", node.inputs, schema.inputs),
+            ("output", node.outputs, schema.outputs),
+        ):
+            for place, problem in _arity_problems(kind, names, formals):
+                pointer = f"/nodes/{index}/{kind}s" + ("" if place is None else f"/{place}")
+                yield GraphRefusedError(
+                    f"node {node.name!r} ({node.op_type}): {problem}", pointer=pointer, node=node.name
+                )
+
+
+def _arity_problems(kind: str, names: tuple[str, ...], formals: tuple[Formal, ...]) -> Iterator[tuple[int | None, str]]:
+    for place, name in enumerate(names):
+        formal = formal_at(formals, place)
+        if formal is None:
+            yield place, f"it has {len(formals)} {kind}s at most, given {len(names)}"
+            return
+        if not name and not formal.optional:
+            yield place, f"{kind} {formal.name!r} is left out, and it is not optional"
+    for formal in formals[len(names) :]:
+        if not formal.optional:
+            yield None, f"{kind} {formal.name!r} is missing; given {len(names)}"
+
+
+def _attributes_fit(graph: Graph) -> Iterator[GraphRefusedError]:
+    for index, node in enumerate(graph.nodes):
+        schema = _schema(node)
+        if schema is None:
+            continue
+        for name, message in _attribute_problems(node, schema):
+            pointer = f"/nodes/{index}/attributes" + ("" if name is None else f"/{escape_token(name)}")
+            yield GraphRefusedError(f"node {node.name!r} ({node.op_type}): {message}", pointer=pointer, node=node.name)
+
+
+def _attribute_problems(node: Node, schema: OpSchema) -> Iterator[tuple[str | None, str]]:
+    for name, value in node.attributes.items():
+        formal = schema.attributes.get(name)
+        if formal is None:
+            known = ", ".join(schema.attributes) or "none"
+            yield name, f"there is no attribute {name!r}; there are {known}"
+        elif not _is_of_kind(value, formal.kind):
+            kind = "tuple of ints" if formal.kind is tuple else formal.kind.__name__
+            yield name, f"attribute {name!r} is of kind {kind}, given {type(value).__name__} {shown(value)}"
+        elif isinstance(value, float) and not math.isfinite(value):
+            yield name, f"attribute {name!r} is {value}, which is not finite"
+    for name, formal in schema.attributes.items():
+        if formal.required and name not in node.attributes:
+            yield None, f"attribute {name!r} is missing"
+
+
+def _is_of_kind(value: AttributeValue, kind: type) -> bool:
+    """Whether the value is of the kind; a whole number is a float too, but a truth value is no number.
+
+    Every list among the attributes of the known operators is one of integers: axes, pads, strides, a permutation.
+    """
+    if kind is tuple:
+        return isinstance(value, tuple) and all(type(item) is int for item in value)
+    return type(value) is kind or (kind is float and type(value) is int)
+
+
+def _values_are_defined(graph: Graph) -> Iterator[GraphRefusedError]:
+    defined = {definition.name for definition in value_definitions(graph)}
+    for index, node in enumerate(graph.nodes):
+        for place, name in enumerate(node.inputs):
+            if name and name not in defined:
+                yield GraphRefusedError(
+                    f"node {node.name!r} ({node.op_type}) reads {name!r}, which nothing defines",
+                    pointer=f"/nodes/{index}/inputs/{place}",
+                    node=node.name,
+                )
+    if not graph.outputs:
+        yield GraphRefusedError("the graph has no output", pointer="/outputs")
+    for index, name in enumerate(graph.outputs):
+        if name not in defined:
+            message = f"output {name!r} is a value that nothing defines"
+            yield GraphRefusedError(message, pointer=f"/outputs/{index}", node=name)
+
+
+def _nodes_have_an_order(graph: Graph) -> Iterator[GraphRefusedError]:
+    try:
+        topological_order(graph.nodes)
+    except GraphRefusedError as cycle:
+        yield cycle
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    _names_are_unique,
+    _names_are_the_users,
+    _parameters_can_be_kept,
+    _constants_have_known_types,
+    _operators_are_known,
+    _nodes_have_their_values,
+    _attributes_fit,
+    _values_are_defined,
+    _nodes_have_an_order,
+)

@@ -1,0 +1,148 @@
+"""Type inference: the element type and shape of every value of a graph, before any data is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from weft_graph.errors import DTypeError, GraphRefusedError, ShapeError
+from weft_graph.fold import fold
+from weft_graph.ir import WEFT_DOMAIN, AttributeValue, Constant, Graph, Node
+from weft_graph.program import Program
+from weft_graph.schema import OpSchema, formal_at, schema_of
+from weft_graph.topological import topological_order
+from weft_graph.types import TensorType, array_type
+from weft_graph.weft_domain import COMMUNICATION
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Inference:
+    """Types and known values, which grow node by node in an order that can be run."""
+
+    def __init__(self, types: Mapping[str, TensorType], constants: Iterable[Constant] = ()) -> None:
+        self.types: dict[str, TensorType] = dict(types)
+        self.known: dict[str, Array] = {}
+        for constant in constants:
+            self.add_constant(constant)
+
+    def add_constant(self, constant: Constant) -> None:
+        self.types[constant.name] = array_type(constant.array)
+        self.known[constant.name] = constant.array
+
+    def add(self, node: Node, pointer: str = "") -> tuple[TensorType, ...]:
+        """Types of all outputs that the operator can give, also of those that the node leaves out.
+
+        Raises ShapeError, DTypeError or UnknownOperatorError, which name the node and carry the pointer.
+        """
+        schema = schema_of(node)
+        view = NodeView(node, schema, self, pointer)
+        view.check_dtypes()
+        types = schema.infer(view)
+        for name, type_ in zip(node.outputs, types, strict=False):
+            if name:
+                self.types[name] = type_
+        self._fold(node, types)
+        return types
+
+    def _fold(self, node: Node, types: tuple[TensorType, ...]) -> None:
+        """Only a node that reads nothing but known values is worth a look."""
+        if not node.outputs or not node.outputs[0] or not all(name in self.known for name in node.inputs if name):
+            return
+        value = fold(node, [self.known.get(name) for name in node.inputs if name], types[0])
+        if value is not None:
+            self.known[node.outputs[0]] = value
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """What a schema's `infer` sees of one node: the InferContext of `weft_graph.schema`."""
+
+    node: Node
+    schema: OpSchema
+    inference: Inference
+    pointer: str
+
+    def input(self, index: int) -> TensorType:
+        name = self.node.inputs[index]
+        type_ = self.inference.types.get(name)
+        if type_ is None:
+            raise GraphRefusedError(
+                f"node {self.node.name!r} ({self.node.op_type}) reads {name!r}, which nothing before it defines",
+                pointer=f"{self.pointer}/inputs/{index}" if self.pointer else "",
+                node=self.node.name,
+            )
+        return type_
+
+    def optional_input(self, index: int) -> TensorType | None:
+        is_given = index < len(self.node.inputs) and self.node.inputs[index] != ""
+        return self.input(index) if is_given else None
+
+    def constant(self, index: int) -> Array | None:
+        return self.inference.known.get(self.node.inputs[index]) if index < len(self.node.inputs) else None
+
+    def attribute(self, name: str) -> AttributeValue | None:
+        if name in self.node.attributes:
+            return self.node.attributes[name]
+        formal = self.schema.attributes.get(name)
+        return None if formal is None else formal.default
+
+    def shape_error(self, message: str) -> ShapeError:
+        return ShapeError(self._message(message), pointer=self.pointer, node=self.node.name)
+
+    def dtype_error(self, message: str) -> DTypeError:
+        return DTypeError(self._message(message), pointer=self.pointer, node=self.node.name)
+
+    def check_dtypes(self) -> None:
+        """Raises DTypeError at the first input whose element type the operator does not take."""
+        for index, name in enumerate(self.node.inputs):
+            formal = formal_at(self.schema.inputs, index)
+            if not name or formal is None:
+                continue
+            dtype = self.input(index).dtype
+            if dtype not in formal.dtypes:
+                raise DTypeError(
+                    self._message(f"input {formal.name!r} is {dtype}, and takes {', '.join(sorted(formal.dtypes))}"),
+                    pointer=f"{self.pointer}/inputs/{index}" if self.pointer else "",
+                    node=self.node.name,
+                )
+
+    def _message(self, message: str) -> str:
+        reads = ", ".join(
+            f"{name} is {self.inference.types[name]}" for name in self.node.inputs if name in self.inference.types
+        )
+        return f"node {self.node.name!r} ({self.node.op_type}): {message} [{reads}]"
+
+
+def infer(graph: Graph, dims: Mapping[str, int] | None = None) -> Mapping[str, TensorType]:
+    """The type of every value of a graph that has passed `check`.
+
+    Dimensions stay symbolic where the inputs' are. `dims` fills them first: `{"batch": 32}` makes every type static in
+    a graph whose inputs name no other dimension. Raises ShapeError or DTypeError, which name the node and carry its
+    pointer, with the types of what it reads.
+    """
+    given = {input_.name: input_.type.bind(dims or {}) for input_ in graph.inputs}
+    given.update((parameter.name, parameter.type) for parameter in graph.parameters)
+    inference = Inference(given, graph.constants)
+    places = {id(node): index for index, node in enumerate(graph.nodes)}
+    for node in topological_order(graph.nodes):
+        inference.add(node, f"/nodes/{places[id(node)]}")
+    return MappingProxyType(inference.types)
+
+
+def infer_program(program: Program, dims: Mapping[str, int]) -> Mapping[str, TensorType]:
+    """The type of every value of a program with the named dimensions filled; what a worker binds kernels with.
+
+    Raises ShapeError or DTypeError where the filled dimensions do not fit, naming the node.
+    """
+    inference = Inference({input_.name: input_.type.bind(dims) for input_ in program.inputs}, program.constants)
+    for node in program.nodes:
+        if node.domain == WEFT_DOMAIN and node.op_type in COMMUNICATION:
+            inference.types.update((name, program.types[name]) for name in node.outputs)
+        else:
+            inference.add(node)
+    return MappingProxyType(inference.types)

@@ -1,0 +1,113 @@
+"""A graph's JSON form, which is what users submit; `json_schema/graph-1.schema.json` describes it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import cache
+from importlib import resources
+from itertools import chain
+from typing import Any, Final
+
+from weft_graph.errors import GraphFormatError
+from weft_graph.ir import Graph, Parameter
+from weft_graph.json_place import Place
+from weft_graph.limits import GRAPH_LIMITS
+from weft_graph.names import duplicates, node_definitions, value_definitions
+from weft_graph.record_json import (
+    Json,
+    constant_to_json,
+    constants_from_json,
+    initializer_from_json,
+    initializer_to_json,
+    input_from_json,
+    input_to_json,
+    node_to_json,
+    nodes_from_json,
+    type_from_json,
+    type_to_json,
+    version_from_json,
+)
+
+FORMAT_VERSION: Final = 1
+OPSET: Final = 15
+"""The version of ONNX's operator set whose semantics nodes have."""
+
+
+def graph_to_json(graph: Graph) -> Json:
+    """The graph as a JSON document. Raises GraphFormatError where it holds what JSON cannot: an infinite attribute."""
+    return {
+        "format_version": FORMAT_VERSION,
+        "opset": OPSET,
+        "name": graph.name,
+        "inputs": [input_to_json(input_) for input_ in graph.inputs],
+        "parameters": [_parameter_to_json(parameter) for parameter in graph.parameters],
+        "constants": [constant_to_json(constant) for constant in graph.constants],
+        "nodes": [node_to_json(node, f"/nodes/{index}") for index, node in enumerate(graph.nodes)],
+        "outputs": list(graph.outputs),
+    }
+
+
+def graph_from_json(document: object) -> Graph:
+    """Reads a parsed JSON document of any origin. Raises GraphFormatError, whose pointer says where, and nothing else.
+
+    The graph is well formed and within `GRAPH_LIMITS`, and no name is defined twice; `check` says whether it is legal.
+    """
+    fields = Place(document, limits=GRAPH_LIMITS).fields(
+        ("format_version", "opset", "name", "inputs", "parameters", "nodes", "outputs"), ("constants",)
+    )
+    version_from_json(fields["format_version"], FORMAT_VERSION, "format version")
+    version_from_json(fields["opset"], OPSET, "opset")
+    graph = Graph(
+        name=fields["name"].name(),
+        inputs=tuple(map(input_from_json, fields["inputs"].items(GRAPH_LIMITS.records))),
+        parameters=tuple(map(_parameter_from_json, fields["parameters"].items(GRAPH_LIMITS.records))),
+        nodes=nodes_from_json(fields["nodes"]),
+        outputs=tuple(output.name() for output in fields["outputs"].items(GRAPH_LIMITS.records)),
+        constants=constants_from_json(fields["constants"]) if "constants" in fields else (),
+    )
+    for earlier, later in chain(duplicates(value_definitions(graph)), duplicates(node_definitions(graph))):
+        raise GraphFormatError(
+            f"{later.pointer}: {later.name!r} is defined already at {earlier.pointer}", pointer=later.pointer
+        )
+    return graph
+
+
+def _parameter_to_json(parameter: Parameter) -> Json:
+    return {
+        "name": parameter.name,
+        **type_to_json(parameter.type),
+        "initializer": initializer_to_json(parameter.initializer),
+        "trainable": parameter.trainable,
+    }
+
+
+def _parameter_from_json(place: Place) -> Parameter:
+    fields = place.fields(("name", "dtype", "shape", "initializer"), ("trainable",))
+    return Parameter(
+        name=fields["name"].name(),
+        type=type_from_json(fields),
+        initializer=initializer_from_json(fields["initializer"]),
+        trainable=fields["trainable"].boolean() if "trainable" in fields else True,
+    )
+
+
+def content_hash(graph: Graph) -> str:
+    """`sha256:` and the hash of the graph's canonical JSON: sorted keys, no blanks, every default written.
+
+    The order of an object's keys has no part in it. The order of lists has: nodes in another order may sum
+    gradients in another order, so that two graphs of one hash train to the same bits.
+    """
+    canonical = json.dumps(graph_to_json(graph), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return f"sha256:{hashlib.sha256(canonical.encode('ascii')).hexdigest()}"
+
+
+@cache
+def _schema_text() -> str:
+    return resources.files("weft_graph").joinpath("json_schema", "graph-1.schema.json").read_text(encoding="utf-8")
+
+
+def graph_schema() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of the JSON form; a new object, owned by the caller."""
+    schema: dict[str, Any] = json.loads(_schema_text())
+    return schema
