@@ -1,0 +1,249 @@
+"""The worker's mind: stimuli in, instructions out, invariants checked after every stimulus."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from weft.api.agent import Orders, ShardAllocation, WorkerAllocation
+from weft.api.data import DataSpec, NumpySource
+from weft.api.lifecycle import ALLOCATION_TRANSITIONS, AllocationEvent, AllocationState, IllegalTransitionError, after
+from weft.api.store import StoreSpec
+from weft_worker.state import (
+    Ended,
+    Exit,
+    Forget,
+    Lease,
+    Lost,
+    Ordered,
+    Reached,
+    RequestUpload,
+    StartRun,
+    StopRun,
+    Tell,
+    Terminate,
+    WorkerState,
+    lease_of,
+)
+
+STORE = StoreSpec(
+    job="job-1", term=1, seed=0, slots=1, shards=[], keys=[], rule="sgd", hyper={}, slice_bytes=64, merge="slot"
+)
+READY, RUNNING, DONE, FAILED = (AllocationEvent(name) for name in ("ready", "running", "done", "failed"))
+
+
+def allocation(name: str = "a", term: int = 1) -> WorkerAllocation:
+    return WorkerAllocation(
+        id=name,
+        term=term,
+        incarnation=1,
+        job="job-1",
+        slot=0,
+        programs={},
+        data=DataSpec(source=NumpySource(path="x.npz"), columns={}),
+        seed=0,
+        steps=1,
+        evaluate_every=None,
+        keeper=True,
+        store=STORE,
+    )
+
+
+def orders(*held, upload: tuple[str, ...] = ()) -> Ordered:
+    return Ordered(Orders(version=1, allocations=list(held), upload=list(upload)))
+
+
+A, B = allocation("a"), allocation("b")
+LEASE_A, LEASE_B = lease_of(A), lease_of(B)
+
+
+def running(state: WorkerState) -> None:
+    """Brings the held run to where it trains."""
+    assert state.held is not None
+    lease = lease_of(state.held.allocation)
+    state.handle(Reached(lease, READY))
+    state.handle(Reached(lease, RUNNING))
+
+
+@pytest.fixture
+def state() -> WorkerState:
+    return WorkerState()
+
+
+def test_an_ordered_allocation_is_started_once(state):
+    assert state.handle(orders(A)) == [StartRun(A)]
+    assert state.handle(orders(A)) == []
+
+
+def test_what_a_run_reaches_is_told(state):
+    state.handle(orders(A))
+    assert state.handle(Reached(LEASE_A, READY)) == [Tell(LEASE_A, READY)]
+    assert state.handle(Reached(LEASE_A, RUNNING)) == [Tell(LEASE_A, RUNNING)]
+    assert state.handle(Reached(LEASE_A, FAILED, "step 3")) == [Tell(LEASE_A, FAILED, "step 3")]
+
+
+def test_a_run_that_is_over_is_not_run_again_while_it_is_still_ordered(state):
+    state.handle(orders(A))
+    running(state)
+    state.handle(Reached(LEASE_A, DONE))
+    assert state.handle(Ended(LEASE_A)) == []
+    assert state.handle(orders(A)) == []
+    assert state.handle(orders()) == [Forget(LEASE_A)]
+
+
+def test_a_worker_survives_for_the_next_job(state):
+    state.handle(orders(A))
+    state.handle(Reached(LEASE_A, FAILED, "no such file"))
+    state.handle(Ended(LEASE_A))
+    assert state.handle(orders(B)) == [Forget(LEASE_A), StartRun(B)]
+
+
+def test_a_run_that_is_not_ordered_any_more_is_stopped_and_the_next_starts_when_it_has_ended(state):
+    state.handle(orders(A))
+    running(state)
+    assert state.handle(orders(B)) == [StopRun(LEASE_A)]
+    assert state.handle(Reached(LEASE_A, FAILED, "the store is closed")) == []
+    assert state.handle(Ended(LEASE_A)) == [Forget(LEASE_A), StartRun(B)]
+
+
+def test_a_second_allocation_waits_until_the_first_is_over(state):
+    assert state.handle(orders(A, B)) == [StartRun(A)]
+    running(state)
+    state.handle(Reached(LEASE_A, DONE))
+    assert state.handle(Ended(LEASE_A)) == [StartRun(B)]
+
+
+def test_another_term_of_the_same_allocation_is_another_lease(state):
+    state.handle(orders(A))
+    newer = allocation("a", term=2)
+    assert state.handle(orders(newer)) == [StopRun(LEASE_A)]
+    assert state.handle(Ended(LEASE_A)) == [Forget(LEASE_A), StartRun(newer)]
+
+
+def test_a_lost_worker_stops_what_it_runs(state):
+    state.handle(orders(A))
+    assert state.handle(Lost()) == [StopRun(LEASE_A)]
+    assert state.handle(Lost()) == []
+    assert state.handle(Ended(LEASE_A)) == [Forget(LEASE_A)]
+
+
+def test_a_run_that_was_stopped_and_is_ordered_again_is_told_as_failed(state):
+    state.handle(orders(A))
+    running(state)
+    state.handle(orders())
+    state.handle(orders(A))
+    (told,) = state.handle(Ended(LEASE_A))
+    assert isinstance(told, Tell)
+    assert told.event is FAILED
+
+
+def test_an_upload_is_asked_of_the_run_that_holds_the_allocation(state):
+    state.handle(orders(A))
+    assert state.handle(orders(A, upload=("a",))) == [RequestUpload(LEASE_A)]
+    assert state.handle(orders(A, upload=("b",))) == []
+
+
+def test_a_shards_allocation_is_not_a_workers(state):
+    shard = ShardAllocation(id="s", term=1, job="job-1", shard=0, store=STORE)
+    assert state.handle(orders(shard)) == []
+
+
+def test_an_idle_worker_ends_at_once(state):
+    assert state.handle(Terminate()) == [Exit()]
+
+
+def test_a_busy_worker_ends_when_its_run_has(state):
+    state.handle(orders(A))
+    assert state.handle(Terminate()) == [StopRun(LEASE_A)]
+    assert state.handle(orders(B)) == []
+    assert state.handle(Ended(LEASE_A)) == [Forget(LEASE_A), Exit()]
+
+
+def test_an_event_that_the_lifecycle_does_not_know_is_refused(state):
+    state.handle(orders(A))
+    with pytest.raises(IllegalTransitionError):
+        state.handle(Reached(LEASE_A, DONE))
+
+
+class WorkerMachine(RuleBasedStateMachine):
+    """Any interleaving of orders and facts: a model of the daemon's hands carries the instructions out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = WorkerState()
+        self.run: Lease | None = None
+        self.stopped = False
+        self.open: set[Lease] = set()
+        self.told: dict[Lease, AllocationState] = {}
+        self.exited = False
+
+    def carry_out(self, stimulus) -> None:
+        for instruction in self.state.handle(stimulus):
+            match instruction:
+                case StartRun(started):
+                    assert self.run is None, "one run at a time"
+                    assert not self.exited, "nothing is started at the end"
+                    self.run, self.stopped = lease_of(started), False
+                    assert self.run not in self.open, "a lease is run once"
+                    self.open.add(self.run)
+                    self.told[self.run] = AllocationState.ASSIGNED
+                case StopRun(lease):
+                    assert lease == self.run
+                    assert not self.stopped, "a run is stopped once"
+                    self.stopped = True
+                case RequestUpload(lease):
+                    assert lease == self.run
+                case Tell(lease, event, _):
+                    assert lease in self.open
+                    self.told[lease] = after(ALLOCATION_TRANSITIONS, self.told[lease], event)
+                case Forget(lease):
+                    self.open.remove(lease)
+                case Exit():
+                    self.exited = True
+
+    @rule(names=st.lists(st.sampled_from("ab"), max_size=2, unique=True), upload=st.sampled_from("ab"))
+    def order(self, names, upload) -> None:
+        self.carry_out(orders(*(allocation(name) for name in names), upload=(upload,)))
+
+    @rule()
+    def lose(self) -> None:
+        self.carry_out(Lost())
+
+    @precondition(lambda self: self.run is not None)
+    @rule(fails=st.booleans())
+    def progress(self, fails) -> None:
+        """The run says what comes next; a run may go on for a while after it was told to stop."""
+        follows = {"assigned": READY, "ready": RUNNING, "running": DONE}
+        event = follows.get(self.told[self.run])
+        if event is not None:
+            self.carry_out(Reached(self.run, FAILED if fails else event, None))
+
+    @precondition(lambda self: self.run is not None and (self.stopped or self.told[self.run] in {"done", "failed"}))
+    @rule()
+    def end(self) -> None:
+        lease, self.run = self.run, None
+        self.carry_out(Ended(lease))
+
+    @rule()
+    def terminate(self) -> None:
+        self.carry_out(Terminate())
+
+    @invariant()
+    def holds_what_it_says(self) -> None:
+        held = self.state.held
+        assert (None if held is None else lease_of(held.allocation)) == self.run
+        if held is not None:
+            assert held.stopping == self.stopped
+            assert self.stopped or self.run in self.state.wanted
+        assert self.state.over <= set(self.state.wanted)
+
+    @invariant()
+    def nothing_ordered_is_left_undone(self) -> None:
+        if self.run is None and not self.state.leaving:
+            assert set(self.state.wanted) == self.state.over
+
+
+TestWorkerMachine = WorkerMachine.TestCase
+TestWorkerMachine.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)

@@ -1,0 +1,39 @@
+"""`python -m weft_worker`: the worker daemon's command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+
+from weft.api.daemon import start_daemon
+from weft_worker.daemon import WorkerDaemon
+from weft_worker.process import tune_process
+from weft_worker.settings import WorkerSettings
+
+
+def main(
+    server: Annotated[str | None, typer.Option(help="The server's URL [env WEFT_WORKER_SERVER].")] = None,
+    name: Annotated[str | None, typer.Option(help="What people call this worker [env WEFT_WORKER_NAME].")] = None,
+    data_root: Annotated[
+        list[Path] | None, typer.Option(help="A directory that data may be read from; may be given again.")
+    ] = None,
+    exit_with_parent: Annotated[bool, typer.Option(help="End when standard input closes.")] = False,
+) -> None:
+    """Runs jobs for a weft server. Every setting is also an environment variable WEFT_WORKER_..."""
+    given: dict[str, Any] = {"server": server, "name": name, "exit_with_parent": exit_with_parent or None}
+    given["data_roots"] = tuple(data_root) if data_root else None
+    try:
+        settings = WorkerSettings(**{field: value for field, value in given.items() if value is not None})
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise typer.BadParameter(wrong) from error
+    tune_process()
+    stop = start_daemon(settings.name, exit_with_parent=settings.exit_with_parent)
+    WorkerDaemon(settings).run(stop)
+
+
+if __name__ == "__main__":
+    typer.run(main)

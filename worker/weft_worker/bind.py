@@ -1,0 +1,117 @@
+"""Binds a program to dimensions: static types, kernels, whole attributes, places in the value table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from weft_graph.infer import infer_program
+from weft_graph.ir import WEFT_DOMAIN, Node
+from weft_graph.program import Program
+from weft_graph.types import TensorType
+from weft_graph.weft_domain import COMMUNICATION, FETCH, SEND
+from weft_kernels.kernel import Array, full_attributes, kernel_of
+from weft_worker.errors import BindError
+from weft_worker.plan import Operation, Plan
+
+
+def bind(program: Program, dims: Mapping[str, int]) -> Plan:
+    """The program with its symbolic dimensions filled from `dims` (`batch` among them).
+
+    Raises BindError for a dimension that `dims` lacks, an operator that has no kernel and a value that nothing makes;
+    GraphRefusedError, naming the node, where the dimensions do not fit an operator.
+    """
+    inferred = infer_program(program, dims)
+    places: dict[str, int] = {}
+    types: list[TensorType] = []
+
+    def define(name: str) -> int:
+        if name in places:
+            raise BindError(f"value {name!r} is made twice", node=name)
+        places[name] = len(places)
+        types.append(_static(name, inferred))
+        return places[name]
+
+    inputs = {declared.name: define(declared.name) for declared in program.inputs}
+    constants: dict[int, Array] = {define(constant.name): constant.array for constant in program.constants}
+    operations = []
+    for node in program.nodes:
+        read = tuple(_place(places, name, node) for name in node.inputs)
+        made = tuple(define(name) if name else None for name in node.outputs)
+        operations.append(_operation(node, read, made))
+    outputs = {name: _place_of_output(places, name, value) for name, value in program.outputs.items()}
+    readers = Counter(place for operation in operations for place in operation.inputs if place is not None)
+    readers.update(outputs.values())
+    return Plan(
+        role=program.role,
+        dims=dict(dims),
+        operations=tuple(operations),
+        names=tuple(places),
+        types=tuple(types),
+        readers=tuple(readers[place] for place in range(len(places))),
+        inputs=inputs,
+        outputs=outputs,
+        constants=constants,
+    )
+
+
+class Binder:
+    """Binds one program, once for each set of dimensions."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self._plans: dict[frozenset[tuple[str, int]], Plan] = {}
+
+    def plan(self, dims: Mapping[str, int]) -> Plan:
+        """As `bind`, kept."""
+        key = frozenset(dims.items())
+        if key not in self._plans:
+            self._plans[key] = bind(self.program, dims)
+        return self._plans[key]
+
+
+def _static(name: str, types: Mapping[str, TensorType]) -> TensorType:
+    if name not in types:
+        raise BindError(f"the program has no type for value {name!r}", node=name)
+    bound = types[name]
+    if not bound.is_static:
+        unknown = sorted({dim for dim in bound.shape if isinstance(dim, str)})
+        raise BindError(f"value {name!r} is {bound}; nothing fills {_listed(unknown)}", node=name)
+    return bound
+
+
+def _operation(node: Node, inputs: tuple[int | None, ...], outputs: tuple[int | None, ...]) -> Operation:
+    if node.domain == WEFT_DOMAIN and node.op_type in COMMUNICATION:
+        return _communication(node, inputs, outputs)
+    try:
+        kernel = kernel_of(node)
+    except KeyError as error:
+        raise BindError(f"node {node.name!r}: there is no kernel for {node.op_type!r}", node=node.name) from error
+    return Operation(node, kernel, full_attributes(node), inputs, outputs)
+
+
+def _communication(node: Node, inputs: tuple[int | None, ...], outputs: tuple[int | None, ...]) -> Operation:
+    if node.op_type not in {FETCH, SEND}:
+        return Operation(node, None, node.attributes, inputs, outputs)
+    key, priority = node.attributes.get("key"), node.attributes.get("priority", 0)
+    if not isinstance(key, str) or not isinstance(priority, int):
+        raise BindError(f"node {node.name!r}: key {key!r} or priority {priority!r} is not one", node=node.name)
+    return Operation(node, None, node.attributes, inputs, outputs, key, priority)
+
+
+def _place(places: Mapping[str, int], name: str, node: Node) -> int | None:
+    if not name:
+        return None
+    if name not in places:
+        raise BindError(f"node {node.name!r} reads {name!r}, which nothing before it makes", node=node.name)
+    return places[name]
+
+
+def _place_of_output(places: Mapping[str, int], name: str, value: str) -> int:
+    if value not in places:
+        raise BindError(f"output {name!r} is {value!r}, which nothing makes", node=value)
+    return places[value]
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(repr(name) for name in names)

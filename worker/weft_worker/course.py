@@ -1,0 +1,88 @@
+"""A run's course: what each step reads, and what follows it. The same on every slot but for the slot's own part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft_data.cut import part
+from weft_data.schedule import BatchPlan
+from weft_data.source import Rows
+from weft_worker.metrics import report_interval
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CourseStep:
+    """One step. `rows` are this slot's, at places `first_sample` and on of the global batch of `samples`."""
+
+    step: int
+    samples: int
+    first_sample: int
+    rows: Rows
+    reports: bool
+    """Whether metrics are reported once it is finished."""
+    evaluates: bool
+    """Whether an evaluation follows it."""
+
+    @property
+    def share(self) -> float:
+        """(samples of this slot) / (samples of the step), by which the loss is scaled."""
+        return len(self.rows) / self.samples
+
+
+class Course:
+    """The steps of a run for `slot` of `slots`. `evaluation` is (start, stop) of the rows held out."""
+
+    def __init__(
+        self,
+        batches: BatchPlan,
+        *,
+        steps: int,
+        slot: int,
+        slots: int,
+        evaluation: tuple[int, int] | None,
+        evaluate_every: int | None,
+    ) -> None:
+        self.batches = batches
+        self.steps = steps
+        self.slot = slot
+        self.slots = slots
+        self._evaluation = evaluation
+        self._evaluate_every = evaluate_every or batches.steps_per_pass
+        self._report_every = report_interval(steps)
+
+    def at(self, step: int) -> CourseStep:
+        """What the step from 0 is for this slot."""
+        _, rows = self.batches.at(step)
+        start, stop = part(len(rows), self.slot, self.slots)
+        finished = step + 1
+        last = finished == self.steps
+        return CourseStep(
+            step=step,
+            samples=len(rows),
+            first_sample=start,
+            rows=rows[start:stop],
+            reports=last or finished % self._report_every == 0 or finished % self.batches.steps_per_pass == 0,
+            evaluates=self._evaluation is not None and (last or finished % self._evaluate_every == 0),
+        )
+
+    def training_sizes(self) -> list[int]:
+        """The numbers of samples that this slot's steps have, each once, zero left out."""
+        globally = {self.batches.samples(step) for step in (0, self.batches.steps_per_pass - 1) if step < self.steps}
+        own = {stop - start for start, stop in (part(size, self.slot, self.slots) for size in globally)}
+        return sorted(own - {0})
+
+    def evaluation_batches(self) -> Iterator[Rows]:
+        """This slot's evaluation rows, in the order of the source, in batches of the job's size."""
+        if self._evaluation is None:
+            return
+        begin, end = self._evaluation
+        start, stop = part(end - begin, self.slot, self.slots)
+        for first in range(start, stop, self.batches.batch):
+            yield np.arange(begin + first, begin + min(first + self.batches.batch, stop), dtype=np.int64)
+
+    def evaluation_sizes(self) -> list[int]:
+        """The numbers of samples that `evaluation_batches` has, each once."""
+        return sorted({len(rows) for rows in self.evaluation_batches()})

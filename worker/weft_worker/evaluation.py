@@ -1,0 +1,72 @@
+"""Looks at held-out data with the parameters of one version."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from weft_data.source import Rows
+from weft_kernels.kernel import Array
+from weft_worker.bind import Binder
+from weft_worker.course import Course
+from weft_worker.engine.face import Engine
+from weft_worker.engine.work import Variable
+from weft_worker.feed import Feeder
+from weft_worker.metrics import MetricSums
+from weft_worker.step import COMPUTE, PushedStep, StepContext, StepPusher
+
+BATCHES_IN_FLIGHT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The evaluation program, this slot's rows, and what runs them."""
+
+    binder: Binder
+    feeder: Feeder
+    course: Course
+    engine: Engine
+    pusher: StepPusher
+    seed: int
+    timeout_s: float
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys that the program reads."""
+        sizes = self.course.evaluation_sizes()
+        return tuple(self.binder.plan(self.feeder.dims(sizes[0])).fetched) if sizes else ()
+
+    def run(self, values: Mapping[str, Array], finished: int) -> tuple[int, dict[str, float]]:
+        """(samples, sums) of this slot's rows with `values` for the keys; (0, zeros) where the slot has none.
+
+        Raises WorkError, EngineTimeoutError and DataError.
+        """
+        sums = MetricSums(self.binder.program.outputs)
+        order = self.engine.variable("evaluation sums")
+        done: list[Variable] = []
+        for number, rows in enumerate(self.course.evaluation_batches()):
+            if number >= BATCHES_IN_FLIGHT:
+                self.engine.wait([done[number - BATCHES_IN_FLIGHT]], self.timeout_s)
+            label = f"evaluation batch {number} after step {finished}"
+            done.append(self._push(rows, values, StepContext(finished, 0, self.seed, label), sums, order))
+        self.engine.wait_all(self.timeout_s)
+        return sums.take()
+
+    def _push(
+        self, rows: Rows, values: Mapping[str, Array], context: StepContext, sums: MetricSums, order: Variable
+    ) -> Variable:
+        plan = self.binder.plan(self.feeder.dims(len(rows)))
+        pushed = self.pusher.push(plan, context, self.feeder.read(rows), fetched=values)
+        done = self.engine.variable(context.label)
+        self.engine.push(
+            lambda: _add(sums, pushed, len(rows)),
+            pushed.outputs,
+            [order, done],
+            lane=COMPUTE,
+            name=f"sums of {context.label}",
+        )
+        return done
+
+
+def _add(sums: MetricSums, pushed: PushedStep, samples: int) -> None:
+    sums.add(pushed.scalars(), samples)

@@ -1,0 +1,63 @@
+"""Feeds a program's inputs from a source's columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from weft_data.source import Array, Column, Rows, Source
+from weft_graph.ir import Input
+from weft_graph.program import LOSS_SCALE
+from weft_graph.types import BATCH
+from weft_worker.errors import TaskError
+
+
+class Feeder:
+    """Reads rows as a program's inputs. `columns` maps an input to a column of the source.
+
+    Raises TaskError, when made, for an input without a column, a column that the source lacks, one whose values the
+    input's type cannot hold, and one whose rows have another shape.
+    """
+
+    def __init__(self, source: Source, columns: Mapping[str, str], inputs: Sequence[Input]) -> None:
+        self._source = source
+        self._inputs = [declared for declared in inputs if declared.name != LOSS_SCALE]
+        self._columns: dict[str, str] = {}
+        self._dims: dict[str, int] = {}
+        description = source.describe()
+        self.rows = description.rows
+        for declared in self._inputs:
+            if declared.name not in columns:
+                raise TaskError(f"input {declared.name!r} has no column; the data has {sorted(columns)}")
+            name = columns[declared.name]
+            column = description.column(name)
+            if column is None:
+                there = sorted(column.name for column in description.columns)
+                raise TaskError(f"input {declared.name!r} is column {name!r}; the source has {there}")
+            self._fit(declared, column)
+            self._columns[declared.name] = name
+
+    def dims(self, samples: int) -> dict[str, int]:
+        """The dimensions of a batch of `samples`: its own, and those that the shapes of rows fill."""
+        return {**self._dims, BATCH: samples}
+
+    def read(self, rows: Rows) -> dict[str, Array]:
+        """An array of the input's type for each input, in the order of `rows`. Raises DataError."""
+        read = self._source.read(sorted(set(self._columns.values())), rows)
+        return {
+            declared.name: read[self._columns[declared.name]].astype(declared.type.dtype.numpy, copy=False)
+            for declared in self._inputs
+        }
+
+    def _fit(self, declared: Input, column: Column) -> None:
+        shown = f"input {declared.name!r} is {declared.type}, column {column.name!r} is {column.dtype} with rows of"
+        shown = f"{shown} shape {list(column.row_shape)}"
+        if not np.can_cast(column.dtype.numpy, declared.type.dtype.numpy, "same_kind"):
+            raise TaskError(f"{shown}: the element types do not fit")
+        if declared.type.rank != 1 + len(column.row_shape) or declared.type.shape[0] != BATCH:
+            raise TaskError(f"{shown}: the shapes do not fit")
+        for dim, size in zip(declared.type.shape[1:], column.row_shape, strict=True):
+            known = self._dims.setdefault(dim, size) if isinstance(dim, str) else dim
+            if known != size:
+                raise TaskError(f"{shown}: dimension {dim!r} is {known}, not {size}")

@@ -1,0 +1,35 @@
+"""Metrics as sums over samples, and when they are reported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+REPORT_EVERY_STEPS = 10
+MOST_REPORTS = 1000
+"""Of a run, beside those at the ends of passes: a long run reports less often."""
+
+
+def report_interval(steps: int) -> int:
+    """Steps between two reports of a run of `steps`; the same on every slot."""
+    return max(REPORT_EVERY_STEPS, -(-steps // MOST_REPORTS))
+
+
+class MetricSums:
+    """Means over batches, added up as sums over samples. The names are fixed, so that every report has them all."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._sums = dict.fromkeys(names, 0.0)
+        self._samples = 0
+
+    def add(self, means: Mapping[str, float], samples: int) -> None:
+        """Adds a batch of `samples`, whose means are `means`."""
+        for name in self._sums:
+            self._sums[name] += means[name] * samples
+        self._samples += samples
+
+    def take(self) -> tuple[int, dict[str, float]]:
+        """(samples, sums) since the last time; starts again from zero."""
+        taken = self._samples, dict(self._sums)
+        self._samples = 0
+        self._sums = dict.fromkeys(self._sums, 0.0)
+        return taken

@@ -1,0 +1,59 @@
+"""A plan: a program bound to dimensions, ready to be run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from weft_graph.ir import AttributeValue, Node
+from weft_graph.program import Role
+from weft_graph.types import TensorType
+from weft_graph.weft_domain import FETCH, SEND
+from weft_kernels.kernel import Array, Kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One node, bound. `inputs` and `outputs` are places in the value table, None where the node leaves one out.
+
+    `kernel` is None for communication, which the worker carries out with the store; `key` and `priority` are its
+    attributes then, and empty otherwise.
+    """
+
+    node: Node
+    kernel: Kernel | None
+    attributes: Mapping[str, AttributeValue]
+    inputs: tuple[int | None, ...]
+    outputs: tuple[int | None, ...]
+    key: str = ""
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A program with every type static. A value's place is its index in `names`, `types` and `readers`.
+
+    `readers` counts who still reads a value: operations, and the job for each output that it takes; a value whose
+    last reader is done is dropped. `constants` are the graph's own values, by place.
+    """
+
+    role: Role
+    dims: Mapping[str, int]
+    operations: tuple[Operation, ...]
+    names: tuple[str, ...]
+    types: tuple[TensorType, ...]
+    readers: tuple[int, ...]
+    inputs: Mapping[str, int]
+    outputs: Mapping[str, int]
+    constants: Mapping[int, Array]
+
+    @property
+    def fetched(self) -> Mapping[str, int]:
+        """The place that each fetched key goes to."""
+        from_store = (op for op in self.operations if op.kernel is None and op.node.op_type == FETCH)
+        return {op.key: place for op in from_store for place in op.outputs if place is not None}
+
+    @property
+    def sent(self) -> frozenset[str]:
+        """The keys whose gradients the plan sends."""
+        return frozenset(op.key for op in self.operations if op.kernel is None and op.node.op_type == SEND)

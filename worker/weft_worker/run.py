@@ -1,0 +1,166 @@
+"""One allocation carried out on a thread: everything is opened, bound, trained, closed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Protocol
+
+from weft_kvstore.client import StoreClient
+from weft_kvstore.local import LocalStore
+
+from weft.api.agent import WorkerAllocation
+from weft.api.lifecycle import AllocationEvent
+from weft_data.source import Source
+from weft_kvstore.store import Store
+from weft_worker.bind import Binder
+from weft_worker.engine.face import Engine
+from weft_worker.engine.serial import SerialEngine
+from weft_worker.engine.threaded import ThreadedEngine
+from weft_worker.evaluation import Evaluation
+from weft_worker.feed import Feeder
+from weft_worker.reports import Reporter, RunReports
+from weft_worker.settings import RunSettings
+from weft_worker.step import COMPUTE, IO, StepPusher
+from weft_worker.task import Task, course_of, open_data, task_of
+from weft_worker.training import RunSignals, Training
+
+OpenStore = Callable[[Task], Store]
+
+
+class Listener(Protocol):
+    """Who is told how a run goes. Both are called on the run's thread and must be quick."""
+
+    def reached(self, event: AllocationEvent, reason: str | None) -> None:
+        """Ready, running, done or failed."""
+
+    def ended(self) -> None:
+        """Everything is closed; always the last call, exactly once."""
+
+
+def open_store(task: Task) -> Store:
+    """The way to the job's shards; without any, the values are kept in this process."""
+    if not task.description.shards:
+        return LocalStore(task.description)
+    return StoreClient(task.description, task.allocation.slot, incarnation=task.allocation.incarnation)
+
+
+class Run:
+    """A run on a thread of its own, which `start` makes. `stop` and `request_upload` may be called from any thread."""
+
+    def __init__(
+        self,
+        allocation: WorkerAllocation,
+        reporter: Reporter,
+        listener: Listener,
+        settings: RunSettings,
+        *,
+        data_roots: tuple[Path, ...] | None = None,
+        store: OpenStore = open_store,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._allocation = allocation
+        self._reports = RunReports(reporter, clock)
+        self._listener = listener
+        self._settings = settings
+        self._data_roots = data_roots
+        self._open_store = store
+        self._signals = RunSignals()
+        self._lock = threading.Lock()
+        self._store: Store | None = None
+        self._thread = threading.Thread(target=self._main, name=f"run-{allocation.id}", daemon=True)
+
+    def start(self) -> None:
+        """Begins. The listener is told everything else."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the run at the next chance; closing the store fails what waits for other slots. Returns at once."""
+        with self._lock:
+            self._signals.stop.set()
+            store = self._store
+        if store is not None:
+            store.close()
+
+    def request_upload(self) -> None:
+        """Asks for the parameters at the next boundary of two steps."""
+        self._signals.upload.set()
+
+    def join(self, timeout_s: float) -> bool:
+        """Whether the thread has ended within `timeout_s`."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _main(self) -> None:
+        event, reason = AllocationEvent.DONE, None
+        try:
+            with ExitStack() as stack:
+                training = self._prepare(stack)
+                self._listener.reached(AllocationEvent.RUNNING, None)
+                training.run()
+        except Exception as error:  # noqa: BLE001  # the outermost frame of a run: the error becomes its reason
+            event, reason = AllocationEvent.FAILED, f"slot {self._allocation.slot}: {type(error).__name__}: {error}"
+        if not self._signals.stop.is_set():
+            self._listener.reached(event, reason)
+        self._listener.ended()
+
+    def _prepare(self, stack: ExitStack) -> Training:
+        """Opens and binds everything; `stack` closes it, the store first."""
+        task = task_of(self._allocation)
+        source = open_data(task, self._data_roots)
+        stack.callback(source.close)
+        engine = self._engine()
+        stack.callback(engine.close)
+        training = self._bound(task, source, engine, self._connect(task, stack))
+        self._listener.reached(AllocationEvent.READY, None)
+        return training
+
+    def _bound(self, task: Task, source: Source, engine: Engine, store: Store) -> Training:
+        """Binds the programs to every size of batch that will come, so that errors show before the first step."""
+        data, seed = task.allocation.data, task.allocation.seed
+        binder, feeder = Binder(task.programs.train), Feeder(source, data.columns, task.programs.train.inputs)
+        course = course_of(task, feeder.rows)
+        for size in course.training_sizes():
+            binder.plan(feeder.dims(size))
+        pusher = StepPusher(engine, store)
+        evaluation = None
+        if data.evaluate is not None:
+            held_out = Feeder(source, data.columns, task.programs.evaluate.inputs)
+            evaluate = Binder(task.programs.evaluate)
+            for size in course.evaluation_sizes():
+                evaluate.plan(held_out.dims(size))
+            timeout_s = self._settings.wait_timeout_s
+            evaluation = Evaluation(evaluate, held_out, course, engine, pusher, seed, timeout_s)
+        return Training(
+            task=task,
+            course=course,
+            binder=binder,
+            feeder=feeder,
+            engine=engine,
+            store=store,
+            pusher=pusher,
+            evaluation=evaluation,
+            reports=self._reports,
+            signals=self._signals,
+            settings=self._settings,
+        )
+
+    def _connect(self, task: Task, stack: ExitStack) -> Store:
+        """Opens the store, unless the run was stopped in the meantime: then it is closed at once."""
+        store = self._open_store(task)
+        stack.callback(store.close)
+        with self._lock:
+            self._store = store
+            stopped = self._signals.stop.is_set()
+        if stopped:
+            store.close()
+        return store
+
+    def _engine(self) -> Engine:
+        lanes = {COMPUTE: self._settings.compute_threads, IO: self._settings.io_threads}
+        if self._settings.serial:
+            return SerialEngine(lanes, completion_timeout_s=self._settings.wait_timeout_s)
+        return ThreadedEngine(lanes, name=f"slot{self._allocation.slot}")

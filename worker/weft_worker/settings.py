@@ -1,0 +1,54 @@
+"""Settings of a worker and of the runs that it carries out."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from weft.api.base import Name
+
+
+class RunSettings(BaseModel):
+    """How a run uses this machine; nothing of it changes a result."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    compute_threads: Annotated[int, Field(ge=1, le=256)] = 1
+    """Threads of the compute lane. 1, because NumPy's matrix products use every core themselves."""
+    io_threads: Annotated[int, Field(ge=1, le=64)] = 1
+    """Threads of the IO lane. 1 is enough: an IO thread is never held while a reply is awaited."""
+    steps_in_flight: Annotated[int, Field(ge=1, le=2)] = 2
+    """Steps pushed and not finished, at most. 2, so that a step's sends overlap the next one's first fetches; the
+    store lets no slot go further ahead."""
+    wait_timeout_s: Annotated[float, Field(gt=0, le=86400)] = 600.0
+    """Deadline of every wait for a step or for values, seconds; above the store's own, whose messages say more."""
+    serial: bool = False
+    """Run one piece of work after the other, for debugging."""
+
+
+class WorkerSettings(BaseSettings, RunSettings):
+    """A worker daemon's settings, each from the command line or from an environment variable WEFT_WORKER_..."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="WEFT_WORKER_", extra="forbid", frozen=True, use_attribute_docstrings=True
+    )
+
+    server: Annotated[str, Field(pattern=r"^https?://")]
+    """The server's URL."""
+    name: Name
+    """What people call this worker."""
+    token: str | None = None
+    """The bearer token that the server asks of agents, where it asks for one."""
+    data_roots: Annotated[tuple[Path, ...] | None, NoDecode] = None
+    """Directories that data may be read from; anywhere where left out. In the environment, joined as in PATH."""
+    exit_with_parent: bool = False
+    """Whether to end when standard input closes."""
+
+    @field_validator("data_roots", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return tuple(Path(part) for part in value.split(os.pathsep) if part) if isinstance(value, str) else value

@@ -1,0 +1,68 @@
+"""The values of one run of a plan."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+
+from weft_kernels.kernel import Array
+from weft_worker.errors import ValueMismatchError
+from weft_worker.plan import Plan
+
+
+class ValueTable:
+    """An array for each place of a plan, from when it is made until its last reader is done. Safe between threads.
+
+    Who may read a place when is the engine's business: a place is put once, before anybody takes it.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._arrays: list[Array | None] = [None] * len(plan.names)
+        self._readers = list(plan.readers)
+        self._lock = threading.Lock()
+        for place, array in plan.constants.items():
+            self.put(place, array)
+
+    def put(self, place: int, array: Array) -> None:
+        """Keeps the value; drops it at once where nobody reads it. Raises ValueMismatchError, naming it."""
+        expected = self._plan.types[place]
+        if array.shape != expected.shape or array.dtype != expected.dtype.numpy:
+            shown = _shown(array)
+            raise ValueMismatchError(f"value {self._plan.names[place]!r} came as {shown}, the plan has {expected}")
+        if self._readers[place] > 0:
+            self._arrays[place] = array
+
+    def get(self, place: int) -> Array:
+        """The value, which stays."""
+        array = self._arrays[place]
+        assert array is not None, f"value {self._plan.names[place]!r} is not there"
+        return array
+
+    def take(self, places: Iterable[int | None]) -> list[Array | None]:
+        """The values at `places`, None where a place is."""
+        return [None if place is None else self.get(place) for place in places]
+
+    def release(self, places: Iterable[int | None]) -> None:
+        """One reader of each of `places` is done; a value that has none left is dropped."""
+        with self._lock:
+            for place in places:
+                if place is None:
+                    continue
+                self._readers[place] -= 1
+                if self._readers[place] == 0:
+                    self._arrays[place] = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the values that are there now, views counted as if they were whole."""
+        return sum(array.nbytes for array in self._arrays if array is not None)
+
+
+def described(arrays: Sequence[Array | None]) -> str:
+    """The arrays' types, for messages: `inputs float32[2, 3], none`."""
+    return "inputs " + (", ".join("none" if array is None else _shown(array) for array in arrays) or "none")
+
+
+def _shown(array: Array) -> str:
+    return f"{array.dtype}[{', '.join(map(str, array.shape))}]"

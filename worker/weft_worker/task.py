@@ -1,0 +1,78 @@
+"""What a run is given: an allocation of the server, read and checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from weft_graph.program_json import programs_from_json
+
+from weft.api.agent import WorkerAllocation
+from weft_data.numpy_source import open_source
+from weft_data.schedule import BatchPlan
+from weft_data.source import Source
+from weft_graph.errors import GraphError
+from weft_graph.program import Programs
+from weft_kvstore.description import StoreDescription, description_from_json
+from weft_worker.course import Course
+from weft_worker.errors import TaskError
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A slot of a job, as records of the rooms that it concerns."""
+
+    allocation: WorkerAllocation
+    programs: Programs
+    description: StoreDescription
+
+    @property
+    def contributes(self) -> tuple[str, ...]:
+        """The keys that this slot must push or declare nothing for, at each step."""
+        return tuple(key.key for key in self.description.keys if self.allocation.slot in key.slots)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Every key of the job, the most urgent first."""
+        return tuple(key.key for key in sorted(self.description.keys, key=lambda key: (key.priority, key.key)))
+
+
+def task_of(allocation: WorkerAllocation) -> Task:
+    """Reads the allocation's documents. Raises TaskError, which names the one that cannot be read."""
+    try:
+        programs = programs_from_json(allocation.programs)
+    except GraphError as error:
+        raise TaskError(f"programs cannot be read at {error.pointer or '/'}: {error.message}") from error
+    try:
+        description = description_from_json(allocation.store.model_dump(mode="json"))
+    except msgspec.ValidationError as error:
+        raise TaskError(f"the store's description cannot be read: {error}") from error
+    if not 0 <= allocation.slot < description.slots:
+        raise TaskError(f"slot {allocation.slot} is none of the store's {description.slots}")
+    return Task(allocation, programs, description)
+
+
+def open_data(task: Task, roots: tuple[Path, ...] | None) -> Source:
+    """The job's source, with the columns that the job names. The caller closes it. Raises DataError."""
+    data = task.allocation.data
+    return open_source(data.source.type, data.source.path, roots=roots, columns=sorted(set(data.columns.values())))
+
+
+def course_of(task: Task, rows: int) -> Course:
+    """The run's course over a source of `rows`. Raises TaskError for rows that the source does not have."""
+    allocation, data = task.allocation, task.allocation.data
+    start, stop = (0, rows) if data.train is None else (data.train.start, data.train.stop)
+    held_out = None if data.evaluate is None else (data.evaluate.start, data.evaluate.stop)
+    for what, last in (("train", stop), ("evaluate", held_out[1] if held_out else 0)):
+        if last > rows:
+            raise TaskError(f"data.{what} ends at row {last}; {data.source.path!r} has {rows} rows")
+    batches = BatchPlan(start, stop, data.batch, allocation.seed, data.shuffle)
+    return Course(
+        batches,
+        steps=allocation.steps,
+        slot=allocation.slot,
+        slots=task.description.slots,
+        evaluation=held_out,
+        evaluate_every=allocation.evaluate_every,
+    )

@@ -1,0 +1,144 @@
+"""Trains one slot of a job: the loop over steps."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.api.reporter import UploadError
+from weft_graph.program import LOSS_SCALE
+from weft_kernels.kernel import Array
+from weft_kvstore.store import Store
+from weft_worker.bind import Binder
+from weft_worker.course import Course, CourseStep
+from weft_worker.engine.face import Engine
+from weft_worker.engine.work import Variable
+from weft_worker.errors import StoppedError
+from weft_worker.evaluation import Evaluation
+from weft_worker.feed import Feeder
+from weft_worker.keeping import document, pull_all
+from weft_worker.metrics import MetricSums
+from weft_worker.reports import RunReports
+from weft_worker.settings import RunSettings
+from weft_worker.step import COMPUTE, PushedStep, StepContext, StepPusher
+from weft_worker.task import Task
+
+
+class RunSignals:
+    """What others ask of a run, from any thread; the run looks at step boundaries."""
+
+    def __init__(self) -> None:
+        self.stop = threading.Event()
+        self.upload = threading.Event()
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """All that a slot's run needs, bound and open. `run` is called once, on a thread of its own."""
+
+    task: Task
+    course: Course
+    binder: Binder
+    feeder: Feeder
+    engine: Engine
+    store: Store
+    pusher: StepPusher
+    evaluation: Evaluation | None
+    reports: RunReports
+    signals: RunSignals
+    settings: RunSettings
+
+    def run(self) -> None:
+        """Trains to the last step. When it returns, every barrier is acknowledged and the keeper has uploaded.
+
+        Raises StoppedError when told to stop; WorkError, which names operator and step; StoreError, DataError,
+        EngineTimeoutError, UploadError.
+        """
+        sums = MetricSums(self.binder.program.outputs)
+        order = self.engine.variable("metric sums")
+        in_flight: deque[Variable] = deque()
+        for step in range(self.task.allocation.steps):
+            self._boundary(step)
+            while len(in_flight) >= self.settings.steps_in_flight:
+                self.engine.wait([in_flight.popleft()], self.settings.wait_timeout_s)
+            current = self.course.at(step)
+            in_flight.append(self._push(current, sums, order))
+            if current.evaluates:
+                self._evaluate(step + 1)
+        self.engine.wait_all(self.settings.wait_timeout_s)
+        if self.task.allocation.keeper:
+            self._upload(self.task.allocation.steps, final=True)
+
+    def _push(self, current: CourseStep, sums: MetricSums, order: Variable) -> Variable:
+        """Pushes a step and the work that ends it; returns what that work writes last."""
+        label = f"step {current.step}"
+        done = self.engine.variable(label)
+        if len(current.rows) == 0:
+            barrier = self.pusher.push_barrier(current.step, self.task.contributes, label)
+            self._push_end(current, sums, None, (barrier,), (order, done))
+            return done
+        context = StepContext(current.step, current.first_sample, self.task.allocation.seed, label)
+        plan = self.binder.plan(self.feeder.dims(len(current.rows)))
+        nothing = [key for key in self.task.contributes if key not in plan.sent]
+        pushed = self.pusher.push(plan, context, self._feeds(current), nothing=nothing)
+        self._push_end(current, sums, pushed, (*pushed.outputs, *pushed.sent), (order, done))
+        return done
+
+    def _push_end(
+        self,
+        current: CourseStep,
+        sums: MetricSums,
+        pushed: PushedStep | None,
+        reads: tuple[Variable, ...],
+        writes: tuple[Variable, ...],
+    ) -> None:
+        finished = current.step + 1
+
+        def end() -> None:
+            if pushed is not None:
+                sums.add(pushed.scalars(), len(current.rows))
+            if current.reports:
+                self.reports.metrics("train", finished, sums.take())
+            self.reports.step(finished, last=finished == self.task.allocation.steps)
+
+        self.engine.push(end, reads, writes, lane=COMPUTE, name=f"the end of step {current.step}")
+
+    def _feeds(self, current: CourseStep) -> Mapping[str, Array]:
+        feeds = dict(self.feeder.read(current.rows))
+        for declared in self.binder.program.inputs:
+            if declared.name == LOSS_SCALE:
+                feeds[LOSS_SCALE] = np.asarray(current.share, dtype=declared.type.dtype.numpy)
+        return feeds
+
+    def _boundary(self, finished: int) -> None:
+        """Between two steps: stops, or brings the values as they are now, where that was asked for."""
+        if self.signals.stop.is_set():
+            raise StoppedError(f"stopped after {finished} steps")
+        if self.signals.upload.is_set():
+            self.signals.upload.clear()
+            self._settle()
+            try:
+                self._upload(finished, final=False)
+            except UploadError as error:
+                # Whoever asked can ask again; training does not depend on it.
+                self.reports.log("warning", f"the parameters at step {finished} were not brought: {error}")
+
+    def _evaluate(self, finished: int) -> None:
+        """Evaluates with the parameters after `finished` steps: no shard can pass them before this slot goes on."""
+        if self.evaluation is None:
+            return
+        self._settle()
+        values = pull_all(self.store, self.evaluation.keys, finished, self.settings.wait_timeout_s)
+        self.reports.metrics("evaluate", finished, self.evaluation.run(values, finished))
+
+    def _upload(self, finished: int, *, final: bool) -> None:
+        values = pull_all(self.store, self.task.keys, finished, self.settings.wait_timeout_s)
+        self.reports.upload(document(values, self.task.allocation.job, finished), finished, final=final)
+
+    def _settle(self) -> None:
+        """Waits until nothing is in flight."""
+        self.engine.wait_all(self.settings.wait_timeout_s)
