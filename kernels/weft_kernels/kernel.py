@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, wraps
 from typing import Any, Protocol
 
@@ -95,12 +95,3 @@ def full_attributes(node: Node) -> dict[str, AttributeValue]:
     schema = schemas()[node.domain, node.op_type]
     defaults = {name: a.default for name, a in schema.attributes.items() if a.default is not None}
     return {**defaults, **node.attributes}
-
-
-def run_node(context: KernelContext, node: Node, inputs: Sequence[Array | None]) -> tuple[Array, ...]:
-    """The node's outputs, one for each name in `node.outputs`; the one that is left out there is in its place still.
-
-    `context` may be the step's: its `node` and `asked` are set here.
-    """
-    context = replace(context, node=node.name, asked=node.outputs)
-    return kernel_of(node)(context, inputs, full_attributes(node))[: len(node.outputs)]
