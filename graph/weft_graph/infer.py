@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -12,6 +13,7 @@ import numpy as np
 from weft_graph.errors import DTypeError, GraphRefusedError, ShapeError
 from weft_graph.fold import fold
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue, Constant, Graph, Node
+from weft_graph.limits import PROGRAM_LIMITS as LIMITS
 from weft_graph.program import Program
 from weft_graph.schema import OpSchema, formal_at, schema_of
 from weft_graph.topological import topological_order
@@ -43,6 +45,7 @@ class Inference:
         view = NodeView(node, schema, self, pointer)
         view.check_dtypes()
         types = schema.infer(view)
+        view.check_bounds(types)
         for name, type_ in zip(node.outputs, types, strict=False):
             if name:
                 self.types[name] = type_
@@ -110,6 +113,18 @@ class NodeView:
                     pointer=f"{self.pointer}/inputs/{index}" if self.pointer else "",
                     node=self.node.name,
                 )
+
+    def check_bounds(self, types: Iterable[TensorType]) -> None:
+        """Raises ShapeError where a type passes the limits: a few hundred products would make numbers without end."""
+        for type_ in types:
+            names = [dim for dim in type_.shape if isinstance(dim, str)]
+            numbers = [dim for dim in type_.shape if isinstance(dim, int)]
+            if type_.rank > LIMITS.rank:
+                raise self.shape_error(f"an output has {type_.rank} dimensions, and at most {LIMITS.rank} are allowed")
+            if any(len(name) > LIMITS.name for name in names):
+                raise self.shape_error(f"an output's dimension has a name of more than {LIMITS.name} characters")
+            if math.prod(numbers) > LIMITS.elements or any(number > LIMITS.dim for number in numbers):
+                raise self.shape_error(f"an output has more than {LIMITS.elements} elements")
 
     def _message(self, message: str) -> str:
         reads = ", ".join(

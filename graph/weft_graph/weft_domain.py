@@ -6,6 +6,9 @@
 | Send | gradient | - | key, priority | pushes this step's gradient of `key` as soon as it exists; IO lane |
 | SendBarrier | - | - | keys | tells every shard that this slot has sent all of the step; IO lane, after all Sends |
 
+`keys` of SendBarrier are those that the program has no Send for: the barrier declares that this slot has nothing for
+them at any step.
+
 Further operators of this domain are gradients' bodies that ONNX has no word for; each has a schema of its own in
 `weft_graph.operators`, marked by this domain. A user's graph may hold none of them.
 """

@@ -1,0 +1,31 @@
+"""The pass that leaves out what nobody reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from weft_graph.ir import Graph
+from weft_graph.topological import topological_order
+
+
+def without_dead_code(graph: Graph, roots: Iterable[str]) -> Graph:
+    """The graph with only those nodes, inputs and constants that lead to the values `roots`.
+
+    Its nodes are in runnable order, and `roots` are its outputs. Parameters stay: the store keeps those that no node
+    reads, too. Raises GraphRefusedError at a cycle.
+    """
+    outputs = tuple(dict.fromkeys(roots))
+    alive = set(outputs)
+    kept = []
+    for node in reversed(topological_order(graph.nodes)):
+        if any(name in alive for name in node.outputs if name):
+            alive.update(name for name in node.inputs if name)
+            kept.append(node)
+    return replace(
+        graph,
+        inputs=tuple(input_ for input_ in graph.inputs if input_.name in alive),
+        constants=tuple(constant for constant in graph.constants if constant.name in alive),
+        nodes=tuple(reversed(kept)),
+        outputs=outputs,
+    )

@@ -1,0 +1,105 @@
+"""The JSON form of programs, which travels from the server to workers. Reading what was written gives it back whole."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final, TypeVar
+
+from weft_graph.json_place import Place
+from weft_graph.limits import PROGRAM_LIMITS
+from weft_graph.program import KeyPlan, Program, Programs, Role, Update
+from weft_graph.record_json import (
+    Json,
+    constant_to_json,
+    constants_from_json,
+    initializer_from_json,
+    initializer_to_json,
+    input_from_json,
+    input_to_json,
+    node_to_json,
+    nodes_from_json,
+    type_from_json,
+    type_to_json,
+    version_from_json,
+)
+
+FORMAT_VERSION: Final = 1
+
+E = TypeVar("E", bound=StrEnum)
+
+
+def programs_to_json(programs: Programs) -> Json:
+    """The programs as a JSON document."""
+    return {
+        "format_version": FORMAT_VERSION,
+        "train": program_to_json(programs.train),
+        "evaluate": program_to_json(programs.evaluate),
+        "keys": [_key_to_json(key) for key in programs.keys],
+    }
+
+
+def programs_from_json(document: object) -> Programs:
+    """Reads a parsed JSON document. Raises GraphFormatError, whose pointer says where, and nothing else."""
+    place = Place(document, limits=PROGRAM_LIMITS)
+    fields = place.fields(("format_version", "train", "evaluate", "keys"))
+    version_from_json(fields["format_version"], FORMAT_VERSION, "format version")
+    return Programs(
+        train=_program_from_json(fields["train"]),
+        evaluate=_program_from_json(fields["evaluate"]),
+        keys=tuple(map(_key_from_json, fields["keys"].items(PROGRAM_LIMITS.records))),
+    )
+
+
+def program_to_json(program: Program) -> Json:
+    """One program as a JSON document."""
+    return {
+        "role": program.role.value,
+        "inputs": [input_to_json(input_) for input_ in program.inputs],
+        "constants": [constant_to_json(constant) for constant in program.constants],
+        "nodes": [node_to_json(node, f"/nodes/{index}") for index, node in enumerate(program.nodes)],
+        "outputs": dict(program.outputs),
+        "types": {name: type_to_json(type_) for name, type_ in program.types.items()},
+    }
+
+
+def _program_from_json(place: Place) -> Program:
+    fields = place.fields(("role", "inputs", "constants", "nodes", "outputs", "types"))
+    outputs = fields["outputs"].members(PROGRAM_LIMITS.records)
+    types = fields["types"].members(PROGRAM_LIMITS.nodes)
+    return Program(
+        role=_member(fields["role"], Role),
+        inputs=tuple(map(input_from_json, fields["inputs"].items(PROGRAM_LIMITS.records))),
+        constants=constants_from_json(fields["constants"]),
+        nodes=nodes_from_json(fields["nodes"]),
+        outputs=MappingProxyType({name: value.name() for name, value in outputs.items()}),
+        types=MappingProxyType({name: type_from_json(t.fields(("dtype", "shape"))) for name, t in types.items()}),
+    )
+
+
+def _key_to_json(key: KeyPlan) -> Json:
+    return {
+        "key": key.key,
+        **type_to_json(key.type),
+        "initializer": initializer_to_json(key.initializer),
+        "update": key.update.value,
+        "priority": key.priority,
+    }
+
+
+def _key_from_json(place: Place) -> KeyPlan:
+    fields = place.fields(("key", "dtype", "shape", "initializer", "update", "priority"))
+    return KeyPlan(
+        key=fields["key"].name(),
+        type=type_from_json(fields),
+        initializer=initializer_from_json(fields["initializer"]),
+        update=_member(fields["update"], Update),
+        priority=fields["priority"].integer(0, PROGRAM_LIMITS.records),
+    )
+
+
+def _member(place: Place, kind: type[E]) -> E:
+    for member in kind:
+        if place.value == member.value:
+            return member
+    raise place.expected(f"one of {', '.join(kind)}")

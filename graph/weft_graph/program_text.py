@@ -1,0 +1,79 @@
+"""Programs as tables for people: what runs in which order, on what, and what is fetched and sent when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from weft_graph.ir import AttributeValue
+from weft_graph.program import KeyPlan, Program, Programs
+from weft_graph.types import TensorType
+
+_CELL_CHARACTERS = 72
+"""Wider cells are cut: a node that joins a hundred values would make every line as wide."""
+
+
+def programs_text(programs: Programs) -> str:
+    """The keys and both programs, one below the other."""
+    return "\n\n".join((keys_text(programs.keys), program_text(programs.train), program_text(programs.evaluate)))
+
+
+def keys_text(keys: Iterable[KeyPlan]) -> str:
+    """A table of keys, the most urgent first."""
+    rows = [
+        (
+            str(key.priority),
+            key.key,
+            str(key.type),
+            _call(key.initializer.op_type, key.initializer.attributes),
+            key.update,
+        )
+        for key in sorted(keys, key=lambda key: key.priority)
+    ]
+    return "\n".join(("keys", *_table(("priority", "key", "type", "first value", "update"), rows)))
+
+
+def program_text(program: Program) -> str:
+    """A table of the program's nodes in the order they run in, below its inputs, constants and outputs."""
+    inputs = ", ".join(f"{input_.name} {input_.type}" for input_ in program.inputs)
+    constants = ", ".join(f"{constant.name} {program.types[constant.name]}" for constant in program.constants)
+    outputs = ", ".join(f"{name} = {value}" for name, value in program.outputs.items())
+    rows = [
+        (
+            str(index),
+            node.name,
+            _call(node.op_type, node.attributes),
+            ", ".join(name or "-" for name in node.inputs),
+            ", ".join(_typed(name, program.types) for name in node.outputs if name),
+        )
+        for index, node in enumerate(program.nodes)
+    ]
+    head = [f"program {program.role}: {len(program.nodes)} nodes", f"  inputs     {inputs or '-'}"]
+    head += [f"  constants  {constants or '-'}", f"  outputs    {outputs or '-'}"]
+    return "\n".join((*head, *_table(("#", "node", "operator", "reads", "writes"), rows)))
+
+
+def _typed(name: str, types: Mapping[str, TensorType]) -> str:
+    return f"{name} {types[name]}"
+
+
+def _call(op_type: str, attributes: Mapping[str, AttributeValue]) -> str:
+    given = ", ".join(f"{name}={_value(value)}" for name, value in attributes.items())
+    return f"{op_type}({given})" if given else op_type
+
+
+def _value(value: AttributeValue) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(str, value))}]"
+    return str(value)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns as wide as their widest cell, two blanks between them, two before the first."""
+    cells = [[_cut(cell) for cell in row] for row in (head, *rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells)
+    return [f"  {line}".rstrip() for line in lines]
+
+
+def _cut(cell: str) -> str:
+    return cell if len(cell) <= _CELL_CHARACTERS else f"{cell[: _CELL_CHARACTERS - 3]}..."

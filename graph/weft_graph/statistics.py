@@ -1,0 +1,73 @@
+"""The pass that finds where running statistics get their new values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from weft_graph.errors import GraphRefusedError
+from weft_graph.ir import ONNX_DOMAIN, Graph, Node, Parameter
+from weft_graph.names import FreshNames, value_definitions
+
+_STATISTICS = ((3, 1), (4, 2))
+"""BatchNormalization's input that is a running statistic, and the output that is its new value."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningStatistics:
+    """A graph whose BatchNormalization nodes name their new statistics, and for each parameter the new value's name."""
+
+    graph: Graph
+    updates: Mapping[str, str]
+
+
+def keep_statistics(graph: Graph) -> RunningStatistics:
+    """Makes each BatchNormalization in training mode name its running statistics, which its parameters are to get.
+
+    Raises GraphRefusedError where a statistic is no parameter, is a trainable one, or gets values from two nodes.
+    """
+    parameters = {parameter.name: parameter for parameter in graph.parameters}
+    names = FreshNames(definition.name for definition in value_definitions(graph))
+    updates: dict[str, str] = {}
+    writers: dict[str, str] = {}
+    nodes: list[Node] = []
+    for index, node in enumerate(graph.nodes):
+        if not _is_training(node):
+            nodes.append(node)
+            continue
+        named = _naming_statistics(node, names)
+        nodes.append(named)
+        for read, written in _STATISTICS:
+            key = node.inputs[read]
+            _check_statistic(node, f"/nodes/{index}/inputs/{read}", key, parameters.get(key), writers.get(key))
+            updates[key] = named.outputs[written]
+            writers[key] = node.name
+    return RunningStatistics(replace(graph, nodes=tuple(nodes)), MappingProxyType(updates))
+
+
+def _is_training(node: Node) -> bool:
+    is_normalization = node.domain == ONNX_DOMAIN and node.op_type == "BatchNormalization"
+    return is_normalization and node.attributes.get("training_mode", 0) != 0
+
+
+def _naming_statistics(node: Node, names: FreshNames) -> Node:
+    given = (*node.outputs, "", "")[:3]
+    words = ("", "running_mean", "running_var")
+    outputs = (name or names.fresh(f"weft.{word}/{node.name}") for name, word in zip(given, words, strict=True))
+    return replace(node, outputs=tuple(outputs))
+
+
+def _check_statistic(node: Node, pointer: str, key: str, parameter: Parameter | None, writer: str | None) -> None:
+    if parameter is None:
+        problem = "which is no parameter, so that its new value would be lost"
+    elif parameter.trainable:
+        problem = "which is a trainable parameter, and a running statistic has no gradient; make it not trainable"
+    elif writer is not None:
+        problem = (
+            f"which gets its new value from {'its variance' if writer == node.name else f'node {writer!r}'} already"
+        )
+    else:
+        return
+    message = f"node {node.name!r} (BatchNormalization) keeps a running statistic in {key!r}, {problem}"
+    raise GraphRefusedError(message, pointer=pointer, node=node.name)
