@@ -1,0 +1,175 @@
+"""The client: submits jobs to a server and finds them again."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import quote
+
+from weft.api.agent import AgentInfo, AgentList
+from weft.api.data import DataSpec
+from weft.api.job import Job, JobPage, JobSpec, Parallelism, RunLength
+from weft.api.lifecycle import JobState
+from weft.api.rule import RuleSpec, Sgd
+from weft.http import DEFAULT_RETRY, SYSTEM_CLOCK, Clock, Http, Retry
+from weft.job_handle import JobHandle
+
+if TYPE_CHECKING:
+    import httpx
+
+    from weft.expression import Expression
+
+DEFAULT_URL = "http://127.0.0.1:8470"
+URL_VARIABLE = "WEFT_URL"
+TOKEN_VARIABLE = "WEFT_TOKEN"  # noqa: S105 - the name of a variable
+
+TIMEOUT_S = 30.0
+PAGE = 100
+
+
+class Client:
+    """A server's API. A context manager; safe to share between threads.
+
+    `url` and `token` are those of `WEFT_URL` and `WEFT_TOKEN` where left out. `transport` replaces the network.
+    `timeout_s` bounds each attempt of a call, not the life of a stream.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        token: str | None = None,
+        transport: httpx.BaseTransport | None = None,
+        timeout_s: float = TIMEOUT_S,
+        retry: Retry = DEFAULT_RETRY,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.http = Http(
+            url or os.environ.get(URL_VARIABLE) or DEFAULT_URL,
+            token or os.environ.get(TOKEN_VARIABLE) or None,
+            timeout_s=timeout_s,
+            transport=transport,
+            retry=retry,
+            clock=clock,
+        )
+
+    @property
+    def url(self) -> str:
+        """The server's URL."""
+        return self.http.url
+
+    def submit(
+        self,
+        loss: Expression,
+        *,
+        metrics: Mapping[str, Expression] | None = None,
+        data: DataSpec,
+        batch: int | None = None,
+        passes: int | None = None,
+        steps: int | None = None,
+        evaluate_every: int | None = None,
+        rule: RuleSpec | None = None,
+        workers: int = 1,
+        shards: int = 1,
+        seed: int = 0,
+        name: str = "job",
+    ) -> JobHandle:
+        """Train the parameters of `loss`, a scalar that is the mean over the batch; returns once the job is accepted.
+
+        `metrics` are further such scalars by name. `batch` samples make a step, over all workers; the data's own count
+        where left out. The run lasts `passes` over the training rows or `steps`. Metrics are taken on the rows kept for
+        evaluation after each pass, or each `evaluate_every` steps. `rule` is plain SGD unless set.
+
+        Raises InvalidRequestError, with a pointer for each thing that is wrong, before anything starts.
+        """
+        spec = job_spec(
+            loss,
+            metrics or {},
+            data if batch is None else _with(data, batch=batch),
+            RunLength(passes=passes, steps=steps, evaluate_every=evaluate_every),
+            rule=rule or Sgd(),
+            parallelism=Parallelism(workers=workers, shards=shards),
+            seed=seed,
+            name=name,
+        )
+        return self.submit_spec(spec)
+
+    def submit_spec(self, spec: JobSpec | str | bytes, *, idempotency_key: str | None = None) -> JobHandle:
+        """Submit a job as it is, or its JSON, which the server checks. A repeated key brings back the first job."""
+        headers = {"Content-Type": "application/json", "Idempotency-Key": idempotency_key or uuid.uuid4().hex}
+        content = spec.model_dump_json() if isinstance(spec, JobSpec) else spec
+        return JobHandle(self.http, self.http.call(Job, "POST", "/v1/jobs", content=content, headers=headers))
+
+    def job(self, id: str) -> JobHandle:  # noqa: A002 - what the API calls it
+        """The job of this id. Raises NotFoundError."""
+        return JobHandle(self.http, self.http.call(Job, "GET", f"/v1/jobs/{quote(id, safe='')}"))
+
+    def jobs(self, *, state: JobState | Sequence[JobState] | None = None) -> Iterator[JobHandle]:
+        """Jobs, newest first, of these states; pages are fetched as they are gone through."""
+        states = [state] if isinstance(state, JobState) else state
+        params: dict[str, str | int | list[str]] = {"limit": PAGE}
+        if states is not None:
+            params["state"] = [s.value for s in states]
+        while True:
+            page = self.http.call(JobPage, "GET", "/v1/jobs", params=params)
+            yield from (JobHandle(self.http, job) for job in page.jobs)
+            if page.next is None:
+                return
+            params["cursor"] = page.next
+
+    def agents(self) -> list[AgentInfo]:
+        """The workers and shards that the server knows."""
+        return self.http.call(AgentList, "GET", "/v1/agents").agents
+
+    def close(self) -> None:
+        """Close the connections. Idempotent."""
+        self.http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Client {self.url}>"
+
+
+def job_spec(
+    loss: Expression,
+    metrics: Mapping[str, Expression],
+    data: DataSpec,
+    run: RunLength,
+    *,
+    rule: RuleSpec,
+    parallelism: Parallelism,
+    seed: int,
+    name: str,
+) -> JobSpec:
+    """The job that trains `loss`. Inputs that `data` has no column for are fed by the column of their own name."""
+    from weft.collect import collect  # who only watches jobs builds no graph
+    from weft_graph.json_form import graph_to_json
+
+    collected = collect((loss, *metrics.values()), name)
+    own = {input_.name: input_.name for input_ in collected.graph.inputs}
+    return JobSpec(
+        name=name,
+        graph=graph_to_json(collected.graph),
+        loss=collected.outputs[0],
+        metrics=dict(zip(metrics, collected.outputs[1:], strict=True)),
+        data=_with(data, columns={**own, **data.columns}),
+        rule=rule,
+        run=run,
+        parallelism=parallelism,
+        seed=seed,
+    )
+
+
+def _with(data: DataSpec, **fields: Any) -> DataSpec:
+    """`data` with other fields, checked. Raises pydantic.ValidationError, which names the field."""
+    return DataSpec.model_validate({**data.model_dump(), **fields})

@@ -1,0 +1,236 @@
+"""All daemons of a cluster on this machine, as children of this process."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from pydantic import BaseModel, ValidationError
+
+from weft.api.lifecycle import AgentState
+from weft.client import Client
+from weft.errors import ClusterError, WeftError
+from weft.exclusive import check_port_is_free, hold_directory
+from weft.process import Command, Process
+
+START_TIMEOUT_S = 60.0
+"""Until all daemons have registered; a cold disk under a slow machine takes a good part of it to import NumPy."""
+
+STOP_GRACE_S = 5.0
+POLL_S = 0.05
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+"""How many threads a worker's matrix products take: its share of the cores, or the workers fight over them."""
+
+NEEDED_MODULES = ("fastapi", "msgspec", "uvicorn", "zmq")
+"""A few of what the extra `cluster` brings, to say so before a daemon dies for want of it."""
+
+
+class Listening(BaseModel):
+    """What the server writes into `server.json` once it listens."""
+
+    url: str
+    pid: int
+
+
+class Cluster:
+    """A server, shards and workers on this machine; a context manager.
+
+    Entering starts them and returns once all have registered; leaving ends them, and none is left however this process
+    ends. `port` 0 takes a free one. `directory` holds database, logs and parameters: a temporary one, gone at the end,
+    where left out. Jobs read data below `data_root`, and relative paths from there. `progress` is told what is waited
+    for. Raises ClusterError, which names the daemon and shows the end of its log.
+    """
+
+    def __init__(
+        self,
+        workers: int = 2,
+        shards: int = 2,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        directory: str | os.PathLike[str] | None = None,
+        data_root: str | os.PathLike[str] = ".",
+        start_timeout_s: float = START_TIMEOUT_S,
+        progress: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        if workers < 1 or shards < 1:
+            raise ValueError(f"a cluster has at least one worker and one shard, not {workers} and {shards}")
+        self.workers = workers
+        self.shards = shards
+        self.host = host
+        self.port = port
+        self.data_root = Path(data_root).resolve()
+        self.start_timeout_s = start_timeout_s
+        self.processes: list[Process] = []
+        self._wanted_directory = directory
+        self._directory: Path | None = None
+        self._url: str | None = None
+        self._progress = progress
+        self._held = ExitStack()
+        self._reported: set[int] = set()
+
+    @property
+    def url(self) -> str:
+        """The server's URL. Raises ClusterError while the cluster is not started."""
+        if self._url is None:
+            raise ClusterError("the cluster is not started; use it in a with statement")
+        return self._url
+
+    @property
+    def directory(self) -> Path:
+        """Where database, logs and parameters are. Raises ClusterError while the cluster is not started."""
+        if self._directory is None:
+            raise ClusterError("the cluster is not started; use it in a with statement")
+        return self._directory
+
+    def client(self) -> Client:
+        """A new client of this cluster's server; the caller closes it."""
+        return Client(self.url)
+
+    def start(self) -> None:
+        """Starts the daemons and waits until all have registered. Ends what was started where that fails."""
+        self._check()
+        try:
+            self._directory = self._take_directory()
+            deadline = time.monotonic() + self.start_timeout_s
+            self._progress("starting the server")
+            server = self._spawn("server", "weft_server", self._server_arguments())
+            self._url = self._listening(server, deadline)
+            self._spawn_agents()
+            self._await_agents(deadline)
+        except BaseException:  # also Ctrl-C while it starts: no daemon may be left; the error goes on
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Ends all daemons: SIGTERM, and SIGKILL after five seconds. Idempotent. A second Ctrl-C kills at once."""
+        deadline = time.monotonic() + STOP_GRACE_S
+        try:
+            # Agents first, so that they can take leave of a server that still answers.
+            for process in self.processes[1:]:
+                process.ask_to_end()
+            for process in self.processes[1:]:
+                process.end(deadline - time.monotonic())
+            for process in self.processes[:1]:
+                process.ask_to_end()
+                process.end(deadline - time.monotonic())
+        finally:
+            for process in self.processes:
+                process.kill()
+            self.processes.clear()
+            self._url = None
+            self._directory = None
+            self._held.close()
+
+    def obituaries(self) -> list[str]:
+        """What there is to say of each daemon that ended by itself since the last call."""
+        ended = [p for p in self.processes if p.exit_code is not None and p.pid not in self._reported]
+        self._reported.update(process.pid for process in ended)
+        return [process.obituary() for process in ended]
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _check(self) -> None:
+        if self.processes:
+            raise ClusterError("the cluster is started already")
+        missing = [module for module in NEEDED_MODULES if importlib.util.find_spec(module) is None]
+        if missing:
+            raise ClusterError(f"the daemons need {', '.join(missing)}; install them with: pip install 'weft[cluster]'")
+        if not self.data_root.is_dir():
+            raise ClusterError(f"the data root {self.data_root} is no directory")
+        if self.port:
+            check_port_is_free(self.host, self.port)
+
+    def _take_directory(self) -> Path:
+        if self._wanted_directory is None:
+            return Path(self._held.enter_context(tempfile.TemporaryDirectory(prefix="weft-"))).resolve()
+        directory = Path(self._wanted_directory).resolve()
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._held.enter_context(hold_directory(directory))
+        except OSError as error:
+            raise ClusterError(f"the directory {directory} cannot be used: {error.strerror or error}") from error
+        return directory
+
+    def _server_arguments(self) -> list[str]:
+        listen = ["--host", self.host, "--port", str(self.port)]
+        return [*listen, "--directory", str(self.directory), "--data-root", str(self.data_root)]
+
+    def _spawn_agents(self) -> None:
+        threads = str(max(1, len(os.sched_getaffinity(0)) // self.workers))
+        for number in range(self.shards):
+            arguments = ["--server", self.url, "--name", f"shard-{number}", "--bind", "tcp://127.0.0.1:0"]
+            self._spawn(f"shard-{number}", "weft_kvstore", arguments)
+        for number in range(self.workers):
+            arguments = ["--server", self.url, "--name", f"worker-{number}", "--data-root", str(self.data_root)]
+            unset = {name: threads for name in THREAD_VARIABLES if name not in os.environ}
+            self._spawn(f"worker-{number}", "weft_worker", arguments, unset)
+
+    def _spawn(
+        self, name: str, module: str, arguments: list[str], environment: Mapping[str, str] | None = None
+    ) -> Process:
+        command = Command(
+            name=name,
+            module=module,
+            arguments=(*arguments, "--exit-with-parent"),
+            log=self.directory / "logs" / f"{name}.log",
+            directory=self.data_root,
+            environment=environment or {},
+        )
+        process = Process(command)
+        self.processes.append(process)
+        return process
+
+    def _listening(self, server: Process, deadline: float) -> str:
+        """The server's URL, once it has written it. What a server before this one wrote has another pid."""
+        path = self.directory / "server.json"
+        while True:
+            try:
+                listening = Listening.model_validate_json(path.read_bytes())
+            except (FileNotFoundError, ValidationError):
+                listening = None  # not there yet, or not written to its end
+            if listening is not None and listening.pid == server.pid:
+                return listening.url
+            self._pause(deadline, "the server to listen")
+
+    def _await_agents(self, deadline: float) -> None:
+        waited_for = {process.pid: process.name for process in self.processes[1:]}
+        with self.client() as client:
+            while True:
+                try:
+                    alive = {agent.pid for agent in client.agents() if agent.state is AgentState.ALIVE}
+                except WeftError as error:
+                    self._raise_if_ended()
+                    raise ClusterError(f"the server at {self.url} does not answer: {error}") from error
+                missing = [name for pid, name in waited_for.items() if pid not in alive]
+                if not missing:
+                    return
+                self._progress(f"waiting for {', '.join(missing)}")
+                self._pause(deadline, ", ".join(missing) + " to register")
+
+    def _pause(self, deadline: float, what: str) -> None:
+        self._raise_if_ended()
+        if time.monotonic() > deadline:
+            logs = self.directory / "logs"
+            raise ClusterError(f"waited {self.start_timeout_s:g} s for {what}, in vain; logs are in {logs}")
+        time.sleep(POLL_S)
+
+    def _raise_if_ended(self) -> None:
+        ended = [process.obituary() for process in self.processes if process.exit_code is not None]
+        if ended:
+            raise ClusterError("\n".join(ended))

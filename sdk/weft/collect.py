@@ -1,0 +1,92 @@
+"""From expressions to a graph: what the outputs need, in an order that can be run, each with its name.
+
+Names depend on nothing but the outputs: the walk goes depth first, inputs before the node, in the order in which they
+are written. What a user named keeps that name, or collecting raises; all else is called after its operator or layer,
+and the second of a kind gets `_2`. So a graph cut from a larger one may number unnamed layers in another way: name
+layers, or cut the collected graph (`weft.cut`), where names must outlive the cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from weft.expression import Expression
+from weft.naming import Names
+from weft.records import Application, ConstantRecord, InputRecord, ParameterRecord, Record
+from weft_graph.errors import GraphRefusedError
+from weft_graph.ir import Constant, Graph, Input, Node, Parameter
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """A graph, the names of its outputs in the order in which they were asked for, and each record's values' names."""
+
+    graph: Graph
+    outputs: tuple[str, ...]
+    names: dict[Record, tuple[str, ...]]
+
+
+def collect(outputs: Sequence[Expression], name: str) -> Collected:
+    """The graph of these outputs. One that is asked for twice is one output of the graph."""
+    if not outputs:
+        raise GraphRefusedError("a graph has at least one output")
+    records = tuple(walk(outputs))
+    collector = _Collector(Names(records))
+    for record in records:
+        collector.add(record)
+    asked = tuple(collector.value(output) for output in outputs)
+    graph = Graph(
+        name=name,
+        inputs=tuple(collector.inputs),
+        parameters=tuple(collector.parameters),
+        nodes=tuple(collector.nodes),
+        outputs=tuple(dict.fromkeys(asked)),
+        constants=tuple(collector.constants),
+    )
+    return Collected(graph, asked, collector.names)
+
+
+def walk(outputs: Sequence[Expression]) -> Iterator[Record]:
+    """Every record that the outputs need, once, inputs before what reads them. Depth is bounded by memory alone."""
+    seen: set[int] = set()
+    for output in outputs:
+        stack: list[tuple[Record, bool]] = [(output.record, False)]
+        while stack:
+            record, inputs_done = stack.pop()
+            if inputs_done:
+                yield record
+            elif id(record) not in seen:
+                seen.add(id(record))
+                stack.append((record, True))
+                if isinstance(record, Application):
+                    stack.extend((i.record, False) for i in reversed(record.inputs) if i is not None)
+
+
+@dataclass(slots=True)
+class _Collector:
+    """Gathers a graph's records. `names` has an entry for every record that was added, in the walk's order."""
+
+    given: Names
+    inputs: list[Input] = field(default_factory=list)
+    parameters: list[Parameter] = field(default_factory=list)
+    constants: list[Constant] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+    names: dict[Record, tuple[str, ...]] = field(default_factory=dict)
+
+    def add(self, record: Record) -> None:
+        names = self.given.of(record)
+        self.names[record] = names
+        match record:
+            case InputRecord():
+                self.inputs.append(Input(names[0], record.types[0]))
+            case ParameterRecord():
+                self.parameters.append(Parameter(names[0], record.types[0], record.initializer, record.trainable))
+            case ConstantRecord():
+                self.constants.append(Constant(names[0], record.array))
+            case Application():
+                inputs = tuple("" if i is None else self.value(i) for i in record.inputs)
+                self.nodes.append(Node(record.schema.op_type, names[0], inputs, names, dict(record.attributes)))
+
+    def value(self, expression: Expression) -> str:
+        return self.names[expression.record][expression.index]

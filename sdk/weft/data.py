@@ -1,0 +1,40 @@
+"""Data sources as a script writes them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from weft.api.data import DataSpec, NumpySource, Rows
+
+
+def numpy_data(
+    path: str | os.PathLike[str],
+    *,
+    columns: Mapping[str, str] | None = None,
+    train: tuple[int, int] | None = None,
+    evaluate: tuple[int, int] | None = None,
+    shuffle: bool = True,
+) -> DataSpec:
+    """A `.npz` file: each array is a column, with a row for each sample along its first axis.
+
+    `path` is read by server and workers, below their data root. `columns` maps graph inputs to columns; an input that
+    it lacks is fed by the column of its own name. `train` and `evaluate` are rows from (included) to (excluded).
+    Without `evaluate` there is no evaluation; without `train` training reads the rows before the evaluated ones, or
+    all. Raises ValueError for rows that are none, or are both trained on and evaluated.
+    """
+    if train is None and evaluate is not None:
+        if evaluate[0] == 0:
+            raise ValueError("the evaluated rows come first, so none are before them: say which rows train=(...) reads")
+        train = (0, evaluate[0])
+    if train is not None and evaluate is not None and max(train[0], evaluate[0]) < min(train[1], evaluate[1]):
+        raise ValueError(
+            f"rows {evaluate[0]} to {evaluate[1]} are for evaluation; training reads {train[0]} to {train[1]}"
+        )
+    return DataSpec(
+        source=NumpySource(path=os.fspath(path)),
+        columns=dict(columns or {}),
+        train=Rows(start=train[0], stop=train[1]) if train else None,
+        evaluate=Rows(start=evaluate[0], stop=evaluate[1]) if evaluate else None,
+        shuffle=shuffle,
+    )

@@ -1,0 +1,144 @@
+"""What the SDK raises.
+
+WeftError
++-- ConnectError            nothing answered at the URL, or the answer broke off and retries did not help
++-- ProtocolError           what answered is not a weft server of this API, or its answer makes no sense
++-- ProblemError            the server refused a call; `problem` is its RFC 9457 document
+|   +-- InvalidRequestError     400, 413, 415, 422: the request is wrong; each pointer says where
+|   +-- UnauthenticatedError    401: no token, or one that the server does not know
+|   +-- ForbiddenError          403: the token may not do this
+|   +-- NotFoundError           404, 410: there is no such thing (any more)
+|   +-- ConflictError           409, 412: not in this state
+|   +-- OverloadedError         429, 503: later, perhaps
+|   +-- ServerFaultError        every other 5xx: the server's fault
++-- JobError                a job did not end as was asked; `job` is its last state
+|   +-- JobFailedError
+|   +-- JobCancelledError
++-- WaitTimeoutError        a deadline passed before the job ended; the job goes on
++-- EvaluatorError          expressions cannot be evaluated here: no evaluator, or several of one name
++-- ClusterError            the daemons of a local cluster did not start, or one ended
+
+What is wrong with a graph is a `weft_graph.errors.GraphError`, raised at the line that wrote it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from weft.api.job import Job
+    from weft.api.problem import Problem
+
+
+class WeftError(Exception):
+    """The root of all that the SDK raises about a cluster."""
+
+
+class ConnectError(WeftError):
+    """Nothing answered at `url`."""
+
+    def __init__(self, url: str, detail: str) -> None:
+        super().__init__(f"no server at {url}; start one with: weft up ({detail})")
+        self.url = url
+
+
+class ProtocolError(WeftError):
+    """The answer is not one that this API gives."""
+
+
+class ProblemError(WeftError):
+    """The server refused a call. The message has the problem's detail and one line for each pointer."""
+
+    def __init__(self, status: int, problem: Problem) -> None:
+        super().__init__("\n".join((problem.detail or problem.title, *pointer_lines(problem))))
+        self.status = status
+        self.problem = problem
+
+    @property
+    def code(self) -> str:
+        """The problem's code, such as `unknown-job`."""
+        return self.problem.code
+
+
+class InvalidRequestError(ProblemError):
+    """The request is wrong."""
+
+
+class UnauthenticatedError(ProblemError):
+    """The call has no token, or one that the server does not know."""
+
+
+class ForbiddenError(ProblemError):
+    """The token's scopes do not cover the call."""
+
+
+class NotFoundError(ProblemError):
+    """There is no such job, agent or parameter."""
+
+
+class ConflictError(ProblemError):
+    """The call does not fit the state that the thing is in."""
+
+
+class OverloadedError(ProblemError):
+    """The server cannot take the call now."""
+
+
+class ServerFaultError(ProblemError):
+    """The server broke while it answered."""
+
+
+class JobError(WeftError):
+    """A job ended in another way than success."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(f"job {job.id} ({job.name}) {job.state.value}: {job.reason or 'no reason was given'}")
+        self.job = job
+
+
+class JobFailedError(JobError):
+    """The job failed; `job.reason` says what it died of."""
+
+
+class JobCancelledError(JobError):
+    """Somebody cancelled the job."""
+
+
+class WaitTimeoutError(WeftError):
+    """The job had not ended when the deadline passed."""
+
+
+class EvaluatorError(WeftError):
+    """No evaluator is installed, or the one that is asked for is not."""
+
+
+class ClusterError(WeftError):
+    """A local cluster cannot start or go on."""
+
+
+_BY_STATUS: dict[int, type[ProblemError]] = {
+    400: InvalidRequestError,
+    401: UnauthenticatedError,
+    403: ForbiddenError,
+    404: NotFoundError,
+    409: ConflictError,
+    410: NotFoundError,
+    412: ConflictError,
+    413: InvalidRequestError,
+    415: InvalidRequestError,
+    422: InvalidRequestError,
+    429: OverloadedError,
+    503: OverloadedError,
+}
+
+
+def error_for(status: int, problem: Problem) -> ProblemError:
+    """The error of the class that the status asks for."""
+    if status in _BY_STATUS:
+        return _BY_STATUS[status](status, problem)
+    return ServerFaultError(status, problem) if status >= 500 else ProblemError(status, problem)
+
+
+def pointer_lines(problem: Problem) -> list[str]:
+    """One line for each thing that is wrong: `  /graph/nodes/3 (conv1): detail`."""
+    return [f"  {e.pointer or '/'}{f' ({e.node})' if e.node else ''}: {e.detail}" for e in problem.errors]

@@ -1,0 +1,98 @@
+"""Expressions computed here and now, by an evaluator that is installed.
+
+An evaluator is registered in the entry-point group `weft.evaluators` and called as
+`evaluate(graph, feeds, parameters=..., seed=...)`; it gives the outputs by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+import numpy as np
+
+from weft.collect import Collected, collect
+from weft.errors import EvaluatorError
+from weft.expression import Array, Expression, Feeds
+from weft_graph.errors import DTypeError, GraphRefusedError
+from weft_graph.types import TensorType
+
+GROUP = "weft.evaluators"
+PREFERRED = "numpy"
+"""The reference; another one is taken only where this one is missing."""
+
+INSTALL = "pip install 'weft[cluster]'"
+
+Evaluator = Callable[..., Mapping[str, Array]]
+
+
+def evaluate(
+    outputs: Sequence[Expression],
+    feeds: Feeds,
+    *,
+    seed: int = 0,
+    parameters: Mapping[str, Any] | None = None,
+    found: Iterable[EntryPoint] | None = None,
+) -> tuple[Array, ...]:
+    """The outputs' values. `found` replaces the installed evaluators.
+
+    A feed becomes an array of its input's element type where that loses no more than precision. Raises
+    GraphRefusedError for a missing or unknown feed or a missing parameter, DTypeError for one of another kind,
+    ValueError for one of another shape, EvaluatorError where nothing can evaluate.
+    """
+    collected = collect(outputs, "expression")
+    fed = _fed(collected, feeds)
+    kept = None if parameters is None else _kept(collected, parameters)
+    evaluator = _evaluator(entry_points(group=GROUP) if found is None else found)
+    values = evaluator(collected.graph, fed, parameters=kept, seed=seed)
+    return tuple(values[name] for name in collected.outputs)
+
+
+def _evaluator(found: Iterable[EntryPoint]) -> Evaluator:
+    points = sorted(found, key=lambda point: (point.name != PREFERRED, point.name))
+    if not points:
+        raise EvaluatorError(f"no evaluator is installed in {GROUP}; install one with: {INSTALL}")
+    try:
+        evaluator: Evaluator = points[0].load()
+    except ImportError as error:
+        raise EvaluatorError(f"evaluator {points[0].name!r} lacks {error.name or error}: {INSTALL}") from error
+    return evaluator
+
+
+def _fed(collected: Collected, feeds: Feeds) -> dict[str, Array]:
+    types = {input_.name: input_.type for input_ in collected.graph.inputs}
+    named: dict[str, Any] = {}
+    for key, value in feeds.items():
+        name = key if isinstance(key, str) else collected.names.get(key.record, ("",))[0]
+        if name not in types:
+            shown = repr(name or key)
+            raise GraphRefusedError(f"{shown} is no input of this graph; its inputs are {_listed(types)}", node=name)
+        named[name] = _cast(f"feed {name!r}", types[name], value)
+    missing = [name for name in types if name not in named]
+    if missing:
+        raise GraphRefusedError(f"nothing is fed to {_listed(missing)}", node=missing[0])
+    return named
+
+
+def _kept(collected: Collected, parameters: Mapping[str, Any]) -> dict[str, Array]:
+    """The values that the graph has use for; the parameters of a larger graph may be given."""
+    types = {parameter.name: parameter.type for parameter in collected.graph.parameters}
+    missing = [name for name in types if name not in parameters]
+    if missing:
+        raise GraphRefusedError(
+            f"no value is given for {_listed(missing)}; given are {_listed(parameters)}", node=missing[0]
+        )
+    return {name: _cast(f"parameter {name!r}", type_, parameters[name]) for name, type_ in types.items()}
+
+
+def _cast(what: str, type_: TensorType, value: Any) -> Array:
+    """`value` as an array of the type's elements; the evaluator checks its shape."""
+    array = np.asarray(value)
+    if not np.can_cast(array.dtype, type_.dtype.numpy, casting="same_kind"):
+        raise DTypeError(f"{what} is {array.dtype}, and takes {type_}")
+    return array.astype(type_.dtype.numpy, order="C", copy=False)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names)) or "none"

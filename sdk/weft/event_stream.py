@@ -1,0 +1,83 @@
+"""A job's events as they happen: one stream, taken up again where it broke."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from weft.api.event import Event, StateChanged
+from weft.api.job import Job
+from weft.errors import ConnectError, OverloadedError, ProtocolError, ServerFaultError
+from weft.http import Http, Retry
+from weft.sse import SseFormatError, SseParser
+
+SILENCE_S = 30.0
+"""A stream that says nothing for so long, no comment either, is taken for broken; the server sends comments sooner."""
+
+RECONNECT = Retry(attempts=12, first_s=0.1, longest_s=5.0)
+"""About forty seconds without an answer: long enough for a server to be started again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """How a broken stream is taken up: how often in a row without a new event, and after what silence it is broken."""
+
+    retry: Retry = RECONNECT
+    silence_s: float = SILENCE_S
+
+
+DEFAULT_RESUMPTION = Resumption()
+
+
+def follow(http: Http, job: str, *, after: int = 0, resumption: Resumption = DEFAULT_RESUMPTION) -> Iterator[Event]:
+    """The job's events with `seq` > `after`, each once and in order; ends with the event of its last state.
+
+    Raises ConnectError when the stream broke `resumption.retry.attempts` times in a row without a new event.
+    """
+    failures = 0
+    while True:
+        broken: Exception | None = None
+        try:
+            for event in _connection(http, job, after, resumption.silence_s):
+                if event.seq <= after:
+                    continue
+                after, failures = event.seq, 0
+                yield event
+                if is_last(event):
+                    return
+        except (ConnectError, OverloadedError, ServerFaultError) as error:
+            broken = error
+        if broken is None and http.call(Job, "GET", f"/v1/jobs/{job}").state.is_terminal:
+            return  # the caller had the last event before, or the stream would have brought it
+        failures += 1
+        if failures >= resumption.retry.attempts:
+            raise broken or ConnectError(
+                http.url, f"the event stream of job {job} ended {failures} times without an event"
+            )
+        http.clock.sleep(resumption.retry.pause_s(failures))
+
+
+def is_last(event: Event) -> bool:
+    """Whether no event follows this one."""
+    return isinstance(event.body, StateChanged) and event.body.state.is_terminal
+
+
+def _connection(http: Http, job: str, after: int, silence_s: float) -> Iterator[Event]:
+    headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
+    parser = SseParser(last_id=str(after))
+    with http.stream(f"/v1/jobs/{job}/events", headers=headers, read_timeout_s=silence_s) as response:
+        kind = response.headers.get("Content-Type", "")
+        if not kind.startswith("text/event-stream"):
+            raise ProtocolError(f"{response.url} answered with {kind or 'no type'!r} instead of an event stream")
+        for chunk in response.iter_bytes():
+            yield from _events(parser, chunk)
+
+
+def _events(parser: SseParser, chunk: bytes) -> Iterator[Event]:
+    try:
+        for message in parser.feed(chunk):
+            yield Event.model_validate_json(message.data)
+    except (ValidationError, SseFormatError) as error:
+        raise ProtocolError(f"the event stream holds something that is no event of this release: {error}") from error

@@ -1,0 +1,54 @@
+"""What only one cluster may have: a port, a directory."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from weft.errors import ClusterError
+
+LOCK_FILE = "up.lock"
+
+
+def check_port_is_free(host: str, port: int) -> None:
+    """Raises ClusterError where nobody could listen there. It may be taken by the time that the server listens."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except socket.gaierror as error:
+        raise ClusterError(f"{host!r} is no address of this machine: {error.strerror}") from error
+    with socket.socket(family, kind, protocol) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: a port may rest after its last use
+        try:
+            probe.bind(address)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise ClusterError(
+                    f"port {port} of {host} is in use; if it is a cluster, `weft agents` shows it. "
+                    "Another one needs --port and --directory of its own"
+                ) from error
+            raise ClusterError(f"nobody can listen on port {port} of {host}: {error.strerror}") from error
+
+
+@contextmanager
+def hold_directory(directory: Path) -> Iterator[None]:
+    """Locks the directory for this process. Raises ClusterError, naming the process that has it."""
+    with (directory / LOCK_FILE).open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            owner = lock.read().strip() or "unknown"
+            raise ClusterError(
+                f"{directory} is in use by another cluster, started by process {owner}; "
+                "another one needs --port and --directory of its own"
+            ) from None
+        lock.seek(0)
+        lock.truncate()
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        yield

@@ -1,0 +1,217 @@
+"""Calls of the HTTP API: retried, parsed into models, and turned into errors.
+
+Every call of this API may be repeated: reads by nature, a cancel because it ends in the same state, a submit by its
+`Idempotency-Key`. So a broken connection and a gateway's 502, 503 and 504 are tried again.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, BinaryIO, TypeVar
+
+import httpx
+from pydantic import BaseModel, ValidationError
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
+
+from weft.api.problem import Problem
+from weft.errors import ConnectError, ProblemError, ProtocolError, error_for
+
+M = TypeVar("M", bound=BaseModel)
+
+CONNECT_TIMEOUT_S = 5.0
+RETRIED_STATUSES = frozenset({502, 503, 504})
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How a call is repeated: `attempts` in all, the first pause, and the longest, which doubling ends at."""
+
+    attempts: int = 4
+    first_s: float = 0.1
+    longest_s: float = 2.0
+
+    def pause_s(self, failures: int) -> float:
+        """The pause after this many failures in a row, counted from 1."""
+        return float(min(self.first_s * 2.0 ** min(failures - 1, 32), self.longest_s))
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Time, as the client reads it and lets it pass; tests give one that does not wait."""
+
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+DEFAULT_RETRY = Retry()
+SYSTEM_CLOCK = Clock()
+
+
+class _RetriableStatusError(Exception):
+    def __init__(self, error: ProblemError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class Http:
+    """One server's API as calls. Safe to share between threads, as httpx's client is."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None = None,
+        *,
+        timeout_s: float = 30.0,
+        transport: httpx.BaseTransport | None = None,
+        retry: Retry = DEFAULT_RETRY,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.url = url.rstrip("/")
+        self.clock = clock
+        self.retry = retry
+        self._client = httpx.Client(
+            base_url=_checked(self.url),
+            headers={"Authorization": f"Bearer {token}"} if token else {},
+            timeout=httpx.Timeout(timeout_s, connect=min(CONNECT_TIMEOUT_S, timeout_s)),
+            transport=transport,
+            trust_env=not _is_loopback(self.url),  # a proxy of the environment has no way to this machine's loopback
+        )
+
+    def close(self) -> None:
+        """Close the connections. Idempotent."""
+        self._client.close()
+
+    def call(self, model: type[M], method: str, path: str, **request: Any) -> M:
+        """The answer's body as `model`. Raises ProblemError, ConnectError, ProtocolError."""
+        response = self.send(method, path, **request)
+        try:
+            return model.model_validate_json(response.content)
+        except ValidationError as error:
+            raise ProtocolError(
+                f"{method} {response.url} answered {response.status_code} with what is no {model.__name__}: "
+                f"{_first_error(error)}. Are client and server of the same release?"
+            ) from error
+
+    def send(self, method: str, path: str, **request: Any) -> httpx.Response:
+        """The answer, read whole. Raises ProblemError for a status of 400 or more, ConnectError, ProtocolError."""
+
+        def attempt() -> httpx.Response:
+            return _accepted(self._client.request(method, path, **request))
+
+        return self._retried(attempt)
+
+    def download(self, path: str, file: BinaryIO, **request: Any) -> Mapping[str, str]:
+        """GET a body into `file`, which holds it alone afterwards, a part in memory at a time; returns the headers."""
+
+        def attempt() -> httpx.Response:
+            file.seek(0)
+            file.truncate()
+            with self._client.stream("GET", path, **request) as response:
+                if response.is_error:
+                    response.read()
+                _accepted(response)
+                for chunk in response.iter_bytes():
+                    file.write(chunk)
+                return response
+
+        return self._retried(attempt).headers
+
+    @contextmanager
+    def stream(self, path: str, *, headers: Mapping[str, str], read_timeout_s: float) -> Iterator[httpx.Response]:
+        """An open GET, to be read as it comes; one attempt. Network failures inside the block become ConnectError."""
+        timeout = httpx.Timeout(read_timeout_s, connect=CONNECT_TIMEOUT_S)
+        try:
+            with self._client.stream("GET", path, headers=dict(headers), timeout=timeout) as response:
+                if response.is_error:
+                    response.read()
+                _accepted(response)
+                yield response
+        except _RetriableStatusError as error:
+            raise error.error from None
+        except httpx.TransportError as error:
+            raise ConnectError(self.url, _said(error)) from error
+
+    def _retried(self, attempt: Callable[[], httpx.Response]) -> httpx.Response:
+        def give_up(state: RetryCallState) -> httpx.Response:
+            assert state.outcome is not None
+            response: httpx.Response = state.outcome.result()  # raises what the last attempt raised
+            return response
+
+        retrying = Retrying(
+            stop=stop_after_attempt(self.retry.attempts),
+            wait=wait_exponential(multiplier=self.retry.first_s, max=self.retry.longest_s),
+            retry=retry_if_exception_type((httpx.TransportError, _RetriableStatusError)),
+            sleep=self.clock.sleep,
+            retry_error_callback=give_up,
+        )
+        try:
+            return retrying(attempt)
+        except _RetriableStatusError as error:
+            raise error.error from None
+        except httpx.TransportError as error:
+            raise ConnectError(self.url, _said(error)) from error
+
+
+def _accepted(response: httpx.Response) -> httpx.Response:
+    if response.is_success:
+        return response
+    if not response.is_error:
+        raise ProtocolError(f"{response.url} answered {response.status_code}; is there a weft server at this URL?")
+    error = error_for(response.status_code, _problem(response))
+    if response.status_code in RETRIED_STATUSES:
+        raise _RetriableStatusError(error)
+    raise error
+
+
+def _problem(response: httpx.Response) -> Problem:
+    """The answer's problem document; one made up from the status where a proxy or a stranger answered."""
+    try:
+        return Problem.model_validate_json(response.content)
+    except ValidationError:
+        status, text = response.status_code, response.text.strip()[:500]
+        title = f"{response.url} answered {status} {response.reason_phrase}"
+        return Problem(
+            type="about:blank",
+            title=title,
+            status=status,
+            detail=f"{title}: {text}" if text else title,
+            code=f"http-{status}",
+        )
+
+
+def _said(error: httpx.TransportError) -> str:
+    return str(error) or type(error).__name__
+
+
+def _first_error(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    where = ".".join(map(str, first["loc"]))
+    return f"{where}: {first['msg']}" if where else first["msg"]
+
+
+def _checked(url: str) -> str:
+    parsed = _parsed(url)
+    if parsed is None or parsed.scheme not in {"http", "https"} or not parsed.host:
+        raise ValueError(f"{url!r} is no URL of a server; one looks like http://127.0.0.1:8470")
+    return url
+
+
+def _parsed(url: str) -> httpx.URL | None:
+    try:
+        return httpx.URL(url)
+    except (httpx.InvalidURL, ValueError):
+        return None
+
+
+def _is_loopback(url: str) -> bool:
+    parsed = _parsed(url)
+    if parsed is None:
+        return False
+    try:
+        return ipaddress.ip_address(parsed.host).is_loopback
+    except ValueError:
+        return parsed.host == "localhost"

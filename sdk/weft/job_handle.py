@@ -1,0 +1,163 @@
+"""A submitted job, from the side of who submitted it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from weft.api.event import Event
+from weft.api.job import Job, ParameterInfo, ParameterList
+from weft.api.lifecycle import JobState
+from weft.errors import JobCancelledError, JobFailedError, ProtocolError, WaitTimeoutError
+from weft.event_stream import follow
+from weft.http import Http, Retry
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+POLL = Retry(first_s=0.1, longest_s=1.0)
+"""How `wait` asks: often at first, so that a short job is seen to end, then once a second."""
+
+STEP_HEADER = "Weft-Step"
+
+
+class Values(dict[str, Array]):
+    """Parameters' values by name, all of one step: `step` counts the finished ones."""
+
+    def __init__(self, arrays: dict[str, Array], step: int) -> None:
+        super().__init__(arrays)
+        self.step = step
+
+
+class JobHandle:
+    """One job of one server. `state` and its like are as of the last `refresh`."""
+
+    def __init__(self, http: Http, job: Job) -> None:
+        self._http = http
+        self.job = job
+
+    @property
+    def id(self) -> str:
+        """What the server calls the job."""
+        return self.job.id
+
+    @property
+    def state(self) -> JobState:
+        """The state as of the last `refresh`."""
+        return self.job.state
+
+    def refresh(self) -> Job:
+        """The job as it is now. Raises NotFoundError when the server does not know it any more."""
+        self.job = self._http.call(Job, "GET", self._path())
+        return self.job
+
+    def cancel(self) -> Job:
+        """Stop the job; ConflictError where it has ended already in another state."""
+        self.job = self._http.call(Job, "POST", self._path("/cancel"))
+        return self.job
+
+    def wait(self, timeout_s: float | None = None) -> Job:
+        """The job once it has succeeded; asks the server now and then.
+
+        Raises JobFailedError, JobCancelledError, and WaitTimeoutError once `timeout_s` have passed.
+        """
+        clock = self._http.clock
+        deadline = None if timeout_s is None else clock.now() + timeout_s
+        polls = 0
+        while not self.refresh().state.is_terminal:
+            polls += 1
+            pause_s = POLL.pause_s(polls)
+            if deadline is not None:
+                left_s = deadline - clock.now()
+                if left_s <= 0:
+                    raise WaitTimeoutError(
+                        f"job {self.id} ({self.job.name}) is still {self.state.value} after {timeout_s} s"
+                        f"{f': {self.job.reason}' if self.job.reason else ''}; it goes on"
+                    )
+                pause_s = min(pause_s, left_s)
+            clock.sleep(pause_s)
+        return self.succeeded()
+
+    def succeeded(self) -> Job:
+        """The job, which has ended, if it succeeded. Raises JobFailedError, JobCancelledError."""
+        if self.state is JobState.FAILED:
+            raise JobFailedError(self.job)
+        if self.state is JobState.CANCELLED:
+            raise JobCancelledError(self.job)
+        return self.job
+
+    def events(self, after: int = 0) -> Iterator[Event]:
+        """Events with `seq` > `after` as they happen, until the job's last. A broken stream is taken up again."""
+        return follow(self._http, self.id, after=after)
+
+    def watch(self, console: Console | None = None) -> Job:
+        """Show steps, rate, loss and evaluations until the job ends: a progress bar on a terminal, else plain lines.
+
+        Raises JobFailedError with the reason, JobCancelledError. Leaving it by Ctrl-C does not stop the job.
+        """
+        from weft.watch import watch  # rich is needed by who watches alone
+
+        watch(self.events(), self.job, console)
+        self.refresh()
+        return self.succeeded()
+
+    def parameters(self) -> list[ParameterInfo]:
+        """Names, dtypes and shapes of the job's parameters."""
+        return self._http.call(ParameterList, "GET", self._path("/parameters")).parameters
+
+    def values(self, names: Iterable[str] | None = None) -> Values:
+        """Values of the named parameters, of all where left out, as of one step; also of a job that runs.
+
+        Raises NotFoundError for a name that the job has not, ConflictError while there are no values yet.
+        """
+        from safetensors import SafetensorError
+        from safetensors.numpy import load
+
+        response = self._http.send("GET", self._path("/values"), params=_query(names))
+        try:
+            return Values(load(response.content), _step(response.headers))
+        except SafetensorError as error:
+            raise ProtocolError(f"{response.url} answered with what is no safetensors document: {error}") from error
+
+    def save(self, path: str | os.PathLike[str], names: Iterable[str] | None = None) -> int:
+        """Write the values to `path` as safetensors and return the step that they are of.
+
+        A file that was there is replaced in one move, once all has come. Raises OSError where it cannot be written.
+        """
+        target = Path(path)
+        scratch = target.with_name(f".{target.name}.{os.getpid()}.partial")
+        try:
+            with scratch.open("wb") as file:
+                headers = self._http.download(self._path("/values"), file, params=_query(names))
+            scratch.replace(target)
+        finally:
+            scratch.unlink(missing_ok=True)
+        return _step(headers)
+
+    def _path(self, rest: str = "") -> str:
+        return f"/v1/jobs/{self.id}{rest}"
+
+    def __repr__(self) -> str:
+        return f"<JobHandle {self.id} {self.job.name} {self.state.value} at {self._http.url}>"
+
+
+def _query(names: Iterable[str] | None) -> dict[str, list[str]]:
+    if names is None:
+        return {}
+    listed = [names] if isinstance(names, str) else list(names)
+    if not listed:
+        raise ValueError("no parameter is named; leave the names out to get all")
+    return {"name": listed}
+
+
+def _step(headers: Mapping[str, str]) -> int:
+    step = headers.get(STEP_HEADER, "")
+    if not step.isdigit():
+        raise ProtocolError(f"the values came without the step that they are of: {STEP_HEADER} is {step!r}")
+    return int(step)

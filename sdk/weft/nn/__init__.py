@@ -1,0 +1,59 @@
+"""Layers: callables that make their parameters on first use, of the element type that they are called with.
+
+A layer that is called twice shares its parameters. `name=` names a layer's parameters and nodes (`conv1.weight`,
+`conv1`); without it they are called after the layer's kind (`linear`, `linear_2`), or after their place in a
+`Sequential` (`0.weight`).
+"""
+
+from __future__ import annotations
+
+from weft.nn.initializers import (
+    constant,
+    glorot_normal,
+    glorot_uniform,
+    he_normal,
+    he_uniform,
+    normal,
+    ones,
+    uniform,
+    zeros,
+)
+from weft.nn.layer import Layer
+from weft.nn.losses import accuracy, cross_entropy, mean_squared_error
+from weft.nn.normalization import BatchNorm
+from weft.nn.sequential import Sequential
+from weft.nn.stateless import AvgPool2d, Dropout, Flatten, MaxPool2d, ReLU, Sigmoid, Tanh
+from weft.nn.weighted import Conv2d, Linear
+from weft.ops import log_softmax, relu, sigmoid, softmax, tanh
+
+__all__ = [
+    "AvgPool2d",
+    "BatchNorm",
+    "Conv2d",
+    "Dropout",
+    "Flatten",
+    "Layer",
+    "Linear",
+    "MaxPool2d",
+    "ReLU",
+    "Sequential",
+    "Sigmoid",
+    "Tanh",
+    "accuracy",
+    "constant",
+    "cross_entropy",
+    "glorot_normal",
+    "glorot_uniform",
+    "he_normal",
+    "he_uniform",
+    "log_softmax",
+    "mean_squared_error",
+    "normal",
+    "ones",
+    "relu",
+    "sigmoid",
+    "softmax",
+    "tanh",
+    "uniform",
+    "zeros",
+]

@@ -1,0 +1,94 @@
+"""A daemon as a child process: started, looked at, stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+LOG_TAIL_LINES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What to start: a module run by this interpreter, its arguments, and where its output goes."""
+
+    name: str
+    module: str
+    arguments: Sequence[str]
+    log: Path
+    directory: Path
+    """The working directory."""
+    environment: Mapping[str, str]
+    """Variables set over those of this process."""
+
+
+class Process:
+    """A started daemon. It is in a session of its own, so that a Ctrl-C reaches this process alone.
+
+    Its standard input is a pipe that is held open here: it closes however this process ends, and the daemon with it.
+    """
+
+    def __init__(self, command: Command) -> None:
+        self.command = command
+        command.log.parent.mkdir(parents=True, exist_ok=True)
+        with command.log.open("ab") as log:
+            self._log_start = log.tell()
+            self._popen = subprocess.Popen(  # noqa: S603 - this interpreter, with arguments that this package makes
+                [sys.executable, "-m", command.module, *command.arguments],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=command.directory,
+                env={**os.environ, **command.environment},
+                start_new_session=True,
+            )
+
+    @property
+    def name(self) -> str:
+        return self.command.name
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+        return self._popen.poll()
+
+    def ask_to_end(self) -> None:
+        """SIGTERM, and an end of its standard input. Does not wait."""
+        self._popen.terminate()
+        if self._popen.stdin is not None:
+            self._popen.stdin.close()
+
+    def end(self, grace_s: float) -> None:
+        """Waits for the end that was asked for; after `grace_s` SIGKILL."""
+        try:
+            self._popen.wait(max(grace_s, 0))
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL, unless it has ended; returns once it has."""
+        self._popen.kill()
+        self._popen.wait()
+
+    def log_tail(self) -> list[str]:
+        """The last lines that this process wrote."""
+        with self.command.log.open("rb") as log:
+            log.seek(self._log_start)
+            return [line.decode("utf-8", "replace").rstrip() for line in deque(log, LOG_TAIL_LINES)]
+
+    def obituary(self) -> str:
+        """How it ended: its name, its exit code or signal, and the end of its log."""
+        code = self.exit_code
+        how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
+        tail = "\n".join(f"  {line}" for line in self.log_tail()) or "  (it wrote nothing)"
+        return f"{self.name} ended with {how}; the end of {self.command.log}:\n{tail}"

@@ -1,0 +1,89 @@
+"""What an expression is made of: frozen records that point at what they are computed from.
+
+Records are compared by identity: two equal calls of an operator are two nodes. They carry wishes for names; the names
+themselves are given when a graph is collected (`weft.collect`), so that building one graph leaves no trace in another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from weft_graph.ir import AttributeValue, Initializer
+from weft_graph.schema import OpSchema
+from weft_graph.types import TensorType
+
+if TYPE_CHECKING:
+    from weft.expression import Expression
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scope:
+    """A layer's place in the naming: `name` below `parent`.
+
+    A name that was not given by the user (`given` is False) gets a number where it is taken. An empty name stands for
+    nothing in front, and becomes `fallback` where another scope has that already.
+    """
+
+    name: str
+    parent: Scope | None = None
+    given: bool = False
+    fallback: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A wish for a name: `local` within `scope`. Where `given`, the user asked for it and must get it."""
+
+    local: str
+    scope: Scope | None = None
+    given: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InputRecord:
+    """A value that is fed at each step."""
+
+    label: Label
+    types: tuple[TensorType]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ParameterRecord:
+    """A value that the store keeps."""
+
+    label: Label
+    types: tuple[TensorType]
+    initializer: Initializer
+    trainable: bool = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ConstantRecord:
+    """A value that is part of the graph. Without a label it is named after the first node that reads it."""
+
+    label: Label | None
+    types: tuple[TensorType]
+    array: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Application:
+    """An operator applied to expressions; None stands for an optional input that is left out.
+
+    `types` has an entry for each output that was asked for. `known` is output 0 where it is known before any step: a
+    shape, say.
+    """
+
+    label: Label
+    schema: OpSchema
+    inputs: tuple[Expression | None, ...]
+    attributes: Mapping[str, AttributeValue]
+    types: tuple[TensorType, ...]
+    known: np.ndarray | None = None
+
+
+Record = InputRecord | ParameterRecord | ConstantRecord | Application
