@@ -5,8 +5,9 @@ Its form is canonical (the number first, then the names in order), so equal prod
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # types binds its dimensions with `bound`; at run time this module needs no types
@@ -46,3 +47,10 @@ def _joined(number: int, names: Counter[str]) -> Dim:
         return number
     words = [] if number == 1 else [str(number)]
     return _TIMES.join(words + sorted(names.elements()))
+
+
+def bound(dim: Dim, values: Mapping[str, int]) -> Dim:
+    """The dimension with the named factors filled; a product stays a name while one of its factors does."""
+    number, names = _factors((dim,))
+    filled = math.prod(values[name] ** count for name, count in names.items() if name in values)
+    return _joined(number * filled, Counter({name: count for name, count in names.items() if name not in values}))
