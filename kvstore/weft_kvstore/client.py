@@ -1,0 +1,230 @@
+"""The networked store: one slot's way to its shards. One IO thread owns every socket."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Final, TypeVar
+
+import zmq
+
+from weft_kvstore.arguments import Arguments
+from weft_kvstore.client_mind import ClientMind
+from weft_kvstore.description import StoreDescription
+from weft_kvstore.link_socket import LinkSocket
+from weft_kvstore.operation import BarrierOperation, Operation, PullOperation, PushOperation
+from weft_kvstore.settings import LinkSettings
+from weft_kvstore.statistics import ClientStatistics, LinkStatistics
+from weft_kvstore.store import Array, StoreError
+from weft_kvstore.wake import Wakeup
+
+MESSAGES_A_ROUND: Final = 256
+"""Messages read from one socket before the others have their turn."""
+
+GOODBYE_MS: Final = 200
+"""How long a Bye may take to leave when the client closes."""
+
+T = TypeVar("T")
+
+
+class StoreClient:
+    """Implements `Store` over ZeroMQ. `endpoints` stands in for the description's, in the same order.
+
+    Raises DescriptionError for a description that cannot be a store, ValueError for a slot that it lacks.
+    """
+
+    def __init__(
+        self,
+        description: StoreDescription,
+        slot: int,
+        *,
+        incarnation: int = 1,
+        settings: LinkSettings = LinkSettings(),  # noqa: B008  # frozen, so it can be shared
+        endpoints: Sequence[str] | None = None,
+    ) -> None:
+        self._arguments = Arguments(description, slot)
+        self._endpoints = tuple(description.shards if endpoints is None else endpoints)
+        if len(self._endpoints) != len(description.shards):
+            raise ValueError(f"{len(self._endpoints)} endpoints for {len(description.shards)} shards")
+        self._mind = ClientMind(
+            description, slot, incarnation, os.urandom(16), settings, self._endpoints, time.monotonic()
+        )
+        self._submitted: deque[Operation] = deque()
+        self._wakeup = Wakeup()
+        self._asleep = False
+        self._closing = False
+        self._lock = threading.Lock()
+        self._sockets: dict[int, LinkSocket] = {}
+        self._bytes: list[list[int]] = [[0, 0] for _ in self._endpoints]
+        self._thread = threading.Thread(target=self._run, name=f"weft-store-slot-{slot}", daemon=True)
+        self._thread.start()
+
+    def push(self, key: str, step: int, gradient: Array) -> Future[None]:
+        future: Future[None] = Future()
+        return self._begin(future, lambda: self._arguments.push(future, key, step, gradient))
+
+    def pull(self, key: str, version: int) -> Future[Array]:
+        future: Future[Array] = Future()
+        return self._begin(future, lambda: self._arguments.pull(future, key, version, state=False))
+
+    def pull_state(self, key: str, version: int) -> Future[Mapping[str, Array]]:
+        future: Future[Mapping[str, Array]] = Future()
+        return self._begin(future, lambda: self._arguments.pull(future, key, version, state=True))
+
+    def barrier(self, step: int, nothing: Sequence[str]) -> Future[None]:
+        future: Future[None] = Future()
+        return self._begin(future, lambda: self._arguments.barrier(future, step, nothing))
+
+    def close(self) -> None:
+        with self._lock:
+            self._closing = True
+        self._wakeup.wake()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def __enter__(self) -> StoreClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def statistics(self) -> ClientStatistics:
+        """Counts of this moment; they may move while they are read."""
+        links = tuple(self._link_statistics(shard) for shard in range(len(self._endpoints)))
+        return ClientStatistics(
+            bytes_sent=sum(link.bytes_sent for link in links),
+            bytes_received=sum(link.bytes_received for link in links),
+            frames_sent=sum(link.frames_sent for link in links),
+            frames_received=sum(link.frames_received for link in links),
+            queued_slices=sum(link.queued_slices for link in links),
+            queued_bytes=sum(link.queued_bytes for link in links),
+            in_flight_bytes=sum(link.in_flight_bytes for link in links),
+            operations=len(self._mind) + len(self._submitted),
+            links=links,
+        )
+
+    def _begin(self, future: Future[T], make: Any) -> Future[T]:
+        future.set_running_or_notify_cancel()
+        try:
+            operation: PushOperation | PullOperation | BarrierOperation = make()
+        except StoreError as error:
+            future.set_exception(error)
+            return future
+        with self._lock:
+            if self._closing:
+                future.set_exception(StoreError(f"{operation}: the store was closed"))
+                return future
+            self._submitted.append(operation)
+            wake, self._asleep = self._asleep, False
+        if wake:
+            self._wakeup.wake()
+        return future
+
+    def _run(self) -> None:
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        poller = zmq.Poller()
+        poller.register(self._wakeup.fileno(), zmq.POLLIN)
+        try:
+            while not self._closing:
+                self._round(context, poller)
+        finally:
+            with self._lock:
+                self._closing = True
+            self._mind.close()
+            self._send()
+            self._finish()
+            for shard in list(self._sockets):
+                self._drop(shard, poller, GOODBYE_MS)
+            context.term()
+            self._wakeup.close()
+
+    def _round(self, context: zmq.Context[zmq.Socket[bytes]], poller: zmq.Poller) -> None:
+        """Reads what came, takes in what was handed over, then sends: so what is urgent overtakes."""
+        for shard, link_socket in self._sockets.items():
+            for _ in range(MESSAGES_A_ROUND):
+                parts = link_socket.receive()
+                if parts is None:
+                    break
+                self._mind.receive(shard, parts, time.monotonic())
+        now = time.monotonic()
+        while self._submitted:
+            self._mind.begin(self._submitted.popleft(), now)
+        self._mind.tick(now)
+        self._mind.flush(now)
+        self._reopen(context, poller)
+        self._send()
+        self._finish()
+        self._sleep(poller)
+
+    def _sleep(self, poller: zmq.Poller) -> None:
+        with self._lock:
+            if self._submitted or self._closing:
+                return
+            self._asleep = True
+        timeout_s = max(self._mind.next_tick() - time.monotonic(), 0.0)
+        events = dict(poller.poll(min(timeout_s, 60.0) * 1000))
+        self._asleep = False
+        if self._wakeup.fileno() in events:
+            self._wakeup.clear()
+        for shard, link_socket in self._sockets.items():
+            if link_socket.monitor in events and link_socket.broke():
+                self._mind.disconnected(shard, time.monotonic())
+
+    def _reopen(self, context: zmq.Context[zmq.Socket[bytes]], poller: zmq.Poller) -> None:
+        for link in self._mind.links:
+            if link.reopen:
+                link.reopen = False
+                self._drop(link.shard, poller, 0)
+                link_socket = self._sockets[link.shard] = LinkSocket(context, self._endpoints[link.shard])
+                poller.register(link_socket.socket, zmq.POLLIN)
+                poller.register(link_socket.monitor, zmq.POLLIN)
+
+    def _drop(self, shard: int, poller: zmq.Poller, linger_ms: int) -> None:
+        link_socket = self._sockets.pop(shard, None)
+        if link_socket is not None:
+            poller.unregister(link_socket.socket)
+            poller.unregister(link_socket.monitor)
+            self._bytes[shard][0] += link_socket.bytes_sent
+            self._bytes[shard][1] += link_socket.bytes_received
+            link_socket.close(linger_ms)
+
+    def _send(self) -> None:
+        for link in self._mind.links:
+            if link.outgoing and (link_socket := self._sockets.get(link.shard)) is not None:
+                outgoing, link.outgoing = link.outgoing, []
+                for parts in outgoing:
+                    link_socket.send(parts)
+
+    def _finish(self) -> None:
+        outcomes, self._mind.outcomes = self._mind.outcomes, []
+        for operation, result, error in outcomes:
+            if error is not None:
+                operation.future.set_exception(error)
+            else:
+                operation.future.set_result(result)
+
+    def _link_statistics(self, shard: int) -> LinkStatistics:
+        link = self._mind.links[shard]
+        link_socket = self._sockets.get(shard)
+        sent, received = self._bytes[shard]
+        return LinkStatistics(
+            bytes_sent=sent + (link_socket.bytes_sent if link_socket is not None else 0),
+            bytes_received=received + (link_socket.bytes_received if link_socket is not None else 0),
+            payload_bytes_sent=link.payload_bytes_sent,
+            payload_bytes_received=link.payload_bytes_received,
+            frames_sent=link.frames_sent,
+            frames_received=link.frames_received,
+            queued_slices=link.outbox.queued_slices,
+            queued_bytes=link.outbox.queued_bytes,
+            in_flight_bytes=link.outbox.in_flight_bytes,
+            credit_bytes=link.outbox.credit_bytes,
+            rate_bytes_per_s=link.outbox.rate.bytes_per_s,
+            connections=link.session,
+        )

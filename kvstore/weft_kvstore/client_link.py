@@ -1,0 +1,255 @@
+"""A client's link to one shard: its connection's life, and what is under way on it. Pure: the time is a parameter.
+
+    DOWN --connect--> GREETING --Welcome--> OPEN --disconnected, or half the silence--> DOWN
+
+A connection that breaks may have lost anything. The next one begins with a Hello; after its Welcome, all pulls and
+barriers that are not answered are asked again, and all slices that are not acknowledged are sent again. The shard takes
+each in once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import Final
+
+from weft_kvstore.codec import Buffer, ProtocolError, encode
+from weft_kvstore.messages import (
+    MAX_RUNS,
+    Acknowledge,
+    Barrier,
+    Bye,
+    Hello,
+    Message,
+    Ping,
+    Pull,
+    Push,
+    RefusalCode,
+    Refused,
+    Welcome,
+    Why,
+)
+from weft_kvstore.operation import BarrierOperation, Operation, PullOperation
+from weft_kvstore.outbox import OutFrame, Outbox
+from weft_kvstore.settings import LinkSettings
+
+FIRST_RETRY_S: Final = 0.02
+LAST_RETRY_S: Final = 0.5
+
+_PASSING: Final = frozenset({RefusalCode.UNKNOWN_JOB, RefusalCode.BUSY})
+"""Refusals that may pass: the shard is about to open the job, or to forget a process that died."""
+
+
+class LinkState(Enum):
+    DOWN = "down"
+    GREETING = "greeting"
+    OPEN = "open"
+
+
+class ClientLink:
+    """`reopen` tells the hands to make a new socket before they send what is in `outgoing`.
+
+    `lost` is why nothing can be asked now; it passes when the same shard process welcomes us again. `refused` is why
+    nothing ever can; `at_fault` says that it is this client's doing. `requests` are pulls and barriers that are not answered, by number, in the order asked.
+    """
+
+    def __init__(self, shard: int, endpoint: str, hello: Hello, settings: LinkSettings, now: float) -> None:
+        self.shard = shard
+        self.name = f"shard {shard} at {endpoint}"
+        self.state = LinkState.DOWN
+        self.outbox = Outbox(settings)
+        self.requests: dict[int, Operation] = {}
+        self.outgoing: list[list[Buffer]] = []
+        self.reopen = False
+        self.lost: str | None = None
+        self.refused: str | None = None
+        self.at_fault = False
+        self.session = 0
+        self.frames_sent = 0
+        self.frames_received = 0
+        self.payload_bytes_sent = 0
+        self.payload_bytes_received = 0
+        self._hello = hello
+        self._settings = settings
+        self._ping_s = settings.ping_s
+        self._boot: bytes | None = None
+        self._heard = now
+        self._opened = now
+        self._pinged = now
+        self._retry_at = now
+        self._retry_s = FIRST_RETRY_S
+        self._reason = "it did not answer"
+        self._new_pulls: list[PullOperation] = []
+        self._acknowledge: list[int] = []
+
+    def ask(self, operation: Operation) -> None:
+        """Begins a pull or a barrier on this shard."""
+        self.requests[operation.number] = operation
+        if self.state is LinkState.OPEN:
+            self._send_request(operation)
+
+    def forget(self, operation: Operation) -> None:
+        self.requests.pop(operation.number, None)
+
+    def say(self, message: Message) -> None:
+        """Sends a control message now; it goes before all data that has not left. Nothing while there is no link."""
+        if self.state is LinkState.OPEN:
+            self.outgoing.append(encode(message))
+
+    def arrived(self, frame: int, nbytes: int) -> None:
+        """A frame of values was copied."""
+        self.frames_received += 1
+        self.payload_bytes_received += nbytes
+        self._acknowledge.append(frame)
+
+    def heard(self, now: float) -> None:
+        """Anything came from the shard."""
+        if self.state is LinkState.OPEN:
+            self._heard = now
+
+    def welcome(self, message: Welcome, now: float) -> None:
+        """The shard talks with us: everything that is open is asked again."""
+        if message.session != self.session or self.state is not LinkState.GREETING:
+            raise ProtocolError(f"Welcome.session: {message.session} in {self.state.value}, this is {self.session}")
+        if self._boot not in (None, message.boot):
+            self.refused = f"{self.name} has started anew and has lost its values"
+            return
+        self._boot = message.boot
+        self.state = LinkState.OPEN
+        self.lost = None
+        self.at_fault = False
+        self._heard = now
+        self._retry_s = FIRST_RETRY_S
+        self._ping_s = min(self._settings.ping_s, message.silence_ms / 4000)
+        for operation in self.requests.values():
+            self._send_request(operation)
+
+    def turned_away(self, message: Refused, now: float) -> None:
+        """The shard will not talk: now, or never."""
+        if message.code in _PASSING and self._boot is None:
+            self._reason = message.reason
+            self.at_fault = True
+            self._down(now)
+        elif message.code is RefusalCode.UNKNOWN_LINK:
+            self.disconnected(now)
+        else:
+            self.refused = f"{self.name}: {message.reason}"
+            self.at_fault = message.code not in {RefusalCode.CLOSED, RefusalCode.UNKNOWN_JOB}
+
+    def disconnected(self, now: float) -> None:
+        """The connection has broken."""
+        if self.state is not LinkState.DOWN:
+            self._down(now)
+
+    def tick(self, now: float) -> str | None:
+        """Keeps the connection alive. Returns why the shard has to be held for lost, at the moment it becomes so."""
+        if self.refused is not None:
+            return None
+        if self.state is LinkState.DOWN and now >= self._retry_at:
+            self._connect(now)
+        silence = self._settings.silence_s
+        if self.state is not LinkState.DOWN and now - max(self._heard, self._opened) >= silence / 2:
+            self._connect(now)
+        if self.state is LinkState.OPEN and now - self._pinged >= self._ping_s:
+            self._pinged = now
+            self.say(Ping())
+        if self.lost is None and now - self._heard >= silence:
+            self.lost = f"{self.name} has been silent for {now - self._heard:.1f} s ({self._reason})"
+            return self.lost
+        return None
+
+    def next_tick(self) -> float:
+        """When `tick` has something to do again."""
+        if self.refused is not None:
+            return float("inf")
+        silence = self._settings.silence_s
+        times = [self._retry_at] if self.state is LinkState.DOWN else [max(self._heard, self._opened) + silence / 2]
+        if self.state is LinkState.OPEN:
+            times.append(self._pinged + self._ping_s)
+        if self.lost is None:
+            times.append(self._heard + silence)
+        return min(times)
+
+    def flush(self, now: float) -> None:
+        """Puts requests, acknowledgements and as many frames as credit allows into `outgoing`."""
+        if self.state is not LinkState.OPEN:
+            return
+        for some in _portions(self._new_pulls):
+            self.outgoing.append(encode(_pull_message(some)))
+        self._new_pulls.clear()
+        if self._acknowledge:
+            self.say(Acknowledge(self._acknowledge))
+            self._acknowledge = []
+        while (frame := self.outbox.fill(now)) is not None:
+            self.frames_sent += 1
+            self.payload_bytes_sent += frame.nbytes
+            self.outgoing.append(_push_message(frame))
+
+    def ask_why(self, operations: Iterable[Operation]) -> None:
+        """Asks the shard what these wait for."""
+        numbers = [one.number for one in operations if one.number in self.requests]
+        if numbers:
+            self.say(Why(numbers[:MAX_RUNS]))
+
+    def close(self) -> None:
+        self.say(Bye())
+
+    def _send_request(self, operation: Operation) -> None:
+        if isinstance(operation, PullOperation):
+            self._new_pulls.append(operation)
+        elif isinstance(operation, BarrierOperation):
+            nothing = operation.nothing
+            operation.pending[self.shard] = operation.parts
+            for begin in range(0, max(len(nothing), 1), MAX_RUNS):
+                self.say(Barrier(operation.number, operation.step, nothing[begin : begin + MAX_RUNS]))
+
+    def _connect(self, now: float) -> None:
+        self.session += 1
+        self.state = LinkState.GREETING
+        self.reopen = True
+        self._opened = self._pinged = now
+        self._new_pulls.clear()
+        self._acknowledge.clear()
+        self.outbox.requeue()
+        hello = Hello(
+            job=self._hello.job,
+            term=self._hello.term,
+            slot=self._hello.slot,
+            incarnation=self._hello.incarnation,
+            process=self._hello.process,
+            session=self.session,
+            description=self._hello.description,
+        )
+        self.outgoing = [encode(hello)]
+
+    def _down(self, now: float) -> None:
+        self.state = LinkState.DOWN
+        self._retry_at = now + self._retry_s
+        self._retry_s = min(self._retry_s * 2, LAST_RETRY_S)
+
+
+def _portions(pulls: list[PullOperation]) -> list[list[PullOperation]]:
+    wanted = [one for one in pulls if not one.ended]
+    return [wanted[begin : begin + MAX_RUNS] for begin in range(0, len(wanted), MAX_RUNS)]
+
+
+def _pull_message(pulls: list[PullOperation]) -> Pull:
+    return Pull(
+        request=[one.number for one in pulls],
+        key=[one.place for one in pulls],
+        version=[one.step for one in pulls],
+        state=[int(one.names is not None) for one in pulls],
+    )
+
+
+def _push_message(frame: OutFrame) -> list[Buffer]:
+    runs = frame.runs()
+    message = Push(
+        frame=frame.number,
+        key=[run.entry[0] for run in runs],
+        step=[run.entry[1] for run in runs],
+        first=[run.first for run in runs],
+        count=[run.count for run in runs],
+        nbytes=[run.nbytes for run in runs],
+    )
+    return encode(message, frame.payload())

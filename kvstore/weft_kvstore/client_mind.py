@@ -1,0 +1,286 @@
+"""All that a client decides: operations, messages and time in; messages and ended operations out. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from weft_kvstore.check import digest
+from weft_kvstore.client_link import ClientLink, LinkState
+from weft_kvstore.codec import Buffer, ProtocolError, decode_reply
+from weft_kvstore.description import StoreDescription
+from weft_kvstore.messages import (
+    Acknowledge,
+    Because,
+    Cancel,
+    Done,
+    Failed,
+    FailureCode,
+    Hello,
+    Pong,
+    PushRefused,
+    Refused,
+    Reply,
+    Values,
+    Welcome,
+)
+from weft_kvstore.operation import BarrierOperation, Operation, PullOperation, PushOperation
+from weft_kvstore.outbox import OutSlice
+from weft_kvstore.routing import Routing, routing_of
+from weft_kvstore.settings import LinkSettings
+from weft_kvstore.store import StoreError, StoreLostError, StoreRefusedError, StoreTimeoutError
+
+ASK_BEFORE_S: Final = 0.5
+"""A shard is asked what a request waits for so long before its deadline, or a quarter of the time allowed."""
+
+Outcome: TypeAlias = tuple[Operation, Any, StoreError | None]
+"""An operation that has ended: its result, or its error."""
+
+
+class ClientMind:
+    """One slot's operations on all shards. `outcomes` collects what has ended, each operation once."""
+
+    def __init__(
+        self,
+        description: StoreDescription,
+        slot: int,
+        incarnation: int,
+        process: bytes,
+        settings: LinkSettings,
+        endpoints: Sequence[str],
+        now: float,
+    ) -> None:
+        self.routing: Routing = routing_of(description)
+        self.outcomes: list[Outcome] = []
+        self._description = description
+        self._settings = settings
+        self._slot = slot
+        hello = Hello(description.job, description.term, slot, incarnation, process, 0, digest(description))
+        self.links = [ClientLink(shard, endpoint, hello, settings, now) for shard, endpoint in enumerate(endpoints)]
+        self._open: dict[int, Operation] = {}
+        self._number = 0
+        # (deadline, number) in order of deadlines; numbers only, so that what has ended is not kept alive.
+        self._to_ask: deque[tuple[float, int]] = deque()
+        self._to_end: deque[tuple[float, int]] = deque()
+        self._ask_before_s = min(ASK_BEFORE_S, settings.request_timeout_s / 4)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def begin(self, operation: Operation, now: float) -> None:
+        """Begins an operation; it ends at its deadline at the latest."""
+        self._number += 1
+        operation.number = self._number
+        operation.deadline = now + self._settings.request_timeout_s
+        if isinstance(operation, PushOperation):
+            shards = self._cut(operation)
+        elif isinstance(operation, PullOperation):
+            shards = self._allocate(operation)
+        elif isinstance(operation, BarrierOperation):
+            shards = {link.shard: operation.parts for link in self.links}
+        else:
+            raise TypeError(f"{operation} is no operation that a store knows")
+        operation.pending = dict(shards)
+        if not shards:
+            self._end(operation, operation.result(), None)
+            return
+        for shard in shards:
+            link = self.links[shard]
+            if link.refused is not None or link.lost is not None:
+                self._end(operation, None, self._lost_error(link, operation))
+                return
+        self._open[operation.number] = operation
+        self._to_ask.append((operation.deadline, operation.number))
+        self._to_end.append((operation.deadline, operation.number))
+        if isinstance(operation, PushOperation):
+            for shard, run in self.routing.runs[operation.place].items():
+                for index in run:
+                    self.links[shard].outbox.put(operation.slices[index])
+        else:
+            for shard in shards:
+                self.links[shard].ask(operation)
+
+    def receive(self, shard: int, parts: Sequence[Buffer], now: float) -> None:
+        """One message of a shard. A shard that talks nonsense is left for good."""
+        link = self.links[shard]
+        if link.refused is not None:
+            return
+        try:
+            message, payload = decode_reply(parts)
+            link.heard(now)
+            self._handle(link, message, payload, now)
+        except ProtocolError as error:
+            link.refused = f"{link.name} sent what is no message: {error}"
+        if link.refused is not None:
+            self._fail_all(link)
+
+    def disconnected(self, shard: int, now: float) -> None:
+        self.links[shard].disconnected(now)
+
+    def tick(self, now: float) -> None:
+        """Deadlines, pings, silence."""
+        for link in self.links:
+            if link.tick(now) is not None:
+                self._fail_all(link)
+        asked = self._due(self._to_ask, now + self._ask_before_s)
+        if asked:
+            for link in self.links:
+                link.ask_why(asked)
+        for operation in self._due(self._to_end, now):
+            self._end(operation, None, StoreTimeoutError(self._overdue(operation)))
+
+    def next_tick(self) -> float:
+        """When `tick` has something to do again."""
+        times = [link.next_tick() for link in self.links]
+        if self._to_ask:
+            times.append(self._to_ask[0][0] - self._ask_before_s)
+        if self._to_end:
+            times.append(self._to_end[0][0])
+        return min(times)
+
+    def flush(self, now: float) -> None:
+        for link in self.links:
+            link.flush(now)
+
+    def close(self) -> None:
+        """Fails what is open and says good-bye."""
+        for operation in list(self._open.values()):
+            self._end(operation, None, StoreError(f"slot {self._slot}: {operation}: the store was closed"))
+        for link in self.links:
+            link.close()
+
+    def _due(self, waiting: deque[tuple[float, int]], now: float) -> list[Operation]:
+        """Takes out those whose time has come, and those at the head that have ended."""
+        found: list[Operation] = []
+        while waiting and (waiting[0][0] <= now or waiting[0][1] not in self._open):
+            operation = self._open.get(waiting.popleft()[1])
+            if operation is not None:
+                found.append(operation)
+        return found
+
+    def _cut(self, push: PushOperation) -> dict[int, int]:
+        cut, runs = self.routing.cuts[push.place], self.routing.runs[push.place]
+        priority = self._description.keys[push.place].priority
+        base = memoryview(push.array.reshape(-1)).cast("B") if push.array.size else memoryview(b"")
+        entry = (push.place, push.step)
+        push.slices = [
+            OutSlice(priority, entry, index, base, cut.start(index), cut.start(index + 1), push)
+            for index in range(cut.count)
+        ]
+        return {shard: len(run) for shard, run in runs.items()}
+
+    def _allocate(self, pull: PullOperation) -> dict[int, int]:
+        key = self._description.keys[pull.place]
+        pull.allocate(np.dtype(key.dtype), key.shape)
+        arrays = 1 if pull.names is None else len(pull.names)
+        return {shard: len(run) * arrays for shard, run in self.routing.runs[pull.place].items() if arrays}
+
+    def _handle(self, link: ClientLink, message: Reply, payload: memoryview, now: float) -> None:
+        match message:
+            case Values():
+                self._values(link, message, payload)
+            case Acknowledge():
+                for frame in message.frame:
+                    self._acknowledged(link, link.outbox.acknowledge(frame, now))
+            case Done():
+                for request in message.request:
+                    self._settle(link, request, 1)
+            case Failed():
+                self._failed(link, message)
+            case PushRefused():
+                self._push_refused(link, message)
+            case Because():
+                operation = link.requests.get(message.request)
+                if operation is not None:
+                    operation.because[link.shard] = message.reason
+            case Welcome():
+                link.welcome(message, now)
+            case Refused():
+                link.turned_away(message, now)
+            case Pong():
+                pass  # It was heard.
+
+    def _values(self, link: ClientLink, values: Values, payload: memoryview) -> None:
+        begin = 0
+        for run, (request, nbytes) in enumerate(zip(values.request, values.nbytes, strict=True)):
+            part = payload[begin : begin + nbytes]
+            begin += nbytes
+            operation = link.requests.get(request)
+            if isinstance(operation, PullOperation):  # Else it was given up meanwhile.
+                self._settle(link, request, operation.write(values, run, part))
+        link.arrived(values.frame, payload.nbytes)
+
+    def _settle(self, link: ClientLink, request: int, count: int) -> None:
+        operation = link.requests.get(request)
+        if operation is None:
+            return
+        ended = operation.settle(link.shard, count)
+        if link.shard not in operation.pending:
+            link.forget(operation)
+        if ended:
+            self._end(operation, operation.result(), None)
+
+    def _acknowledged(self, link: ClientLink, slices: Sequence[OutSlice]) -> None:
+        for one in slices:
+            operation = one.owner
+            if isinstance(operation, PushOperation) and not operation.ended and operation.settle(link.shard):
+                self._end(operation, None, None)
+
+    def _failed(self, link: ClientLink, message: Failed) -> None:
+        operation = link.requests.get(message.request)
+        if operation is not None:
+            error = StoreLostError if message.code is FailureCode.LOST else StoreRefusedError
+            self._end(operation, None, error(f"slot {self._slot}: {operation}: {link.name}: {message.reason}"))
+
+    def _push_refused(self, link: ClientLink, message: PushRefused) -> None:
+        frame = link.outbox.in_flight(message.frame)
+        runs = frame.runs() if frame is not None else []
+        if frame is None or message.run >= len(runs):
+            raise ProtocolError(f"PushRefused.run: run {message.run} of frame {message.frame} is not under way")
+        begin = sum(run.count for run in runs[: message.run])
+        operation = frame.slices[begin].owner
+        if isinstance(operation, PushOperation):
+            self._end(operation, None, StoreRefusedError(f"{operation}: {link.name}: {message.reason}"))
+
+    def _fail_all(self, link: ClientLink) -> None:
+        for operation in [one for one in self._open.values() if link.shard in one.pending]:
+            self._end(operation, None, self._lost_error(link, operation))
+
+    def _lost_error(self, link: ClientLink, operation: Operation) -> StoreError:
+        text = f"slot {self._slot}: {operation}: {link.refused or link.lost}"
+        return StoreRefusedError(text) if link.at_fault else StoreLostError(text)
+
+    def _overdue(self, operation: Operation) -> str:
+        waits = [
+            f"{self.links[shard].name}: {operation.because.get(shard, self._silence(self.links[shard]))}"
+            for shard in sorted(operation.pending)
+        ]
+        return f"slot {self._slot}: {operation} took over {self._settings.request_timeout_s:g} s; {'; '.join(waits)}"
+
+    @staticmethod
+    def _silence(link: ClientLink) -> str:
+        return "no answer" if link.state is LinkState.OPEN else f"the connection is {link.state.value}"
+
+    def _end(self, operation: Operation, result: Any, error: StoreError | None) -> None:
+        if operation.ended:
+            return
+        operation.ended = True
+        self._open.pop(operation.number, None)
+        if error is not None:
+            self._give_up(operation)
+        self.outcomes.append((operation, result, error))
+
+    def _give_up(self, operation: Operation) -> None:
+        if isinstance(operation, PushOperation):
+            for shard, run in self.routing.runs[operation.place].items():
+                for index in run:
+                    self.links[shard].outbox.cancel(operation.slices[index])
+            return
+        for shard in operation.pending:
+            link = self.links[shard]
+            link.forget(operation)
+            if isinstance(operation, PullOperation):
+                link.say(Cancel([operation.number]))

@@ -1,0 +1,104 @@
+"""Messages to and from the parts of a ZeroMQ message: a header, and a payload where the message carries slices.
+
+header = magic b"WEFT", one byte of format version, one MessagePack map. Nothing in it is executable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, TypeAlias, TypeVar
+
+import msgspec
+
+from weft_kvstore.messages import Message, Pull, Push, Reply, Request, Values
+from weft_kvstore.settings import MAX_FRAME_BYTES
+
+MAGIC: Final = b"WEFT"
+FORMAT_VERSION: Final = 1
+PREFIX: Final = MAGIC + bytes([FORMAT_VERSION])
+MAX_HEADER_BYTES: Final = 1 << 20
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+_M = TypeVar("_M")
+
+_encoder = msgspec.msgpack.Encoder()
+_requests = msgspec.msgpack.Decoder(Request)
+_replies = msgspec.msgpack.Decoder(Reply)
+
+_COLUMNS: Final = {
+    Push: ("key", "step", "first", "count", "nbytes"),
+    Values: ("request", "array", "version", "first", "count", "nbytes"),
+    Pull: ("request", "key", "version", "state"),
+}
+
+
+class ProtocolError(Exception):
+    """Bytes that are no message of this format; the text names the part and the field."""
+
+
+def encode(message: Message, payload: Buffer | None = None) -> list[Buffer]:
+    """The parts of a message; the payload is passed on, not copied."""
+    header = PREFIX + _encoder.encode(message)
+    return [header] if payload is None else [header, payload]
+
+
+def decode_request(parts: Sequence[Buffer]) -> tuple[Request, memoryview]:
+    """What a client says, and its payload, a view of the second part. Raises ProtocolError."""
+    return _decode(parts, _requests)
+
+
+def decode_reply(parts: Sequence[Buffer]) -> tuple[Reply, memoryview]:
+    """What a shard says, and its payload, a view of the second part. Raises ProtocolError."""
+    return _decode(parts, _replies)
+
+
+def _decode(parts: Sequence[Buffer], decoder: msgspec.msgpack.Decoder[_M]) -> tuple[_M, memoryview]:
+    if not 1 <= len(parts) <= 2:
+        raise ProtocolError(f"a message has 1 or 2 parts, not {len(parts)}")
+    header = memoryview(parts[0])
+    payload = memoryview(parts[1]) if len(parts) == 2 else memoryview(b"")
+    if header.nbytes > MAX_HEADER_BYTES:
+        raise ProtocolError(f"header: {header.nbytes} bytes, more than {MAX_HEADER_BYTES}")
+    if header[: len(MAGIC)] != MAGIC:
+        raise ProtocolError(f"header: begins with {bytes(header[:4])!r}, not {MAGIC!r}")
+    if header[: len(PREFIX)] != PREFIX:
+        found = header[4] if header.nbytes > len(MAGIC) else None
+        raise ProtocolError(f"header: format version {found}, this side speaks {FORMAT_VERSION}")
+    try:
+        message = decoder.decode(header[len(PREFIX) :])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError(f"header: {error}") from error
+    _check_columns(message)
+    _check_payload(message, payload, whole=len(parts) == 2)
+    return message, payload
+
+
+def _check_columns(message: object) -> None:
+    names = _COLUMNS.get(type(message), ())
+    if not names:
+        return
+    name = type(message).__name__
+    length = len(getattr(message, names[0]))
+    for column in names[1:]:
+        other = len(getattr(message, column))
+        if other != length:
+            raise ProtocolError(f"header: {name}.{column} has {other} entries, {name}.{names[0]} has {length}")
+
+
+def _check_payload(message: object, payload: memoryview, *, whole: bool) -> None:
+    name = type(message).__name__
+    if not isinstance(message, Push | Values):
+        if whole:
+            raise ProtocolError(f"payload: {name} has none, {payload.nbytes} bytes came")
+        return
+    if not whole:
+        raise ProtocolError(f"payload: {name} has one, none came")
+    if not message.nbytes:
+        raise ProtocolError(f"header: {name}.nbytes is empty")
+    if min(message.count) == 0:
+        raise ProtocolError(f"header: {name}.count[{message.count.index(0)}] is 0")
+    told = sum(message.nbytes)
+    if told != payload.nbytes:
+        raise ProtocolError(f"payload: {payload.nbytes} bytes came, {name}.nbytes adds up to {told}")
+    if told > MAX_FRAME_BYTES:
+        raise ProtocolError(f"payload: {told} bytes, more than {MAX_FRAME_BYTES}")

@@ -1,0 +1,179 @@
+"""What client and shard say to each other. `docs/wire.md` gives the bytes.
+
+Lists of one message are columns: entry i of each belongs to run i. A run is `count` adjacent slices of one key, the
+first of them numbered `first`; `nbytes` is the length of all of them together. Keys are places in the description.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Final
+
+import msgspec
+
+MAX_RUNS: Final = 4096
+"""Runs, requests or keys in one message, at most."""
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Text = Annotated[str, msgspec.Meta(max_length=4096)]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+Column = Annotated[list[Count], msgspec.Meta(max_length=MAX_RUNS)]
+Digest = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
+
+
+class RefusalCode(StrEnum):
+    """Why a shard will not talk. The first three may pass: the client tries again until its silence is over."""
+
+    UNKNOWN_JOB = "unknown-job"
+    BUSY = "busy"
+    UNKNOWN_LINK = "unknown-link"
+    STALE_TERM = "stale-term"
+    STALE_INCARNATION = "stale-incarnation"
+    OTHER_DESCRIPTION = "other-description"
+    NO_SUCH_SLOT = "no-such-slot"
+    MALFORMED = "malformed"
+    CLOSED = "closed"
+
+
+class FailureCode(StrEnum):
+    """What became of a request that a shard gives up."""
+
+    LOST = "lost"
+    REFUSED = "refused"
+
+
+class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type"):
+    """A message; its tag is the wire's word for it."""
+
+
+class Hello(Message, tag="hello"):
+    """The first message of a connection: who speaks. `process` is drawn once per client, `session` counts its
+    connections to this shard from 1, `description` is the digest of what both must agree on."""
+
+    job: Name
+    term: Count
+    slot: Count
+    incarnation: Count
+    process: Digest
+    session: Count
+    description: Digest
+
+
+class Push(Message, tag="push"):
+    """Gradients: run i is of key `key[i]` and step `step[i]`; the payload is their bytes, joined."""
+
+    frame: Count
+    key: Column
+    step: Column
+    first: Column
+    count: Column
+    nbytes: Column
+
+
+class Pull(Message, tag="pull"):
+    """Asks for the slices that this shard has of `key[i]`, once they are at `version[i]`. `state[i]` 1: the rule's
+    state instead of the value."""
+
+    request: Column
+    key: Column
+    version: Column
+    state: Column
+
+
+class Barrier(Message, tag="barrier"):
+    """This slot has sent all of `step` and has nothing for the keys named. Keys beyond 4,096 take further messages."""
+
+    request: Count
+    step: Count
+    nothing: Column
+
+
+class Cancel(Message, tag="cancel"):
+    """The client waits for these requests no longer."""
+
+    request: Column
+
+
+class Why(Message, tag="why"):
+    """Asks what these requests wait for."""
+
+    request: Column
+
+
+class Ping(Message, tag="ping"):
+    pass
+
+
+class Bye(Message, tag="bye"):
+    """The client closes."""
+
+
+class Acknowledge(Message, tag="acknowledge"):
+    """These frames have arrived; their bytes count against the credit no longer. Both directions."""
+
+    frame: Column
+
+
+class Welcome(Message, tag="welcome"):
+    """Answers a Hello. `boot` is drawn once per shard process; `silence_ms` is how long the shard bears silence."""
+
+    session: Count
+    boot: Digest
+    silence_ms: Count
+
+
+class Refused(Message, tag="refused"):
+    """The shard will not talk on this connection."""
+
+    code: RefusalCode
+    reason: Text
+
+
+class PushRefused(Message, tag="push-refused"):
+    """Run `run` of frame `frame` was not taken in."""
+
+    frame: Count
+    run: Count
+    reason: Text
+
+
+class Values(Message, tag="values"):
+    """Answers Pulls: run i belongs to `request[i]`; `array` 0 is the value or the rule's first state array."""
+
+    frame: Count
+    request: Column
+    array: Column
+    version: Column
+    first: Column
+    count: Column
+    nbytes: Column
+
+
+class Done(Message, tag="done"):
+    """These barriers have been taken in."""
+
+    request: Column
+
+
+class Failed(Message, tag="failed"):
+    request: Count
+    code: FailureCode
+    reason: Text
+
+
+class Because(Message, tag="because"):
+    """Answers a Why."""
+
+    request: Count
+    reason: Text
+
+
+class Pong(Message, tag="pong"):
+    pass
+
+
+Request = Hello | Push | Pull | Barrier | Cancel | Why | Ping | Bye | Acknowledge
+"""What a client may say to a shard."""
+
+Reply = Welcome | Refused | PushRefused | Values | Done | Failed | Because | Pong | Acknowledge
+"""What a shard may say to a client."""

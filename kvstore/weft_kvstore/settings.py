@@ -1,0 +1,45 @@
+"""How a link between client and shard behaves: sizes, deadlines, silence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+MAX_SLICE_BYTES: Final = 1 << 24
+"""The largest slice that a description may ask for."""
+
+MAX_FRAME_BYTES: Final = 1 << 25
+"""The largest payload of a frame; a peer that sends more is cut off by ZeroMQ before it is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSettings:
+    """Settings of one end of a link. Raises ValueError for a number that cannot be meant.
+
+    `credit_bytes`: payload bytes sent and not yet acknowledged, at most. None: follows the link's measured rate.
+    `frame_bytes`: payload bytes of a frame, at most. None: about 2 ms of the link's measured rate, up to 1 MiB.
+    `priorities`: whether urgent slices overtake others; False is first in, first out, for comparison.
+    `request_timeout_s`: deadline of every future, seconds; a minute covers a worker that compiles its first step.
+    `ping_interval_s`: seconds between two signs of life on an idle link; never more than a quarter of `silence_s`.
+    `silence_s`: seconds without a word after which the other side is held to be lost.
+    """
+
+    credit_bytes: int | None = None
+    frame_bytes: int | None = None
+    priorities: bool = True
+    request_timeout_s: float = 60.0
+    ping_interval_s: float = 1.0
+    silence_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        for name in ("credit_bytes", "frame_bytes", "request_timeout_s", "ping_interval_s", "silence_s"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} must be above 0, not {value}")
+        if self.frame_bytes is not None and self.frame_bytes > MAX_FRAME_BYTES:
+            raise ValueError(f"frame_bytes must be at most {MAX_FRAME_BYTES}, not {self.frame_bytes}")
+
+    @property
+    def ping_s(self) -> float:
+        """Seconds between pings, short enough that four fit into the silence."""
+        return min(self.ping_interval_s, self.silence_s / 4)

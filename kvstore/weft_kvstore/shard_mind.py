@@ -1,0 +1,284 @@
+"""All that a shard decides: messages and time in, messages out. Pure: no sockets, clocks or threads.
+
+A connection is known by the identity that the socket gives it, and means nothing before its Hello. `outgoing` collects
+what is to be sent; `flush` adds acknowledgements and frames, as late as possible, so that what is urgent overtakes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+
+from weft_kvstore.codec import Buffer, ProtocolError, decode_request, encode
+from weft_kvstore.job_shard import JobShard, PullWait
+from weft_kvstore.messages import (
+    Acknowledge,
+    Barrier,
+    Because,
+    Bye,
+    Cancel,
+    Done,
+    Failed,
+    FailureCode,
+    Hello,
+    Message,
+    Ping,
+    Pong,
+    Pull,
+    Push,
+    PushRefused,
+    RefusalCode,
+    Refused,
+    Request,
+    Values,
+    Welcome,
+    Why,
+)
+from weft_kvstore.peer import MAX_OPEN_PULLS, Peer
+from weft_kvstore.settings import LinkSettings
+from weft_kvstore.shard_door import Admission, Job, Namespace, admit
+from weft_kvstore.slice_state import PushRefusedError, SliceState
+from weft_kvstore.store import StoreError
+from weft_kvstore.work_queue import WorkQueue
+
+Outgoing: TypeAlias = tuple[bytes, list[Buffer]]
+
+
+@dataclass(slots=True)
+class Counts:
+    """What `ShardStatistics` tells."""
+
+    frames_sent: int = 0
+    frames_received: int = 0
+    malformed: int = 0
+    refused: int = 0
+    unknown_links: int = 0
+
+
+@dataclass(slots=True)
+class ShardMind:
+    """Every job and every connection of one shard process. `boot` is 16 bytes drawn when the process starts."""
+
+    boot: bytes
+    settings: LinkSettings
+    jobs: dict[Namespace, Job] = field(default_factory=dict)
+    peers: dict[bytes, Peer] = field(default_factory=dict)
+    outgoing: list[Outgoing] = field(default_factory=list)
+    counts: Counts = field(default_factory=Counts)
+    work: WorkQueue[Namespace] = field(init=False)
+    _to_flush: dict[bytes, Peer] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.work = WorkQueue(priorities=self.settings.priorities)
+
+    def open(self, shard: JobShard) -> None:
+        """Adds a job. Raises StoreError where it is here already."""
+        job = Job(shard)
+        if job.namespace in self.jobs:
+            name, term = job.namespace
+            raise StoreError(f"job {name!r}, term {term} is open on this shard already")
+        self.jobs[job.namespace] = job
+
+    def close_job(self, name: str, reason: str) -> None:
+        """Drops every term of a job; its clients are told."""
+        for namespace in [one for one in self.jobs if one[0] == name]:
+            self._close(namespace, reason)
+
+    def receive(self, identity: bytes, parts: Sequence[Buffer], now: float) -> None:
+        """One message. What is no message, or not from a client of a job here, is counted and answered with Refused."""
+        try:
+            message, payload = decode_request(parts)
+            if isinstance(message, Hello):
+                self._hello(identity, message, now)
+                return
+            peer = self.peers.get(identity)
+            if peer is None:
+                self.counts.unknown_links += 1
+                self._say(identity, Refused(RefusalCode.UNKNOWN_LINK, "no Hello came on this connection"))
+                return
+            peer.heard = self.jobs[peer.job].heard[peer.slot] = now
+            self._handle(peer, message, payload, now)
+        except ProtocolError as error:
+            self.counts.malformed += 1
+            self._say(identity, Refused(RefusalCode.MALFORMED, str(error)[:2048]))
+            self.lose(identity)
+
+    def lose(self, identity: bytes) -> None:
+        """The connection is gone, or is to be forgotten."""
+        peer = self.peers.pop(identity, None)
+        self._to_flush.pop(identity, None)
+        if peer is None:
+            return
+        peer.close()
+        job = self.jobs.get(peer.job)
+        if job is not None and job.links.get(peer.slot) is peer:
+            del job.links[peer.slot]
+
+    def work_once(self) -> bool:
+        """Merges the most urgent slice. True if there was one. A rule that fails closes its job, not the shard."""
+        found = self.work.pop()
+        if found is None:
+            return False
+        namespace, one = found
+        try:
+            with np.errstate(all="ignore"):  # What overflows is the user's to see in the values.
+                moved = one.merge()
+        except (ArithmeticError, ValueError, TypeError, MemoryError) as error:
+            where = f"key {one.spec.key!r}, slice {one.index}, step {one.version}"
+            self._close(namespace, f"rule {one.spec.rule.name!r} failed on {where}: {error}")
+            return True
+        if moved:
+            for wait in JobShard.answered(one):
+                peer: Peer = wait.link
+                peer.answer(wait, one)
+                self._to_flush[peer.identity] = peer
+        return True
+
+    def flush(self, now: float) -> None:
+        """Puts acknowledgements and as many frames as credit allows into `outgoing`."""
+        if not self._to_flush:
+            return
+        waiting, self._to_flush = self._to_flush, {}
+        for peer in waiting.values():
+            if peer.done:
+                self._say(peer.identity, Done(peer.done))
+                peer.done = []
+            if peer.acknowledge:
+                self._say(peer.identity, Acknowledge(peer.acknowledge))
+                peer.acknowledge = []
+            while (frame := peer.outbox.fill(now)) is not None:
+                runs = frame.runs()
+                message = Values(
+                    frame=frame.number,
+                    request=[run.entry[0] for run in runs],
+                    array=[run.entry[1] for run in runs],
+                    version=[run.entry[2] for run in runs],
+                    first=[run.first for run in runs],
+                    count=[run.count for run in runs],
+                    nbytes=[run.nbytes for run in runs],
+                )
+                self.counts.frames_sent += 1
+                self.outgoing.append((peer.identity, encode(message, frame.payload())))
+
+    def tick(self, now: float) -> None:
+        """Forgets silent connections, and fails pulls that wait for silent slots. To be called every ping or so."""
+        for peer in [one for one in self.peers.values() if now - one.heard > self.settings.silence_s]:
+            self.lose(peer.identity)
+        for job in self.jobs.values():
+            silent = {slot: now - at for slot, at in job.heard.items() if now - at > self.settings.silence_s}
+            if silent:
+                for peer in job.links.values():
+                    self._fail_waiting_on(job, peer, silent)
+
+    def _fail_waiting_on(self, job: Job, peer: Peer, silent: dict[int, float]) -> None:
+        for wait in list(peer.pulls.values()):
+            reason, missing = job.shard.waits_for(wait)
+            lost = [slot for slot in missing if slot in silent]
+            if lost:
+                peer.cancel(wait.request)
+                told = f"slot {lost[0]} has been silent for {silent[lost[0]]:.1f} s: {reason}"
+                self._say(peer.identity, Failed(wait.request, FailureCode.LOST, told))
+
+    def _hello(self, identity: bytes, hello: Hello, now: float) -> None:
+        verdict = admit(self.jobs, self.peers, identity, hello)
+        if not isinstance(verdict, Admission):
+            self.counts.refused += 1
+            self.lose(identity)
+            self._say(identity, verdict)
+            return
+        if verdict.supersedes is not None:
+            self.lose(verdict.supersedes)
+        job = verdict.job
+        if hello.incarnation > job.incarnations.get(hello.slot, -1):
+            if hello.slot in job.incarnations:
+                job.shard.replace(hello.slot)
+            job.incarnations[hello.slot] = hello.incarnation
+        peer = Peer(identity, hello, self.settings, now)
+        self.peers[identity] = job.links[hello.slot] = peer
+        job.heard[hello.slot] = now
+        self._say(identity, Welcome(hello.session, self.boot, int(self.settings.silence_s * 1000)))
+
+    def _handle(self, peer: Peer, message: Request, payload: memoryview, now: float) -> None:
+        match message:
+            case Push():
+                self._push(peer, message, payload)
+            case Pull():
+                self._pull(peer, message)
+            case Acknowledge():
+                for frame in message.frame:
+                    peer.arrived(frame, now)
+                self._to_flush[peer.identity] = peer
+            case Barrier():
+                self._barrier(peer, message)
+            case Cancel():
+                for request in message.request:
+                    peer.cancel(request)
+            case Why():
+                self._why(peer, message)
+            case Ping():
+                self._say(peer.identity, Pong())
+            case Bye():
+                self.lose(peer.identity)
+
+    def _push(self, peer: Peer, push: Push, payload: memoryview) -> None:
+        self.counts.frames_received += 1
+        shard = self.jobs[peer.job].shard
+        begin = 0
+        columns = zip(push.key, push.step, push.first, push.count, push.nbytes, strict=True)
+        for number, (key, step, first, count, nbytes) in enumerate(columns):
+            part = payload[begin : begin + nbytes]
+            begin += nbytes
+            try:
+                self._put_work(peer.job, shard.accept(peer.slot, key, step, first, count, part))
+            except PushRefusedError as error:
+                self.counts.refused += 1
+                self._say(peer.identity, PushRefused(push.frame, number, str(error)[:2048]))
+        peer.acknowledge.append(push.frame)
+        self._to_flush[peer.identity] = peer
+
+    def _put_work(self, namespace: Namespace, slices: list[SliceState]) -> None:
+        for one in slices:
+            self.work.put(namespace, one)
+
+    def _pull(self, peer: Peer, pull: Pull) -> None:
+        shard = self.jobs[peer.job].shard
+        for request, key, version, state in zip(pull.request, pull.key, pull.version, pull.state, strict=True):
+            if request in peer.pulls or len(peer.pulls) >= MAX_OPEN_PULLS:
+                raise ProtocolError(f"Pull.request: {request} is open already, or {MAX_OPEN_PULLS} are")
+            wait = PullWait(peer, request, key, version, state=bool(state))
+            ready = shard.pull(wait)
+            peer.pulls[request] = wait
+            for one in ready:
+                peer.answer(wait, one)
+        self._to_flush[peer.identity] = peer
+
+    def _barrier(self, peer: Peer, barrier: Barrier) -> None:
+        try:
+            ready = self.jobs[peer.job].shard.declare_nothing(peer.slot, barrier.step, barrier.nothing)
+        except PushRefusedError as error:
+            self.counts.refused += 1
+            self._say(peer.identity, Failed(barrier.request, FailureCode.REFUSED, str(error)[:2048]))
+            return
+        self._put_work(peer.job, ready)
+        peer.done.append(barrier.request)
+        self._to_flush[peer.identity] = peer
+
+    def _why(self, peer: Peer, why: Why) -> None:
+        shard = self.jobs[peer.job].shard
+        for request in why.request:
+            wait = peer.pulls.get(request)
+            if wait is not None:
+                self._say(peer.identity, Because(request, shard.waits_for(wait)[0][:2048]))
+
+    def _close(self, namespace: Namespace, reason: str) -> None:
+        job = self.jobs.pop(namespace)
+        self.work.drop(namespace)
+        for peer in list(job.links.values()):
+            self._say(peer.identity, Refused(RefusalCode.CLOSED, reason[:2048]))
+            self.lose(peer.identity)
+
+    def _say(self, identity: bytes, message: Message) -> None:
+        self.outgoing.append((identity, encode(message)))

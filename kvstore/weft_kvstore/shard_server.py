@@ -1,0 +1,197 @@
+"""The shard's hands: one thread with a ROUTER socket that carries out what the mind decides."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Final
+
+import zmq
+
+from weft_kvstore.check import check_description
+from weft_kvstore.codec import MAX_HEADER_BYTES
+from weft_kvstore.description import StoreDescription
+from weft_kvstore.job_shard import JobShard
+from weft_kvstore.settings import MAX_FRAME_BYTES, LinkSettings
+from weft_kvstore.shard_mind import ShardMind
+from weft_kvstore.statistics import ShardStatistics
+from weft_kvstore.store import StoreError
+from weft_kvstore.wake import Wakeup
+
+MESSAGES_A_ROUND: Final = 64
+"""Messages read before a slice is merged, so that a flood cannot starve the merging."""
+
+QUEUED_MESSAGES: Final = 1000
+"""Messages that ZeroMQ holds for one peer, either way; a peer that does not read is dropped."""
+
+COMMAND_TIMEOUT_S: Final = 30.0
+
+
+class ShardServer:
+    """A shard for any number of jobs. Bound when made, serving after `start`; `stop` is for good."""
+
+    def __init__(
+        self,
+        bind: str = "tcp://127.0.0.1:0",
+        *,
+        settings: LinkSettings = LinkSettings(),  # noqa: B008  # frozen, so it can be shared
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._mind = ShardMind(os.urandom(16), settings)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._router = self._context.socket(zmq.ROUTER)
+        self._router.linger = 0
+        self._router.sndhwm = self._router.rcvhwm = QUEUED_MESSAGES
+        self._router.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES + MAX_HEADER_BYTES)
+        self._router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        try:
+            self._router.bind(bind)
+        except zmq.ZMQError as error:
+            self._router.close()
+            self._context.term()
+            raise StoreError(f"cannot bind {bind}: {error}") from error
+        self.endpoint: str = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
+        self._bytes_sent = 0
+        self._bytes_received = 0
+        self._next_tick = clock()
+        self._wakeup = Wakeup()
+        self._commands: deque[tuple[Callable[[], None], Future[None]]] = deque()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="weft-shard", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def open(self, description: StoreDescription, shard: int) -> None:
+        """Makes the first values of this shard's slices, on the calling thread, and serves the job from then on.
+
+        Raises DescriptionError, ValueError for an initializer that there is not or a shard number that the description
+        lacks, and StoreError if the job is open in this term.
+        """
+        check_description(description)
+        if not 0 <= shard < len(description.shards):
+            raise ValueError(f"shard {shard}: job {description.job!r} has {len(description.shards)}")
+        made = JobShard(description, shard)
+        self._command(lambda: self._mind.open(made))
+
+    def close_job(self, job: str) -> None:
+        """Drops a job, every term of it; its clients' futures fail. No harm if there is none."""
+        self._command(lambda: self._mind.close_job(job, f"job {job!r} was closed on this shard"))
+
+    def stop(self) -> None:
+        """Closes everything. Idempotent."""
+        self._stopping = True
+        if self._thread.is_alive():
+            self._wakeup.wake()
+            self._thread.join()
+        elif not self._context.closed:
+            self._shut()
+
+    def __enter__(self) -> ShardServer:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def statistics(self) -> ShardStatistics:
+        """Counts of this moment; they may move while they are read."""
+        mind, peers = self._mind, list(self._mind.peers.values())
+        return ShardStatistics(
+            bytes_sent=self._bytes_sent,
+            bytes_received=self._bytes_received,
+            frames_sent=mind.counts.frames_sent,
+            frames_received=mind.counts.frames_received,
+            malformed=mind.counts.malformed,
+            refused=mind.counts.refused,
+            unknown_links=mind.counts.unknown_links,
+            jobs=len(mind.jobs),
+            links=len(peers),
+            work_slices=len(mind.work),
+            queued_bytes=sum(peer.outbox.queued_bytes for peer in peers),
+            in_flight_bytes=sum(peer.outbox.in_flight_bytes for peer in peers),
+            waiting_pulls=sum(len(peer.pulls) for peer in peers),
+        )
+
+    def _command(self, work: Callable[[], None]) -> None:
+        """Carries out work on the socket thread, and waits for it."""
+        if not self._thread.is_alive() or self._stopping:
+            raise StoreError(f"the shard at {self.endpoint} is not running")
+        future: Future[None] = Future()
+        self._commands.append((work, future))
+        self._wakeup.wake()
+        future.result(COMMAND_TIMEOUT_S)
+
+    def _run(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._router, zmq.POLLIN)
+        poller.register(self._wakeup.fileno(), zmq.POLLIN)
+        try:
+            while not self._stopping:
+                self._round(poller)
+        finally:
+            self._shut()
+
+    def _round(self, poller: zmq.Poller) -> None:
+        """Reads what came, merges the most urgent slice, sends; looks at the socket again after each slice."""
+        self._receive()
+        while self._commands:
+            self._carry_out(*self._commands.popleft())
+        busy = self._mind.work_once()
+        now = self._clock()
+        if now >= self._next_tick:
+            self._next_tick = now + self._settings.ping_s / 2
+            self._mind.tick(now)
+        self._mind.flush(now)
+        self._send()
+        if not busy and not self._mind.work:
+            timeout_s = max(self._next_tick - self._clock(), 0.0)
+            if self._wakeup.fileno() in dict(poller.poll(timeout_s * 1000)):
+                self._wakeup.clear()
+
+    def _receive(self) -> None:
+        for _ in range(MESSAGES_A_ROUND):
+            if not self._router.get(zmq.EVENTS) & zmq.POLLIN:
+                return
+            identity, *frames = self._router.recv_multipart(copy=False)
+            parts = [frame.buffer for frame in frames]
+            self._bytes_received += sum(part.nbytes for part in parts)
+            self._mind.receive(identity.bytes, parts, self._clock())
+
+    def _send(self) -> None:
+        outgoing, self._mind.outgoing = self._mind.outgoing, []
+        for identity, parts in outgoing:
+            try:
+                self._router.send_multipart([identity, *parts], zmq.NOBLOCK, copy=False)
+            except zmq.ZMQError as error:
+                # EHOSTUNREACH: the connection is gone. EAGAIN: the peer does not read. It may come again by a Hello.
+                if error.errno not in {zmq.EHOSTUNREACH, zmq.EAGAIN}:
+                    raise
+                self._mind.lose(identity)
+            else:
+                self._bytes_sent += sum(len(part) for part in parts)
+
+    @staticmethod
+    def _carry_out(work: Callable[[], None], future: Future[None]) -> None:
+        try:
+            work()
+        except StoreError as error:
+            future.set_exception(error)
+        else:
+            future.set_result(None)
+
+    def _shut(self) -> None:
+        while self._commands:
+            self._commands.popleft()[1].set_exception(StoreError(f"the shard at {self.endpoint} was stopped"))
+        self._router.close(0)
+        self._context.term()
+        self._wakeup.close()

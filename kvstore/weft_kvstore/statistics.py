@@ -1,0 +1,61 @@
+"""What client and shard count, as records taken at one moment. Bytes are counted where they pass the socket."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LinkStatistics:
+    """One link from this client's side. `bytes_*` count headers and payloads, `payload_*` payloads alone.
+
+    `queued_*` wait to be sent; `in_flight_bytes` were sent and are not acknowledged. `connections` counts Hellos.
+    """
+
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    payload_bytes_sent: int = 0
+    payload_bytes_received: int = 0
+    frames_sent: int = 0
+    frames_received: int = 0
+    queued_slices: int = 0
+    queued_bytes: int = 0
+    in_flight_bytes: int = 0
+    credit_bytes: int = 0
+    rate_bytes_per_s: float | None = None
+    connections: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClientStatistics:
+    """Sums over the client's links, and each link by shard number. `operations` are futures that have not ended."""
+
+    bytes_sent: int
+    bytes_received: int
+    frames_sent: int
+    frames_received: int
+    queued_slices: int
+    queued_bytes: int
+    in_flight_bytes: int
+    operations: int
+    links: tuple[LinkStatistics, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardStatistics:
+    """A shard server. `malformed` counts messages that were none of this format or contradicted the description,
+    `refused` Hellos and pushes that were refused, `unknown_links` messages from connections without a Hello."""
+
+    bytes_sent: int
+    bytes_received: int
+    frames_sent: int
+    frames_received: int
+    malformed: int
+    refused: int
+    unknown_links: int
+    jobs: int
+    links: int
+    work_slices: int
+    queued_bytes: int
+    in_flight_bytes: int
+    waiting_pulls: int
