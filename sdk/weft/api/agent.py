@@ -11,6 +11,7 @@ allocation's term; the server refuses another one with 409 `stale-term`, an allo
 
 from __future__ import annotations
 
+from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
@@ -18,7 +19,7 @@ from pydantic import Field
 
 from weft.api.base import Identifier, Model, Name
 from weft.api.data import DataSpec
-from weft.api.lifecycle import AllocationEvent
+from weft.api.lifecycle import AgentState, AllocationEvent
 from weft.api.store import StoreSpec
 
 
@@ -119,3 +120,23 @@ class Report(Model):
     """Steps finished."""
     metrics: list[MetricReport] = Field(default_factory=list)
     logs: list[LogReport] = Field(default_factory=list)
+
+
+class AgentInfo(Model):
+    """An agent as the server sees it now."""
+
+    id: Identifier
+    kind: AgentKind
+    name: Name
+    endpoint: str | None
+    pid: int
+    state: AgentState
+    registered_at: datetime
+    silent_s: float
+    """Seconds since its last heartbeat."""
+    jobs: list[Identifier]
+    """Jobs in which it holds a place."""
+
+
+class AgentList(Model):
+    agents: list[AgentInfo]

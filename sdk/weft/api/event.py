@@ -54,3 +54,11 @@ class Event(Model):
     seq: int
     at: datetime
     body: EventBody
+
+
+class EventPage(Model):
+    """Entries of a job's log. `after` is where the next page begins; no more will come once `ended` and empty."""
+
+    events: list[Event]
+    after: int
+    ended: bool

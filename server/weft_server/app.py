@@ -1,0 +1,65 @@
+"""Puts the server together: records, service, gates and routes make one ASGI application."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+
+from anyio import CapacityLimiter
+from fastapi import FastAPI
+
+from weft_server.database import open_database
+from weft_server.gate import LOOPBACK_NAMES, BodyGate, HostGate, TokenGate
+from weft_server.job_files import JobFiles
+from weft_server.moment import Clock, system_clock
+from weft_server.problems import add_handlers
+from weft_server.records import Records
+from weft_server.routes import agents, allocations, events, health, jobs, programs, values
+from weft_server.routes.context import Context
+from weft_server.service import Service
+from weft_server.settings import Settings
+
+
+def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
+    """The application. Its lifespan opens the database, which makes `settings.directory` where it is lacking."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        settings.directory.mkdir(parents=True, exist_ok=True)
+        engine = open_database(settings.directory / "weft.db")
+        service = Service(Records(engine), JobFiles(settings.directory), settings.limits, clock)
+        app.state.context = Context(service, settings, CapacityLimiter(settings.concurrent_checks))
+        try:
+            await service.start()
+            yield
+        finally:
+            await service.stop()
+            engine.dispose()
+
+    app = FastAPI(title="weft", version=version("weft"), lifespan=lifespan, redirect_slashes=False)
+    for each in (jobs, events, values, programs, agents, allocations, health):
+        app.include_router(each.router)
+    add_handlers(app)
+    _add_gates(app, settings)
+    return app
+
+
+def _add_gates(app: FastAPI, settings: Settings) -> None:
+    """The one added last is passed first: Host, then token, then the body's size."""
+    app.add_middleware(BodyGate, limit=_body_limit(settings))
+    if settings.token is not None:
+        app.add_middleware(TokenGate, token=settings.token.get_secret_value())
+    if settings.is_loopback:
+        app.add_middleware(HostGate, names=LOOPBACK_NAMES | {settings.host})
+
+
+def _body_limit(settings: Settings) -> Callable[[str, str], int | None]:
+    def limit(method: str, path: str) -> int | None:
+        if method == "POST" and path == "/v1/jobs":
+            return settings.job_bytes
+        if method == "PUT" and path.endswith("/parameters"):
+            return None  # the route knows what the job's parameters take
+        return settings.report_bytes
+
+    return limit

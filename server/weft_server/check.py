@@ -1,0 +1,124 @@
+"""Whether a submitted job can run: a plan, or everything that is wrong with it. Pure; `reading` opens the source.
+
+A pointer leads into the job's JSON; `node` names the graph's node or value that is meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from weft.api.job import JobSpec
+from weft.api.problem import FieldError
+from weft_data.source import Description
+from weft_graph.check import problems
+from weft_graph.convert import convert
+from weft_graph.errors import GraphError
+from weft_graph.ir import Graph
+from weft_graph.json_form import graph_from_json
+from weft_server.data_check import column_errors, row_errors
+from weft_server.plan import JobPlan
+from weft_server.planning import plan_of
+from weft_server.pointers import escaped
+
+MOST_ERRORS = 50
+"""What one answer lists; who has more wrong than that mends the first ones first."""
+MOST_STEPS = 1 << 40
+_LARGEST = "{what} {size} bytes, more than the {limit} bytes that this server allows"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What one job may take, in bytes."""
+
+    parameter_bytes: int = 64 << 30
+    """Parameters with the rule's state, over all shards."""
+    batch_bytes: int = 4 << 30
+    """The columns' rows of one global batch."""
+
+
+class JobRefusedError(Exception):
+    """The job cannot run. `errors` has at least one entry."""
+
+    def __init__(self, errors: list[FieldError]) -> None:
+        super().__init__("; ".join(error.detail for error in errors))
+        self.errors = errors
+
+
+def read_graph(spec: JobSpec) -> Graph:
+    """The submitted graph. Raises JobRefusedError with everything that is not legal about it."""
+    try:
+        graph = graph_from_json(spec.graph)
+    except GraphError as error:
+        raise JobRefusedError([graph_error(error)]) from error
+    found: list[FieldError] = []
+    for problem in problems(graph):
+        found.append(graph_error(problem))
+        if len(found) == MOST_ERRORS:
+            break
+    if found:
+        raise JobRefusedError(found)
+    return graph
+
+
+def check(spec: JobSpec, graph: Graph, source: Description, bounds: Bounds) -> JobPlan:
+    """The plan of a job on that source. Raises JobRefusedError."""
+    errors = [*_output_errors(spec, graph), *column_errors(spec.data, graph, source), *row_errors(spec, source)]
+    if errors:
+        raise JobRefusedError(errors[:MOST_ERRORS])
+    try:
+        programs = convert(graph, loss=spec.loss, metrics=spec.metrics)
+    except GraphError as error:
+        raise JobRefusedError([graph_error(error)]) from error
+    plan = plan_of(spec, programs, source)
+    if errors := [*_length_errors(spec, plan), *_memory_errors(spec, plan, source, bounds)]:
+        raise JobRefusedError(errors)
+    return plan
+
+
+def graph_error(error: GraphError) -> FieldError:
+    """The same with a pointer into the job."""
+    return FieldError(pointer=f"/graph{error.pointer}", detail=error.message, node=error.node)
+
+
+def _output_errors(spec: JobSpec, graph: Graph) -> Iterator[FieldError]:
+    wanted = {"/loss": spec.loss, **{f"/metrics/{escaped(name)}": value for name, value in spec.metrics.items()}}
+    for pointer, value in wanted.items():
+        if value not in graph.outputs:
+            detail = f"{value!r} is no output of the graph; it has {', '.join(map(repr, graph.outputs))}"
+            yield FieldError(pointer=pointer, detail=detail, node=value)
+    if spec.metrics.get("loss", spec.loss) != spec.loss:
+        detail = f"the metric 'loss' is always the loss, {spec.loss!r}; give {spec.metrics['loss']!r} another name"
+        yield FieldError(pointer="/metrics/loss", detail=detail)
+
+
+def _length_errors(spec: JobSpec, plan: JobPlan) -> Iterator[FieldError]:
+    if plan.steps > MOST_STEPS:
+        field = "steps" if spec.run.steps else "passes"
+        yield FieldError(pointer=f"/run/{field}", detail=f"{plan.steps} steps are more than {MOST_STEPS}")
+
+
+_STATE_ARRAYS = {"sgd": 0, "momentum": 1, "adam": 2}
+"""Arrays of a parameter's size that each rule keeps beside it."""
+
+
+def _memory_errors(spec: JobSpec, plan: JobPlan, source: Description, bounds: Bounds) -> Iterator[FieldError]:
+    kept = plan.parameter_bytes * (1 + _STATE_ARRAYS[plan.rule])
+    if kept > bounds.parameter_bytes:
+        what = f"the parameters with the state of rule {plan.rule!r} take"
+        detail = _LARGEST.format(what=what, size=kept, limit=bounds.parameter_bytes)
+        yield FieldError(pointer="/graph/parameters", detail=detail)
+    columns = [source.column(name) for name in set(spec.data.columns.values())]
+    row_bytes = sum(_row_bytes(column.row_shape, column.dtype.itemsize) for column in columns if column)
+    batch = min(spec.data.batch, plan.rows)
+    if row_bytes * batch > bounds.batch_bytes:
+        what = f"{batch} rows of {row_bytes} bytes take"
+        detail = _LARGEST.format(what=what, size=row_bytes * batch, limit=bounds.batch_bytes)
+        yield FieldError(pointer="/data/batch", detail=detail)
+
+
+def _row_bytes(shape: tuple[int, ...], itemsize: int) -> int:
+    size = itemsize
+    for dim in shape:
+        size *= dim
+    return size

@@ -1,0 +1,93 @@
+"""What the mind knows of an agent, and of one agent's place in a job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from weft.api.agent import AgentInfo, AgentKind, Registration
+from weft.api.lifecycle import (
+    AGENT_TRANSITIONS,
+    ALLOCATION_TRANSITIONS,
+    AgentEvent,
+    AgentState,
+    AllocationEvent,
+    AllocationState,
+    after,
+)
+from weft_server.moment import Moment
+
+
+@dataclass
+class Lease:
+    """An allocation: one agent's place in one job, under a term."""
+
+    id: str
+    term: int
+    job: str
+    agent: str
+    agent_name: str
+    kind: AgentKind
+    place: int
+    """The slot of a worker, the number of a shard."""
+    state: AllocationState = AllocationState.ASSIGNED
+    seq: int = 0
+    """The newest report that was taken."""
+    step: int = 0
+    told: bool = False
+    """Whether the agent's orders hold it; workers are told once every shard is ready."""
+
+    @property
+    def who(self) -> str:
+        """`worker-1 (slot 1)`, `shard-0 (shard 0)`."""
+        return f"{self.agent_name} ({'slot' if self.kind is AgentKind.WORKER else 'shard'} {self.place})"
+
+    @property
+    def source(self) -> str:
+        """What its log lines are marked with: `worker 1`, `shard 0`."""
+        return f"{self.kind} {self.place}"
+
+    @property
+    def is_held(self) -> bool:
+        return self.state is not AllocationState.RELEASED
+
+    def apply(self, event: AllocationEvent) -> None:
+        """Moves on. Raises IllegalTransitionError and changes nothing where the table has no such event."""
+        self.state = after(ALLOCATION_TRANSITIONS, self.state, event)
+
+
+@dataclass
+class Agent:
+    """A registered daemon. `version` counts its orders; `leases` are those it has not been told to drop."""
+
+    id: str
+    number: int
+    """Counts registrations: the older of two equals comes first."""
+    registration: Registration
+    registered: Moment
+    heard: float
+    """Seconds of the last heartbeat's arrival."""
+    state: AgentState = AgentState.ALIVE
+    version: int = 1
+    leases: dict[str, Lease] = field(default_factory=dict)
+    uploads: set[str] = field(default_factory=set)
+    """Leases whose parameters are wanted at once."""
+
+    @property
+    def name(self) -> str:
+        return self.registration.name
+
+    def apply(self, event: AgentEvent) -> None:
+        self.state = after(AGENT_TRANSITIONS, self.state, event)
+
+    def describe(self, now: Moment) -> AgentInfo:
+        return AgentInfo(
+            id=self.id,
+            kind=self.registration.kind,
+            name=self.name,
+            endpoint=self.registration.endpoint,
+            pid=self.registration.pid,
+            state=self.state,
+            registered_at=self.registered.at,
+            silent_s=round(max(0.0, now.seconds - self.heard), 3),
+            jobs=sorted({lease.job for lease in self.leases.values()}),
+        )

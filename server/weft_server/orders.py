@@ -1,0 +1,28 @@
+"""What an agent is told of its place in a job."""
+
+from __future__ import annotations
+
+from weft.api.agent import AgentKind, Allocation, ShardAllocation, WorkerAllocation
+from weft.api.store import StoreSpec
+from weft_server.lease import Lease
+from weft_server.plan import JobPlan
+
+
+def allocation_of(lease: Lease, plan: JobPlan, store: StoreSpec, *, keeper: bool) -> Allocation:
+    """The lease as its agent's orders hold it."""
+    if lease.kind is AgentKind.SHARD:
+        return ShardAllocation(id=lease.id, term=lease.term, job=lease.job, shard=lease.place, store=store)
+    return WorkerAllocation(
+        id=lease.id,
+        term=lease.term,
+        incarnation=1,
+        job=lease.job,
+        slot=lease.place,
+        programs=plan.programs,
+        data=plan.data,
+        seed=plan.seed,
+        steps=plan.steps,
+        evaluate_every=plan.evaluate_every,
+        keeper=keeper,
+        store=store,
+    )

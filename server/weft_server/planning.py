@@ -1,0 +1,69 @@
+"""Makes a job's plan of what was submitted and what the converter made of it. Pure; checks nothing."""
+
+from __future__ import annotations
+
+from weft.api.data import Rows
+from weft.api.job import JobSpec, ParameterInfo
+from weft.api.rule import Adam, RuleSpec
+from weft.api.store import InitializerSpec, KeySpec
+from weft_data.source import Description
+from weft_graph.program import KeyPlan, Programs, Update
+from weft_graph.program_json import programs_to_json
+from weft_server.plan import JobPlan
+
+
+def plan_of(spec: JobSpec, programs: Programs, source: Description) -> JobPlan:
+    """The plan; training rows that are left out are all of the source's."""
+    train = spec.data.train or Rows(start=0, stop=source.rows)
+    steps_per_pass = -(-(train.stop - train.start) // spec.data.batch)
+    rule, hyper = rule_of(spec.rule)
+    return JobPlan(
+        name=spec.name,
+        programs=programs_to_json(programs),
+        data=spec.data.model_copy(update={"train": train}),
+        seed=spec.seed,
+        steps=spec.run.steps or (spec.run.passes or 0) * steps_per_pass,
+        steps_per_pass=steps_per_pass,
+        evaluate_every=spec.run.evaluate_every,
+        workers=spec.parallelism.workers,
+        shards=spec.parallelism.shards,
+        merge=spec.parallelism.merge,
+        slice_bytes=spec.parallelism.slice_bytes,
+        keys=[_key(key, spec.parallelism.workers) for key in programs.keys],
+        parameters=[_parameter(key) for key in programs.keys],
+        rule=rule,
+        hyper=hyper,
+    )
+
+
+def rule_of(spec: RuleSpec) -> tuple[str, dict[str, float]]:
+    """(name of the shard's rule, its hyper-parameters)."""
+    if isinstance(spec, Adam):
+        return "adam", {"rate": spec.rate, "beta1": spec.beta1, "beta2": spec.beta2, "epsilon": spec.epsilon}
+    plain = {"rate": spec.rate, "weight_decay": spec.weight_decay}
+    if spec.momentum == 0:
+        return "sgd", plain
+    return "momentum", {**plain, "momentum": spec.momentum}
+
+
+def _key(key: KeyPlan, slots: int) -> KeySpec:
+    """Every slot contributes to every key: all run the same program."""
+    made_by = InitializerSpec(op_type=key.initializer.op_type, attributes=dict(key.initializer.attributes))
+    return KeySpec(
+        key=key.key,
+        dtype=key.type.dtype.value,
+        shape=list(key.type.static_shape),
+        initializer=made_by,
+        update=key.update.value,
+        priority=key.priority,
+        slots=list(range(slots)),
+    )
+
+
+def _parameter(key: KeyPlan) -> ParameterInfo:
+    return ParameterInfo(
+        name=key.key,
+        dtype=key.type.dtype.value,
+        shape=list(key.type.static_shape),
+        trainable=key.update is Update.RULE,
+    )

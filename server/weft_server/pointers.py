@@ -1,0 +1,34 @@
+"""JSON pointers (RFC 6901) into a request's body."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def escaped(token: str) -> str:
+    """A name as one token of a pointer."""
+    return token.replace("~", "~0").replace("/", "~1")
+
+
+def pointer_of(loc: Sequence[int | str], body: object) -> str:
+    """The pointer of pydantic's `loc`, followed through the body.
+
+    pydantic names the tags of unions on its way, which are no part of the document: what is not found there is
+    skipped, except at the end, where it names a field that is missing.
+    """
+    tokens: list[str] = []
+    here = body
+    for index, step in enumerate(loc):
+        names_missing_field = isinstance(here, dict) and index == len(loc) - 1
+        if _holds(here, step):
+            here = here[step]  # type: ignore[index]  # _holds has looked
+        elif not names_missing_field:
+            continue
+        tokens.append(escaped(str(step)))
+    return "".join(f"/{token}" for token in tokens)
+
+
+def _holds(here: object, step: int | str) -> bool:
+    if isinstance(here, list):
+        return isinstance(step, int) and 0 <= step < len(here)
+    return isinstance(here, dict) and step in here

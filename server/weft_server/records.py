@@ -1,0 +1,140 @@
+"""What outlives the server's process: jobs, their plans and events. Every query is in this file.
+
+Methods block and may be called from any thread; writes are to come from one thread, in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Engine, func, insert, select, update
+from sqlalchemy.orm import Session
+
+from weft.api.event import Event
+from weft.api.job import Job, JobPage
+from weft.api.lifecycle import JobState
+from weft_server.instructions import Append, Instruction, Save
+from weft_server.plan import JobPlan
+from weft_server.tables import EventRow, JobRow, PlanRow, SubmissionRow
+
+
+class KeyReusedError(Exception):
+    """An idempotency key came again with another body."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What is kept of a new job. `key` is the idempotency key, `digest` that of the body."""
+
+    job: Job
+    spec: str
+    plan: JobPlan
+    first: Event
+    key: str | None
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A job that had not ended when the server did. `events` is its newest event's number."""
+
+    job: Job
+    plan: JobPlan
+    events: int
+
+
+class Records:
+    """The records in one database."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def submitted(self, key: str, digest: str) -> Job | None:
+        """The job submitted under that key. Raises KeyReusedError where the body was another."""
+        with Session(self._engine) as session:
+            found = session.get(SubmissionRow, key)
+            if found is None:
+                return None
+            if found.digest != digest:
+                raise KeyReusedError(key)
+            return _job(session.scalars(select(JobRow).where(JobRow.id == found.job)).one())
+
+    def add(self, submission: Submission) -> None:
+        """Keeps a new job with its first event. Raises IntegrityError when its key was taken meanwhile."""
+        job = submission.job
+        with Session(self._engine) as session, session.begin():
+            document = job.model_dump(mode="json")
+            session.add(JobRow(id=job.id, state=job.state.value, document=document, events=1))
+            session.flush()
+            session.add(PlanRow(job=job.id, spec=submission.spec, plan=submission.plan.model_dump_json()))
+            session.add(EventRow(job=job.id, seq=1, document=submission.first.model_dump_json()))
+            if submission.key is not None:
+                session.add(SubmissionRow(key=submission.key, digest=submission.digest, job=job.id))
+
+    def carry_out(self, instructions: Sequence[Instruction]) -> None:
+        """Appends and saves what the instructions say, all of it or nothing."""
+        appended = [each for each in instructions if isinstance(each, Append)]
+        saved = {each.job.id: each.job for each in instructions if isinstance(each, Save)}
+        newest = {each.job: each.event.seq for each in appended}
+        rows = [{"job": each.job, "seq": each.event.seq, "document": each.event.model_dump_json()} for each in appended]
+        with Session(self._engine) as session, session.begin():
+            if rows:
+                session.execute(insert(EventRow), rows)
+            for job in saved.values():
+                values = {"state": job.state.value, "document": job.model_dump(mode="json")}
+                session.execute(update(JobRow).where(JobRow.id == job.id).values(**values))
+            for job_id, seq in newest.items():
+                session.execute(update(JobRow).where(JobRow.id == job_id).values(events=seq))
+
+    def job(self, job: str) -> Job | None:
+        with Session(self._engine) as session:
+            found = session.scalars(select(JobRow).where(JobRow.id == job)).one_or_none()
+            return None if found is None else _job(found)
+
+    def jobs(self, limit: int, before: int | None, states: Sequence[JobState]) -> JobPage:
+        """Jobs newest first, those numbered below `before`; of the states given, or of all where none is."""
+        query = select(JobRow).order_by(JobRow.number.desc()).limit(limit + 1)
+        if before is not None:
+            query = query.where(JobRow.number < before)
+        if states:
+            query = query.where(JobRow.state.in_([state.value for state in states]))
+        with Session(self._engine) as session:
+            rows = session.scalars(query).all()
+        shown = rows[:limit]
+        return JobPage(jobs=[_job(row) for row in shown], next=str(shown[-1].number) if len(rows) > limit else None)
+
+    def events(self, job: str, after: int, limit: int) -> list[Event]:
+        """Entries of a job's log with numbers above `after`, in order."""
+        query = select(EventRow.document).where(EventRow.job == job, EventRow.seq > after)
+        with Session(self._engine) as session:
+            found = session.scalars(query.order_by(EventRow.seq).limit(limit)).all()
+        return [Event.model_validate_json(document) for document in found]
+
+    def plan(self, job: str) -> JobPlan | None:
+        with Session(self._engine) as session:
+            found = session.get(PlanRow, job)
+            return None if found is None else JobPlan.model_validate_json(found.plan)
+
+    def unfinished(self) -> list[Kept]:
+        """Jobs that have not ended, oldest first."""
+        ended = [state.value for state in JobState if state.is_terminal]
+        query = (
+            select(JobRow, PlanRow.plan)
+            .join(PlanRow, PlanRow.job == JobRow.id)
+            .where(JobRow.state.not_in(ended))
+            .order_by(JobRow.number)
+        )
+        with Session(self._engine) as session:
+            return [
+                Kept(_job(row), JobPlan.model_validate_json(plan), row.events) for row, plan in session.execute(query)
+            ]
+
+    def count(self) -> int:
+        """How many jobs there are; a readiness probe asks it."""
+        with Session(self._engine) as session:
+            return session.scalars(select(func.count()).select_from(JobRow)).one()
+
+
+def _job(row: JobRow) -> Job:
+    return Job.model_validate(row.document)

@@ -1,0 +1,50 @@
+"""What the mind refuses. A refusal changes nothing.
+
+RefusalError
++-- UnknownError         no such job, agent or allocation
++-- StaleTermError       the allocation is not held under that term any more
++-- IllegalReportError   the lifecycle knows no such event in this state
++-- NotKeeperError       parameters from an allocation that is not to bring any, or of a step that is not asked for
++-- WrongStateError      the job is in a state in which this cannot be done
++-- WrongKindError       a registration that lacks what its kind needs
+"""
+
+from __future__ import annotations
+
+
+class RefusalError(Exception):
+    """`code` is the problem's code, fixed by the class or given with the noun that is unknown."""
+
+    code = "refused"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class UnknownError(RefusalError):
+    """There is no such `noun`: a job, an agent, an allocation."""
+
+    def __init__(self, noun: str, identifier: str) -> None:
+        super().__init__(f"there is no {noun} {identifier!r}")
+        self.code = f"unknown-{noun}"
+
+
+class StaleTermError(RefusalError):
+    code = "stale-term"
+
+
+class IllegalReportError(RefusalError):
+    code = "illegal-report"
+
+
+class NotKeeperError(RefusalError):
+    code = "not-wanted"
+
+
+class WrongStateError(RefusalError):
+    code = "wrong-state"
+
+
+class WrongKindError(RefusalError):
+    code = "incomplete-registration"

@@ -1,0 +1,36 @@
+"""`/v1/agents`: workers and shards register, heartbeat and leave; see `weft.api.agent`."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from fastapi import APIRouter
+
+from weft.api.agent import AgentList, Heartbeat, Orders, Registered, Registration
+from weft_server.routes.context import JobId as AgentId
+from weft_server.routes.context import Use
+from weft_server.strict_json import ReportRoute
+
+router = APIRouter(prefix="/v1/agents", tags=["agents"], route_class=ReportRoute)
+
+
+@router.get("")
+async def list_agents(use: Use) -> AgentList:
+    """Agents that live, and those lost lately."""
+    return AgentList(agents=use.service.agents())
+
+
+@router.post("", status_code=HTTPStatus.CREATED)
+async def register(registration: Registration, use: Use) -> Registered:
+    return await use.service.register(registration)
+
+
+@router.post("/{agent}/heartbeat")
+async def heartbeat(agent: AgentId, beat: Heartbeat, use: Use) -> Orders:
+    """The agent lives; the answer is everything that it is to hold, at once when it knows an older version."""
+    return await use.service.heartbeat(agent, beat)
+
+
+@router.delete("/{agent}", status_code=HTTPStatus.NO_CONTENT)
+async def leave(agent: AgentId, use: Use) -> None:
+    await use.service.leave(agent)

@@ -1,0 +1,30 @@
+"""What a route may use: the service, and the settings that are its business."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from anyio import CapacityLimiter
+from fastapi import Depends, Path, Request
+
+from weft_server.service import Service
+from weft_server.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    service: Service
+    settings: Settings
+    checks: CapacityLimiter
+    """How many submitted jobs are checked at the same time."""
+
+
+def _context(request: Request) -> Context:
+    context: Context = request.app.state.context
+    return context
+
+
+Use = Annotated[Context, Depends(_context)]
+JobId = Annotated[str, Path(pattern=r"^[A-Za-z0-9\-]{1,64}$")]
+"""A job's id in a path: never more than a name of a directory."""

@@ -1,0 +1,68 @@
+"""`/v1/jobs/{id}/events`: the job's log, as a stream that can be resumed or as pages."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Header, Query, Response
+from fastapi.sse import EventSourceResponse, format_sse_event
+
+from weft.api.event import Event, EventPage, StateChanged
+from weft_server.bells import heard
+from weft_server.routes.context import JobId, Use
+from weft_server.service import Service, job_bell
+from weft_server.strict_json import StrictRoute
+
+router = APIRouter(prefix="/v1/jobs", tags=["events"], route_class=StrictRoute)
+
+KEEP_ALIVE_S = 15.0
+"""Between comments on a stream that has nothing to tell: below the idle limits of common proxies."""
+PAGE = 200
+"""Events read at a time; all that is held for a client that reads slowly."""
+
+_FORMS: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/event-stream": {}, "application/json": {}}, "model": EventPage}
+}
+
+
+@router.get("/{job}/events", responses=_FORMS, response_class=Response)
+async def events(
+    job: JobId,
+    use: Use,
+    *,
+    after: Annotated[int | None, Query(ge=0, le=1 << 62)] = None,
+    limit: Annotated[int, Query(ge=1, le=1000, description="of a page")] = PAGE,
+    format: Annotated[Literal["sse", "json"], Query()] = "sse",  # noqa: A002  # the query's own word
+    last_event_id: Annotated[int | None, Header(ge=0, le=1 << 62)] = None,
+) -> Response:
+    """Events after `Last-Event-ID` or `after`. The stream ends behind the event that ends the job."""
+    state = (await use.service.job(job)).state
+    newest = last_event_id if last_event_id is not None else after or 0
+    if format == "sse":
+        return EventSourceResponse(_stream(use.service, job, newest), headers={"Cache-Control": "no-store"})
+    found = await use.service.read(use.service.records.events, job, newest, limit)
+    page = EventPage(events=found, after=found[-1].seq if found else newest, ended=state.is_terminal)
+    return Response(page.model_dump_json(), media_type="application/json")
+
+
+async def _stream(service: Service, job: str, newest: int) -> AsyncIterator[bytes]:
+    # A first comment brings the headers to the client, also when nothing has happened yet.
+    yield format_sse_event(comment=f"events of {job}")
+    while not service.closing:
+        bell = service.bells.listen(job_bell(job))
+        ended = (await service.read(service.records.job, job) or await service.job(job)).state.is_terminal
+        page = await service.read(service.records.events, job, newest, PAGE)
+        for event in page:
+            newest = event.seq
+            yield _frame(event)
+            if isinstance(event.body, StateChanged) and event.body.state.is_terminal:
+                return
+        if not page and ended:
+            return
+        if not page and not await heard(bell, KEEP_ALIVE_S):
+            yield format_sse_event(comment="still here")
+
+
+def _frame(event: Event) -> bytes:
+    return format_sse_event(data_str=event.model_dump_json(), event=event.body.kind, id=str(event.seq))

@@ -1,0 +1,32 @@
+"""`/healthz` and `/readyz`: for whoever restarts processes and sends them traffic."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from fastapi import APIRouter
+from sqlalchemy.exc import SQLAlchemyError
+
+from weft_server.problems import ProblemError
+from weft_server.routes.context import Use
+
+router = APIRouter(tags=["health"])
+
+
+@router.get("/healthz")
+async def healthz() -> dict[str, str]:
+    """The process answers."""
+    return {"status": "ok"}
+
+
+@router.get("/readyz")
+async def readyz(use: Use) -> dict[str, str]:
+    """The database answers and time is being watched."""
+    try:
+        await use.service.read(use.service.records.count)
+    except SQLAlchemyError as error:
+        detail = "the database does not answer"
+        raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, "not-ready", detail) from error
+    if not use.service.is_ready:
+        raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, "not-ready", "the server is starting or ending")
+    return {"status": "ready"}

@@ -1,0 +1,85 @@
+"""`/v1/jobs`: submit, list, look at, cancel."""
+
+from __future__ import annotations
+
+import hashlib
+from http import HTTPStatus
+from typing import Annotated
+
+from anyio import to_thread
+from fastapi import APIRouter, Header, Query, Request, Response
+from sqlalchemy.exc import IntegrityError
+
+from weft.api.job import Job, JobPage, JobSpec, ParameterList
+from weft.api.lifecycle import JobState
+from weft_server.problems import ProblemError
+from weft_server.reading import read_and_check
+from weft_server.records import KeyReusedError
+from weft_server.routes.context import Context, JobId, Use
+from weft_server.strict_json import StrictRoute
+
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=StrictRoute)
+
+IdempotencyKey = Annotated[str | None, Header(min_length=1, max_length=255)]
+
+
+@router.post("", status_code=HTTPStatus.CREATED)
+async def submit(
+    spec: JobSpec, request: Request, response: Response, use: Use, idempotency_key: IdempotencyKey = None
+) -> Job:
+    """Checks the job and keeps it; it starts when it fits. The same `Idempotency-Key` and body give the same job."""
+    digest = hashlib.sha256(await request.body()).hexdigest()
+    job = await _submitted(use, idempotency_key, digest)
+    if job is None:
+        plan = await to_thread.run_sync(
+            read_and_check, spec, use.settings.readable, use.settings.bounds, limiter=use.checks
+        )
+        try:
+            job = await use.service.submit(spec, plan, idempotency_key, digest)
+        except IntegrityError:
+            # A call with the same key was faster. Anything else that breaks integrity is our fault, and raised.
+            job = await _submitted(use, idempotency_key, digest)
+            if job is None:
+                raise
+    response.headers["Location"] = f"/v1/jobs/{job.id}"
+    return job
+
+
+@router.get("")
+async def list_jobs(
+    use: Use,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    cursor: Annotated[int | None, Query(ge=1, description="`next` of the page before")] = None,
+    state: Annotated[list[JobState] | None, Query()] = None,
+) -> JobPage:
+    """Jobs, newest first."""
+    return await use.service.read(use.service.records.jobs, limit, cursor, state or [])
+
+
+@router.get("/{job}")
+async def get_job(job: JobId, use: Use) -> Job:
+    return await use.service.job(job)
+
+
+@router.post("/{job}/cancel")
+async def cancel(job: JobId, use: Use) -> Job:
+    """Ends a job that has not ended. Cancelling it again changes nothing."""
+    return await use.service.cancel(job)
+
+
+@router.get("/{job}/parameters")
+async def list_parameters(job: JobId, use: Use) -> ParameterList:
+    """What the job's parameters are, without values."""
+    return ParameterList(parameters=(await use.service.plan(job)).parameters)
+
+
+async def _submitted(use: Context, key: str | None, digest: str) -> Job | None:
+    """The job that this key has made before, as it is now."""
+    if key is None:
+        return None
+    try:
+        found = await use.service.read(use.service.records.submitted, key, digest)
+    except KeyReusedError as error:
+        detail = f"Idempotency-Key {key!r} was used before, with another body"
+        raise ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, "idempotency-key-reused", detail) from error
+    return None if found is None else await use.service.job(found.id)

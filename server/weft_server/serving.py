@@ -1,0 +1,103 @@
+"""Runs the application on a socket, and tells where in `server.json`."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import uvicorn
+from fastapi import FastAPI
+
+from weft_server.settings import Settings
+
+GRACE_S = 3
+"""What open calls have to come to their end."""
+KEEP_ALIVE_S = 30
+"""How long a connection without a call is kept: agents call every second."""
+
+
+class DirectoryInUseError(Exception):
+    """Another server works in the directory; two writers would tear the records apart."""
+
+
+class Server(uvicorn.Server):
+    """A uvicorn server that leaves signals to the daemon, tells where it listens, and ends waiting calls at its end."""
+
+    def __init__(self, app: FastAPI, address_file: Path, stop: threading.Event) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                timeout_graceful_shutdown=GRACE_S,
+                timeout_keep_alive=KEEP_ALIVE_S,
+            )
+        )
+        self._app = app
+        self._address_file = address_file
+        self._stop = stop
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started and sockets:
+            write_address(self._address_file, sockets[0])
+
+    async def on_tick(self, counter: int) -> bool:
+        return await super().on_tick(counter) or self._stop.is_set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._address_file.unlink(missing_ok=True)
+        self._app.state.context.service.begin_closing()
+        await super().shutdown(sockets)
+
+
+def serve(app: FastAPI, settings: Settings, stop: threading.Event) -> None:
+    """Serves until `stop` is set. Raises OSError when the address is taken, DirectoryInUseError."""
+    settings.directory.mkdir(parents=True, exist_ok=True)
+    with locked(settings.directory), listening(settings.host, settings.port) as listener:
+        Server(app, settings.directory / "server.json", stop).run(sockets=[listener])
+
+
+@contextmanager
+def listening(host: str, port: int) -> Iterator[socket.socket]:
+    """A socket bound to the address; port 0 takes a free one."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, kind, protocol) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        yield listener
+
+
+def write_address(path: Path, listener: socket.socket) -> None:
+    """Writes `{"url", "pid"}`, all at once: who finds the file can connect."""
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    temporary.write_text(json.dumps({"url": f"http://{shown}:{port}", "pid": os.getpid()}), encoding="utf-8")
+    temporary.replace(path)
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Holds the directory. Raises DirectoryInUseError where another process does."""
+    with (directory / "server.lock").open("a") as file:
+        _lock(file, directory)
+        yield
+
+
+def _lock(file: IO[str], directory: Path) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise DirectoryInUseError(f"another server works in {directory}") from error

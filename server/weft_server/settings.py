@@ -1,0 +1,92 @@
+"""How a server is set up: `WEFT_SERVER_*` in the environment, overridden by the command line."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+
+from pydantic import Field, SecretStr, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from weft_server.check import Bounds
+from weft_server.controller import Limits
+from weft_server.deadlines import Deadlines
+
+
+class Settings(BaseSettings):
+    """A server's settings; frozen."""
+
+    model_config = SettingsConfigDict(env_prefix="WEFT_SERVER_", frozen=True, extra="forbid")
+
+    host: str = "127.0.0.1"
+    """Address to bind to. One that is not loopback needs a token."""
+    port: int = Field(default=8470, ge=0, le=65535)
+    """0 takes a free one; `server.json` says which."""
+    directory: Path = Path("weft-server")
+    """Where the database, the jobs' files and `server.json` are kept."""
+    data_roots: tuple[Path, ...] = ()
+    """Directories that data may be read from. None given: any on loopback, else none at all."""
+    token: SecretStr | None = None
+    """What clients and agents send as `Authorization: Bearer`."""
+    exit_with_parent: bool = False
+    """End when standard input closes, a pipe that the parent holds."""
+
+    heartbeat_interval_s: float = Field(default=1.0, gt=0, le=10)
+    lost_after_s: float = Field(default=5.0, gt=0)
+    """Silence after which an agent is lost: five heartbeats, since a busy machine is not a lost one."""
+    start_deadline_s: float = Field(default=60.0, gt=0)
+    keep_deadline_s: float = Field(default=300.0, gt=0)
+    values_deadline_s: float = Field(default=30.0, gt=0)
+    """How long a request for a running job's values waits for the keeper."""
+
+    job_bytes: int = Field(default=16 << 20, gt=0)
+    """Largest body of a submitted job: a graph carries its constants."""
+    report_bytes: int = Field(default=8 << 20, gt=0)
+    """Largest body of any other call: a thousand metrics and log lines."""
+    parameter_bytes: int = Field(default=64 << 30, gt=0)
+    """Most that one job's parameters may take with their rule's state."""
+    batch_bytes: int = Field(default=4 << 30, gt=0)
+    """Most that the rows of one global batch may take."""
+    concurrent_checks: int = Field(default=2, ge=1)
+    """Submitted jobs that are checked at the same time, each on a thread; more wait."""
+
+    @model_validator(mode="after")
+    def _guarded(self) -> Settings:
+        if not self.is_loopback and self.token is None:
+            raise ValueError(
+                f"{self.host} can be reached from elsewhere: give a token (WEFT_SERVER_TOKEN), or bind to 127.0.0.1"
+            )
+        if self.token is not None and len(self.token.get_secret_value()) < 16:
+            raise ValueError("a token has at least 16 characters")
+        if self.lost_after_s < 2 * self.heartbeat_interval_s:
+            raise ValueError(
+                f"lost_after_s {self.lost_after_s:g} is less than two heartbeats of {self.heartbeat_interval_s:g} s"
+            )
+        return self
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can connect."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False  # a name of this machine: whatever it resolves to, others may reach it
+
+    @property
+    def readable(self) -> tuple[Path, ...] | None:
+        """Roots that data may be read under; None for anywhere."""
+        return self.data_roots or (None if self.is_loopback else ())
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(
+            heartbeat_interval_s=self.heartbeat_interval_s,
+            lost_after_s=self.lost_after_s,
+            deadlines=Deadlines(start_s=self.start_deadline_s, keep_s=self.keep_deadline_s),
+        )
+
+    @property
+    def bounds(self) -> Bounds:
+        return Bounds(parameter_bytes=self.parameter_bytes, batch_bytes=self.batch_bytes)

@@ -1,0 +1,68 @@
+"""The tables of the records. A change here needs a migration in `weft_server.migrations`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import JSON, ForeignKey, Index, Integer, MetaData, String, Text
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+NAMING = {
+    "ix": "ix_%(column_0_label)s",
+    "uq": "uq_%(table_name)s_%(column_0_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+    "pk": "pk_%(table_name)s",
+}
+
+
+class Base(DeclarativeBase):
+    metadata = MetaData(naming_convention=NAMING)
+
+
+class JobRow(Base):
+    """A job as it is told. `number` counts submissions; it is the cursor of a listing."""
+
+    __tablename__ = "jobs"
+    __table_args__ = (Index("ix_jobs_state_number", "state", "number"),)
+
+    number: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=True)
+    id: Mapped[str] = mapped_column(String(64), unique=True)
+    state: Mapped[str] = mapped_column(String(16))
+    document: Mapped[dict[str, Any]] = mapped_column(JSON)
+    """JSON form of `weft.api.job.Job`."""
+    events: Mapped[int] = mapped_column(Integer)
+    """The newest event's number."""
+
+
+class PlanRow(Base):
+    """What a job was submitted as and what is run; apart from `jobs`, since it is large and rarely read."""
+
+    __tablename__ = "plans"
+
+    job: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
+    spec: Mapped[str] = mapped_column(Text)
+    """JSON form of `weft.api.job.JobSpec`."""
+    plan: Mapped[str] = mapped_column(Text)
+    """JSON form of `weft_server.plan.JobPlan`."""
+
+
+class EventRow(Base):
+    """An entry of a job's log; rows are only ever added."""
+
+    __tablename__ = "events"
+
+    job: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
+    seq: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    document: Mapped[str] = mapped_column(Text)
+    """JSON form of `weft.api.event.Event`."""
+
+
+class SubmissionRow(Base):
+    """An idempotency key and what was submitted under it."""
+
+    __tablename__ = "submissions"
+
+    key: Mapped[str] = mapped_column(String(255), primary_key=True)
+    digest: Mapped[str] = mapped_column(String(64))
+    """SHA-256 of the body, hexadecimal."""
+    job: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
