@@ -20,6 +20,9 @@ from weft.errors import ClusterError, WeftError
 from weft.exclusive import check_port_is_free, hold_directory
 from weft.process import Command, Process
 
+HOST = "127.0.0.1"
+"""This machine alone: several machines start the daemons themselves, with tokens."""
+
 START_TIMEOUT_S = 60.0
 """Until all daemons have registered; a cold disk under a slow machine takes a good part of it to import NumPy."""
 
@@ -54,7 +57,6 @@ class Cluster:
         workers: int = 2,
         shards: int = 2,
         *,
-        host: str = "127.0.0.1",
         port: int = 0,
         directory: str | os.PathLike[str] | None = None,
         data_root: str | os.PathLike[str] = ".",
@@ -65,7 +67,6 @@ class Cluster:
             raise ValueError(f"a cluster has at least one worker and one shard, not {workers} and {shards}")
         self.workers = workers
         self.shards = shards
-        self.host = host
         self.port = port
         self.data_root = Path(data_root).resolve()
         self.start_timeout_s = start_timeout_s
@@ -154,7 +155,7 @@ class Cluster:
         if not self.data_root.is_dir():
             raise ClusterError(f"the data root {self.data_root} is no directory")
         if self.port:
-            check_port_is_free(self.host, self.port)
+            check_port_is_free(HOST, self.port)
 
     def _take_directory(self) -> Path:
         if self._wanted_directory is None:
@@ -168,7 +169,7 @@ class Cluster:
         return directory
 
     def _server_arguments(self) -> list[str]:
-        listen = ["--host", self.host, "--port", str(self.port)]
+        listen = ["--host", HOST, "--port", str(self.port)]
         return [*listen, "--directory", str(self.directory), "--data-root", str(self.data_root)]
 
     def _spawn_agents(self) -> None:

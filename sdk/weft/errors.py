@@ -1,15 +1,16 @@
 """What the SDK raises.
 
 WeftError
++-- UrlError                the URL is not one of a server
 +-- ConnectError            nothing answered at the URL, or the answer broke off and retries did not help
 +-- ProtocolError           what answered is not a weft server of this API, or its answer makes no sense
 +-- ProblemError            the server refused a call; `problem` is its RFC 9457 document
-|   +-- InvalidRequestError     400, 413, 415, 422: the request is wrong; each pointer says where
+|   +-- InvalidRequestError     400, 422 and every other 4xx: the request is wrong; each pointer says where
 |   +-- UnauthenticatedError    401: no token, or one that the server does not know
 |   +-- ForbiddenError          403: the token may not do this
 |   +-- NotFoundError           404, 410: there is no such thing (any more)
 |   +-- ConflictError           409, 412: not in this state
-|   +-- OverloadedError         429, 503: later, perhaps
+|   +-- UnavailableError        429, 503, 504: later, perhaps
 |   +-- ServerFaultError        every other 5xx: the server's fault
 +-- JobError                a job did not end as was asked; `job` is its last state
 |   +-- JobFailedError
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
 
 class WeftError(Exception):
     """The root of all that the SDK raises about a cluster."""
+
+
+class UrlError(WeftError, ValueError):
+    """The URL is not one of a server."""
 
 
 class ConnectError(WeftError):
@@ -80,8 +85,8 @@ class ConflictError(ProblemError):
     """The call does not fit the state that the thing is in."""
 
 
-class OverloadedError(ProblemError):
-    """The server cannot take the call now."""
+class UnavailableError(ProblemError):
+    """The server, or somebody it waits for, cannot answer now."""
 
 
 class ServerFaultError(ProblemError):
@@ -117,26 +122,22 @@ class ClusterError(WeftError):
 
 
 _BY_STATUS: dict[int, type[ProblemError]] = {
-    400: InvalidRequestError,
     401: UnauthenticatedError,
     403: ForbiddenError,
     404: NotFoundError,
     409: ConflictError,
     410: NotFoundError,
     412: ConflictError,
-    413: InvalidRequestError,
-    415: InvalidRequestError,
-    422: InvalidRequestError,
-    429: OverloadedError,
-    503: OverloadedError,
+    429: UnavailableError,
+    503: UnavailableError,
+    504: UnavailableError,
 }
 
 
 def error_for(status: int, problem: Problem) -> ProblemError:
     """The error of the class that the status asks for."""
-    if status in _BY_STATUS:
-        return _BY_STATUS[status](status, problem)
-    return ServerFaultError(status, problem) if status >= 500 else ProblemError(status, problem)
+    kind = _BY_STATUS.get(status, ServerFaultError if status >= 500 else InvalidRequestError)
+    return kind(status, problem)
 
 
 def pointer_lines(problem: Problem) -> list[str]:

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from weft.api.event import Event, StateChanged
 from weft.api.job import Job
-from weft.errors import ConnectError, OverloadedError, ProtocolError, ServerFaultError
+from weft.errors import ConnectError, ProtocolError, ServerFaultError, UnavailableError
 from weft.http import Http, Retry
 from weft.sse import SseFormatError, SseParser
 
@@ -47,7 +47,7 @@ def follow(http: Http, job: str, *, after: int = 0, resumption: Resumption = DEF
                 yield event
                 if is_last(event):
                     return
-        except (ConnectError, OverloadedError, ServerFaultError) as error:
+        except (ConnectError, UnavailableError, ServerFaultError) as error:
             broken = error
         if broken is None and http.call(Job, "GET", f"/v1/jobs/{job}").state.is_terminal:
             return  # the caller had the last event before, or the stream would have brought it

@@ -18,12 +18,15 @@ from pydantic import BaseModel, ValidationError
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from weft.api.problem import Problem
-from weft.errors import ConnectError, ProblemError, ProtocolError, error_for
+from weft.errors import ConnectError, ProblemError, ProtocolError, UrlError, error_for
 
 M = TypeVar("M", bound=BaseModel)
 
 CONNECT_TIMEOUT_S = 5.0
 RETRIED_STATUSES = frozenset({502, 503, 504})
+"""Tried again where a gateway answers so. What the server itself says is its last word, but for `not-ready`."""
+
+NOT_READY = "not-ready"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +165,7 @@ def _accepted(response: httpx.Response) -> httpx.Response:
     if not response.is_error:
         raise ProtocolError(f"{response.url} answered {response.status_code}; is there a weft server at this URL?")
     error = error_for(response.status_code, _problem(response))
-    if response.status_code in RETRIED_STATUSES:
+    if response.status_code in RETRIED_STATUSES and error.code in {f"http-{response.status_code}", NOT_READY}:
         raise _RetriableStatusError(error)
     raise error
 
@@ -196,7 +199,7 @@ def _first_error(error: ValidationError) -> str:
 def _checked(url: str) -> str:
     parsed = _parsed(url)
     if parsed is None or parsed.scheme not in {"http", "https"} or not parsed.host:
-        raise ValueError(f"{url!r} is no URL of a server; one looks like http://127.0.0.1:8470")
+        raise UrlError(f"{url!r} is no URL of a server; one looks like http://127.0.0.1:8470")
     return url
 
 

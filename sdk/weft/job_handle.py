@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from weft.api.event import Event
+from weft.api.event import Event, EventPage
 from weft.api.job import Job, ParameterInfo, ParameterList
 from weft.api.lifecycle import JobState
 from weft.errors import JobCancelledError, JobFailedError, ProtocolError, WaitTimeoutError
@@ -25,6 +25,9 @@ POLL = Retry(first_s=0.1, longest_s=1.0)
 """How `wait` asks: often at first, so that a short job is seen to end, then once a second."""
 
 STEP_HEADER = "Weft-Step"
+
+VALUES_TIMEOUT_S = 60.0
+"""Of values of a running job: longer than the server itself waits for the worker that brings them."""
 
 
 class Values(dict[str, Array]):
@@ -96,6 +99,15 @@ class JobHandle:
         """Events with `seq` > `after` as they happen, until the job's last. A broken stream is taken up again."""
         return follow(self._http, self.id, after=after)
 
+    def log(self, after: int = 0) -> Iterator[Event]:
+        """Events with `seq` > `after` that are there now, in order; pages are fetched as they are gone through."""
+        while True:
+            page = self._http.call(EventPage, "GET", self._path("/events"), params={"format": "json", "after": after})
+            if not page.events:
+                return
+            yield from page.events
+            after = page.after
+
     def watch(self, console: Console | None = None) -> Job:
         """Show steps, rate, loss and evaluations until the job ends: a progress bar on a terminal, else plain lines.
 
@@ -119,7 +131,7 @@ class JobHandle:
         from safetensors import SafetensorError
         from safetensors.numpy import load
 
-        response = self._http.send("GET", self._path("/values"), params=_query(names))
+        response = self._http.send("GET", self._path("/values"), params=_query(names), timeout=VALUES_TIMEOUT_S)
         try:
             return Values(load(response.content), _step(response.headers))
         except SafetensorError as error:
@@ -134,11 +146,22 @@ class JobHandle:
         scratch = target.with_name(f".{target.name}.{os.getpid()}.partial")
         try:
             with scratch.open("wb") as file:
-                headers = self._http.download(self._path("/values"), file, params=_query(names))
+                headers = self._http.download(
+                    self._path("/values"), file, params=_query(names), timeout=VALUES_TIMEOUT_S
+                )
             scratch.replace(target)
         finally:
             scratch.unlink(missing_ok=True)
         return _step(headers)
+
+    def programs(self) -> dict[str, Any]:
+        """What the converter made of the graph, as JSON: what workers and shards get."""
+        document: dict[str, Any] = self._http.send("GET", self._path("/programs")).json()
+        return document
+
+    def programs_text(self) -> str:
+        """The programs as text for people: a line for each node."""
+        return self._http.send("GET", self._path("/programs"), params={"format": "text"}).text
 
     def _path(self, rest: str = "") -> str:
         return f"/v1/jobs/{self.id}{rest}"

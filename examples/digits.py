@@ -1,0 +1,129 @@
+"""Trains a small conv net on handwritten digits, with two workers and two shards on this machine.
+
+The data is the test part of "Optical Recognition of Handwritten Digits" (UCI; Alpaydin and Kaynak 1998) that
+scikit-learn brings along: 1797 images of 8 x 8 pixels. The last 360 are for evaluation and never read in training.
+
+    python examples/digits.py [--directory DIR] [--passes N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+import weft
+from weft import nn
+
+EVALUATION_ROWS = 360
+PASSES = 25
+BATCH = 64
+"""Samples of a step, over both workers."""
+
+
+def build() -> tuple[weft.Expression, dict[str, weft.Expression]]:
+    """Loss and metrics of a LeNet-like net: image (batch, 1, 8, 8) float32 within 0..1, label (batch) int64."""
+    image = weft.input("image", ("batch", 1, 8, 8))
+    label = weft.input("label", ("batch",), "int64")
+    net = nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding="same", name="conv1"),
+        nn.relu,
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding="same", name="conv2"),
+        nn.relu,
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(32 * 2 * 2, 64, name="hidden"),
+        nn.relu,
+        nn.Dropout(0.25),
+        nn.Linear(64, 10, name="scores"),
+    )
+    scores = net(image)
+    loss = nn.cross_entropy(scores, label, name="loss")
+    return loss, {"accuracy": nn.accuracy(scores, label, name="accuracy")}
+
+
+def write_data(path: Path) -> int:
+    """Writes the digits as columns `image` and `label`; returns the number of rows."""
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    image = (digits.images[:, None] / 16).astype(np.float32)
+    np.savez(path, image=image, label=digits.target.astype(np.int64))
+    return len(image)
+
+
+def train(client: weft.Client, path: str, rows: int, passes: int) -> weft.JobHandle:
+    """Submits the job; returns at once."""
+    loss, metrics = build()
+    held_out = rows - EVALUATION_ROWS
+    return client.submit(
+        loss,
+        metrics=metrics,
+        data=weft.numpy_data(path, train=(0, held_out), evaluate=(held_out, rows)),
+        batch=BATCH,
+        passes=passes,
+        rule=weft.Adam(rate=0.002),
+        workers=2,
+        shards=2,
+        name="digits",
+    )
+
+
+def main() -> int:
+    """Runs the example; returns the exit code."""
+    parser = argparse.ArgumentParser(description="Trains a conv net on handwritten digits with 2 workers and 2 shards.")
+    parser.add_argument("--directory", type=Path, default=Path("build/digits"), help="for the data and the parameters")
+    parser.add_argument("--passes", type=int, default=PASSES, help="over the training rows")
+    arguments = parser.parse_args()
+    console = Console(highlight=False)
+    arguments.directory.mkdir(parents=True, exist_ok=True)
+    rows = write_data(arguments.directory / "digits.npz")
+    console.print(f"{rows} images of handwritten digits; the last {EVALUATION_ROWS} are for evaluation alone")
+    try:
+        job = _run(console, arguments.directory, rows, arguments.passes)
+    except KeyboardInterrupt:
+        console.print("stopped; no process is left")
+        return 130
+    except weft.WeftError as error:
+        console.print(f"failed: {error}", style="red", markup=False)
+        return 1
+    _tell(console, job, arguments.directory)
+    return 0
+
+
+def _run(console: Console, directory: Path, rows: int, passes: int) -> weft.Job:
+    with ExitStack() as stack:
+        with console.status("starting") as status:
+            cluster = stack.enter_context(weft.Cluster(2, 2, data_root=directory, progress=status.update))
+        client = stack.enter_context(cluster.client())
+        console.print(f"a server, 2 shards and 2 workers run at {cluster.url}")
+        job = train(client, "digits.npz", rows, passes)
+        finished = job.watch(console)
+        job.save(directory / "digits.safetensors")
+    return finished
+
+
+def _tell(console: Console, job: weft.Job, directory: Path) -> None:
+    assert job.started_at is not None
+    assert job.ended_at is not None
+    took = (job.ended_at - job.started_at).total_seconds()
+    accuracy = job.metrics["evaluate/accuracy"]
+    console.print(f"\n[bold]test accuracy {accuracy:.4f}[/] on {EVALUATION_ROWS} images, {took:.1f} s of training")
+    console.print(f"the parameters are in {directory / 'digits.safetensors'}\n")
+    bin_ = Path(sys.executable).parent
+    shown = bin_.relative_to(Path.cwd()) if bin_.is_relative_to(Path.cwd()) else bin_
+    console.print("Try next:")
+    console.print(
+        f"  {shown}/weft up                          # a cluster that stays, with the data below this directory"
+    )
+    console.print(f"  {shown}/python examples/first_job.py     # in another terminal: a job on arrays of your own")
+    console.print(f"  {shown}/weft jobs                        # what ran there, and what runs")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""The commands put together; what they raise becomes one red block and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+from typer.core import TyperGroup
+
+from weft.cli import jobs, parameters, up
+from weft.errors import ConnectError, UrlError, WeftError
+
+if TYPE_CHECKING:
+    pass
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_NO_SERVER = 3
+EXIT_INTERRUPTED = 130
+
+HELP = """Train computation graphs on a cluster. Send a graph, not code.
+
+The server is the one at WEFT_URL, http://127.0.0.1:8470 unless set; WEFT_TOKEN is the token it asks for, if any.
+
+Exit codes: 0 all well; 1 the job failed, or the server refused; 2 wrong usage; 3 no server answered.
+"""
+
+
+class Reporting(TyperGroup):
+    """Turns what users can meet into a message. What they cannot, a defect of weft, keeps its traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ConnectError as error:
+            code = _complain(str(error), EXIT_NO_SERVER)
+        except UrlError as error:
+            code = _complain(str(error), EXIT_USAGE)
+        except (WeftError, OSError) as error:
+            code = _complain(str(error), EXIT_FAILED)
+        except KeyboardInterrupt:
+            code = EXIT_INTERRUPTED
+        sys.exit(code)
+
+
+app = typer.Typer(
+    name="weft", cls=Reporting, help=HELP, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
+)
+up.add_to(app)
+jobs.add_to(app)
+parameters.add_to(app)
+
+
+def _complain(message: str, code: int) -> int:
+    Console(stderr=True, highlight=False, soft_wrap=True).print(Text.assemble(("weft: ", "bold red"), (message, "red")))
+    return code

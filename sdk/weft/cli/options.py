@@ -1,0 +1,44 @@
+"""Options and arguments that several commands have, and how a job is found by the beginning of its id."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Annotated
+
+import typer
+
+from weft.client import Client
+from weft.errors import NotFoundError, WeftError
+from weft.job_handle import JobHandle
+
+SEARCHED_JOBS = 1000
+"""Newest jobs among which the beginning of an id is looked for."""
+
+Url = Annotated[str | None, typer.Option("--url", help="The server's URL.  [env: WEFT_URL]", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+JobId = Annotated[str, typer.Argument(metavar="ID", help="A job's id, or its beginning.", show_default=False)]
+
+
+class NoSuchJobError(WeftError):
+    """No job, or more than one, has an id that begins so."""
+
+
+def find_job(client: Client, id: str) -> JobHandle:  # noqa: A002 - what users call it
+    """The job of this id, or the only one whose id begins so. Raises NoSuchJobError, which says what there is."""
+    try:
+        return client.job(id)
+    except NotFoundError as error:
+        if error.code != "unknown-job":
+            raise
+    newest = list(islice(client.jobs(), SEARCHED_JOBS))
+    found = [job for job in newest if job.id.startswith(id)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        shown = "\n".join(f"  {job.id}  {job.job.name}  {job.state.value}" for job in found[:10])
+        raise NoSuchJobError(f"{len(found)} jobs begin with {id!r}; give more of the id:\n{shown}")
+    if not newest:
+        raise NoSuchJobError(f"there is no job {id!r}, and no other; submit one with: weft submit JOB.json")
+    named = [job for job in newest if job.job.name == id]
+    hint = f"; the newest job named so is {named[0].id}" if named else ""
+    raise NoSuchJobError(f"no job's id begins with {id!r}{hint}; `weft jobs` lists them")

@@ -1,0 +1,101 @@
+"""Commands about a job's parameters: `weft params list|get|save`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+
+from weft.api.job import ParameterList
+from weft.cli import render
+from weft.cli.options import JobId, Json, Url, find_job
+from weft.client import Client
+from weft.errors import NotFoundError
+
+params = typer.Typer(help="A job's parameters: list, get, save.", no_args_is_help=True)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds the group."""
+    app.add_typer(params, name="params")
+
+
+@params.command("list")
+def list_(id: JobId, url: Url = None, json: Json = False) -> None:  # noqa: A002 - the argument's name to users
+    """List names, dtypes and shapes."""
+    with Client(url) as client:
+        found = find_job(client, id).parameters()
+    if json:
+        Console().out(ParameterList(parameters=found).model_dump_json(indent=2), highlight=False)
+    else:
+        Console().print(render.parameters_table(found))
+
+
+@params.command()
+def get(
+    id: JobId,  # noqa: A002 - the argument's name to users
+    name: Annotated[str, typer.Argument(help="The parameter's name.", show_default=False)],
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Print one parameter's values; also of a job that runs."""
+    with Client(url) as client:
+        job = find_job(client, id)
+        try:
+            values = job.values([name])
+        except NotFoundError as error:
+            known = ", ".join(parameter.name for parameter in job.parameters())
+            raise typer.BadParameter(f"job {job.id} has no parameter {name!r}; it has {known}") from error
+    array, out = values[name], Console(soft_wrap=True)
+    if json:
+        import json as json_  # the option's name is taken by users
+
+        document = {"name": name, "dtype": array.dtype.name, "shape": array.shape, "step": values.step}
+        out.out(json_.dumps({**document, "values": array.tolist()}), highlight=False)
+        return
+    shape = ", ".join(map(str, array.shape))
+    out.print(f"{name}  {array.dtype.name}[{shape}]  after {values.step} steps", highlight=False, markup=False)
+    out.print(_statistics(array), highlight=False, markup=False)
+    out.out(str(array), highlight=False)
+
+
+@params.command()
+def save(
+    id: JobId,  # noqa: A002 - the argument's name to users
+    file: Annotated[Path, typer.Argument(metavar="FILE.safetensors", dir_okay=False, show_default=False)],
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Write all parameters to a safetensors file."""
+    with Client(url) as client:
+        job = find_job(client, id)
+        step = job.save(file)
+    if json:
+        import json as json_  # the option's name is taken by users
+
+        Console(soft_wrap=True).out(json_.dumps({"path": str(file), "step": step}), highlight=False)
+    else:
+        size = file.stat().st_size
+        Console(soft_wrap=True).print(
+            f"{file}: {size:,} bytes, parameters of job {job.id} after {render.counted(step, 'step')}",
+            highlight=False,
+            markup=False,
+        )
+
+
+def _statistics(array: np.ndarray[Any, np.dtype[Any]]) -> str:
+    """Of all elements, in float64; what is not finite is counted and left out."""
+    if array.size == 0:
+        return "no elements"
+    wide = array.astype(np.float64)
+    finite = wide[np.isfinite(wide)]
+    rest = array.size - finite.size
+    text = f"{array.size:,} elements"
+    if finite.size:
+        text += (
+            f"  min {finite.min():.6g}  max {finite.max():.6g}  mean {finite.mean():.6g}  deviation {finite.std():.6g}"
+        )
+    return f"{text}  {rest:,} not finite" if rest else text

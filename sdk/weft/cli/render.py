@@ -1,0 +1,146 @@
+"""Jobs, agents and events as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from weft.api.agent import AgentInfo
+from weft.api.event import Event, LogLine, MetricTaken, StateChanged, StepDone
+from weft.api.job import Job, ParameterInfo
+from weft.api.lifecycle import AgentState, JobState
+from weft.watch import STYLES, shown
+
+STATE_STYLES = {
+    JobState.PENDING: "yellow",
+    JobState.STARTING: "cyan",
+    JobState.RUNNING: "cyan",
+    JobState.FINISHING: "cyan",
+    JobState.SUCCEEDED: "green",
+    JobState.FAILED: "red",
+    JobState.CANCELLED: "magenta",
+}
+
+
+def table(*headings: str) -> Table:
+    """An empty table without lines; a column is never cut, so that ids can be copied."""
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for heading in headings:
+        made.add_column(heading, overflow="fold")
+    return made
+
+
+def jobs_table(jobs: Sequence[Job], now: datetime) -> Table:
+    """A line for each job."""
+    made = table("id", "name", "state", "step", "metrics", "created")
+    for job in jobs:
+        made.add_row(
+            job.id, job.name, state_text(job.state), steps(job), metrics_line(job), f"{ago(now - job.created_at)} ago"
+        )
+    return made
+
+
+def job_lines(job: Job, now: datetime) -> Table:
+    """All there is to say of one job."""
+    made = Table(box=None, show_header=False, pad_edge=False)
+    made.add_column(style="dim")
+    made.add_column(overflow="fold")
+    made.add_row("id", job.id)
+    made.add_row("name", Text(job.name))
+    made.add_row("state", state_text(job.state))
+    if job.reason:
+        made.add_row("reason", Text(job.reason))
+    made.add_row("step", f"{steps(job)}, pass {job.progress.pass_number}")
+    for name in sorted(job.metrics):
+        made.add_row(name, f"{job.metrics[name]:.6g}")
+    made.add_row("on", f"{counted(job.workers, 'worker')}, {counted(job.shards, 'shard')}")
+    for label, at in (("created", job.created_at), ("started", job.started_at), ("ended", job.ended_at)):
+        if at is not None:
+            made.add_row(label, f"{at.astimezone():%Y-%m-%d %H:%M:%S} ({ago(now - at)} ago)")
+    if job.started_at is not None:
+        made.add_row("took" if job.ended_at else "so far", ago((job.ended_at or now) - job.started_at))
+    return made
+
+
+def agents_table(agents: Sequence[AgentInfo]) -> Table:
+    """A line for each worker and shard."""
+    made = table("name", "kind", "state", "jobs", "heard", "pid", "endpoint")
+    for agent in agents:
+        style = "green" if agent.state is AgentState.ALIVE else "red"
+        made.add_row(
+            agent.name,
+            agent.kind.value,
+            Text(agent.state.value, style),
+            ", ".join(agent.jobs) or "-",
+            f"{ago(timedelta(seconds=agent.silent_s))} ago",
+            str(agent.pid),
+            agent.endpoint or "-",
+        )
+    return made
+
+
+def parameters_table(parameters: Sequence[ParameterInfo]) -> Table:
+    """A line for each parameter."""
+    made = table("name", "dtype", "shape", "trained")
+    for parameter in parameters:
+        shape = " x ".join(map(str, parameter.shape)) or "scalar"
+        made.add_row(Text(parameter.name), parameter.dtype, shape, "yes" if parameter.trainable else "no")
+    return made
+
+
+def event_line(event: Event) -> Text:
+    """One event on one line: local time, who, what."""
+    at = f"{event.at.astimezone():%H:%M:%S}  "
+    match event.body:
+        case StateChanged() as changed:
+            line = state_text(changed.state)
+            return Text(at).append_text(line).append(f": {changed.reason}" if changed.reason else "")
+        case StepDone() as done:
+            rate = f"{done.samples_per_second:,.0f} samples/s"
+            return Text(f"{at}step {done.step}/{done.steps}  pass {done.pass_number}  {rate}", "dim")
+        case MetricTaken() as taken:
+            return Text(f"{at}{taken.split} at step {taken.step}: {shown(taken.values)}  ({taken.samples} samples)")
+        case LogLine() as line_:
+            return Text(f"{at}{line_.source}: {line_.message}", STYLES.get(line_.level, ""))
+
+
+def state_text(state: JobState) -> Text:
+    return Text(state.value, STATE_STYLES[state])
+
+
+def steps(job: Job) -> str:
+    return f"{job.progress.step}/{job.progress.steps}"
+
+
+def metrics_line(job: Job) -> str:
+    """The evaluation's metrics where there are any, else those of training."""
+    for split in ("evaluate/", "train/"):
+        found = {name.removeprefix(split): value for name, value in job.metrics.items() if name.startswith(split)}
+        if found:
+            return shown(found)
+    return "-"
+
+
+def counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def ago(duration: timedelta) -> str:
+    """A duration in its two largest units, to the second."""
+    seconds = max(0, int(duration.total_seconds()))
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days}d {hours}h"
+    if hours:
+        return f"{hours}h {minutes}m"
+    return f"{minutes}m {seconds}s" if minutes else f"{seconds}s"
+
+
+def now() -> datetime:
+    return datetime.now(UTC)

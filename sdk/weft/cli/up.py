@@ -1,0 +1,74 @@
+"""`weft up`: a cluster on this machine, until Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Never
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from weft.cli import render
+from weft.cluster import Cluster
+
+LOOK_S = 0.5
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command()(up)
+
+
+def up(
+    workers: Annotated[int, typer.Option(min=1, help="Worker processes.")] = 2,
+    shards: Annotated[int, typer.Option(min=1, help="Shard processes.")] = 2,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The server's port on 127.0.0.1; 0 takes a free one.")
+    ] = 8470,
+    directory: Annotated[Path, typer.Option(help="Where database, parameters and logs are kept.")] = Path(".weft"),
+    data_root: Annotated[Path, typer.Option(help="Jobs may read data below this directory.")] = Path(),
+) -> None:
+    """Start a server, shards and workers on this machine, and keep them until Ctrl-C."""
+    out, err = Console(highlight=False, soft_wrap=True), Console(stderr=True, highlight=False, soft_wrap=True)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    with err.status("starting") as status:
+        cluster = Cluster(workers, shards, port=port, directory=directory, data_root=data_root, progress=status.update)
+        cluster.start()
+    try:
+        _greet(out, cluster)
+        _look_after(err, cluster)
+    except KeyboardInterrupt:
+        err.print("stopping")
+    finally:
+        cluster.stop()
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> Never:
+    """SIGTERM and SIGHUP end the command in the way that Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
+def _greet(out: Console, cluster: Cluster) -> None:
+    on = f"{render.counted(cluster.workers, 'worker')}, {render.counted(cluster.shards, 'shard')}"
+    out.print(Text.assemble("weft is up at ", (cluster.url, "bold green"), f": {on}"))
+    out.print(f"  data below {cluster.data_root}", markup=False)
+    out.print(f"  logs in {cluster.directory / 'logs'}", markup=False)
+    prefix = "" if cluster.url.endswith(":8470") else f"WEFT_URL={cluster.url} "
+    out.print("Next, in another terminal:", markup=False)
+    out.print(f"  {prefix}weft agents", markup=False)
+    out.print(f"  {prefix}weft submit JOB.json --watch", markup=False)
+    out.print(f"The HTTP API is described at {cluster.url}/docs. Ctrl-C stops everything.", markup=False)
+
+
+def _look_after(err: Console, cluster: Cluster) -> Never:
+    """Tells of each daemon that ends, and goes on with the others: jobs that need it fail and say so."""
+    never = threading.Event()
+    while True:
+        for obituary in cluster.obituaries():
+            err.print(Text(obituary, "red"))
+        never.wait(LOOK_S)
