@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
@@ -22,6 +23,8 @@ INITIALIZERS: Final[Mapping[str, tuple[str, ...]]] = {
     "RandomNormal": ("mean", "scale"),
 }
 """What may make a first value, with the numbers that each takes; all of them are given."""
+
+_DIMENSION_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def check(graph: Graph) -> None:
@@ -56,6 +59,19 @@ def _names_are_the_users(graph: Graph) -> Iterator[GraphRefusedError]:
                     f"name {definition.name!r}: names that begin with {RESERVED_PREFIX!r} are the converter's",
                     pointer=definition.pointer,
                     node=definition.node or definition.name,
+                )
+
+
+def _dimensions_are_named(graph: Graph) -> Iterator[GraphRefusedError]:
+    """A symbolic dimension is a plain word, since products of them are written with `*`: `4*batch`."""
+    for index, input_ in enumerate(graph.inputs):
+        for place, dim in enumerate(input_.type.shape):
+            if isinstance(dim, str) and not _DIMENSION_NAME.fullmatch(dim):
+                yield GraphRefusedError(
+                    f"input {input_.name!r} is {input_.type}; {dim!r} is no name of a dimension, "
+                    "which has letters, digits and '_' and begins with no digit",
+                    pointer=f"/inputs/{index}/shape/{place}",
+                    node=input_.name,
                 )
 
 
@@ -215,6 +231,7 @@ def _nodes_have_an_order(graph: Graph) -> Iterator[GraphRefusedError]:
 RULES: Final[tuple[Rule, ...]] = (
     _names_are_unique,
     _names_are_the_users,
+    _dimensions_are_named,
     _parameters_can_be_kept,
     _constants_have_known_types,
     _operators_are_known,
