@@ -1,0 +1,361 @@
+"""Whatever strangers and broken members send, a shard counts it, and goes on serving the others."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from store_cluster import WAIT_S, Array, clients_of, gradients_of, key_of, served, store_of
+from store_raw import ZMTP_GREETING, ZMTP_READY, RawPeer, hello_of, raw_peer
+from weft_kvstore.client import StoreClient
+from weft_kvstore.codec import FORMAT_VERSION, MAGIC, MAX_HEADER_BYTES, PREFIX, encode
+from weft_kvstore.description import StoreDescription
+from weft_kvstore.messages import (
+    Acknowledge,
+    Barrier,
+    Bye,
+    Cancel,
+    Hello,
+    Ping,
+    Pong,
+    Pull,
+    Push,
+    PushRefused,
+    RefusalCode,
+    Refused,
+    Welcome,
+    Why,
+)
+from weft_kvstore.settings import MAX_FRAME_BYTES, LinkSettings
+from weft_kvstore.shard_server import ShardServer
+from weft_kvstore.statistics import ShardStatistics
+
+SLOTS = 2
+SPARE = 2
+"""A slot that contributes to no key: a hostile member may take it without holding the others up."""
+
+KEY_BYTES = 3000
+
+
+@dataclass
+class Served:
+    """A shard and two honest clients that train on it; `expected` are the values of an undisturbed store."""
+
+    description: StoreDescription
+    server: ShardServer
+    clients: list[StoreClient]
+    step: int = 0
+    expected: dict[str, Array] = field(default_factory=dict)
+
+    @property
+    def endpoint(self) -> str:
+        return self.server.endpoint
+
+    def train(self) -> None:
+        """One step of both clients, whose result must be exact."""
+        if not self.expected:
+            self.expected = {key.key: self.clients[0].pull(key.key, 0).result(WAIT_S) for key in self.description.keys}
+        gradients = [gradients_of(self.description, slot, self.step) for slot in range(SLOTS)]
+        for client, gradient in zip(self.clients, gradients, strict=True):
+            for key in self.expected:
+                client.push(key, self.step, gradient[key])
+        self.step += 1
+        for key in self.expected:
+            self.expected[key] -= gradients[0][key] + gradients[1][key]
+            for client in self.clients:
+                assert client.pull(key, self.step).result(WAIT_S).tobytes() == self.expected[key].tobytes()
+
+    def statistics(self) -> ShardStatistics:
+        return self.server.statistics()
+
+
+@pytest.fixture(scope="module")
+def shard() -> Iterator[Served]:
+    """A shard that outlives every test of this module, so that what one leaves behind the next ones meet."""
+    with ExitStack() as stack:
+        keys = [key_of("a", (KEY_BYTES // 4,), SLOTS), key_of("b", (7,), SLOTS)]
+        link = LinkSettings(silence_s=20.0)
+        description = store_of(keys, slots=SLOTS + 1, shards=1, hyper={"rate": 1.0})
+        description, servers = stack.enter_context(served(description, link))
+        clients = []
+        for slot in range(SLOTS):
+            clients.append(StoreClient(description, slot, settings=link))
+            stack.callback(clients[-1].close)
+        yield Served(description, servers[0], clients)
+
+
+@pytest.fixture(autouse=True)
+def _honest_training_goes_on(shard: Served) -> Iterator[None]:
+    shard.train()
+    yield
+    shard.train()
+
+
+def push_of(**changes: object) -> Push:
+    """A push of key `b` at step 0, with other columns where a test says so."""
+    columns = {"frame": 1, "key": [1], "step": [0], "first": [0], "count": [1], "nbytes": [28], **changes}
+    return msgspec.convert(columns, Push)
+
+
+def header(**fields: object) -> bytes:
+    return PREFIX + msgspec.msgpack.encode(fields)
+
+
+PUSH_COLUMNS = {"frame": 1, "key": [1], "step": [0], "first": [0], "nbytes": [28]}
+
+MALFORMED: dict[str, list[bytes]] = {
+    "no parts but an empty one": [b""],
+    "random bytes": [np.random.Generator(np.random.Philox(key=5)).bytes(1000)],
+    "another protocol": [b"GET / HTTP/1.1\r\nHost: shard\r\n\r\n"],
+    "the magic alone": [MAGIC],
+    "another format version": [MAGIC + bytes([FORMAT_VERSION + 1]) + msgspec.msgpack.encode({"type": "ping"})],
+    "a truncated header": [bytes(encode(push_of())[0])[:-3], bytes(28)],
+    "bytes after the header": [bytes(encode(Ping())[0]) + b"\0"],
+    "a header above its limit": [PREFIX + bytes(MAX_HEADER_BYTES)],
+    "three parts": [bytes(encode(Ping())[0]), b"", b""],
+    "a thousand parts": [b"x"] * 1000,
+    "a payload where none belongs": [bytes(encode(Ping())[0]), b"payload"],
+    "no payload where one belongs": [bytes(encode(push_of())[0])],
+    "an unknown message": [header(type="execute", code="import os")],
+    "no type": [header(frame=1)],
+    "an unknown field": [header(type="ping", extra=1)],
+    "a reply": [bytes(encode(Welcome(1, bytes(16), 5000))[0])],
+    "a count that is not a number": [header(type="push", count=[float("nan")], **PUSH_COLUMNS), bytes(28)],
+    "a count that is infinite": [header(type="push", count=[float("inf")], **PUSH_COLUMNS), bytes(28)],
+    "a fraction of a slice": [header(type="push", count=[0.5], **PUSH_COLUMNS), bytes(28)],
+    "a negative count": [header(type="push", count=[-1], **PUSH_COLUMNS), bytes(28)],
+    "a count of 2**64 - 1": [header(type="push", count=[2**64 - 1], **PUSH_COLUMNS), bytes(28)],
+    "a count of nothing": [header(type="push", count=[0], **PUSH_COLUMNS), bytes(28)],
+    "columns of different length": [header(type="push", count=[1, 1], **PUSH_COLUMNS), bytes(28)],
+    "more runs than a message may have": [header(type="cancel", request=[1] * 5000)],
+    "a list that claims 2**32 - 1 entries": [PREFIX + b"\x82\xa4type\xa6cancel\xa7request\xdd\xff\xff\xff\xff"],
+    "a map that claims 2**32 - 1 entries": [PREFIX + b"\xdf\xff\xff\xff\xff"],
+    "a string that claims 4 GiB": [PREFIX + b"\x81\xa4type\xdb\xff\xff\xff\xff"],
+    "lists in lists in lists": [PREFIX + b"\x91" * 100_000],
+    "maps in maps in maps": [PREFIX + b"\x82\xa4type\xa6cancel\xa7request" + b"\x81\xa1x" * 20_000 + b"\xc0"],
+    "an extension type": [PREFIX + b"\xc7\x04\x01\x00\x00\x00\x00"],
+    "a name that is no text": [PREFIX + b"\x81\xa4type\xa4\xff\xfe\xfd\xfc"],
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+@pytest.mark.parametrize("member", [False, True])
+def test_a_malformed_message_is_refused_and_counted(shard: Served, name: str, member: bool) -> None:
+    """From a stranger, and from a slot of the job."""
+    before = shard.statistics().malformed
+    with raw_peer(shard.endpoint) as peer:
+        if member:
+            assert isinstance(peer.greet(hello_of(shard.description, SPARE)), Welcome)
+        peer.send(MALFORMED[name])
+        assert peer.hear(Refused).code is RefusalCode.MALFORMED
+    assert shard.statistics().malformed == before + 1
+
+
+OUTSIDE: dict[str, Callable[[RawPeer], None]] = {
+    "an unknown key": lambda peer: peer.say(push_of(key=[2]), bytes(28)),
+    "a key of 2**63 - 1": lambda peer: peer.say(push_of(key=[2**63 - 1]), bytes(28)),
+    "a slice past the key's last": lambda peer: peer.say(push_of(first=[1]), bytes(28)),
+    "2**63 - 1 slices": lambda peer: peer.say(push_of(count=[2**63 - 1]), bytes(28)),
+    "slices whose sum overflows": lambda peer: peer.say(push_of(first=[2**63 - 1], count=[2**63 - 1]), bytes(28)),
+    "too few bytes": lambda peer: peer.say(push_of(nbytes=[24]), bytes(24)),
+    "too many bytes": lambda peer: peer.say(push_of(nbytes=[32]), bytes(32)),
+    "a part of an element": lambda peer: peer.say(push_of(nbytes=[27]), bytes(27)),
+    "sizes that are not the payload's": lambda peer: peer.say(push_of(nbytes=[2**62]), bytes(28)),
+    "a pull of an unknown key": lambda peer: peer.say(Pull([1], [2], [0], [0])),
+    "a pull twice under one number": lambda peer: peer.say(Pull([1, 1], [0, 0], [2**40, 2**40], [0, 0])),
+    "an acknowledgement of nothing": lambda peer: peer.say(Acknowledge([77])),
+    "a barrier over an unknown key": lambda peer: peer.say(Barrier(1, 0, [2**63 - 1])),
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_a_message_that_contradicts_the_description_is_refused_and_counted(shard: Served, name: str) -> None:
+    before = shard.statistics().malformed
+    with raw_peer(shard.endpoint) as peer:
+        assert isinstance(peer.greet(hello_of(shard.description, SPARE)), Welcome)
+        OUTSIDE[name](peer)
+        assert peer.hear(Refused).code is RefusalCode.MALFORMED
+    assert shard.statistics().malformed == before + 1
+
+
+@pytest.mark.parametrize("message", [push_of(), Pull([1], [0], [0], [0]), Barrier(1, 0, []), Ping(), Why([1]), Bye()])
+def test_nothing_is_heard_before_a_hello(shard: Served, message: Push | Pull | Barrier | Ping | Why | Bye) -> None:
+    before = shard.statistics().unknown_links
+    with raw_peer(shard.endpoint) as peer:
+        peer.say(message, bytes(28) if isinstance(message, Push) else None)
+        assert peer.hear(Refused).code is RefusalCode.UNKNOWN_LINK
+    assert shard.statistics().unknown_links == before + 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"job": "another"}, RefusalCode.UNKNOWN_JOB),
+        ({"term": 0}, RefusalCode.STALE_TERM),
+        ({"term": 2}, RefusalCode.UNKNOWN_JOB),
+        ({"description": bytes(16)}, RefusalCode.OTHER_DESCRIPTION),
+        ({"slot": SLOTS + 1}, RefusalCode.NO_SUCH_SLOT),
+        ({"slot": 2**63 - 1}, RefusalCode.NO_SUCH_SLOT),
+        ({"slot": 0, "incarnation": 0}, RefusalCode.STALE_INCARNATION),
+        ({"slot": 0}, RefusalCode.BUSY),
+    ],
+)
+def test_a_hello_that_does_not_agree_is_refused_and_counted(
+    shard: Served, changes: dict[str, object], code: RefusalCode
+) -> None:
+    """Another job's, another term's, another description's, an older incarnation's; and a slot that is taken."""
+    before = shard.statistics().refused
+    with raw_peer(shard.endpoint) as peer:
+        answer = peer.greet(msgspec.structs.replace(hello_of(shard.description, SPARE), **changes))
+        assert isinstance(answer, Refused)
+        assert answer.code is code
+        peer.say(push_of(), bytes(28))
+        assert peer.hear(Refused).code is RefusalCode.UNKNOWN_LINK
+    assert shard.statistics().refused == before + 1
+
+
+def test_frames_of_an_older_incarnation_are_refused(shard: Served) -> None:
+    """In a second store: slot 1 is filled anew while its old process is still connected and goes on pushing."""
+    key = key_of("w", (4,), SLOTS)
+    description = store_of([key], slots=SLOTS, shards=1, job="fenced", hyper={"rate": 1.0})
+    description = msgspec.structs.replace(description, shards=(shard.endpoint,))
+    shard.server.open(description, 0)
+    old, new = np.full(4, 1e6, np.float32), np.full(4, 2.0, np.float32)
+    push = Push(1, key=[0], step=[0], first=[0], count=[1], nbytes=[16])
+    with raw_peer(shard.endpoint) as ghost, clients_of(description, LinkSettings()) as clients:
+        clients[1].close()
+        assert isinstance(ghost.greet(hello_of(description, 1, incarnation=2)), Welcome)
+        ghost.say(push, old.tobytes())
+        ghost.hear(Acknowledge)
+        first = clients[0].pull("w", 0).result(WAIT_S)
+        successor = StoreClient(description, 1, incarnation=3)
+        try:
+            successor.pull("w", 0).result(WAIT_S)
+            before = shard.statistics()
+            ghost.say(msgspec.structs.replace(push, frame=2), old.tobytes())
+            assert ghost.hear(Refused).code is RefusalCode.UNKNOWN_LINK
+            answer = ghost.greet(msgspec.structs.replace(hello_of(description, 1, incarnation=2), session=2))
+            assert isinstance(answer, Refused)
+            assert answer.code is RefusalCode.STALE_INCARNATION
+            successor.push("w", 0, new).result(WAIT_S)
+            clients[0].push("w", 0, np.ones(4, np.float32)).result(WAIT_S)
+            assert clients[0].pull("w", 1).result(WAIT_S).tolist() == (first - np.float32(3)).tolist()
+            after = shard.statistics()
+            assert (after.refused, after.unknown_links) == (before.refused + 1, before.unknown_links + 1)
+        finally:
+            successor.close()
+    shard.server.close_job("fenced")
+
+
+@pytest.mark.parametrize("step", [1, 3, 2**63 - 1])
+def test_a_push_by_a_slot_that_does_not_contribute_is_refused_and_counted(shard: Served, step: int) -> None:
+    before = shard.statistics().refused
+    with raw_peer(shard.endpoint) as peer:
+        assert isinstance(peer.greet(hello_of(shard.description, SPARE)), Welcome)
+        peer.say(push_of(frame=9, step=[step]), bytes(28))
+        refused = peer.hear(PushRefused)
+        assert (refused.frame, refused.run) == (9, 0)
+        assert f"slot {SPARE}, key 'b', slice 0, step {step}" in refused.reason
+    assert shard.statistics().refused == before + 1
+
+
+def tcp(endpoint: str) -> socket.socket:
+    host, port = endpoint.removeprefix("tcp://").rsplit(":", 1)
+    return socket.create_connection((host, int(port)), timeout=WAIT_S)
+
+
+FRAME_OF_4_EIB = b"\x02" + (1 << 62).to_bytes(8, "big")
+FRAME_ABOVE_THE_LIMIT = b"\x02" + (MAX_FRAME_BYTES + MAX_HEADER_BYTES + 1).to_bytes(8, "big")
+GREETED = ZMTP_GREETING + ZMTP_READY
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        np.random.Generator(np.random.Philox(key=6)).bytes(1 << 16),
+        bytes(1 << 16),
+        ZMTP_GREETING + bytes(200),
+        ZMTP_GREETING[:12] + b"PLAIN" + ZMTP_GREETING[17:],
+        GREETED + FRAME_OF_4_EIB + bytes(1000),
+        GREETED + FRAME_ABOVE_THE_LIMIT + bytes(1000),
+    ],
+    ids=["random", "zeros", "bad handshake", "other mechanism", "frame of 4 EiB", "frame above the limit"],
+)
+def test_a_stranger_on_tcp_is_cut_off(shard: Served, content: bytes) -> None:
+    with tcp(shard.endpoint) as stranger, contextlib.suppress(ConnectionError):
+        stranger.sendall(content)
+        while stranger.recv(4096):  # ends by a close or a reset; a shard that does neither is a timeout
+            pass
+
+
+def test_half_open_connections_are_harmless(shard: Served) -> None:
+    """Silent, of another protocol, within the greeting, before READY, after it, and within a frame that never ends."""
+    http = b"GET / HTTP/1.1\r\n\r\n"
+    starts = [b"", http, ZMTP_GREETING[:11], ZMTP_GREETING, GREETED, GREETED + b"\x00\xff" + bytes(10)]
+    with ExitStack() as stack:
+        for start in starts * 40:
+            stack.enter_context(tcp(shard.endpoint)).sendall(start)
+        for _ in range(3):
+            shard.train()
+
+
+def test_a_flood_of_pings_that_nobody_reads_the_answers_to(shard: Served) -> None:
+    with raw_peer(shard.endpoint) as peer:
+        assert isinstance(peer.greet(hello_of(shard.description, SPARE)), Welcome)
+        for _ in range(20_000):
+            peer.say(Ping())
+        for _ in range(5):
+            shard.train()
+        peer.hear(Pong)
+
+
+def test_a_flood_of_pulls_whose_values_are_never_acknowledged(shard: Served) -> None:
+    """The values beyond the credit stay on the shard, and the honest clients' are not behind them."""
+    with raw_peer(shard.endpoint) as peer:
+        assert isinstance(peer.greet(hello_of(shard.description, SPARE)), Welcome)
+        for first in range(0, 20_000, 1000):
+            requests = list(range(first, first + 1000))
+            peer.say(Pull(requests, [0] * 1000, [0] * 1000, [0] * 1000))
+        for _ in range(5):
+            shard.train()
+        assert shard.statistics().in_flight_bytes <= 3 * (4 << 20)
+
+
+@pytest.fixture(scope="module")
+def honest_messages(shard: Served) -> list[list[bytes]]:
+    """One of each thing that a client says."""
+    hello: Hello = hello_of(shard.description, SPARE)
+    said = [hello, Pull([1], [0], [0], [0]), Barrier(1, 0, []), Cancel([1]), Why([1]), Ping(), Acknowledge([1])]
+    return [[bytes(part) for part in encode(each)] for each in said] + [
+        [bytes(part) for part in encode(push_of(), bytes(28))]
+    ]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_damaged_messages_never_stop_a_shard(
+    shard: Served, honest_messages: list[list[bytes]], data: st.DataObject
+) -> None:
+    """Any bytes of any message may change, parts may be lost, added or swapped; the last word shows that it listens."""
+    with raw_peer(shard.endpoint) as peer:
+        peer.send(honest_messages[0])
+        for _ in range(data.draw(st.integers(1, 6))):
+            parts = [bytearray(part) for part in data.draw(st.sampled_from(honest_messages))]
+            for part in parts:
+                for _ in range(data.draw(st.integers(0, 3))):
+                    if part:
+                        part[data.draw(st.integers(0, len(part) - 1))] = data.draw(st.integers(0, 255))
+            parts = data.draw(st.permutations(parts + data.draw(st.lists(st.binary(max_size=20), max_size=1))))
+            peer.send([bytes(part) for part in parts])
+        peer.send([b"last word"])
+        while "last" not in peer.hear(Refused).reason:
+            pass

@@ -1,0 +1,105 @@
+"""Descriptions of small stores, and shards that serve them in this process."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+
+import msgspec
+import numpy as np
+
+from weft_kvstore.client import StoreClient
+from weft_kvstore.description import InitializerDescription, KeyDescription, Merge, StoreDescription, Update
+from weft_kvstore.routing import routing_of
+from weft_kvstore.settings import LinkSettings
+from weft_kvstore.shard_server import ShardServer
+
+Array = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
+
+WAIT_S = 20.0
+"""Deadline of every future in these tests: far above what any takes, below the test's own."""
+
+
+def key_of(name: str, shape: Sequence[int], slots: int, *, priority: int = 0) -> KeyDescription:
+    """A float32 key that every slot contributes to, with first values drawn from (-1, 1)."""
+    draw = InitializerDescription("RandomUniform", {"low": -1.0, "high": 1.0})
+    return KeyDescription(name, "float32", tuple(shape), draw, Update.RULE, priority, tuple(range(slots)))
+
+
+def store_of(
+    keys: Sequence[KeyDescription],
+    *,
+    slots: int,
+    shards: int,
+    job: str = "job",
+    rule: str = "sgd",
+    hyper: Mapping[str, float] | None = None,
+    slice_bytes: int = 1024,
+    merge: Merge = Merge.SLOT,
+) -> StoreDescription:
+    """A store whose shards have no addresses yet."""
+    return StoreDescription(
+        job=job,
+        term=1,
+        seed=7,
+        slots=slots,
+        shards=("",) * shards,
+        keys=tuple(keys),
+        rule=rule,
+        hyper={} if hyper is None else hyper,
+        slice_bytes=slice_bytes,
+        merge=merge,
+    )
+
+
+@contextmanager
+def served(
+    description: StoreDescription, settings: LinkSettings | None = None
+) -> Iterator[tuple[StoreDescription, list[ShardServer]]]:
+    """The description with the addresses of shards that serve it, and the shards."""
+    with ExitStack() as stack:
+        servers = [
+            stack.enter_context(ShardServer("tcp://127.0.0.1:0", settings=settings or LinkSettings()))
+            for _ in description.shards
+        ]
+        description = msgspec.structs.replace(description, shards=tuple(server.endpoint for server in servers))
+        for shard, server in enumerate(servers):
+            server.open(description, shard)
+        yield description, servers
+
+
+@contextmanager
+def clients_of(
+    description: StoreDescription, settings: LinkSettings, endpoints: Sequence[str] | None = None
+) -> Iterator[list[StoreClient]]:
+    """A client for each slot."""
+    with ExitStack() as stack:
+        clients = []
+        for slot in range(description.slots):
+            client = StoreClient(description, slot, settings=settings, endpoints=endpoints)
+            stack.callback(client.close)
+            clients.append(client)
+        yield clients
+
+
+def slices_on(description: StoreDescription, shard: int) -> int:
+    """Slices of all keys that a shard has: what one slot pushes to it in a step."""
+    return sum(len(runs.get(shard, ())) for runs in routing_of(description).runs)
+
+
+def gradients_of(description: StoreDescription, slot: int, step: int) -> dict[str, Array]:
+    """Gradients whose elements differ by up to 12 orders of magnitude, so that float32 sums depend on their order."""
+    generator = np.random.Generator(np.random.Philox(key=[slot, step]))
+    found = {}
+    for key in description.keys:
+        scale = 10.0 ** generator.uniform(-6, 6, key.shape)
+        found[key.key] = (generator.standard_normal(key.shape) * scale).astype(np.float32)
+    return found
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nothing listened on a moment ago, for a shard that is its own process."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,74 @@
+"""Peers that speak to a shard by hand: a ZeroMQ DEALER that sends any parts, and the opening of a ZMTP connection."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+import zmq
+
+from weft_kvstore.check import digest
+from weft_kvstore.codec import Buffer, decode_reply, encode
+from weft_kvstore.description import StoreDescription
+from weft_kvstore.messages import Hello, Message, Refused, Reply, Welcome
+
+HEAR_S = 10.0
+
+ZMTP_GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(16) + b"\x00" + bytes(31)
+ZMTP_READY = b"\x04\x1c\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"
+
+_R = TypeVar("_R", bound=Reply)
+
+
+class RawPeer:
+    """A DEALER connected to a shard. It sends what it is told to and hears what the shard answers."""
+
+    def __init__(self, socket: zmq.Socket[bytes]) -> None:
+        self._socket = socket
+
+    def send(self, parts: Sequence[Buffer]) -> None:
+        """One ZeroMQ message of any parts."""
+        self._socket.send_multipart(parts)
+
+    def say(self, message: Message, payload: Buffer | None = None) -> None:
+        """A message of the protocol, true or not."""
+        self.send(encode(message, payload))
+
+    def hear(self, kind: type[_R]) -> _R:
+        """The next answer of this kind; others before it are passed over. Fails after `HEAR_S`."""
+        until = time.monotonic() + HEAR_S
+        while (left_ms := (until - time.monotonic()) * 1000) > 0:
+            if self._socket.poll(left_ms):
+                reply = decode_reply(self._socket.recv_multipart())[0]
+                if isinstance(reply, kind):
+                    return reply
+        raise AssertionError(f"the shard did not say {kind.__name__} within {HEAR_S} s")
+
+    def greet(self, hello: Hello) -> Welcome | Refused:
+        """Says Hello and returns what the shard makes of it."""
+        self.say(hello)
+        return self.hear(Welcome | Refused)  # type: ignore[arg-type]  # isinstance takes a union
+
+
+@contextmanager
+def raw_peer(endpoint: str) -> Iterator[RawPeer]:
+    """A peer that is gone, with all it has sent, at the end."""
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.connect(endpoint)
+        yield RawPeer(socket)
+
+
+def hello_of(description: StoreDescription, slot: int, *, incarnation: int = 1) -> Hello:
+    """A Hello that the description's shards welcome."""
+    return Hello(
+        job=description.job,
+        term=description.term,
+        slot=slot,
+        incarnation=incarnation,
+        process=bytes([slot]) * 16,
+        session=1,
+        description=digest(description),
+    )
