@@ -38,5 +38,5 @@ def logits(parameters: Mapping[str, Array], images: Array) -> Array:
     x = pool(np.maximum(convolve(images.astype(np.float64), p["conv1.weight"], p["conv1.bias"], pad=1), 0))
     x = pool(np.maximum(convolve(x, p["conv2.weight"], p["conv2.bias"], pad=1), 0))
     x = x.reshape(x.shape[0], -1)
-    x = np.maximum(x @ p["dense1.weight"].T + p["dense1.bias"], 0)
-    return x @ p["dense2.weight"].T + p["dense2.bias"]
+    x = np.maximum(x @ p["hidden.weight"].T + p["hidden.bias"], 0)
+    return x @ p["scores.weight"].T + p["scores.bias"]

@@ -1,0 +1,60 @@
+"""A daemon killed with -9: the job ends failed, in time, and says what died at which step."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import weft
+from acceptance_processes import alive, await_that
+from weft.api.event import StepDone
+from weft.api.lifecycle import JobState
+
+DEADLINE_S = 15.0
+"""The promise, and the one time that is asserted here: a deadline, not a speed."""
+
+
+@pytest.mark.parametrize("victim", ["worker-1", "shard-1"])
+def test_a_killed_daemon_fails_the_job_by_name_and_step(victim: str, example: ModuleType, tmp_path: Path) -> None:
+    rows = example.write_data(tmp_path / "digits.npz")
+    loss, _ = example.build()
+    with weft.Cluster(workers=2, shards=2, data_root=tmp_path) as cluster, cluster.client() as client:
+        data = weft.numpy_data("digits.npz", evaluate=(rows - 360, rows))
+        job = client.submit(loss, data=data, passes=100_000, workers=2, shards=2)
+        next(event for event in job.events() if isinstance(event.body, StepDone) and event.body.step > 0)
+        killed = time.monotonic()
+        os.kill(next(agent.pid for agent in client.agents() if agent.name == victim), signal.SIGKILL)
+        with pytest.raises(weft.JobFailedError) as failure:
+            job.wait(timeout_s=DEADLINE_S)
+        assert time.monotonic() - killed < DEADLINE_S
+        reason = failure.value.job.reason or ""
+        assert victim in reason or victim.replace("-", " ") in reason, reason
+        assert re.search(r"step \d+", reason), reason
+        # What is left goes on serving.
+        survivor = client.submit(loss, data=data, steps=3, workers=1, shards=1)
+        survivor.wait(timeout_s=30)
+        assert survivor.state is JobState.SUCCEEDED
+
+
+def test_daemons_end_when_their_parent_is_killed(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    script = (
+        "import sys, time, weft\n"
+        f"with weft.Cluster(workers=1, shards=1, data_root={str(tmp_path)!r}) as cluster:\n"
+        "    print(*(process.pid for process in cluster.processes), flush=True)\n"
+        "    time.sleep(600)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pids = [int(word) for word in parent.stdout.readline().split()]
+        assert len(pids) == 3
+        parent.kill()
+    await_that(lambda: not any(alive(pid) for pid in pids), f"processes {pids} to end", deadline_s=15)
