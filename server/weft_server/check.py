@@ -6,7 +6,6 @@ A pointer leads into the job's JSON; `node` names the graph's node or value that
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from weft.api.job import JobSpec
 from weft.api.problem import FieldError
@@ -17,6 +16,7 @@ from weft_graph.errors import GraphError
 from weft_graph.ir import Graph
 from weft_graph.json_form import graph_from_json
 from weft_server.data_check import column_errors, row_errors
+from weft_server.memory_check import Bounds, memory_errors
 from weft_server.plan import JobPlan
 from weft_server.planning import plan_of
 from weft_server.pointers import escaped
@@ -24,17 +24,6 @@ from weft_server.pointers import escaped
 MOST_ERRORS = 50
 """What one answer lists; who has more wrong than that mends the first ones first."""
 MOST_STEPS = 1 << 40
-_LARGEST = "{what} {size} bytes, more than the {limit} bytes that this server allows"
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """What one job may take, in bytes."""
-
-    parameter_bytes: int = 64 << 30
-    """Parameters with the rule's state, over all shards."""
-    batch_bytes: int = 4 << 30
-    """The columns' rows of one global batch."""
 
 
 class JobRefusedError(Exception):
@@ -68,10 +57,11 @@ def check(spec: JobSpec, graph: Graph, source: Description, bounds: Bounds) -> J
         raise JobRefusedError(errors[:MOST_ERRORS])
     try:
         programs = convert(graph, loss=spec.loss, metrics=spec.metrics)
+        plan = plan_of(spec, programs, source)
+        errors = [*_length_errors(spec, plan), *memory_errors(plan, graph, programs, source, bounds)]
     except GraphError as error:
         raise JobRefusedError([graph_error(error)]) from error
-    plan = plan_of(spec, programs, source)
-    if errors := [*_length_errors(spec, plan), *_memory_errors(spec, plan, source, bounds)]:
+    if errors:
         raise JobRefusedError(errors)
     return plan
 
@@ -96,29 +86,3 @@ def _length_errors(spec: JobSpec, plan: JobPlan) -> Iterator[FieldError]:
     if plan.steps > MOST_STEPS:
         field = "steps" if spec.run.steps else "passes"
         yield FieldError(pointer=f"/run/{field}", detail=f"{plan.steps} steps are more than {MOST_STEPS}")
-
-
-_STATE_ARRAYS = {"sgd": 0, "momentum": 1, "adam": 2}
-"""Arrays of a parameter's size that each rule keeps beside it."""
-
-
-def _memory_errors(spec: JobSpec, plan: JobPlan, source: Description, bounds: Bounds) -> Iterator[FieldError]:
-    kept = plan.parameter_bytes * (1 + _STATE_ARRAYS[plan.rule])
-    if kept > bounds.parameter_bytes:
-        what = f"the parameters with the state of rule {plan.rule!r} take"
-        detail = _LARGEST.format(what=what, size=kept, limit=bounds.parameter_bytes)
-        yield FieldError(pointer="/graph/parameters", detail=detail)
-    columns = [source.column(name) for name in set(spec.data.columns.values())]
-    row_bytes = sum(_row_bytes(column.row_shape, column.dtype.itemsize) for column in columns if column)
-    batch = min(spec.data.batch, plan.rows)
-    if row_bytes * batch > bounds.batch_bytes:
-        what = f"{batch} rows of {row_bytes} bytes take"
-        detail = _LARGEST.format(what=what, size=row_bytes * batch, limit=bounds.batch_bytes)
-        yield FieldError(pointer="/data/batch", detail=detail)
-
-
-def _row_bytes(shape: tuple[int, ...], itemsize: int) -> int:
-    size = itemsize
-    for dim in shape:
-        size *= dim
-    return size

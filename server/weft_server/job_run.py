@@ -121,8 +121,10 @@ class JobRun:
     def check_parameters(self, lease: Lease, term: int, step: int, final: bool) -> None:
         """Whether the keeper may bring parameters of that step now. Raises a RefusalError."""
         self._check_term(lease, term)
-        if lease is not self._keeper or self.state not in {JobState.RUNNING, JobState.FINISHING}:
-            raise NotKeeperError(f"{lease.who} of a {self.state} job is not to bring parameters")
+        if lease is not self._keeper:
+            raise NotKeeperError(
+                f"{lease.who} is not to bring parameters: {self._keeper.who if self._keeper else 'nobody'} is"
+            )
         steps = self.plan.steps
         if step != steps if final else not 0 <= step <= steps:
             raise NotKeeperError(f"step {step} of {steps} has no {'final ' if final else ''}parameters")

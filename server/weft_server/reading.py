@@ -12,7 +12,8 @@ from weft.api.problem import FieldError
 from weft_data.errors import DataError
 from weft_data.numpy_source import open_source
 from weft_data.source import Description
-from weft_server.check import Bounds, JobRefusedError, check, read_graph
+from weft_server.check import JobRefusedError, check, read_graph
+from weft_server.memory_check import Bounds
 from weft_server.plan import JobPlan
 from weft_server.pointers import escaped
 

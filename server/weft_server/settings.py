@@ -8,9 +8,9 @@ from pathlib import Path
 from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from weft_server.check import Bounds
 from weft_server.controller import Limits
 from weft_server.deadlines import Deadlines
+from weft_server.memory_check import Bounds
 
 
 class Settings(BaseSettings):
@@ -45,8 +45,8 @@ class Settings(BaseSettings):
     """Largest body of any other call: a thousand metrics and log lines."""
     parameter_bytes: int = Field(default=64 << 30, gt=0)
     """Most that one job's parameters may take with their rule's state."""
-    batch_bytes: int = Field(default=4 << 30, gt=0)
-    """Most that the rows of one global batch may take."""
+    step_bytes: int = Field(default=64 << 30, gt=0)
+    """Most that a worker's values of one step may take."""
     concurrent_checks: int = Field(default=2, ge=1)
     """Submitted jobs that are checked at the same time, each on a thread; more wait."""
 
@@ -89,4 +89,4 @@ class Settings(BaseSettings):
 
     @property
     def bounds(self) -> Bounds:
-        return Bounds(parameter_bytes=self.parameter_bytes, batch_bytes=self.batch_bytes)
+        return Bounds(parameter_bytes=self.parameter_bytes, step_bytes=self.step_bytes)

@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from weft_graph.json_form import graph_schema
 from weft_graph.program_json import programs_from_json
-from weft_server.program_text import programs_text
+from weft_graph.program_text import programs_text
 from weft_server.routes.context import JobId, Use
 from weft_server.strict_json import StrictRoute
 
@@ -28,7 +28,7 @@ async def programs(
     document = (await use.service.plan(job)).programs
     if format == "json":
         return JSONResponse(document)
-    return PlainTextResponse(programs_text(programs_from_json(document)))
+    return PlainTextResponse(programs_text(programs_from_json(document)) + "\n")
 
 
 @router.get("/schemas/graph")

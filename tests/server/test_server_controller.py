@@ -1,0 +1,442 @@
+"""The mind of the server, with a clock that is set by hand: every state, every way out of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from server_mind import World
+from server_specs import plan
+from weft.api.agent import AgentKind, LogReport, MetricReport, ShardAllocation, WorkerAllocation
+from weft.api.event import MetricTaken, StepDone
+from weft.api.lifecycle import AgentState, AllocationEvent, JobState
+from weft_server.refusals import (
+    IllegalReportError,
+    NotKeeperError,
+    StaleTermError,
+    UnknownError,
+    WrongKindError,
+    WrongStateError,
+)
+
+WORKER, SHARD = AgentKind.WORKER, AgentKind.SHARD
+ACTIVE = [JobState.STARTING, JobState.RUNNING, JobState.FINISHING]
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_job_goes_through_its_whole_life_and_everything_is_released(world: World) -> None:
+    workers, shards = world.agents()
+    world.submit()
+    world.bring_to(JobState.SUCCEEDED)
+    assert world.states() == ["pending", "starting", "running", "finishing", "succeeded"]
+    assert world.closed == ["job"]
+    assert [world.orders(agent).allocations for agent in (*workers, *shards)] == [[], [], []]
+    job = world.jobs["job"]
+    assert job.started_at is not None
+    assert job.ended_at is not None
+    assert job.progress.step == 6
+
+
+def test_a_job_without_agents_says_what_it_needs_and_starts_when_they_come(world: World) -> None:
+    world.submit()
+    assert world.jobs["job"].reason == "needs 1 shard; 0 are registered"
+    world.agent(SHARD, "shard-0")
+    world.agent(WORKER, "worker-0")
+    assert world.jobs["job"].reason == "needs 2 workers; 1 is registered, 1 is free"
+    world.agent(WORKER, "worker-1")
+    assert world.jobs["job"].state is JobState.STARTING
+    assert world.jobs["job"].reason is None
+
+
+def test_workers_are_told_only_when_every_shard_is_ready(world: World) -> None:
+    workers, shards = world.agents(workers=1, shards=2)
+    world.submit(plan(workers=1, shards=2))
+    assert all(isinstance(world.orders(shard).allocations[0], ShardAllocation) for shard in shards)
+    world.report(world.lease(SHARD, 0), AllocationEvent.READY)
+    assert world.orders(workers[0]).allocations == []
+    world.report(world.lease(SHARD, 1), AllocationEvent.READY)
+    told = world.orders(workers[0]).allocations[0]
+    assert isinstance(told, WorkerAllocation)
+    assert told.keeper
+    assert told.store.shards == ["tcp://127.0.0.1:shard-0", "tcp://127.0.0.1:shard-1"]
+    assert workers[0] in world.ordered
+
+
+def test_exactly_one_worker_keeps_the_parameters(world: World) -> None:
+    workers, _ = world.agents(workers=3)
+    world.submit(plan(workers=3))
+    world.all_report(SHARD, AllocationEvent.READY)
+    told = [world.orders(worker).allocations[0] for worker in workers]
+    assert sum(each.keeper for each in told if isinstance(each, WorkerAllocation)) == 1
+
+
+@pytest.mark.parametrize("state", ACTIVE)
+@pytest.mark.parametrize("who", [(WORKER, 0), (SHARD, 0)])
+def test_an_agent_lost_in_any_state_fails_the_job_and_is_named(
+    world: World, state: JobState, who: tuple[AgentKind, int]
+) -> None:
+    workers, shards = world.agents()
+    world.submit()
+    world.bring_to(state)
+    lease = world.lease(*who)
+    others = [agent for agent in (*workers, *shards) if agent != lease.agent]
+    world.tick(4.8, alive=others)
+    assert world.jobs["job"].state is state
+    world.tick(0.4, alive=others)
+    job = world.jobs["job"]
+    assert job.state is JobState.FAILED
+    where = {
+        JobState.STARTING: "before the first step",
+        JobState.RUNNING: "at step 0 of 6",
+        JobState.FINISHING: "at step 6 of 6",
+    }[state]
+    assert job.reason == f"{lease.who} was lost: silent for 5.0 s, {where}"
+    assert all(world.orders(agent).allocations == [] for agent in others)
+
+
+def test_a_worker_lost_after_its_last_step_does_no_harm_unless_it_keeps_the_parameters(world: World) -> None:
+    workers, shards = world.agents()
+    world.submit()
+    world.bring_to(JobState.FINISHING)
+    run = world.controller.run_of("job")
+    assert run is not None
+    idle = next(lease for lease in run.workers if lease is not run.keeper)
+    world.tick(6, alive=[agent for agent in (*workers, *shards) if agent != idle.agent])
+    assert world.jobs["job"].state is JobState.FINISHING
+    assert any(idle.who in line for line in world.said())
+    world.keep()
+    assert world.jobs["job"].state is JobState.SUCCEEDED
+
+
+def test_a_job_ends_well_when_a_worker_that_was_done_is_lost_before_the_others_are(world: World) -> None:
+    workers, shards = world.agents()
+    world.submit()
+    world.bring_to(JobState.RUNNING)
+    run = world.controller.run_of("job")
+    assert run is not None
+    early = next(lease for lease in run.workers if lease is not run.keeper)
+    world.report(early, AllocationEvent.DONE, step=6)
+    world.tick(6, alive=[agent for agent in (*workers, *shards) if agent != early.agent])
+    assert world.jobs["job"].state is JobState.RUNNING
+    world.report(run.keeper, AllocationEvent.DONE, step=6)
+    world.keep()
+    assert world.jobs["job"].state is JobState.SUCCEEDED
+
+
+def test_a_lost_agent_is_unknown_from_then_on_and_listed_as_lost(world: World) -> None:
+    workers, _ = world.agents(workers=1)
+    world.tick(5.2)
+    with pytest.raises(UnknownError, match="no agent"):
+        world.orders(workers[0])
+    with pytest.raises(UnknownError):
+        world.heard(workers[0])
+    listed = {agent.name: agent.state for agent in world.controller.agents(world.now)}
+    assert listed == {"worker-0": AgentState.LOST, "shard-0": AgentState.LOST}
+
+
+def test_the_servers_own_standstill_is_no_agents_silence(world: World) -> None:
+    workers, shards = world.agents()
+    world.tick(1.0, alive=[*workers, *shards])
+    world.seconds += 30
+    world.carry_out(world.controller.tick(world.now))
+    assert [agent.state for agent in world.controller.agents(world.now)] == [AgentState.ALIVE] * 3
+    world.tick(5.2)
+    assert {agent.state for agent in world.controller.agents(world.now)} == {AgentState.LOST}
+
+
+@pytest.mark.parametrize("state", [JobState.PENDING, *ACTIVE])
+def test_a_job_can_be_cancelled_in_any_state_before_its_end(world: World, state: JobState) -> None:
+    if state is not JobState.PENDING:
+        world.agents()
+    world.submit()
+    if state is not JobState.PENDING:
+        world.bring_to(state)
+    world.carry_out(world.controller.cancel("job", world.now))
+    assert world.jobs["job"].state is JobState.CANCELLED
+    assert world.closed == ["job"]
+    with pytest.raises(UnknownError):
+        world.controller.cancel("job", world.now)
+
+
+def test_a_failure_names_agent_place_step_and_reason(world: World) -> None:
+    world.agents()
+    world.submit()
+    world.bring_to(JobState.RUNNING)
+    lease = world.lease(WORKER, 1)
+    world.report(lease, step=3)
+    world.report(lease, AllocationEvent.FAILED, reason="RuntimeError: no memory left")
+    assert world.jobs["job"].reason == "worker-1 (slot 1) failed at step 3 of 6: RuntimeError: no memory left"
+
+
+def test_a_failure_also_names_agents_that_have_not_been_heard_of(world: World) -> None:
+    """A worker notices a dead peer before the server does: the reason leads to the cause."""
+    workers, shards = world.agents()
+    world.submit()
+    world.bring_to(JobState.RUNNING)
+    world.tick(3.0, alive=[*workers])
+    world.report(world.lease(WORKER, 0), AllocationEvent.FAILED, reason="shard 0 is silent")
+    reason = world.jobs["job"].reason or ""
+    assert reason.startswith("worker-0 (slot 0) failed at step 0 of 6: shard 0 is silent")
+    assert reason.endswith("; shard-0 (shard 0) has been silent for 3.0 s")
+    assert shards
+
+
+def test_the_first_failure_is_the_reason(world: World) -> None:
+    world.agents()
+    world.submit()
+    world.bring_to(JobState.RUNNING)
+    first, second = world.lease(WORKER, 0), world.lease(WORKER, 1)
+    world.report(first, AllocationEvent.FAILED, reason="the first")
+    with pytest.raises(UnknownError, match="no allocation"):
+        world.report(second, AllocationEvent.FAILED, reason="the second")
+    assert (world.jobs["job"].reason or "").endswith("the first")
+
+
+def test_logs_that_come_with_a_failure_precede_the_end(world: World) -> None:
+    world.agents()
+    world.submit()
+    world.bring_to(JobState.RUNNING)
+    world.report(
+        world.lease(WORKER, 0), AllocationEvent.FAILED, logs=[LogReport(level="error", message="the trace")], reason="x"
+    )
+    assert "the trace" in world.said()
+    assert world.states()[-1] == "failed"
+
+
+def test_a_worker_that_gives_its_place_up_fails_the_job(world: World) -> None:
+    world.agents()
+    world.submit()
+    world.bring_to(JobState.RUNNING)
+    world.report(world.lease(WORKER, 1), AllocationEvent.RELEASED)
+    assert world.jobs["job"].reason == "worker-1 (slot 1) gave its place up at step 0 of 6"
+
+
+def test_a_repeated_report_changes_nothing(world: World) -> None:
+    world.agents()
+    world.submit()
+    lease = world.lease(SHARD, 0)
+    world.report(lease, AllocationEvent.READY, seq=1)
+    before = list(world.events["job"])
+    world.report(lease, AllocationEvent.READY, seq=1)
+    world.report(lease, AllocationEvent.FAILED, seq=1)
+    assert world.events["job"] == before
+
+
+def test_reports_of_another_term_or_of_unknown_allocations_are_refused(world: World) -> None:
+    world.agents()
+    world.submit()
+    lease = world.lease(WORKER, 0)
+    with pytest.raises(StaleTermError, match=rf"holds term {lease.term} .* not {lease.term - 1}"):
+        world.report(lease, AllocationEvent.FAILED, term=lease.term - 1)
+    assert world.jobs["job"].state is JobState.STARTING
+    lease.id = "nobody"
+    with pytest.raises(UnknownError):
+        world.report(lease, AllocationEvent.FAILED)
+
+
+def test_terms_of_leases_grow(world: World) -> None:
+    world.agents(workers=2, shards=1)
+    for job in ("one", "two"):
+        world.submit(plan(workers=1), job)
+    assert world.lease(WORKER, 0, "one").term < world.lease(WORKER, 0, "two").term
+
+
+def test_an_event_that_the_table_lacks_is_refused_and_nothing_has_changed(world: World) -> None:
+    world.agents()
+    world.submit()
+    lease = world.lease(WORKER, 0)
+    with pytest.raises(IllegalReportError, match=r"worker-0 \(slot 0\) is assigned and cannot be done next"):
+        world.report(lease, AllocationEvent.DONE, seq=1, step=5)
+    assert (lease.seq, lease.step) == (0, 0)
+
+
+def test_a_job_that_does_not_start_in_time_names_who_is_missing(world: World) -> None:
+    workers, shards = world.agents()
+    everybody = [*workers, *shards]
+    world.submit()
+    world.tick(60.2, alive=everybody)
+    assert world.jobs["job"].reason == "not started within 60 s: it waits for shard-0 (shard 0) to be ready"
+    world.submit(job="again")
+    world.all_report(SHARD, AllocationEvent.READY, "again")
+    world.report(world.lease(WORKER, 0, "again"), AllocationEvent.READY)
+    world.report(world.lease(WORKER, 0, "again"), AllocationEvent.RUNNING)
+    world.tick(60.2, alive=everybody)
+    assert world.jobs["again"].reason == "not started within 60 s: it waits for worker-1 (slot 1) to run"
+
+
+def test_a_keeper_that_does_not_bring_the_parameters_in_time_fails_the_job(world: World) -> None:
+    workers, shards = world.agents()
+    world.submit()
+    world.bring_to(JobState.FINISHING)
+    world.tick(300.2, alive=[*workers, *shards])
+    assert world.jobs["job"].reason == "worker-0 (slot 0) did not bring the final parameters within 300 s"
+
+
+def test_a_running_job_has_no_deadline(world: World) -> None:
+    workers, shards = world.agents()
+    world.submit()
+    world.bring_to(JobState.RUNNING)
+    world.tick(400, alive=[*workers, *shards])
+    assert world.jobs["job"].state is JobState.RUNNING
+
+
+def test_final_parameters_may_come_before_the_last_worker_is_done(world: World) -> None:
+    world.agents()
+    world.submit()
+    world.bring_to(JobState.RUNNING)
+    world.keep()
+    assert world.jobs["job"].state is JobState.RUNNING
+    world.all_report(WORKER, AllocationEvent.DONE, step=6)
+    assert world.jobs["job"].state is JobState.SUCCEEDED
+
+
+def test_only_the_keeper_brings_parameters_and_only_of_steps_that_there_are(world: World) -> None:
+    world.agents()
+    world.submit()
+    world.bring_to(JobState.RUNNING)
+    run = world.controller.run_of("job")
+    assert run is not None
+    other = next(lease for lease in run.workers if lease is not run.keeper)
+    with pytest.raises(NotKeeperError, match="is not to bring parameters"):
+        world.controller.check_parameters(other.id, other.term, 6, True)
+    for step, final in ((5, True), (7, False), (-1, False)):
+        with pytest.raises(NotKeeperError, match=f"step {step} of 6"):
+            world.controller.check_parameters(run.keeper.id, run.keeper.term, step, final)
+    with pytest.raises(StaleTermError):
+        world.controller.check_parameters(run.keeper.id, run.keeper.term + 1, 6, True)
+
+
+def test_live_parameters_are_asked_of_the_keeper_once_and_forgotten_when_brought(world: World) -> None:
+    world.agents()
+    world.submit()
+    with pytest.raises(WrongStateError, match="is starting"):
+        world.controller.want_parameters("job")
+    world.bring_to(JobState.RUNNING)
+    keeper, instructions = world.controller.want_parameters("job")
+    assert len(instructions) == 1
+    version = world.orders(keeper.agent).version
+    assert world.controller.want_parameters("job") == (keeper, [])
+    assert world.orders(keeper.agent).upload == [keeper.id]
+    world.carry_out(world.controller.keep(keeper.id, keeper.term, 2, False, world.now))
+    assert world.orders(keeper.agent).upload == []
+    assert world.orders(keeper.agent).version > version
+
+
+def test_metrics_are_means_over_the_samples_of_all_slots(world: World) -> None:
+    world.agents()
+    world.submit()
+    world.bring_to(JobState.RUNNING)
+
+    def metric(samples: int, loss: float) -> MetricReport:
+        return MetricReport(split="train", step=3, samples=samples, sums={"loss": loss * samples})
+
+    world.report(world.lease(WORKER, 0), metrics=[metric(3, 1.0)])
+    assert not [each for each in world.events["job"] if isinstance(each.body, MetricTaken)]
+    world.report(world.lease(WORKER, 1), metrics=[metric(1, 5.0)])
+    taken = [each.body for each in world.events["job"] if isinstance(each.body, MetricTaken)]
+    assert taken == [MetricTaken(split="train", step=3, values={"loss": 2.0}, samples=4)]
+    assert world.jobs["job"].metrics == {"train/loss": 2.0}
+
+
+def test_progress_is_that_of_the_slowest_worker_about_once_a_second(world: World) -> None:
+    workers, shards = world.agents()
+    everybody = [*workers, *shards]
+    world.submit()
+    world.bring_to(JobState.RUNNING)
+    world.report(world.lease(WORKER, 0), step=4)
+    world.report(world.lease(WORKER, 1), step=2)
+    world.tick(0.8, alive=everybody)
+    assert not [each for each in world.events["job"] if isinstance(each.body, StepDone)]
+    world.tick(0.2, alive=everybody)
+    steps = [each.body for each in world.events["job"] if isinstance(each.body, StepDone)]
+    # Batches of 4 in passes of 10 rows: two steps are 8 samples, in a second.
+    assert [(each.step, each.steps, each.pass_number) for each in steps] == [(2, 6, 1)]
+    assert steps[0].samples_per_second == pytest.approx(8.0)
+    world.report(world.lease(WORKER, 1), step=4)
+    world.tick(1.0, alive=everybody)
+    assert world.jobs["job"].progress.step == 4
+    assert world.jobs["job"].progress.pass_number == 2
+
+
+def test_the_last_step_is_always_told(world: World) -> None:
+    world.agents()
+    world.submit()
+    world.bring_to(JobState.FINISHING)
+    steps = [each.body.step for each in world.events["job"] if isinstance(each.body, StepDone)]
+    assert steps == [6]
+
+
+def test_a_step_never_goes_back_nor_past_the_end(world: World) -> None:
+    world.agents()
+    world.submit()
+    world.bring_to(JobState.RUNNING)
+    lease = world.lease(WORKER, 0)
+    world.report(lease, step=4)
+    world.report(lease, step=2)
+    assert lease.step == 4
+    world.report(lease, step=99)
+    assert lease.step == 6
+
+
+def test_an_agent_that_registers_anew_replaces_itself(world: World) -> None:
+    world.agent(WORKER, "worker-0", pid=7)
+    world.agent(SHARD, "shard-0")
+    world.submit(plan(workers=1))
+    world.agent(WORKER, "worker-0", pid=7)
+    assert world.jobs["job"].reason == "worker-0 (slot 0) was lost: it registered anew, before the first step"
+    alive = [agent.name for agent in world.controller.agents(world.now) if agent.state is AgentState.ALIVE]
+    assert sorted(alive) == ["shard-0", "worker-0"]
+
+
+def test_agents_of_one_name_and_different_processes_live_side_by_side(world: World) -> None:
+    world.agent(WORKER, "worker-0", pid=7)
+    world.agent(WORKER, "worker-0", pid=8)
+    assert [agent.state for agent in world.controller.agents(world.now)] == [AgentState.ALIVE] * 2
+
+
+def test_an_agent_that_takes_leave_is_lost_at_once(world: World) -> None:
+    workers, _ = world.agents()
+    world.submit()
+    world.bring_to(JobState.RUNNING)
+    world.carry_out(world.controller.leave(workers[1], world.now))
+    assert world.jobs["job"].reason == "worker-1 (slot 1) was lost: it was ended, at step 0 of 6"
+
+
+def test_a_shard_without_an_endpoint_is_refused(world: World) -> None:
+    from weft.api.agent import Registration
+
+    with pytest.raises(WrongKindError, match="'shard-0' gives no endpoint"):
+        world.controller.register(Registration(kind=SHARD, name="shard-0", pid=1), world.now)
+
+
+def test_a_waiting_job_starts_when_another_ends(world: World) -> None:
+    world.agents()
+    world.submit(job="first")
+    world.submit(job="second")
+    assert world.jobs["second"].reason == "needs 2 workers; 2 are registered, 0 are free: it starts when other jobs end"
+    world.bring_to(JobState.SUCCEEDED, "first")
+    assert world.jobs["second"].state is JobState.STARTING
+
+
+def test_a_shard_serves_several_jobs_and_loses_only_those_it_held(world: World) -> None:
+    workers, shards = world.agents(workers=2, shards=1)
+    world.submit(plan(workers=1), "one")
+    world.submit(plan(workers=1), "two")
+    assert len(world.orders(shards[0]).allocations) == 2
+    world.tick(5.2, alive=workers)
+    assert {world.jobs[job].state for job in ("one", "two")} == {JobState.FAILED}
+
+
+def test_orders_get_a_new_version_whenever_they_change(world: World) -> None:
+    workers, shards = world.agents(workers=1)
+    before = world.orders(shards[0])
+    world.submit(plan(workers=1))
+    during = world.orders(shards[0])
+    world.carry_out(world.controller.cancel("job", world.now))
+    after = world.orders(shards[0])
+    assert before.version < during.version < after.version
+    assert (len(before.allocations), len(during.allocations), len(after.allocations)) == (0, 1, 0)
+    assert workers
