@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -28,6 +29,8 @@ MESSAGES_A_ROUND: Final = 256
 
 GOODBYE_MS: Final = 200
 """How long a Bye may take to leave when the client closes."""
+
+LONGEST_SLEEP_S: Final = 60.0
 
 T = TypeVar("T")
 
@@ -168,8 +171,8 @@ class StoreClient:
             if self._submitted or self._closing:
                 return
             self._asleep = True
-        timeout_s = max(self._mind.next_tick() - time.monotonic(), 0.0)
-        events = dict(poller.poll(min(timeout_s, 60.0) * 1000))
+        timeout_s = min(max(self._mind.next_tick() - time.monotonic(), 0.0), LONGEST_SLEEP_S)
+        events = dict(poller.poll(math.ceil(timeout_s * 1000)))
         self._asleep = False
         if self._wakeup.fileno() in events:
             self._wakeup.clear()

@@ -82,9 +82,9 @@ class ShardMind:
             raise StoreError(f"job {name!r}, term {term} is open on this shard already")
         self.jobs[job.namespace] = job
 
-    def close_job(self, name: str, reason: str) -> None:
-        """Drops every term of a job; its clients are told."""
-        for namespace in [one for one in self.jobs if one[0] == name]:
+    def close_job(self, name: str, term: int | None, reason: str) -> None:
+        """Drops a job, in one term or in all; its clients are told."""
+        for namespace in [one for one in self.jobs if one[0] == name and term in (None, one[1])]:
             self._close(namespace, reason)
 
     def receive(self, identity: bytes, parts: Sequence[Buffer], now: float) -> None:

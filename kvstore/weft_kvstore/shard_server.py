@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -67,7 +68,11 @@ class ShardServer:
         self._thread = threading.Thread(target=self._run, name="weft-shard", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        """Serves from now on. Idempotent; raises StoreError once it was stopped."""
+        if self._stopping:
+            raise StoreError(f"the shard at {self.endpoint} was stopped")
+        if self._thread.ident is None:
+            self._thread.start()
 
     def open(self, description: StoreDescription, shard: int) -> None:
         """Makes the first values of this shard's slices, on the calling thread, and serves the job from then on.
@@ -81,9 +86,9 @@ class ShardServer:
         made = JobShard(description, shard)
         self._command(lambda: self._mind.open(made))
 
-    def close_job(self, job: str) -> None:
-        """Drops a job, every term of it; its clients' futures fail. No harm if there is none."""
-        self._command(lambda: self._mind.close_job(job, f"job {job!r} was closed on this shard"))
+    def close_job(self, job: str, term: int | None = None) -> None:
+        """Drops a job, in one term or in all; its clients' futures fail. No harm if there is none."""
+        self._command(lambda: self._mind.close_job(job, term, f"job {job!r} was closed on this shard"))
 
     def stop(self) -> None:
         """Closes everything. Idempotent."""
@@ -154,8 +159,8 @@ class ShardServer:
         self._mind.flush(now)
         self._send()
         if not busy and not self._mind.work:
-            timeout_s = max(self._next_tick - self._clock(), 0.0)
-            if self._wakeup.fileno() in dict(poller.poll(timeout_s * 1000)):
+            timeout_ms = max(math.ceil((self._next_tick - self._clock()) * 1000), 0)
+            if self._wakeup.fileno() in dict(poller.poll(timeout_ms)):
                 self._wakeup.clear()
 
     def _receive(self) -> None:

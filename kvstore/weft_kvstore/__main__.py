@@ -1,0 +1,46 @@
+"""`python -m weft_kvstore`: the shard daemon's command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+
+from weft_kvstore.daemon import ShardSettings, serve
+from weft_kvstore.store import StoreError
+
+
+def main(
+    server: Annotated[str | None, typer.Option(help="The server's URL [env WEFT_SHARD_SERVER].")] = None,
+    name: Annotated[str | None, typer.Option(help="What people call this shard [env WEFT_SHARD_NAME].")] = None,
+    bind: Annotated[str | None, typer.Option(help="Where to listen; port 0 takes any [env WEFT_SHARD_BIND].")] = None,
+    advertise: Annotated[str | None, typer.Option(help="The endpoint that workers reach.")] = None,
+    description: Annotated[Path | None, typer.Option(help="A store's description, to serve it alone.")] = None,
+    shard: Annotated[int | None, typer.Option(help="Which shard of the description this is.")] = None,
+    exit_with_parent: Annotated[bool, typer.Option(help="End when standard input closes.")] = False,
+) -> None:
+    """Serves parameters for a weft server, or one store alone. Every setting is also a variable WEFT_SHARD_..."""
+    given: dict[str, Any] = {
+        "server": server,
+        "name": name,
+        "bind": bind,
+        "advertise": advertise,
+        "description": description,
+        "shard": shard,
+        "exit_with_parent": exit_with_parent or None,
+    }
+    try:
+        settings = ShardSettings(**{field: value for field, value in given.items() if value is not None})
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'settings'}: {e['msg']}" for e in error.errors())
+        raise typer.BadParameter(wrong) from error
+    try:
+        serve(settings)
+    except (StoreError, ValueError, OSError) as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,221 @@
+"""The shard daemon: holds what the server orders, or serves one static description alone."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Annotated, Final, Protocol
+
+import msgspec
+from pydantic import Field, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from weft.api.agent import AgentKind, Orders, Registration, ShardAllocation
+from weft.api.base import Name
+from weft.api.daemon import start_daemon
+from weft.api.lifecycle import AllocationEvent
+from weft.api.membership import Holder, Membership
+from weft.api.reporter import Reporter
+from weft_kvstore.description import StoreDescription, description_from_json
+from weft_kvstore.process import tune_process
+from weft_kvstore.settings import LinkSettings
+from weft_kvstore.shard_server import ShardServer
+from weft_kvstore.store import StoreError
+
+FLUSH_S: Final = 0.5
+"""For the last reports to reach the server once the daemon is to end."""
+LEAVE_S: Final = 2.0
+
+_WILDCARDS: Final = ("tcp://0.0.0.0:", "tcp://*:", "tcp://[::]:")
+
+_log = logging.getLogger("weft.shard")
+
+
+class ShardSettings(BaseSettings):
+    """A shard daemon's settings, each from the command line or from an environment variable WEFT_SHARD_..."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="WEFT_SHARD_", extra="forbid", frozen=True, use_attribute_docstrings=True
+    )
+
+    server: Annotated[str, Field(pattern=r"^https?://")] | None = None
+    """The server's URL; without one, `description` and `shard` say what to serve."""
+    description: Path | None = None
+    """A file with a store's description as JSON, for a store used alone."""
+    shard: Annotated[int, Field(ge=0)] | None = None
+    """Which shard of the description this is."""
+    name: Name = "shard"
+    """What people call this shard."""
+    bind: str = "tcp://127.0.0.1:0"
+    """Where to listen; port 0 takes any free one. Not beyond this machine unless told: the links are not encrypted."""
+    advertise: str | None = None
+    """The endpoint that workers reach; what was bound where left out, with the host's name for a wildcard."""
+    token: str | None = None
+    """The bearer token that the server asks of agents, where it asks for one."""
+    credit_bytes: Annotated[int, Field(ge=1)] | None = None
+    """Payload bytes under way on one link; follows the link's rate where left out."""
+    frame_bytes: Annotated[int, Field(ge=1, le=1 << 25)] | None = None
+    """Payload bytes of a frame; about 2 ms of the link's rate where left out."""
+    silence_s: Annotated[float, Field(gt=0, le=3600)] = 5.0
+    """Seconds without a word after which a slot is held to be lost."""
+    exit_with_parent: bool = False
+    """Whether to end when standard input closes."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> ShardSettings:
+        if (self.server is None) == (self.description is None):
+            raise ValueError("give either server or description")
+        if (self.description is None) != (self.shard is None):
+            raise ValueError("description and shard belong together")
+        return self
+
+    @property
+    def link(self) -> LinkSettings:
+        return LinkSettings(
+            credit_bytes=self.credit_bytes, frame_bytes=self.frame_bytes, silence_s=self.silence_s
+        )
+
+
+class Members(Protocol):
+    """The part of `Membership` that the daemon uses."""
+
+    def run(self, stop: threading.Event) -> None: ...
+
+    def reporter(self, allocation_id: str, term: int) -> Reporter: ...
+
+    def close(self) -> None: ...
+
+
+Join = Callable[[Registration, Holder], Members]
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """An allocation in one term."""
+
+    id: str
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    job: str
+    reporter: Reporter
+    is_open: bool
+
+
+def changes(
+    held: set[Lease], orders: Orders
+) -> tuple[set[Lease], list[tuple[Lease, ShardAllocation]]]:
+    """What is to be stopped and what is to be started, so that exactly the orders are held."""
+    wanted = {Lease(one.id, one.term): one for one in orders.allocations if isinstance(one, ShardAllocation)}
+    return held - set(wanted), [(lease, one) for lease, one in wanted.items() if lease not in held]
+
+
+class ShardDaemon:
+    """Carries orders out one after the other, on the thread that calls `run`."""
+
+    def __init__(self, settings: ShardSettings, server: ShardServer, *, join: Join | None = None) -> None:
+        self._settings = settings
+        self._server = server
+        self._orders: SimpleQueue[Orders | None] = SimpleQueue()
+        self._held: dict[Lease, _Held] = {}
+        endpoint = advertised(settings, server.endpoint)
+        registration = Registration(kind=AgentKind.SHARD, name=settings.name, endpoint=endpoint, pid=os.getpid())
+        self._members = (join or self._membership)(registration, self)
+
+    def hold(self, orders: Orders) -> None:
+        """Called on the membership's thread."""
+        self._orders.put(orders)
+
+    def lost(self) -> None:
+        """Called on the membership's thread: holding nothing is the order."""
+        self._orders.put(Orders(version=0, allocations=[]))
+
+    def run(self, stop: threading.Event) -> None:
+        """Serves until `stop` is set. What it held is dropped then."""
+        membership = threading.Thread(target=self._join_in, args=(stop,), name="membership", daemon=True)
+        membership.start()
+        while (orders := self._orders.get()) is not None:
+            self._carry_out(orders)
+        for held in self._held.values():
+            held.reporter.flush(FLUSH_S)
+            held.reporter.close()
+        membership.join(LEAVE_S)
+        if not membership.is_alive():
+            self._members.close()
+
+    def _join_in(self, stop: threading.Event) -> None:
+        waiting = threading.Thread(target=self._end_when, args=(stop,), name="await-stop", daemon=True)
+        waiting.start()
+        self._members.run(stop)
+
+    def _end_when(self, stop: threading.Event) -> None:
+        stop.wait()
+        self._orders.put(None)
+
+    def _carry_out(self, orders: Orders) -> None:
+        gone, new = changes(set(self._held), orders)
+        for lease in gone:
+            held = self._held.pop(lease)
+            if held.is_open:
+                self._server.close_job(held.job, lease.term)
+                _log.info("job %s, term %d is closed", held.job, lease.term)
+            held.reporter.close()
+        for lease, allocation in new:
+            self._held[lease] = self._open(lease, allocation)
+
+    def _open(self, lease: Lease, allocation: ShardAllocation) -> _Held:
+        reporter = self._members.reporter(lease.id, lease.term)
+        try:
+            description = description_from_json(allocation.store.model_dump(mode="json"))
+            self._server.open(description, allocation.shard)
+        except (StoreError, ValueError, MemoryError) as error:
+            # msgspec.ValidationError and DescriptionError are ValueErrors.
+            reason = f"shard {allocation.shard} of job {allocation.job}: {error or type(error).__name__}"
+            _log.error("%s", reason)
+            reporter.report(event=AllocationEvent.FAILED, reason=reason)
+            return _Held(allocation.store.job, reporter, is_open=False)
+        _log.info("shard %d of job %s, term %d is open", allocation.shard, allocation.job, lease.term)
+        reporter.report(event=AllocationEvent.READY)
+        return _Held(allocation.store.job, reporter, is_open=True)
+
+    def _membership(self, registration: Registration, holder: Holder) -> Members:
+        if self._settings.server is None:
+            raise ValueError("server: none is given")
+        return Membership(self._settings.server, registration, holder, token=self._settings.token)
+
+
+def advertised(settings: ShardSettings, bound: str) -> str:
+    """The endpoint to tell workers."""
+    if settings.advertise is not None:
+        return settings.advertise
+    for wildcard in _WILDCARDS:
+        if bound.startswith(wildcard):
+            return f"tcp://{socket.gethostname()}:{bound.removeprefix(wildcard)}"
+    return bound
+
+
+def read_description(path: Path) -> StoreDescription:
+    """The store's description in a file. Raises OSError, and ValueError for what is not one."""
+    return msgspec.json.decode(path.read_bytes(), type=StoreDescription)
+
+
+def serve(settings: ShardSettings) -> None:
+    """Runs the daemon until a signal, or its parent's end, stops it. Raises StoreError where it cannot bind."""
+    tune_process()
+    stop = start_daemon(settings.name, exit_with_parent=settings.exit_with_parent)
+    with ShardServer(settings.bind, settings=settings.link) as server:
+        _log.info("listening on %s", server.endpoint)
+        if settings.description is not None and settings.shard is not None:
+            server.open(read_description(settings.description), settings.shard)
+            _log.info("shard %d of %s is open", settings.shard, settings.description)
+            stop.wait()
+        else:
+            ShardDaemon(settings, server).run(stop)
