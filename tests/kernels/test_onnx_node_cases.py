@@ -1,0 +1,87 @@
+"""Forward values against the node tests of the onnx package, whose data its authors wrote."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from onnx_node_cases import node_cases
+from weft_graph.check import check
+from weft_graph.infer import infer
+from weft_graph.ir import Constant, Graph, Input
+from weft_graph.schema import schemas
+from weft_graph.types import DType, TensorType, array_type
+from weft_kernels.kernel import KernelContext
+from weft_kernels.run import run_node
+
+READ_BEFORE_A_STEP = {"Reshape": {1}, "Squeeze": {1}, "Unsqueeze": {1}, "ReduceSum": {1}, "ReduceMean": {1}}
+"""Inputs that a graph of ours holds as constants: shapes are known before the first step."""
+
+
+OUR_TYPES = {"BOOL", "UINT8", "INT8", "INT32", "INT64", "FLOAT16", "FLOAT", "DOUBLE"}
+
+OTHER_TYPES = {
+    *("UINT16", "INT16", "UINT32", "UINT64", "BFLOAT16", "STRING"),
+    *("INT2", "UINT2", "INT4", "UINT4", "FLOAT4E2M1", "FLOAT8E8M0"),
+    *("FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ"),
+    *("sequence_type", "optional_type"),
+}
+"""Types of ONNX's cases that weft does not have."""
+
+ANOTHER_GENERATOR = "compares with the draws of another generator"
+OLD_DROPOUT = "Dropout before opset 13, with its ratio as an attribute"
+LEFT_OUT = {
+    "test_training_dropout": ANOTHER_GENERATOR,
+    "test_training_dropout_default": ANOTHER_GENERATOR,
+    "test_training_dropout_default_mask": ANOTHER_GENERATOR,
+    "test_training_dropout_mask": ANOTHER_GENERATOR,
+    "test_dropout_default_old": OLD_DROPOUT,
+    "test_dropout_random_old": OLD_DROPOUT,
+}
+"""Cases of our types that are not run, with the reason."""
+
+RUN = sorted(n for n, case in node_cases().items() if case.element_types <= OUR_TYPES and n not in LEFT_OUT)
+
+
+def test_every_case_that_is_not_run_is_listed() -> None:
+    """The types that keep a case out, and the cases kept out by name, are those above: no more and no fewer."""
+    seen = frozenset[str]().union(*(case.element_types for case in node_cases().values()))
+    assert seen - OUR_TYPES == OTHER_TYPES
+    assert set(LEFT_OUT) == {n for n, c in node_cases().items() if c.element_types <= OUR_TYPES} - set(RUN)
+    assert {schema.op_type for (domain, _), schema in schemas().items() if not domain} == {
+        node_cases()[name].op_type for name in RUN
+    }
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_operator_gives_what_onnx_expects(name: str) -> None:
+    case = node_cases()[name]
+    node = case.node
+    inputs = [case.tensors[value] if value else None for value in node.inputs]
+    outputs = run_node(KernelContext(""), node, inputs)
+    given = [array for value, array in zip(node.outputs, outputs, strict=True) if value]
+    for array, expected in zip(given, case.expected, strict=True):
+        assert array.dtype == expected.dtype
+        assert array.shape == expected.shape
+        np.testing.assert_allclose(array, expected, rtol=case.rtol, atol=case.atol)
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_inferred_types_are_those_of_the_values(name: str) -> None:
+    """The graph passes the checker, and inference gives every output its dtype and shape before anything is run."""
+    case = node_cases()[name]
+    node = case.node
+    known = READ_BEFORE_A_STEP.get(node.op_type, set())
+    constants = {value for place, value in enumerate(node.inputs) if place in known and value}
+    graph = Graph(
+        name="case",
+        inputs=tuple(Input(v, array_type(a)) for v, a in case.tensors.items() if v not in constants),
+        parameters=(),
+        nodes=(node,),
+        outputs=tuple(value for value in node.outputs if value),
+        constants=tuple(Constant(value, case.tensors[value]) for value in sorted(constants)),
+    )
+    check(graph)
+    types = infer(graph)
+    for value, expected in zip(graph.outputs, case.expected, strict=True):
+        assert types[value] == TensorType(DType(expected.dtype.name), expected.shape)

@@ -1,0 +1,192 @@
+"""Gradients of every operator that has one, through the differentiation itself.
+
+Against JAX's reverse mode in float64, over element types and memory layouts, and against central differences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from gradient_cases import Array, GradientCase, gradient_cases
+from weft_graph.differentiate import differentiate
+from weft_graph.ir import Constant, Graph, Initializer, Input, Node, Parameter
+from weft_graph.program import LOSS_SCALE
+from weft_graph.schema import schemas
+from weft_graph.topological import topological_order
+from weft_graph.types import array_type
+from weft_kernels.kernel import KernelContext
+from weft_kernels.run import run_nodes
+
+CASES = {f"{case.op_type}-{case.name}": case for case in gradient_cases()}
+TOLERANCE = {"float64": (1e-9, 1e-11), "float32": (2e-4, 2e-5), "float16": (3e-2, 3e-2)}
+STEP = 1e-5
+SCALE = 0.5
+
+
+@contextmanager
+def _double_precision() -> Iterator[None]:
+    was = jax.config.read("jax_enable_x64")
+    jax.config.update("jax_enable_x64", True)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_x64", was)
+
+
+@cache
+def _reference(name: str) -> tuple[list[Array], list[Array]]:
+    """(cotangents of the outputs, JAX's gradients of the differentiated inputs), all float64.
+
+    A cotangent is what an output is multiplied by before all are summed up to the loss; float16 can hold it.
+    """
+    case = CASES[name]
+    primals = [np.asarray(case.inputs[place]) for place in case.differentiated]
+
+    def function(*xs: Any) -> tuple[Any, ...]:
+        return _as_tuple(case.reference(*xs))
+
+    def pulled_back(xs: list[Any], cotangents: list[Any]) -> tuple[Any, ...]:
+        gradients: tuple[Any, ...] = jax.vjp(function, *xs)[1](tuple(cotangents))
+        return gradients
+
+    with _double_precision():
+        rng = np.random.default_rng(7)
+        shapes = [out.shape for out in jax.eval_shape(function, *primals)]
+        cotangents = [rng.uniform(-1, 1, shape).astype(np.float16).astype(np.float64) for shape in shapes]
+        # Compiled as one and without optimization, it takes a tenth of the time that step by step takes.
+        quick = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+        gradients = jax.jit(pulled_back, compiler_options=quick)(primals, cotangents)
+    return cotangents, [np.asarray(gradient) * SCALE for gradient in gradients]
+
+
+def _as_tuple(outputs: Any) -> tuple[Any, ...]:
+    return outputs if isinstance(outputs, tuple) else (outputs,)
+
+
+def _graph(case: GradientCase, arrays: Mapping[str, Array], cotangents: list[Array]) -> Graph:
+    """The case's node, whose outputs, each times its cotangent, are summed up to `loss`."""
+    derived = {f"in{place}" for place in case.differentiated}
+    inputs = tuple("" if array is None else f"in{place}" for place, array in enumerate(case.inputs))
+    outputs = tuple(f"out{place}" for place in range(case.outputs))
+    nodes = [Node(case.op_type, "node", inputs, outputs, case.attributes)]
+    terms = []
+    for place, output in enumerate(outputs):
+        nodes.append(Node("Mul", f"weigh{place}", (output, f"cotangent{place}"), (f"weighed{place}",)))
+        nodes.append(Node("ReduceSum", f"sum{place}", (f"weighed{place}",), (f"term{place}",), {"keepdims": 0}))
+        terms.append(f"term{place}")
+    while len(terms) > 1:
+        nodes.append(Node("Add", f"add{len(terms)}", (terms[0], terms[1]), (f"total{len(terms)}",)))
+        terms = [f"total{len(terms)}", *terms[2:]]
+    nodes.append(Node("Identity", "name_loss", (terms[0],), ("loss",)))
+    constants = [Constant(name, array) for name, array in arrays.items() if name not in derived and array.dtype == "i8"]
+    fixed = {constant.name for constant in constants}
+    return Graph(
+        name="case",
+        inputs=tuple(Input(n, array_type(a)) for n, a in arrays.items() if n not in derived and n not in fixed),
+        parameters=tuple(
+            Parameter(name, array_type(arrays[name]), Initializer("ConstantOfShape", {"value": 0.0}))
+            for name in sorted(derived)
+        ),
+        nodes=tuple(nodes),
+        outputs=("loss",),
+        constants=tuple(constants),
+    )
+
+
+def _arrays(case: GradientCase, cotangents: list[Array], dtype: str, layout: str) -> dict[str, Array]:
+    named = {f"in{place}": array for place, array in enumerate(case.inputs) if array is not None}
+    named.update((f"cotangent{place}", array) for place, array in enumerate(cotangents))
+    if case.op_type == "Cast":
+        return {
+            name: array if name.startswith("cotangent") else _laid_out(array.astype(dtype), layout)
+            for name, array in named.items()
+        }
+    return {
+        name: _laid_out(array.astype(dtype) if array.dtype == np.float64 else array, layout)
+        for name, array in named.items()
+    }
+
+
+def _laid_out(array: Array, layout: str) -> Array:
+    if layout == "fortran":
+        return np.array(array, order="F")
+    if layout == "strided" and array.ndim:
+        wide = np.zeros((*array.shape[:-1], 2 * array.shape[-1]), dtype=array.dtype)[..., ::2][::-1]
+        wide[...] = array
+        return wide
+    return array
+
+
+def _gradients(case: GradientCase, arrays: Mapping[str, Array], cotangents: list[Array]) -> dict[str, Array]:
+    """Runs the differentiated graph; every value must be of the type that was inferred, and no input written."""
+    graph = _graph(case, arrays, cotangents)
+    result = differentiate(graph, "loss")
+    values = dict(arrays)
+    values.update((constant.name, constant.array) for constant in result.graph.constants)
+    values[LOSS_SCALE] = np.array(SCALE, dtype=result.types[LOSS_SCALE].dtype.numpy)
+    before = {name: array.copy() for name, array in values.items()}
+    nodes = topological_order(result.graph.nodes)
+    made = {name for node in nodes for name in node.outputs if name}
+    run_nodes(KernelContext(""), nodes, values, keep=[*before, *made])
+    for name, array in values.items():
+        assert isinstance(array, np.ndarray)
+        assert array_type(array) == result.types[name], name
+    for name, array in before.items():
+        np.testing.assert_array_equal(values[name], array, err_msg=f"{name} was written")
+    return {name: values[gradient] for name, gradient in result.gradients.items()}
+
+
+VARIANTS = [
+    *(("float64", "contiguous"), ("float64", "fortran"), ("float64", "strided")),
+    *(("float32", "contiguous"), ("float32", "strided"), ("float16", "contiguous")),
+]
+
+
+@pytest.mark.parametrize(("dtype", "layout"), VARIANTS)
+@pytest.mark.parametrize("name", CASES)
+def test_gradient_is_that_of_jax(name: str, dtype: str, layout: str) -> None:
+    case = CASES[name]
+    cotangents, expected = _reference(name)
+    arrays = _arrays(case, cotangents, dtype, layout)
+    gradients = _gradients(case, arrays, cotangents)
+    rtol, atol = TOLERANCE[dtype]
+    assert len(expected) == len(case.differentiated) > 0
+    for place, reference in zip(case.differentiated, expected, strict=True):
+        gradient = gradients[f"in{place}"]
+        assert gradient.dtype == arrays[f"in{place}"].dtype
+        scale = max(1.0, float(np.abs(reference).max(initial=0.0)))
+        np.testing.assert_allclose(gradient, reference, rtol=rtol, atol=atol * scale, err_msg=f"input {place}")
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.smooth])
+def test_gradient_is_the_central_difference(name: str) -> None:
+    case = CASES[name]
+    cotangents, _ = _reference(name)
+    arrays = _arrays(case, cotangents, "float64", "contiguous")
+    gradients = _gradients(case, arrays, cotangents)
+    nodes = topological_order(_graph(case, arrays, cotangents).nodes)
+
+    def loss(place: str, index: tuple[int, ...], step: float) -> float:
+        values = dict(arrays)
+        values[place] = arrays[place].copy()
+        values[place][index] += step
+        run_nodes(KernelContext(""), nodes, values, keep=["loss"])
+        return float(values["loss"])
+
+    for place in (f"in{place}" for place in case.differentiated):
+        difference = np.zeros_like(arrays[place])
+        for index in np.ndindex(arrays[place].shape):
+            difference[index] = (loss(place, index, STEP) - loss(place, index, -STEP)) / (2 * STEP)
+        np.testing.assert_allclose(gradients[place], difference * SCALE, rtol=1e-5, atol=1e-7, err_msg=place)
+
+
+def test_every_operator_with_a_gradient_has_a_case() -> None:
+    with_gradient = {schema.op_type for schema in schemas().values() if schema.gradient is not None}
+    assert with_gradient == {case.op_type for case in CASES.values()}

@@ -1,0 +1,85 @@
+"""ONNX's own node tests as cases of ours: the model's one node, its inputs and the outputs that ONNX expects."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx.backend.test.loader import load_model_tests
+
+from weft_graph.ir import AttributeValue, Node
+from weft_graph.schema import schemas
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class NodeCase:
+    """A case of a single node. `tensors` has every input by name, `expected` an array for each output that counts.
+
+    `element_types` are ONNX's names of the types of all of these; what is no tensor goes by its kind (`sequence_type`).
+    """
+
+    name: str
+    op_type: str
+    opset: int
+    proto: onnx.NodeProto
+    tensors: dict[str, Any]
+    expected: tuple[Any, ...]
+    element_types: frozenset[str]
+    rtol: float
+    atol: float
+
+    @property
+    def node(self) -> Node:
+        attributes = {attribute.name: _attribute(attribute) for attribute in self.proto.attribute}
+        return Node(self.op_type, self.name, tuple(self.proto.input), tuple(self.proto.output), attributes)
+
+
+@cache
+def node_cases() -> dict[str, NodeCase]:
+    """Every case whose one node is an operator of ours, by the case's name."""
+    ours = {op_type for domain, op_type in schemas() if domain == ""}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # making the cases overflows on purpose, inside the onnx package
+        tests = load_model_tests(kind="node")
+    return {case.name: case for test in tests for case in _cases(test, ours)}
+
+
+def _cases(test: Any, ours: set[str]) -> Iterator[NodeCase]:
+    graph = test.model.graph
+    if len(graph.node) != 1 or graph.node[0].op_type not in ours or graph.node[0].domain not in {"", "ai.onnx"}:
+        return
+    names = [value.name for value in graph.input]
+    versions = {entry.domain: entry.version for entry in test.model.opset_import}
+    for number, (inputs, outputs) in enumerate(test.data_sets):
+        name = test.name if len(test.data_sets) == 1 else f"{test.name}/{number}"
+        tensors = {name: _array(value) for name, value in zip(names, inputs, strict=True)}
+        expected = tuple(_array(value) for value in outputs)
+        types = frozenset(_element_type(value) for value in (*graph.input, *graph.output))
+        proto = graph.node[0]
+        yield NodeCase(name, proto.op_type, versions[""], proto, tensors, expected, types, test.rtol, test.atol)
+
+
+def _array(value: Any) -> Any:
+    """The onnx package gives some tensors as messages, and some zero-dim ones as NumPy's or Python's scalars."""
+    if isinstance(value, onnx.TensorProto) and value.data_type in onnx.helper.get_all_tensor_dtypes():
+        return onnx.numpy_helper.to_array(value)
+    return np.asarray(value) if isinstance(value, np.generic | bool | float) else value
+
+
+def _element_type(value: onnx.ValueInfoProto) -> str:
+    kind: str = value.type.WhichOneof("value")
+    return onnx.TensorProto.DataType.Name(value.type.tensor_type.elem_type) if kind == "tensor_type" else kind
+
+
+def _attribute(attribute: onnx.AttributeProto) -> AttributeValue:
+    value = onnx.helper.get_attribute_value(attribute)
+    if isinstance(value, bytes):
+        return value.decode()
+    return tuple(value) if attribute.type == onnx.AttributeProto.INTS else value
