@@ -25,8 +25,8 @@ BATCH = 64
 """Samples of a step, over both workers."""
 
 
-def build() -> tuple[weft.Expression, dict[str, weft.Expression]]:
-    """Loss and metrics of a LeNet-like net: image (batch, 1, 8, 8) float32 within 0..1, label (batch) int64."""
+def build() -> tuple[weft.Expression, weft.Expression]:
+    """Loss and accuracy of a LeNet-like net: image (batch, 1, 8, 8) float32 within 0..1, label (batch) int64."""
     image = weft.input("image", ("batch", 1, 8, 8))
     label = weft.input("label", ("batch",), "int64")
     net = nn.Sequential(
@@ -43,8 +43,7 @@ def build() -> tuple[weft.Expression, dict[str, weft.Expression]]:
         nn.Linear(64, 10, name="scores"),
     )
     scores = net(image)
-    loss = nn.cross_entropy(scores, label, name="loss")
-    return loss, {"accuracy": nn.accuracy(scores, label, name="accuracy")}
+    return nn.cross_entropy(scores, label, name="loss"), nn.accuracy(scores, label, name="accuracy")
 
 
 def write_data(path: Path) -> int:
@@ -59,11 +58,11 @@ def write_data(path: Path) -> int:
 
 def train(client: weft.Client, path: str, rows: int, passes: int) -> weft.JobHandle:
     """Submits the job; returns at once."""
-    loss, metrics = build()
+    loss, accuracy = build()
     held_out = rows - EVALUATION_ROWS
     return client.submit(
         loss,
-        metrics=metrics,
+        metrics={"accuracy": accuracy},
         data=weft.numpy_data(path, train=(0, held_out), evaluate=(held_out, rows)),
         batch=BATCH,
         passes=passes,

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
         ProtocolError,
         ServerFaultError,
         UnauthenticatedError,
-        UrlError,
         UnavailableError,
+        UrlError,
         WaitTimeoutError,
         WeftError,
     )
@@ -45,48 +45,46 @@ if TYPE_CHECKING:
     from weft_graph.errors import DTypeError, GraphError, ShapeError
     from weft_graph.types import BATCH
 
-_HOMES: dict[str, str] = {
-    **dict.fromkeys(("nn", "ops"), ""),
-    **dict.fromkeys(("DataSpec",), "weft.api.data"),
-    **dict.fromkeys(("Job", "JobSpec"), "weft.api.job"),
-    **dict.fromkeys(("JobState",), "weft.api.lifecycle"),
-    **dict.fromkeys(("Adam", "Sgd"), "weft.api.rule"),
-    **dict.fromkeys(("Client",), "weft.client"),
-    **dict.fromkeys(("Cluster",), "weft.cluster"),
-    **dict.fromkeys(("cut",), "weft.cut"),
-    **dict.fromkeys(("numpy_data",), "weft.data"),
-    **dict.fromkeys(
-        (
-            "ClusterError",
-            "ConflictError",
-            "ConnectError",
-            "EvaluatorError",
-            "ForbiddenError",
-            "InvalidRequestError",
-            "JobCancelledError",
-            "JobError",
-            "JobFailedError",
-            "NotFoundError",
-            "UnavailableError",
-            "ProblemError",
-            "ProtocolError",
-            "ServerFaultError",
-            "UnauthenticatedError",
-            "UrlError",
-            "WaitTimeoutError",
-            "WeftError",
-        ),
-        "weft.errors",
+_NAMES: dict[str, tuple[str, ...]] = {
+    "weft.api.data": ("DataSpec",),
+    "weft.api.job": ("Job", "JobSpec"),
+    "weft.api.lifecycle": ("JobState",),
+    "weft.api.rule": ("Adam", "Sgd"),
+    "weft.client": ("Client",),
+    "weft.cluster": ("Cluster",),
+    "weft.cut": ("cut",),
+    "weft.data": ("numpy_data",),
+    "weft.errors": (
+        "ClusterError",
+        "ConflictError",
+        "ConnectError",
+        "EvaluatorError",
+        "ForbiddenError",
+        "InvalidRequestError",
+        "JobCancelledError",
+        "JobError",
+        "JobFailedError",
+        "NotFoundError",
+        "ProblemError",
+        "ProtocolError",
+        "ServerFaultError",
+        "UnauthenticatedError",
+        "UnavailableError",
+        "UrlError",
+        "WaitTimeoutError",
+        "WeftError",
     ),
-    **dict.fromkeys(
-        ("Expression", "Group", "constant", "graph", "group", "input", "parameter"),
-        "weft.expression",
-    ),
-    **dict.fromkeys(("JobHandle", "Values"), "weft.job_handle"),
-    **dict.fromkeys(("DTypeError", "GraphError", "ShapeError"), "weft_graph.errors"),
-    **dict.fromkeys(("BATCH",), "weft_graph.types"),
+    "weft.expression": ("Expression", "Group", "constant", "graph", "group", "input", "parameter"),
+    "weft.job_handle": ("JobHandle", "Values"),
+    "weft_graph.errors": ("DTypeError", "GraphError", "ShapeError"),
+    "weft_graph.types": ("BATCH",),
 }
-"""Where each public name lives; a module of its own for the empty string."""
+"""Which module has which public names."""
+
+_MODULES = ("nn", "ops")
+"""Public names that are modules themselves."""
+
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
     "BATCH",
@@ -119,6 +117,7 @@ __all__ = [
     "ShapeError",
     "UnauthenticatedError",
     "UnavailableError",
+    "UrlError",
     "Values",
     "WaitTimeoutError",
     "WeftError",
@@ -135,10 +134,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name) if home else importlib.import_module(f"{__name__}.{name}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
 
