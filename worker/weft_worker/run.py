@@ -9,17 +9,19 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
 
-from weft_kvstore.client import StoreClient
 from weft_kvstore.local import LocalStore
 
 from weft.api.agent import WorkerAllocation
 from weft.api.lifecycle import AllocationEvent
 from weft_data.source import Source
+from weft_kvstore.client import StoreClient
 from weft_kvstore.store import Store
 from weft_worker.bind import Binder
+from weft_worker.engine.errors import EngineError
 from weft_worker.engine.face import Engine
 from weft_worker.engine.serial import SerialEngine
 from weft_worker.engine.threaded import ThreadedEngine
+from weft_worker.errors import WorkerError
 from weft_worker.evaluation import Evaluation
 from weft_worker.feed import Feeder
 from weft_worker.reports import Reporter, RunReports
@@ -102,7 +104,7 @@ class Run:
                 self._listener.reached(AllocationEvent.RUNNING, None)
                 training.run()
         except Exception as error:  # noqa: BLE001  # the outermost frame of a run: the error becomes its reason
-            event, reason = AllocationEvent.FAILED, f"slot {self._allocation.slot}: {type(error).__name__}: {error}"
+            event, reason = AllocationEvent.FAILED, f"slot {self._allocation.slot}: {_told(error)}"
         if not self._signals.stop.is_set():
             self._listener.reached(event, reason)
         self._listener.ended()
@@ -164,3 +166,8 @@ class Run:
         if self._settings.serial:
             return SerialEngine(lanes, completion_timeout_s=self._settings.wait_timeout_s)
         return ThreadedEngine(lanes, name=f"slot{self._allocation.slot}")
+
+
+def _told(error: Exception) -> str:
+    """The error for people: those of this room say enough without their class."""
+    return str(error) if isinstance(error, (WorkerError, EngineError)) else f"{type(error).__name__}: {error}"

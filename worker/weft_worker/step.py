@@ -80,14 +80,22 @@ class StepPusher:
                 _COMMUNICATION[operation.node.op_type](run, operation)
         return PushedStep(plan, run.table, run.variables_of(plan.outputs.values()), run.barriers)
 
-    def push_barrier(self, step: int, nothing: Sequence[str], label: str) -> Variable:
-        """Declares nothing for every key of `nothing`, for a slot that has no samples of the step."""
-        barrier = self._engine.variable(f"barrier of {label}")
+    def push_absence(self, step: int, nothing: Sequence[str], pace: str, label: str) -> Variable:
+        """Declares nothing for every key of `nothing`, for a slot that has no samples of the step.
 
-        def start(on_complete: OnComplete) -> None:
+        First it waits for the step's version of the key `pace`, whose value is dropped: a slot that computes nothing
+        would otherwise run ahead of the others, further than the store lets it.
+        """
+        reached, barrier = self._engine.variable(f"{pace} of {label}"), self._engine.variable(f"barrier of {label}")
+
+        def wait(on_complete: OnComplete) -> None:
+            self._store.pull(pace, step).add_done_callback(_completing(on_complete))
+
+        def declare(on_complete: OnComplete) -> None:
             self._store.barrier(step, nothing).add_done_callback(_completing(on_complete))
 
-        self._engine.push_async(start, [], [barrier], lane=IO, name=f"SendBarrier of {label}")
+        self._engine.push_async(wait, [], [reached], lane=IO, name=f"Fetch {pace!r} of {label}")
+        self._engine.push_async(declare, [reached], [barrier], lane=IO, name=f"SendBarrier of {label}")
         return barrier
 
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-from weft_graph.program_json import programs_from_json
 
 from weft.api.agent import WorkerAllocation
 from weft_data.numpy_source import open_source
@@ -14,6 +13,8 @@ from weft_data.schedule import BatchPlan
 from weft_data.source import Source
 from weft_graph.errors import GraphError
 from weft_graph.program import Programs
+from weft_graph.program_json import programs_from_json
+from weft_graph.weft_domain import SEND
 from weft_kvstore.description import StoreDescription, description_from_json
 from weft_worker.course import Course
 from weft_worker.errors import TaskError
@@ -31,6 +32,15 @@ class Task:
     def contributes(self) -> tuple[str, ...]:
         """The keys that this slot must push or declare nothing for, at each step."""
         return tuple(key.key for key in self.description.keys if self.allocation.slot in key.slots)
+
+    @property
+    def pace(self) -> str:
+        """The smallest key that this slot trains: its version tells how far the other slots are."""
+        trained = {node.attributes["key"] for node in self.programs.train.nodes if node.op_type == SEND}
+        own = [key for key in self.description.keys if key.key in trained and self.allocation.slot in key.slots]
+        if not own:
+            raise TaskError(f"slot {self.allocation.slot} contributes to no key that the program sends")
+        return min(own, key=lambda key: (key.nbytes, key.key)).key
 
     @property
     def keys(self) -> tuple[str, ...]:

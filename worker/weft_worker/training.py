@@ -61,9 +61,10 @@ class Training:
         sums = MetricSums(self.binder.program.outputs)
         order = self.engine.variable("metric sums")
         in_flight: deque[Variable] = deque()
+        most = 1 if self.settings.serial else self.settings.steps_in_flight
         for step in range(self.task.allocation.steps):
             self._boundary(step)
-            while len(in_flight) >= self.settings.steps_in_flight:
+            while len(in_flight) >= most:
                 self.engine.wait([in_flight.popleft()], self.settings.wait_timeout_s)
             current = self.course.at(step)
             in_flight.append(self._push(current, sums, order))
@@ -78,7 +79,7 @@ class Training:
         label = f"step {current.step}"
         done = self.engine.variable(label)
         if len(current.rows) == 0:
-            barrier = self.pusher.push_barrier(current.step, self.task.contributes, label)
+            barrier = self.pusher.push_absence(current.step, self.task.contributes, self.task.pace, label)
             self._push_end(current, sums, None, (barrier,), (order, done))
             return done
         context = StepContext(current.step, current.first_sample, self.task.allocation.seed, label)

@@ -1,0 +1,180 @@
+"""Jobs for the worker's tests: data, allocations, and slots that run side by side in this process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from weft.api.agent import LogReport, MetricReport, WorkerAllocation
+from weft.api.data import DataSpec, NumpySource, Rows
+from weft.api.lifecycle import AllocationEvent
+from weft.api.store import InitializerSpec, KeySpec, StoreSpec
+from weft_graph.convert import convert
+from weft_graph.ir import Graph
+from weft_graph.program import Programs
+from weft_graph.program_json import programs_to_json
+from weft_kvstore.store import Store
+from weft_worker.run import Run
+from weft_worker.settings import RunSettings
+from weft_worker.task import Task
+from worker_graphs import CLASSES, FEATURES, METRICS
+
+WAIT_S = 20.0
+"""Deadline of a whole run in these tests: far above what any takes."""
+
+
+def save_data(path: Path, rows: int, dtype: str = "float64") -> Path:
+    """Writes a `.npz` of `rows` samples: x is drawn, y follows from x, so that there is something to learn."""
+    draw = np.random.default_rng(3)
+    x = draw.normal(size=(rows, FEATURES))
+    y = np.argmax(x @ draw.normal(size=(FEATURES, CLASSES)), axis=1)
+    np.savez(path, x=x.astype(dtype), y=y.astype(np.int64))
+    return path
+
+
+def programs_of(graph: Graph, metrics: Mapping[str, str] = METRICS) -> Programs:
+    return convert(graph, loss="loss", metrics=metrics)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job as the server would describe it to its slots."""
+
+    programs: Programs
+    data: Path
+    steps: int
+    train: tuple[int, int]
+    slots: int = 1
+    batch: int = 64
+    evaluate: tuple[int, int] | None = None
+    evaluate_every: int | None = None
+    seed: int = 11
+    rate: float = 0.1
+    shards: tuple[str, ...] = ()
+    keeper: int = 0
+
+    def allocation(self, slot: int) -> WorkerAllocation:
+        evaluate = self.evaluate
+        return WorkerAllocation(
+            id=f"allocation-{slot}",
+            term=1,
+            incarnation=1,
+            job="job-1",
+            slot=slot,
+            programs=programs_to_json(self.programs),
+            data=DataSpec(
+                source=NumpySource(path=str(self.data)),
+                columns={"x": "x", "labels": "y"},
+                train=Rows(start=self.train[0], stop=self.train[1]),
+                evaluate=None if evaluate is None else Rows(start=evaluate[0], stop=evaluate[1]),
+                batch=self.batch,
+            ),
+            seed=self.seed,
+            steps=self.steps,
+            evaluate_every=self.evaluate_every,
+            keeper=slot == self.keeper,
+            store=self.store_spec(),
+        )
+
+    def store_spec(self) -> StoreSpec:
+        keys = [
+            KeySpec(
+                key=plan.key,
+                dtype=plan.type.dtype.value,
+                shape=list(plan.type.static_shape),
+                initializer=InitializerSpec(
+                    op_type=plan.initializer.op_type, attributes=dict(plan.initializer.attributes)
+                ),
+                update=plan.update.value,
+                priority=plan.priority,
+                slots=list(range(self.slots)),
+            )
+            for plan in self.programs.keys
+        ]
+        return StoreSpec(
+            job="job-1",
+            term=1,
+            seed=self.seed,
+            slots=self.slots,
+            shards=list(self.shards),
+            keys=keys,
+            rule="sgd",
+            hyper={"rate": self.rate, "weight_decay": 0.0},
+            slice_bytes=256,
+            merge="slot",
+        )
+
+
+@dataclass
+class Records:
+    """What one slot told: a reporter and a listener that keep everything."""
+
+    events: list[tuple[AllocationEvent, str | None]] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
+    metrics: list[MetricReport] = field(default_factory=list)
+    logs: list[LogReport] = field(default_factory=list)
+    uploads: list[tuple[bytes, int, bool]] = field(default_factory=list)
+    over: threading.Event = field(default_factory=threading.Event)
+    on_step: Callable[[int], None] = field(default=lambda step: None)
+    on_upload: Callable[[], None] = field(default=lambda: None)
+
+    def report(self, *, event=None, reason=None, step=None, metrics=(), logs=()) -> None:  # type: ignore[no-untyped-def]
+        self.metrics += metrics
+        self.logs += logs
+        if step is not None:
+            self.steps.append(step)
+            self.on_step(step)
+
+    def upload(self, document: bytes, step: int, final: bool) -> None:
+        self.on_upload()
+        self.uploads.append((document, step, final))
+
+    def reached(self, event: AllocationEvent, reason: str | None) -> None:
+        self.events.append((event, reason))
+
+    def ended(self) -> None:
+        self.over.set()
+
+    @property
+    def last(self) -> tuple[AllocationEvent, str | None]:
+        return self.events[-1]
+
+
+class Clock:
+    """A clock that moves on by a second at each look, so that every step is told."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+def run_of(
+    job: Job, slot: int, records: Records, store: Callable[[Task], Store] | None = None, **settings: object
+) -> Run:
+    """The slot's run, not started."""
+    options = {} if store is None else {"store": store}
+    return Run(job.allocation(slot), records, records, RunSettings(**settings), clock=Clock(), **options)  # type: ignore[arg-type]
+
+
+def run_all(
+    job: Job, stores: Callable[[int], Store] | None = None, *, slots: Iterable[int] | None = None, **settings: object
+) -> list[Records]:
+    """Runs the slots side by side to their ends."""
+    everything = []
+    for slot in range(job.slots) if slots is None else slots:
+        records = Records()
+        opened = None if stores is None else (lambda task, slot=slot: stores(slot))
+        everything.append((run_of(job, slot, records, opened, **settings), records))
+    for run, _ in everything:
+        run.start()
+    for run, records in everything:
+        assert records.over.wait(WAIT_S), f"{run} has not ended"
+        assert run.join(WAIT_S)
+    return [records for _, records in everything]
