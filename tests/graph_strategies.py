@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from weft_graph.ir import Constant, Graph, Initializer, Input, Node, Parameter
 from weft_graph.types import DType, TensorType
+
+
+def examples(count: int = 100) -> settings:
+    """The same `count` examples in every run, however slow the machine is."""
+    return settings(max_examples=count, derandomize=True, database=None, deadline=None)
+
 
 names = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=12)
 dtypes = st.sampled_from(list(DType))

@@ -12,12 +12,12 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
-from document_mutation import places, with_value, without
-from graph_strategies import anything, graphs
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
-from sample_graphs import lenet, line, mlp, node, normalized_mlp
 
+from document_mutation import places, with_value, without
+from graph_strategies import anything, examples, graphs
+from sample_graphs import lenet, line, mlp, node, normalized_mlp
 from weft_graph.errors import GraphFormatError
 from weft_graph.ir import Constant, Graph, Initializer, Input, Node, Parameter
 from weft_graph.json_form import content_hash, graph_from_json, graph_schema, graph_to_json
@@ -36,9 +36,7 @@ def golden_graph() -> Graph:
         name="golden",
         inputs=(Input("x", TensorType(DType.FLOAT32, ("batch", 2))),),
         parameters=(
-            Parameter(
-                "w", TensorType(DType.FLOAT32, (2, 1)), Initializer("RandomUniform", {"low": -0.5, "high": 0.5})
-            ),
+            Parameter("w", TensorType(DType.FLOAT32, (2, 1)), Initializer("RandomUniform", {"low": -0.5, "high": 0.5})),
             Parameter("m", TensorType(DType.FLOAT64, ()), Initializer("ConstantOfShape", {"value": 1.0}), False),
         ),
         nodes=(
@@ -54,7 +52,8 @@ def golden_graph() -> Graph:
 def same(left: Graph, right: Graph) -> bool:
     """Equality to the bit; constants have none of their own."""
     return graph_to_json(left) == graph_to_json(right) and all(
-        (a.name, a.array.dtype, a.array.shape, a.array.tobytes()) == (b.name, b.array.dtype, b.array.shape, b.array.tobytes())
+        (a.name, a.array.dtype, a.array.shape, a.array.tobytes())
+        == (b.name, b.array.dtype, b.array.shape, b.array.tobytes())
         for a, b in zip(left.constants, right.constants, strict=True)
     )
 
@@ -70,11 +69,13 @@ def test_the_reader_takes_the_golden_document() -> None:
     assert not read.constants[0].array.flags.writeable
 
 
+@examples()
 @given(graphs())
 def test_a_graph_survives_its_json_text(graph: Graph) -> None:
     assert same(graph_from_json(json.loads(json.dumps(graph_to_json(graph), allow_nan=False))), graph)
 
 
+@examples()
 @given(graphs())
 def test_attributes_keep_their_kind(graph: Graph) -> None:
     read = graph_from_json(json.loads(json.dumps(graph_to_json(graph))))
@@ -84,6 +85,7 @@ def test_attributes_keep_their_kind(graph: Graph) -> None:
         ]
 
 
+@examples()
 @given(graphs())
 def test_the_schema_accepts_what_the_writer_makes(graph: Graph) -> None:
     VALIDATOR.validate(graph_to_json(graph))
@@ -107,6 +109,7 @@ def test_the_schema_is_a_schema_and_has_the_readers_limits() -> None:
     assert defs["dtype"]["enum"] == list(DType)
 
 
+@examples()
 @given(anything)
 @example({"format_version": 1})
 def test_the_reader_raises_nothing_but_format_errors_on_anything(document: Any) -> None:
@@ -120,7 +123,7 @@ JSON += ["\ud800", "a\nb", [], [[]], {}, {"": 0}, {"name": "x"}, ["x", 1], [None
 NOT_JSON = [float("nan"), {1: 2}, object(), b"", {"x"}, np.int64(1)]
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(st.data())
 def test_one_wrong_place_is_refused_with_its_pointer_or_read_as_the_schema_says(data: st.DataObject) -> None:
     document = data.draw(st.sampled_from(DOCUMENTS))

@@ -1,0 +1,89 @@
+"""Integer arithmetic that is known before any step, against NumPy and C's rule for division."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graph_strategies import examples
+from sample_graphs import node, tensor
+from weft_graph.fold import MAX_ELEMENTS, fold
+from weft_graph.types import DType, array_type
+
+small = st.integers(-1000, 1000)
+
+
+def int64(*values: int) -> np.ndarray:
+    return np.array(values, dtype=np.int64)
+
+
+@examples()
+@given(small, small.filter(bool))
+def test_division_rounds_towards_zero(dividend: int, divisor: int) -> None:
+    result = fold(node("Div", ["a", "b"], ["c"]), [int64(dividend), int64(divisor)], tensor(DType.INT64, 1))
+    assert result is not None
+    assert result.tolist() == [math.trunc(dividend / divisor)]
+
+
+def test_division_by_zero_is_unknown() -> None:
+    assert fold(node("Div", ["a", "b"], ["c"]), [int64(4, 4), int64(2, 0)], tensor(DType.INT64, 2)) is None
+
+
+@pytest.mark.parametrize(
+    ("op_type", "expected"), [("Add", [4, 7]), ("Sub", [-2, -3]), ("Mul", [3, 10])], ids=["Add", "Sub", "Mul"]
+)
+def test_pointwise_arithmetic(op_type: str, expected: list[int]) -> None:
+    result = fold(node(op_type, ["a", "b"], ["c"]), [int64(1, 2), int64(3, 5)], tensor(DType.INT64, 2))
+    assert result is not None
+    assert result.tolist() == expected
+
+
+def test_elements_keep_their_order_through_changes_of_shape_and_type() -> None:
+    for op_type in ("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Cast"):
+        source = int64(1, 2, 3, 4)
+        result = fold(node(op_type, ["a"], ["b"]), [source], tensor(DType.INT32, 2, 2))
+        assert result is not None
+        assert result.dtype == np.int32
+        assert result.tolist() == [[1, 2], [3, 4]]
+        assert not result.flags.writeable
+        assert source.flags.writeable
+
+
+def test_concat_joins_along_its_axis() -> None:
+    rows = [int64(1, 2).reshape(1, 2), int64(3, 4).reshape(1, 2)]
+    result = fold(node("Concat", ["a", "b"], ["c"], axis=1), rows, tensor(DType.INT64, 1, 4))
+    assert result is not None
+    assert result.tolist() == [[1, 2, 3, 4]]
+
+
+def test_overflow_wraps_around_silently() -> None:
+    largest = np.array(np.iinfo(np.int64).max)
+    result = fold(node("Add", ["a", "b"], ["c"]), [largest, np.array(1)], tensor(DType.INT64))
+    assert result is not None
+    assert int(result) == np.iinfo(np.int64).min
+
+
+@pytest.mark.parametrize(
+    ("op_type", "inputs", "type_"),
+    [
+        ("Relu", [int64(1)], tensor(DType.INT64, 1)),
+        ("Add", [int64(1), None], tensor(DType.INT64, 1)),
+        ("Add", [np.ones(1), np.ones(1)], tensor(DType.FLOAT64, 1)),
+        ("Cast", [np.ones(1)], tensor(DType.INT64, 1)),
+        ("Identity", [int64(1)], tensor(DType.INT64, "batch")),
+    ],
+    ids=["operator", "unknown input", "floats", "from float", "symbolic"],
+)
+def test_what_it_does_not_know_is_unknown(op_type: str, inputs: list[np.ndarray | None], type_: object) -> None:
+    assert fold(node(op_type, ["a", "b"], ["c"]), inputs, type_) is None  # type: ignore[arg-type]  # a TensorType
+
+
+def test_what_is_larger_than_any_shape_is_left_to_the_kernels() -> None:
+    column = np.zeros((MAX_ELEMENTS // 2 + 1, 1), dtype=np.int64)
+    assert fold(node("Identity", ["a"], ["b"]), [column], array_type(column)) is not None
+    result = tensor(DType.INT64, column.size, column.size)
+    assert fold(node("Add", ["a", "b"], ["c"]), [column, column.T], result) is None

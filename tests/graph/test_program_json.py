@@ -1,0 +1,82 @@
+"""Programs and their JSON form."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from document_mutation import places, with_value, without
+from graph_strategies import anything, examples
+from sample_graphs import lenet, mlp, normalized_mlp
+from weft_graph.convert import convert
+from weft_graph.errors import GraphFormatError
+from weft_graph.ir import Graph
+from weft_graph.program import Program, Programs
+from weft_graph.program_json import programs_from_json, programs_to_json
+
+GRAPHS = [mlp(), normalized_mlp(), lenet()]
+
+
+def converted(graph: Graph) -> Programs:
+    return convert(graph, loss="loss", metrics={"accuracy": "accuracy"})
+
+
+def plain(program: Program) -> tuple[Any, ...]:
+    """All of a program in values that compare; constants have no equality of their own."""
+    constants = [(c.name, c.array.dtype, c.array.shape, c.array.tobytes()) for c in program.constants]
+    nodes = [(n, [(name, type(value)) for name, value in n.attributes.items()]) for n in program.nodes]
+    return program.role, program.inputs, constants, nodes, dict(program.outputs), list(program.types.items())
+
+
+@pytest.mark.parametrize("graph", GRAPHS, ids=lambda graph: graph.name)
+def test_programs_survive_their_json_text(graph: Graph) -> None:
+    programs = converted(graph)
+    read = programs_from_json(json.loads(json.dumps(programs_to_json(programs), allow_nan=False)))
+    assert plain(read.train) == plain(programs.train)
+    assert plain(read.evaluate) == plain(programs.evaluate)
+    assert read.keys == programs.keys
+
+
+DOCUMENT = programs_to_json(converted(normalized_mlp()))
+PLACES = list(places(DOCUMENT))
+WRONG = [None, True, -1, 1, 1 << 70, 1.5, float("inf"), "", "x", "n" * 3000, "\ud800", [], [[]], {}, {"x": 1}, object()]
+
+
+@examples()
+@given(anything)
+def test_the_reader_raises_nothing_but_format_errors_on_anything(document: Any) -> None:
+    with pytest.raises(GraphFormatError):
+        programs_from_json(document)
+
+
+@examples(300)
+@given(st.data())
+def test_one_wrong_place_raises_nothing_but_a_format_error(data: st.DataObject) -> None:
+    path = data.draw(st.sampled_from(PLACES))
+    is_removed = path != () and data.draw(st.booleans())
+    changed = without(DOCUMENT, path) if is_removed else with_value(DOCUMENT, path, data.draw(st.sampled_from(WRONG)))
+    try:
+        programs_from_json(changed)
+    except GraphFormatError as error:
+        assert error.pointer == "" or error.pointer.startswith("/")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "pointer", "message"),
+    [
+        (("format_version",), 7, "/format_version", "format version 7 is unknown"),
+        (("train", "role"), "serve", "/train/role", "expected one of train, evaluate, got 'serve'"),
+        (("keys", 0, "update"), "max", "/keys/0/update", "expected one of rule, mean, got 'max'"),
+        (("keys", 0, "priority"), -1, "/keys/0/priority", "expected an integer from 0"),
+        (("evaluate", "types", "x", "dtype"), "float8", "/evaluate/types/x/dtype", "got 'float8'"),
+    ],
+)
+def test_a_refusal_says_where(path: tuple[str | int, ...], value: Any, pointer: str, message: str) -> None:
+    with pytest.raises(GraphFormatError) as caught:
+        programs_from_json(with_value(DOCUMENT, path, value))
+    assert caught.value.pointer == pointer
+    assert message in caught.value.message

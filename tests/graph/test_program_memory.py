@@ -1,0 +1,57 @@
+"""How much memory programs take, against sums done by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from sample_graphs import floats, lenet, line, node, weight
+from weft_graph.convert import convert, forward_program
+from weft_graph.errors import GraphRefusedError
+from weft_graph.memory import ProgramMemory, parameter_bytes, program_memory
+
+
+def test_parameters_take_their_elements() -> None:
+    """150+6+2400+16+48000+120+1200+10 floats of 4 bytes."""
+    assert parameter_bytes(convert(lenet(), loss="loss", metrics={}).keys) == 51902 * 4
+
+
+def test_a_chain_holds_an_input_and_two_neighbours() -> None:
+    """x (4 floats a row) stays; a, b, c come one after the other; c is the output."""
+    chain = [node("Relu", ["x"], ["a"]), node("Relu", ["a"], ["b"]), node("Relu", ["b"], ["c"])]
+    program = forward_program(line(chain, outputs=["c"]))
+    assert program_memory(program, {"batch": 10}) == ProgramMemory(total=4 * 160, peak=3 * 160)
+
+
+def test_a_value_is_held_until_its_last_reader() -> None:
+    nodes = [
+        node("Relu", ["x"], ["a"]),
+        node("Relu", ["a"], ["b"]),
+        node("Relu", ["b"], ["c"]),
+        node("Add", ["a", "c"], ["d"]),
+    ]
+    program = forward_program(line(nodes, outputs=["d"]))
+    assert program_memory(program, {"batch": 1}) == ProgramMemory(total=5 * 16, peak=4 * 16)
+
+
+def test_training_takes_more_than_evaluation_and_grows_with_the_batch() -> None:
+    programs = convert(lenet(), loss="loss", metrics={})
+    small, large = (program_memory(programs.train, {"batch": batch}) for batch in (1, 64))
+    held_out = program_memory(programs.evaluate, {"batch": 64})
+    assert small.peak <= small.total < large.total
+    assert held_out.total < large.total
+    assert held_out.peak < large.peak < large.total
+
+
+def test_numbers_far_beyond_any_machine_are_exact() -> None:
+    nodes = [node("Add", ["w", "w"], ["y"]), node("ReduceMean", ["y"], ["loss"], keepdims=0)]
+    programs = convert(line(nodes, [weight("w", 1 << 20, 1 << 20)]), loss="loss", metrics={})
+    assert parameter_bytes(programs.keys) == 4 << 40
+    assert program_memory(programs.evaluate, {}).total == (8 << 40) + 4
+
+
+def test_a_dimension_that_nothing_fills_is_named() -> None:
+    program = forward_program(
+        line([node("Relu", ["x"], ["y"])], inputs={"x": floats("batch", "tokens")}, outputs=["y"])
+    )
+    with pytest.raises(GraphRefusedError, match=r"value 'x' is float32\[4, tokens\]; nothing fills tokens"):
+        program_memory(program, {"batch": 4})
