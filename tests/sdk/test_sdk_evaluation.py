@@ -1,0 +1,158 @@
+"""`eval` computes what NumPy computes, through the installed evaluator; what is fed is checked."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint
+
+import numpy as np
+import pytest
+
+import weft
+from weft import nn, ops
+from weft.evaluation import evaluate
+from weft_graph.errors import DTypeError, GraphRefusedError
+from weft_graph.ir import Initializer
+
+UNIFORM = Initializer("RandomUniform", {"low": -1.0, "high": 1.0})
+X = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("expression", "plain"),
+    [
+        (lambda x: x + 1, lambda x: x + 1),
+        (lambda x: 2 - x, lambda x: 2 - x),
+        (lambda x: x / 2 * x, lambda x: x / 2 * x),
+        (lambda x: 1 / (x * x + 1), lambda x: 1 / (x * x + 1)),
+        (lambda x: x**2, lambda x: x**2),
+        (lambda x: -x, lambda x: -x),
+        (lambda x: x @ np.eye(4, 2, dtype=np.float32), lambda x: x @ np.eye(4, 2)),
+        (lambda x: np.ones((2, 4), np.float32) @ ops.transpose(x), lambda x: np.ones((2, 4)) @ x.T),
+        (lambda x: np.arange(4, dtype=np.float32) - x, lambda x: np.arange(4) - x),
+        (ops.relu, lambda x: np.maximum(x, 0)),
+        (ops.sigmoid, lambda x: 1 / (1 + np.exp(-x))),
+        (ops.tanh, np.tanh),
+        (lambda x: ops.log(ops.exp(x)), lambda x: x),
+        (lambda x: ops.sqrt(x * x), np.abs),
+        (lambda x: ops.identity(x), lambda x: x),
+        (lambda x: ops.where(ops.greater(x, 0), x, 0.0), lambda x: np.maximum(x, 0)),
+        (lambda x: ops.cast(ops.equal(ops.argmax(x, 1), 2), "float32"), lambda x: (x.argmax(1) == 2).astype(float)),
+        (lambda x: ops.reduce_mean(x), np.mean),
+        (lambda x: ops.reduce_mean(x, 1, keepdims=True), lambda x: x.mean(1, keepdims=True)),
+        (lambda x: ops.reduce_sum(x, [0, 1]), np.sum),
+        (lambda x: ops.reduce_sum(x, 0), lambda x: x.sum(0)),
+        (lambda x: ops.transpose(x), np.transpose),
+        (lambda x: ops.reshape(x, [0, 2, 2]), lambda x: x.reshape(-1, 2, 2)),
+        (lambda x: ops.flatten(ops.unsqueeze(x, 1)), lambda x: x),
+        (lambda x: ops.squeeze(ops.unsqueeze(x, [0, 3]), [0]), lambda x: x[..., None]),
+        (lambda x: ops.concat([x, x * 2], axis=1), lambda x: np.concatenate([x, x * 2], 1)),
+        (lambda x: ops.softmax(x), lambda x: np.exp(x) / np.exp(x).sum(1, keepdims=True)),
+        (lambda x: ops.log_softmax(x), lambda x: x - np.log(np.exp(x).sum(1, keepdims=True))),
+        (lambda x: ops.gemm(x, x, trans_b=True, alpha=0.5), lambda x: 0.5 * x @ x.T),
+        (lambda x: ops.pow(ops.neg(ops.sub(x, ops.mul(x, 3))), 2), lambda x: (2 * x) ** 2),
+        (lambda x: ops.div(ops.add(x, 1), 4), lambda x: (x + 1) / 4),
+        (lambda x: ops.matmul(x, ops.transpose(x)), lambda x: x @ x.T),
+    ],
+)
+def test_an_expression_is_worth_what_numpy_says(expression: object, plain: object) -> None:
+    y = expression(weft.input("x", ("batch", 4)))  # type: ignore[operator]  # each is a function of one expression
+    value = y.eval({"x": X})
+    wanted = plain(X.astype(np.float64))  # type: ignore[operator]  # each is a function of one array
+    np.testing.assert_allclose(value, wanted, rtol=1e-5, atol=1e-6)
+    assert value.dtype == y.dtype.numpy
+    assert value.ndim == y.rank
+
+
+def test_windows_see_what_numpy_sees() -> None:
+    images = np.random.default_rng(1).standard_normal((2, 1, 4, 4)).astype(np.float32)
+    x = weft.input("x", ("batch", 1, 4, 4))
+    windows = images.reshape(2, 1, 2, 2, 2, 2)
+    np.testing.assert_array_equal(ops.max_pool(x, 2).eval({x: images}), windows.max(axis=(3, 5)))
+    np.testing.assert_allclose(ops.average_pool(x, 2).eval({x: images}), windows.mean(axis=(3, 5)), rtol=1e-5)
+    np.testing.assert_allclose(
+        ops.global_average_pool(x).eval({x: images}), images.mean((2, 3), keepdims=True), rtol=1e-5, atol=1e-7
+    )
+
+
+def test_pads_and_strides_mean_what_they_say() -> None:
+    x = weft.input("x", ("batch", 1, 5, 6))
+    w = weft.constant(np.ones((2, 1, 3, 3), np.float32))
+    assert ops.conv(x, w, pads=1).shape == ("batch", 2, 5, 6)
+    assert ops.conv(x, w, pads=(0, 1)).shape == ("batch", 2, 3, 6)
+    assert ops.conv(x, w, pads=(1, 0, 0, 0)).shape == ("batch", 2, 4, 4)
+    assert ops.conv(x, w, strides=(2, 1)).shape == ("batch", 2, 2, 4)
+    with pytest.raises(weft.ShapeError, match="pads"):
+        ops.conv(x, w, pads=(1, 2, 3))
+
+
+def test_a_group_is_computed_in_one_go_with_outputs_in_order() -> None:
+    x = weft.input("x", ("batch", 4))
+    total, doubled, again = weft.group(ops.reduce_sum(x), x * 2, ops.reduce_sum(x)).eval({"x": X})
+    np.testing.assert_allclose(total, X.sum(), rtol=1e-5)
+    np.testing.assert_array_equal(doubled, X * 2)
+    assert again == total
+
+
+def test_one_output_asked_for_twice_comes_twice() -> None:
+    y = weft.input("x", ("batch", 4)) * 2
+    first, second = weft.group(y, y).eval({"x": X})
+    np.testing.assert_array_equal(first, second)
+
+
+def test_first_values_depend_on_the_seed_alone() -> None:
+    w = weft.parameter("w", (50,), UNIFORM)
+    np.testing.assert_array_equal(w.eval(seed=3), w.eval(seed=3))
+    assert not np.array_equal(w.eval(seed=3), w.eval(seed=4))
+    assert np.abs(w.eval()).max() <= 1
+
+
+def test_given_parameters_are_used_and_those_of_a_larger_graph_are_ignored() -> None:
+    y = weft.input("x", ("batch", 4)) @ weft.parameter("w", (4, 1), UNIFORM)
+    value = y.eval({"x": X}, parameters={"w": np.ones((4, 1)), "elsewhere": np.ones(7)})
+    np.testing.assert_allclose(value[:, 0], X.sum(1), rtol=1e-5)
+
+
+def test_a_parameter_that_is_not_given_is_named_and_not_made_up() -> None:
+    y = nn.Linear(4, 2)(weft.input("x", ("batch", 4)))
+    with pytest.raises(GraphRefusedError, match=r"'linear\.bias'; given are 'linear\.weight'"):
+        y.eval({"x": X}, parameters={"linear.weight": np.zeros((2, 4))})
+
+
+def test_feeds_may_lose_precision_but_not_their_kind() -> None:
+    y = weft.input("x", ("batch",)) * 2
+    np.testing.assert_array_equal(y.eval({"x": [1.5, 2.5]}), np.array([3, 5], np.float32))
+    with pytest.raises(DTypeError, match=r"'x' is complex128.*float32\[batch\]"):
+        y.eval({"x": np.zeros(2, complex)})
+    labels = weft.input("labels", ("batch",), "int64") + 1
+    with pytest.raises(DTypeError, match="'labels'"):
+        labels.eval({"labels": [0.5]})
+
+
+def test_feeds_that_lack_exceed_or_do_not_fit_are_named() -> None:
+    x, y = weft.input("x", ("batch", 4)), weft.input("y", ("batch", 4))
+    with pytest.raises(GraphRefusedError, match="nothing is fed to 'y'"):
+        (x + y).eval({"x": X})
+    with pytest.raises(GraphRefusedError, match="'z' is no input.*'x', 'y'"):
+        (x + y).eval({"x": X, "y": X, "z": X})
+    with pytest.raises(ValueError, match=r"'x'.*float32\[batch, 4\]"):
+        (x * 2).eval({"x": X[:, :3]})
+    with pytest.raises(ValueError, match="batch"):
+        (x + y).eval({"x": X, "y": X[:2]})
+    with pytest.raises(GraphRefusedError, match="is no input of this graph"):
+        (x * 2).eval({y: X})
+
+
+def test_without_an_evaluator_the_pip_command_is_told() -> None:
+    y = weft.input("x", ("batch", 4)) * 2
+    with pytest.raises(weft.EvaluatorError, match=r"pip install 'weft\[cluster\]'"):
+        evaluate((y,), {"x": X}, found=())
+    broken = EntryPoint("numpy", "no_such_module_of_weft:evaluate", "weft.evaluators")
+    with pytest.raises(weft.EvaluatorError, match=r"no_such_module_of_weft.*pip install"):
+        evaluate((y,), {"x": X}, found=(broken,))
+
+
+def test_numpy_is_preferred_among_several() -> None:
+    y = weft.input("x", ("batch", 4)) * 2
+    other = EntryPoint("aaa", "no_such_module_of_weft:evaluate", "weft.evaluators")
+    numpy = EntryPoint("numpy", "weft_kernels.evaluate:evaluate", "weft.evaluators")
+    np.testing.assert_array_equal(evaluate((y,), {"x": X}, found=(other, numpy))[0], X * 2)
