@@ -50,7 +50,7 @@ def save_rows(path: Path, **columns: np.ndarray) -> Path:
     return path
 
 
-def spec_json(data: Path, **changes: Any) -> dict[str, Any]:
+def spec_json(data: Path, /, **changes: Any) -> dict[str, Any]:
     """A job that can run, as JSON: twelve rows to train on in batches of four, four to evaluate on, two passes."""
     document: dict[str, Any] = {
         "name": "linear",
@@ -70,7 +70,7 @@ def spec_json(data: Path, **changes: Any) -> dict[str, Any]:
     return {**document, **changes}
 
 
-def spec(data: Path, **changes: Any) -> JobSpec:
+def spec(data: Path, /, **changes: Any) -> JobSpec:
     return JobSpec.model_validate(spec_json(data, **changes))
 
 

@@ -1,0 +1,173 @@
+"""What a submitted job is refused for: each with its pointer and both sides."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from server_specs import ROWS, linear, save_rows, spec, spec_json
+from weft.api.job import JobSpec
+from weft.api.rule import Adam, Sgd
+from weft_graph.convert import convert
+from weft_graph.program_json import programs_to_json
+from weft_server.check import JobRefusedError
+from weft_server.memory_check import Bounds
+from weft_server.planning import rule_of
+from weft_server.reading import read_and_check
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    return save_rows(tmp_path / "rows.npz")
+
+
+def refused(document: dict[str, Any], bounds: Bounds | None = None) -> dict[str, str]:
+    """Pointer -> detail of everything that is wrong with the job."""
+    with pytest.raises(JobRefusedError) as caught:
+        read_and_check(JobSpec.model_validate(document), None, bounds or Bounds())
+    found: dict[str, str] = {}
+    for error in caught.value.errors:
+        found[error.pointer] = f"{found.get(error.pointer, '')}{error.detail}"
+    return found
+
+
+def changed(rows: Path, pointer: str, value: Any) -> dict[str, Any]:
+    """The job that can run, with one thing in it replaced."""
+    document = copy.deepcopy(spec_json(rows))
+    here: Any = document
+    *path, last = pointer.strip("/").split("/")
+    for token in path:
+        here = here[int(token)] if isinstance(here, list) else here[token]
+    here[int(last) if isinstance(here, list) else last] = value
+    return document
+
+
+def test_a_job_that_can_run_gets_a_plan(rows: Path) -> None:
+    plan = read_and_check(spec(rows), None, Bounds())
+    assert (plan.steps, plan.steps_per_pass, plan.workers, plan.shards) == (6, 3, 2, 1)
+    assert plan.programs == programs_to_json(convert(linear(), loss="loss", metrics={}))
+    assert [(key.key, key.dtype, key.shape, key.slots) for key in plan.keys] == [
+        ("w", "float32", [4, 3], [0, 1]),
+        ("b", "float32", [3], [0, 1]),
+    ]
+    assert plan.parameter_bytes == (12 + 3) * 4
+
+
+def test_training_rows_that_are_left_out_are_all_of_them(rows: Path) -> None:
+    document = spec_json(rows)
+    del document["data"]["train"], document["data"]["evaluate"]
+    plan = read_and_check(JobSpec.model_validate(document), None, Bounds())
+    assert plan.data.train is not None
+    assert (plan.data.train.start, plan.data.train.stop) == (0, ROWS)
+    assert plan.steps == 2 * 4
+
+
+def test_samples_of_steps_and_passes_follow_the_batches(rows: Path) -> None:
+    plan = read_and_check(spec(rows, data={**spec_json(rows)["data"], "batch": 5}), None, Bounds())
+    # Twelve rows in batches of five: 5, 5, 2.
+    assert [plan.samples_until(step) for step in range(5)] == [0, 5, 10, 12, 17]
+    assert [plan.passes_begun(step) for step in range(5)] == [0, 1, 1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        (Sgd(rate=0.5), ("sgd", {"rate": 0.5, "weight_decay": 0.0})),
+        (Sgd(rate=0.5, momentum=0.9), ("momentum", {"rate": 0.5, "weight_decay": 0.0, "momentum": 0.9})),
+        (Adam(), ("adam", {"rate": 0.001, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8})),
+    ],
+)
+def test_rules_become_those_of_the_shard(rule: Sgd | Adam, expected: tuple[str, dict[str, float]]) -> None:
+    assert rule_of(rule) == expected
+
+
+@pytest.mark.parametrize(
+    ("pointer", "value", "where", "says"),
+    [
+        ("/loss", "scores", "/graph", "it must be a scalar"),
+        ("/loss", "nothing", "/loss", "it has 'loss', 'scores'"),
+        ("/metrics", {"right": "nothing"}, "/metrics/right", "no output"),
+        ("/metrics", {"loss": "scores"}, "/metrics/loss", "always the loss"),
+        ("/graph/nodes/0/op_type", "Gremm", "/graph/nodes/0/op_type", "Gremm"),
+        ("/graph/format_version", 99, "/graph/format_version", "99"),
+        ("/data/columns", {"x": "images"}, "/data/columns", "no column feeds the graph's input 'y'"),
+        ("/data/columns/z", "images", "/data/columns/z", "the graph has no input 'z'"),
+        ("/data/columns/x", "pictures", "/data/columns/x", "no column 'pictures'"),
+        ("/data/columns/x", "labels", "/data/columns/x", "column 'labels' is int64, input 'x' is float32"),
+        ("/data/train/stop", 17, "/data/train/stop", "a source that has 16 rows"),
+        ("/data/evaluate/start", 11, "/data/evaluate", "11 to 16 overlap with training rows 0 to 12"),
+        ("/data/train", None, "/data/evaluate", "0 to 16 (all rows, as train is left out)"),
+        ("/data/source/path", "/nowhere/rows.npz", "/data/source/path", "/nowhere/rows.npz"),
+        ("/run/passes", 1 << 60, "/run/passes", "steps are more than"),
+    ],
+)
+def test_what_is_wrong_is_named(rows: Path, pointer: str, value: Any, where: str, says: str) -> None:
+    try:
+        document = changed(rows, pointer, value)
+        JobSpec.model_validate(document)
+    except ValueError as error:
+        pytest.fail(f"the models refuse it before the check: {error}")
+    found = refused(document)
+    assert where in found, found
+    assert says in found[where]
+
+
+def test_evaluation_every_few_steps_needs_rows_to_evaluate_on(rows: Path) -> None:
+    document = changed(rows, "/run/evaluate_every", 2)
+    document["data"]["evaluate"] = None
+    assert "nothing to evaluate on" in refused(document)["/run/evaluate_every"]
+
+
+def test_graph_and_source_are_both_looked_at(rows: Path) -> None:
+    document = changed(rows, "/graph/nodes/0/op_type", "Gremm")
+    document["data"]["source"]["path"] = "/nowhere"
+    assert refused(document).keys() == {"/graph/nodes/0/op_type", "/data/source/path"}
+
+
+def test_a_row_of_another_shape_is_refused_with_both_shapes(tmp_path: Path) -> None:
+    rows = save_rows(tmp_path / "wide.npz", images=np.zeros((ROWS, 7), np.float32))
+    detail = refused(spec_json(rows))["/data/columns/x"]
+    assert detail == "a row of column 'images' has shape [7], a sample of input 'x' has [4]"
+
+
+def test_a_file_outside_the_roots_is_refused(rows: Path, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    with pytest.raises(JobRefusedError, match="not under a directory"):
+        read_and_check(spec(rows), [root], Bounds())
+    assert read_and_check(spec(rows), [tmp_path], Bounds()).steps == 6
+
+
+def test_a_file_that_is_no_archive_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rows.npz"
+    path.write_bytes(b"no archive at all")
+    assert "not a .npz archive" in refused(spec_json(path))["/data/source/path"]
+
+
+def test_an_unreadable_column_is_refused_at_every_input_that_it_feeds(tmp_path: Path) -> None:
+    rows = save_rows(tmp_path / "rows.npz", labels=np.array(["a"] * ROWS))
+    assert "'labels'" in refused(spec_json(rows))["/data/columns/y"]
+
+
+def test_parameters_with_the_rules_state_are_bounded(rows: Path) -> None:
+    document = spec_json(rows, rule={"name": "adam"})
+    assert refused(document, Bounds(parameter_bytes=179)) == {
+        "/graph/parameters": "the parameters with the state of rule 'adam' take 180 bytes; this server allows 179"
+    }
+    read_and_check(JobSpec.model_validate(document), None, Bounds(parameter_bytes=180))
+
+
+def test_a_workers_step_is_bounded(rows: Path) -> None:
+    found = refused(spec_json(rows), Bounds(step_bytes=100))
+    assert found.keys() == {"/data/batch"}
+    assert "this server allows 100" in found["/data/batch"]
+
+
+def test_an_input_that_does_not_begin_with_the_batch_is_refused(rows: Path) -> None:
+    document = changed(rows, "/graph/inputs/0/shape", [4, 4])
+    found = refused(document)
+    assert any("first dimension" in detail or "batch" in detail for detail in found.values()), found

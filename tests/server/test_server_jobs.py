@@ -1,0 +1,239 @@
+"""The jobs' routes of a server that runs, with agents that talk HTTP to it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from safetensors.numpy import load
+
+from server_running import Actor, cast, eventually, running, state, submit
+from server_specs import CLASSES, FEATURES, save_rows, spec_json
+from weft.api.agent import AgentKind
+from weft.api.job import Job, JobPage, ParameterList
+from weft.api.lifecycle import AllocationEvent
+from weft_graph.json_form import graph_schema
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[httpx.Client]:
+    with running(tmp_path / "server") as client:
+        yield client
+
+
+@pytest.fixture
+def document(tmp_path: Path) -> dict[str, Any]:
+    return spec_json(save_rows(tmp_path / "rows.npz"))
+
+
+def test_a_job_is_submitted_run_and_its_parameters_are_kept(client: httpx.Client, document: dict[str, Any]) -> None:
+    with cast(client):
+        response = submit(client, document)
+        assert response.status_code == 201
+        job = Job.model_validate(response.json())
+        assert response.headers["location"] == f"/v1/jobs/{job.id}"
+        eventually(lambda: state(client, job.id) == "succeeded", "the job succeeds")
+    ended = Job.model_validate(client.get(f"/v1/jobs/{job.id}").json())
+    assert ended.progress.step == ended.progress.steps == 6
+    # Slot 0 reports a sum of 1 over two samples, slot 1 a sum of 2.
+    assert ended.metrics == {"train/loss": 0.75}
+    values = client.get(f"/v1/jobs/{job.id}/values")
+    assert values.headers["weft-step"] == "6"
+    loaded = load(values.content)
+    assert loaded.keys() == {"w", "b"}
+    np.testing.assert_array_equal(loaded["w"], np.full((FEATURES, CLASSES), 6, np.float32))
+
+
+def test_some_values_can_be_asked_for_by_name(client: httpx.Client, document: dict[str, Any]) -> None:
+    with cast(client):
+        job = submit(client, document).json()["id"]
+        eventually(lambda: state(client, job) == "succeeded", "the job succeeds")
+    only = client.get(f"/v1/jobs/{job}/values", params={"name": ["b"]})
+    assert load(only.content).keys() == {"b"}
+    missing = client.get(f"/v1/jobs/{job}/values", params={"name": ["b", "c"]})
+    assert (missing.status_code, missing.json()["code"]) == (404, "unknown-parameter")
+    assert "'c'" in missing.json()["detail"]
+
+
+def test_values_of_a_running_job_are_fetched_from_its_keeper(client: httpx.Client, document: dict[str, Any]) -> None:
+    with cast(client, stop_at=AllocationEvent.RUNNING) as (workers, _):
+        job = submit(client, document).json()["id"]
+        eventually(lambda: state(client, job) == "running", "the job runs")
+        for _ in range(2):
+            live = client.get(f"/v1/jobs/{job}/values")
+            assert live.headers["weft-step"] == "1"
+            np.testing.assert_array_equal(load(live.content)["b"], np.ones(CLASSES, np.float32))
+        for worker in workers:
+            worker.finish()
+        eventually(lambda: state(client, job) == "succeeded", "the job succeeds")
+    assert client.get(f"/v1/jobs/{job}/values").headers["weft-step"] == "6"
+
+
+def test_a_keeper_that_does_not_answer_is_named(tmp_path: Path, document: dict[str, Any]) -> None:
+    release = threading.Event()
+
+    def never(_step: int) -> bytes:
+        release.wait()
+        return b""
+
+    with (
+        running(tmp_path / "server", values_deadline_s=0.3) as client,
+        cast(client, stop_at=AllocationEvent.RUNNING, brings=never),
+    ):
+        job = submit(client, document).json()["id"]
+        eventually(lambda: state(client, job) == "running", "the job runs")
+        late = client.get(f"/v1/jobs/{job}/values")
+        assert (late.status_code, late.json()["code"]) == (504, "keeper-silent")
+        assert "(slot 0), the keeper, did not bring the parameters within 0.3 s" in late.json()["detail"]
+        client.post(f"/v1/jobs/{job}/cancel")
+        release.set()
+
+
+def test_a_job_that_has_not_started_has_no_values(client: httpx.Client, document: dict[str, Any]) -> None:
+    job = submit(client, document).json()["id"]
+    early = client.get(f"/v1/jobs/{job}/values")
+    assert (early.status_code, early.json()["code"]) == (409, "wrong-state")
+    assert "pending" in early.json()["detail"]
+
+
+def test_the_same_key_and_body_give_the_same_job(client: httpx.Client, document: dict[str, Any]) -> None:
+    first = submit(client, document, **{"Idempotency-Key": "k1"})
+    again = submit(client, document, **{"Idempotency-Key": "k1"})
+    assert (first.status_code, again.status_code) == (201, 201)
+    assert first.json()["id"] == again.json()["id"]
+    assert submit(client, document, **{"Idempotency-Key": "k2"}).json()["id"] != first.json()["id"]
+    other = submit(client, {**document, "name": "other"}, **{"Idempotency-Key": "k1"})
+    assert (other.status_code, other.json()["code"]) == (422, "idempotency-key-reused")
+    assert len(client.get("/v1/jobs").json()["jobs"]) == 2
+
+
+def test_one_key_sent_by_many_at_once_makes_one_job(client: httpx.Client, document: dict[str, Any]) -> None:
+    made: list[str] = []
+
+    def send() -> None:
+        made.append(submit(client, document, **{"Idempotency-Key": "race"}).json()["id"])
+
+    threads = [threading.Thread(target=send) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 6
+    assert len(set(made)) == 1
+    assert len(client.get("/v1/jobs").json()["jobs"]) == 1
+
+
+def test_jobs_are_listed_in_pages_newest_first_and_by_state(client: httpx.Client, document: dict[str, Any]) -> None:
+    made = [submit(client, document).json()["id"] for _ in range(5)]
+    client.post(f"/v1/jobs/{made[2]}/cancel")
+    listed: list[str] = []
+    cursor = None
+    for _ in range(3):
+        page = JobPage.model_validate(
+            client.get("/v1/jobs", params={"limit": 2, **({"cursor": cursor} if cursor else {})}).json()
+        )
+        listed += [job.id for job in page.jobs]
+        cursor = page.next
+    assert cursor is None
+    assert listed == made[::-1]
+    found = client.get("/v1/jobs", params={"state": ["cancelled", "failed"]}).json()["jobs"]
+    assert [job["id"] for job in found] == [made[2]]
+
+
+def test_a_pending_job_says_what_it_waits_for(client: httpx.Client, document: dict[str, Any]) -> None:
+    job = submit(client, document).json()
+    assert (job["state"], job["reason"]) == ("pending", "needs 1 shard; 0 are registered")
+
+
+def test_cancelling_twice_changes_nothing_and_an_ended_job_cannot_be_cancelled(
+    client: httpx.Client, document: dict[str, Any]
+) -> None:
+    job = submit(client, document).json()["id"]
+    for _ in range(2):
+        cancelled = client.post(f"/v1/jobs/{job}/cancel")
+        assert (cancelled.status_code, cancelled.json()["state"]) == (200, "cancelled")
+    with cast(client):
+        done = submit(client, document).json()["id"]
+        eventually(lambda: state(client, done) == "succeeded", "the job succeeds")
+    refused = client.post(f"/v1/jobs/{done}/cancel")
+    assert (refused.status_code, refused.json()["code"]) == (409, "wrong-state")
+
+
+def test_a_cancelled_job_takes_its_orders_back(client: httpx.Client, document: dict[str, Any]) -> None:
+    with cast(client, stop_at=AllocationEvent.RUNNING) as (workers, shards):
+        job = submit(client, document).json()["id"]
+        eventually(lambda: state(client, job) == "running", "the job runs")
+        client.post(f"/v1/jobs/{job}/cancel")
+        for actor in (*workers, *shards):
+            eventually(lambda actor=actor: actor.orders[-1].allocations == [], f"{actor.name} is released")
+
+
+def test_an_agent_that_falls_silent_fails_the_job(tmp_path: Path, document: dict[str, Any]) -> None:
+    with (
+        running(tmp_path / "server", lost_after_s=0.5) as client,
+        cast(client, workers=1, stop_at=AllocationEvent.RUNNING),
+    ):
+        # A second worker that registers once and is never heard of again.
+        client.post("/v1/agents", json={"kind": "worker", "name": "mute", "pid": 9})
+        job = submit(client, document).json()["id"]
+        eventually(lambda: state(client, job) == "failed", "the job fails")
+        reason = client.get(f"/v1/jobs/{job}").json()["reason"]
+        assert reason.startswith("mute (slot ")
+        assert "was lost: silent for " in reason
+        shown = {each["name"]: each["state"] for each in client.get("/v1/agents").json()["agents"]}
+        assert shown["mute"] == "lost"
+        assert shown["worker-0"] == "alive"
+
+
+def test_parameters_are_listed_without_values(client: httpx.Client, document: dict[str, Any]) -> None:
+    job = submit(client, document).json()["id"]
+    listed = ParameterList.model_validate(client.get(f"/v1/jobs/{job}/parameters").json())
+    assert [(each.name, each.dtype, each.shape, each.trainable) for each in listed.parameters] == [
+        ("w", "float32", [FEATURES, CLASSES], True),
+        ("b", "float32", [CLASSES], True),
+    ]
+
+
+def test_programs_can_be_read_by_machines_and_by_people(client: httpx.Client, document: dict[str, Any]) -> None:
+    job = submit(client, document).json()["id"]
+    assert client.get(f"/v1/jobs/{job}/programs").json().keys() >= {"train", "evaluate", "keys"}
+    text = client.get(f"/v1/jobs/{job}/programs", params={"format": "text"})
+    assert text.headers["content-type"].startswith("text/plain")
+    assert "Gemm" in text.text
+
+
+def test_the_graphs_schema_is_there(client: httpx.Client) -> None:
+    assert client.get("/v1/schemas/graph").json() == graph_schema()
+
+
+def test_jobs_and_events_outlive_the_server_and_pending_ones_still_start(
+    tmp_path: Path, document: dict[str, Any]
+) -> None:
+    with running(tmp_path / "server") as client:
+        waiting = submit(client, document).json()["id"]
+    with running(tmp_path / "server") as client, cast(client):
+        eventually(lambda: state(client, waiting) == "succeeded", "the pending job is run after the restart")
+        log = client.get(f"/v1/jobs/{waiting}/events", params={"format": "json"}).json()["events"]
+        assert [entry["seq"] for entry in log] == list(range(1, len(log) + 1))
+
+
+def test_a_job_that_ran_when_the_server_ended_has_failed_and_says_so(tmp_path: Path, document: dict[str, Any]) -> None:
+    with running(tmp_path / "server") as client:
+        shard = Actor(client, AgentKind.SHARD, "shard-0")
+        job = submit(client, {**document, "parallelism": {"workers": 1, "shards": 1}}).json()["id"]
+        worker = Actor(client, AgentKind.WORKER, "worker-0", AllocationEvent.RUNNING)
+        eventually(lambda: state(client, job) == "running", "the job runs")
+        threads = [threading.Thread(target=actor.end) for actor in (shard, worker)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with running(tmp_path / "server") as client:
+        ended = client.get(f"/v1/jobs/{job}").json()
+        assert ended["state"] == "failed"
+        assert ended["reason"] == "the server was restarted while the job was running, at step 0 of 6"

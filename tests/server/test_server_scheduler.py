@@ -1,0 +1,89 @@
+"""Placement: whole gangs, the oldest first, the fewest loaded, and a reason for everybody who waits."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weft.api.agent import AgentKind
+from weft_server.scheduler import PATIENCE_S, AgentView, PendingJob, View, schedule
+
+
+def worker(number: int, held: int = 0) -> AgentView:
+    return AgentView(f"w{number}", AgentKind.WORKER, number, held)
+
+
+def shard(number: int, held: int = 0) -> AgentView:
+    return AgentView(f"s{number}", AgentKind.SHARD, number, held)
+
+
+def job(name: str, workers: int, shards: int = 1, since: float = 0.0) -> PendingJob:
+    return PendingJob(name, workers, shards, since)
+
+
+def test_a_gang_is_placed_whole_or_not_at_all() -> None:
+    view = View([job("a", 3)], [worker(1), worker(2), shard(3)])
+    assert schedule(view, 0).placements == ()
+    assert schedule(view, 0).waiting == {"a": "needs 3 workers; 2 are registered, 2 are free"}
+
+
+def test_the_fewest_loaded_shards_are_taken() -> None:
+    agents = [worker(1), shard(2, held=2), shard(3, held=0), shard(4, held=1)]
+    assert schedule(View([job("a", 1, 2)], agents), 0).placements[0].shards == ("s3", "s4")
+
+
+def test_a_worker_that_holds_a_slot_is_not_free() -> None:
+    decided = schedule(View([job("a", 1)], [worker(1, held=1), worker(2), shard(3)]), 0)
+    assert decided.placements[0].workers == ("w2",)
+
+
+def test_shards_of_one_job_are_different_ones() -> None:
+    decided = schedule(View([job("a", 1, 2)], [worker(1), shard(2)]), 0)
+    assert decided.waiting == {"a": "needs 2 shards; 1 is registered"}
+
+
+def test_the_oldest_job_comes_first_and_the_next_gets_what_is_left() -> None:
+    agents = [*(worker(number) for number in range(4)), shard(9)]
+    decided = schedule(View([job("a", 2), job("b", 2), job("c", 1)], agents), 0)
+    assert [placement.job for placement in decided.placements] == ["a", "b"]
+    assert decided.waiting["c"] == "needs 1 worker; 4 are registered, 0 are free: it starts when other jobs end"
+
+
+def test_younger_jobs_fill_gaps_until_the_oldest_has_waited_long_enough() -> None:
+    agents = [worker(1, held=1), worker(2), shard(3)]
+    jobs = [job("large", 2, since=100.0), job("small", 1, since=101.0)]
+    early = schedule(View(jobs, agents), 100.0 + PATIENCE_S - 1)
+    assert [placement.job for placement in early.placements] == ["small"]
+    late = schedule(View(jobs, agents), 100.0 + PATIENCE_S)
+    assert late.placements == ()
+    assert late.waiting["small"] == "needs 1 worker; the free ones are kept for job large, which is older"
+
+
+def test_a_job_that_asks_for_more_than_is_registered_holds_nobody_up() -> None:
+    decided = schedule(View([job("huge", 9, since=0.0), job("small", 1)], [worker(1), shard(2)]), 10 * PATIENCE_S)
+    assert [placement.job for placement in decided.placements] == ["small"]
+
+
+AGENTS = st.lists(st.tuples(st.sampled_from(list(AgentKind)), st.integers(0, 2)), max_size=12)
+JOBS = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 3), st.floats(0, 200)), max_size=6)
+
+
+@given(AGENTS, JOBS)
+def test_no_worker_is_placed_twice_and_every_job_is_placed_or_told_why_not(
+    agents: list[tuple[AgentKind, int]], jobs: list[tuple[int, int, float]]
+) -> None:
+    views = [AgentView(f"a{number}", kind, number, held) for number, (kind, held) in enumerate(agents)]
+    pending = [job(f"j{number}", *asked) for number, asked in enumerate(jobs)]
+    decided = schedule(View(pending, views), 200.0)
+    busy = {view.id for view in views if view.kind is AgentKind.WORKER and view.held}
+    placed = [agent for placement in decided.placements for agent in placement.workers]
+    assert len(placed) == len(set(placed))
+    assert not busy & set(placed)
+    by_id = {each.id: each for each in pending}
+    for placement in decided.placements:
+        asked = by_id[placement.job]
+        assert len(placement.workers) == asked.workers
+        assert len(set(placement.shards)) == asked.shards
+        assert 0 <= placement.keeper < asked.workers
+    assert {placement.job for placement in decided.placements} | decided.waiting.keys() == by_id.keys()
+    assert len(decided.placements) + len(decided.waiting) == len(pending)
