@@ -13,6 +13,7 @@ from weft_kvstore.store import StoreError
 
 
 def main(
+    *,
     server: Annotated[str | None, typer.Option(help="The server's URL [env WEFT_SHARD_SERVER].")] = None,
     name: Annotated[str | None, typer.Option(help="What people call this shard [env WEFT_SHARD_NAME].")] = None,
     bind: Annotated[str | None, typer.Option(help="Where to listen; port 0 takes any [env WEFT_SHARD_BIND].")] = None,

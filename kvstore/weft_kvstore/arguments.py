@@ -47,9 +47,8 @@ class Arguments:
         key = self._key(name, "pull")
         self._check_step(version, f"slot {self._slot}: pull of key {name!r}")
         names = (self._state if key.update is Update.RULE else ()) if state else None
-        return PullOperation(
-            future, name, self._places[name], version, slices_of(key, self._description.slice_bytes), names
-        )
+        cut = slices_of(key, self._description.slice_bytes)
+        return PullOperation(future, name, self._places[name], version, cut=cut, names=names)
 
     def barrier(self, future: Future[Any], step: int, nothing: Sequence[str]) -> BarrierOperation:
         """Raises StoreRefusedError for a key that there is not or to which the slot does not contribute."""

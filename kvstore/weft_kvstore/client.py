@@ -7,21 +7,21 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Final, TypeVar
+from typing import Final
 
 import zmq
 
 from weft_kvstore.arguments import Arguments
 from weft_kvstore.client_mind import ClientMind
 from weft_kvstore.description import StoreDescription
+from weft_kvstore.face import StoreFace, end_futures
 from weft_kvstore.link_socket import LinkSocket
-from weft_kvstore.operation import BarrierOperation, Operation, PullOperation, PushOperation
+from weft_kvstore.operation import Operation
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.statistics import ClientStatistics, LinkStatistics
-from weft_kvstore.store import Array, StoreError
+from weft_kvstore.store import StoreError
 from weft_kvstore.wake import Wakeup
 
 MESSAGES_A_ROUND: Final = 256
@@ -32,10 +32,8 @@ GOODBYE_MS: Final = 200
 
 LONGEST_SLEEP_S: Final = 60.0
 
-T = TypeVar("T")
 
-
-class StoreClient:
+class StoreClient(StoreFace):
     """Implements `Store` over ZeroMQ. `endpoints` stands in for the description's, in the same order.
 
     Raises DescriptionError for a description that cannot be a store, ValueError for a slot that it lacks.
@@ -50,12 +48,18 @@ class StoreClient:
         settings: LinkSettings = LinkSettings(),  # noqa: B008  # frozen, so it can be shared
         endpoints: Sequence[str] | None = None,
     ) -> None:
-        self._arguments = Arguments(description, slot)
+        super().__init__(Arguments(description, slot), self._hand_over)
         self._endpoints = tuple(description.shards if endpoints is None else endpoints)
         if len(self._endpoints) != len(description.shards):
             raise ValueError(f"{len(self._endpoints)} endpoints for {len(description.shards)} shards")
         self._mind = ClientMind(
-            description, slot, incarnation, os.urandom(16), settings, self._endpoints, time.monotonic()
+            description,
+            slot,
+            incarnation=incarnation,
+            process=os.urandom(16),
+            settings=settings,
+            endpoints=self._endpoints,
+            now=time.monotonic(),
         )
         self._submitted: deque[Operation] = deque()
         self._wakeup = Wakeup()
@@ -66,22 +70,6 @@ class StoreClient:
         self._bytes: list[list[int]] = [[0, 0] for _ in self._endpoints]
         self._thread = threading.Thread(target=self._run, name=f"weft-store-slot-{slot}", daemon=True)
         self._thread.start()
-
-    def push(self, key: str, step: int, gradient: Array) -> Future[None]:
-        future: Future[None] = Future()
-        return self._begin(future, lambda: self._arguments.push(future, key, step, gradient))
-
-    def pull(self, key: str, version: int) -> Future[Array]:
-        future: Future[Array] = Future()
-        return self._begin(future, lambda: self._arguments.pull(future, key, version, state=False))
-
-    def pull_state(self, key: str, version: int) -> Future[Mapping[str, Array]]:
-        future: Future[Mapping[str, Array]] = Future()
-        return self._begin(future, lambda: self._arguments.pull(future, key, version, state=True))
-
-    def barrier(self, step: int, nothing: Sequence[str]) -> Future[None]:
-        future: Future[None] = Future()
-        return self._begin(future, lambda: self._arguments.barrier(future, step, nothing))
 
     def close(self) -> None:
         with self._lock:
@@ -113,34 +101,32 @@ class StoreClient:
             links=links,
         )
 
-    def _begin(self, future: Future[T], make: Any) -> Future[T]:
-        future.set_running_or_notify_cancel()
-        try:
-            operation: PushOperation | PullOperation | BarrierOperation = make()
-        except StoreError as error:
-            future.set_exception(error)
-            return future
+    def _hand_over(self, operation: Operation) -> None:
         with self._lock:
             if self._closing:
-                future.set_exception(StoreError(f"{operation}: the store was closed"))
-                return future
+                raise StoreError(f"{operation}: the store was closed")
             self._submitted.append(operation)
             wake, self._asleep = self._asleep, False
         if wake:
             self._wakeup.wake()
-        return future
 
     def _run(self) -> None:
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         poller = zmq.Poller()
         poller.register(self._wakeup.fileno(), zmq.POLLIN)
+        reason = "the store was closed"
         try:
             while not self._closing:
                 self._round(context, poller)
+        except Exception as error:  # the thread's outermost frame: whoever waits on a future must hear of it
+            reason = f"the store's thread failed: {type(error).__name__}: {error}"
+            raise
         finally:
             with self._lock:
                 self._closing = True
-            self._mind.close()
+            while self._submitted:
+                self._mind.begin(self._submitted.popleft(), time.monotonic())
+            self._mind.close(reason)
             self._send()
             self._finish()
             for shard in list(self._sockets):
@@ -207,11 +193,7 @@ class StoreClient:
 
     def _finish(self) -> None:
         outcomes, self._mind.outcomes = self._mind.outcomes, []
-        for operation, result, error in outcomes:
-            if error is not None:
-                operation.future.set_exception(error)
-            else:
-                operation.future.set_result(result)
+        end_futures(outcomes)
 
     def _link_statistics(self, shard: int) -> LinkStatistics:
         link = self._mind.links[shard]

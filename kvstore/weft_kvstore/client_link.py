@@ -30,7 +30,7 @@ from weft_kvstore.messages import (
     Why,
 )
 from weft_kvstore.operation import BarrierOperation, Operation, PullOperation
-from weft_kvstore.outbox import OutFrame, Outbox
+from weft_kvstore.outbox import Outbox, OutFrame
 from weft_kvstore.settings import LinkSettings
 
 FIRST_RETRY_S: Final = 0.02
@@ -50,7 +50,8 @@ class ClientLink:
     """`reopen` tells the hands to make a new socket before they send what is in `outgoing`.
 
     `lost` is why nothing can be asked now; it passes when the same shard process welcomes us again. `refused` is why
-    nothing ever can; `at_fault` says that it is this client's doing. `requests` are pulls and barriers that are not answered, by number, in the order asked.
+    nothing ever can; `at_fault` says that it is this client's doing. `requests` are pulls and barriers that are not
+    answered, by number, in the order asked.
     """
 
     def __init__(self, shard: int, endpoint: str, hello: Hello, settings: LinkSettings, now: float) -> None:
@@ -185,11 +186,11 @@ class ClientLink:
             self.payload_bytes_sent += frame.nbytes
             self.outgoing.append(_push_message(frame))
 
-    def ask_why(self, operations: Iterable[Operation]) -> None:
-        """Asks the shard what these wait for."""
-        numbers = [one.number for one in operations if one.number in self.requests]
-        if numbers:
-            self.say(Why(numbers[:MAX_RUNS]))
+    def ask_why(self, numbers: Iterable[int]) -> None:
+        """Asks the shard what these requests wait for, the first 4,096 of them."""
+        here = [number for number in numbers if number in self.requests]
+        if here:
+            self.say(Why(here[:MAX_RUNS]))
 
     def close(self) -> None:
         self.say(Bye())

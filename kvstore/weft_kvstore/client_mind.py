@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from weft_kvstore.buffers import bytes_of
 from weft_kvstore.check import digest
 from weft_kvstore.client_link import ClientLink, LinkState
 from weft_kvstore.codec import Buffer, ProtocolError, decode_reply
+from weft_kvstore.deadlines import Deadlines
 from weft_kvstore.description import StoreDescription
 from weft_kvstore.messages import (
     Acknowledge,
@@ -47,6 +48,7 @@ class ClientMind:
         self,
         description: StoreDescription,
         slot: int,
+        *,
         incarnation: int,
         process: bytes,
         settings: LinkSettings,
@@ -62,9 +64,8 @@ class ClientMind:
         self.links = [ClientLink(shard, endpoint, hello, settings, now) for shard, endpoint in enumerate(endpoints)]
         self._open: dict[int, Operation] = {}
         self._number = 0
-        # (deadline, number) in order of deadlines; numbers only, so that what has ended is not kept alive.
-        self._to_ask: deque[tuple[float, int]] = deque()
-        self._to_end: deque[tuple[float, int]] = deque()
+        self._to_ask = Deadlines()
+        self._to_end = Deadlines()
         self._ask_before_s = min(ASK_BEFORE_S, settings.request_timeout_s / 4)
 
     def __len__(self) -> int:
@@ -74,7 +75,6 @@ class ClientMind:
         """Begins an operation; it ends at its deadline at the latest."""
         self._number += 1
         operation.number = self._number
-        operation.deadline = now + self._settings.request_timeout_s
         if isinstance(operation, PushOperation):
             shards = self._cut(operation)
         elif isinstance(operation, PullOperation):
@@ -93,8 +93,9 @@ class ClientMind:
                 self._end(operation, None, self._lost_error(link, operation))
                 return
         self._open[operation.number] = operation
-        self._to_ask.append((operation.deadline, operation.number))
-        self._to_end.append((operation.deadline, operation.number))
+        due = now + self._settings.request_timeout_s
+        self._to_ask.add(due - self._ask_before_s, operation.number)
+        self._to_end.add(due, operation.number)
         if isinstance(operation, PushOperation):
             for shard, run in self.routing.runs[operation.place].items():
                 for index in run:
@@ -125,49 +126,36 @@ class ClientMind:
         for link in self.links:
             if link.tick(now) is not None:
                 self._fail_all(link)
-        asked = self._due(self._to_ask, now + self._ask_before_s)
+        asked = self._to_ask.due(now, self._open)
         if asked:
             for link in self.links:
                 link.ask_why(asked)
-        for operation in self._due(self._to_end, now):
+        for number in self._to_end.due(now, self._open):
+            operation = self._open[number]
             self._end(operation, None, StoreTimeoutError(self._overdue(operation)))
 
     def next_tick(self) -> float:
         """When `tick` has something to do again."""
-        times = [link.next_tick() for link in self.links]
-        if self._to_ask:
-            times.append(self._to_ask[0][0] - self._ask_before_s)
-        if self._to_end:
-            times.append(self._to_end[0][0])
-        return min(times)
+        return min(self._to_ask.next(), self._to_end.next(), *(link.next_tick() for link in self.links))
 
     def flush(self, now: float) -> None:
         for link in self.links:
             link.flush(now)
 
-    def close(self) -> None:
-        """Fails what is open and says good-bye."""
+    def close(self, reason: str) -> None:
+        """Fails what is open, for that reason, and says good-bye."""
         for operation in list(self._open.values()):
-            self._end(operation, None, StoreError(f"slot {self._slot}: {operation}: the store was closed"))
+            self._end(operation, None, StoreError(f"slot {self._slot}: {operation}: {reason}"))
         for link in self.links:
             link.close()
-
-    def _due(self, waiting: deque[tuple[float, int]], now: float) -> list[Operation]:
-        """Takes out those whose time has come, and those at the head that have ended."""
-        found: list[Operation] = []
-        while waiting and (waiting[0][0] <= now or waiting[0][1] not in self._open):
-            operation = self._open.get(waiting.popleft()[1])
-            if operation is not None:
-                found.append(operation)
-        return found
 
     def _cut(self, push: PushOperation) -> dict[int, int]:
         cut, runs = self.routing.cuts[push.place], self.routing.runs[push.place]
         priority = self._description.keys[push.place].priority
-        base = memoryview(push.array.reshape(-1)).cast("B") if push.array.size else memoryview(b"")
+        base = bytes_of(push.array)
         entry = (push.place, push.step)
         push.slices = [
-            OutSlice(priority, entry, index, base, cut.start(index), cut.start(index + 1), push)
+            OutSlice(entry, index, base, cut.start(index), cut.start(index + 1), priority=priority, owner=push)
             for index in range(cut.count)
         ]
         return {shard: len(run) for shard, run in runs.items()}
@@ -210,7 +198,8 @@ class ClientMind:
             begin += nbytes
             operation = link.requests.get(request)
             if isinstance(operation, PullOperation):  # Else it was given up meanwhile.
-                self._settle(link, request, operation.write(values, run, part))
+                fresh = operation.write(values.array[run], values.first[run], values.count[run], part)
+                self._settle(link, request, fresh)
         link.arrived(values.frame, payload.nbytes)
 
     def _settle(self, link: ClientLink, request: int, count: int) -> None:

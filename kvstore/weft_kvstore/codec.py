@@ -25,7 +25,7 @@ _encoder = msgspec.msgpack.Encoder()
 _requests = msgspec.msgpack.Decoder(Request)
 _replies = msgspec.msgpack.Decoder(Reply)
 
-_COLUMNS: Final = {
+_COLUMNS: Final[dict[type[Push | Values | Pull], tuple[str, ...]]] = {
     Push: ("key", "step", "first", "count", "nbytes"),
     Values: ("request", "array", "version", "first", "count", "nbytes"),
     Pull: ("request", "key", "version", "state"),
@@ -59,9 +59,10 @@ def _decode(parts: Sequence[Buffer], decoder: msgspec.msgpack.Decoder[_M]) -> tu
     payload = memoryview(parts[1]) if len(parts) == 2 else memoryview(b"")
     if header.nbytes > MAX_HEADER_BYTES:
         raise ProtocolError(f"header: {header.nbytes} bytes, more than {MAX_HEADER_BYTES}")
-    if header[: len(MAGIC)] != MAGIC:
-        raise ProtocolError(f"header: begins with {bytes(header[:4])!r}, not {MAGIC!r}")
-    if header[: len(PREFIX)] != PREFIX:
+    begin = bytes(header[: len(PREFIX)])
+    if not begin.startswith(MAGIC):
+        raise ProtocolError(f"header: begins with {begin[:4]!r}, not {MAGIC!r}")
+    if begin != PREFIX:
         found = header[4] if header.nbytes > len(MAGIC) else None
         raise ProtocolError(f"header: format version {found}, this side speaks {FORMAT_VERSION}")
     try:
@@ -74,15 +75,14 @@ def _decode(parts: Sequence[Buffer], decoder: msgspec.msgpack.Decoder[_M]) -> tu
 
 
 def _check_columns(message: object) -> None:
-    names = _COLUMNS.get(type(message), ())
-    if not names:
+    if not isinstance(message, Push | Values | Pull):
         return
-    name = type(message).__name__
-    length = len(getattr(message, names[0]))
-    for column in names[1:]:
+    name, columns = type(message).__name__, _COLUMNS[type(message)]
+    length = len(getattr(message, columns[0]))
+    for column in columns[1:]:
         other = len(getattr(message, column))
         if other != length:
-            raise ProtocolError(f"header: {name}.{column} has {other} entries, {name}.{names[0]} has {length}")
+            raise ProtocolError(f"header: {name}.{column} has {other} entries, {name}.{columns[0]} has {length}")
 
 
 def _check_payload(message: object, payload: memoryview, *, whole: bool) -> None:

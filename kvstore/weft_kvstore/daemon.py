@@ -77,9 +77,7 @@ class ShardSettings(BaseSettings):
 
     @property
     def link(self) -> LinkSettings:
-        return LinkSettings(
-            credit_bytes=self.credit_bytes, frame_bytes=self.frame_bytes, silence_s=self.silence_s
-        )
+        return LinkSettings(credit_bytes=self.credit_bytes, frame_bytes=self.frame_bytes, silence_s=self.silence_s)
 
 
 class Members(Protocol):
@@ -110,9 +108,7 @@ class _Held:
     is_open: bool
 
 
-def changes(
-    held: set[Lease], orders: Orders
-) -> tuple[set[Lease], list[tuple[Lease, ShardAllocation]]]:
+def changes(held: set[Lease], orders: Orders) -> tuple[set[Lease], list[tuple[Lease, ShardAllocation]]]:
     """What is to be stopped and what is to be started, so that exactly the orders are held."""
     wanted = {Lease(one.id, one.term): one for one in orders.allocations if isinstance(one, ShardAllocation)}
     return held - set(wanted), [(lease, one) for lease, one in wanted.items() if lease not in held]

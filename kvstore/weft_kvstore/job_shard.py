@@ -14,6 +14,7 @@ import numpy as np
 from weft_graph.ir import Initializer
 from weft_kernels.initializers import first_values
 from weft_kernels.rule import Rule
+from weft_kvstore.buffers import bytes_of
 from weft_kvstore.check import rule_of
 from weft_kvstore.codec import ProtocolError
 from weft_kvstore.description import KeyDescription, StoreDescription, Update
@@ -69,7 +70,9 @@ class JobShard:
             if shard in runs:
                 self._parts[place] = self._part(place, key, cut, runs[shard], make)
 
-    def accept(self, slot: int, key: int, step: int, first: int, count: int, payload: memoryview) -> list[SliceState]:
+    def accept(
+        self, slot: int, key: int, step: int, payload: memoryview, *, first: int, count: int
+    ) -> list[SliceState]:
         """Takes in a run of gradients; the payload's memory is taken over where it is writable.
 
         Returns the slices that may now merge. Raises ProtocolError for a run that this shard does not have, and
@@ -89,6 +92,11 @@ class JobShard:
             if one.accept(slot, step, _writable(payload[start:stop], part.spec.dtype)):
                 ready.append(one)
         return ready
+
+    def slice_count(self, key: int) -> int:
+        """How many slices of the key this shard has."""
+        part = self._parts.get(key)
+        return len(part.slices) if part is not None else 0
 
     def declare_nothing(self, slot: int, step: int, keys: Iterable[int]) -> list[SliceState]:
         """The slot has nothing for these keys in this step. Returns and raises as `accept` does."""
@@ -168,7 +176,7 @@ class JobShard:
         values = np.ascontiguousarray(make(key, begin // dtype.itemsize, (begin + size) // dtype.itemsize), dtype)
         names = self._rule.state if key.update is Update.RULE else ()
         state = {name: np.zeros(values.size, dtype) for name in names}
-        base = memoryview(values).cast("B")
+        base = bytes_of(values)
         slices: list[SliceState] = []
         for index in run:
             start, stop = cut.start(index) - begin, cut.start(index + 1) - begin

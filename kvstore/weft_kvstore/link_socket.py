@@ -7,6 +7,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from weft_kvstore.codec import MAX_HEADER_BYTES, Buffer
 from weft_kvstore.settings import MAX_FRAME_BYTES
+from weft_kvstore.sockets import has_message
 
 CONNECT_RETRY_MS = 50
 CONNECT_RETRY_MAX_MS = 500
@@ -35,7 +36,7 @@ class LinkSocket:
 
     def receive(self) -> list[memoryview] | None:
         """The next message; None if there is none."""
-        if not self.socket.get(zmq.EVENTS) & zmq.POLLIN:
+        if not has_message(self.socket):
             return None
         frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
         parts = [frame.buffer for frame in frames]
@@ -45,7 +46,7 @@ class LinkSocket:
     def broke(self) -> bool:
         """Whether the connection has broken since it was asked last."""
         broken = False
-        while self.monitor.get(zmq.EVENTS) & zmq.POLLIN:
+        while has_message(self.monitor):
             event = recv_monitor_message(self.monitor)["event"]
             broken = broken or event == zmq.EVENT_DISCONNECTED
         return broken

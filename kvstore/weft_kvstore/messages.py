@@ -46,7 +46,7 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
     """A message; its tag is the wire's word for it."""
 
 
-class Hello(Message, tag="hello"):
+class Hello(Message, frozen=True, tag="hello"):
     """The first message of a connection: who speaks. `process` is drawn once per client, `session` counts its
     connections to this shard from 1, `description` is the digest of what both must agree on."""
 
@@ -59,7 +59,7 @@ class Hello(Message, tag="hello"):
     description: Digest
 
 
-class Push(Message, tag="push"):
+class Push(Message, frozen=True, tag="push"):
     """Gradients: run i is of key `key[i]` and step `step[i]`; the payload is their bytes, joined."""
 
     frame: Count
@@ -70,7 +70,7 @@ class Push(Message, tag="push"):
     nbytes: Column
 
 
-class Pull(Message, tag="pull"):
+class Pull(Message, frozen=True, tag="pull"):
     """Asks for the slices that this shard has of `key[i]`, once they are at `version[i]`. `state[i]` 1: the rule's
     state instead of the value."""
 
@@ -80,7 +80,7 @@ class Pull(Message, tag="pull"):
     state: Column
 
 
-class Barrier(Message, tag="barrier"):
+class Barrier(Message, frozen=True, tag="barrier"):
     """This slot has sent all of `step` and has nothing for the keys named. Keys beyond 4,096 take further messages."""
 
     request: Count
@@ -88,33 +88,33 @@ class Barrier(Message, tag="barrier"):
     nothing: Column
 
 
-class Cancel(Message, tag="cancel"):
+class Cancel(Message, frozen=True, tag="cancel"):
     """The client waits for these requests no longer."""
 
     request: Column
 
 
-class Why(Message, tag="why"):
+class Why(Message, frozen=True, tag="why"):
     """Asks what these requests wait for."""
 
     request: Column
 
 
-class Ping(Message, tag="ping"):
+class Ping(Message, frozen=True, tag="ping"):
     pass
 
 
-class Bye(Message, tag="bye"):
+class Bye(Message, frozen=True, tag="bye"):
     """The client closes."""
 
 
-class Acknowledge(Message, tag="acknowledge"):
+class Acknowledge(Message, frozen=True, tag="acknowledge"):
     """These frames have arrived; their bytes count against the credit no longer. Both directions."""
 
     frame: Column
 
 
-class Welcome(Message, tag="welcome"):
+class Welcome(Message, frozen=True, tag="welcome"):
     """Answers a Hello. `boot` is drawn once per shard process; `silence_ms` is how long the shard bears silence."""
 
     session: Count
@@ -122,14 +122,14 @@ class Welcome(Message, tag="welcome"):
     silence_ms: Count
 
 
-class Refused(Message, tag="refused"):
+class Refused(Message, frozen=True, tag="refused"):
     """The shard will not talk on this connection."""
 
     code: RefusalCode
     reason: Text
 
 
-class PushRefused(Message, tag="push-refused"):
+class PushRefused(Message, frozen=True, tag="push-refused"):
     """Run `run` of frame `frame` was not taken in."""
 
     frame: Count
@@ -137,7 +137,7 @@ class PushRefused(Message, tag="push-refused"):
     reason: Text
 
 
-class Values(Message, tag="values"):
+class Values(Message, frozen=True, tag="values"):
     """Answers Pulls: run i belongs to `request[i]`; `array` 0 is the value or the rule's first state array."""
 
     frame: Count
@@ -149,26 +149,26 @@ class Values(Message, tag="values"):
     nbytes: Column
 
 
-class Done(Message, tag="done"):
+class Done(Message, frozen=True, tag="done"):
     """These barriers have been taken in."""
 
     request: Column
 
 
-class Failed(Message, tag="failed"):
+class Failed(Message, frozen=True, tag="failed"):
     request: Count
     code: FailureCode
     reason: Text
 
 
-class Because(Message, tag="because"):
+class Because(Message, frozen=True, tag="because"):
     """Answers a Why."""
 
     request: Count
     reason: Text
 
 
-class Pong(Message, tag="pong"):
+class Pong(Message, frozen=True, tag="pong"):
     pass
 
 

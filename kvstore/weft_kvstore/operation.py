@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from weft_kvstore.buffers import bytes_of
 from weft_kvstore.codec import ProtocolError
-from weft_kvstore.messages import MAX_RUNS, Values
+from weft_kvstore.messages import MAX_RUNS
 from weft_kvstore.outbox import OutSlice
 from weft_kvstore.routing import KeySlices
 from weft_kvstore.store import Array
@@ -27,7 +28,6 @@ class Operation:
         self.future = future
         self.step = step
         self.number = 0
-        self.deadline = 0.0
         self.pending: dict[int, int] = {}
         self.because: dict[int, str] = {}
         self.ended = False
@@ -72,11 +72,12 @@ class PullOperation(Operation):
     kind = "pull"
 
     def __init__(
-        self, future: Future[Any], name: str, place: int, version: int, cut: KeySlices, names: Sequence[str] | None
+        self, future: Future[Any], name: str, place: int, version: int, *, cut: KeySlices, names: Sequence[str] | None
     ) -> None:
         super().__init__(future, version)
         self.name = name
         self.place = place
+        self.version = version
         self.names = names
         self._cut = cut
         self._arrays: list[Array] = []
@@ -87,21 +88,18 @@ class PullOperation(Operation):
         """Makes the arrays that the caller will own."""
         count = 1 if self.names is None else len(self.names)
         self._arrays = [np.empty(shape, dtype) for _ in range(count)]
-        self._bytes = [memoryview(array.reshape(-1)).cast("B") for array in self._arrays if array.size]
+        self._bytes = [bytes_of(array) for array in self._arrays]
 
-    def write(self, values: Values, run: int, payload: memoryview) -> int:
-        """Copies a run of slices into place. Returns how many of them were new. Raises ProtocolError."""
-        array, first, count = values.array[run], values.first[run], values.count[run]
+    def write(self, array: int, first: int, count: int, payload: memoryview) -> int:
+        """Copies adjacent slices into place. Returns how many of them were new. Raises ProtocolError."""
         if array >= len(self._bytes) or first + count > self._cut.count:
             raise ProtocolError(
-                f"Values.first[{run}]: slices {first} to {first + count - 1} of array {array}; key {self.name!r} has "
+                f"Values.first: slices {first} to {first + count - 1} of array {array}; key {self.name!r} has "
                 f"{self._cut.count} slices and {len(self._bytes)} arrays"
             )
         start, stop = self._cut.start(first), self._cut.start(first + count)
         if stop - start != payload.nbytes:
-            raise ProtocolError(
-                f"Values.nbytes[{run}]: {payload.nbytes}, the slices of {self.name!r} have {stop - start}"
-            )
+            raise ProtocolError(f"Values.nbytes: {payload.nbytes}, the slices of {self.name!r} have {stop - start}")
         self._bytes[array][start:stop] = payload
         fresh = {(array, index) for index in range(first, first + count)} - self._seen
         self._seen |= fresh

@@ -1,8 +1,8 @@
 """The queue of slices at the sending end of a link: priorities, frames filled at the moment of sending, credit.
 
 Both ends use it: the client for gradients, the shard for values. Pure: the time is a parameter.
-The law: payload bytes sent and unacknowledged never exceed the credit, except that one slice larger than the credit goes
-alone. So after an urgent slice is put in, at most the credit or one slice of less urgent bytes arrives before it.
+The law: payload bytes sent and unacknowledged never exceed the credit, except that one slice larger than the credit
+goes alone. So after an urgent slice is put in, at most the credit or one slice of less urgent bytes arrives before it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,15 @@ class OutSlice:
     __slots__ = ("base", "cancelled", "entry", "index", "owner", "priority", "queued", "seq", "start", "stop")
 
     def __init__(
-        self, priority: int, entry: tuple[int, ...], index: int, base: memoryview, start: int, stop: int, owner: object
+        self,
+        entry: tuple[int, ...],
+        index: int,
+        base: memoryview,
+        start: int,
+        stop: int,
+        *,
+        priority: int,
+        owner: object,
     ) -> None:
         self.priority = priority
         self.entry = entry
@@ -97,8 +105,9 @@ class OutFrame:
 class Outbox:
     """Slices on their way to one peer.
 
-    Invariants: `queued_bytes` is the sum over waiting slices that are not cancelled (`OutSlice.queued`); `in_flight_bytes` the sum over
-    frames that left and were not acknowledged; frame numbers count up and are never used twice.
+    Invariants: `queued_bytes` is the sum over waiting slices that are not cancelled (`OutSlice.queued`);
+    `in_flight_bytes` the sum over frames that left and were not acknowledged; frame numbers count up and are never used
+    twice.
     """
 
     def __init__(self, settings: LinkSettings) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from weft_kvstore.buffers import bytes_of
 from weft_kvstore.job_shard import PullWait
 from weft_kvstore.messages import Hello
 from weft_kvstore.outbox import Outbox, OutSlice
@@ -35,14 +36,18 @@ class Peer:
             held = one.weight
             held.lent += 1
             entry = (wait.request, 0, one.version)
-            self.outbox.put(OutSlice(spec.priority, entry, one.index, held.base, held.start, held.stop, held))
+            self.outbox.put(
+                OutSlice(entry, one.index, held.base, held.start, held.stop, priority=spec.priority, owner=held)
+            )
         else:
             for number, name in enumerate(spec.rule.state):
                 if name in one.state:
                     array = one.state[name].copy()  # Asked for rarely; so the rule may go on at once.
-                    base = memoryview(array).cast("B")
+                    base = bytes_of(array)
                     entry = (wait.request, number, one.version)
-                    self.outbox.put(OutSlice(spec.priority, entry, one.index, base, 0, base.nbytes, None))
+                    self.outbox.put(
+                        OutSlice(entry, one.index, base, 0, base.nbytes, priority=spec.priority, owner=None)
+                    )
         if not wait.open:
             self.pulls.pop(wait.request, None)
 

@@ -1,7 +1,8 @@
 """How fast a link is, from when its frames are acknowledged. Pure: the time is a parameter.
 
-A sample is the bytes acknowledged between a frame's departure and its acknowledgement, over that time (the delivery rate
-of Cardwell and others, "BBR: congestion-based congestion control", 2016). The rate is the largest of the last samples.
+A sample is the bytes acknowledged between a frame's departure and its acknowledgement, over that time (the delivery
+rate of Cardwell and others, "BBR: congestion-based congestion control", 2016). The rate is the largest of the last
+samples.
 A sample of a link that had nothing more to send says little: it counts only where it is larger than the rate so far.
 """
 

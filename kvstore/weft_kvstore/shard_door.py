@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeAlias
-
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from weft_kvstore.check import digest
 from weft_kvstore.job_shard import JobShard

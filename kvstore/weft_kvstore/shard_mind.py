@@ -232,7 +232,7 @@ class ShardMind:
             part = payload[begin : begin + nbytes]
             begin += nbytes
             try:
-                self._put_work(peer.job, shard.accept(peer.slot, key, step, first, count, part))
+                self._put_work(peer.job, shard.accept(peer.slot, key, step, part, first=first, count=count))
             except PushRefusedError as error:
                 self.counts.refused += 1
                 self._say(peer.identity, PushRefused(push.frame, number, str(error)[:2048]))

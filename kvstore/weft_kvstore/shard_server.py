@@ -20,6 +20,7 @@ from weft_kvstore.description import StoreDescription
 from weft_kvstore.job_shard import JobShard
 from weft_kvstore.settings import MAX_FRAME_BYTES, LinkSettings
 from weft_kvstore.shard_mind import ShardMind
+from weft_kvstore.sockets import has_message
 from weft_kvstore.statistics import ShardStatistics
 from weft_kvstore.store import StoreError
 from weft_kvstore.wake import Wakeup
@@ -165,7 +166,7 @@ class ShardServer:
 
     def _receive(self) -> None:
         for _ in range(MESSAGES_A_ROUND):
-            if not self._router.get(zmq.EVENTS) & zmq.POLLIN:
+            if not has_message(self._router):
                 return
             identity, *frames = self._router.recv_multipart(copy=False)
             parts = [frame.buffer for frame in frames]

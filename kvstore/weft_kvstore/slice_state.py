@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from weft_kernels.rule import Hyper, Rule, State
+from weft_kvstore.buffers import bytes_of
 from weft_kvstore.description import Merge, Update
 from weft_kvstore.store import Array
 
@@ -179,7 +180,7 @@ class SliceState:
         """The weight, to be written. While its bytes are on their way to somebody, a copy takes its place."""
         if self.weight.lent:
             array = self.weight.array.copy()
-            self.weight = Held(array, memoryview(array).cast("B"), 0)
+            self.weight = Held(array, bytes_of(array), 0)
         return self.weight.array
 
     def _where(self, slot: int, step: int) -> str:

@@ -1,0 +1,101 @@
+"""The store of one process: no shards, no sockets, the same interface and the same results."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from types import TracebackType
+
+from weft_kvstore.arguments import Arguments
+from weft_kvstore.description import StoreDescription
+from weft_kvstore.face import StoreFace, end_futures
+from weft_kvstore.local_mind import LocalMind
+from weft_kvstore.operation import Operation
+from weft_kvstore.settings import LinkSettings
+from weft_kvstore.store import Store, StoreError
+
+LONGEST_SLEEP_S = 60.0
+
+
+class LocalStore(StoreFace):
+    """Slot 0's store; `at_slot` gives the others', for several slots in one process. One thread merges.
+
+    A push ends when the gradient was copied. Raises DescriptionError for a description that cannot be a store.
+    """
+
+    def __init__(self, description: StoreDescription, *, settings: LinkSettings = LinkSettings()) -> None:  # noqa: B008  # frozen
+        super().__init__(Arguments(description, 0), lambda operation: self._hand_over(0, operation))
+        self._description = description
+        self._mind = LocalMind(description, settings)
+        self._submitted: deque[tuple[int, Operation]] = deque()
+        self._closing = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="weft-local-store", daemon=True)
+        self._thread.start()
+
+    def at_slot(self, slot: int) -> Store:
+        """The same store as another slot sees it; closing it closes nothing. Raises ValueError."""
+        return _AtSlot(Arguments(self._description, slot), lambda operation: self._hand_over(slot, operation))
+
+    def close(self) -> None:
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def __enter__(self) -> LocalStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _hand_over(self, slot: int, operation: Operation) -> None:
+        with self._changed:
+            if self._closing:
+                raise StoreError(f"slot {slot}: {operation}: the store was closed")
+            self._submitted.append((slot, operation))
+            self._changed.notify()
+
+    def _run(self) -> None:
+        reason = "the store was closed"
+        try:
+            while not self._closing:
+                self._round()
+        except Exception as error:  # the thread's outermost frame: whoever waits on a future must hear of it
+            reason = f"the store's thread failed: {type(error).__name__}: {error}"
+            raise
+        finally:
+            with self._changed:
+                self._closing = True
+            self._mind.close(reason)
+            self._begin_submitted()
+            self._finish()
+
+    def _round(self) -> None:
+        """Takes in what was handed over, merges the most urgent slice, and looks again."""
+        self._begin_submitted()
+        busy = self._mind.work_once()
+        self._mind.tick(time.monotonic())
+        self._finish()
+        if not busy:
+            with self._changed:
+                timeout_s = min(max(self._mind.next_tick() - time.monotonic(), 0.0), LONGEST_SLEEP_S)
+                self._changed.wait_for(lambda: self._closing or bool(self._submitted), timeout_s)
+
+    def _begin_submitted(self) -> None:
+        while self._submitted:
+            slot, operation = self._submitted.popleft()
+            self._mind.begin(slot, operation, time.monotonic())
+
+    def _finish(self) -> None:
+        outcomes, self._mind.outcomes = self._mind.outcomes, []
+        end_futures(outcomes)
+
+
+class _AtSlot(StoreFace):
+    def close(self) -> None:
+        """Nothing: the store belongs to whoever made it."""
