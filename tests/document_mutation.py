@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
+
+from weft_graph.errors import GraphFormatError
 
 Path = tuple[str | int, ...]
 
@@ -40,3 +42,12 @@ def without(document: Any, path: Path) -> Any:
         target = target[step]
     del target[path[-1]]
     return changed
+
+
+def refusal(read: Callable[[Any], object], document: Any) -> GraphFormatError | None:
+    """Why `read` does not take the document, or None where it does. Another error is let through."""
+    try:
+        read(document)
+    except GraphFormatError as error:
+        return error
+    return None

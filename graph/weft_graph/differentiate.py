@@ -52,7 +52,7 @@ class _Backward:
         self.loss = loss
         self.forward = list(topological_order(graph.nodes))
         self.backward: list[Node] = []
-        self.constants: list[Constant] = []
+        self.constants: dict[tuple[str, tuple[int, ...], bytes], Constant] = {}
         self.values = FreshNames([LOSS_SCALE, *(definition.name for definition in value_definitions(graph))])
         self.node_names = FreshNames(definition.name for definition in node_definitions(graph))
         given = {input_.name: input_.type for input_ in graph.inputs}
@@ -169,15 +169,12 @@ class _Backward:
     def constant(self, array: Array) -> str:
         """The name of a constant of this value; one constant stands for all that are equal to the bit."""
         stored = np.array(array, dtype=array.dtype.newbyteorder("<"), order="C")
-        for constant in self.constants:
-            same_type = constant.array.dtype == stored.dtype and constant.array.shape == stored.shape
-            if same_type and constant.array.tobytes() == stored.tobytes():
-                return constant.name
-        stored.flags.writeable = False
-        constant = Constant(self.values.fresh("weft.constant"), stored)
-        self.constants.append(constant)
-        self.inference.add_constant(constant)
-        return constant.name
+        bits = stored.dtype.str, stored.shape, stored.tobytes()
+        if bits not in self.constants:
+            stored.flags.writeable = False
+            self.constants[bits] = Constant(self.values.fresh("weft.constant"), stored)
+            self.inference.add_constant(self.constants[bits])
+        return self.constants[bits].name
 
     def optional_output(self, index: int, output: int) -> str:
         """The name of a forward node's output, which the node is made to name if it does not."""
@@ -194,7 +191,7 @@ class _Backward:
         graph = replace(
             self.graph,
             inputs=(*self.graph.inputs, loss_scale),
-            constants=(*self.graph.constants, *self.constants),
+            constants=(*self.graph.constants, *self.constants.values()),
             nodes=(*self.forward, *self.backward),
         )
         trainable = [parameter.name for parameter in self.graph.parameters if parameter.trainable]

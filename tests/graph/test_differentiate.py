@@ -70,8 +70,8 @@ def test_parts_of_a_batch_scaled_by_their_share_sum_to_the_gradient_of_the_whole
     for part in (slice(0, 2), slice(2, 7)):
         share = np.array((part.stop - part.start) / 7)
         cut = {**values, "x": values["x"][part], "label": values["label"][part], LOSS_SCALE: share}
-        for total, gradient in zip(summed, run(derived, cut, *derived.gradients.values()), strict=True):
-            total += gradient
+        gradients = run(derived, cut, *derived.gradients.values())
+        summed = [total + gradient for total, gradient in zip(summed, gradients, strict=True)]
     for total, gradient in zip(summed, whole, strict=True):
         np.testing.assert_allclose(total, gradient, rtol=1e-12, atol=1e-15)
 

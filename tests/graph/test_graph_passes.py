@@ -112,7 +112,7 @@ class TestStatistics:
     def test_two_nodes_cannot_keep_one_statistic(self) -> None:
         before = normalized_mlp()
         twice = (before.nodes[0], before.nodes[1], replace(before.nodes[1], name="second", outputs=("again",)))
-        with pytest.raises(GraphRefusedError, match="'second'.*from node 'n_normal' already"):
+        with pytest.raises(GraphRefusedError, match=r"'second'.*from node 'n_normal' already"):
             keep_statistics(replace(before, nodes=twice))
 
     def test_frozen_statistics_are_not_kept(self) -> None:

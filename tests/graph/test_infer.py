@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -129,7 +130,7 @@ def test_types_that_grow_without_end_are_refused(kind: str) -> None:
 
 def test_a_rank_beyond_the_limit_is_refused() -> None:
     values = ["x", *(f"u{level}" for level in range(PROGRAM_LIMITS.rank + 1))]
-    nodes = [node("Unsqueeze", [a, "axis"], [b]) for a, b in zip(values, values[1:], strict=False)]
+    nodes = [node("Unsqueeze", [a, "axis"], [b]) for a, b in pairwise(values)]
     with pytest.raises(ShapeError, match="17 dimensions, and at most 16"):
         infer(line(nodes, constants=[ints("axis", 0)], outputs=[values[-1]]))
 
@@ -175,7 +176,6 @@ def test_no_legal_graph_makes_inference_fail_with_anything_but_a_graph_error(gra
     try:
         check(graph)
         types = infer(graph)
-    except GraphError as error:
-        assert error.message
+    except GraphError:
         return
     assert all(isinstance(dim, str) or dim >= 0 for type_ in types.values() for dim in type_.shape)
