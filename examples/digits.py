@@ -79,7 +79,7 @@ def main() -> int:
     parser.add_argument("--directory", type=Path, default=Path("build/digits"), help="for the data and the parameters")
     parser.add_argument("--passes", type=int, default=PASSES, help="over the training rows")
     arguments = parser.parse_args()
-    console = Console(highlight=False)
+    console = Console(highlight=False, soft_wrap=True)
     arguments.directory.mkdir(parents=True, exist_ok=True)
     rows = write_data(arguments.directory / "digits.npz")
     console.print(f"{rows} images of handwritten digits; the last {EVALUATION_ROWS} are for evaluation alone")

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from weft.api.event import Event, StateChanged
 from weft.api.job import Job
-from weft.errors import ConnectError, ProtocolError, ServerFaultError, UnavailableError
+from weft.errors import ConnectError, ProtocolError, ServerFaultError, UnavailableError, WeftError
 from weft.http import Http, Retry
 from weft.sse import SseFormatError, SseParser
 
@@ -38,24 +38,21 @@ def follow(http: Http, job: str, *, after: int = 0, resumption: Resumption = DEF
     """
     failures = 0
     while True:
-        broken: Exception | None = None
         try:
             for event in _connection(http, job, after, resumption.silence_s):
-                if event.seq <= after:
-                    continue
-                after, failures = event.seq, 0
-                yield event
-                if is_last(event):
-                    return
+                if event.seq > after:
+                    after, failures = event.seq, 0
+                    yield event
+                    if is_last(event):
+                        return
+            if http.call(Job, "GET", f"/v1/jobs/{job}").state.is_terminal:
+                return  # the caller had the last event before, or the stream would have brought it
+            broken: WeftError = ConnectError(http.url, f"the event stream of job {job} ended before the job")
         except (ConnectError, UnavailableError, ServerFaultError) as error:
             broken = error
-        if broken is None and http.call(Job, "GET", f"/v1/jobs/{job}").state.is_terminal:
-            return  # the caller had the last event before, or the stream would have brought it
         failures += 1
         if failures >= resumption.retry.attempts:
-            raise broken or ConnectError(
-                http.url, f"the event stream of job {job} ended {failures} times without an event"
-            )
+            raise broken
         http.clock.sleep(resumption.retry.pause_s(failures))
 
 

@@ -118,7 +118,7 @@ def test_an_operator_of_the_converter_is_not_for_users() -> None:
 
 def test_an_unknown_attribute_is_refused_with_what_there_is() -> None:
     x = weft.input("x", (2, 2))
-    with pytest.raises(GraphRefusedError, match="transb.*transB"):
+    with pytest.raises(GraphRefusedError, match=r"transb.*transB"):
         ops.apply("Gemm", x, x, transb=1)
 
 

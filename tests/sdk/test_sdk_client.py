@@ -1,0 +1,195 @@
+"""The client over a network that is a function: what it sends, repeats, and makes of answers."""
+
+from __future__ import annotations
+
+import httpx
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+import weft
+from sdk_fakes import answers, job, problem, unavailable
+from weft import nn
+from weft.api.job import JobPage, JobSpec, RunLength
+from weft.api.lifecycle import JobState
+from weft.http import Retry
+from weft_graph.json_form import graph_from_json
+
+DATA = weft.numpy_data("points.npz", columns={"x": "features"}, train=(0, 80), evaluate=(80, 100))
+
+
+def expressions() -> tuple[weft.Expression, weft.Expression]:
+    scores = nn.Linear(4, 2)(weft.input("x", ("batch", 4)))
+    labels = weft.input("y", ("batch",), "int64")
+    return nn.cross_entropy(scores, labels), nn.accuracy(scores, labels)
+
+
+def test_a_submitted_job_has_all_that_was_asked_for() -> None:
+    script = answers(job())
+    loss, accuracy = expressions()
+    handle = script.client().submit(
+        loss, metrics={"accuracy": accuracy}, data=DATA, batch=32, passes=3, evaluate_every=7,
+        rule=weft.Adam(rate=0.01), workers=2, shards=3, seed=5, name="points",
+    )  # fmt: skip
+    assert handle.id == "job-1"
+    (request,) = script.requests
+    assert (request.method, request.url.path) == ("POST", "/v1/jobs")
+    spec = JobSpec.model_validate_json(request.content)
+    assert spec.name == "points"
+    graph = graph_from_json(spec.graph)
+    assert spec.loss == graph.outputs[0]
+    assert spec.metrics == {"accuracy": graph.outputs[1]}
+    assert spec.data.columns == {"x": "features", "y": "y"}
+    assert spec.data.batch == 32
+    assert spec.run == RunLength(passes=3, evaluate_every=7)
+    assert spec.rule == weft.Adam(rate=0.01)
+    assert (spec.parallelism.workers, spec.parallelism.shards, spec.seed) == (2, 3, 5)
+
+
+def test_a_loss_that_is_also_a_metric_is_one_output() -> None:
+    script = answers(job())
+    loss, _ = expressions()
+    script.client().submit(loss, metrics={"again": loss}, data=DATA, steps=1)
+    spec = JobSpec.model_validate(script.body())
+    assert spec.metrics == {"again": spec.loss}
+    assert spec.graph["outputs"] == [spec.loss]
+
+
+@pytest.mark.parametrize(("length", "what"), [({}, "passes or steps"), ({"passes": 1, "steps": 1}, "passes or steps")])
+def test_a_run_has_one_length(length: dict[str, int], what: str) -> None:
+    loss, _ = expressions()
+    with pytest.raises(ValidationError, match=what):
+        answers(job()).client().submit(loss, data=DATA, **length)
+
+
+def test_a_batch_of_none_is_refused_before_anything_is_sent() -> None:
+    script = answers(job())
+    with pytest.raises(ValidationError, match="batch"):
+        script.client().submit(expressions()[0], data=DATA, batch=0, steps=1)
+    assert script.requests == []
+
+
+def test_a_submit_that_is_repeated_keeps_its_idempotency_key() -> None:
+    def broken(_request: httpx.Request) -> httpx.Response:
+        raise httpx.ReadError("connection reset")
+
+    script = answers(broken, httpx.Response(502, text="<html>bad gateway</html>"), job())
+    assert script.client().submit_spec(b"{}").id == "job-1"
+    keys = [request.headers["Idempotency-Key"] for request in script.requests]
+    assert len(keys) == 3
+    assert len(set(keys)) == 1
+    script.client().submit_spec(b"{}")
+    assert script.requests[-1].headers["Idempotency-Key"] not in keys
+
+
+def test_pauses_between_attempts_double_up_to_their_limit() -> None:
+    script = answers(unavailable)
+    with pytest.raises(weft.ConnectError):
+        script.client(retry=Retry(attempts=6, first_s=0.1, longest_s=0.5)).job("x")
+    assert len(script.requests) == 6
+    assert script.time.slept == pytest.approx([0.1, 0.2, 0.4, 0.5, 0.5])
+
+
+def test_no_server_is_told_with_what_starts_one() -> None:
+    with pytest.raises(weft.ConnectError, match=r"no server at http://127\.0\.0\.1:8470; start one with: weft up"):
+        answers(unavailable).client().job("x")
+
+
+def test_a_refusal_is_not_repeated() -> None:
+    script = answers(problem(422, "job-refused"))
+    with pytest.raises(weft.InvalidRequestError):
+        script.client().submit_spec(b"{}")
+    assert len(script.requests) == 1
+
+
+def test_the_server_s_own_504_is_its_last_word_and_a_gateway_s_is_not() -> None:
+    script = answers(problem(504, "keeper-silent"))
+    with pytest.raises(weft.UnavailableError):
+        script.client().job("x")
+    assert len(script.requests) == 1
+    script = answers(httpx.Response(504), job())
+    assert script.client().job("x").id == "job-1"
+
+
+def test_a_server_that_is_not_ready_is_asked_again() -> None:
+    script = answers(problem(503, "not-ready"), job())
+    assert script.client().job("x").id == "job-1"
+
+
+def test_an_answer_that_is_no_problem_document_is_shown_as_it_is() -> None:
+    with pytest.raises(weft.NotFoundError, match=r"404.*nothing here") as caught:
+        answers(httpx.Response(404, text="nothing here")).client().job("x")
+    assert caught.value.code == "http-404"
+
+
+@pytest.mark.parametrize(
+    "response", [httpx.Response(200, text="<html>"), httpx.Response(200, json={"id": "x"}), httpx.Response(204)]
+)
+def test_an_answer_of_another_kind_is_no_answer(response: httpx.Response) -> None:
+    with pytest.raises(weft.ProtocolError, match="Job"):
+        answers(response).client().job("x")
+
+
+def test_a_redirect_is_no_server() -> None:
+    with pytest.raises(weft.ProtocolError, match="302"):
+        answers(httpx.Response(302, headers={"Location": "http://elsewhere/"})).client().job("x")
+
+
+def test_jobs_are_gone_through_page_by_page_as_they_are_read() -> None:
+    pages = [JobPage(jobs=[job("a"), job("b")], next="7"), JobPage(jobs=[job("c")])]
+    script = answers(*pages)
+    found = script.client().jobs(state=[JobState.RUNNING, JobState.FAILED])
+    assert next(found).id == "a"
+    assert len(script.requests) == 1
+    assert [handle.id for handle in found] == ["b", "c"]
+    assert script.requests[1].url.params["cursor"] == "7"
+    assert script.requests[1].url.params.get_list("state") == ["running", "failed"]
+
+
+def test_an_id_cannot_leave_its_place_in_the_path() -> None:
+    script = answers(job())
+    script.client().job("../../agents?x")
+    assert script.requests[0].url.raw_path == b"/v1/jobs/..%2F..%2Fagents%3Fx"
+
+
+def test_url_and_token_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_URL", "http://10.1.2.3:99/")
+    monkeypatch.setenv("WEFT_TOKEN", "sesame")
+    script = answers(job())
+    with weft.Client(transport=httpx.MockTransport(script)) as client:
+        assert client.url == "http://10.1.2.3:99"
+        client.job("x")
+    assert script.requests[0].headers["Authorization"] == "Bearer sesame"
+    assert weft.Client("http://127.0.0.1:1").url == "http://127.0.0.1:1"
+
+
+def test_a_proxy_of_the_environment_is_not_asked_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://proxy.invalid:3128")
+    assert weft.Client("http://127.0.0.1:1").http._client._mounts == {}
+    assert weft.Client("http://example.com").http._client._mounts != {}
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "127.0.0.1:8470", "http://", "http://[::1", "nonsense"])
+def test_what_is_no_url_is_refused_with_an_example(url: str) -> None:
+    with pytest.raises(weft.UrlError, match=r"http://127\.0\.0\.1:8470"):
+        weft.Client(url)
+
+
+def test_data_says_which_rows_train_and_which_are_kept_back() -> None:
+    assert weft.numpy_data("p.npz", evaluate=(80, 100)).train == DATA.train
+    assert weft.numpy_data("p.npz").train is None
+    with pytest.raises(ValueError, match="training reads 0 to 90"):
+        weft.numpy_data("p.npz", train=(0, 90), evaluate=(80, 100))
+    with pytest.raises(ValueError, match="train="):
+        weft.numpy_data("p.npz", evaluate=(0, 10))
+    with pytest.raises(ValueError, match="rows 5 to 5"):
+        weft.numpy_data("p.npz", train=(5, 5))
+
+
+def test_a_graph_s_constants_travel_with_the_job() -> None:
+    script = answers(job())
+    x = weft.input("x", ("batch", 4))
+    loss = nn.mean_squared_error(nn.Linear(4, 4)(x) * weft.constant([1.0, 2, 3, 4], name="weights"), x)
+    script.client().submit(loss, data=DATA, steps=1)
+    graph = graph_from_json(script.body()["graph"])
+    np.testing.assert_array_equal(graph.constants[0].array, [1, 2, 3, 4])

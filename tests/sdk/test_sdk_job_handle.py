@@ -1,0 +1,129 @@
+"""A job's handle: waiting, values, saving."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save
+
+import weft
+from sdk_fakes import Script, answers, job, problem, states
+from weft.api.event import EventPage
+from weft.api.job import ParameterInfo, ParameterList
+from weft.api.lifecycle import JobState
+
+ARRAYS = {"a.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "a.bias": np.ones(2)}
+
+
+def handle(script: Script) -> weft.JobHandle:
+    return weft.JobHandle(script.client().http, job())
+
+
+def document(arrays: dict[str, np.ndarray] = ARRAYS, step: str | None = "12") -> httpx.Response:
+    return httpx.Response(200, content=save(arrays), headers={} if step is None else {"Weft-Step": step})
+
+
+def test_waiting_ends_with_the_job() -> None:
+    script = answers(job(), job(state=JobState.FINISHING), job(state=JobState.SUCCEEDED))
+    assert handle(script).wait().state is JobState.SUCCEEDED
+    assert script.time.slept == pytest.approx([0.1, 0.2])
+
+
+def test_waiting_has_a_deadline_and_says_how_far_the_job_is() -> None:
+    script = answers(job(state=JobState.PENDING, reason="2 workers are missing"))
+    with pytest.raises(weft.WaitTimeoutError, match=r"still pending after 3 s: 2 workers are missing; it goes on"):
+        handle(script).wait(timeout_s=3)
+    assert script.time.now == pytest.approx(3)
+
+
+def test_a_job_that_ended_badly_raises_with_its_reason() -> None:
+    with pytest.raises(weft.JobFailedError, match="shard 1 was lost"):
+        handle(answers(job(state=JobState.FAILED, reason="shard 1 was lost"))).wait()
+    with pytest.raises(weft.JobCancelledError):
+        handle(answers(job(state=JobState.CANCELLED))).wait()
+
+
+def test_cancel_is_a_call_that_brings_the_new_state() -> None:
+    script = answers(job(state=JobState.CANCELLED))
+    cancelled = handle(script)
+    cancelled.cancel()
+    assert cancelled.state is JobState.CANCELLED
+    assert (script.requests[0].method, script.requests[0].url.path) == ("POST", "/v1/jobs/job-1/cancel")
+
+
+def test_parameters_are_listed() -> None:
+    listed = ParameterList(parameters=[ParameterInfo(name="a", dtype="float32", shape=[2], trainable=True)])
+    assert handle(answers(listed)).parameters() == listed.parameters
+
+
+def test_values_are_arrays_of_one_step() -> None:
+    script = answers(document())
+    values = handle(script).values(["a.weight", "a.bias"])
+    assert values.step == 12
+    assert values.keys() == ARRAYS.keys()
+    for name, array in ARRAYS.items():
+        np.testing.assert_array_equal(values[name], array, strict=True)
+    assert script.requests[0].url.params.get_list("name") == ["a.weight", "a.bias"]
+
+
+def test_no_name_asks_for_all_and_an_empty_list_for_nothing() -> None:
+    script = answers(document())
+    handle(script).values()
+    assert script.requests[0].url.query == b""
+    with pytest.raises(ValueError, match="leave the names out"):
+        handle(script).values([])
+
+
+@pytest.mark.parametrize(
+    "response", [httpx.Response(200, content=b"no document", headers={"Weft-Step": "1"}), document(step=None)]
+)
+def test_values_that_make_no_sense_are_refused(response: httpx.Response) -> None:
+    with pytest.raises(weft.ProtocolError):
+        handle(answers(response)).values()
+
+
+def test_saved_values_are_a_safetensors_file(tmp_path: Path) -> None:
+    path = tmp_path / "weights.safetensors"
+    path.write_bytes(b"what was there")
+    assert handle(answers(document())).save(path) == 12
+    np.testing.assert_array_equal(load_file(path)["a.weight"], ARRAYS["a.weight"])
+    assert [p.name for p in tmp_path.iterdir()] == ["weights.safetensors"]
+
+
+def test_a_download_that_breaks_is_begun_again_from_nothing(tmp_path: Path) -> None:
+    class Broken(httpx.SyncByteStream):
+        def __iter__(self):  # type: ignore[no-untyped-def]  # a generator of bytes
+            yield b"half of"
+            raise httpx.ReadError("reset")
+
+    path = tmp_path / "weights.safetensors"
+    handle(answers(httpx.Response(200, stream=Broken()), document())).save(path)
+    assert path.read_bytes() == save(ARRAYS)
+
+
+def test_a_refused_download_leaves_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "weights.safetensors"
+    path.write_bytes(b"what was there")
+    with pytest.raises(weft.ConflictError):
+        handle(answers(problem(409, "wrong-state"))).save(path)
+    assert path.read_bytes() == b"what was there"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_log_so_far_is_read_page_by_page() -> None:
+    events = states("pending", "starting", "running")
+    script = answers(
+        EventPage(events=events[:2], after=2, ended=False),
+        EventPage(events=events[2:], after=3, ended=False),
+        EventPage(events=[], after=3, ended=False),
+    )
+    assert list(handle(script).log()) == events
+    assert [request.url.params["after"] for request in script.requests] == ["0", "2", "3"]
+
+
+def test_programs_come_as_json_and_as_text() -> None:
+    assert handle(answers(httpx.Response(200, json={"train": {}}))).programs() == {"train": {}}
+    assert handle(answers(httpx.Response(200, text="train:\n"))).programs_text() == "train:\n"
