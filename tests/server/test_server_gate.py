@@ -1,0 +1,87 @@
+"""Who may come in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from server_running import eventually, running
+from weft.api.agent import AgentKind
+from weft_server.settings import Settings
+
+TOKEN = "a-token-of-these-tests"
+
+
+def test_a_server_that_others_can_reach_needs_a_token() -> None:
+    for host in ("0.0.0.0", "::", "10.0.0.1", "weft.example"):
+        with pytest.raises(ValidationError, match="give a token"):
+            Settings(host=host)
+        assert Settings(host=host, token=TOKEN).token is not None
+    for host in ("127.0.0.1", "::1", "localhost", "127.8.9.1"):
+        assert Settings(host=host).token is None
+
+
+def test_a_short_token_is_refused() -> None:
+    with pytest.raises(ValidationError, match="at least 16"):
+        Settings(token="secret")
+
+
+def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_SERVER_PORT", "99")
+    monkeypatch.setenv("WEFT_SERVER_DATA_ROOTS", '["/data"]')
+    assert Settings().port == 99
+    assert Settings().readable == (Path("/data"),)
+    assert Settings(port=98).port == 98
+
+
+def test_silence_of_less_than_two_heartbeats_is_no_setting() -> None:
+    with pytest.raises(ValidationError, match="less than two heartbeats"):
+        Settings(heartbeat_interval_s=3, lost_after_s=5)
+
+
+def test_without_roots_a_server_that_others_can_reach_reads_nothing() -> None:
+    assert Settings().readable is None
+    assert Settings(host="0.0.0.0", token=TOKEN).readable == ()
+
+
+def test_every_route_but_the_probes_wants_the_token(tmp_path: Path) -> None:
+    with running(tmp_path / "server", token=TOKEN) as client:
+        for path in ("/healthz", "/readyz"):
+            assert client.get(path).status_code == 200
+        for header in ({}, {"Authorization": f"Bearer {TOKEN}x"}, {"Authorization": f"Basic {TOKEN}"}):
+            for path in ("/v1/jobs", "/v1/agents", "/openapi.json", "/docs", "/nowhere"):
+                refused = client.get(path, headers=header)
+                assert (refused.status_code, refused.json()["code"]) == (401, "unauthorized")
+                assert refused.headers["www-authenticate"] == "Bearer"
+        assert client.get("/v1/jobs", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200
+        assert client.get("/v1/jobs", headers={"Authorization": f"bearer {TOKEN}"}).status_code == 200
+
+
+def test_an_agent_with_the_token_is_a_member(tmp_path: Path) -> None:
+    from server_running import Actor
+
+    with running(tmp_path / "server", token=TOKEN) as client:
+        actor = Actor(client, AgentKind.WORKER, "worker-0", token=TOKEN)
+        eventually(lambda: actor.orders, "the agent gets orders")
+        actor.end()
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8470", "127.0.0.1.evil.example", ""])
+def test_a_name_that_is_not_loopbacks_is_refused(tmp_path: Path, host: str) -> None:
+    """A page whose name was made to resolve to 127.0.0.1 sends its own name as Host."""
+    with running(tmp_path / "server") as client:
+        refused = client.get("/v1/jobs", headers={"Host": host})
+        assert (refused.status_code, refused.json()["code"]) == (421, "wrong-host")
+        for right in ("localhost", "localhost:1", "127.0.0.1", "[::1]:8470", "LOCALHOST"):
+            assert client.get("/v1/jobs", headers={"Host": right}).status_code == 200
+
+
+def test_the_token_is_kept_only_as_a_hash(tmp_path: Path) -> None:
+    from weft_server.gate import TokenGate
+
+    async def nothing(*_: object) -> None: ...
+
+    assert TOKEN not in repr(vars(TokenGate(nothing, TOKEN)))
+    assert TOKEN not in repr(Settings(token=TOKEN))

@@ -1,0 +1,241 @@
+"""Everything that is refused is an RFC 9457 problem; nothing hostile stops the server."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from server_running import cast, eventually, parameters, running, state, submit
+from server_specs import save_rows, spec_json
+from weft.api.lifecycle import AllocationEvent
+from weft.api.problem import Problem
+from weft_server import refusals
+from weft_server.problems import STATUS
+
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[httpx.Client]:
+    with running(tmp_path / "server") as client:
+        yield client
+        assert client.get("/readyz").status_code == 200, "the server lives on"
+
+
+@pytest.fixture
+def document(tmp_path: Path) -> dict[str, Any]:
+    return spec_json(save_rows(tmp_path / "rows.npz"))
+
+
+def problem(response: httpx.Response, status: int, code: str) -> Problem:
+    """The problem of a response, which has to be a whole one."""
+    assert response.headers["content-type"] == "application/problem+json", response.text
+    found = Problem.model_validate(response.json())
+    assert (response.status_code, found.status, found.code) == (status, status, code), response.text
+    assert found.type == f"/problems/{code}"
+    assert found.detail
+    return found
+
+
+def test_every_refusal_of_the_mind_has_a_status() -> None:
+    kinds = {
+        each
+        for each in vars(refusals).values()
+        if isinstance(each, type) and issubclass(each, refusals.RefusalError) and each is not refusals.RefusalError
+    }
+    assert kinds == STATUS.keys()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/nowhere", 404, "not-found"),
+        ("GET", "/v1/jobs/", 404, "not-found"),
+        ("DELETE", "/v1/jobs", 405, "method-not-allowed"),
+        ("GET", "/v1/jobs/none", 404, "unknown-job"),
+        ("GET", "/v1/jobs/none/events", 404, "unknown-job"),
+        ("GET", "/v1/jobs/none/parameters", 404, "unknown-job"),
+        ("GET", "/v1/jobs/none/values", 404, "unknown-job"),
+        ("GET", "/v1/jobs/none/programs", 404, "unknown-job"),
+        ("POST", "/v1/jobs/none/cancel", 404, "unknown-job"),
+        ("GET", "/v1/jobs/..%2f..%2fetc/values", 404, "not-found"),
+        ("GET", "/v1/jobs/a%00b", 422, "invalid-request"),
+        ("GET", "/v1/jobs?limit=0", 422, "invalid-request"),
+        ("GET", "/v1/jobs?cursor=x", 422, "invalid-request"),
+        ("GET", "/v1/jobs?state=asleep", 422, "invalid-request"),
+        ("DELETE", "/v1/agents/none", 404, "unknown-agent"),
+        ("PUT", "/v1/allocations/none/parameters?term=1&step=1&final=true", 404, "unknown-allocation"),
+        ("PUT", "/v1/allocations/none/parameters", 422, "invalid-request"),
+    ],
+)
+def test_what_is_not_there_or_not_asked_rightly_is_a_problem(
+    client: httpx.Client, method: str, path: str, status: int, code: str
+) -> None:
+    problem(client.request(method, path), status, code)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        b'{"name": NaN}',
+        b'{"name": Infinity}',
+        b'{"name": "\xff\xfe"}',
+        b"[" * 100_000,
+        b'{"graph":' + b'{"a":' * 5_000 + b"1" + b"}" * 5_001,
+        b"\x00" * 10,
+    ],
+    ids=["cut", "nan", "infinity", "utf-8", "brackets", "nested", "zeros"],
+)
+def test_what_is_no_json_is_refused(client: httpx.Client, body: bytes) -> None:
+    problem(client.post("/v1/jobs", content=body, headers=JSON), 400, "malformed-json")
+
+
+@pytest.mark.parametrize("body", [b"", b"null", b"[]", b'"x"', b"{}"])
+def test_json_that_is_no_job_is_refused(client: httpx.Client, body: bytes) -> None:
+    problem(client.post("/v1/jobs", content=body, headers=JSON), 422, "invalid-request")
+
+
+def test_a_body_of_another_type_is_refused(client: httpx.Client, document: dict[str, Any]) -> None:
+    """A page in a browser can post a form or text to loopback without asking, but not JSON."""
+    for kind in ("text/plain", "application/x-www-form-urlencoded"):
+        refused = client.post("/v1/jobs", content=json.dumps(document), headers={"Content-Type": kind})
+        problem(refused, 422, "invalid-request")
+
+
+def test_fifty_megabytes_are_refused_before_they_are_read(client: httpx.Client) -> None:
+    response = client.post("/v1/jobs", content=b"x" * (50 << 20), headers=JSON)
+    found = problem(response, 413, "too-large")
+    assert str(50 << 20) in found.detail
+    assert str(16 << 20) in found.detail
+
+
+def test_a_stream_of_unknown_length_is_cut_at_the_limit(client: httpx.Client) -> None:
+    def pieces() -> Iterator[bytes]:
+        for _ in range(50):
+            yield b"x" * (1 << 20)
+
+    problem(client.post("/v1/jobs", content=pieces(), headers=JSON), 413, "too-large")
+
+
+def test_other_calls_have_a_lower_limit(client: httpx.Client) -> None:
+    problem(client.post("/v1/agents", content=b" " * (9 << 20), headers=JSON), 413, "too-large")
+
+
+def pointers(found: Problem) -> set[str]:
+    return {error.pointer for error in found.errors}
+
+
+def test_every_wrong_field_is_pointed_at(client: httpx.Client, document: dict[str, Any]) -> None:
+    wrong = copy.deepcopy(document)
+    wrong["rule"] = {"name": "sgd", "rate": -1, "colour": "red"}
+    wrong["run"] = {"passes": 1, "steps": 1}
+    wrong["data"]["train"] = {"start": 5, "stop": 5}
+    wrong["parallelism"]["workers"] = 0
+    del wrong["loss"]
+    found = problem(submit(client, wrong), 422, "invalid-request")
+    assert pointers(found) == {
+        "/rule/rate",
+        "/rule/colour",
+        "/run",
+        "/data/train",
+        "/parallelism/workers",
+        "/loss",
+    }
+
+
+def test_a_wrong_graph_is_pointed_at_with_its_node(client: httpx.Client, document: dict[str, Any]) -> None:
+    wrong = copy.deepcopy(document)
+    wrong["graph"]["nodes"][0]["op_type"] = "Gremm"
+    found = problem(submit(client, wrong), 422, "job-refused")
+    assert [(error.pointer, error.node) for error in found.errors] == [("/graph/nodes/0/op_type", "scores")]
+    assert client.get("/v1/jobs").json()["jobs"] == []
+
+
+def test_a_shape_that_does_not_fit_names_the_node(client: httpx.Client, document: dict[str, Any]) -> None:
+    wrong = copy.deepcopy(document)
+    wrong["graph"]["parameters"][0]["shape"] = [5, 3]
+    found = problem(submit(client, wrong), 422, "job-refused")
+    assert [error.node for error in found.errors] == ["scores"]
+
+
+def test_a_missing_column_and_an_unreadable_file_are_pointed_at(client: httpx.Client, document: dict[str, Any]) -> None:
+    wrong = copy.deepcopy(document)
+    wrong["data"]["columns"]["y"] = "answers"
+    found = problem(submit(client, wrong), 422, "job-refused")
+    assert pointers(found) == {"/data/columns/y"}
+    wrong["data"]["source"]["path"] = "/etc"
+    found = problem(submit(client, wrong), 422, "job-refused")
+    assert pointers(found) == {"/data/source/path"}
+
+
+def test_a_job_that_was_refused_can_be_mended_and_sent_with_the_same_key(
+    client: httpx.Client, document: dict[str, Any]
+) -> None:
+    wrong = {**document, "loss": "nothing"}
+    problem(submit(client, wrong, **{"Idempotency-Key": "k"}), 422, "job-refused")
+    assert submit(client, document, **{"Idempotency-Key": "k"}).status_code == 201
+
+
+@pytest.mark.parametrize("key", ["", "k" * 256])
+def test_a_key_that_is_empty_or_too_long_is_refused(client: httpx.Client, document: dict[str, Any], key: str) -> None:
+    problem(submit(client, document, **{"Idempotency-Key": key}), 422, "invalid-request")
+
+
+def test_reports_and_heartbeats_of_strangers_are_refused(client: httpx.Client) -> None:
+    problem(client.post("/v1/agents/none/heartbeat", json={}), 404, "unknown-agent")
+    problem(client.post("/v1/allocations/none/reports", json={"term": 1, "seq": 1}), 404, "unknown-allocation")
+    problem(client.post("/v1/agents", json={"kind": "shard", "name": "s", "pid": 1}), 422, "incomplete-registration")
+
+
+def test_stale_and_illegal_reports_are_refused_by_code(client: httpx.Client, document: dict[str, Any]) -> None:
+    with cast(client, stop_at=AllocationEvent.RUNNING) as (workers, _):
+        job = submit(client, document).json()["id"]
+        eventually(lambda: state(client, job) == "running", "the job runs")
+        mine = workers[0].orders[-1].allocations[0]
+        path = f"/v1/allocations/{mine.id}/reports"
+        problem(client.post(path, json={"term": mine.term + 1, "seq": 90}), 409, "stale-term")
+        illegal = {"term": mine.term, "seq": 91, "event": "ready"}
+        problem(client.post(path, json=illegal), 422, "illegal-report")
+        not_finite = {"split": "train", "step": 1, "samples": 1, "sums": {"loss": float("nan")}}
+        body = json.dumps({"term": mine.term, "seq": 92, "metrics": [not_finite]})
+        assert client.post(path, content=body, headers=JSON).status_code == 204
+
+
+def test_parameters_that_are_not_the_jobs_are_refused_and_leave_nothing(
+    tmp_path: Path, client: httpx.Client, document: dict[str, Any]
+) -> None:
+    from safetensors.numpy import load, save
+
+    right = load(parameters(6))
+    wrong = {
+        "missing": save({"w": right["w"]}),
+        "more": save({**right, "z": right["b"]}),
+        "shape": save({**right, "b": right["w"]}),
+        "dtype": save({**right, "b": right["b"].astype("float64")}),
+        "nonsense": b"\xff" * 64,
+        "bomb": (1 << 60).to_bytes(8, "little") + b"{}",
+        "cut": parameters(6)[:-1],
+        "empty": b"",
+    }
+    with cast(client, stop_at=AllocationEvent.RUNNING) as (workers, _):
+        job = submit(client, document).json()["id"]
+        eventually(lambda: state(client, job) == "running", "the job runs")
+        lease = next(
+            allocation for worker in workers for allocation in worker.orders[-1].allocations if allocation.keeper
+        )
+        path = f"/v1/allocations/{lease.id}/parameters"
+        query: dict[str, Any] = {"term": lease.term, "step": 6, "final": True}
+        for body in wrong.values():
+            problem(client.put(path, params=query, content=body), 422, "wrong-parameters")
+        problem(client.put(path, params=query, content=b"x" * (1 << 20)), 413, "too-large")
+        problem(client.put(path, params={**query, "step": 5}, content=parameters(5)), 409, "not-wanted")
+        problem(client.put(path, params={**query, "term": 0}, content=parameters(6)), 409, "stale-term")
+        assert list((tmp_path / "server" / "jobs" / job).iterdir()) == []
+        assert state(client, job) == "running"
