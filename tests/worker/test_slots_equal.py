@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from safetensors.numpy import load
@@ -13,12 +15,14 @@ from safetensors.numpy import load
 from plain_store import PlainCluster
 from weft.api.lifecycle import AllocationEvent
 from weft_data.schedule import BatchPlan
-from weft_graph.ir import Graph
+from weft_graph.ir import Graph, Initializer, Parameter
+from weft_graph.types import DType, TensorType
 from weft_kernels.kernel import Array
 from weft_kvstore.description import description_from_json
+from weft_kvstore.local import LocalStore
 from weft_kvstore.shard_server import ShardServer
 from worker_graphs import METRICS, mlp, normalized
-from worker_jobs import Job, programs_of, run_all, save_data
+from worker_jobs import WAIT_S, Job, programs_of, run_all, save_data
 
 ROWS = 200
 """Not a multiple of the batch of 64: a pass ends with a batch of 8."""
@@ -87,6 +91,24 @@ def test_a_slot_without_samples_declares_nothing_and_changes_nothing(data):
         np.testing.assert_allclose(together[key], value, rtol=0, atol=1e-9, err_msg=key)
 
 
+def test_a_slot_that_never_has_samples_keeps_pace_with_the_others(data):
+    """Two samples a step leave the third slot without any; the store refuses a slot that runs too far ahead."""
+    graph = mlp()
+    alone = trained(job_of(graph, data, batch=2), graph)
+    together = trained(job_of(graph, data, batch=2, slots=3), graph)
+    for key, value in alone.items():
+        np.testing.assert_allclose(together[key], value, rtol=0, atol=1e-9, err_msg=key)
+
+
+def test_a_key_that_no_step_sends_keeps_its_first_value_and_moves_on(data):
+    graph = mlp()
+    first = Initializer("ConstantOfShape", {"value": 0.5})
+    idle = Parameter("idle", TensorType(DType.FLOAT64, (3,)), first, trainable=False)
+    graph = replace(graph, parameters=(*graph.parameters, idle))
+    found = trained(job_of(graph, data, slots=3, batch=66), graph)
+    np.testing.assert_array_equal(found["idle"], [0.5, 0.5, 0.5])
+
+
 @pytest.mark.parametrize("settings", [{"serial": True}, {"compute_threads": 4}, {"steps_in_flight": 1}], ids=str)
 def test_how_a_run_uses_its_machine_changes_no_bit(data, settings):
     graph = mlp(dropout=DROPOUT)
@@ -114,6 +136,20 @@ def sharded(job: Job, shards: list[ShardServer]) -> dict[str, Array]:
     assert [records.last for records in everything] == [(AllocationEvent.DONE, None)] * job.slots
     ((document, _, _),) = everything[job.keeper].uploads
     return load(document)
+
+
+def test_three_workers_over_the_store_of_one_process_equal_the_plain_formula(data):
+    """The store makes the first values itself; the plain one starts from those, as they are pulled at version 0."""
+    graph = mlp(dropout=DROPOUT)
+    job = job_of(graph, data, slots=3)
+    description = description_from_json(job.store_spec().model_dump(mode="json"))
+    with LocalStore(msgspec.structs.replace(description, shards=("",))) as store:
+        first = {plan.key: store.pull(plan.key, 0).result(WAIT_S) for plan in job.programs.keys}
+        everything = run_all(job, store.at_slot)
+    found = load(everything[0].uploads[0][0])
+    plain = run_all(job, PlainCluster(first, job.slots, job.rate).store)
+    for key, value in load(plain[0].uploads[0][0]).items():
+        np.testing.assert_allclose(found[key], value, rtol=0, atol=1e-12, err_msg=key)
 
 
 def test_three_workers_and_two_shards_equal_one_worker_with_its_own_store(data, shards):

@@ -9,12 +9,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
 
-from weft_kvstore.local import LocalStore
+import msgspec
 
 from weft.api.agent import WorkerAllocation
 from weft.api.lifecycle import AllocationEvent
 from weft_data.source import Source
 from weft_kvstore.client import StoreClient
+from weft_kvstore.local import LocalStore
 from weft_kvstore.store import Store
 from weft_worker.bind import Binder
 from weft_worker.engine.errors import EngineError
@@ -46,7 +47,8 @@ class Listener(Protocol):
 def open_store(task: Task) -> Store:
     """The way to the job's shards; without any, the values are kept in this process."""
     if not task.description.shards:
-        return LocalStore(task.description)
+        # A description names one shard at least; where the values are kept here, its address is never looked at.
+        return LocalStore(msgspec.structs.replace(task.description, shards=("",)))
     return StoreClient(task.description, task.allocation.slot, incarnation=task.allocation.incarnation)
 
 

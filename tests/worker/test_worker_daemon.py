@@ -1,0 +1,198 @@
+"""The daemon's hands: orders of a server in this process, real runs, what the server is told."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+from queue import SimpleQueue
+
+import pytest
+from pydantic import ValidationError
+from typer.testing import CliRunner
+
+from weft.api.agent import AgentKind, Orders, Registration, WorkerAllocation
+from weft.api.lifecycle import AllocationEvent
+from weft.api.membership import Holder
+from weft_worker.daemon import WorkerDaemon
+from weft_worker.process import SWITCH_INTERVAL_S, tune_process
+from weft_worker.settings import WorkerSettings
+from worker_graphs import mlp
+from worker_jobs import WAIT_S, Job, programs_of, save_data
+
+READY, RUNNING, DONE, FAILED = (AllocationEvent(name) for name in ("ready", "running", "done", "failed"))
+
+
+class Office:
+    """The server's side of a membership: gives orders and hears reports."""
+
+    def __init__(self, registration: Registration, holder: Holder) -> None:
+        self.registration = registration
+        self.holder = holder
+        self.events: SimpleQueue[tuple[str, AllocationEvent, str | None]] = SimpleQueue()
+        self.uploads: SimpleQueue[tuple[str, int, bool]] = SimpleQueue()
+        self.steps: SimpleQueue[int] = SimpleQueue()
+        self.closed: list[str] = []
+        self.over = False
+        self.version = 0
+
+    def run(self, stop: threading.Event) -> None:
+        stop.wait()
+
+    def reporter(self, allocation_id: str, term: int) -> OfficeReporter:
+        return OfficeReporter(self, allocation_id)
+
+    def close(self) -> None:
+        self.over = True
+
+    def order(self, *held: WorkerAllocation, upload: tuple[str, ...] = ()) -> None:
+        self.version += 1
+        self.holder.hold(Orders(version=self.version, allocations=list(held), upload=list(upload)))
+
+    def heard(self, count: int) -> list[tuple[str, AllocationEvent, str | None]]:
+        return [self.events.get(timeout=WAIT_S) for _ in range(count)]
+
+
+class OfficeReporter:
+    def __init__(self, office: Office, allocation: str) -> None:
+        self.office = office
+        self.allocation = allocation
+
+    def report(self, *, event=None, reason=None, step=None, metrics=(), logs=()) -> None:
+        if event is not None:
+            self.office.events.put((self.allocation, event, reason))
+        if step is not None:
+            self.office.steps.put(step)
+
+    def upload(self, document: bytes, step: int, final: bool) -> None:
+        self.office.uploads.put((self.allocation, step, final))
+
+    def flush(self, timeout_s: float) -> bool:
+        return True
+
+    def close(self) -> None:
+        self.office.closed.append(self.allocation)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return Job(programs_of(mlp()), save_data(tmp_path / "samples.npz", 100), 6, (0, 100), batch=32)
+
+
+@pytest.fixture
+def served():
+    """A daemon at work on a thread of its own, and its server; at the end it must go home by itself."""
+    offices: list[Office] = []
+
+    def join(registration: Registration, holder: Holder) -> Office:
+        offices.append(Office(registration, holder))
+        return offices[0]
+
+    stop = threading.Event()
+    daemon = WorkerDaemon(WorkerSettings(server="http://nowhere", name="worker-0"), join=join)
+    thread = threading.Thread(target=daemon.run, args=(stop,))
+    thread.start()
+    yield offices[0]
+    stop.set()
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+    assert offices[0].over
+
+
+def renamed(job: Job, name: str, **changes: object) -> WorkerAllocation:
+    return job.allocation(0).model_copy(update={"id": name, **changes})
+
+
+def endless(job: Job, name: str) -> WorkerAllocation:
+    return renamed(job, name, steps=10_000_000)
+
+
+def test_a_worker_registers_under_its_name(served):
+    assert served.registration.kind is AgentKind.WORKER
+    assert served.registration.name == "worker-0"
+
+
+def test_an_allocation_is_carried_out_and_told_and_the_next_one_too(served, job):
+    served.order(renamed(job, "a"))
+    assert served.heard(3) == [("a", READY, None), ("a", RUNNING, None), ("a", DONE, None)]
+    assert served.uploads.get(timeout=WAIT_S) == ("a", 6, True)
+    served.order(renamed(job, "b"))
+    assert served.heard(3) == [("b", READY, None), ("b", RUNNING, None), ("b", DONE, None)]
+    assert served.closed == ["a"]
+
+
+def test_a_failed_run_is_told_with_its_reason_and_the_worker_lives_on(served, job):
+    served.order(renamed(job, "a", programs={}))
+    ((name, event, reason),) = served.heard(1)
+    assert (name, event) == ("a", FAILED)
+    assert "programs cannot be read" in reason
+    served.order(renamed(job, "b"))
+    assert [event for _, event, _ in served.heard(3)] == [READY, RUNNING, DONE]
+
+
+def test_a_run_that_is_not_ordered_any_more_is_stopped_without_a_word(served, job):
+    served.order(endless(job, "a"))
+    served.heard(2)
+    served.steps.get(timeout=WAIT_S)
+    served.order(renamed(job, "b"))
+    assert served.heard(3) == [("b", READY, None), ("b", RUNNING, None), ("b", DONE, None)]
+
+
+def test_an_upload_on_request_is_brought_while_the_run_goes_on(served, job):
+    allocation = endless(job, "a")
+    served.order(allocation)
+    served.heard(2)
+    served.order(allocation, upload=("a",))
+    name, step, final = served.uploads.get(timeout=WAIT_S)
+    assert (name, final) == ("a", False)
+    assert step >= 0
+
+
+def test_a_worker_that_is_told_to_end_stops_its_run(served, job):
+    served.order(endless(job, "a"))
+    served.heard(2)
+
+
+def test_a_lost_worker_drops_its_run(served, job):
+    served.order(endless(job, "a"))
+    served.heard(2)
+    served.holder.lost()
+    served.order(renamed(job, "b"))
+    assert [name for name, _, _ in served.heard(3)] == ["b"] * 3
+
+
+def test_settings_come_from_the_environment(monkeypatch):
+    monkeypatch.setenv("WEFT_WORKER_SERVER", "http://server:8080")
+    monkeypatch.setenv("WEFT_WORKER_NAME", "worker-7")
+    monkeypatch.setenv("WEFT_WORKER_DATA_ROOTS", "/data:/more")
+    monkeypatch.setenv("WEFT_WORKER_COMPUTE_THREADS", "3")
+    settings = WorkerSettings()
+    assert (settings.server, settings.name, settings.compute_threads) == ("http://server:8080", "worker-7", 3)
+    assert settings.data_roots == (Path("/data"), Path("/more"))
+
+
+@pytest.mark.parametrize("wrong", [{"server": "nowhere"}, {"name": "a b"}, {"steps_in_flight": 3}, {"io_threads": 0}])
+def test_settings_that_cannot_be_meant_are_refused(wrong):
+    with pytest.raises(ValidationError):
+        WorkerSettings(**{"server": "http://server", "name": "w", **wrong})
+
+
+def test_the_command_line_says_which_setting_is_wrong():
+    from typer import Typer
+
+    from weft_worker.__main__ import main
+
+    app = Typer()
+    app.command()(main)
+    result = CliRunner().invoke(app, ["--server", "nowhere", "--name", "w"])
+    assert result.exit_code == 2
+    assert "server" in result.output
+
+
+def test_a_worker_process_sets_the_switch_interval():
+    before = sys.getswitchinterval()
+    try:
+        tune_process()
+        assert sys.getswitchinterval() == pytest.approx(SWITCH_INTERVAL_S)
+    finally:
+        sys.setswitchinterval(before)
