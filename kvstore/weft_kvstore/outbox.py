@@ -128,7 +128,9 @@ class Outbox:
         rate = self.rate.bytes_per_s
         if rate is None:
             return FIRST_CREDIT_BYTES
-        wanted = int(rate * (CREDIT_TIME_S + self.rate.round_trip_s))
+        # Twice the round trip at least: with less, a long link's rate is never found, as it is measured under the credit.
+        round_trip_s = self.rate.round_trip_s
+        wanted = int(rate * (round_trip_s + max(CREDIT_TIME_S, round_trip_s)))
         return min(max(wanted, MIN_CREDIT_BYTES), MAX_AUTO_CREDIT_BYTES)
 
     @property

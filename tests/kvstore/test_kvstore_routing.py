@@ -1,0 +1,77 @@
+"""Routing: the cut of keys, and how slices are spread over shards."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from store_cluster import key_of, store_of
+from weft_kvstore.description import KeyDescription, StoreDescription
+from weft_kvstore.routing import routing_of, slices_of
+
+sizes = st.lists(st.integers(0, 5000), min_size=1, max_size=30)
+
+
+def described(elements: list[int], shards: int, slice_bytes: int = 1024) -> StoreDescription:
+    keys = [key_of(f"k{number}", (size,), 1) for number, size in enumerate(elements)]
+    return store_of(keys, slots=1, shards=shards, slice_bytes=slice_bytes)
+
+
+@given(sizes, st.integers(1, 7), st.sampled_from([1, 64, 1024, 100_000]))
+def test_every_slice_is_on_exactly_one_shard_and_a_shard_has_adjacent_ones(
+    elements: list[int], shards: int, slice_bytes: int
+) -> None:
+    description = described(elements, shards, slice_bytes)
+    routing = routing_of(description)
+    for key, cut, runs in zip(description.keys, routing.cuts, routing.runs, strict=True):
+        assert sorted(index for run in runs.values() for index in run) == list(range(cut.count))
+        assert sum(cut.length(run.start, len(run)) for run in runs.values()) == key.nbytes
+        assert all(cut.length(index) > 0 for index in range(cut.count))
+
+
+@given(sizes, st.integers(1, 7), st.randoms(use_true_random=False))
+def test_bytes_are_spread_to_within_a_slice_whatever_the_order_of_keys(
+    elements: list[int], shards: int, order: random.Random
+) -> None:
+    order.shuffle(elements)
+    description = described(elements, shards)
+    routing = routing_of(description)
+    loads = [routing.shard_bytes(shard) for shard in range(shards)]
+    assert sum(loads) == sum(key.nbytes for key in description.keys)
+    assert max(loads) - min(loads) <= description.slice_bytes
+
+
+@given(sizes, st.integers(1, 7))
+def test_bounds_of_slices_do_not_depend_on_the_number_of_shards(elements: list[int], shards: int) -> None:
+    assert routing_of(described(elements, shards)).cuts == routing_of(described(elements, 1)).cuts
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int64"])
+@pytest.mark.parametrize("slice_bytes", [1, 7, 64, 1000])
+def test_a_slice_holds_whole_elements(dtype: str, slice_bytes: int) -> None:
+    key = msgspec.structs.replace(key_of("k", (31, 7), 1), dtype=dtype)
+    cut = slices_of(key, slice_bytes)
+    itemsize = np.dtype(dtype).itemsize
+    assert all(cut.length(index) % itemsize == 0 and cut.length(index) > 0 for index in range(cut.count))
+    assert cut.start(cut.count) == key.nbytes
+
+
+def test_sizes_are_not_cut_off_at_two_gib_or_four() -> None:
+    """2**40 elements are described and cut; nothing of their size is made."""
+    key: KeyDescription = key_of("table", (2**20, 2**20), 1)
+    cut = slices_of(key, 1 << 24)
+    assert key.nbytes == 2**42
+    assert cut.count == 2**18
+    assert cut.start(cut.count) == 2**42
+    assert cut.length(cut.count - 1) == 1 << 24
+
+
+def test_a_large_key_is_on_every_shard() -> None:
+    runs = routing_of(described([1 << 16], 4)).runs[0]
+    assert sorted(runs) == [0, 1, 2, 3]
+    assert {len(run) for run in runs.values()} == {64}

@@ -1,0 +1,38 @@
+"""One message of each kind that client and shard know, with its payload where it has one."""
+
+from __future__ import annotations
+
+from weft_kvstore import messages as m
+
+DIGEST = bytes(range(16))
+PROCESS = bytes(range(16, 32))
+
+REQUESTS: dict[str, tuple[m.Request, bytes | None]] = {
+    "hello": (
+        m.Hello(job="job-1", term=2, slot=3, incarnation=4, process=PROCESS, session=5, description=DIGEST),
+        None,
+    ),
+    "push": (m.Push(frame=7, key=[0, 2], step=[9, 9], first=[0, 3], count=[2, 1], nbytes=[8, 4]), b"abcdefghijkl"),
+    "pull": (m.Pull(request=[11, 12], key=[0, 1], version=[1, 2**40], state=[0, 1]), None),
+    "barrier": (m.Barrier(request=13, step=9, nothing=[1, 2]), None),
+    "cancel": (m.Cancel(request=[11]), None),
+    "why": (m.Why(request=[11, 12]), None),
+    "ping": (m.Ping(), None),
+    "bye": (m.Bye(), None),
+    "acknowledge": (m.Acknowledge(frame=[1, 2, 3]), None),
+}
+
+REPLIES: dict[str, tuple[m.Reply, bytes | None]] = {
+    "welcome": (m.Welcome(session=5, boot=DIGEST, silence_ms=5000), None),
+    "refused": (m.Refused(m.RefusalCode.STALE_TERM, "job 'job-1' is in term 3 here, term 2 is over"), None),
+    "push-refused": (m.PushRefused(frame=7, run=1, reason="more than 2 steps ahead"), None),
+    "values": (
+        m.Values(frame=8, request=[11], array=[0], version=[1], first=[0], count=[3], nbytes=[12]),
+        b"abcdefghijkl",
+    ),
+    "done": (m.Done(request=[13]), None),
+    "failed": (m.Failed(11, m.FailureCode.LOST, "slot 1 has been silent for 5.0 s"), None),
+    "because": (m.Because(11, "step 1 waits for slots 1"), None),
+    "pong": (m.Pong(), None),
+    "acknowledge-reply": (m.Acknowledge(frame=[2**63 - 1]), None),
+}
