@@ -1,0 +1,107 @@
+"""The server as a process: how it tells where it is, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from server_running import DEADLINE_S, eventually
+from weft.api.daemon import ORPHANED_EXIT_CODE, watch_parent
+
+
+@contextmanager
+def process(directory: Path, *arguments: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "weft_server", "--directory", str(directory), *arguments]
+    started = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **environment}
+    )
+    try:
+        yield started
+    finally:
+        started.kill()
+        started.communicate()
+
+
+def address(directory: Path, started: subprocess.Popen[bytes]) -> dict[str, Any]:
+    path = directory / "server.json"
+    eventually(lambda: path.exists() or started.poll() is not None, "the server tells where it is")
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def test_a_server_tells_where_it_listens_and_ends_on_a_signal(tmp_path: Path) -> None:
+    with process(tmp_path, "--port", "0") as started:
+        found = address(tmp_path, started)
+        assert found["pid"] == started.pid
+        assert httpx.get(f"{found['url']}/readyz").json() == {"status": "ready"}
+        with process(tmp_path, "--port", "0") as second:
+            _, said = second.communicate(timeout=DEADLINE_S)
+            assert second.returncode == 2
+            assert b"another server works in" in said
+        started.send_signal(signal.SIGTERM)
+        _, log = started.communicate(timeout=DEADLINE_S)
+        assert started.returncode == 0
+        assert not (tmp_path / "server.json").exists()
+        assert all(json.loads(line)["daemon"] == "server" for line in log.splitlines())
+
+
+def test_a_server_ends_with_its_parent(tmp_path: Path) -> None:
+    with process(tmp_path, "--port", "0", "--exit-with-parent") as started:
+        address(tmp_path, started)
+        assert started.stdin is not None
+        started.stdin.close()
+        started.stdin = None
+        assert started.wait(DEADLINE_S) == 0
+
+
+def test_a_port_that_is_taken_is_said_so(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        with process(tmp_path, "--port", port) as started:
+            _, said = started.communicate(timeout=DEADLINE_S)
+    assert started.returncode == 2
+    assert f"cannot serve on 127.0.0.1:{port}".encode() in said
+
+
+def test_a_server_that_others_can_reach_does_not_start_without_a_token(tmp_path: Path) -> None:
+    with process(tmp_path, "--host", "0.0.0.0", "--port", "0") as started:
+        _, said = started.communicate(timeout=DEADLINE_S)
+    assert started.returncode == 2
+    assert b"give a token (WEFT_SERVER_TOKEN)" in said
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_daemon_whose_parent_is_gone_stops_and_is_ended_hard_after_a_grace(ends: bool) -> None:
+    reading, writing = os.pipe()
+    stop, ended = threading.Event(), threading.Event()
+    codes: list[int] = []
+
+    def end(code: int) -> None:
+        codes.append(code)
+        ended.set()
+
+    with os.fdopen(reading, "rb") as stdin, os.fdopen(writing, "wb") as parent:
+        grace_s = 0.0 if ends else DEADLINE_S
+        thread = watch_parent(stop, stdin=stdin, grace_s=grace_s, end=end)
+        parent.write(b"what a parent writes is read and ignored")
+        parent.flush()
+        assert not stop.is_set()
+        parent.close()
+        assert stop.wait(DEADLINE_S)
+        if ends:
+            assert ended.wait(DEADLINE_S)
+            assert codes == [ORPHANED_EXIT_CODE]
+            thread.join(DEADLINE_S)
+    assert thread.daemon
