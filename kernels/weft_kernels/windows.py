@@ -57,9 +57,8 @@ def columns(xp: Any, array: Array, windows: Windows, groups: int) -> Array:
     """(groups, channels of a group * places of the kernel, batch * windows): what one matrix product convolves."""
     rank = len(windows.size)
     batch, channels = array.shape[:2]
-    extent = tuple((size - 1) * step + 1 for size, step in zip(windows.kernel, windows.dilations, strict=True))
     view = xp.lib.stride_tricks.sliding_window_view(
-        padded(xp, array, windows, 0), extent, axis=tuple(range(2, 2 + rank))
+        padded(xp, array, windows, 0), windows.extent, axis=tuple(range(2, 2 + rank))
     )
     steps: Index = tuple(slice(None, None, step) for step in (*windows.strides, *windows.dilations))
     view = view[(..., *steps)]
@@ -97,4 +96,5 @@ def weights(xp: Any, windows: Windows, dtype: Any, *, include_pad: bool) -> Arra
         covered = first[:, None] + windows.dilations[axis] * xp.arange(windows.kernel[axis])
         here = ((covered >= low) & (covered < high)).sum(axis=1).astype(dtype)
         counted = counted[..., None] * here
-    return 1 / counted
+    # A dilated window may skip every element there is; its mean is then 0, as its sum is.
+    return 1 / xp.maximum(counted, 1)  # type: ignore[no-any-return]  # xp is Any

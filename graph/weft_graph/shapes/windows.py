@@ -39,12 +39,17 @@ class Windows:
     count: tuple[int, ...]
 
     @property
+    def extent(self) -> tuple[int, ...]:
+        """Elements from a window's first to its last, both included."""
+        return tuple((size - 1) * step + 1 for size, step in zip(self.kernel, self.dilations, strict=True))
+
+    @property
     def reach(self) -> tuple[int, ...]:
         """Elements after the input's end that must exist for every window to be whole: `end`, or more."""
         return tuple(
-            max(end, (count - 1) * stride + (kernel - 1) * dilation + 1 - begin - size)
-            for size, kernel, stride, dilation, begin, end, count in zip(
-                self.size, self.kernel, self.strides, self.dilations, self.begin, self.end, self.count, strict=True
+            max(end, (count - 1) * stride + extent - begin - size)
+            for size, extent, stride, begin, end, count in zip(
+                self.size, self.extent, self.strides, self.begin, self.end, self.count, strict=True
             )
         )
 
@@ -61,9 +66,16 @@ def infer_windows(context: InferContext, data: TensorType, kernel: Shape | None 
     if fixed is not None and fixed != kernel:
         raise context.shape_error(f"the kernel's spatial dimensions must be numbers, got {kernel}")
     try:
-        return windows_of(sizes, context.attribute, fixed)
+        windows = windows_of(sizes, context.attribute, fixed)
     except ValueError as error:
         raise context.shape_error(f"{error}; the input is {data}") from None
+    # A pool's window that lies in the padding alone has no largest element and no mean; a convolution's is 0.
+    pads = windows.begin + windows.end
+    if kernel is None and any(pad >= extent for pad, extent in zip(pads, windows.extent * 2, strict=True)):
+        raise context.shape_error(
+            f"pads {pads} leave a window of {windows.extent} without an element; the input is {data}"
+        )
+    return windows
 
 
 def windows_of(size: tuple[int, ...], get: Get, kernel: tuple[int, ...] | None = None) -> Windows:

@@ -109,6 +109,7 @@ def test_symbolic_dimensions_pass_through(
         ("MaxPool", ((B, 3, 8, 8),), {"kernel_shape": (2, 2), "strides": (0, 1)}, r"strides \(0, 1\)"),
         ("MaxPool", ((B, 3, 8),), {"kernel_shape": (2,), "pads": (1,)}, r"pads \(1,\) must be 2 numbers"),
         ("MaxPool", ((B, 3, 8),), {"kernel_shape": (2,), "auto_pad": "SAME"}, r"auto_pad 'SAME' is none of"),
+        ("MaxPool", ((B, 3, 8),), {"kernel_shape": (2,), "pads": (0, 2)}, r"pads \(0, 2\) leave a window of \(2,\)"),
         ("BatchNormalization", ((B, 3), (3,), (3,), (3,), (4,)), {}, r"input 4 float32\[4\] .* float32\[batch, 3\]"),
         ("Flatten", ((B, 3),), {"axis": 3}, r"axis 3 is outside \[-2, 2\]"),
         ("Reshape", ((B, 3), i64(5, 3)), {}, r"\['batch', 3\] cannot be reshaped to \[5, 3\]: 3\*batch elements"),
