@@ -15,10 +15,18 @@ from weft.api.event import Event, EventPage
 from weft.api.lifecycle import AllocationEvent
 
 
-@pytest.fixture
-def client(tmp_path: Path) -> Iterator[httpx.Client]:
-    with running(tmp_path / "server") as client:
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    with running(tmp_path_factory.mktemp("events")) as client:
         yield client
+
+
+@pytest.fixture
+def client(server: httpx.Client) -> Iterator[httpx.Client]:
+    """One server for all these tests; jobs that wait are cancelled after each."""
+    yield server
+    for job in server.get("/v1/jobs", params={"state": "pending"}).json()["jobs"]:
+        server.post(f"/v1/jobs/{job['id']}/cancel")
 
 
 @pytest.fixture

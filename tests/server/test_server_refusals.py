@@ -21,11 +21,24 @@ from weft_server.problems import STATUS
 JSON = {"Content-Type": "application/json"}
 
 
-@pytest.fixture
-def client(tmp_path: Path) -> Iterator[httpx.Client]:
-    with running(tmp_path / "server") as client:
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("refusing")
+
+
+@pytest.fixture(scope="module")
+def server(directory: Path) -> Iterator[httpx.Client]:
+    with running(directory) as client:
         yield client
-        assert client.get("/readyz").status_code == 200, "the server lives on"
+
+
+@pytest.fixture
+def client(server: httpx.Client) -> Iterator[httpx.Client]:
+    """One server for all these tests: whatever one of them does to it, it serves the next."""
+    yield server
+    assert server.get("/readyz").status_code == 200, "the server lives on"
+    for job in server.get("/v1/jobs", params={"state": ["pending", "running"]}).json()["jobs"]:
+        server.post(f"/v1/jobs/{job['id']}/cancel")
 
 
 @pytest.fixture
@@ -151,11 +164,12 @@ def test_every_wrong_field_is_pointed_at(client: httpx.Client, document: dict[st
 
 
 def test_a_wrong_graph_is_pointed_at_with_its_node(client: httpx.Client, document: dict[str, Any]) -> None:
+    before = client.get("/v1/jobs").json()
     wrong = copy.deepcopy(document)
     wrong["graph"]["nodes"][0]["op_type"] = "Gremm"
     found = problem(submit(client, wrong), 422, "job-refused")
     assert [(error.pointer, error.node) for error in found.errors] == [("/graph/nodes/0/op_type", "scores")]
-    assert client.get("/v1/jobs").json()["jobs"] == []
+    assert client.get("/v1/jobs").json() == before, "a refused job is not kept"
 
 
 def test_a_shape_that_does_not_fit_names_the_node(client: httpx.Client, document: dict[str, Any]) -> None:
@@ -209,7 +223,7 @@ def test_stale_and_illegal_reports_are_refused_by_code(client: httpx.Client, doc
 
 
 def test_parameters_that_are_not_the_jobs_are_refused_and_leave_nothing(
-    tmp_path: Path, client: httpx.Client, document: dict[str, Any]
+    directory: Path, client: httpx.Client, document: dict[str, Any]
 ) -> None:
     from safetensors.numpy import load, save
 
@@ -237,5 +251,5 @@ def test_parameters_that_are_not_the_jobs_are_refused_and_leave_nothing(
         problem(client.put(path, params=query, content=b"x" * (1 << 20)), 413, "too-large")
         problem(client.put(path, params={**query, "step": 5}, content=parameters(5)), 409, "not-wanted")
         problem(client.put(path, params={**query, "term": 0}, content=parameters(6)), 409, "stale-term")
-        assert list((tmp_path / "server" / "jobs" / job).iterdir()) == []
+        assert list((directory / "jobs" / job).iterdir()) == []
         assert state(client, job) == "running"

@@ -53,7 +53,7 @@ def log_to_stderr(name: str, level: int = logging.INFO) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
-    for chatty in ("httpx", "httpcore", "uvicorn.access"):
+    for chatty in ("httpx", "httpcore", "alembic", "uvicorn.access"):
         logging.getLogger(chatty).setLevel(max(level, logging.WARNING))
     structlog.configure(
         processors=[
@@ -115,6 +115,7 @@ _Record = MutableMapping[str, Any]
 def _adding_daemon(name: str) -> Callable[[Any, str, _Record], _Record]:
     def add(_logger: Any, _method: str, record: _Record) -> _Record:
         record["daemon"] = name
+        record.pop("color_message", None)  # uvicorn's second copy of the message, with escape codes
         return record
 
     return add
