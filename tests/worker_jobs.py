@@ -23,7 +23,7 @@ from weft_worker.settings import RunSettings
 from weft_worker.task import Task
 from worker_graphs import CLASSES, FEATURES, METRICS
 
-WAIT_S = 20.0
+WAIT_S = 30.0
 """Deadline of a whole run in these tests: far above what any takes."""
 
 

@@ -15,8 +15,8 @@ from weft_worker.settings import WorkerSettings
 
 
 def main(
-    server: Annotated[str | None, typer.Option(help="The server's URL [env WEFT_WORKER_SERVER].")] = None,
-    name: Annotated[str | None, typer.Option(help="What people call this worker [env WEFT_WORKER_NAME].")] = None,
+    server: Annotated[str | None, typer.Option(help="The server's URL (WEFT_WORKER_SERVER).")] = None,
+    name: Annotated[str | None, typer.Option(help="What people call this worker (WEFT_WORKER_NAME).")] = None,
     data_root: Annotated[
         list[Path] | None, typer.Option(help="A directory that data may be read from; may be given again.")
     ] = None,
