@@ -14,7 +14,7 @@ from weft_kvstore.codec import Buffer, decode_reply, encode
 from weft_kvstore.description import StoreDescription
 from weft_kvstore.messages import Hello, Message, Refused, Reply, Welcome
 
-HEAR_S = 10.0
+HEAR_S = 20.0
 
 ZMTP_GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(16) + b"\x00" + bytes(31)
 ZMTP_READY = b"\x04\x1c\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"
@@ -40,7 +40,7 @@ class RawPeer:
         """The next answer of this kind; others before it are passed over. Fails after `HEAR_S`."""
         until = time.monotonic() + HEAR_S
         while (left_ms := (until - time.monotonic()) * 1000) > 0:
-            if self._socket.poll(left_ms):
+            if self._socket.poll(int(left_ms) + 1):
                 reply = decode_reply(self._socket.recv_multipart())[0]
                 if isinstance(reply, kind):
                     return reply

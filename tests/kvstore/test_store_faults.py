@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -15,10 +16,11 @@ import zmq
 
 from store_cluster import WAIT_S, Array, clients_of, free_port, gradients_of, key_of, served, slices_on, store_of
 from store_proxies import TcpProxy
+from store_raw import hello_of, raw_peer
 from weft_kvstore.client import StoreClient
 from weft_kvstore.codec import decode_request
 from weft_kvstore.description import StoreDescription
-from weft_kvstore.messages import Push
+from weft_kvstore.messages import Bye, Push, RefusalCode, Refused
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.store import StoreError, StoreLostError, StoreTimeoutError
 
@@ -29,14 +31,26 @@ SLACK_S = 6.0
 SETTINGS = LinkSettings(silence_s=SILENCE_S, ping_interval_s=0.2, request_timeout_s=60.0)
 
 
+PATIENT = LinkSettings(silence_s=WAIT_S)
+
+
 class ShardProcess:
     """`python -m weft_kvstore` for one shard of a description."""
 
     def __init__(self, description_path: Path, description: StoreDescription, shard: int) -> None:
-        endpoint = description.shards[shard]
+        self._endpoint = description.shards[shard]
+        self._hello = hello_of(description, 0, incarnation=0)
         description_path.write_bytes(msgspec.json.encode(description))
         command = [sys.executable, "-m", "weft_kvstore", "--description", str(description_path)]
-        self._process = subprocess.Popen([*command, "--shard", str(shard), "--bind", endpoint])
+        self._process = subprocess.Popen([*command, "--shard", str(shard), "--bind", self._endpoint])
+
+    def wait_until_serving(self) -> None:
+        """Until it knows its job. Starting Python takes seconds on a busy machine, more than silence is borne."""
+        until = time.monotonic() + WAIT_S
+        with raw_peer(self._endpoint) as peer:
+            while isinstance(answer := peer.greet(self._hello), Refused) and answer.code is RefusalCode.UNKNOWN_JOB:
+                assert time.monotonic() < until, "the shard did not open its job"
+            peer.say(Bye())
 
     def kill(self) -> None:
         """SIGKILL: no good-bye, no clean-up."""
@@ -48,7 +62,7 @@ class ShardProcess:
 def shard_processes(
     description: StoreDescription, directory: Path
 ) -> Iterator[tuple[StoreDescription, Callable[[int], ShardProcess]]]:
-    """The description with addresses, and a function that starts a shard of it. All are killed at the end."""
+    """The description with addresses, and a function that starts a shard and waits until it serves. Kills all."""
     endpoints = tuple(f"tcp://127.0.0.1:{free_port()}" for _ in description.shards)
     description = msgspec.structs.replace(description, shards=endpoints)
     with ExitStack() as stack:
@@ -56,6 +70,7 @@ def shard_processes(
         def start(shard: int) -> ShardProcess:
             process = ShardProcess(directory / "store.json", description, shard)
             stack.callback(process.kill)
+            process.wait_until_serving()
             return process
 
         yield description, start
@@ -74,8 +89,10 @@ def lost(error: BaseException | None, *names: str) -> None:
 
 
 def test_a_killed_shard_fails_what_waits_on_it_and_nothing_else(tmp_path: Path) -> None:
-    with shard_processes(spread(2, 2), tmp_path) as (description, start), clients_of(description, SETTINGS) as clients:
+    with ExitStack() as stack:
+        description, start = stack.enter_context(shard_processes(spread(2, 2), tmp_path))
         processes = [start(shard) for shard in range(2)]
+        clients = stack.enter_context(clients_of(description, SETTINGS))
         narrow = clients[0].pull("narrow", 0).result(WAIT_S)
         wide = clients[0].pull("wide", 0).result(WAIT_S)
         gradients = gradients_of(description, 0, 0)
@@ -99,29 +116,31 @@ def test_a_killed_shard_fails_what_waits_on_it_and_nothing_else(tmp_path: Path) 
 
 
 def test_a_shard_that_comes_back_without_its_values_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
-    with shard_processes(spread(1, 1), tmp_path) as (description, start), clients_of(description, SETTINGS) as clients:
+    """Its client bears a long silence here, so it is what the new process says that fails the pull."""
+    with shard_processes(spread(1, 1), tmp_path) as (description, start), clients_of(description, PATIENT) as clients:
         process = start(0)
         client = clients[0]
         client.push("narrow", 0, np.ones(256, np.float32)).result(WAIT_S)
         client.pull("narrow", 1).result(WAIT_S)
         process.kill()
         start(0)
-        lost(client.pull("narrow", 1).exception(SILENCE_S + SLACK_S), "slot 0", "shard 0 ", "key 'narrow', version 1")
+        error = client.pull("narrow", 1).exception(WAIT_S)
+        lost(error, "slot 0", "shard 0 ", "key 'narrow', version 1", "started anew")
 
 
 def test_clients_may_be_there_before_their_shard(tmp_path: Path) -> None:
     """A shard that is not there yet is waited for as long as silence is borne."""
-    patient = LinkSettings(silence_s=WAIT_S)
-    with shard_processes(spread(1, 1), tmp_path) as (description, start), clients_of(description, patient) as clients:
+    with shard_processes(spread(1, 1), tmp_path) as (description, start), clients_of(description, PATIENT) as clients:
         value = clients[0].pull("narrow", 0)
         start(0)
         assert value.result(WAIT_S).shape == (256,)
 
 
 def test_a_shard_that_never_comes_is_lost(tmp_path: Path) -> None:
-    with shard_processes(spread(1, 2), tmp_path) as (description, start), clients_of(description, SETTINGS) as clients:
+    with shard_processes(spread(1, 2), tmp_path) as (description, start):
         start(0)
-        error = clients[0].pull("wide", 0).exception(SILENCE_S + SLACK_S)
+        with clients_of(description, SETTINGS) as clients:
+            error = clients[0].pull("wide", 0).exception(SILENCE_S + SLACK_S)
         lost(error, "slot 0", "shard 1 ", description.shards[1], "key 'wide', version 0")
 
 
