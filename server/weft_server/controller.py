@@ -212,7 +212,7 @@ class Controller:
         view = View(
             jobs=[PendingJob(run.job.id, run.plan.workers, run.plan.shards, run.since) for run in pending],
             agents=[
-                AgentView(agent.id, agent.registration.kind, agent.number, len(agent.leases))
+                AgentView(agent.id, agent.registration.kind, agent.name, agent.number, len(agent.leases))
                 for agent in self._agents.values()
             ],
         )

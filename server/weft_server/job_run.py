@@ -110,8 +110,8 @@ class JobRun:
         if report.event is not None and (lease.state, report.event) not in ALLOCATION_TRANSITIONS:
             raise IllegalReportError(f"{lease.who} is {lease.state} and cannot be {report.event} next")
         lease.seq = report.seq
-        if report.step is not None:
-            lease.step = max(lease.step, min(report.step, self.plan.steps))
+        told = [metric.step for metric in report.metrics] + ([] if report.step is None else [report.step])
+        lease.step = max(lease.step, min(max(told, default=0), self.plan.steps))
         self._take_metrics(lease, report, now)
         for line in report.logs:
             self._append(LogLine(level=line.level, source=lease.source, message=line.message), now)

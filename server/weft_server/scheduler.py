@@ -8,6 +8,7 @@ for more than is registered holds nobody up.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -32,8 +33,16 @@ class AgentView:
 
     id: str
     kind: AgentKind
+    name: str
     number: int
+    """Counts registrations."""
     held: int
+
+    @property
+    def order(self) -> tuple[list[tuple[int, str]], int]:
+        """By name with its numbers as numbers, then by registration: `worker-2` fills a slot before `worker-10`."""
+        parts = re.findall(r"\d+|\D+", self.name)
+        return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts], self.number
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +87,7 @@ def schedule(view: View, now: float) -> Schedule:
     workers = [agent for agent in view.agents if agent.kind is AgentKind.WORKER]
     room = _Room(
         workers=len(workers),
-        free=sorted((agent for agent in workers if agent.held == 0), key=lambda agent: agent.number),
+        free=sorted((agent for agent in workers if agent.held == 0), key=lambda agent: agent.order),
         shards=[agent for agent in view.agents if agent.kind is AgentKind.SHARD],
         load={agent.id: agent.held for agent in view.agents},
     )
@@ -112,9 +121,10 @@ def _lacking(job: PendingJob, room: _Room) -> str | None:
 
 def _place(job: PendingJob, room: _Room) -> Placement:
     workers, room.free = room.free[: job.workers], room.free[job.workers :]
-    shards = sorted(room.shards, key=lambda shard: (room.load[shard.id], shard.number))[: job.shards]
+    shards = sorted(room.shards, key=lambda shard: (room.load[shard.id], shard.order))[: job.shards]
     for shard in shards:
         room.load[shard.id] += 1
+    # Any worker can keep the parameters; the one that has been there longest has shown that it stays.
     keeper = min(range(len(workers)), key=lambda slot: workers[slot].number)
     return Placement(job.id, tuple(each.id for each in workers), tuple(each.id for each in shards), keeper)
 

@@ -377,6 +377,8 @@ def test_a_step_never_goes_back_nor_past_the_end(world: World) -> None:
     world.report(lease, step=4)
     world.report(lease, step=2)
     assert lease.step == 4
+    world.report(lease, metrics=[MetricReport(split="train", step=5, samples=1, sums={})])
+    assert lease.step == 5, "a metric tells of its step as well"
     world.report(lease, step=99)
     assert lease.step == 6
 

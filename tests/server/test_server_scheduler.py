@@ -10,11 +10,11 @@ from weft_server.scheduler import PATIENCE_S, AgentView, PendingJob, View, sched
 
 
 def worker(number: int, held: int = 0) -> AgentView:
-    return AgentView(f"w{number}", AgentKind.WORKER, number, held)
+    return AgentView(f"w{number}", AgentKind.WORKER, f"worker-{number}", number, held)
 
 
 def shard(number: int, held: int = 0) -> AgentView:
-    return AgentView(f"s{number}", AgentKind.SHARD, number, held)
+    return AgentView(f"s{number}", AgentKind.SHARD, f"shard-{number}", number, held)
 
 
 def job(name: str, workers: int, shards: int = 1, since: float = 0.0) -> PendingJob:
@@ -35,6 +35,14 @@ def test_the_fewest_loaded_shards_are_taken() -> None:
 def test_a_worker_that_holds_a_slot_is_not_free() -> None:
     decided = schedule(View([job("a", 1)], [worker(1, held=1), worker(2), shard(3)]), 0)
     assert decided.placements[0].workers == ("w2",)
+
+
+def test_slots_follow_the_workers_names_whoever_registered_first() -> None:
+    names = ["worker-10", "worker-2", "worker-0"]
+    workers = [AgentView(name, AgentKind.WORKER, name, number, 0) for number, name in enumerate(names)]
+    decided = schedule(View([job("a", 3)], [*workers, shard(9)]), 0)
+    assert decided.placements[0].workers == ("worker-0", "worker-2", "worker-10")
+    assert decided.placements[0].keeper == 2, "the one that has been there longest"
 
 
 def test_shards_of_one_job_are_different_ones() -> None:
@@ -72,7 +80,9 @@ JOBS = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 3), st.floats(0, 200
 def test_no_worker_is_placed_twice_and_every_job_is_placed_or_told_why_not(
     agents: list[tuple[AgentKind, int]], jobs: list[tuple[int, int, float]]
 ) -> None:
-    views = [AgentView(f"a{number}", kind, number, held) for number, (kind, held) in enumerate(agents)]
+    views = [
+        AgentView(f"a{number}", kind, f"{kind}-{number}", number, held) for number, (kind, held) in enumerate(agents)
+    ]
     pending = [job(f"j{number}", *asked) for number, asked in enumerate(jobs)]
     decided = schedule(View(pending, views), 200.0)
     busy = {view.id for view in views if view.kind is AgentKind.WORKER and view.held}

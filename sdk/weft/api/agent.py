@@ -135,7 +135,7 @@ class AgentInfo(Model):
     silent_s: float
     """Seconds since its last heartbeat."""
     jobs: list[Identifier]
-    """Jobs in which it holds a place."""
+    """Jobs in which it holds a place, or did when it was lost."""
 
 
 class AgentList(Model):
