@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import msgspec
@@ -11,7 +12,15 @@ from hypothesis import strategies as st
 
 from store_messages import REPLIES, REQUESTS
 from weft_kvstore import messages as m
-from weft_kvstore.codec import FORMAT_VERSION, MAGIC, MAX_HEADER_BYTES, ProtocolError, decode_reply, decode_request, encode
+from weft_kvstore.codec import (
+    FORMAT_VERSION,
+    MAGIC,
+    MAX_HEADER_BYTES,
+    ProtocolError,
+    decode_reply,
+    decode_request,
+    encode,
+)
 
 GOLDEN = Path(__file__).parent / "golden"
 PREFIX = MAGIC + bytes([FORMAT_VERSION])
@@ -104,10 +113,8 @@ def test_random_bytes_raise_nothing_but_protocol_error(parts: list[bytes], prefi
     if prefixed and parts:
         parts[0] = PREFIX + parts[0]
     for decode in (decode_request, decode_reply):
-        try:
+        with contextlib.suppress(ProtocolError):
             decode(parts)
-        except ProtocolError as error:
-            assert str(error)
 
 
 @settings(max_examples=500)
@@ -120,7 +127,5 @@ def test_damaged_messages_raise_nothing_but_protocol_error(name: str, data: st.D
     del header[data.draw(st.integers(0, len(header))) :]
     parts = [bytes(header)] if payload is None else [bytes(header), payload]
     for decode in (decode_request, decode_reply):
-        try:
+        with contextlib.suppress(ProtocolError):
             decode(parts)
-        except ProtocolError as error:
-            assert str(error)

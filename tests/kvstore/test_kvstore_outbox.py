@@ -149,7 +149,11 @@ def test_slices_that_are_not_adjacent_are_joined_in_order() -> None:
         outbox.put(OutSlice(entry, index, base, 0, 4, priority=0, owner=None))
     frame = outbox.fill(0.0)
     assert frame is not None
-    assert [(run.entry, run.first, run.count) for run in frame.runs()] == [((0, 0), 0, 1), ((1, 0), 0, 1), ((0, 0), 3, 1)]
+    assert [(run.entry, run.first, run.count) for run in frame.runs()] == [
+        ((0, 0), 0, 1),
+        ((1, 0), 0, 1),
+        ((0, 0), 3, 1),
+    ]
     assert bytes(frame.payload()) == b"abcdefghabcd"
 
 

@@ -1,0 +1,144 @@
+"""Clients and shards without sockets: their minds, joined by queues whose every delivery the test chooses.
+
+A queue keeps its order, as TCP does; a broken connection loses what is in its queues. The time stands still unless it
+is moved.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from concurrent.futures import Future
+from typing import Any
+
+from weft_kvstore.arguments import Arguments
+from weft_kvstore.client_mind import ClientMind
+from weft_kvstore.description import StoreDescription
+from weft_kvstore.face import StoreFace, end_futures
+from weft_kvstore.job_shard import JobShard
+from weft_kvstore.settings import LinkSettings
+from weft_kvstore.shard_mind import ShardMind
+
+Parts = list[bytes]
+
+
+class Connection:
+    """One TCP connection: what is on its way up to the shard and down to the client."""
+
+    def __init__(self, identity: bytes) -> None:
+        self.identity = identity
+        self.up: deque[Parts] = deque()
+        self.down: deque[Parts] = deque()
+
+
+class Simulation:
+    """All slots and shards of one store. `stores[slot]` is the slot's face."""
+
+    def __init__(self, description: StoreDescription, settings: LinkSettings | None = None) -> None:
+        self.description = description
+        self.settings = settings or LinkSettings()
+        self.now = 0.0
+        self.shards = [ShardMind(bytes([shard]) * 16, self.settings) for shard in range(len(description.shards))]
+        for number, mind in enumerate(self.shards):
+            mind.open(JobShard(description, number))
+        self.clients: dict[int, ClientMind] = {}
+        self.stores: dict[int, StoreFace] = {}
+        self.connections: dict[tuple[int, int], Connection] = {}
+        self.delivered: list[tuple[str, Parts]] = []
+        """Every message that arrived: ("up" or "down", its parts)."""
+        self.silent: set[int] = set()
+        """Slots whose connections stand and carry nothing."""
+        self._identities = 0
+        for slot in range(description.slots):
+            self.join(slot, incarnation=1)
+
+    def join(self, slot: int, incarnation: int) -> StoreFace:
+        """A client for the slot; the one before it is left standing where it is, without connections."""
+        client = ClientMind(
+            self.description,
+            slot,
+            incarnation=incarnation,
+            process=bytes([slot, incarnation]) * 8,
+            settings=self.settings,
+            endpoints=self.description.shards,
+            now=self.now,
+        )
+        self.clients[slot] = client
+        for shard in range(len(self.shards)):
+            self.connections.pop((slot, shard), None)
+        self.stores[slot] = StoreFace(
+            Arguments(self.description, slot), lambda operation: client.begin(operation, self.now)
+        )
+        return self.stores[slot]
+
+    def cut(self, slot: int, shard: int) -> None:
+        """Breaks a connection; only the client hears of it."""
+        if self.connections.pop((slot, shard), None) is not None:
+            self.clients[slot].disconnected(shard, self.now)
+
+    def step(self, choose: random.Random) -> bool:
+        """Lets one thing happen: a message arrives, or a slice is merged. False if nothing can."""
+        self._pump()
+        events: list[tuple[str, int, int]] = []
+        for (slot, shard), connection in self.connections.items():
+            if slot in self.silent:
+                continue
+            events += [("up", slot, shard)] if connection.up else []
+            events += [("down", slot, shard)] if connection.down else []
+        events += [("work", 0, number) for number, mind in enumerate(self.shards) if mind.work]
+        if not events:
+            return False
+        kind, slot, shard = choose.choice(events)
+        if kind == "work":
+            self.shards[shard].work_once()
+            return True
+        connection = self.connections[slot, shard]
+        parts = (connection.up if kind == "up" else connection.down).popleft()
+        self.delivered.append((kind, parts))
+        if kind == "up":
+            self.shards[shard].receive(connection.identity, parts, self.now)
+        else:
+            self.clients[slot].receive(shard, parts, self.now)
+        return True
+
+    def settle(self, choose: random.Random) -> None:
+        """Lets everything happen that can, retries of connections included."""
+        for _ in range(100):
+            while self.step(choose):
+                pass
+            if all(link.state.value == "open" for client in self.clients.values() for link in client.links):
+                return
+            self.now += 0.1
+
+    def finish(self, choose: random.Random, *futures: Future[Any]) -> None:
+        """Until these futures have ended."""
+        for _ in range(100):
+            self.settle(choose)
+            if all(future.done() for future in futures):
+                return
+        raise AssertionError("the store stands still")
+
+    def _pump(self) -> None:
+        for slot, client in self.clients.items():
+            client.tick(self.now)
+            client.flush(self.now)
+            for link in client.links:
+                place = slot, link.shard
+                if link.reopen:
+                    link.reopen = False
+                    self._identities += 1
+                    self.connections[place] = Connection(self._identities.to_bytes(4, "big"))
+                outgoing, link.outgoing = link.outgoing, []
+                if place in self.connections:
+                    self.connections[place].up += [[bytes(part) for part in parts] for parts in outgoing]
+            outcomes, client.outcomes = client.outcomes, []
+            end_futures(outcomes)
+        for number, mind in enumerate(self.shards):
+            mind.flush(self.now)
+            outgoing, mind.outgoing = mind.outgoing, []
+            by_identity = {one.identity: one for (_, shard), one in self.connections.items() if shard == number}
+            for identity, parts in outgoing:
+                if identity in by_identity:
+                    by_identity[identity].down.append([bytes(part) for part in parts])
+                else:
+                    mind.lose(identity)
