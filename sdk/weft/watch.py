@@ -67,9 +67,8 @@ class RunView:
         return "  ".join(part for part in parts if part)
 
     def _evaluated(self, taken: MetricTaken) -> str:
-        number = f"pass {self.pass_number}  " if self.pass_number else ""
-        train = f"train {shown(self.train)}  " if self.train else ""
-        return f"{number}step {taken.step}/{self.steps}  {train}evaluate {shown(taken.values)}"
+        train = f"train {shown(self.train)}   " if self.train else ""
+        return f"step {taken.step}/{self.steps}   {train}evaluate {shown(taken.values)}"
 
 
 def shown(metrics: Mapping[str, float]) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from itertools import islice
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -19,9 +17,7 @@ from weft.client import Client
 from weft.errors import WeftError
 from weft.job_handle import JobHandle
 
-SpecFile = Annotated[
-    Path, typer.Argument(metavar="JOB.json", exists=True, dir_okay=False, allow_dash=True, help="The job; - is stdin.")
-]
+SpecFile = Annotated[typer.FileBinaryRead, typer.Argument(metavar="JOB.json", help="The job; - is standard input.")]
 States = Annotated[list[JobState] | None, typer.Option("--state", help="Only jobs in this state; may be repeated.")]
 
 
@@ -38,7 +34,7 @@ def submit(
     json: Json = False,
 ) -> None:
     """Submit a job: graph, data, rule and run length, as JSON."""
-    spec = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+    spec = file.read()
     with Client(url) as client:
         job = client.submit_spec(spec)
         out = Console()

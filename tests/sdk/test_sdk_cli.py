@@ -1,0 +1,274 @@
+"""The command line: what it prints, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from click.testing import Result
+from safetensors.numpy import load_file, save
+from typer.testing import CliRunner
+
+import weft
+from sdk_fakes import START, Script, answers, event, job, problem, sse, states, stream, unavailable
+from weft.api.agent import AgentInfo, AgentKind, AgentList
+from weft.api.event import EventPage, LogLine, MetricTaken
+from weft.api.job import JobPage, ParameterInfo, ParameterList
+from weft.api.lifecycle import AgentState, JobState
+from weft.cli import jobs as jobs_module
+from weft.cli import parameters as parameters_module
+from weft.cli import render
+from weft.cli.app import app
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs a command line against a script of answers."""
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.delenv("WEFT_URL", raising=False)
+
+    def run_(script: Script, *arguments: str, stdin: str | None = None) -> Result:
+        def client(url: str | None = None) -> weft.Client:
+            return script.client()
+
+        monkeypatch.setattr(jobs_module, "Client", client)
+        monkeypatch.setattr(parameters_module, "Client", client)
+        return CliRunner().invoke(app, arguments, input=stdin, catch_exceptions=False)
+
+    return run_
+
+
+def test_no_server_is_exit_code_3_and_one_message(run: Run) -> None:
+    result = run(answers(unavailable), "jobs")
+    assert result.exit_code == 3
+    assert result.stdout == ""
+    assert result.stderr.startswith("weft: no server at http://127.0.0.1:8470; start one with: weft up")
+    assert "Traceback" not in result.stderr
+
+
+def test_a_url_that_is_none_is_wrong_usage() -> None:
+    result = CliRunner().invoke(app, ["jobs", "--url", "nonsense"])
+    assert result.exit_code == 2
+    assert "'nonsense' is no URL" in result.stderr
+
+
+def test_no_jobs_says_how_to_make_one(run: Run) -> None:
+    result = run(answers(JobPage(jobs=[])), "jobs")
+    assert result.exit_code == 0
+    assert "weft submit" in result.stdout
+    assert "weft jobs" in run(answers(JobPage(jobs=[])), "jobs", "--state", "failed").stdout
+
+
+def test_jobs_are_a_table_and_a_document_for_scripts(run: Run) -> None:
+    page = JobPage(jobs=[job("abc", metrics={"evaluate/accuracy": 0.98, "train/loss": 0.1}), job("def")])
+    lines = run(answers(page), "jobs").stdout.splitlines()
+    assert lines[0].split() == ["id", "name", "state", "step", "metrics", "created"]
+    assert lines[2].split()[:6] == ["abc", "digits", "running", "3/10", "accuracy", "0.9800"]
+    assert lines[3].split()[:5] == ["def", "digits", "running", "3/10", "-"]
+    assert JobPage.model_validate_json(run(answers(page), "jobs", "--json").stdout) == page
+
+
+def test_the_list_of_jobs_has_a_limit(run: Run) -> None:
+    script = answers(JobPage(jobs=[job("abc"), job("def")], next="2"))
+    document = run(script, "jobs", "-n", "1", "--json").stdout
+    assert [each["id"] for each in json.loads(document)["jobs"]] == ["abc"]
+    assert len(script.requests) == 1
+
+
+def test_submit_sends_the_file_as_it_is_and_says_what_is_next(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "job.json"
+    path.write_text('{"name": "mine"}')
+    script = answers(job(state=JobState.PENDING))
+    result = run(script, "submit", str(path))
+    assert result.exit_code == 0
+    assert script.requests[0].content == b'{"name": "mine"}'
+    assert "weft logs -f job-1" in result.stdout
+
+
+def test_submit_reads_standard_input(run: Run) -> None:
+    script = answers(job())
+    result = run(script, "submit", "-", "--json", stdin='{"name": "piped"}')
+    assert script.requests[0].content == b'{"name": "piped"}'
+    assert json.loads(result.stdout)["id"] == "job-1"
+
+
+def test_a_file_that_is_missing_is_wrong_usage(run: Run, tmp_path: Path) -> None:
+    assert run(answers(job()), "submit", str(tmp_path / "none.json")).exit_code == 2
+
+
+def test_a_refused_job_shows_every_pointer(run: Run) -> None:
+    errors: list[dict[str, Any]] = [
+        {"pointer": "/graph/nodes/0", "detail": "[B] inner dimensions differ", "node": "fc1"},
+        {"pointer": "/data/columns/y", "detail": "there is no column 'y'"},
+    ]
+    result = run(answers(problem(422, "job-refused", "the job is refused", errors)), "submit", "-", stdin="{}")
+    assert result.exit_code == 1
+    assert result.stderr.splitlines() == [
+        "weft: the job is refused",
+        "  /graph/nodes/0 (fc1): [B] inner dimensions differ",
+        "  /data/columns/y: there is no column 'y'",
+    ]
+
+
+def test_watching_a_job_to_its_good_end_is_0_and_to_a_bad_one_is_1(run: Run) -> None:
+    good = answers(job(), stream(sse(states("pending", "running", "succeeded"))), job(state=JobState.SUCCEEDED))
+    result = run(good, "submit", "-", "--watch", "--json", stdin="{}")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["id"] == "job-1"
+    assert "succeeded" in result.stderr
+    bad = answers(job(), stream(sse(states("failed"))), job(state=JobState.FAILED, reason="worker 1 was lost"))
+    result = run(bad, "submit", "-", "-w", stdin="{}")
+    assert result.exit_code == 1
+    assert "weft: job job-1 (digits) failed: worker 1 was lost" in result.stderr
+    assert "weft logs job-1" in result.stderr
+
+
+def test_show_says_all_there_is(run: Run) -> None:
+    ended = START + timedelta(seconds=75)
+    metrics = {"evaluate/accuracy": 0.98}
+    finished = job(state=JobState.SUCCEEDED, metrics=metrics, started_at=START, ended_at=ended)
+    out = run(answers(finished), "show", "job-1").stdout
+    for part in (
+        "job-1",
+        "succeeded",
+        "evaluate/accuracy",
+        "0.98",
+        "3/10",
+        "1m 15s",
+        "2 workers, 2 shards",
+        "weft params save",
+    ):
+        assert part in out
+    assert json.loads(run(answers(finished), "show", "job-1", "--json").stdout)["state"] == "succeeded"
+
+
+def test_the_beginning_of_an_id_is_enough_where_it_is_the_only_one(run: Run) -> None:
+    unknown = problem(404, "unknown-job", "there is no job 'ab'")
+    page = JobPage(jobs=[job("abc"), job("def")])
+    assert json.loads(run(answers(unknown, page), "show", "ab", "--json").stdout)["id"] == "abc"
+
+
+@pytest.mark.parametrize(
+    ("listed", "asked", "message"),
+    [
+        ([], "ab", "no job 'ab', and no other"),
+        ([job("abc"), job("abd")], "ab", "2 jobs begin with 'ab'"),
+        ([job("abc")], "x", "no job's id begins with 'x'; `weft jobs` lists them"),
+        ([job("abc")], "digits", "the newest job named so is abc"),
+    ],
+)
+def test_an_id_that_fits_none_or_many_is_explained(run: Run, listed: list[Any], asked: str, message: str) -> None:
+    result = run(answers(problem(404, "unknown-job"), JobPage(jobs=listed)), "show", asked)
+    assert result.exit_code == 1
+    assert message in result.stderr
+
+
+def test_logs_print_what_is_there_and_follow_to_the_end(run: Run) -> None:
+    events = [
+        *states("pending", "running"),
+        event(3, MetricTaken(split="evaluate", step=5, values={"loss": 0.5}, samples=360)),
+        event(4, LogLine(level="error", source="shard 1", message="[bold]as it is[/bold]")),
+    ]
+    script = answers(job(), EventPage(events=events, after=4, ended=False), EventPage(events=[], after=4, ended=False))
+    out = run(script, "logs", "job-1").stdout
+    for part in ("pending", "evaluate at step 5: loss 0.5000  (360 samples)", "shard 1: [bold]as it is[/bold]"):
+        assert part in out
+    ended = [*events, event(5, states("succeeded")[0].body)]
+    followed = run(answers(job(), stream(sse(ended))), "logs", "-f", "--json", "job-1").stdout.splitlines()
+    assert [json.loads(line)["seq"] for line in followed] == [1, 2, 3, 4, 5]
+
+
+def test_cancel_tells_the_new_state(run: Run) -> None:
+    result = run(answers(job(), job(state=JobState.CANCELLED)), "cancel", "job-1")
+    assert result.stdout == "job job-1 (digits) is cancelled\n"
+
+
+def test_cancelling_an_ended_job_is_a_refusal(run: Run) -> None:
+    result = run(answers(job(), problem(409, "wrong-state", "job job-1 is succeeded")), "cancel", "job-1")
+    assert (result.exit_code, result.stderr) == (1, "weft: job job-1 is succeeded\n")
+
+
+def test_programs_come_as_text_and_as_json(run: Run) -> None:
+    assert (
+        run(answers(job(), httpx.Response(200, text="train:\n  Fetch")), "programs", "job-1").stdout
+        == "train:\n  Fetch\n"
+    )
+    assert json.loads(
+        run(answers(job(), httpx.Response(200, json={"a": [1]})), "programs", "job-1", "--json").stdout
+    ) == {"a": [1]}
+
+
+def test_agents_are_a_table_and_none_says_what_starts_some(run: Run) -> None:
+    agent = AgentInfo(
+        id="a1", kind=AgentKind.SHARD, name="shard-0", endpoint="tcp://127.0.0.1:1", pid=7, state=AgentState.ALIVE,
+        registered_at=START, silent_s=0.3, jobs=["job-1"],
+    )  # fmt: skip
+    out = run(answers(AgentList(agents=[agent])), "agents").stdout
+    for part in ("shard-0", "shard", "alive", "job-1", "tcp://127.0.0.1:1"):
+        assert part in out
+    assert "weft up" in run(answers(AgentList(agents=[])), "agents").stdout
+    assert json.loads(run(answers(AgentList(agents=[agent])), "agents", "--json").stdout)["agents"][0]["pid"] == 7
+
+
+def values(array: np.ndarray) -> httpx.Response:
+    return httpx.Response(200, content=save({"w": array}), headers={"Weft-Step": "12"})
+
+
+def test_a_parameter_is_printed_with_its_statistics(run: Run) -> None:
+    array = np.array([[1, 2], [3, np.nan]], np.float32)
+    lines = run(answers(job(), values(array)), "params", "get", "job-1", "w").stdout.splitlines()
+    assert lines == [
+        "w  float32[2, 2]  after 12 steps",
+        "4 elements  min 1  max 3  mean 2  deviation 0.816497  1 not finite",
+        "[[ 1.  2.]",
+        " [ 3. nan]]",
+    ]
+
+
+def test_a_parameter_for_scripts_has_every_value(run: Run) -> None:
+    document = json.loads(run(answers(job(), values(np.arange(3.0))), "params", "get", "job-1", "w", "--json").stdout)
+    assert document == {"name": "w", "dtype": "float64", "shape": [3], "step": 12, "values": [0, 1, 2]}
+
+
+def test_an_unknown_parameter_is_answered_by_those_there_are(run: Run) -> None:
+    known = ParameterList(parameters=[ParameterInfo(name="fc.weight", dtype="float32", shape=[2], trainable=True)])
+    result = run(answers(job(), problem(404, "unknown-parameter"), known), "params", "get", "job-1", "w")
+    assert result.exit_code == 2
+    assert "fc.weight" in result.stderr
+
+
+def test_parameters_are_listed_and_saved(run: Run, tmp_path: Path) -> None:
+    known = ParameterList(parameters=[ParameterInfo(name="fc.weight", dtype="float32", shape=[2, 3], trainable=False)])
+    out = run(answers(job(), known), "params", "list", "job-1").stdout
+    assert "fc.weight" in out
+    assert "2 x 3" in out
+    path = tmp_path / "w.safetensors"
+    result = run(answers(job(), values(np.arange(3.0))), "params", "save", "job-1", str(path))
+    assert "after 12 steps" in result.stdout
+    np.testing.assert_array_equal(load_file(path)["w"], np.arange(3.0))
+
+
+def test_a_place_that_cannot_be_written_is_told(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "nowhere" / "w.safetensors"
+    result = run(answers(job(), values(np.arange(3.0))), "params", "save", "job-1", str(path))
+    assert result.exit_code == 1
+    assert "nowhere" in result.stderr
+
+
+def test_help_names_the_exit_codes() -> None:
+    out = CliRunner().invoke(app, ["--help"]).stdout
+    assert "3 no server answered" in " ".join(out.split())
+
+
+def test_durations_are_read_in_two_units() -> None:
+    assert [render.ago(timedelta(seconds=s)) for s in (-1, 0, 61, 3 * 3600 + 59, 90000)] == [
+        "0s", "0s", "1m 1s", "3h 0m", "1d 1h",
+    ]  # fmt: skip
