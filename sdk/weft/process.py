@@ -65,8 +65,7 @@ class Process:
     def ask_to_end(self) -> None:
         """SIGTERM, and an end of its standard input. Does not wait."""
         self._popen.terminate()
-        if self._popen.stdin is not None:
-            self._popen.stdin.close()
+        self._close_pipe()
 
     def end(self, grace_s: float) -> None:
         """Waits for the end that was asked for; after `grace_s` SIGKILL."""
@@ -77,8 +76,13 @@ class Process:
 
     def kill(self) -> None:
         """SIGKILL, unless it has ended; returns once it has."""
+        self._close_pipe()
         self._popen.kill()
         self._popen.wait()
+
+    def _close_pipe(self) -> None:
+        if self._popen.stdin is not None:
+            self._popen.stdin.close()
 
     def log_tail(self) -> list[str]:
         """The last lines that this process wrote."""

@@ -1,0 +1,178 @@
+"""A local cluster: daemons start together, end together, and are spoken of by name when they do not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import weft
+from acceptance_processes import alive, await_that, descendants
+from weft.api.lifecycle import AgentState
+from weft.exclusive import check_port_is_free, hold_directory
+from weft.process import Command, Process
+
+STUBBORN = (
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
+)
+OBEDIENT = "import sys; print('reading', flush=True); sys.stdin.read(); print('parent gone', flush=True)"
+MORTAL = "import sys; print('one'); print('two: last words', flush=True); sys.exit(7)"
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[object]:
+    """Starts a daemon of that source."""
+    started: list[Process] = []
+
+    def start(source: str, log: str = "it.log") -> Process:
+        (tmp_path / "fake_daemon.py").write_text(source)
+        path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+        command = Command("fake-0", "fake_daemon", (), tmp_path / log, tmp_path, {"PYTHONPATH": path})
+        started.append(Process(command))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+
+
+def await_line(process: Process, line: str) -> None:
+    await_that(lambda: line in process.log_tail(), f"{line!r} in the log", 20)
+
+
+def test_a_daemon_that_is_deaf_to_sigterm_is_killed(daemon) -> None:  # type: ignore[no-untyped-def]  # a fixture
+    process = daemon(STUBBORN)
+    await_line(process, "deaf")
+    process.ask_to_end()
+    process.end(grace_s=0)
+    assert process.exit_code == -signal.SIGKILL
+
+
+def test_a_daemon_s_standard_input_ends_when_it_is_asked_to_end(daemon) -> None:  # type: ignore[no-untyped-def]
+    process = daemon("import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + OBEDIENT)
+    await_line(process, "reading")
+    process.ask_to_end()
+    process.end(grace_s=20)
+    assert process.exit_code == 0
+    assert process.log_tail()[-1] == "parent gone"
+
+
+def test_an_obituary_has_name_exit_code_and_last_words_of_this_life_alone(daemon) -> None:  # type: ignore[no-untyped-def]
+    first = daemon("print('an earlier life')")
+    first.end(20)
+    process = daemon(MORTAL)
+    process.end(20)
+    text = process.obituary()
+    assert text.startswith("fake-0 ended with exit code 7; the end of ")
+    assert text.endswith(":\n  one\n  two: last words")
+    assert "an earlier life" in (process.command.log).read_text()
+
+
+def test_a_signal_is_named(daemon) -> None:  # type: ignore[no-untyped-def]
+    process = daemon(STUBBORN)
+    await_line(process, "deaf")
+    process.kill()
+    assert "ended with signal SIGKILL" in process.obituary()
+
+
+def test_a_taken_port_is_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(weft.ClusterError, match=f"port {port} of 127.0.0.1 is in use"):
+            check_port_is_free("127.0.0.1", port)
+        with pytest.raises(weft.ClusterError, match="in use"):
+            weft.Cluster(1, 1, port=port).start()
+    check_port_is_free("127.0.0.1", port)
+
+
+def test_a_directory_is_one_cluster_s(tmp_path: Path) -> None:
+    with hold_directory(tmp_path), pytest.raises(weft.ClusterError, match=f"started by process {os.getpid()}"):
+        weft.Cluster(1, 1, directory=tmp_path).start()
+    with hold_directory(tmp_path):
+        pass
+
+
+def test_a_cluster_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="0 and 2"):
+        weft.Cluster(workers=0)
+    with pytest.raises(weft.ClusterError, match="no directory"):
+        weft.Cluster(data_root=tmp_path / "nowhere").start()
+    (tmp_path / "file").touch()
+    with pytest.raises(weft.ClusterError, match="cannot be used"):
+        weft.Cluster(directory=tmp_path / "file").start()
+    with pytest.raises(weft.ClusterError, match="not started"):
+        weft.Cluster().client()
+
+
+def test_a_server_that_cannot_start_is_told_with_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_SERVER_LOST_AFTER_S", "0.001")
+    cluster = weft.Cluster(1, 1)
+    with pytest.raises(weft.ClusterError, match=r"server ended with exit code 2(.|\n)*two heartbeats"):
+        cluster.start()
+    assert cluster.processes == []
+
+
+def test_a_start_that_takes_too_long_is_given_up_and_leaves_nothing() -> None:
+    before = descendants(os.getpid())
+    with pytest.raises(weft.ClusterError, match=r"waited 0 s for the server to listen"):
+        weft.Cluster(1, 1, start_timeout_s=0).start()
+    assert descendants(os.getpid()) <= before
+
+
+def test_a_cluster_starts_registers_mourns_and_ends(tmp_path: Path) -> None:
+    said: list[str] = []
+    cluster = weft.Cluster(2, 1, directory=tmp_path / "state", data_root=tmp_path, progress=said.append)
+    with cluster, cluster.client() as client:
+        pids = {process.name: process.pid for process in cluster.processes}
+        assert list(pids) == ["server", "shard-0", "worker-0", "worker-1"]
+        agents = client.agents()
+        assert {agent.name: agent.pid for agent in agents} == {n: p for n, p in pids.items() if n != "server"}
+        assert {agent.state for agent in agents} == {AgentState.ALIVE}
+        assert (tmp_path / "state" / "logs" / "worker-1.log").exists()
+        assert said[0] == "starting the server"
+        with pytest.raises(weft.ClusterError, match="started already"):
+            cluster.start()
+        with pytest.raises(weft.ClusterError, match="in use by another cluster"):
+            weft.Cluster(1, 1, directory=tmp_path / "state").start()
+        assert cluster.obituaries() == []
+        os.kill(pids["worker-1"], signal.SIGKILL)
+        told: list[str] = []
+        await_that(lambda: bool(told.extend(cluster.obituaries()) or told), "an obituary", 20)
+        assert len(told) == 1
+        assert told[0].startswith("worker-1 ended with signal SIGKILL")
+        assert cluster.obituaries() == []
+    assert not any(alive(pid) for pid in pids.values())
+    cluster.stop()
+
+
+def test_weft_up_says_where_it_is_and_ends_with_sigterm_leaving_none(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from weft.cli import main; main()", "up", "--workers", "1", "--shards", "1"]
+    with subprocess.Popen(
+        [*command, "--port", "0", "--directory", str(tmp_path / "state"), "--data-root", str(tmp_path)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as up:  # fmt: skip
+        assert up.stdout is not None
+        first = up.stdout.readline()
+        assert "weft is up at http://127.0.0.1:" in first
+        port = first.split("127.0.0.1:")[1].split(":")[0]
+        below = descendants(up.pid)
+        assert len(below) == 3
+        second = subprocess.run(
+            [*command, "--port", port, "--directory", str(tmp_path / "other")],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert second.returncode == 1
+        assert f"port {port} of 127.0.0.1 is in use" in second.stderr
+        assert "Traceback" not in second.stderr
+        up.send_signal(signal.SIGTERM)
+        up.communicate(timeout=30)
+        assert up.returncode == 0
+    assert not any(alive(pid) for pid in below)
