@@ -7,7 +7,6 @@ from zmq.utils.monitor import recv_monitor_message
 
 from weft_kvstore.codec import MAX_HEADER_BYTES, Buffer
 from weft_kvstore.settings import MAX_FRAME_BYTES
-from weft_kvstore.sockets import has_message
 
 CONNECT_RETRY_MS = 50
 CONNECT_RETRY_MAX_MS = 500
@@ -36,7 +35,7 @@ class LinkSocket:
 
     def receive(self) -> list[memoryview] | None:
         """The next message; None if there is none."""
-        if not has_message(self.socket):
+        if not self.socket.poll(0):
             return None
         frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
         parts = [frame.buffer for frame in frames]
@@ -46,7 +45,7 @@ class LinkSocket:
     def broke(self) -> bool:
         """Whether the connection has broken since it was asked last."""
         broken = False
-        while has_message(self.monitor):
+        while self.monitor.poll(0):
             event = recv_monitor_message(self.monitor)["event"]
             broken = broken or event == zmq.EVENT_DISCONNECTED
         return broken

@@ -105,6 +105,7 @@ class OutFrame:
 class Outbox:
     """Slices on their way to one peer.
 
+    `credit_bytes` and `frame_bytes` are the bounds of this moment.
     Invariants: `queued_bytes` is the sum over waiting slices that are not cancelled (`OutSlice.queued`);
     `in_flight_bytes` the sum over frames that left and were not acknowledged; frame numbers count up and are never used
     twice.
@@ -120,26 +121,7 @@ class Outbox:
         self._seq = 0
         self._frames: dict[int, OutFrame] = {}
         self._frame_number = 0
-
-    @property
-    def credit_bytes(self) -> int:
-        if self._settings.credit_bytes is not None:
-            return self._settings.credit_bytes
-        rate = self.rate.bytes_per_s
-        if rate is None:
-            return FIRST_CREDIT_BYTES
-        # Twice the round trip at least: with less, a long link's rate is never found, as it is measured under the credit.
-        round_trip_s = self.rate.round_trip_s
-        wanted = int(rate * (round_trip_s + max(CREDIT_TIME_S, round_trip_s)))
-        return min(max(wanted, MIN_CREDIT_BYTES), MAX_AUTO_CREDIT_BYTES)
-
-    @property
-    def frame_bytes(self) -> int:
-        if self._settings.frame_bytes is not None:
-            return self._settings.frame_bytes
-        rate = self.rate.bytes_per_s
-        wanted = 0 if rate is None else int(rate * FRAME_TIME_S)
-        return min(max(wanted, MIN_FRAME_BYTES), MAX_AUTO_FRAME_BYTES)
+        self._follow_rate()
 
     def put(self, one: OutSlice) -> None:
         """Hands a slice over. Equal priorities keep the order in which they came."""
@@ -151,6 +133,8 @@ class Outbox:
 
     def fill(self, now: float) -> OutFrame | None:
         """The frame to send now, of the most urgent slices; None where nothing waits or the credit is used up."""
+        if not self._heap:
+            return None
         room = self.credit_bytes - self.in_flight_bytes
         alone = self.in_flight_bytes == 0
         limit = min(self.frame_bytes, room)
@@ -181,6 +165,7 @@ class Outbox:
             raise ProtocolError(f"header: Acknowledge.frame: {number} is not under way")
         self.in_flight_bytes -= frame.nbytes
         self.rate.acknowledged(frame.departure, frame.nbytes, now)
+        self._follow_rate()
         return frame.slices
 
     def in_flight(self, number: int) -> OutFrame | None:
@@ -198,6 +183,7 @@ class Outbox:
         frames, self._frames = self._frames, {}
         self.in_flight_bytes = 0
         self.rate = LinkRate()
+        self._follow_rate()
         for frame in frames.values():
             for one in frame.slices:
                 if not one.cancelled:
@@ -209,6 +195,25 @@ class Outbox:
         self._heap, self._frames = [], {}
         self.queued_bytes = self.queued_slices = self.in_flight_bytes = 0
         return left
+
+    def _follow_rate(self) -> None:
+        credit, frame = self._settings.credit_bytes, self._settings.frame_bytes
+        self.credit_bytes = self._measured_credit() if credit is None else credit
+        self.frame_bytes = self._measured_frame() if frame is None else frame
+
+    def _measured_credit(self) -> int:
+        rate = self.rate.bytes_per_s
+        if rate is None:
+            return FIRST_CREDIT_BYTES
+        # Twice the round trip at least: a long link's rate is measured under the credit, and with less never found.
+        round_trip_s = self.rate.round_trip_s
+        wanted = int(rate * (round_trip_s + max(CREDIT_TIME_S, round_trip_s)))
+        return min(max(wanted, MIN_CREDIT_BYTES), MAX_AUTO_CREDIT_BYTES)
+
+    def _measured_frame(self) -> int:
+        rate = self.rate.bytes_per_s
+        wanted = 0 if rate is None else int(rate * FRAME_TIME_S)
+        return min(max(wanted, MIN_FRAME_BYTES), MAX_AUTO_FRAME_BYTES)
 
     def _head(self) -> OutSlice | None:
         while self._heap and self._heap[0][2].cancelled:

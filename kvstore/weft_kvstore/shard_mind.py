@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -44,6 +44,10 @@ from weft_kvstore.slice_state import PushRefusedError, SliceState
 from weft_kvstore.store import StoreError
 from weft_kvstore.work_queue import WorkQueue
 
+BATCH_SLICES: Final = 16
+BATCH_BYTES: Final = 1 << 20
+"""Slices, or bytes of them, that may be merged before values leave for links that are busy anyway: fuller frames."""
+
 Outgoing: TypeAlias = tuple[bytes, list[Buffer]]
 
 
@@ -70,6 +74,8 @@ class ShardMind:
     counts: Counts = field(default_factory=Counts)
     work: WorkQueue[Namespace] = field(init=False)
     _to_flush: dict[bytes, Peer] = field(default_factory=dict)
+    _merged_slices: int = 0
+    _merged_bytes: int = 0
 
     def __post_init__(self) -> None:
         self.work = WorkQueue(priorities=self.settings.priorities)
@@ -123,6 +129,8 @@ class ShardMind:
         if found is None:
             return False
         namespace, one = found
+        self._merged_slices += 1
+        self._merged_bytes += one.nbytes
         try:
             with np.errstate(all="ignore"):  # What overflows is the user's to see in the values.
                 moved = one.merge()
@@ -137,10 +145,17 @@ class ShardMind:
                 self._to_flush[peer.identity] = peer
         return True
 
+    def wants_flush(self) -> bool:
+        """Whether `flush` is due: nothing is left to merge, enough was merged, or a link that has values is idle."""
+        if not self._to_flush:
+            return False
+        if not self.work or self._merged_slices >= BATCH_SLICES or self._merged_bytes >= BATCH_BYTES:
+            return True
+        return any(peer.outbox.queued_slices and not peer.outbox.in_flight_bytes for peer in self._to_flush.values())
+
     def flush(self, now: float) -> None:
         """Puts acknowledgements and as many frames as credit allows into `outgoing`."""
-        if not self._to_flush:
-            return
+        self._merged_slices = self._merged_bytes = 0
         waiting, self._to_flush = self._to_flush, {}
         for peer in waiting.values():
             if peer.done:

@@ -20,7 +20,6 @@ from weft_kvstore.description import StoreDescription
 from weft_kvstore.job_shard import JobShard
 from weft_kvstore.settings import MAX_FRAME_BYTES, LinkSettings
 from weft_kvstore.shard_mind import ShardMind
-from weft_kvstore.sockets import has_message
 from weft_kvstore.statistics import ShardStatistics
 from weft_kvstore.store import StoreError
 from weft_kvstore.wake import Wakeup
@@ -157,7 +156,8 @@ class ShardServer:
         if now >= self._next_tick:
             self._next_tick = now + self._settings.ping_s / 2
             self._mind.tick(now)
-        self._mind.flush(now)
+        if self._mind.wants_flush():
+            self._mind.flush(now)
         self._send()
         if not busy and not self._mind.work:
             timeout_ms = max(math.ceil((self._next_tick - self._clock()) * 1000), 0)
@@ -166,7 +166,7 @@ class ShardServer:
 
     def _receive(self) -> None:
         for _ in range(MESSAGES_A_ROUND):
-            if not has_message(self._router):
+            if not self._router.poll(0):
                 return
             identity, *frames = self._router.recv_multipart(copy=False)
             parts = [frame.buffer for frame in frames]
