@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from weft.api.data import Rows
 from weft.api.job import JobSpec, ParameterInfo
-from weft.api.rule import Adam, RuleSpec
+from weft.api.rule import RuleSpec
 from weft.api.store import InitializerSpec, KeySpec
 from weft_data.source import Description
 from weft_graph.program import KeyPlan, Programs, Update
 from weft_graph.program_json import programs_to_json
+from weft_graph.rules import stored_rule
 from weft_server.plan import JobPlan
 
 
@@ -38,12 +39,7 @@ def plan_of(spec: JobSpec, programs: Programs, source: Description) -> JobPlan:
 
 def rule_of(spec: RuleSpec) -> tuple[str, dict[str, float]]:
     """(name of the shard's rule, its hyper-parameters)."""
-    if isinstance(spec, Adam):
-        return "adam", {"rate": spec.rate, "beta1": spec.beta1, "beta2": spec.beta2, "epsilon": spec.epsilon}
-    plain = {"rate": spec.rate, "weight_decay": spec.weight_decay}
-    if spec.momentum == 0:
-        return "sgd", plain
-    return "momentum", {**plain, "momentum": spec.momentum}
+    return stored_rule(spec.name, spec.model_dump(exclude={"name"}))
 
 
 def _key(key: KeyPlan, slots: int) -> KeySpec:

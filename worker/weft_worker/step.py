@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from weft_graph.types import BATCH
 from weft_graph.weft_domain import FETCH, SEND, SEND_BARRIER
 from weft_kernels.kernel import Array, KernelContext
 from weft_kvstore.store import Store
@@ -130,6 +131,8 @@ class _Run:
             seed=self._context.seed,
             step=self._context.step,
             first_sample=self._context.first_sample,
+            samples=self._plan.dims.get(BATCH),
+            asked=operation.node.outputs,
         )
         computation = _Computation(operation, self.table, context)
         self._engine.push(
