@@ -209,9 +209,18 @@ def serve(settings: ShardSettings) -> None:
     stop = start_daemon(settings.name, exit_with_parent=settings.exit_with_parent)
     with ShardServer(settings.bind, settings=settings.link) as server:
         _log.info("listening on %s", server.endpoint)
+        threading.Thread(target=_stop_with, args=(server, stop), name="await-shard", daemon=True).start()
         if settings.description is not None and settings.shard is not None:
             server.open(read_description(settings.description), settings.shard)
             _log.info("shard %d of %s is open", settings.shard, settings.description)
             stop.wait()
         else:
             ShardDaemon(settings, server).run(stop)
+        if server.error is not None:
+            raise StoreError(f"the shard has failed: {server.error}")
+
+
+def _stop_with(server: ShardServer, stop: threading.Event) -> None:
+    """A daemon whose sockets are gone is of no use: its end shows that."""
+    server.ended.wait()
+    stop.set()

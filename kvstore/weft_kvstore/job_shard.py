@@ -93,6 +93,11 @@ class JobShard:
                 ready.append(one)
         return ready
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the values that this shard has."""
+        return sum(one.nbytes for part in self._parts.values() for one in part.slices)
+
     def slice_count(self, key: int) -> int:
         """How many slices of the key this shard has."""
         part = self._parts.get(key)

@@ -24,8 +24,10 @@ class Job:
     heard: dict[int, float] = field(default_factory=dict)
     links: dict[int, Peer] = field(default_factory=dict)
     digest: bytes = field(init=False)
+    nbytes: int = field(init=False)
 
     def __post_init__(self) -> None:
+        self.nbytes = self.shard.nbytes
         self.digest = digest(self.shard.description)
 
     @property

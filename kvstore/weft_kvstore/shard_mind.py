@@ -48,6 +48,9 @@ BATCH_SLICES: Final = 16
 BATCH_BYTES: Final = 1 << 20
 """Slices, or bytes of them, that may be merged before values leave for links that are busy anyway: fuller frames."""
 
+MAX_QUEUED_COPIES: Final = 16
+"""How often one connection may have all of a job's values waiting to be sent; a client that asks for more is broken."""
+
 Outgoing: TypeAlias = tuple[bytes, list[Buffer]]
 
 
@@ -259,10 +262,15 @@ class ShardMind:
             self.work.put(namespace, one)
 
     def _pull(self, peer: Peer, pull: Pull) -> None:
-        shard = self.jobs[peer.job].shard
+        job = self.jobs[peer.job]
+        shard = job.shard
         for request, key, version, state in zip(pull.request, pull.key, pull.version, pull.state, strict=True):
             if request in peer.pulls or len(peer.pulls) >= MAX_OPEN_PULLS:
                 raise ProtocolError(f"Pull.request: {request} is open already, or {MAX_OPEN_PULLS} are")
+            if peer.outbox.queued_bytes > MAX_QUEUED_COPIES * job.nbytes + BATCH_BYTES:
+                raise ProtocolError(
+                    f"Pull.request: {peer.outbox.queued_bytes} bytes of values wait to be fetched already"
+                )
             wait = PullWait(peer, request, key, version, state=bool(state))
             ready = shard.pull(wait)
             peer.pulls[request] = wait

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import threading
@@ -31,6 +32,8 @@ QUEUED_MESSAGES: Final = 1000
 """Messages that ZeroMQ holds for one peer, either way; a peer that does not read is dropped."""
 
 COMMAND_TIMEOUT_S: Final = 30.0
+
+_log = logging.getLogger("weft.shard")
 
 
 class ShardServer:
@@ -65,6 +68,9 @@ class ShardServer:
         self._wakeup = Wakeup()
         self._commands: deque[tuple[Callable[[], None], Future[None]]] = deque()
         self._stopping = False
+        self.ended = threading.Event()
+        """Set when it serves no more; `error` is what ended it, None after `stop`."""
+        self.error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="weft-shard", daemon=True)
 
     def start(self) -> None:
@@ -143,8 +149,13 @@ class ShardServer:
         try:
             while not self._stopping:
                 self._round(poller)
+        except Exception as error:  # noqa: BLE001  # the thread's outermost frame: whoever runs the shard must hear of it
+            _log.exception("the shard at %s has failed", self.endpoint)
+            self.error = error
         finally:
+            self._stopping = True
             self._shut()
+            self.ended.set()
 
     def _round(self, poller: zmq.Poller) -> None:
         """Reads what came, merges the most urgent slice, sends; looks at the socket again after each slice."""
@@ -171,7 +182,11 @@ class ShardServer:
             identity, *frames = self._router.recv_multipart(copy=False)
             parts = [frame.buffer for frame in frames]
             self._bytes_received += sum(part.nbytes for part in parts)
-            self._mind.receive(identity.bytes, parts, self._clock())
+            try:
+                self._mind.receive(identity.bytes, parts, self._clock())
+            except Exception:  # noqa: BLE001  # a message's outermost frame: it must not end the others' service
+                _log.exception("a message of %s failed; its connection is dropped", identity.bytes.hex())
+                self._mind.lose(identity.bytes)
 
     def _send(self) -> None:
         outgoing, self._mind.outgoing = self._mind.outgoing, []

@@ -1,0 +1,192 @@
+"""The pieces below a shard's mind: merging in a slice, the work queue, the check of descriptions."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from store_cluster import key_of, store_of
+from weft_kernels.rule import Rule
+from weft_kvstore.buffers import bytes_of
+from weft_kvstore.check import DescriptionError, check_description, digest
+from weft_kvstore.description import Merge, Update
+from weft_kvstore.slice_state import Held, KeySpec, PushRefusedError, SliceState
+from weft_kvstore.work_queue import QUANTUM_BYTES, WorkQueue
+
+SIZE = 50
+
+
+def descend(weight: Any, gradient: Any, _state: Any, _step: int, _hyper: Any) -> None:
+    np.subtract(weight, gradient, out=weight)
+
+
+RULE = Rule(name="plain", state=(), hyper={}, apply=descend)
+
+
+def a_slice(slots: int = 4, merge: Merge = Merge.SLOT, priority: int = 0, size: int = SIZE) -> SliceState:
+    spec = KeySpec("w", 0, priority, np.dtype(np.float32), tuple(range(slots)), Update.RULE, merge, RULE, {})
+    values = np.zeros(size, np.float32)
+    return SliceState(spec, 0, Held(values, bytes_of(values), 0), {})
+
+
+def gradient(slot: int) -> np.ndarray:
+    generator = np.random.Generator(np.random.Philox(slot))
+    return np.asarray(generator.standard_normal(SIZE) * 10.0 ** generator.uniform(-6, 6, SIZE), np.float32)
+
+
+def merged(order: tuple[int, ...], merge: Merge) -> bytes:
+    """The value after slots pushed in this order; every second slice is merged at once, the others at the end."""
+    one = a_slice(merge=merge)
+    for number, slot in enumerate(order):
+        one.accept(slot, 0, gradient(slot))
+        if number % 2:
+            one.merge()
+    one.merge()
+    assert one.version == 1
+    return one.weight.array.tobytes()
+
+
+def test_slot_order_gives_the_same_bits_for_every_order_of_arrival() -> None:
+    """The oracle: NumPy's float32 sum from the left."""
+    total = ((gradient(0) + gradient(1)) + gradient(2)) + gradient(3)
+    assert {merged(order, Merge.SLOT) for order in itertools.permutations(range(4))} == {(0 - total).tobytes()}
+
+
+def test_arrival_order_does_not() -> None:
+    assert len({merged(order, Merge.ARRIVAL) for order in itertools.permutations(range(4))}) > 1
+
+
+def test_later_steps_wait_for_earlier_ones() -> None:
+    one = a_slice(slots=2)
+    for step in (2, 1, 0):
+        one.accept(1, step, np.full(SIZE, 1, np.float32))
+    for step in (1, 2):
+        one.accept(0, step, np.full(SIZE, 1, np.float32))
+    assert not one.merge()
+    assert one.missing() == [0]
+    one.accept(0, 0, None)
+    assert one.merge()
+    assert (one.version, one.updates) == (3, 3)
+    assert np.all(one.weight.array == -5)
+
+
+def test_what_was_merged_meanwhile_counts_when_a_slot_runs_ahead() -> None:
+    """Steps that are complete but not worked off yet do not make a slot look too far ahead."""
+    one = a_slice(slots=1)
+    for step in range(6):
+        assert one.accept(0, step, np.full(SIZE, 1, np.float32)) is (step == one.version)
+    with pytest.raises(PushRefusedError, match="more than 2 steps ahead of step 6"):
+        one.accept(0, 9, np.full(SIZE, 1, np.float32))
+
+
+def test_a_refused_push_changes_nothing() -> None:
+    one = a_slice(slots=2)
+    one.accept(1, 0, None)
+    for slot, step in ((1, 0), (0, 3), (7, 0)):
+        with pytest.raises(PushRefusedError):
+            one.accept(slot, step, np.ones(SIZE, np.float32))
+    one.accept(0, 0, np.ones(SIZE, np.float32))
+    one.merge()
+    assert (one.version, one.updates) == (1, 1)
+    assert np.all(one.weight.array == -1)
+
+
+def test_a_value_that_is_lent_is_not_written() -> None:
+    one = a_slice(slots=1)
+    before = one.weight
+    before.lent = 1
+    one.accept(0, 0, np.ones(SIZE, np.float32))
+    one.merge()
+    assert np.all(before.array == 0)
+    assert np.all(one.weight.array == -1)
+    after = one.weight
+    one.accept(0, 1, np.ones(SIZE, np.float32))
+    one.merge()
+    assert one.weight is after
+
+
+def test_the_most_urgent_slice_is_merged_first_and_equals_in_order() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    slices = [a_slice(priority=priority) for priority in (2, 1, 2, 0)]
+    for one in [*slices, slices[0]]:
+        queue.put("job", one)
+    assert len(queue) == 4
+    found = [queue.pop() for _ in range(5)]
+    assert [one[1] if one else None for one in found] == [slices[3], slices[1], slices[0], slices[2], None]
+
+
+def test_without_priorities_slices_are_merged_as_they_came() -> None:
+    queue: WorkQueue[str] = WorkQueue(priorities=False)
+    slices = [a_slice(priority=priority) for priority in (2, 1, 0)]
+    for one in slices:
+        queue.put("job", one)
+    assert [found[1] for _ in range(3) if (found := queue.pop())] == slices
+
+
+def test_jobs_take_turns_by_bytes_not_by_slices() -> None:
+    """Job a's slices are 8 times as large as job b's: b merges about 8 of its own for each of a's."""
+    queue: WorkQueue[str] = WorkQueue()
+    large, small = QUANTUM_BYTES // 4 // 4, QUANTUM_BYTES // 32 // 4
+    for _ in range(200):
+        queue.put("a", a_slice(size=large))
+        queue.put("b", a_slice(size=small))
+    taken = {"a": 0, "b": 0}
+    for _ in range(150):
+        found = queue.pop()
+        assert found is not None
+        taken[found[0]] += found[1].nbytes
+    assert abs(taken["a"] - taken["b"]) <= 2 * QUANTUM_BYTES
+    queue.drop("a")
+    left = []
+    while (found := queue.pop()) is not None:
+        left.append(found[0])
+    assert set(left) == {"b"}
+    assert not queue
+
+
+GOOD = store_of([key_of("w", (3,), 2)], slots=2, shards=2, hyper={"rate": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"job": ""}, "job: a name"),
+        ({"term": -1}, "term: at least 0"),
+        ({"slots": 0}, "slots: at least 1"),
+        ({"shards": ()}, "shards: none"),
+        ({"slice_bytes": 0}, "slice_bytes: 1 to"),
+        ({"rule": "no"}, "rule: 'no' is none of adam"),
+        ({"hyper": {"momentum": 0.5}}, "hyper: rule 'sgd' has no 'momentum'; it has rate, weight_decay"),
+        ({"keys": (GOOD.keys[0], GOOD.keys[0])}, "keys: 'w' is there twice"),
+    ],
+)
+def test_a_description_that_cannot_be_a_store_is_refused_by_field(changed: dict[str, Any], told: str) -> None:
+    with pytest.raises(DescriptionError, match=told):
+        check_description(msgspec.structs.replace(GOOD, **changed))
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"dtype": "complex64"}, "key 'w': dtype 'complex64' is none of"),
+        ({"dtype": "object"}, "key 'w': dtype 'object' is none of"),
+        ({"dtype": "int64"}, "key 'w': a rule updates floating-point values"),
+        ({"shape": (2, -1)}, r"key 'w': shape \(2, -1\)"),
+        ({"slots": (0, 0)}, r"key 'w': slots \(0, 0\) name one twice"),
+        ({"slots": (0, 2)}, r"key 'w': slots \(0, 2\) are not all within 0 to 1"),
+    ],
+)
+def test_a_key_that_cannot_be_is_refused_by_name(changed: dict[str, Any], told: str) -> None:
+    with pytest.raises(DescriptionError, match=told):
+        check_description(msgspec.structs.replace(GOOD, keys=(msgspec.structs.replace(GOOD.keys[0], **changed),)))
+
+
+def test_the_digest_tells_descriptions_apart_but_not_endpoints_or_forms_of_a_number() -> None:
+    assert digest(GOOD) == digest(msgspec.structs.replace(GOOD, shards=("tcp://a:1", "tcp://b:2")))
+    assert digest(GOOD) == digest(msgspec.structs.replace(GOOD, hyper={"rate": 1}))
+    changes: list[dict[str, Any]] = [{"seed": 8}, {"shards": ("",)}, {"hyper": {"rate": 2.0}}, {"merge": Merge.ARRIVAL}]
+    assert len({digest(msgspec.structs.replace(GOOD, **changed)) for changed in [{}, *changes]}) == 5
