@@ -112,7 +112,7 @@ class Simulation:
 
     def finish(self, choose: random.Random, *futures: Future[Any]) -> None:
         """Until these futures have ended."""
-        for _ in range(100):
+        for _ in range(10):
             self.settle(choose)
             if all(future.done() for future in futures):
                 return

@@ -60,6 +60,19 @@ def test_arrival_order_does_not() -> None:
     assert len({merged(order, Merge.ARRIVAL) for order in itertools.permutations(range(4))}) > 1
 
 
+@pytest.mark.parametrize("merge", list(Merge))
+def test_a_gradient_that_comes_again_before_the_step_is_complete_counts_once(merge: Merge) -> None:
+    one = a_slice(slots=3, merge=merge)
+    for slot in (1, 1, 0, 0, 1):
+        one.accept(slot, 0, np.full(SIZE, 1, np.float32))
+        one.merge()
+    assert one.version == 0
+    one.accept(2, 0, np.full(SIZE, 1, np.float32))
+    one.merge()
+    assert not one.accept(1, 0, np.full(SIZE, 1, np.float32))
+    assert np.all(one.weight.array == -3)
+
+
 def test_later_steps_wait_for_earlier_ones() -> None:
     one = a_slice(slots=2)
     for step in (2, 1, 0):

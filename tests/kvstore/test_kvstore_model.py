@@ -23,6 +23,8 @@ from weft_kvstore.description import Merge, StoreDescription, Update
 from weft_kvstore.settings import LinkSettings
 
 RATE, MOMENTUM = 0.1, 0.9
+IDLE_ROUNDS = 1000
+"""Rounds of 10 ms in which nothing happens: far above the retry of a connection."""
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
 
@@ -99,13 +101,15 @@ def carry_out(program: Program, choose: random.Random, *, cuts: bool, link: Link
     keys = program.description.keys
     ahead = [(slot, step) for slot in range(program.description.slots) for step in range(program.steps)]
     waiting = []
+    idle = 0
     while ahead:
         # A slot's steps in order; slots run apart by chance, as far as the store lets them.
         slot = choose.choice(sorted({slot for slot, _ in ahead}))
         step = min(step for one, step in ahead if one == slot)
         store = simulation.stores[slot]
         if any(one == slot and not future.done() for one, future in waiting):
-            simulation.step(choose)
+            idle = 0 if simulation.step(choose) else idle + 1
+            assert idle < IDLE_ROUNDS, f"the store stands still at slot {slot}, step {step}"
             if cuts and choose.random() < 0.1:
                 simulation.cut(choose.randrange(program.description.slots), choose.randrange(len(simulation.shards)))
             simulation.now += 0.01
