@@ -103,7 +103,9 @@ def test_a_layer_called_twice_has_its_parameters_once() -> None:
 
 def test_a_sequential_calls_layers_after_their_place() -> None:
     net = nn.Sequential(nn.Linear(2, 3), nn.relu, nn.Linear(3, 2, bias=False))
-    assert parameters(net(weft.input("x", ("batch", 2))).graph()) == ["0.weight", "0.bias", "2.weight"]
+    graph = net(weft.input("x", ("batch", 2))).graph()
+    assert parameters(graph) == ["0.weight", "0.bias", "2.weight"]
+    assert names(graph) == ["0.linear", "relu", "2.linear"]
 
 
 def test_a_named_sequential_stands_in_front_and_a_layer_s_own_name_behind() -> None:

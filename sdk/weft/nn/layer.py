@@ -44,8 +44,12 @@ class Layer(ABC):
             self._scope = Scope(self.name or place, parent, given=self.name is not None)
 
     def label(self, local: str = "") -> Label:
-        """A wish for a node's name: the layer's own, or `local` below it."""
-        return Label(local, self.scope)
+        """A wish for a node's name: the layer's own, or `local` below it.
+
+        The node of a layer that only has a place, `0`, is called after its kind as well: `0.linear`.
+        """
+        has_place_alone = self.name is None and self.scope.parent is not None
+        return Label(local or (self.kind if has_place_alone else ""), self.scope)
 
     def parameter(
         self, local: str, shape: tuple[int, ...], init: Init, dtype: DType, *, trainable: bool = True
