@@ -32,11 +32,20 @@ def pool(images: Array) -> Array:
     return images[:, :, : h // 2 * 2, : w // 2 * 2].reshape(n, c, h // 2, 2, w // 2, 2).max(axis=(3, 5))
 
 
+def normalize(images: Array, p: Mapping[str, Array], name: str) -> Array:
+    """Batch normalization with running statistics: images (n, c, h, w), epsilon 1e-5 (ONNX's default)."""
+    scale, shift, mean, variance = (
+        p[f"{name}.{part}"][:, None, None] for part in ("scale", "bias", "running_mean", "running_var")
+    )
+    return scale * (images - mean) / np.sqrt(variance + 1e-5) + shift
+
+
 def logits(parameters: Mapping[str, Array], images: Array) -> Array:
     """Scores (n, 10) of images (n, 1, 8, 8), from the parameters that a job saved."""
     p = {name: value.astype(np.float64) for name, value in parameters.items()}
-    x = pool(np.maximum(convolve(images.astype(np.float64), p["conv1.weight"], p["conv1.bias"], pad=1), 0))
-    x = pool(np.maximum(convolve(x, p["conv2.weight"], p["conv2.bias"], pad=1), 0))
+    x = convolve(images.astype(np.float64), p["conv1.weight"], p["conv1.bias"], pad=1)
+    x = convolve(np.maximum(normalize(x, p, "norm1"), 0), p["conv2.weight"], p["conv2.bias"], pad=1)
+    x = pool(np.maximum(normalize(x, p, "norm2"), 0))
     x = x.reshape(x.shape[0], -1)
     x = np.maximum(x @ p["hidden.weight"].T + p["hidden.bias"], 0)
     return x @ p["scores.weight"].T + p["scores.bias"]

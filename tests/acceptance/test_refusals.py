@@ -20,11 +20,11 @@ from weft.client import job_spec
 @pytest.fixture
 def body(place: Place, example: ModuleType) -> dict[str, Any]:
     """A job that would be accepted."""
-    loss, metrics = example.build()
+    loss, accuracy = example.build()
     spec = job_spec(
         loss,
-        metrics,
-        weft.numpy_data(place.digits, evaluate=(1437, 1797)),
+        {"accuracy": accuracy},
+        weft.numpy_data(place.digits, evaluate=(place.rows - 360, place.rows)),
         RunLength(steps=1),
         rule=weft.Sgd(),
         parallelism=Parallelism(),
@@ -72,7 +72,9 @@ def test_a_missing_column_is_named_with_its_pointer_and_what_there_is(place: Pla
 
 
 def test_a_column_of_another_dtype_is_named(place: Place, body: dict[str, Any]) -> None:
-    np.savez(place.folder / "float_labels.npz", image=np.zeros((1797, 1, 8, 8), np.float32), label=np.zeros(1797))
+    np.savez(
+        place.folder / "float_labels.npz", image=np.zeros((place.rows, 1, 8, 8), np.float32), label=np.zeros(place.rows)
+    )
     body["data"]["source"]["path"] = "float_labels.npz"
     problem = refuse(place, json=body)
     assert any(e.pointer == "/data/columns/label" and "float64" in e.detail for e in problem.errors), problem

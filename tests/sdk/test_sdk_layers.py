@@ -148,6 +148,7 @@ def test_sizes_that_make_no_layer_are_refused_at_once() -> None:
 @pytest.mark.parametrize(
     ("init", "wanted"),
     [
+        (nn.fan_in_uniform, Initializer("RandomUniform", {"low": -math.sqrt(1 / 18), "high": math.sqrt(1 / 18)})),
         (nn.he_uniform, Initializer("RandomUniform", {"low": -math.sqrt(6 / 18), "high": math.sqrt(6 / 18)})),
         (nn.he_normal, Initializer("RandomNormal", {"mean": 0.0, "scale": math.sqrt(2 / 18)})),
         (nn.glorot_uniform, Initializer("RandomUniform", {"low": -math.sqrt(6 / 63), "high": math.sqrt(6 / 63)})),
@@ -166,7 +167,7 @@ def test_first_values_are_numbers_worked_out_of_the_shape(init: nn.initializers.
 
 
 def test_first_values_have_the_spread_that_he_asks_for() -> None:
-    y = nn.Linear(1000, 200, name="fc")(weft.input("x", ("batch", 1000)))
+    y = nn.Linear(1000, 200, init=nn.he_uniform, name="fc")(weft.input("x", ("batch", 1000)))
     weight = next(r for r in [i for i in y.record.inputs if i is not None] if r.shape == (200, 1000))  # type: ignore[union-attr]  # a Gemm
     assert weight.eval(seed=5).std() == pytest.approx(math.sqrt(2 / 1000), rel=0.01)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from weft.nn.initializers import (
     constant,
+    fan_in_uniform,
     glorot_normal,
     glorot_uniform,
     he_normal,
@@ -42,6 +43,7 @@ __all__ = [
     "accuracy",
     "constant",
     "cross_entropy",
+    "fan_in_uniform",
     "glorot_normal",
     "glorot_uniform",
     "he_normal",

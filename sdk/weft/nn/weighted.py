@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft import ops
 from weft.expression import Expression, Operand
-from weft.nn.initializers import Init, he_uniform, zeros
+from weft.nn.initializers import Init, fan_in_uniform, zeros
 from weft.nn.layer import Layer, as_expression, at_least_one
 from weft.ops.neural import Pair, pair
 from weft_graph.errors import ShapeError
@@ -13,8 +13,8 @@ from weft_graph.errors import ShapeError
 class Linear(Layer):
     """y = x W' + b over the last dimension: x (..., inputs) gives (..., outputs).
 
-    Parameters: weight (outputs, inputs), bias (outputs). Weights start as `init` says, within He's uniform bounds
-    unless set, the bias at zero.
+    Parameters: weight (outputs, inputs), bias (outputs). Weights start as `init` says, uniform within
+    sqrt(1 / fan-in) unless set, the bias at zero.
     """
 
     kind = "linear"
@@ -25,7 +25,7 @@ class Linear(Layer):
         outputs: int,
         *,
         bias: bool = True,
-        init: Init = he_uniform,
+        init: Init = fan_in_uniform,
         bias_init: Init = zeros,
         name: str | None = None,
     ) -> None:
@@ -54,7 +54,7 @@ class Conv2d(Layer):
 
     Parameters: weight (outputs, inputs / groups, kh, kw), bias (outputs). `padding` is a count for all sides or one for
     each direction, or `same`: the output is as large as the input, for odd kernels with stride 1. Weights start as
-    `init` says, within He's uniform bounds unless set, the bias at zero.
+    `init` says, uniform within sqrt(1 / fan-in) unless set, the bias at zero.
     """
 
     kind = "conv"
@@ -69,7 +69,7 @@ class Conv2d(Layer):
         padding: Pair | str = 0,
         groups: int = 1,
         bias: bool = True,
-        init: Init = he_uniform,
+        init: Init = fan_in_uniform,
         bias_init: Init = zeros,
         name: str | None = None,
     ) -> None:
