@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,11 +26,11 @@ def submit(client: weft.Client, place: Place, example: ModuleType, **settings: A
 
 
 @pytest.fixture(scope="module")
-def trained(place: Place, example: ModuleType) -> weft.JobHandle:
+def trained(place: Place, example: ModuleType) -> Iterator[weft.JobHandle]:
     with place.cluster.client() as client:
         job = submit(client, place, example, passes=6, shards=2, rule=weft.Adam(rate=0.001), name="digits")
         job.wait(timeout_s=90)
-    return job
+        yield job
 
 
 def test_accuracy_of_the_saved_weights_in_plain_numpy_is_what_the_job_reports(
