@@ -1,9 +1,9 @@
 """Trains a small conv net on handwritten digits, with two workers and two shards on this machine.
 
 The data is the test part of "Optical Recognition of Handwritten Digits" (UCI; Alpaydin and Kaynak 1998) that
-scikit-learn brings along: 1797 images of 8 x 8 pixels, in the order of who wrote them. The last 360, other people's hands
-than the first, are for evaluation and never read in training. The others are trained on five times over: as they are,
-and moved by one pixel to each side.
+scikit-learn brings along: 1797 images of 8 x 8 pixels, in the order of who wrote them. The last 360, other people's
+hands than the first, are for evaluation and never read in training. The others are trained on five times over: as they
+are, and moved by one pixel to each side.
 
     python examples/digits.py [--directory DIR] [--passes N]
 """

@@ -24,11 +24,12 @@ class Names:
     """Names for the records of one walk, which has inputs before what reads them.
 
     Invariant: `_taken` maps each name to what bears it, and no two records or layers bear one name. A layer's first
-    node takes over the layer's own name.
+    node takes over the layer's own name. `_numbers` has the last number that each stem was given.
     """
 
     def __init__(self, records: Sequence[Record]) -> None:
         self._taken: dict[str, Record | Scope] = {}
+        self._numbers: dict[str, int] = {}
         self._scopes: dict[Scope, str] = {}
         self._heads: dict[Record, str] = {}
         self._values: dict[Record, tuple[str, ...]] = {}
@@ -66,10 +67,11 @@ class Names:
 
     def _free(self, stem: str, bearer: Record | Scope) -> str:
         """`stem`, or `stem` with the first number from 2 on that makes it free."""
-        name, number = stem, 1
+        name, number = stem, self._numbers.get(stem, 1)
         while name in self._taken:
             number += 1
             name = f"{stem}_{number}"
+        self._numbers[stem] = number
         self._taken[name] = bearer
         return name
 

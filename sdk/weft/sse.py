@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
-MAX_LINE_BYTES = 16 << 20
+MAX_LINE_BYTES = 4 << 20
 """A longer line is no event of this API; without a bound a broken server could fill the memory."""
 
 

@@ -1,0 +1,163 @@
+"""Client and command line against real daemons: what the fakes claim of a server is so."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import weft
+from acceptance_processes import ROOT
+from weft import nn
+from weft.api.event import MetricTaken, StateChanged
+from weft.api.lifecycle import JobState
+
+STEPS = 12
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[weft.Cluster]:
+    folder = tmp_path_factory.mktemp("real")
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((100, 4)).astype(np.float32)
+    np.savez(folder / "points.npz", x=x, y=(x.sum(1) > 0).astype(np.int64))
+    with weft.Cluster(2, 2, data_root=folder) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def client(cluster: weft.Cluster) -> Iterator[weft.Client]:
+    with cluster.client() as client:
+        yield client
+
+
+def submit(client: weft.Client, *, features: int = 4, steps: int = STEPS, name: str = "points") -> weft.JobHandle:
+    scores = nn.Linear(features, 2, name="fc")(weft.input("x", ("batch", features)))
+    loss = nn.cross_entropy(scores, weft.input("y", ("batch",), "int64"))
+    data = weft.numpy_data("points.npz", evaluate=(80, 100))
+    return client.submit(
+        loss, data=data, batch=20, steps=steps, workers=2, shards=2, rule=weft.Sgd(rate=0.5), name=name
+    )
+
+
+def run(cluster: weft.Cluster, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from weft.cli import main; main()", *arguments, "--url", cluster.url]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_a_job_trains_and_its_values_are_those_of_plain_gradient_descent(
+    cluster: weft.Cluster, client: weft.Client
+) -> None:
+    """Rows 0..79 in four batches of twenty, three passes, without shuffling: the descent is written out in float64."""
+    scores = nn.Linear(4, 2, init=nn.zeros, name="fc")(weft.input("x", ("batch", 4)))
+    loss = nn.cross_entropy(scores, weft.input("y", ("batch",), "int64"))
+    data = weft.numpy_data("points.npz", train=(0, 80), shuffle=False)
+    job = client.submit(loss, data=data, batch=20, steps=STEPS, workers=2, shards=2, rule=weft.Sgd(rate=0.5))
+    assert job.wait(timeout_s=60).state is JobState.SUCCEEDED
+    with np.load(cluster.data_root / "points.npz") as points:
+        x, y = points["x"].astype(np.float64), points["y"]
+    w, b = np.zeros((2, 4)), np.zeros(2)
+    for step in range(STEPS):
+        rows = slice(step * 20 % 80, step * 20 % 80 + 20)
+        e = np.exp(x[rows] @ w.T + b)
+        d = (e / e.sum(1, keepdims=True) - np.eye(2)[y[rows]]) / 20
+        w, b = w - 0.5 * d.T @ x[rows], b - 0.5 * d.sum(0)
+    values = job.values()
+    assert values.step == STEPS
+    np.testing.assert_allclose(values["fc.weight"], w, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(values["fc.bias"], b, rtol=1e-4, atol=1e-6)
+    assert {p.name: p.shape for p in job.parameters()} == {"fc.weight": [2, 4], "fc.bias": [2]}
+
+
+def test_its_log_can_be_read_from_anywhere(client: weft.Client) -> None:
+    job = submit(client)
+    job.wait(timeout_s=60)
+    whole = list(job.events())
+    assert whole == list(job.log())
+    assert isinstance(whole[-1].body, StateChanged)
+    assert any(isinstance(event.body, MetricTaken) and event.body.split == "evaluate" for event in whole)
+    for after in (0, 3, len(whole) - 1, len(whole)):
+        assert list(job.events(after)) == whole[after:]
+
+
+def test_a_wrong_column_is_refused_with_its_pointer(client: weft.Client) -> None:
+    with pytest.raises(weft.InvalidRequestError) as caught:
+        submit(client, features=5)
+    assert [error.pointer for error in caught.value.problem.errors] == ["/data/columns/x"]
+
+
+def test_what_there_is_not_is_not_found(client: weft.Client) -> None:
+    with pytest.raises(weft.NotFoundError) as caught:
+        client.job("nope")
+    assert caught.value.code == "unknown-job"
+    job = submit(client)
+    job.wait(timeout_s=60)
+    with pytest.raises(weft.NotFoundError) as caught:
+        job.values(["fc.nothing"])
+    assert caught.value.code == "unknown-parameter"
+
+
+def test_a_cancelled_job_is_cancelled_and_a_finished_one_cannot_be(client: weft.Client) -> None:
+    job = submit(client, steps=10_000_000)
+    job.cancel()
+    with pytest.raises(weft.JobCancelledError):
+        job.wait(timeout_s=60)
+    with pytest.raises(weft.JobCancelledError):
+        job.watch()
+    finished = submit(client)
+    finished.wait(timeout_s=60)
+    with pytest.raises(weft.ConflictError):
+        finished.cancel()
+
+
+def test_pages_of_jobs_have_every_job_once(client: weft.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    submitted = [submit(client, steps=1, name="paged").id for _ in range(5)]
+    monkeypatch.setattr("weft.client.PAGE", 2)
+    listed = [job.id for job in client.jobs()]
+    assert len(set(listed)) == len(listed)
+    assert listed[:5] == submitted[::-1]
+    for job in submitted:
+        client.job(job).wait(timeout_s=60)
+
+
+def test_the_command_line_shows_saves_and_explains(cluster: weft.Cluster, client: weft.Client, tmp_path: Path) -> None:
+    job = submit(client, name="shown")
+    job.wait(timeout_s=60)
+    assert f"weft params save {job.id}" in run(cluster, "show", job.id[:8]).stdout
+    assert json.loads(run(cluster, "show", job.id, "--json").stdout)["id"] == job.id
+    path = tmp_path / "shown.safetensors"
+    assert run(cluster, "params", "save", job.id, str(path)).returncode == 0
+    np.testing.assert_array_equal(load_file(path)["fc.weight"], job.values()["fc.weight"])
+    printed = json.loads(run(cluster, "params", "get", job.id, "fc.bias", "--json").stdout)
+    np.testing.assert_array_equal(np.array(printed["values"], np.float32), job.values()["fc.bias"])
+    assert "Gemm" in run(cluster, "programs", job.id).stdout
+    assert "keys" in json.loads(run(cluster, "programs", job.id, "--json").stdout)
+    assert "succeeded" in run(cluster, "logs", job.id).stdout.splitlines()[-1]
+    missing = run(cluster, "params", "get", job.id, "fc.nothing")
+    assert missing.returncode == 2
+    assert "fc.weight" in missing.stderr
+
+
+def test_a_refused_document_shows_its_pointers_on_the_command_line(cluster: weft.Cluster, tmp_path: Path) -> None:
+    path = tmp_path / "job.json"
+    path.write_text('{"name": "a b", "graph": {}, "loss": "l", "run": {"steps": 0}, "surplus": 1}')
+    refused = run(cluster, "submit", str(path))
+    assert refused.returncode == 1
+    assert refused.stdout == ""
+    for pointer in ("/name:", "/run/steps:", "/surplus:", "/data:"):
+        assert f"  {pointer}" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_the_first_job_of_the_examples_runs(cluster: weft.Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_URL", cluster.url)
+    command = [sys.executable, str(ROOT / "examples" / "first_job.py")]
+    done = subprocess.run(command, cwd=cluster.data_root, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert "'0.weight': (64, 20)" in done.stdout
