@@ -10,10 +10,12 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import re
 import struct
 import subprocess
 import sys
 import termios
+from itertools import groupby
 from pathlib import Path
 
 import pyte
@@ -50,9 +52,9 @@ def run() -> pyte.Screen:
 def line(screen: pyte.Screen, row: int) -> Text:
     """One row of the screen, in its colours."""
     text = Text()
-    for column in range(COLUMNS):
-        cell = screen.buffer[row][column]
-        text.append(cell.data, Style(color=_color(cell.fg), bold=cell.bold, italic=cell.italics))
+    cells = [screen.buffer[row][column] for column in range(COLUMNS)]
+    for (color, bold, italic), run in groupby(cells, key=lambda cell: (cell.fg, cell.bold, cell.italics)):
+        text.append("".join(cell.data for cell in run), Style(color=_color(color), bold=bold, italic=italic))
     text.rstrip()
     return text
 
@@ -76,7 +78,9 @@ def main() -> None:
     console.print(Text("$ make demo", style="bold"))
     for row in rows:
         console.print(row)
-    console.save_svg(str(DOCS / "demo.svg"), title="weft")
+    drawn = console.export_svg(title="weft")
+    # Fonts of the reader's own, none fetched from elsewhere.
+    (DOCS / "demo.svg").write_text(re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL))
 
 
 if __name__ == "__main__":
