@@ -1,26 +1,39 @@
-"""What a shard process sets for itself at its start."""
+"""What a process with a store in it, shard or worker, sets for itself at its start."""
 
 from __future__ import annotations
 
 import ctypes
+import logging
 import platform
 import sys
-from typing import Final
 
-SWITCH_INTERVAL_S: Final = 1e-4
-"""CPython hands the interpreter to a waiting thread after this long; at its default of 5 ms a small message waits."""
+SWITCH_INTERVAL_S = 1e-4
+"""CPython hands the interpreter to a waiting thread after this long. At its default of 5 ms, a small message waits
+that long behind a computing thread."""
 
-_MALLOPT: Final = {
-    # parameter of mallopt(3): value
-    -1: 512 << 20,  # M_TRIM_THRESHOLD: free memory that is kept for the next step
-    -3: 32 << 20,  # M_MMAP_THRESHOLD: the most that glibc takes; smaller buffers keep their pages from step to step
-}
+M_TRIM_THRESHOLD = -1
+M_MMAP_THRESHOLD = -3
+"""Parameters of mallopt(3), from glibc's malloc.h."""
+
+MMAP_THRESHOLD_BYTES = 32 << 20
+"""The most that glibc takes. Arrays below it come from the heap, whose pages stay mapped from one step to the next
+instead of being mapped and zeroed by the kernel each time."""
+
+TRIM_THRESHOLD_BYTES = 512 << 20
+"""Free memory at the heap's top that is kept for the next step."""
+
+_log = logging.getLogger("weft.store")
 
 
 def tune_process() -> None:
     """Sets the switch interval, and malloc's thresholds where the C library is glibc."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    if platform.libc_ver()[0] == "glibc":
-        mallopt = ctypes.CDLL(None).mallopt
-        for parameter, value in _MALLOPT.items():
-            mallopt(parameter, value)
+    if platform.libc_ver()[0] != "glibc":
+        return
+    mallopt = ctypes.CDLL(None).mallopt
+    for name, parameter, value in (
+        ("M_MMAP_THRESHOLD", M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES),
+        ("M_TRIM_THRESHOLD", M_TRIM_THRESHOLD, TRIM_THRESHOLD_BYTES),
+    ):
+        if mallopt(parameter, value) != 1:
+            _log.warning("malloc does not take %s = %d", name, value)

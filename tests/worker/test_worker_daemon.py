@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from weft.api.agent import AgentKind, Orders, Registration, WorkerAllocation
 from weft.api.lifecycle import AllocationEvent
 from weft.api.membership import Holder
+from weft_kvstore.process import SWITCH_INTERVAL_S, tune_process
 from weft_worker.daemon import WorkerDaemon
-from weft_worker.process import SWITCH_INTERVAL_S, tune_process
 from weft_worker.settings import WorkerSettings
 from worker_graphs import mlp
 from worker_jobs import WAIT_S, Job, programs_of, save_data

@@ -9,8 +9,8 @@ import typer
 from pydantic import ValidationError
 
 from weft.api.daemon import start_daemon
+from weft_kvstore.process import tune_process
 from weft_worker.daemon import WorkerDaemon
-from weft_worker.process import tune_process
 from weft_worker.settings import WorkerSettings
 
 
