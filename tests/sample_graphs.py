@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from weft_graph.ir import AttributeValue, Constant, Graph, Initializer, Input, Node, Parameter
-from weft_graph.types import Dim, DType, TensorType
+from weft_graph.shapes.dims import Dim
+from weft_graph.types import DType, TensorType
 
 ZERO = Initializer("ConstantOfShape", {"value": 0.0})
 SMALL = Initializer("RandomUniform", {"low": -0.5, "high": 0.5})

@@ -14,7 +14,8 @@ from weft_graph.errors import GraphFormatError
 from weft_graph.ir import ONNX_DOMAIN, AttributeValue, Constant, Initializer, Input, Node
 from weft_graph.json_place import Place, escape_token, shown
 from weft_graph.schema import schemas
-from weft_graph.types import Dim, DType, TensorType, array_type
+from weft_graph.shapes.dims import Dim
+from weft_graph.types import DType, TensorType, array_type
 
 Json = dict[str, Any]
 

@@ -9,9 +9,8 @@ from enum import StrEnum
 
 import numpy as np
 
-from weft_graph.shapes.dims import bound
+from weft_graph.shapes.dims import Dim, bound
 
-Dim = int | str
 Shape = tuple[Dim, ...]
 
 BATCH = "batch"

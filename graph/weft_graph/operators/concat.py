@@ -8,8 +8,9 @@ from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.axes import infer_axis
 from weft_graph.shapes.broadcasting import check_same_dtype
+from weft_graph.shapes.dims import Dim
 from weft_graph.shapes.flow import incoming
-from weft_graph.types import Dim, TensorType
+from weft_graph.types import TensorType
 
 
 def _infer(context: InferContext) -> tuple[TensorType, ...]:

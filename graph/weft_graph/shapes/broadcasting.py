@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import GradientContext, InferContext
-from weft_graph.types import Dim, DType, Shape, TensorType
+from weft_graph.shapes.dims import Dim
+from weft_graph.types import DType, Shape, TensorType
 
 
 def broadcast(*shapes: Shape) -> Shape | None:

@@ -1,4 +1,4 @@
-"""Products of dimensions. A product that holds a name is a name too: `4*batch`, `batch*tokens`.
+"""Dimensions and their products. A product that holds a name is a name too: `4*batch`, `batch*tokens`.
 
 Its form is canonical (the number first, then the names in order), so equal products are equal names.
 """
@@ -8,10 +8,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # types binds its dimensions with `bound`; at run time this module needs no types
-    from weft_graph.types import Dim
+Dim = int | str
+"""A dimension: a number, a name, or a product of names."""
 
 _TIMES = "*"
 

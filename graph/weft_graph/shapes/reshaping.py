@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft_graph.shapes.dims import product, quotient
-from weft_graph.types import Dim, Shape
+from weft_graph.shapes.dims import Dim, product, quotient
+from weft_graph.types import Shape
 
 
 def reshaped(shape: Shape, target: Sequence[int], *, allow_zero: bool) -> Shape:
