@@ -171,7 +171,12 @@ class StoreClient(StoreFace):
             if link.reopen:
                 link.reopen = False
                 self._drop(link.shard, poller, 0)
-                link_socket = self._sockets[link.shard] = LinkSocket(context, self._endpoints[link.shard])
+                try:
+                    link_socket = LinkSocket(context, self._endpoints[link.shard])
+                except zmq.ZMQError as error:
+                    self._mind.cannot_connect(link.shard, str(error))
+                    continue
+                self._sockets[link.shard] = link_socket
                 poller.register(link_socket.socket, zmq.POLLIN)
                 poller.register(link_socket.monitor, zmq.POLLIN)
 
@@ -188,8 +193,8 @@ class StoreClient(StoreFace):
         for link in self._mind.links:
             if link.outgoing and (link_socket := self._sockets.get(link.shard)) is not None:
                 outgoing, link.outgoing = link.outgoing, []
-                for parts in outgoing:
-                    link_socket.send(parts)
+                if not all(link_socket.send(parts) for parts in outgoing):
+                    self._mind.disconnected(link.shard, time.monotonic())
 
     def _finish(self) -> None:
         outcomes, self._mind.outcomes = self._mind.outcomes, []

@@ -121,6 +121,13 @@ class ClientMind:
     def disconnected(self, shard: int, now: float) -> None:
         self.links[shard].disconnected(now)
 
+    def cannot_connect(self, shard: int, reason: str) -> None:
+        """The endpoint is none that can be connected to, now or ever."""
+        link = self.links[shard]
+        link.refused = f"{link.name}: {reason}"
+        link.at_fault = True
+        self._fail_all(link)
+
     def tick(self, now: float) -> None:
         """Deadlines, pings, silence."""
         for link in self.links:

@@ -8,12 +8,17 @@ from zmq.utils.monitor import recv_monitor_message
 from weft_kvstore.codec import MAX_HEADER_BYTES, Buffer
 from weft_kvstore.settings import MAX_FRAME_BYTES
 
-CONNECT_RETRY_MS = 50
-CONNECT_RETRY_MAX_MS = 500
+BROKEN = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
+"""The monitor's words for a connection that has ended, and for one that could not be made."""
+
+NO_RECONNECT = -1
 
 
 class LinkSocket:
-    """One connection; a new one is a new object. Belongs to the IO thread. Counts the bytes that pass."""
+    """One connection; a new one is a new object. Belongs to the IO thread. Counts the bytes that pass.
+
+    Raises zmq.ZMQError for an endpoint that is none.
+    """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> None:
         self.bytes_sent = 0
@@ -22,16 +27,27 @@ class LinkSocket:
         self.socket.linger = 0
         self.socket.sndhwm = 0  # The outbox's credit is the bound.
         self.socket.rcvhwm = 0
-        self.socket.reconnect_ivl = CONNECT_RETRY_MS
-        self.socket.reconnect_ivl_max = CONNECT_RETRY_MAX_MS
+        # A connection that libzmq made anew by itself would lack its Hello; the link says when to try again.
+        self.socket.reconnect_ivl = NO_RECONNECT
         self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES + MAX_HEADER_BYTES)
-        self.monitor = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-        self.socket.connect(endpoint)
+        self.monitor = self.socket.get_monitor_socket(BROKEN)
+        try:
+            self.socket.connect(endpoint)
+        except zmq.ZMQError:
+            self.close()
+            raise
 
-    def send(self, parts: list[Buffer]) -> None:
-        """Large parts are not copied: they stay as they are until they are acknowledged."""
+    def send(self, parts: list[Buffer]) -> bool:
+        """Sends a message; False if the connection has ended, so that nothing can be. Never waits.
+
+        Large parts are not copied: they stay as they are until they are acknowledged.
+        """
+        try:
+            self.socket.send_multipart(parts, zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            return False
         self.bytes_sent += sum(len(part) for part in parts)
-        self.socket.send_multipart(parts, copy=False)
+        return True
 
     def receive(self) -> list[memoryview] | None:
         """The next message; None if there is none."""
@@ -43,11 +59,10 @@ class LinkSocket:
         return parts
 
     def broke(self) -> bool:
-        """Whether the connection has broken since it was asked last."""
+        """Whether the connection has ended, or could not be made."""
         broken = False
         while self.monitor.poll(0):
-            event = recv_monitor_message(self.monitor)["event"]
-            broken = broken or event == zmq.EVENT_DISCONNECTED
+            broken = bool(recv_monitor_message(self.monitor)["event"] & BROKEN) or broken
         return broken
 
     def close(self, linger_ms: int = 0) -> None:

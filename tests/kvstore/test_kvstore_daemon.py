@@ -24,7 +24,7 @@ from weft_kvstore.daemon import Lease, ShardDaemon, ShardSettings, advertised, c
 from weft_kvstore.description import StoreDescription, description_from_json
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard_server import ShardServer
-from weft_kvstore.store import StoreLostError
+from weft_kvstore.store import StoreLostError, StoreRefusedError
 
 SETTINGS = ShardSettings(server="http://127.0.0.1:1", name="shard-0")
 LINK = LinkSettings(silence_s=WAIT_S, request_timeout_s=WAIT_S)
@@ -206,6 +206,17 @@ def test_a_process_ends_with_its_parent(tmp_path: Path) -> None:
     assert any("is open" in line for line in process.stderr)
     _, _ = process.communicate("", timeout=WAIT_S)
     assert process.returncode == 0
+
+
+def test_an_endpoint_that_is_none_fails_futures_by_its_name() -> None:
+    description = described("tcp//no-endpoint")
+    with StoreClient(description, 0, settings=LINK) as client:
+        with pytest.raises(
+            StoreRefusedError, match="key 'w', version 0: shard 0 at tcp//no-endpoint: Invalid argument"
+        ):
+            client.pull("w", 0).result(WAIT_S)
+        with pytest.raises(StoreRefusedError, match="tcp//no-endpoint"):
+            client.push("w", 0, np.ones(300, np.float32)).result(WAIT_S)
 
 
 def test_first_values_do_not_depend_on_the_number_of_shards() -> None:
