@@ -84,11 +84,13 @@ class JobShard:
             raise ProtocolError(
                 f"Push.nbytes: {payload.nbytes} for {count} slices from {first} of key {part.spec.key!r}, not {told}"
             )
+        slices = part.slices[first - part.first : first - part.first + count]
+        for one in slices:  # all before any: what is refused changes nothing
+            one.check(slot, step, pushes=True)
         ready: list[SliceState] = []
         begin = part.cut.start(first)
-        for index in range(first, first + count):
-            start, stop = part.cut.start(index) - begin, part.cut.start(index + 1) - begin
-            one = part.slices[index - part.first]
+        for one in slices:
+            start, stop = part.cut.start(one.index) - begin, part.cut.start(one.index + 1) - begin
             if one.accept(slot, step, _writable(payload[start:stop], part.spec.dtype)):
                 ready.append(one)
         return ready
@@ -105,15 +107,15 @@ class JobShard:
 
     def declare_nothing(self, slot: int, step: int, keys: Iterable[int]) -> list[SliceState]:
         """The slot has nothing for these keys in this step. Returns and raises as `accept` does."""
-        ready: list[SliceState] = []
+        slices: list[SliceState] = []
         for key in keys:
             if not key < len(self.description.keys):
                 raise ProtocolError(f"Barrier.nothing: key {key}, there are {len(self.description.keys)}")
             part = self._parts.get(key)
-            for one in part.slices if part is not None else ():
-                if one.accept(slot, step, None):
-                    ready.append(one)
-        return ready
+            slices.extend(part.slices if part is not None else ())
+        for one in slices:  # all before any: what is refused changes nothing
+            one.check(slot, step, pushes=False)
+        return [one for one in slices if one.accept(slot, step, None)]
 
     def pull(self, wait: PullWait) -> list[SliceState]:
         """Takes in a pull. Returns the slices that can be answered now; for the others it waits."""
@@ -181,12 +183,13 @@ class JobShard:
         values = np.ascontiguousarray(make(key, begin // dtype.itemsize, (begin + size) // dtype.itemsize), dtype)
         names = self._rule.state if key.update is Update.RULE else ()
         state = {name: np.zeros(values.size, dtype) for name in names}
+        bases = {name: bytes_of(array) for name, array in state.items()}
         base = bytes_of(values)
         slices: list[SliceState] = []
         for index in run:
             start, stop = cut.start(index) - begin, cut.start(index + 1) - begin
             cutting = slice(start // dtype.itemsize, stop // dtype.itemsize)
-            own = {name: array[cutting] for name, array in state.items()}
+            own = {name: Held(array[cutting], bases[name], start) for name, array in state.items()}
             slices.append(SliceState(spec, index, Held(values[cutting], base, start), own))
         return _KeyPart(spec, cut, run.start, tuple(slices))
 

@@ -113,7 +113,7 @@ class LocalMind:
 
     def _answer(self, wait: PullWait, one: SliceState) -> None:
         pull: PullOperation = wait.link
-        arrays = [one.weight.array] if pull.names is None else [one.state[name] for name in pull.names]
+        arrays = [one.weight.array] if pull.names is None else [one.state[name].array for name in pull.names]
         fresh = sum(pull.write(number, one.index, 1, bytes_of(array)) for number, array in enumerate(arrays))
         if pull.settle(0, fresh):
             del self._open[wait.request]

@@ -8,6 +8,7 @@ goes alone. So after an urgent slice is put in, at most the credit or one slice 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -178,6 +179,13 @@ class Outbox:
             self._leave(one)  # It stays in the heap, without counting, until it comes to its head.
         one.cancelled = True
 
+    def withdraw(self, wanted: Callable[[OutSlice], bool]) -> list[OutSlice]:
+        """Cancels and returns the waiting slices that are `wanted`."""
+        found = [one for _, _, one in self._heap if one.queued and wanted(one)]
+        for one in found:
+            self.cancel(one)
+        return found
+
     def requeue(self) -> None:
         """After a broken connection: what was under way waits again, in its old place."""
         frames, self._frames = self._frames, {}
@@ -190,11 +198,14 @@ class Outbox:
                     self._enter(one)
 
     def clear(self) -> list[OutSlice]:
-        """Empties it, for a peer that is gone; returns all slices that waited or were under way."""
-        left = [*(entry[2] for entry in self._heap), *(one for frame in self._frames.values() for one in frame.slices)]
+        """Empties it, for a peer that is gone; returns the slices that never left.
+
+        Those under way are not among them: the socket may still read their bytes, so nobody may ever write them.
+        """
+        waiting = [entry[2] for entry in self._heap if entry[2].queued]
         self._heap, self._frames = [], {}
         self.queued_bytes = self.queued_slices = self.in_flight_bytes = 0
-        return left
+        return waiting
 
     def _follow_rate(self) -> None:
         credit, frame = self._settings.credit_bytes, self._settings.frame_bytes

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from weft_kvstore.buffers import bytes_of
 from weft_kvstore.job_shard import PullWait
 from weft_kvstore.messages import Hello
 from weft_kvstore.outbox import Outbox, OutSlice
@@ -31,35 +30,31 @@ class Peer:
 
     def answer(self, wait: PullWait, one: SliceState) -> None:
         """Hands a slice over to the outbox; its bytes are kept as they are until they are acknowledged."""
-        spec = one.spec
         if not wait.state:
-            held = one.weight
-            held.lent += 1
-            entry = (wait.request, 0, one.version)
-            self.outbox.put(
-                OutSlice(entry, one.index, held.base, held.start, held.stop, priority=spec.priority, owner=held)
-            )
+            self._put(wait, one, 0, one.weight)
         else:
-            for number, name in enumerate(spec.rule.state):
+            for number, name in enumerate(one.spec.rule.state):
                 if name in one.state:
-                    array = one.state[name].copy()  # Asked for rarely; so the rule may go on at once.
-                    base = bytes_of(array)
-                    entry = (wait.request, number, one.version)
-                    self.outbox.put(
-                        OutSlice(entry, one.index, base, 0, base.nbytes, priority=spec.priority, owner=None)
-                    )
+                    self._put(wait, one, number, one.state[name])
         if not wait.open:
             self.pulls.pop(wait.request, None)
+
+    def _put(self, wait: PullWait, one: SliceState, number: int, held: Held) -> None:
+        held.lent += 1
+        entry = (wait.request, number, one.version)
+        priority = one.spec.priority
+        self.outbox.put(OutSlice(entry, one.index, held.base, held.start, held.stop, priority=priority, owner=held))
 
     def arrived(self, frame: int, now: float) -> None:
         """The client has acknowledged a frame. Raises ProtocolError for one that is not under way."""
         _give_back(self.outbox.acknowledge(frame, now))
 
     def cancel(self, request: int) -> None:
-        """The client waits for this pull no longer."""
+        """The client waits for this pull no longer: what of it has not left will not."""
         wait = self.pulls.pop(request, None)
         if wait is not None:
             wait.dropped = True
+        _give_back(self.outbox.withdraw(lambda one: one.entry[0] == request))
 
     def close(self) -> None:
         """The connection is gone: nothing waits for it any more."""

@@ -7,6 +7,7 @@ so it is the same bits for any order of arrival. `Merge.ARRIVAL` adds in the ord
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -91,13 +92,14 @@ class SliceState:
     Invariants: `_steps` holds only steps from `version` on; a slot that is merged or waits in a step is settled in it.
     """
 
-    __slots__ = ("_steps", "index", "queued", "spec", "state", "updates", "version", "waits", "weight")
+    __slots__ = ("_state_arrays", "_steps", "index", "queued", "spec", "state", "updates", "version", "waits", "weight")
 
-    def __init__(self, spec: KeySpec, index: int, weight: Held, state: State) -> None:
+    def __init__(self, spec: KeySpec, index: int, weight: Held, state: Mapping[str, Held]) -> None:
         self.spec = spec
         self.index = index
         self.weight = weight
-        self.state = state
+        self.state = dict(state)
+        self._state_arrays: State = {name: held.array for name, held in state.items()}
         self.version = 0
         self.updates = 0
         self.queued = False
@@ -112,32 +114,35 @@ class SliceState:
         """Whether a pull of `version` can be answered. A key to which nobody contributes is at every version."""
         return self.version >= version or not self.spec.slots
 
-    def accept(self, slot: int, step: int, gradient: Array | None) -> bool:
-        """Takes in a slot's gradient, or None for nothing; True if `merge` may now have something to do.
-
-        The array is taken over: it is written later. False: this was in before, exactly once holds.
-        Raises PushRefusedError.
-        """
+    def check(self, slot: int, step: int, *, pushes: bool) -> None:
+        """Raises PushRefusedError where a slot's gradient, or its word that it has none, contradicts what is there."""
         if slot not in self.spec.slots:
             raise PushRefusedError(f"{self._where(slot, step)}: only slots {list(self.spec.slots)} contribute to it")
         if step < self.version:
-            return False
-        if step > self.version + STEPS_AHEAD:
-            self.merge()  # What is complete may not have been worked off yet.
-        if step > self.version + STEPS_AHEAD:
+            return
+        open_step = self._steps.get(step)
+        before = open_step.settled.get(slot) if open_step is not None else None
+        if before is not None and before != pushes:
+            was, now = ("pushed", "declares nothing") if before else ("declared nothing", "pushes")
+            raise PushRefusedError(f"{self._where(slot, step)}: the slot {was} before and {now} now")
+        if step > self.version + STEPS_AHEAD and step > (first := self._first_incomplete()) + STEPS_AHEAD:
             raise PushRefusedError(
-                f"{self._where(slot, step)}: more than {STEPS_AHEAD} steps ahead of step {self.version}, "
-                f"which waits for slots {self.missing()}"
+                f"{self._where(slot, step)}: more than {STEPS_AHEAD} steps ahead of step {first}, "
+                f"which waits for slots {self._missing_in(first)}"
             )
-        open_step = self._steps.setdefault(step, _OpenStep())
-        pushed = gradient is not None
-        before = open_step.settled.get(slot)
-        if before is not None:
-            if before != pushed:
-                was, now = ("pushed", "declares nothing") if before else ("declared nothing", "pushes")
-                raise PushRefusedError(f"{self._where(slot, step)}: the slot {was} before and {now} now")
+
+    def accept(self, slot: int, step: int, gradient: Array | None) -> bool:
+        """Takes in what `check` lets pass: a slot's gradient, or None for nothing.
+
+        The array is taken over: it is written later. True if `merge` may now have something to do. What was in before
+        changes nothing: exactly once holds.
+        """
+        if step < self.version:
             return False
-        open_step.settled[slot] = pushed
+        open_step = self._steps.setdefault(step, _OpenStep())
+        if slot in open_step.settled:
+            return False
+        open_step.settled[slot] = gradient is not None
         open_step.waiting[slot] = gradient
         return step == self.version
 
@@ -162,26 +167,45 @@ class SliceState:
 
     def missing(self) -> list[int]:
         """The slots that the next step still waits for."""
-        open_step = self._steps.get(self.version)
+        return self._missing_in(self.version)
+
+    def _missing_in(self, step: int) -> list[int]:
+        open_step = self._steps.get(step)
         settled = open_step.settled if open_step is not None else {}
         return [slot for slot in self.spec.slots if slot not in settled]
 
+    def _first_incomplete(self) -> int:
+        """The first step that some slot is not in; steps before it may wait to be merged."""
+        step = self.version
+        while step in self._steps and not self._missing_in(step):
+            step += 1
+        return step
+
     def _apply(self, total: Array, contributors: int) -> None:
-        weight = self._writable()
+        self.weight = _writable(self.weight)
+        weight = self.weight.array
         if self.spec.update is Update.RULE:
-            self.spec.rule.apply(weight, total, self.state, self.updates + 1, self.spec.hyper)
+            self.spec.rule.apply(weight, total, self._writable_state(), self.updates + 1, self.spec.hyper)
         elif total.dtype.kind == "f":
             np.divide(total, contributors, out=weight)
         else:
             np.floor_divide(total, contributors, out=weight)
         self.updates += 1
 
-    def _writable(self) -> Array:
-        """The weight, to be written. While its bytes are on their way to somebody, a copy takes its place."""
-        if self.weight.lent:
-            array = self.weight.array.copy()
-            self.weight = Held(array, bytes_of(array), 0)
-        return self.weight.array
+    def _writable_state(self) -> State:
+        """The state's arrays, to be written."""
+        if any(held.lent for held in self.state.values()):
+            self.state = {name: _writable(held) for name, held in self.state.items()}
+            self._state_arrays = {name: held.array for name, held in self.state.items()}
+        return self._state_arrays
 
     def _where(self, slot: int, step: int) -> str:
         return f"slot {slot}, key {self.spec.key!r}, slice {self.index}, step {step}"
+
+
+def _writable(held: Held) -> Held:
+    """The array, to be written. While its bytes are on their way to somebody, a copy takes its place."""
+    if not held.lent:
+        return held
+    array = held.array.copy()
+    return Held(array, bytes_of(array), 0)

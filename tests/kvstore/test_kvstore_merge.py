@@ -92,8 +92,10 @@ def test_what_was_merged_meanwhile_counts_when_a_slot_runs_ahead() -> None:
     one = a_slice(slots=1)
     for step in range(6):
         assert one.accept(0, step, np.full(SIZE, 1, np.float32)) is (step == one.version)
+    one.check(0, 8, pushes=True)
     with pytest.raises(PushRefusedError, match="more than 2 steps ahead of step 6"):
-        one.accept(0, 9, np.full(SIZE, 1, np.float32))
+        one.check(0, 9, pushes=True)
+    assert one.version == 0
 
 
 def test_a_refused_push_changes_nothing() -> None:
@@ -101,7 +103,7 @@ def test_a_refused_push_changes_nothing() -> None:
     one.accept(1, 0, None)
     for slot, step in ((1, 0), (0, 3), (7, 0)):
         with pytest.raises(PushRefusedError):
-            one.accept(slot, step, np.ones(SIZE, np.float32))
+            one.check(slot, step, pushes=True)
     one.accept(0, 0, np.ones(SIZE, np.float32))
     one.merge()
     assert (one.version, one.updates) == (1, 1)
