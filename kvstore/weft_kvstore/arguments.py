@@ -43,12 +43,13 @@ class Arguments:
         return PushOperation(future, name, self._places[name], step, gradient)
 
     def pull(self, future: Future[Any], name: str, version: int, *, state: bool) -> PullOperation:
-        """Raises StoreRefusedError for a key or version that there is not."""
+        """Raises StoreRefusedError for a key or version that there is not, MemoryError."""
         key = self._key(name, "pull")
         self._check_step(version, f"slot {self._slot}: pull of key {name!r}")
         names = (self._state if key.update is Update.RULE else ()) if state else None
         cut = slices_of(key, self._description.slice_bytes)
-        return PullOperation(future, name, self._places[name], version, cut=cut, names=names)
+        dtype, shape = np.dtype(key.dtype), tuple(key.shape)
+        return PullOperation(future, name, self._places[name], version, cut=cut, names=names, dtype=dtype, shape=shape)
 
     def barrier(self, future: Future[Any], step: int, nothing: Sequence[str]) -> BarrierOperation:
         """Raises StoreRefusedError for a key that there is not or to which the slot does not contribute."""

@@ -124,11 +124,13 @@ class StoreClient(StoreFace):
         finally:
             with self._lock:
                 self._closing = True
-            while self._submitted:
-                self._mind.begin(self._submitted.popleft(), time.monotonic())
+            # Futures first: whatever fails after this, nobody waits for ever.
+            waiting, self._submitted = self._submitted, deque()
+            for operation in waiting:
+                self._mind.outcomes.append((operation, None, StoreError(f"{operation}: {reason}")))
             self._mind.close(reason)
-            self._send()
             self._finish()
+            self._send()
             for shard in list(self._sockets):
                 self._drop(shard, poller, GOODBYE_MS)
             context.term()

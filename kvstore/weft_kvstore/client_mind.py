@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
-import numpy as np
-
 from weft_kvstore.buffers import bytes_of
 from weft_kvstore.check import digest
 from weft_kvstore.client_link import ClientLink, LinkState
@@ -78,7 +76,7 @@ class ClientMind:
         if isinstance(operation, PushOperation):
             shards = self._cut(operation)
         elif isinstance(operation, PullOperation):
-            shards = self._allocate(operation)
+            shards = self._asked(operation)
         elif isinstance(operation, BarrierOperation):
             shards = {link.shard: operation.parts for link in self.links}
         else:
@@ -167,9 +165,7 @@ class ClientMind:
         ]
         return {shard: len(run) for shard, run in runs.items()}
 
-    def _allocate(self, pull: PullOperation) -> dict[int, int]:
-        key = self._description.keys[pull.place]
-        pull.allocate(np.dtype(key.dtype), key.shape)
+    def _asked(self, pull: PullOperation) -> dict[int, int]:
         arrays = 1 if pull.names is None else len(pull.names)
         return {shard: len(run) * arrays for shard, run in self.routing.runs[pull.place].items() if arrays}
 
@@ -205,6 +201,8 @@ class ClientMind:
             begin += nbytes
             operation = link.requests.get(request)
             if isinstance(operation, PullOperation):  # Else it was given up meanwhile.
+                if values.version[run] < operation.version and self._description.keys[operation.place].slots:
+                    raise ProtocolError(f"Values.version: {values.version[run]}, {operation} was asked for")
                 fresh = operation.write(values.array[run], values.first[run], values.count[run], part)
                 self._settle(link, request, fresh)
         link.arrived(values.frame, payload.nbytes)

@@ -38,6 +38,8 @@ class StoreFace:
             self._submit(make(future))
         except StoreError as error:
             future.set_exception(error)
+        except MemoryError as error:
+            future.set_exception(StoreError(f"there is no memory for what is pulled: {error}"))
         return future
 
 

@@ -91,14 +91,17 @@ class LocalMind:
 
     def _push(self, slot: int, push: PushOperation) -> None:
         if push.array.size:
-            copy = bytes_of(push.array.copy())
+            try:
+                copy = bytes_of(push.array.copy())
+            except MemoryError as error:
+                self.outcomes.append((push, None, StoreError(f"slot {slot}: {push}: no memory: {error}")))
+                return
             count = self._shard.slice_count(push.place)
             self._put_work(self._shard.accept(slot, push.place, push.step, copy, first=0, count=count))
         self.outcomes.append((push, None, None))
 
     def _pull(self, pull: PullOperation, now: float) -> None:
         key = self._description.keys[pull.place]
-        pull.allocate(np.dtype(key.dtype), tuple(key.shape))
         if not key.nbytes or pull.names == ():
             self.outcomes.append((pull, pull.result(), None))
             return

@@ -22,7 +22,8 @@ Digest = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
 
 
 class RefusalCode(StrEnum):
-    """Why a shard will not talk. The first three may pass: the client tries again until its silence is over."""
+    """Why a shard will not talk. A client that was never welcomed tries again after the first two, until its silence
+    is over; after the third it says Hello on a new connection. Everything else is final."""
 
     UNKNOWN_JOB = "unknown-job"
     BUSY = "busy"

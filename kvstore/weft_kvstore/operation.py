@@ -72,23 +72,28 @@ class PullOperation(Operation):
     kind = "pull"
 
     def __init__(
-        self, future: Future[Any], name: str, place: int, version: int, *, cut: KeySlices, names: Sequence[str] | None
+        self,
+        future: Future[Any],
+        name: str,
+        place: int,
+        version: int,
+        *,
+        cut: KeySlices,
+        names: Sequence[str] | None,
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...],
     ) -> None:
+        """Makes the arrays that the caller will own. Raises MemoryError."""
         super().__init__(future, version)
         self.name = name
         self.place = place
         self.version = version
         self.names = names
         self._cut = cut
-        self._arrays: list[Array] = []
-        self._bytes: list[memoryview] = []
-        self._seen: set[tuple[int, int]] = set()
-
-    def allocate(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-        """Makes the arrays that the caller will own."""
-        count = 1 if self.names is None else len(self.names)
-        self._arrays = [np.empty(shape, dtype) for _ in range(count)]
+        count = 1 if names is None else len(names)
+        self._arrays: list[Array] = [np.empty(shape, dtype) for _ in range(count)]
         self._bytes = [bytes_of(array) for array in self._arrays]
+        self._seen: set[tuple[int, int]] = set()
 
     def write(self, array: int, first: int, count: int, payload: memoryview) -> int:
         """Copies adjacent slices into place. Returns how many of them were new. Raises ProtocolError."""

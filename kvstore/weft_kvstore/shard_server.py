@@ -22,7 +22,7 @@ from weft_kvstore.job_shard import JobShard
 from weft_kvstore.settings import MAX_FRAME_BYTES, LinkSettings
 from weft_kvstore.shard_mind import ShardMind
 from weft_kvstore.statistics import ShardStatistics
-from weft_kvstore.store import StoreError
+from weft_kvstore.store import StoreError, StoreTimeoutError
 from weft_kvstore.wake import Wakeup
 
 MESSAGES_A_ROUND: Final = 64
@@ -68,6 +68,8 @@ class ShardServer:
         self._wakeup = Wakeup()
         self._commands: deque[tuple[Callable[[], None], Future[None]]] = deque()
         self._stopping = False
+        self._lock = threading.Lock()
+        """Held while a command is appended, and while none may be any more."""
         self.ended = threading.Event()
         """Set when it serves no more; `error` is what ended it, None after `stop`."""
         self.error: Exception | None = None
@@ -135,12 +137,16 @@ class ShardServer:
 
     def _command(self, work: Callable[[], None]) -> None:
         """Carries out work on the socket thread, and waits for it."""
-        if not self._thread.is_alive() or self._stopping:
-            raise StoreError(f"the shard at {self.endpoint} is not running")
         future: Future[None] = Future()
-        self._commands.append((work, future))
+        with self._lock:
+            if not self._thread.is_alive() or self._stopping:
+                raise StoreError(f"the shard at {self.endpoint} is not running")
+            self._commands.append((work, future))
         self._wakeup.wake()
-        future.result(COMMAND_TIMEOUT_S)
+        try:
+            future.result(COMMAND_TIMEOUT_S)
+        except TimeoutError as error:
+            raise StoreTimeoutError(f"the shard at {self.endpoint} did not answer for {COMMAND_TIMEOUT_S} s") from error
 
     def _run(self) -> None:
         poller = zmq.Poller()
@@ -205,12 +211,14 @@ class ShardServer:
     def _carry_out(work: Callable[[], None], future: Future[None]) -> None:
         try:
             work()
-        except StoreError as error:
+        except Exception as error:  # noqa: BLE001 - the caller waits for it, on another thread; it is raised there
             future.set_exception(error)
         else:
             future.set_result(None)
 
     def _shut(self) -> None:
+        with self._lock:
+            self._stopping = True
         while self._commands:
             self._commands.popleft()[1].set_exception(StoreError(f"the shard at {self.endpoint} was stopped"))
         self._router.close(0)

@@ -1,0 +1,50 @@
+"""What becomes of futures when memory is short."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from store_cluster import WAIT_S, key_of, served, store_of
+from weft_kvstore.client import StoreClient
+from weft_kvstore.local import LocalStore
+from weft_kvstore.store import Store, StoreError
+
+
+def refuse(*_: object) -> np.ndarray:
+    raise MemoryError("none left")
+
+
+def check_short_pull(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(np, "empty", refuse)
+        future = store.pull("w", 0)
+    with pytest.raises(StoreError, match="no memory"):
+        future.result(WAIT_S)
+    assert store.pull("w", 0).result(WAIT_S).shape == (8,)
+
+
+def test_a_pull_without_memory_fails_and_the_client_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        served(store_of([key_of("w", [8], 1)], slots=1, shards=1)) as (description, _),
+        StoreClient(description, 0) as client,
+    ):
+        check_short_pull(client, monkeypatch)
+
+
+def test_a_pull_without_memory_fails_and_the_local_store_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    with LocalStore(store_of([key_of("w", [8], 1)], slots=1, shards=1)) as store:
+        check_short_pull(store, monkeypatch)
+
+
+def test_a_thread_that_fails_ends_every_future_that_was_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread's own error is raised in it, which Python reports; here only the futures matter."""
+    description = store_of([key_of("w", [8], 1)], slots=1, shards=1)
+    monkeypatch.setattr("threading.excepthook", lambda _: None)
+    with served(description) as (description, _), StoreClient(description, 0) as client:
+        client.pull("w", 0).result(WAIT_S)
+        monkeypatch.setattr(client._mind, "tick", refuse)
+        futures = [client.pull("w", 1) for _ in range(3)]
+        for future in futures:
+            with pytest.raises(StoreError, match=r"thread failed: MemoryError|was closed"):
+                future.result(WAIT_S)
