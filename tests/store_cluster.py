@@ -9,8 +9,9 @@ from contextlib import ExitStack, contextmanager
 import msgspec
 import numpy as np
 
+from weft_graph.program import Update
 from weft_kvstore.client import StoreClient
-from weft_kvstore.description import InitializerDescription, KeyDescription, Merge, StoreDescription, Update
+from weft_kvstore.description import InitializerDescription, KeyDescription, Merge, StoreDescription
 from weft_kvstore.routing import routing_of
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard_server import ShardServer

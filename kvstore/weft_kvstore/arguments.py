@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from weft_graph.program import Update
 from weft_kvstore.check import check_description, rule_of
-from weft_kvstore.description import KeyDescription, StoreDescription, Update
+from weft_kvstore.description import KeyDescription, StoreDescription
 from weft_kvstore.operation import BarrierOperation, PullOperation, PushOperation
 from weft_kvstore.routing import slices_of
 from weft_kvstore.store import Array, StoreRefusedError

@@ -8,8 +8,9 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from weft_graph.program import Update
 from weft_kernels.rule import Rule, rules
-from weft_kvstore.description import KeyDescription, StoreDescription, Update
+from weft_kvstore.description import KeyDescription, StoreDescription
 from weft_kvstore.settings import MAX_SLICE_BYTES
 
 DTYPES: Final = frozenset({"float16", "float32", "float64", "int8", "int16", "int32", "int64"})

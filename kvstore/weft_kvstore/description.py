@@ -10,15 +10,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from weft_graph.program import Update
+
 
 class Merge(StrEnum):
     SLOT = "slot"
     ARRIVAL = "arrival"
-
-
-class Update(StrEnum):
-    RULE = "rule"
-    MEAN = "mean"
 
 
 class InitializerDescription(msgspec.Struct, frozen=True):

@@ -12,12 +12,13 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from weft_graph.ir import Initializer
+from weft_graph.program import Update
 from weft_kernels.initializers import first_values
 from weft_kernels.rule import Rule
 from weft_kvstore.buffers import bytes_of
 from weft_kvstore.check import rule_of
 from weft_kvstore.codec import ProtocolError
-from weft_kvstore.description import KeyDescription, StoreDescription, Update
+from weft_kvstore.description import KeyDescription, StoreDescription
 from weft_kvstore.routing import KeySlices, routing_of
 from weft_kvstore.slice_state import Held, KeySpec, SliceState
 from weft_kvstore.store import Array

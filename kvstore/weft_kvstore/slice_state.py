@@ -13,9 +13,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from weft_graph.program import Update
 from weft_kernels.rule import Hyper, Rule, State
 from weft_kvstore.buffers import bytes_of
-from weft_kvstore.description import Merge, Update
+from weft_kvstore.description import Merge
 from weft_kvstore.store import Array
 
 STEPS_AHEAD: Final = 2

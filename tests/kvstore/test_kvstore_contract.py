@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from store_cluster import WAIT_S, clients_of, key_of, served, store_of
-from weft_kvstore.description import InitializerDescription, KeyDescription, Merge, StoreDescription, Update
+from weft_graph.program import Update
+from weft_kvstore.description import InitializerDescription, KeyDescription, Merge, StoreDescription
 from weft_kvstore.local import LocalStore
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.store import Store, StoreError, StoreLostError, StoreRefusedError, StoreTimeoutError

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from store_cluster import key_of, store_of
+from weft_graph.program import Update
 from weft_kernels.rule import Rule
 from weft_kvstore.buffers import bytes_of
 from weft_kvstore.check import DescriptionError, check_description, digest
-from weft_kvstore.description import Merge, Update
+from weft_kvstore.description import Merge
 from weft_kvstore.slice_state import Held, KeySpec, PushRefusedError, SliceState
 from weft_kvstore.work_queue import QUANTUM_BYTES, WorkQueue
 

@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from store_cluster import key_of, store_of
 from store_simulation import Simulation
 from weft_graph.ir import Initializer
+from weft_graph.program import Update
 from weft_kernels.initializers import first_values
-from weft_kvstore.description import Merge, StoreDescription, Update
+from weft_kvstore.description import Merge, StoreDescription
 from weft_kvstore.settings import LinkSettings
 
 RATE, MOMENTUM = 0.1, 0.9

@@ -1,0 +1,23 @@
+"""The store's description is one document, told by the API's models and read into the store's own records."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from pydantic import BaseModel
+
+from weft.api.job import Merge as ApiMerge
+from weft.api.store import InitializerSpec, KeySpec, StoreSpec
+from weft_kvstore.description import InitializerDescription, KeyDescription, Merge, StoreDescription
+
+
+@pytest.mark.parametrize(
+    ("spec", "record"),
+    [(InitializerSpec, InitializerDescription), (KeySpec, KeyDescription), (StoreSpec, StoreDescription)],
+)
+def test_both_have_the_same_fields(spec: type[BaseModel], record: type[msgspec.Struct]) -> None:
+    assert list(spec.model_fields) == list(record.__struct_fields__)
+
+
+def test_both_have_the_same_orders_of_merging() -> None:
+    assert [one.value for one in ApiMerge] == [one.value for one in Merge]
