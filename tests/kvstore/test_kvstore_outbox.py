@@ -35,6 +35,7 @@ def drained(outbox: Outbox) -> list[OutSlice]:
     return found
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 500)), max_size=60))
 def test_the_most_urgent_leave_first_and_equal_priorities_keep_their_order(given_in: list[tuple[int, int]]) -> None:
     outbox = Outbox(LinkSettings(credit_bytes=700, frame_bytes=300))
@@ -51,7 +52,7 @@ def test_without_priorities_the_first_in_is_the_first_out() -> None:
     assert [one.index for one in drained(outbox)] == [0, 1, 2, 3]
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(
     st.integers(1, 2000),
     st.integers(1, 3000),
@@ -157,6 +158,7 @@ def test_slices_that_are_not_adjacent_are_joined_in_order() -> None:
     assert bytes(frame.payload()) == b"abcdefghabcd"
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=30), st.integers(0, 10))
 def test_after_a_broken_connection_what_was_under_way_leaves_again_in_its_old_place(
     priorities: list[int], sent: int
