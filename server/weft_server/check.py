@@ -6,6 +6,7 @@ A pointer leads into the job's JSON; `node` names the graph's node or value that
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain, islice
 
 from weft.api.job import JobSpec
 from weft.api.problem import FieldError
@@ -15,7 +16,7 @@ from weft_graph.convert import convert
 from weft_graph.errors import GraphError
 from weft_graph.ir import Graph
 from weft_graph.json_form import graph_from_json
-from weft_server.data_check import column_errors, row_errors
+from weft_server.data_check import column_errors, listed, row_errors
 from weft_server.memory_check import Bounds, memory_errors
 from weft_server.plan import JobPlan
 from weft_server.planning import plan_of
@@ -23,6 +24,9 @@ from weft_server.pointers import escaped
 
 MOST_ERRORS = 50
 """What one answer lists; who has more wrong than that mends the first ones first."""
+MOST_IN_SUMMARY = 3
+"""What the answer's one line lists of them."""
+SAFETENSORS_METADATA = "__metadata__"
 MOST_STEPS = 1 << 40
 
 
@@ -30,7 +34,8 @@ class JobRefusedError(Exception):
     """The job cannot run. `errors` has at least one entry."""
 
     def __init__(self, errors: list[FieldError]) -> None:
-        super().__init__("; ".join(error.detail for error in errors))
+        more = [f"and {len(errors) - MOST_IN_SUMMARY} more"] if len(errors) > MOST_IN_SUMMARY else []
+        super().__init__("; ".join([*(error.detail for error in errors[:MOST_IN_SUMMARY]), *more]))
         self.errors = errors
 
 
@@ -52,9 +57,15 @@ def read_graph(spec: JobSpec) -> Graph:
 
 def check(spec: JobSpec, graph: Graph, source: Description, bounds: Bounds) -> JobPlan:
     """The plan of a job on that source. Raises JobRefusedError."""
-    errors = [*_output_errors(spec, graph), *column_errors(spec.data, graph, source), *row_errors(spec, source)]
+    found = chain(
+        _name_errors(graph),
+        _output_errors(spec, graph),
+        column_errors(spec.data, graph, source),
+        row_errors(spec, source),
+    )
+    errors = list(islice(found, MOST_ERRORS))
     if errors:
-        raise JobRefusedError(errors[:MOST_ERRORS])
+        raise JobRefusedError(errors)
     try:
         programs = convert(graph, loss=spec.loss, metrics=spec.metrics)
         plan = plan_of(spec, programs, source)
@@ -71,11 +82,21 @@ def graph_error(error: GraphError) -> FieldError:
     return FieldError(pointer=f"/graph{error.pointer}", detail=error.message, node=error.node)
 
 
+def _name_errors(graph: Graph) -> Iterator[FieldError]:
+    for index, parameter in enumerate(graph.parameters):
+        if parameter.name == SAFETENSORS_METADATA:
+            detail = (
+                f"{parameter.name!r} has a meaning of its own in safetensors files; give the parameter another name"
+            )
+            yield FieldError(pointer=f"/graph/parameters/{index}/name", detail=detail, node=parameter.name)
+
+
 def _output_errors(spec: JobSpec, graph: Graph) -> Iterator[FieldError]:
     wanted = {"/loss": spec.loss, **{f"/metrics/{escaped(name)}": value for name, value in spec.metrics.items()}}
+    outputs = frozenset(graph.outputs)
     for pointer, value in wanted.items():
-        if value not in graph.outputs:
-            detail = f"{value!r} is no output of the graph; it has {', '.join(map(repr, graph.outputs))}"
+        if value not in outputs:
+            detail = f"{value!r} is no output of the graph; it has {listed(graph.outputs)}"
             yield FieldError(pointer=pointer, detail=detail, node=value)
     if spec.metrics.get("loss", spec.loss) != spec.loss:
         detail = f"the metric 'loss' is always the loss, {spec.loss!r}; give {spec.metrics['loss']!r} another name"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from weft.api.data import DataSpec, Rows
 from weft.api.job import JobSpec
@@ -12,11 +12,14 @@ from weft_graph.ir import Graph, Input
 from weft_graph.types import BATCH
 from weft_server.pointers import escaped
 
+MOST_NAMES = 20
+"""What a message lists of names; an answer's size does not grow with the graph's."""
+
 
 def column_errors(data: DataSpec, graph: Graph, source: Description) -> Iterator[FieldError]:
     inputs = {each.name: (index, each) for index, each in enumerate(graph.inputs)}
     for name in data.columns.keys() - inputs.keys():
-        detail = f"the graph has no input {name!r}; it has {', '.join(map(repr, inputs))}"
+        detail = f"the graph has no input {name!r}; it has {listed(inputs)}"
         yield FieldError(pointer=f"/data/columns/{escaped(name)}", detail=detail)
     dims: dict[str, tuple[int, str]] = {}
     for name, (index, given) in inputs.items():
@@ -35,7 +38,7 @@ def _fit_errors(
     pointer = f"/data/columns/{escaped(given.name)}"
     column = source.column(column_name)
     if column is None:
-        has = ", ".join(repr(each.name) for each in source.columns)
+        has = listed(each.name for each in source.columns)
         detail = f"the source has no column {column_name!r}; it has {has}"
         yield FieldError(pointer=pointer, detail=detail, node=given.name)
         return
@@ -78,3 +81,10 @@ def row_errors(spec: JobSpec, source: Description) -> Iterator[FieldError]:
 
 def _shape(dims: tuple[int | str, ...]) -> str:
     return f"[{', '.join(map(str, dims))}]"
+
+
+def listed(names: Iterable[str]) -> str:
+    """The names in quotes, the first few of them where there are many."""
+    all_names = list(names)
+    shown = ", ".join(map(repr, all_names[:MOST_NAMES]))
+    return f"{shown} and {len(all_names) - MOST_NAMES} more" if len(all_names) > MOST_NAMES else shown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
@@ -171,3 +172,17 @@ def test_an_input_that_does_not_begin_with_the_batch_is_refused(rows: Path) -> N
     document = changed(rows, "/graph/inputs/0/shape", [4, 4])
     found = refused(document)
     assert any("first dimension" in detail or "batch" in detail for detail in found.values()), found
+
+
+def test_a_refusal_does_not_grow_with_the_graph_times_the_job(rows: Path) -> None:
+    document = changed(rows, "/metrics", {f"m{n}": "nowhere" for n in range(200)})
+    with pytest.raises(JobRefusedError) as caught:
+        read_and_check(JobSpec.model_validate(document), None, Bounds())
+    assert len(caught.value.errors) == 50
+    assert str(caught.value).endswith("and 47 more")
+
+
+def test_a_parameter_cannot_take_the_name_of_a_files_metadata(rows: Path) -> None:
+    document = spec_json(rows)
+    text = json.dumps(document["graph"]).replace('"w"', '"__metadata__"')
+    assert "/graph/parameters/0/name" in refused({**document, "graph": json.loads(text)})

@@ -237,3 +237,9 @@ def test_a_job_that_ran_when_the_server_ended_has_failed_and_says_so(tmp_path: P
         ended = client.get(f"/v1/jobs/{job}").json()
         assert ended["state"] == "failed"
         assert ended["reason"] == "the server was restarted while the job was running, at step 0 of 6"
+
+
+def test_a_cursor_beyond_any_job_is_refused(client: httpx.Client) -> None:
+    response = client.get("/v1/jobs", params={"cursor": 1 << 63})
+    assert response.status_code == 422
+    assert response.headers["content-type"].startswith("application/problem+json")

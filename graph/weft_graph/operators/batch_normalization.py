@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from weft_graph.attributes import as_float, as_int
 from weft_graph.formals import FLOATS, optional, required
 from weft_graph.ir import WEFT_DOMAIN
@@ -19,6 +21,11 @@ def _infer(context: InferContext) -> tuple[TensorType, ...]:
             raise context.shape_error(
                 f"input {index} {context.input(index)} must have one number for each channel of {data}"
             )
+    epsilon, momentum = as_float(context.attribute("epsilon")), as_float(context.attribute("momentum"))
+    if not 0 <= epsilon < math.inf or not 0 <= momentum <= 1:
+        raise context.shape_error(
+            f"epsilon {epsilon} must be finite and not below 0, momentum {momentum} within 0 to 1"
+        )
     return data, mean, variance
 
 
@@ -51,5 +58,4 @@ SCHEMA = OpSchema(
         "momentum": Attribute(float, default=0.9),
         "training_mode": Attribute(int, default=0),
     },
-    since_version=15,
 )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from weft_graph.attributes import as_int, as_ints, as_str
 from weft_graph.ir import AttributeValue
@@ -12,6 +14,11 @@ from weft_graph.types import Shape, TensorType
 
 Get = Callable[[str], AttributeValue | None]
 """An attribute by its name: a context's `attribute`, or the `get` of a mapping."""
+
+PADDED_ELEMENTS: Final = 1 << 20
+PADDED_GROWTH: Final = 64
+"""A padded input has at most the first many elements a channel, or the second as many times the input's own: kernels
+make it whole, and pads or dilations are a few bytes that could ask for any amount of memory."""
 
 WINDOW_ATTRIBUTES = {
     "auto_pad": Attribute(str, default="NOTSET"),
@@ -69,6 +76,12 @@ def infer_windows(context: InferContext, data: TensorType, kernel: Shape | None 
         windows = windows_of(sizes, context.attribute, fixed)
     except ValueError as error:
         raise context.shape_error(f"{error}; the input is {data}") from None
+    padded = math.prod(sum(dims) for dims in zip(windows.size, windows.begin, windows.reach, strict=True))
+    if padded > max(PADDED_ELEMENTS, PADDED_GROWTH * math.prod(sizes)):
+        raise context.shape_error(
+            f"pads {windows.begin + windows.reach} make {padded} elements a channel of {math.prod(sizes)}; at most "
+            f"{PADDED_GROWTH} times as many, or {PADDED_ELEMENTS}; the input is {data}"
+        )
     # A pool's window that lies in the padding alone has no largest element and no mean; a convolution's is 0.
     pads = windows.begin + windows.end
     if kernel is None and any(pad >= extent for pad, extent in zip(pads, windows.extent * 2, strict=True)):

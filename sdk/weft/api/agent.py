@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from weft.api.base import Identifier, Model, Name
+from weft.api.base import Count, Identifier, Model, Name
 from weft.api.data import DataSpec
 from weft.api.lifecycle import AgentState, AllocationEvent
 from weft.api.store import StoreSpec
@@ -34,7 +34,7 @@ class Registration(Model):
     """What people call it, `worker-0`; not necessarily unique."""
     endpoint: str | None = None
     """A shard's ZeroMQ endpoint, reachable from workers."""
-    pid: int
+    pid: Count
 
 
 class Registered(Model):
@@ -45,7 +45,7 @@ class Registered(Model):
 
 
 class Heartbeat(Model):
-    known: int = 0
+    known: Count = 0
     """The `version` of the last orders received; the server answers at once when it has newer ones."""
     wait_s: Annotated[float, Field(ge=0, le=10)] = 0
 
@@ -97,29 +97,29 @@ class MetricReport(Model):
     """Sums over this slot's samples since its last report of this split; the server adds the slots up."""
 
     split: Literal["train", "evaluate"]
-    step: int
+    step: Count
     """Steps finished when it was taken. All slots report at the same steps."""
-    samples: int
-    sums: dict[str, float]
+    samples: Count
+    sums: Annotated[dict[str, float], Field(max_length=1024)]
 
 
 class LogReport(Model):
     level: Literal["debug", "info", "warning", "error"]
-    message: str
+    message: Annotated[str, Field(max_length=1 << 16)]
 
 
 class Report(Model):
     """Facts about one allocation, in order. `seq` counts an allocation's reports from 1: a repeated one is ignored."""
 
-    term: int
-    seq: int
+    term: Count
+    seq: Count
     event: AllocationEvent | None = None
-    reason: str | None = None
+    reason: Annotated[str, Field(max_length=1 << 16)] | None = None
     """With `failed`: what failed, naming slot, key and step where they are known."""
-    step: int | None = None
+    step: Count | None = None
     """Steps finished."""
-    metrics: list[MetricReport] = Field(default_factory=list)
-    logs: list[LogReport] = Field(default_factory=list)
+    metrics: Annotated[list[MetricReport], Field(max_length=4096)] = Field(default_factory=list)
+    logs: Annotated[list[LogReport], Field(max_length=4096)] = Field(default_factory=list)
 
 
 class AgentInfo(Model):

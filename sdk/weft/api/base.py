@@ -8,13 +8,16 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Model(BaseModel):
-    """A record that crosses a wire."""
+    """A record that crosses a wire. Numbers that JSON has no word for are the strings `NaN` and `Infinity`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings", use_attribute_docstrings=True)
 
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.\-]{0,127}$")]
 """What people call things: letters, digits, `_`, `.` and `-`, at most 128."""
+
+Count = Annotated[int, Field(ge=0, le=1 << 53)]
+"""A whole number that every reader of JSON keeps exactly."""
 
 Identifier = Annotated[str, Field(pattern=r"^[A-Za-z0-9\-]{1,64}$")]
 """What the server calls things."""

@@ -33,7 +33,7 @@ class DataSpec(Model):
     """A source, the graph input that each column feeds, and the rows for training and for evaluation."""
 
     source: NumpySource
-    columns: dict[str, str]
+    columns: Annotated[dict[str, str], Field(max_length=1024)]
     """Graph input -> column of the source. Every input of the graph has one."""
     train: Rows | None = None
     """Rows to train on; all of them where left out."""

@@ -54,7 +54,7 @@ class JobSpec(Model):
     """The graph's JSON form; its schema is at /v1/schemas/graph."""
     loss: str
     """The graph output that is made small: a scalar, the mean over the batch."""
-    metrics: dict[Name, str] = Field(default_factory=dict)
+    metrics: Annotated[dict[Name, str], Field(max_length=256)] = Field(default_factory=dict)
     """Metric name -> graph output: scalars that are means over the batch; `loss` is always reported."""
     data: DataSpec
     rule: RuleSpec = Field(default_factory=Sgd)

@@ -49,7 +49,7 @@ async def submit(
 async def list_jobs(
     use: Use,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
-    cursor: Annotated[int | None, Query(ge=1, description="`next` of the page before")] = None,
+    cursor: Annotated[int | None, Query(ge=1, le=1 << 62, description="`next` of the page before")] = None,
     state: Annotated[list[JobState] | None, Query()] = None,
 ) -> JobPage:
     """Jobs, newest first."""

@@ -201,3 +201,24 @@ def test_comparisons_end_the_gradient() -> None:
     broken = Graph("train", graph.inputs, graph.parameters, (one, cast, graph.nodes[1]), graph.outputs)
     with pytest.raises(GraphRefusedError, match="'in0'"):
         differentiate(broken, "loss")
+
+
+@pytest.mark.parametrize(
+    ("op_type", "inputs", "attributes"),
+    [
+        ("Conv", ((B, 1, 8), (1, 1, 3)), {"pads": (1 << 38, 1 << 38), "strides": (1 << 38,)}),
+        ("Conv", ((B, 1, 8), (1, 1, 3)), {"auto_pad": "SAME_UPPER", "dilations": (1 << 38,)}),
+        ("MaxPool", ((B, 1, 8),), {"kernel_shape": (2,), "pads": (1 << 30,) * 2, "dilations": (1 << 31,)}),
+    ],
+)
+def test_a_few_bytes_of_attributes_cannot_ask_for_any_memory(
+    op_type: str, inputs: tuple[Any, ...], attributes: dict[str, Any]
+) -> None:
+    with pytest.raises(ShapeError, match="at most 64 times as many"):
+        infer(graph_of(op_type, inputs, attributes))
+
+
+@pytest.mark.parametrize("attributes", [{"epsilon": -1.0}, {"epsilon": float("inf")}, {"momentum": 5.0}])
+def test_batch_normalization_takes_no_numbers_that_only_give_nan(attributes: dict[str, float]) -> None:
+    with pytest.raises(ShapeError, match="epsilon"):
+        infer(graph_of("BatchNormalization", ((B, 3), (3,), (3,), (3,), (3,)), attributes))
