@@ -1,4 +1,4 @@
-"""What a legal user graph is: one row per rule, each of which finds what breaks it."""
+"""What a legal user graph is: one row per requirement, each of which finds what breaks it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from weft_graph.schema import Formal, OpSchema, formal_at, schemas
 from weft_graph.topological import topological_order
 from weft_graph.types import array_type
 
-Rule = Callable[[Graph], Iterator[GraphRefusedError]]
+Legality = Callable[[Graph], Iterator[GraphRefusedError]]
+"""One thing that a legal graph keeps to: finds every place that does not."""
 
 INITIALIZERS: Final[Mapping[str, tuple[str, ...]]] = {
     "ConstantOfShape": ("value",),
@@ -35,8 +36,8 @@ def check(graph: Graph) -> None:
 
 def problems(graph: Graph) -> Iterator[GraphRefusedError]:
     """Everything about the graph that is not legal, each with its pointer and its node's or value's name."""
-    for rule in RULES:
-        yield from rule(graph)
+    for legality in LEGALITIES:
+        yield from legality(graph)
 
 
 def _names_are_unique(graph: Graph) -> Iterator[GraphRefusedError]:
@@ -228,7 +229,7 @@ def _nodes_have_an_order(graph: Graph) -> Iterator[GraphRefusedError]:
         yield cycle
 
 
-RULES: Final[tuple[Rule, ...]] = (
+LEGALITIES: Final[tuple[Legality, ...]] = (
     _names_are_unique,
     _names_are_the_users,
     _dimensions_are_named,

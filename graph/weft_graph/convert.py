@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from weft_graph.check import check
@@ -12,7 +12,7 @@ from weft_graph.differentiate import differentiate
 from weft_graph.errors import GraphRefusedError, ShapeError
 from weft_graph.infer import infer
 from weft_graph.inference_mode import to_inference
-from weft_graph.ir import Graph, Input, Node
+from weft_graph.ir import Graph, Node
 from weft_graph.priorities import priorities
 from weft_graph.program import KeyPlan, Program, Programs, Role, Update
 from weft_graph.statistics import keep_statistics
@@ -47,24 +47,6 @@ def convert(graph: Graph, *, loss: str, metrics: Mapping[str, str]) -> Programs:
             for parameter in graph.parameters
         ),
     )
-
-
-def forward_program(graph: Graph, outputs: Sequence[str] | None = None, *, role: Role = Role.EVALUATE) -> Program:
-    """A checked and ordered program that computes `outputs` (all of the graph's, where left out) and nothing else.
-
-    Parameters are inputs of it, so that it runs without a store. As `Role.EVALUATE` it reads running statistics and
-    drops nothing out; as `Role.TRAIN` its nodes are as they were written. Raises GraphRefusedError or one of its kinds.
-    """
-    check(graph)
-    names = tuple(graph.outputs if outputs is None else outputs)
-    types = infer(graph)
-    for name in names:
-        if name not in types:
-            raise GraphRefusedError(f"graph {graph.name!r} has no value {name!r}", node=name)
-    cut = without_dead_code(to_inference(graph) if role is Role.EVALUATE else graph, names)
-    read = {*names, *(name for node in cut.nodes for name in node.inputs)}
-    given = tuple(Input(parameter.name, parameter.type) for parameter in graph.parameters if parameter.name in read)
-    return _program(role, cut, cut.nodes, {name: name for name in names}, infer(cut), extra_inputs=given)
 
 
 def _outputs(graph: Graph, types: Mapping[str, TensorType], loss: str, metrics: Mapping[str, str]) -> Mapping[str, str]:
@@ -107,19 +89,16 @@ def _program(
     nodes: tuple[Node, ...],
     outputs: Mapping[str, str],
     types: Mapping[str, TensorType],
-    *,
-    extra_inputs: tuple[Input, ...] = (),
 ) -> Program:
     """A program whose types are those of its own values alone."""
-    inputs = (*graph.inputs, *extra_inputs)
     values = [
-        *(input_.name for input_ in inputs),
+        *(input_.name for input_ in graph.inputs),
         *(constant.name for constant in graph.constants),
         *(name for node in nodes for name in node.outputs if name),
     ]
     return Program(
         role=role,
-        inputs=inputs,
+        inputs=graph.inputs,
         constants=graph.constants,
         nodes=nodes,
         outputs=MappingProxyType(dict(outputs)),

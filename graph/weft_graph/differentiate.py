@@ -232,10 +232,7 @@ class NodeGradient:
         return self.backward.inference.types[value]
 
     def attribute(self, name: str) -> AttributeValue | None:
-        if name in self.node.attributes:
-            return self.node.attributes[name]
-        formal = schema_of(self.node).attributes.get(name)
-        return None if formal is None else formal.default
+        return schema_of(self.node).attribute(self.node, name)
 
     def emit(
         self,

@@ -89,10 +89,7 @@ class NodeView:
         return self.inference.known.get(self.node.inputs[index]) if index < len(self.node.inputs) else None
 
     def attribute(self, name: str) -> AttributeValue | None:
-        if name in self.node.attributes:
-            return self.node.attributes[name]
-        formal = self.schema.attributes.get(name)
-        return None if formal is None else formal.default
+        return self.schema.attribute(self.node, name)
 
     def shape_error(self, message: str) -> ShapeError:
         return ShapeError(self._message(message), pointer=self.pointer, node=self.node.name)

@@ -31,7 +31,11 @@ from weft_graph.record_json import (
 
 FORMAT_VERSION: Final = 1
 OPSET: Final = 15
-"""The version of ONNX's operator set whose semantics nodes have."""
+"""The version of ONNX's operator set whose semantics nodes have.
+
+What later versions added is taken too where it changes nothing else: ReduceMean's axes as an input, AveragePool's
+dilations, more element types of Where.
+"""
 
 
 def graph_to_json(graph: Graph) -> Json:
@@ -95,6 +99,7 @@ def _parameter_from_json(place: Place) -> Parameter:
 def content_hash(graph: Graph) -> str:
     """`sha256:` and the hash of the graph's canonical JSON: sorted keys, no blanks, every default written.
 
+    By it two submitted graphs are known to be one, whoever wrote them and however their documents were laid out.
     The order of an object's keys has no part in it. The order of lists has: nodes in another order may sum
     gradients in another order, so that two graphs of one hash train to the same bits.
     """

@@ -109,7 +109,10 @@ def formal_at(formals: Sequence[Formal], index: int) -> Formal | None:
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """A formal attribute: the Python type of its value, and its default where it has one."""
+    """A formal attribute: the Python type of its value, and its default where it has one.
+
+    `tuple` is a list of integers: no operator that is known takes another one, and `check` holds every list to that.
+    """
 
     kind: type[int] | type[float] | type[str] | type[bool] | type[tuple]  # type: ignore[type-arg]  # checked by element
     default: AttributeValue | None = None
@@ -131,7 +134,18 @@ class OpSchema:
     gradient: Gradient | None = None
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
     domain: str = ONNX_DOMAIN
-    since_version: int = 1
+
+    def attribute(self, node: Node, name: str) -> AttributeValue | None:
+        """The node's attribute, else its default, else None."""
+        if name in node.attributes:
+            return node.attributes[name]
+        formal = self.attributes.get(name)
+        return None if formal is None else formal.default
+
+    def attributes_of(self, node: Node) -> dict[str, AttributeValue]:
+        """The node's attributes with the defaults filled in; one that has neither is left out."""
+        values = {name: self.attribute(node, name) for name in (*self.attributes, *node.attributes)}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 @cache

@@ -85,9 +85,18 @@ class TensorType:
         return TensorType(self.dtype, tuple(bound(d, dims) if isinstance(d, str) else d for d in self.shape))
 
     def __str__(self) -> str:
-        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+        return _text(self.dtype, self.shape)
 
 
 def array_type(array: np.ndarray) -> TensorType:
     """The type of an array's elements and shape, whatever their byte order. Raises ValueError for other dtypes."""
     return TensorType(DType(array.dtype.name), tuple(array.shape))
+
+
+def array_text(array: np.ndarray) -> str:
+    """An array's type as TensorType shows it, for messages: also of a dtype or byte order that no graph has."""
+    return _text(str(array.dtype), array.shape)
+
+
+def _text(dtype: str, shape: Shape) -> str:
+    return f"{dtype}[{', '.join(map(str, shape))}]"

@@ -10,7 +10,7 @@ from weft_graph.check import check
 from weft_graph.infer import infer
 from weft_graph.ir import Graph, Parameter
 from weft_graph.topological import topological_order
-from weft_graph.types import BATCH, TensorType
+from weft_graph.types import BATCH, TensorType, array_text
 from weft_kernels.initializers import first_values
 from weft_kernels.kernel import Array, KernelContext
 from weft_kernels.run import run_nodes
@@ -93,5 +93,4 @@ def _check_type(kind: str, name: str, type_: TensorType, array: Array) -> None:
         isinstance(dim, str) or dim == size for dim, size in zip(type_.shape, array.shape, strict=True)
     )
     if not fits or array.dtype != type_.dtype.numpy:
-        shown = f"{array.dtype}[{', '.join(map(str, array.shape))}]"
-        raise FeedError(f"{kind} {name!r} is {type_}, and {shown} is fed to it")
+        raise FeedError(f"{kind} {name!r} is {type_}, and {array_text(array)} is fed to it")

@@ -15,7 +15,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from weft_graph.ir import AttributeValue, Node
-from weft_graph.schema import schemas
 
 Array = np.ndarray[Any, np.dtype[Any]]
 """An array of the module that runs: NumPy's, or CuPy's, which has the same face."""
@@ -88,10 +87,3 @@ def _finished(body: Kernel) -> Kernel:
 def kernel_of(node: Node) -> Kernel:
     """The kernel of the node's operator; the checker has made sure that there is one. Raises KeyError otherwise."""
     return kernels()[node.domain, node.op_type]
-
-
-def full_attributes(node: Node) -> dict[str, AttributeValue]:
-    """The node's attributes with the schema's defaults filled in."""
-    schema = schemas()[node.domain, node.op_type]
-    defaults = {name: a.default for name, a in schema.attributes.items() if a.default is not None}
-    return {**defaults, **node.attributes}

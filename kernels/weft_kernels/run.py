@@ -7,7 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from weft_graph.ir import Node
-from weft_kernels.kernel import Array, KernelContext, full_attributes, kernel_of
+from weft_graph.schema import schema_of
+from weft_graph.types import array_text
+from weft_kernels.kernel import Array, KernelContext, kernel_of
 
 
 class KernelError(Exception):
@@ -22,10 +24,10 @@ def run_node(context: KernelContext, node: Node, inputs: Sequence[Array | None])
     """
     context = replace(context, node=node.name, asked=node.outputs)
     try:
-        return kernel_of(node)(context, inputs, full_attributes(node))[: len(node.outputs)]
+        return kernel_of(node)(context, inputs, schema_of(node).attributes_of(node))[: len(node.outputs)]
     except (ValueError, MemoryError) as error:
         shown = ", ".join(
-            f"{name} is {array.dtype}{list(array.shape)}"
+            f"{name} is {array_text(array)}"
             for name, array in zip(node.inputs, inputs, strict=True)
             if array is not None
         )

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sample_graphs import accuracy, floats, ints, lenet, line, mlp, node, normalized_mlp, weight
-from weft_graph.convert import convert, forward_program
+from weft_graph.convert import convert
 from weft_graph.errors import GraphError, GraphRefusedError, NoGradientError, ShapeError, UnknownOperatorError
 from weft_graph.ir import Graph
 from weft_graph.program import LOSS_SCALE, Program, Programs, Role, Update
@@ -185,37 +185,16 @@ def test_an_output_may_be_a_parameter() -> None:
         assert {n.attributes["key"] for n in program.nodes if n.op_type == "Fetch"} == {"w", "k"}
 
 
-class TestForwardProgram:
-    def test_parameters_are_inputs_and_nothing_communicates(self) -> None:
-        program = forward_program(normalized_mlp())
-        assert [i.name for i in program.inputs] == ["x", "label", "w1", "gamma", "beta", "mean", "var", "w2"]
-        assert not {"Fetch", "Dropout"} & set(operators(program))
-        assert dict(program.outputs) == {"loss": "loss", "accuracy": "accuracy"}
-
-    def test_cutting_at_a_value_leaves_out_what_it_does_not_need(self) -> None:
-        program = forward_program(mlp(), ["scores"])
-        assert [i.name for i in program.inputs] == ["x", "w1", "b1", "w2", "b2"]
-        assert len(program.nodes) == 5
-        assert set(program.types) == {i.name for i in program.inputs} | {n.outputs[0] for n in program.nodes}
-
-    def test_as_training_the_nodes_are_as_written(self) -> None:
-        program = forward_program(normalized_mlp(), role=Role.TRAIN)
-        assert program.nodes == normalized_mlp().nodes
-        assert [c.name for c in program.constants] == ["ratio", "training"]
-
-    def test_a_value_that_is_not_there_is_refused(self) -> None:
-        with pytest.raises(GraphRefusedError, match="no value 'ghost'"):
-            forward_program(mlp(), ["ghost"])
-
-    def test_it_computes_what_the_evaluator_computes(self) -> None:
-        rng = np.random.default_rng(3)
-        feeds = {"x": rng.normal(size=(5, 4)).astype(np.float32), "label": rng.integers(0, 3, 5)}
-        weights = {p.name: rng.normal(size=p.type.static_shape).astype(np.float32) for p in mlp().parameters}
-        program = forward_program(mlp())
-        table = {**feeds, **weights}
-        run_nodes(KernelContext(node=""), program.nodes, table, keep=program.outputs.values())
-        for name, array in evaluate(mlp(), feeds, parameters=weights).items():
-            np.testing.assert_array_equal(table[name], array)
+def test_the_evaluation_program_computes_what_the_evaluator_computes() -> None:
+    rng = np.random.default_rng(3)
+    feeds = {"x": rng.normal(size=(5, 4)).astype(np.float32), "label": rng.integers(0, 3, 5)}
+    weights = {p.name: rng.normal(size=p.type.static_shape).astype(np.float32) for p in mlp().parameters}
+    program = converted(mlp()).evaluate
+    computing = [n for n in program.nodes if n.op_type != "Fetch"]
+    table = {**feeds, **weights}
+    run_nodes(KernelContext(node=""), computing, table, keep=program.outputs.values())
+    for name, array in evaluate(mlp(), feeds, parameters=weights).items():
+        np.testing.assert_array_equal(table[name], array)
 
 
 def test_a_blocked_parameter_is_named() -> None:

@@ -5,9 +5,19 @@ from __future__ import annotations
 import pytest
 
 from sample_graphs import floats, lenet, line, node, weight
-from weft_graph.convert import convert, forward_program
+from weft_graph.convert import convert
 from weft_graph.errors import GraphRefusedError
+from weft_graph.infer import infer
+from weft_graph.ir import Graph
 from weft_graph.memory import ProgramMemory, parameter_bytes, program_memory
+from weft_graph.program import Program, Role
+from weft_graph.topological import topological_order
+
+
+def program_of(graph: Graph) -> Program:
+    """The graph's nodes and no others."""
+    outputs = {name: name for name in graph.outputs}
+    return Program(Role.EVALUATE, graph.inputs, graph.constants, topological_order(graph.nodes), outputs, infer(graph))
 
 
 def test_parameters_take_their_elements() -> None:
@@ -18,7 +28,7 @@ def test_parameters_take_their_elements() -> None:
 def test_a_chain_holds_an_input_and_two_neighbours() -> None:
     """x (4 floats a row) stays; a, b, c come one after the other; c is the output."""
     chain = [node("Relu", ["x"], ["a"]), node("Relu", ["a"], ["b"]), node("Relu", ["b"], ["c"])]
-    program = forward_program(line(chain, outputs=["c"]))
+    program = program_of(line(chain, outputs=["c"]))
     assert program_memory(program, {"batch": 10}) == ProgramMemory(total=4 * 160, peak=3 * 160)
 
 
@@ -29,7 +39,7 @@ def test_a_value_is_held_until_its_last_reader() -> None:
         node("Relu", ["b"], ["c"]),
         node("Add", ["a", "c"], ["d"]),
     ]
-    program = forward_program(line(nodes, outputs=["d"]))
+    program = program_of(line(nodes, outputs=["d"]))
     assert program_memory(program, {"batch": 1}) == ProgramMemory(total=5 * 16, peak=4 * 16)
 
 
@@ -50,8 +60,6 @@ def test_numbers_far_beyond_any_machine_are_exact() -> None:
 
 
 def test_a_dimension_that_nothing_fills_is_named() -> None:
-    program = forward_program(
-        line([node("Relu", ["x"], ["y"])], inputs={"x": floats("batch", "tokens")}, outputs=["y"])
-    )
+    program = program_of(line([node("Relu", ["x"], ["y"])], inputs={"x": floats("batch", "tokens")}, outputs=["y"]))
     with pytest.raises(GraphRefusedError, match=r"value 'x' is float32\[4, tokens\]; nothing fills tokens"):
         program_memory(program, {"batch": 4})

@@ -100,6 +100,8 @@ def test_the_sdk_finds_it_by_its_entry_point() -> None:
         ({"x": np.ones((5, 3), np.float32)}, r"input 'x' is float32\[batch, 4\], and float32\[5, 3\] is fed to it"),
         ({"x": np.ones(4, np.float32)}, r"input 'x' is float32\[batch, 4\], and float32\[4\] is fed to it"),
         ({"x": np.ones((5, 4))}, r"input 'x' is float32\[batch, 4\], and float64\[5, 4\] is fed to it"),
+        ({"x": np.ones((5, 4), np.complex64)}, r"'x' is float32\[batch, 4\], and complex64\[5, 4\] is fed to it"),
+        ({"x": np.ones((5, 4), ">f4")}, r"'x' is float32\[batch, 4\], and >f4\[5, 4\] is fed to it"),
         (
             {"y": np.zeros(6, np.int64)},
             r"dimension 'batch' is 6 in input 'y' \(int64\[batch\]\), and 5 in input 'x' \(float32\[batch, 4\]\)",

@@ -11,8 +11,8 @@ import pytest
 import weft_graph.operators
 import weft_kernels.operators
 from weft_graph.ir import Node
-from weft_graph.schema import schemas
-from weft_kernels.kernel import KernelContext, full_attributes, kernels
+from weft_graph.schema import schema_of, schemas
+from weft_kernels.kernel import KernelContext, kernels
 from weft_kernels.run import KernelError, run_node
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -42,7 +42,16 @@ def run(op_type: str, *inputs: Any, outputs: int = 1, **attributes: Any) -> tupl
 
 def test_defaults_are_filled_in_and_given_attributes_win() -> None:
     node = Node("Gemm", "node", ("a", "b"), ("y",), {"alpha": 3.0})
-    assert full_attributes(node) == {"alpha": 3.0, "beta": 1.0, "transA": 0, "transB": 0}
+    schema = schema_of(node)
+    assert schema.attributes_of(node) == {"alpha": 3.0, "beta": 1.0, "transA": 0, "transB": 0}
+    assert (schema.attribute(node, "alpha"), schema.attribute(node, "beta")) == (3.0, 1.0)
+
+
+def test_an_attribute_that_is_neither_given_nor_has_a_default_is_none_and_left_out() -> None:
+    node = Node("ReduceSum", "node", ("x",), ("y",))
+    schema = schema_of(node)
+    assert schema.attribute(node, "axes") is None
+    assert schema.attributes_of(node) == {"keepdims": 1, "noop_with_empty_axes": 0}
 
 
 def test_integers_are_divided_towards_zero() -> None:
@@ -81,8 +90,8 @@ def test_max_pool_indices_are_made_only_where_they_are_asked_for() -> None:
     node = Node("MaxPool", "node", ("x",), ("y",), {"kernel_shape": (2, 2)})
     kernel = kernels()["", "MaxPool"]
     data = np.arange(16.0).reshape(1, 1, 4, 4)
-    assert len(kernel(KernelContext("node", asked=("y",)), [data], full_attributes(node))) == 1
-    assert len(kernel(KernelContext("node"), [data], full_attributes(node))) == 2
+    assert len(kernel(KernelContext("node", asked=("y",)), [data], schema_of(node).attributes_of(node))) == 1
+    assert len(kernel(KernelContext("node"), [data], schema_of(node).attributes_of(node))) == 2
     assert run("MaxPool", data, outputs=2, kernel_shape=(2, 2), strides=(2, 2))[1].tolist() == [[[[5, 7], [13, 15]]]]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,17 +38,18 @@ def test_the_sizes_told_beforehand_are_those_that_come(slots, rows, batch, steps
     for slot in range(slots):
         one = course(slot, slots, rows=rows, batch=batch, steps=steps, evaluation=(rows, rows + 13))
         assert set(one.training_sizes()) >= {len(one.at(step).rows) for step in range(steps)} - {0}
-        assert set(one.evaluation_sizes()) == {len(part) for part in one.evaluation_batches()}
+        assert set(one.evaluation_sizes()) == {len(part) for _, part in one.evaluation_batches()}
 
 
 @given(slots=st.integers(1, 5), held_out=st.integers(1, 30), batch=st.integers(1, 9))
-def test_the_slots_evaluate_every_held_out_row_once_in_batches_of_the_jobs_size(slots, held_out, batch):
+def test_the_slots_evaluate_every_held_out_row_once_in_batches_that_know_their_place(slots, held_out, batch):
     seen = []
     for slot in range(slots):
         one = course(slot, slots, rows=10, batch=batch, evaluation=(10, 10 + held_out))
         batches = list(one.evaluation_batches())
-        assert all(len(rows) <= batch for rows in batches)
-        seen += np.concatenate(batches).tolist() if batches else []
+        assert all(len(rows) <= batch for _, rows in batches)
+        assert all(rows[0] == 10 + first for first, rows in batches)
+        seen += [row for _, rows in batches for row in rows.tolist()]
     assert seen == list(range(10, 10 + held_out))
 
 

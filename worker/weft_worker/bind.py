@@ -8,11 +8,12 @@ from collections.abc import Iterable, Mapping
 from weft_graph.infer import infer_program
 from weft_graph.ir import WEFT_DOMAIN, Node
 from weft_graph.program import Program
+from weft_graph.schema import schema_of
 from weft_graph.types import TensorType
 from weft_graph.weft_domain import COMMUNICATION, FETCH, SEND
-from weft_kernels.kernel import Array, full_attributes, kernel_of
+from weft_kernels.kernel import Array, kernel_of
 from weft_worker.errors import BindError
-from weft_worker.plan import Operation, Plan
+from weft_worker.plan import BoundNode, Plan
 
 
 def bind(program: Program, dims: Mapping[str, int]) -> Plan:
@@ -34,18 +35,18 @@ def bind(program: Program, dims: Mapping[str, int]) -> Plan:
 
     inputs = {declared.name: define(declared.name) for declared in program.inputs}
     constants: dict[int, Array] = {define(constant.name): constant.array for constant in program.constants}
-    operations = []
+    nodes = []
     for node in program.nodes:
         read = tuple(_place(places, name, node) for name in node.inputs)
         made = tuple(define(name) if name else None for name in node.outputs)
-        operations.append(_operation(node, read, made))
+        nodes.append(_bound(node, read, made))
     outputs = {name: _place_of_output(places, name, value) for name, value in program.outputs.items()}
-    readers = Counter(place for operation in operations for place in operation.inputs if place is not None)
+    readers = Counter(place for bound in nodes for place in bound.inputs if place is not None)
     readers.update(outputs.values())
     return Plan(
         role=program.role,
         dims=dict(dims),
-        operations=tuple(operations),
+        nodes=tuple(nodes),
         names=tuple(places),
         types=tuple(types),
         readers=tuple(readers[place] for place in range(len(places))),
@@ -80,23 +81,23 @@ def _static(name: str, types: Mapping[str, TensorType]) -> TensorType:
     return bound
 
 
-def _operation(node: Node, inputs: tuple[int | None, ...], outputs: tuple[int | None, ...]) -> Operation:
+def _bound(node: Node, inputs: tuple[int | None, ...], outputs: tuple[int | None, ...]) -> BoundNode:
     if node.domain == WEFT_DOMAIN and node.op_type in COMMUNICATION:
         return _communication(node, inputs, outputs)
     try:
         kernel = kernel_of(node)
     except KeyError as error:
         raise BindError(f"node {node.name!r}: there is no kernel for {node.op_type!r}", node=node.name) from error
-    return Operation(node, kernel, full_attributes(node), inputs, outputs)
+    return BoundNode(node, kernel, schema_of(node).attributes_of(node), inputs, outputs)
 
 
-def _communication(node: Node, inputs: tuple[int | None, ...], outputs: tuple[int | None, ...]) -> Operation:
+def _communication(node: Node, inputs: tuple[int | None, ...], outputs: tuple[int | None, ...]) -> BoundNode:
     if node.op_type not in {FETCH, SEND}:
-        return Operation(node, None, node.attributes, inputs, outputs)
+        return BoundNode(node, None, node.attributes, inputs, outputs)
     key, priority = node.attributes.get("key"), node.attributes.get("priority", 0)
     if not isinstance(key, str) or not isinstance(priority, int):
         raise BindError(f"node {node.name!r}: key {key!r} or priority {priority!r} is not one", node=node.name)
-    return Operation(node, None, node.attributes, inputs, outputs, key, priority)
+    return BoundNode(node, None, node.attributes, inputs, outputs, key, priority)
 
 
 def _place(places: Mapping[str, int], name: str, node: Node) -> int | None:

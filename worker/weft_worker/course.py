@@ -74,15 +74,18 @@ class Course:
         own = {stop - start for start, stop in (part(size, self.slot, self.slots) for size in globally)}
         return sorted(own - {0})
 
-    def evaluation_batches(self) -> Iterator[Rows]:
-        """This slot's evaluation rows, in the order of the source, in batches of the job's size."""
+    def evaluation_batches(self) -> Iterator[tuple[int, Rows]]:
+        """This slot's evaluation rows, in the order of the source, in batches of the job's size.
+
+        Each comes with the place of its first row among the evaluation rows of all slots.
+        """
         if self._evaluation is None:
             return
         begin, end = self._evaluation
         start, stop = part(end - begin, self.slot, self.slots)
         for first in range(start, stop, self.batches.batch):
-            yield np.arange(begin + first, begin + min(first + self.batches.batch, stop), dtype=np.int64)
+            yield first, np.arange(begin + first, begin + min(first + self.batches.batch, stop), dtype=np.int64)
 
     def evaluation_sizes(self) -> list[int]:
         """The numbers of samples that `evaluation_batches` has, each once."""
-        return sorted({len(rows) for rows in self.evaluation_batches()})
+        return sorted({len(rows) for _, rows in self.evaluation_batches()})

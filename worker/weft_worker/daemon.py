@@ -67,9 +67,7 @@ class Carried:
 class WorkerDaemon:
     """Hands around the mind: one queue of stimuli, handled on the thread that calls `run`."""
 
-    def __init__(
-        self, settings: WorkerSettings, *, join: Callable[[Registration, Holder], Members] | None = None
-    ) -> None:
+    def __init__(self, settings: WorkerSettings, *, join: Join | None = None) -> None:
         self._settings = settings
         self._state = WorkerState()
         self._stimuli: SimpleQueue[Stimulus | None] = SimpleQueue()

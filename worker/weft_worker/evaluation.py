@@ -44,11 +44,12 @@ class Evaluation:
         sums = MetricSums(self.binder.program.outputs)
         order = self.engine.variable("evaluation sums")
         done: list[Variable] = []
-        for number, rows in enumerate(self.course.evaluation_batches()):
+        for number, (first_sample, rows) in enumerate(self.course.evaluation_batches()):
             if number >= BATCHES_IN_FLIGHT:
                 self.engine.wait([done[number - BATCHES_IN_FLIGHT]], self.timeout_s)
             label = f"evaluation batch {number} after step {finished}"
-            done.append(self._push(rows, values, StepContext(finished, 0, self.seed, label), sums, order))
+            context = StepContext(finished, first_sample, self.seed, label)
+            done.append(self._push(rows, values, context, sums, order))
         self.engine.wait_all(self.timeout_s)
         return sums.take()
 

@@ -13,7 +13,7 @@ from weft_kernels.kernel import Array, Kernel
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class BoundNode:
     """One node, bound. `inputs` and `outputs` are places in the value table, None where the node leaves one out.
 
     `kernel` is None for communication, which the worker carries out with the store; `key` and `priority` are its
@@ -33,13 +33,13 @@ class Operation:
 class Plan:
     """A program with every type static. A value's place is its index in `names`, `types` and `readers`.
 
-    `readers` counts who still reads a value: operations, and the job for each output that it takes; a value whose
+    `readers` counts who still reads a value: nodes, and the job for each output that it takes; a value whose
     last reader is done is dropped. `constants` are the graph's own values, by place.
     """
 
     role: Role
     dims: Mapping[str, int]
-    operations: tuple[Operation, ...]
+    nodes: tuple[BoundNode, ...]
     names: tuple[str, ...]
     types: tuple[TensorType, ...]
     readers: tuple[int, ...]
@@ -50,10 +50,10 @@ class Plan:
     @property
     def fetched(self) -> Mapping[str, int]:
         """The place that each fetched key goes to."""
-        from_store = (op for op in self.operations if op.kernel is None and op.node.op_type == FETCH)
-        return {op.key: place for op in from_store for place in op.outputs if place is not None}
+        from_store = (bound for bound in self.nodes if bound.kernel is None and bound.node.op_type == FETCH)
+        return {bound.key: place for bound in from_store for place in bound.outputs if place is not None}
 
     @property
     def sent(self) -> frozenset[str]:
         """The keys whose gradients the plan sends."""
-        return frozenset(op.key for op in self.operations if op.kernel is None and op.node.op_type == SEND)
+        return frozenset(bound.key for bound in self.nodes if bound.kernel is None and bound.node.op_type == SEND)

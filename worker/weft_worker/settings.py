@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from weft.api.base import Name
+from weft_kvstore.slice_state import STEPS_AHEAD
 
 
 class RunSettings(BaseModel):
@@ -21,9 +22,9 @@ class RunSettings(BaseModel):
     """Threads of the compute lane. 1, because NumPy's matrix products use every core themselves."""
     io_threads: Annotated[int, Field(ge=1, le=64)] = 1
     """Threads of the IO lane. 1 is enough: an IO thread is never held while a reply is awaited."""
-    steps_in_flight: Annotated[int, Field(ge=1, le=2)] = 2
-    """Steps pushed and not finished, at most. 2, so that a step's sends overlap the next one's first fetches; the
-    store lets no slot go further ahead."""
+    steps_in_flight: Annotated[int, Field(ge=1, le=STEPS_AHEAD)] = STEPS_AHEAD
+    """Steps pushed and not finished, at most. Two, so that a step's sends overlap the next one's first fetches; not
+    more, because the store lets no slot go further ahead."""
     wait_timeout_s: Annotated[float, Field(gt=0, le=86400)] = 600.0
     """Deadline of every wait for a step or for values, seconds; above the store's own, whose messages say more."""
     serial: bool = False

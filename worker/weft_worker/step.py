@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,7 @@ from weft_kvstore.store import Store
 from weft_worker.engine.face import Engine
 from weft_worker.engine.work import OnComplete, Variable
 from weft_worker.errors import ValueMismatchError
-from weft_worker.plan import Operation, Plan
+from weft_worker.plan import BoundNode, Plan
 from weft_worker.table import ValueTable, described
 
 COMPUTE = "compute"
@@ -72,13 +72,13 @@ class StepPusher:
         run = _Run(self._engine, self._store, plan, context, tuple(nothing))
         for name, place in plan.inputs.items():
             run.table.put(place, feeds[name])
-        for operation in plan.operations:
-            if operation.kernel is not None:
-                run.compute(operation)
-            elif operation.node.op_type == FETCH and fetched is not None:
-                run.fill(operation, fetched)
+        for bound in plan.nodes:
+            if bound.kernel is not None:
+                run.compute(bound)
+            elif bound.node.op_type == FETCH and fetched is not None:
+                run.fill(bound, fetched)
             else:
-                _COMMUNICATION[operation.node.op_type](run, operation)
+                _COMMUNICATION[bound.node.op_type](run, bound)
         return PushedStep(plan, run.table, run.variables_of(plan.outputs.values()), run.barriers)
 
     def push_absence(self, step: int, nothing: Sequence[str], pace: str, label: str) -> Variable:
@@ -116,88 +116,88 @@ class _Run:
         self._variables: dict[int, Variable] = {}
         self._sent: list[Variable] = []
 
-    def variables_of(self, places: Any) -> tuple[Variable, ...]:
+    def variables_of(self, places: Iterable[int | None]) -> tuple[Variable, ...]:
         """The variables of the values that work makes, each once; what is fed or constant is there already."""
         return tuple(dict.fromkeys(self._variables[place] for place in places if place in self._variables))
 
-    def fill(self, operation: Operation, fetched: Mapping[str, Array]) -> None:
-        for place in operation.outputs:
+    def fill(self, bound: BoundNode, fetched: Mapping[str, Array]) -> None:
+        for place in bound.outputs:
             if place is not None:
-                self.table.put(place, fetched[operation.key])
+                self.table.put(place, fetched[bound.key])
 
-    def compute(self, operation: Operation) -> None:
+    def compute(self, bound: BoundNode) -> None:
         context = KernelContext(
-            operation.node.name,
+            bound.node.name,
             seed=self._context.seed,
             step=self._context.step,
             first_sample=self._context.first_sample,
             samples=self._plan.dims.get(BATCH),
-            asked=operation.node.outputs,
+            asked=bound.node.outputs,
         )
-        computation = _Computation(operation, self.table, context)
+        computation = _Computation(bound, self.table, context)
         self._engine.push(
             computation.run,
-            self.variables_of(operation.inputs),
-            self._define(operation),
+            self.variables_of(bound.inputs),
+            self._define(bound),
             lane=COMPUTE,
-            name=self._name(operation),
+            name=self._name(bound),
             describe=computation.describe,
         )
 
-    def fetch(self, operation: Operation) -> None:
-        (place,) = operation.outputs
+    def fetch(self, bound: BoundNode) -> None:
+        (place,) = bound.outputs
         assert place is not None
 
         def start(on_complete: OnComplete) -> None:
-            future = self._store.pull(operation.key, self._context.step)
+            future = self._store.pull(bound.key, self._context.step)
             future.add_done_callback(_completing(on_complete, lambda array: self.table.put(place, array)))
 
-        self._push_io(operation, start, (), self._define(operation))
+        self._push_io(bound, start, (), self._define(bound))
 
-    def send(self, operation: Operation) -> None:
-        (place,) = operation.inputs
+    def send(self, bound: BoundNode) -> None:
+        (place,) = bound.inputs
         assert place is not None
 
         def start(on_complete: OnComplete) -> None:
             gradient = np.asarray(self.table.get(place), order="C")
-            future = self._store.push(operation.key, self._context.step, gradient)
+            future = self._store.push(bound.key, self._context.step, gradient)
             self.table.release([place])
             future.add_done_callback(_completing(on_complete))
 
-        sent = self._engine.variable(f"sent {operation.key}")
+        sent = self._engine.variable(f"sent {bound.key}")
         self._sent.append(sent)
-        self._push_io(operation, start, self.variables_of([place]), (sent,))
+        self._push_io(bound, start, self.variables_of([place]), (sent,))
 
-    def barrier(self, operation: Operation) -> None:
+    def barrier(self, bound: BoundNode) -> None:
         def start(on_complete: OnComplete) -> None:
             self._store.barrier(self._context.step, self._nothing).add_done_callback(_completing(on_complete))
 
         barrier = self._engine.variable(f"barrier of {self._context.label}")
         self.barriers = (*self.barriers, barrier)
-        self._push_io(operation, start, tuple(self._sent), (barrier,))
+        self._push_io(bound, start, tuple(self._sent), (barrier,))
 
     def _push_io(
         self,
-        operation: Operation,
+        bound: BoundNode,
         start: Callable[[OnComplete], None],
         reads: tuple[Variable, ...],
         writes: tuple[Variable, ...],
     ) -> None:
-        name = self._name(operation)
-        self._engine.push_async(start, reads, writes, lane=IO, name=name, priority=operation.priority)
+        name = self._name(bound)
+        self._engine.push_async(start, reads, writes, lane=IO, name=name, priority=bound.priority)
 
-    def _define(self, operation: Operation) -> tuple[Variable, ...]:
-        for place in operation.outputs:
+    def _define(self, bound: BoundNode) -> tuple[Variable, ...]:
+        for place in bound.outputs:
             if place is not None:
                 self._variables[place] = self._engine.variable(self._plan.names[place])
-        return self.variables_of(operation.outputs)
+        return self.variables_of(bound.outputs)
 
-    def _name(self, operation: Operation) -> str:
-        what = f"{operation.key!r}" if operation.key else f"{operation.node.name!r}"
-        return f"{operation.node.op_type} {what} of {self._context.label}"
+    def _name(self, bound: BoundNode) -> str:
+        what = f"{bound.key!r}" if bound.key else f"{bound.node.name!r}"
+        return f"{bound.node.op_type} {what} of {self._context.label}"
 
 
-_COMMUNICATION: Mapping[str, Callable[[_Run, Operation], None]] = {
+_COMMUNICATION: Mapping[str, Callable[[_Run, BoundNode], None]] = {
     FETCH: _Run.fetch,
     SEND: _Run.send,
     SEND_BARRIER: _Run.barrier,
@@ -208,24 +208,24 @@ _COMMUNICATION: Mapping[str, Callable[[_Run, Operation], None]] = {
 class _Computation:
     """A node's kernel and where its values are."""
 
-    operation: Operation
+    bound: BoundNode
     table: ValueTable
     context: KernelContext
 
     def run(self) -> None:
-        operation = self.operation
-        assert operation.kernel is not None
-        inputs = self.table.take(operation.inputs)
-        outputs = operation.kernel(self.context, inputs, operation.attributes)
-        if len(outputs) < len(operation.outputs):
-            raise ValueMismatchError(f"the kernel gave {len(outputs)} outputs, the node names {len(operation.outputs)}")
-        for place, array in zip(operation.outputs, outputs, strict=False):
+        bound = self.bound
+        assert bound.kernel is not None
+        inputs = self.table.take(bound.inputs)
+        outputs = bound.kernel(self.context, inputs, bound.attributes)
+        if len(outputs) < len(bound.outputs):
+            raise ValueMismatchError(f"the kernel gave {len(outputs)} outputs, the node names {len(bound.outputs)}")
+        for place, array in zip(bound.outputs, outputs, strict=False):
             if place is not None:
                 self.table.put(place, np.asarray(array))
-        self.table.release(operation.inputs)
+        self.table.release(bound.inputs)
 
     def describe(self) -> str:
-        return described(self.table.take(self.operation.inputs))
+        return described(self.table.take(self.bound.inputs))
 
 
 def _completing(on_complete: OnComplete, keep: Callable[[Any], None] | None = None) -> Callable[[Future[Any]], None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 
+from weft_graph.types import array_text
 from weft_kernels.kernel import Array
 from weft_worker.errors import ValueMismatchError
 from weft_worker.plan import Plan
@@ -28,8 +29,8 @@ class ValueTable:
         """Keeps the value; drops it at once where nobody reads it. Raises ValueMismatchError, naming it."""
         expected = self._plan.types[place]
         if array.shape != expected.shape or array.dtype != expected.dtype.numpy:
-            shown = _shown(array)
-            raise ValueMismatchError(f"value {self._plan.names[place]!r} came as {shown}, the plan has {expected}")
+            name, came = self._plan.names[place], array_text(array)
+            raise ValueMismatchError(f"value {name!r} came as {came}, the plan has {expected}")
         if self._readers[place] > 0:
             self._arrays[place] = array
 
@@ -53,16 +54,7 @@ class ValueTable:
                 if self._readers[place] == 0:
                     self._arrays[place] = None
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the values that are there now, views counted as if they were whole."""
-        return sum(array.nbytes for array in self._arrays if array is not None)
-
 
 def described(arrays: Sequence[Array | None]) -> str:
     """The arrays' types, for messages: `inputs float32[2, 3], none`."""
-    return "inputs " + (", ".join("none" if array is None else _shown(array) for array in arrays) or "none")
-
-
-def _shown(array: Array) -> str:
-    return f"{array.dtype}[{', '.join(map(str, array.shape))}]"
+    return "inputs " + (", ".join("none" if array is None else array_text(array) for array in arrays) or "none")

@@ -28,5 +28,4 @@ SCHEMA = OpSchema(
         "keepdims": Attribute(int, default=1),
         "select_last_index": Attribute(int, default=0),
     },
-    since_version=13,
 )

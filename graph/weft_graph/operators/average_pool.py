@@ -37,5 +37,4 @@ SCHEMA = OpSchema(
     infer=_infer,
     gradient=_gradient,
     attributes=_POOL_ATTRIBUTES,
-    since_version=19,
 )

@@ -38,5 +38,4 @@ SCHEMA = OpSchema(
         "saturate": Attribute(int, default=1),
         "round_mode": Attribute(str, default="up"),
     },
-    since_version=13,
 )

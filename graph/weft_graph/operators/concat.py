@@ -44,5 +44,4 @@ SCHEMA = OpSchema(
     infer=_infer,
     gradient=_gradient,
     attributes={"axis": Attribute(int, required=True)},
-    since_version=13,
 )

@@ -62,5 +62,4 @@ SCHEMA = OpSchema(
     infer=_infer,
     gradient=_gradient,
     attributes=CONV_ATTRIBUTES,
-    since_version=11,
 )

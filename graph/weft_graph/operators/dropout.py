@@ -39,5 +39,4 @@ SCHEMA = OpSchema(
     infer=_infer,
     gradient=_gradient,
     attributes={"seed": Attribute(int)},
-    since_version=13,
 )

@@ -11,5 +11,4 @@ SCHEMA = OpSchema(
     inputs=(required("A", ANY), required("B", ANY)),
     outputs=(required("C", BOOLEANS),),
     infer=infer_comparison,
-    since_version=13,
 )

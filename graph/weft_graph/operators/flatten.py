@@ -30,5 +30,4 @@ SCHEMA = OpSchema(
     infer=_infer,
     gradient=_gradient,
     attributes={"axis": Attribute(int, default=1)},
-    since_version=13,
 )

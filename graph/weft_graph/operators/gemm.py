@@ -70,5 +70,4 @@ SCHEMA = OpSchema(
         "transA": Attribute(int, default=0),
         "transB": Attribute(int, default=0),
     },
-    since_version=13,
 )

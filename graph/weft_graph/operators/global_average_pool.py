@@ -29,5 +29,4 @@ SCHEMA = OpSchema(
     outputs=(required("Y", FLOATS),),
     infer=_infer,
     gradient=_gradient,
-    since_version=1,
 )

@@ -11,5 +11,4 @@ SCHEMA = OpSchema(
     inputs=(required("A", NUMBERS), required("B", NUMBERS)),
     outputs=(required("C", BOOLEANS),),
     infer=infer_comparison,
-    since_version=13,
 )

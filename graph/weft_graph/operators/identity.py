@@ -18,5 +18,4 @@ SCHEMA = OpSchema(
     outputs=(required("output", ANY),),
     infer=infer_unary,
     gradient=_gradient,
-    since_version=14,
 )

@@ -44,5 +44,4 @@ SCHEMA = OpSchema(
     outputs=(required("Y", _DTYPES),),
     infer=_infer,
     gradient=_gradient,
-    since_version=13,
 )

@@ -37,5 +37,4 @@ SCHEMA = OpSchema(
     infer=_infer,
     gradient=_gradient,
     attributes={**_POOL_ATTRIBUTES, "storage_order": Attribute(int, default=0)},
-    since_version=12,
 )

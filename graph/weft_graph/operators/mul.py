@@ -24,5 +24,4 @@ SCHEMA = OpSchema(
     outputs=(required("C", NUMBERS),),
     infer=infer_binary,
     gradient=_gradient,
-    since_version=14,
 )

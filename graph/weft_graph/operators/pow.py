@@ -33,5 +33,4 @@ SCHEMA = OpSchema(
     outputs=(required("Z", FLOATS | INDICES),),
     infer=_infer,
     gradient=_gradient,
-    since_version=15,
 )

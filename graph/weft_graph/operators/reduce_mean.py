@@ -15,5 +15,4 @@ SCHEMA = OpSchema(
     infer=infer_reduction,
     gradient=reduction_gradient,
     attributes=REDUCTION_ATTRIBUTES,
-    since_version=18,
 )

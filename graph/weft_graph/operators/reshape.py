@@ -37,5 +37,4 @@ SCHEMA = OpSchema(
     infer=_infer,
     gradient=_gradient,
     attributes={"allowzero": Attribute(int, default=0)},
-    since_version=14,
 )

@@ -55,5 +55,4 @@ SCHEMA = OpSchema(
     infer=_infer,
     gradient=_gradient,
     attributes={"ignore_index": Attribute(int), "reduction": Attribute(str, default="mean")},
-    since_version=13,
 )

@@ -20,5 +20,4 @@ SCHEMA = OpSchema(
     outputs=(required("Y", FLOATS),),
     infer=infer_unary,
     gradient=_gradient,
-    since_version=13,
 )

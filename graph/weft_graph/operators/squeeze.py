@@ -35,5 +35,4 @@ SCHEMA = OpSchema(
     infer=_infer,
     gradient=_gradient,
     attributes={"axes": Attribute(tuple)},
-    since_version=13,
 )

@@ -19,5 +19,4 @@ SCHEMA = OpSchema(
     outputs=(required("output", FLOATS),),
     infer=infer_unary,
     gradient=_gradient,
-    since_version=13,
 )

@@ -33,5 +33,4 @@ SCHEMA = OpSchema(
     infer=_infer,
     gradient=_gradient,
     attributes={"perm": Attribute(tuple)},
-    since_version=13,
 )

@@ -36,5 +36,4 @@ SCHEMA = OpSchema(
     infer=_infer,
     gradient=_gradient,
     attributes={"axes": Attribute(tuple)},
-    since_version=13,
 )

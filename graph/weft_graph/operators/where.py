@@ -31,5 +31,4 @@ SCHEMA = OpSchema(
     outputs=(required("output", ANY),),
     infer=_infer,
     gradient=_gradient,
-    since_version=16,
 )
