@@ -228,6 +228,36 @@ def test_work_may_push_work(engine):
     assert ran == ["outer", "inner"]
 
 
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["run", "start"])
+@pytest.mark.parametrize(
+    "call",
+    [lambda engine, x: engine.wait([x], WAIT_S), lambda engine, x: engine.wait_all(WAIT_S), lambda e, x: e.close()],
+    ids=["wait", "wait_all", "close"],
+)
+def test_work_that_waits_is_refused_and_fails(engine, call, asynchronous):
+    x, y = engine.variable("x"), engine.variable("y")
+    ran: list[str] = []
+
+    def outer() -> None:
+        engine.push(lambda: ran.append("inner"), writes=[x], lane="compute", name="inner")
+        call(engine, x)
+        ran.append("outer")
+
+    def start(on_complete: OnComplete) -> None:
+        outer()
+        on_complete()
+
+    if asynchronous:
+        engine.push_async(start, writes=[y], lane="io", name="outer")
+    else:
+        engine.push(outer, writes=[y], lane="compute", name="outer")
+    with pytest.raises(WorkError, match="outer failed: EngineUsageError: .* was called from inside work") as raised:
+        engine.wait([y], WAIT_S)
+    assert isinstance(raised.value.__cause__, EngineUsageError)
+    engine.wait_all(WAIT_S)
+    assert ran == ["inner"]
+
+
 @settings(max_examples=40, deadline=None)
 @given(program=st.lists(operations(), max_size=12))
 def test_no_engine_keeps_anything_of_work_that_is_done(program):

@@ -62,6 +62,15 @@ class EngineBase(ABC):
     ) -> None:
         """Takes work whose lane is known. Raises as `Engine.push`."""
 
+    @abstractmethod
+    def _is_inside_work(self) -> bool:
+        """Whether the caller is work of this engine."""
+
+    def _check_outside(self, call: str) -> None:
+        """Work that waited would wait for itself, or for what is behind it on its lane."""
+        if self._is_inside_work():
+            raise EngineUsageError(f"{call} was called from inside work; push what is to follow instead")
+
     def _known(self, lane: str, name: str) -> str:
         if lane not in self._lane_names:
             raise EngineUsageError(f"{name!r} asks for lane {lane!r}; there are {sorted(self._lane_names)}")

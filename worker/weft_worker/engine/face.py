@@ -55,7 +55,8 @@ class Engine(Protocol):
     def wait(self, variables: Iterable[Variable], timeout_s: float) -> None:
         """Returns when all work pushed so far that writes one of `variables` is done.
 
-        Raises the WorkError on them; EngineTimeoutError, which names what is unfinished; EngineClosedError.
+        Raises the WorkError on them; EngineTimeoutError, which names what is unfinished; EngineClosedError;
+        EngineUsageError when called from inside work, which would wait for itself.
         """
 
     def wait_all(self, timeout_s: float) -> None:
@@ -64,7 +65,8 @@ class Engine(Protocol):
     def close(self, timeout_s: float = 30.0) -> None:
         """Drops what has not started, ends the threads, fails every wait with EngineClosedError. Idempotent.
 
-        Raises EngineTimeoutError, naming the work, when a thread is still busy after `timeout_s`.
+        Raises EngineTimeoutError, naming the work, when a thread is still busy after `timeout_s`; EngineUsageError
+        when called from inside work.
         """
 
 

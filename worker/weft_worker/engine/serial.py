@@ -27,6 +27,7 @@ class SerialEngine(EngineBase):
         self._running = False
 
     def wait(self, variables: Iterable[Variable], timeout_s: float) -> None:
+        self._check_outside("wait")
         self._check_open()
         probe, _ = self._mind.push(dict.fromkeys(variables), (), name="wait")
         error = self._mind.raise_now([probe.failure, *(variable.standing for variable in probe.reads)])
@@ -34,14 +35,19 @@ class SerialEngine(EngineBase):
             raise error
 
     def wait_all(self, timeout_s: float) -> None:
+        self._check_outside("wait_all")
         self._check_open()
         error = self._mind.raise_all_now()
         if error is not None:
             raise error
 
     def close(self, timeout_s: float = 30.0) -> None:
+        self._check_outside("close")
         self._closed = True
         self._ready.clear()
+
+    def _is_inside_work(self) -> bool:
+        return self._running
 
     def _admit(
         self,

@@ -37,6 +37,7 @@ class ThreadedEngine(EngineBase):
             thread.start()
 
     def wait(self, variables: Iterable[Variable], timeout_s: float) -> None:
+        self._check_outside("wait")
         with self._lock:
             self._check_open()
             probe, ready = self._mind.push(dict.fromkeys(variables), (), name="wait")
@@ -49,6 +50,7 @@ class ThreadedEngine(EngineBase):
             raise error
 
     def wait_all(self, timeout_s: float) -> None:
+        self._check_outside("wait_all")
         with self._lock:
             self._check_open()
             last = next(reversed(self._mind.unfinished), 0)
@@ -60,6 +62,7 @@ class ThreadedEngine(EngineBase):
             raise error
 
     def close(self, timeout_s: float = 30.0) -> None:
+        self._check_outside("close")
         with self._lock:
             self._closed = True
             for lane in self._lanes.values():
@@ -72,6 +75,9 @@ class ThreadedEngine(EngineBase):
             with self._lock:
                 busy = [work for work in self._mind.unfinished.values() if work.state is WorkState.RUNNING]
             raise EngineTimeoutError(f"threads are still busy after {timeout_s:g} s with {listing(busy)}")
+
+    def _is_inside_work(self) -> bool:
+        return threading.current_thread() in self._threads
 
     def _admit(
         self,
