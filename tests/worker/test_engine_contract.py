@@ -251,7 +251,7 @@ def test_work_that_waits_is_refused_and_fails(engine, call, asynchronous):
         engine.push_async(start, writes=[y], lane="io", name="outer")
     else:
         engine.push(outer, writes=[y], lane="compute", name="outer")
-    with pytest.raises(WorkError, match="outer failed: EngineUsageError: .* was called from inside work") as raised:
+    with pytest.raises(WorkError, match=r"outer failed: EngineUsageError: .* was called from inside work") as raised:
         engine.wait([y], WAIT_S)
     assert isinstance(raised.value.__cause__, EngineUsageError)
     engine.wait_all(WAIT_S)

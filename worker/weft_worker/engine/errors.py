@@ -1,7 +1,7 @@
 """What the engine raises.
 
 EngineError
-+-- EngineUsageError        the caller's mistake: overlapping reads and writes, a completion given twice, a wait inside work
++-- EngineUsageError        the caller's mistake: overlapping reads and writes, a second completion, a wait inside work
 +-- WorkError               a piece of work failed; raised once, by the wait that meets it
 +-- EngineTimeoutError      a wait's deadline passed; the message names the work that is not finished
 +-- EngineClosedError       the engine was closed before, or while waiting
