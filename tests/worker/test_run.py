@@ -232,6 +232,40 @@ def test_a_run_that_is_stopped_before_it_starts_ends_without_a_word(job):
     assert DONE not in [event for event, _ in records.events]
 
 
+def test_stopping_only_says_so_and_a_store_that_does_not_close_holds_up_the_run_alone(job):
+    one = Job(job.programs, job.data, 10_000_000, job.train, batch=32)
+    store, released, closing = cluster_of(one).store(0), threading.Event(), threading.Event()
+    intact = store.close
+
+    def close() -> None:
+        closing.set()
+        assert released.wait(WAIT_S)
+        intact()
+
+    store.close = close
+    records = Records()
+    run = run_of(one, 0, records, lambda task: store)
+    run.start()
+    run.stop()
+    assert closing.wait(WAIT_S)
+    assert not records.over.is_set()
+    released.set()
+    assert records.over.wait(WAIT_S)
+    assert run.join(WAIT_S)
+
+
+def test_a_store_that_does_not_close_in_time_fails_the_run_by_name(job, monkeypatch):
+    monkeypatch.setattr("weft_worker.run.CLOSE_TIMEOUT_S", 0.01)
+    one = Job(job.programs, job.data, 2, job.train, batch=32)
+    store, released = cluster_of(one).store(0), threading.Event()
+    store.close = lambda: released.wait(WAIT_S)
+    try:
+        (records,) = run_all(one, lambda slot: store)
+    finally:
+        released.set()
+    assert records.last == (FAILED, "slot 0: the store was not closed within 0.01 s")
+
+
 @pytest.mark.parametrize(
     ("columns", "says"),
     [

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from weft.api.agent import AgentKind, Orders, Registration, WorkerAllocation
 from weft.api.lifecycle import AllocationEvent
 from weft.api.membership import Holder
+from weft_kvstore.local import LocalStore
 from weft_kvstore.process import SWITCH_INTERVAL_S, tune_process
 from weft_worker.daemon import WorkerDaemon
 from weft_worker.settings import WorkerSettings
@@ -151,6 +152,41 @@ def test_an_upload_on_request_is_brought_while_the_run_goes_on(served, job):
 def test_a_worker_that_is_told_to_end_stops_its_run(served, job):
     served.order(endless(job, "a"))
     served.heard(2)
+
+
+def test_a_run_that_does_not_end_keeps_the_daemon_from_nothing(job, monkeypatch):
+    """Its store hangs while it closes: the daemon hears further orders, and goes home without the run."""
+    closing, released = threading.Event(), threading.Event()
+    intact = LocalStore.close
+
+    def close(store: LocalStore) -> None:
+        closing.set()
+        released.wait(2 * WAIT_S)
+        intact(store)
+
+    monkeypatch.setattr(LocalStore, "close", close)
+    monkeypatch.setattr("weft_worker.daemon.EXIT_DEADLINE_S", 0.01)
+    offices: list[Office] = []
+
+    def join(registration: Registration, holder: Holder) -> Office:
+        offices.append(Office(registration, holder))
+        return offices[0]
+
+    stop = threading.Event()
+    daemon = WorkerDaemon(WorkerSettings(server="http://nowhere", name="worker-0"), join=join)
+    thread = threading.Thread(target=daemon.run, args=(stop,))
+    thread.start()
+    try:
+        offices[0].order(endless(job, "a"))
+        offices[0].heard(2)
+        offices[0].order()
+        assert closing.wait(WAIT_S)
+        stop.set()
+        thread.join(WAIT_S)
+        assert not thread.is_alive()
+        assert offices[0].over
+    finally:
+        released.set()
 
 
 def test_a_lost_worker_drops_its_run(served, job):

@@ -33,6 +33,9 @@ from weft_worker.training import RunSignals, Training
 
 OpenStore = Callable[[Task], Store]
 
+CLOSE_TIMEOUT_S = 30.0
+"""For a store to close: far above the good-byes that it says."""
+
 
 class Listener(Protocol):
     """Who is told how a run goes. Both are called on the run's thread and must be quick."""
@@ -73,8 +76,7 @@ class Run:
         self._data_roots = data_roots
         self._open_store = store
         self._signals = RunSignals()
-        self._lock = threading.Lock()
-        self._store: Store | None = None
+        self._store_is_over = threading.Event()
         self._thread = threading.Thread(target=self._main, name=f"run-{allocation.id}", daemon=True)
 
     def start(self) -> None:
@@ -82,12 +84,12 @@ class Run:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the run at the next chance; closing the store fails what waits for other slots. Returns at once."""
-        with self._lock:
-            self._signals.stop.set()
-            store = self._store
-        if store is not None:
-            store.close()
+        """Has the run end at the next chance; its store is closed, which fails what waits for other slots.
+
+        Only says so and returns: a run that cannot end holds up nobody but itself.
+        """
+        self._signals.stop.set()
+        self._store_is_over.set()
 
     def request_upload(self) -> None:
         """Asks for the parameters at the next boundary of two steps."""
@@ -153,15 +155,27 @@ class Run:
         )
 
     def _connect(self, task: Task, stack: ExitStack) -> Store:
-        """Opens the store, unless the run was stopped in the meantime: then it is closed at once."""
+        """Opens the store, and has a thread close it: when the run ends, or earlier when it is stopped.
+
+        The run's own thread may be waiting for the store just then, and whoever stops the run must not wait at all.
+        """
         store = self._open_store(task)
-        stack.callback(store.close)
-        with self._lock:
-            self._store = store
-            stopped = self._signals.stop.is_set()
-        if stopped:
-            store.close()
+        closer = threading.Thread(
+            target=self._close_at_the_end, args=(store,), name=f"close-{self._allocation.id}", daemon=True
+        )
+        closer.start()
+        stack.callback(self._await_closed, closer)
         return store
+
+    def _close_at_the_end(self, store: Store) -> None:
+        self._store_is_over.wait()
+        store.close()
+
+    def _await_closed(self, closer: threading.Thread) -> None:
+        self._store_is_over.set()
+        closer.join(CLOSE_TIMEOUT_S)
+        if closer.is_alive():
+            raise WorkerError(f"the store was not closed within {CLOSE_TIMEOUT_S:g} s")
 
     def _engine(self) -> Engine:
         lanes = {COMPUTE: self._settings.compute_threads, IO: self._settings.io_threads}
