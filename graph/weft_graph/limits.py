@@ -23,6 +23,8 @@ class Limits:
     nodes: int
     node_values: int
     """Inputs or outputs of one node."""
+    values: int
+    """Inputs and outputs of all nodes together: what checking and converting take time for."""
     attributes: int
     attribute_items: int
     """Items of an attribute that is a list."""
@@ -39,6 +41,7 @@ GRAPH_LIMITS: Final = Limits(
     records=1 << 16,
     nodes=1 << 16,
     node_values=1 << 12,
+    values=1 << 17,
     attributes=64,
     attribute_items=1 << 12,
     constant_bytes=1 << 26,
@@ -54,6 +57,7 @@ PROGRAM_LIMITS: Final = Limits(
     records=1 << 20,
     nodes=1 << 20,
     node_values=1 << 12,
+    values=1 << 23,
     attributes=64,
     attribute_items=1 << 16,
     constant_bytes=1 << 27,

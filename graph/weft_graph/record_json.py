@@ -187,7 +187,14 @@ def node_from_json(place: Place) -> Node:
 
 
 def nodes_from_json(place: Place) -> tuple[Node, ...]:
-    return tuple(map(node_from_json, place.items(place.limits.nodes)))
+    nodes: list[Node] = []
+    values = 0
+    for item in place.items(place.limits.nodes):
+        nodes.append(node_from_json(item))
+        values += len(nodes[-1].inputs) + len(nodes[-1].outputs)
+        if values > place.limits.values:
+            raise item.error(f"the nodes up to here have {values} inputs and outputs; at most {place.limits.values}")
+    return tuple(nodes)
 
 
 def version_from_json(place: Place, known: int, what: str) -> None:

@@ -288,3 +288,15 @@ def test_the_hash_changes_with_anything_else() -> None:
     hashes |= {content_hash(graph_from_json(with_value(document, path, value))) for path, value in changes}
     assert len(hashes) == len(changes) + 1
     assert all(len(value) == 71 and value.startswith("sha256:") for value in hashes)
+
+
+def test_nodes_have_so_many_inputs_and_outputs_together() -> None:
+    """40 nodes of 4,096 inputs: each within its own bound, the graph not."""
+    wide = [
+        {"op_type": "Concat", "name": f"n{n}", "inputs": ["a"] * 4096, "outputs": [f"v{n}"], "attributes": {"axis": 0}}
+        for n in range(40)
+    ]
+    document = {**graph_to_json(lenet()), "nodes": wide}
+    with pytest.raises(GraphFormatError, match=r"/nodes/31.*131104 inputs and outputs; at most 131072") as refused:
+        graph_from_json(document)
+    assert refused.value.pointer == "/nodes/31"
