@@ -7,7 +7,7 @@
 | SendBarrier | - | - | keys | tells every shard that this slot has sent all of the step; IO lane, after all Sends |
 
 `keys` of SendBarrier are those that the program has no Send for: the barrier declares that this slot has nothing for
-them at any step.
+them at any step, as far as the store waits for this slot to say so.
 
 Further operators of this domain are gradients' bodies that ONNX has no word for; each has a schema of its own in
 `weft_graph.operators`, marked by this domain. A user's graph may hold none of them.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from safetensors.numpy import load
 from plain_store import PlainCluster
 from weft.api.lifecycle import AllocationEvent
 from weft.api.reporter import UploadError
+from weft_kernels.initializers import first_values as first_values_of
 from weft_kernels.kernel import kernel_of, kernels
 from weft_kvstore.store import StoreLostError
 from worker_graphs import CLASSES, FEATURES, HIDDEN, mlp, normalized
@@ -311,6 +313,29 @@ def test_a_float32_column_feeds_a_float64_input(job, tmp_path):
     narrow = Job(job.programs, save_data(tmp_path / "narrow.npz", ROWS, "float32"), 4, (0, ROWS), batch=32)
     (records,) = run_all(narrow, cluster_of(narrow).store)
     assert records.last == (DONE, None)
+
+
+@pytest.mark.parametrize("awaited", [(0,), ()], ids=["the store waits for it", "nobody contributes"])
+def test_a_key_that_is_not_trained_keeps_its_first_value(data, awaited):
+    graph = mlp()
+    frozen = replace(graph, parameters=tuple(replace(p, trainable=p.name != "w1") for p in graph.parameters))
+    job = Job(programs_of(frozen), data, 8, (0, ROWS), batch=32, evaluate=(ROWS, ROWS + HELD_OUT))
+    allocation = job.allocation(0)
+    keys = [k.model_copy(update={"slots": list(awaited)}) if k.key == "w1" else k for k in allocation.store.keys]
+    allocation = allocation.model_copy(update={"store": allocation.store.model_copy(update={"keys": keys})})
+    records = Records()
+    run = run_of(job, 0, records)
+    run._allocation = allocation
+    run.start()
+    assert records.over.wait(WAIT_S)
+    assert records.last == (DONE, None)
+    values = load(records.uploads[0][0])
+    untrained = {
+        p.name: first_values_of(p.initializer, seed=job.seed, key=p.name, start=0, stop=p.type.size, dtype="float64")
+        for p in frozen.parameters
+    }
+    np.testing.assert_array_equal(values["w1"].ravel(), untrained["w1"])
+    assert (values["w2"].ravel() != untrained["w2"]).any()
 
 
 def test_normalization_evaluates_by_the_running_statistics(data):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from weft_graph.ir import AttributeValue, Node
 from weft_graph.program import Role
 from weft_graph.types import TensorType
-from weft_graph.weft_domain import FETCH, SEND
+from weft_graph.weft_domain import FETCH
 from weft_kernels.kernel import Array, Kernel
 
 
@@ -52,8 +52,3 @@ class Plan:
         """The place that each fetched key goes to."""
         from_store = (bound for bound in self.nodes if bound.kernel is None and bound.node.op_type == FETCH)
         return {bound.key: place for bound in from_store for place in bound.outputs if place is not None}
-
-    @property
-    def sent(self) -> frozenset[str]:
-        """The keys whose gradients the plan sends."""
-        return frozenset(bound.key for bound in self.nodes if bound.kernel is None and bound.node.op_type == SEND)

@@ -14,8 +14,8 @@ from weft_data.source import Source
 from weft_graph.errors import GraphError
 from weft_graph.program import Programs
 from weft_graph.program_json import programs_from_json
-from weft_graph.weft_domain import SEND
 from weft_kvstore.description import StoreDescription, description_from_json
+from weft_worker.contributions import Contributions, contributions_of
 from weft_worker.course import Course
 from weft_worker.errors import TaskError
 
@@ -27,19 +27,14 @@ class Task:
     allocation: WorkerAllocation
     programs: Programs
     description: StoreDescription
-
-    @property
-    def contributes(self) -> tuple[str, ...]:
-        """The keys that this slot must push or declare nothing for, at each step."""
-        return tuple(key.key for key in self.description.keys if self.allocation.slot in key.slots)
+    contributions: Contributions
 
     @property
     def pace(self) -> str:
         """The smallest key that this slot trains: its version tells how far the other slots are."""
-        trained = {node.attributes["key"] for node in self.programs.train.nodes if node.op_type == SEND}
-        own = [key for key in self.description.keys if key.key in trained and self.allocation.slot in key.slots]
+        own = [key for key in self.description.keys if key.key in self.contributions.sent]
         if not own:
-            raise TaskError(f"slot {self.allocation.slot} contributes to no key that the program sends")
+            raise TaskError(f"slot {self.allocation.slot} sends no key at all")
         return min(own, key=lambda key: (key.nbytes, key.key)).key
 
     @property
@@ -49,7 +44,7 @@ class Task:
 
 
 def task_of(allocation: WorkerAllocation) -> Task:
-    """Reads the allocation's documents. Raises TaskError, which names the one that cannot be read."""
+    """Reads the allocation's documents. Raises TaskError: one cannot be read, or they do not fit together."""
     try:
         programs = programs_from_json(allocation.programs)
     except GraphError as error:
@@ -60,7 +55,8 @@ def task_of(allocation: WorkerAllocation) -> Task:
         raise TaskError(f"the store's description cannot be read: {error}") from error
     if not 0 <= allocation.slot < description.slots:
         raise TaskError(f"slot {allocation.slot} is none of the store's {description.slots}")
-    return Task(allocation, programs, description)
+    contributions = contributions_of(programs.train, description, allocation.slot)
+    return Task(allocation, programs, description, contributions)
 
 
 def open_data(task: Task, roots: tuple[Path, ...] | None) -> Source:

@@ -79,13 +79,12 @@ class Training:
         label = f"step {current.step}"
         done = self.engine.variable(label)
         if len(current.rows) == 0:
-            barrier = self.pusher.push_absence(current.step, self.task.contributes, self.task.pace, label)
+            barrier = self.pusher.push_absence(current.step, self.task.contributions.keys, self.task.pace, label)
             self._push_end(current, sums, None, (barrier,), (order, done))
             return done
         context = StepContext(current.step, current.first_sample, self.task.allocation.seed, label)
         plan = self.binder.plan(self.feeder.dims(len(current.rows)))
-        nothing = [key for key in self.task.contributes if key not in plan.sent]
-        pushed = self.pusher.push(plan, context, self._feeds(current), nothing=nothing)
+        pushed = self.pusher.push(plan, context, self._feeds(current), nothing=self.task.contributions.nothing)
         self._push_end(current, sums, pushed, (*pushed.outputs, *pushed.sent), (order, done))
         return done
 
