@@ -15,16 +15,18 @@ if TYPE_CHECKING:
     from weft.api.data import DataSpec
     from weft.api.job import Job, JobSpec
     from weft.api.lifecycle import JobState
-    from weft.api.rule import Adam, Sgd
     from weft.client import Client
     from weft.cluster import Cluster
     from weft.cut import cut
     from weft.data import numpy_data
     from weft.errors import (
+        ArgumentError,
+        ClosedError,
         ClusterError,
         ConflictError,
         ConnectError,
         EvaluatorError,
+        FeedError,
         ForbiddenError,
         InvalidRequestError,
         JobCancelledError,
@@ -42,23 +44,28 @@ if TYPE_CHECKING:
     )
     from weft.expression import Expression, Group, constant, graph, group, input, parameter  # noqa: A004 - ONNX's words
     from weft.job_handle import JobHandle, Values
-    from weft_graph.errors import DTypeError, GraphError, ShapeError
+    from weft.parameter_file import load
+    from weft.rules import Adam, Sgd
+    from weft.submission import job_spec
+    from weft_graph.errors import DTypeError, GraphError, GraphRefusedError, ShapeError
     from weft_graph.types import BATCH
 
 _NAMES: dict[str, tuple[str, ...]] = {
     "weft.api.data": ("DataSpec",),
     "weft.api.job": ("Job", "JobSpec"),
     "weft.api.lifecycle": ("JobState",),
-    "weft.api.rule": ("Adam", "Sgd"),
     "weft.client": ("Client",),
     "weft.cluster": ("Cluster",),
     "weft.cut": ("cut",),
     "weft.data": ("numpy_data",),
     "weft.errors": (
+        "ArgumentError",
+        "ClosedError",
         "ClusterError",
         "ConflictError",
         "ConnectError",
         "EvaluatorError",
+        "FeedError",
         "ForbiddenError",
         "InvalidRequestError",
         "JobCancelledError",
@@ -76,7 +83,10 @@ _NAMES: dict[str, tuple[str, ...]] = {
     ),
     "weft.expression": ("Expression", "Group", "constant", "graph", "group", "input", "parameter"),
     "weft.job_handle": ("JobHandle", "Values"),
-    "weft_graph.errors": ("DTypeError", "GraphError", "ShapeError"),
+    "weft.parameter_file": ("load",),
+    "weft.rules": ("Adam", "Sgd"),
+    "weft.submission": ("job_spec",),
+    "weft_graph.errors": ("DTypeError", "GraphError", "GraphRefusedError", "ShapeError"),
     "weft_graph.types": ("BATCH",),
 }
 """Which module has which public names."""
@@ -89,7 +99,9 @@ _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = [
     "BATCH",
     "Adam",
+    "ArgumentError",
     "Client",
+    "ClosedError",
     "Cluster",
     "ClusterError",
     "ConflictError",
@@ -98,8 +110,10 @@ __all__ = [
     "DataSpec",
     "EvaluatorError",
     "Expression",
+    "FeedError",
     "ForbiddenError",
     "GraphError",
+    "GraphRefusedError",
     "Group",
     "InvalidRequestError",
     "Job",
@@ -126,6 +140,8 @@ __all__ = [
     "graph",
     "group",
     "input",
+    "job_spec",
+    "load",
     "nn",
     "numpy_data",
     "ops",

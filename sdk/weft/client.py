@@ -6,16 +6,17 @@ import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 from urllib.parse import quote
 
 from weft.api.agent import AgentInfo, AgentList
 from weft.api.data import DataSpec
-from weft.api.job import Job, JobPage, JobSpec, Parallelism, RunLength
+from weft.api.job import Job, JobPage, JobSpec
 from weft.api.lifecycle import JobState
-from weft.api.rule import RuleSpec, Sgd
+from weft.api.rule import RuleSpec
 from weft.http import DEFAULT_RETRY, SYSTEM_CLOCK, Clock, Http, Retry
 from weft.job_handle import JobHandle
+from weft.submission import job_spec
 
 if TYPE_CHECKING:
     import httpx
@@ -66,7 +67,7 @@ class Client:
         loss: Expression,
         *,
         metrics: Mapping[str, Expression] | None = None,
-        data: DataSpec,
+        data: DataSpec | str | os.PathLike[str],
         batch: int | None = None,
         passes: int | None = None,
         steps: int | None = None,
@@ -81,17 +82,23 @@ class Client:
 
         `metrics` are further such scalars by name. `batch` samples make a step, over all workers; the data's own count
         where left out. The run lasts `passes` over the training rows or `steps`. Metrics are taken on the rows kept for
-        evaluation after each pass, or each `evaluate_every` steps. `rule` is plain SGD unless set.
+        evaluation after each pass, or each `evaluate_every` steps. `rule` is plain SGD unless set. A path as
+        `data` is `weft.numpy_data(path)`.
 
-        Raises InvalidRequestError, with a pointer for each thing that is wrong, before anything starts.
+        Raises ArgumentError for what makes no sense here, InvalidRequestError, with a pointer for each thing that the
+        server finds wrong, before anything starts. `weft.job_spec` makes the same job without sending it.
         """
         spec = job_spec(
             loss,
-            metrics or {},
-            data if batch is None else _with(data, batch=batch),
-            RunLength(passes=passes, steps=steps, evaluate_every=evaluate_every),
-            rule=rule or Sgd(),
-            parallelism=Parallelism(workers=workers, shards=shards),
+            metrics=metrics,
+            data=data,
+            batch=batch,
+            passes=passes,
+            steps=steps,
+            evaluate_every=evaluate_every,
+            rule=rule,
+            workers=workers,
+            shards=shards,
             seed=seed,
             name=name,
         )
@@ -138,38 +145,3 @@ class Client:
 
     def __repr__(self) -> str:
         return f"<Client {self.url}>"
-
-
-def job_spec(
-    loss: Expression,
-    metrics: Mapping[str, Expression],
-    data: DataSpec,
-    run: RunLength,
-    *,
-    rule: RuleSpec,
-    parallelism: Parallelism,
-    seed: int,
-    name: str,
-) -> JobSpec:
-    """The job that trains `loss`. Inputs that `data` has no column for are fed by the column of their own name."""
-    from weft.collect import collect  # who only watches jobs builds no graph
-    from weft_graph.json_form import graph_to_json
-
-    collected = collect((loss, *metrics.values()), name)
-    own = {input_.name: input_.name for input_ in collected.graph.inputs}
-    return JobSpec(
-        name=name,
-        graph=graph_to_json(collected.graph),
-        loss=collected.outputs[0],
-        metrics=dict(zip(metrics, collected.outputs[1:], strict=True)),
-        data=_with(data, columns={**own, **data.columns}),
-        rule=rule,
-        run=run,
-        parallelism=parallelism,
-        seed=seed,
-    )
-
-
-def _with(data: DataSpec, **fields: Any) -> DataSpec:
-    """`data` with other fields, checked. Raises pydantic.ValidationError, which names the field."""
-    return DataSpec.model_validate({**data.model_dump(), **fields})

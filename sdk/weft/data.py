@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Mapping
+from typing import Any
 
 from weft.api.data import DataSpec, NumpySource, Rows
+from weft.arguments import checked
+from weft.errors import ArgumentError
 
 
 def numpy_data(
@@ -21,20 +25,37 @@ def numpy_data(
     `path` is read by server and workers, below their data root. `columns` maps graph inputs to columns; an input that
     it lacks is fed by the column of its own name. `train` and `evaluate` are rows from (included) to (excluded).
     Without `evaluate` there is no evaluation; without `train` training reads the rows before the evaluated ones, or
-    all. Raises ValueError for rows that are none, or are both trained on and evaluated.
+    all. Raises ArgumentError for rows that are none, or are both trained on and evaluated.
     """
+    train, evaluate = _rows("train", train), _rows("evaluate", evaluate)
     if train is None and evaluate is not None:
         if evaluate[0] == 0:
-            raise ValueError("the evaluated rows come first, so none are before them: say which rows train=(...) reads")
+            raise ArgumentError(
+                "the evaluated rows come first, so none are before them: say which rows train=(...) reads"
+            )
         train = (0, evaluate[0])
     if train is not None and evaluate is not None and max(train[0], evaluate[0]) < min(train[1], evaluate[1]):
-        raise ValueError(
+        raise ArgumentError(
             f"rows {evaluate[0]} to {evaluate[1]} are for evaluation; training reads {train[0]} to {train[1]}"
         )
-    return DataSpec(
-        source=NumpySource(path=os.fspath(path)),
-        columns=dict(columns or {}),
-        train=Rows(start=train[0], stop=train[1]) if train else None,
-        evaluate=Rows(start=evaluate[0], stop=evaluate[1]) if evaluate else None,
-        shuffle=shuffle,
-    )
+    with checked("numpy_data"):
+        return DataSpec(
+            source=NumpySource(path=os.fspath(path)),
+            columns=dict(columns or {}),
+            train=Rows(start=train[0], stop=train[1]) if train else None,
+            evaluate=Rows(start=evaluate[0], stop=evaluate[1]) if evaluate else None,
+            shuffle=shuffle,
+        )
+
+
+def _rows(argument: str, rows: Any) -> tuple[int, int] | None:
+    """The rows as two numbers; NumPy's own will do."""
+    if rows is None:
+        return None
+    try:
+        start, stop = rows
+        return operator.index(start), operator.index(stop)
+    except (TypeError, ValueError):
+        raise ArgumentError(
+            f"{argument} is {rows!r}; it should be rows from (included) to (excluded), such as (0, 1600)"
+        ) from None

@@ -1,7 +1,10 @@
 """What the SDK raises.
 
 WeftError
-+-- UrlError                the URL is not one of a server
++-- ArgumentError           an argument makes no sense; nothing was sent
+|   +-- UrlError                the URL is not one of a server
+|   +-- FeedError               an array does not have its input's or parameter's shape
++-- ClosedError             the client is closed
 +-- ConnectError            nothing answered at the URL, or the answer broke off and retries did not help
 +-- ProtocolError           what answered is not a weft server of this API, or its answer makes no sense
 +-- ProblemError            the server refused a call; `problem` is its RFC 9457 document
@@ -35,8 +38,20 @@ class WeftError(Exception):
     """The root of all that the SDK raises about a cluster."""
 
 
-class UrlError(WeftError, ValueError):
+class ArgumentError(WeftError, ValueError):
+    """An argument makes no sense; the message names it and says what it takes. Nothing was sent."""
+
+
+class UrlError(ArgumentError):
     """The URL is not one of a server."""
+
+
+class FeedError(ArgumentError):
+    """What is fed to an expression does not have its input's or parameter's shape; the message shows both sides."""
+
+
+class ClosedError(WeftError):
+    """The client was closed before the call."""
 
 
 class ConnectError(WeftError):

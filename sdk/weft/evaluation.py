@@ -6,16 +6,21 @@ An evaluator is registered in the entry-point group `weft.evaluators` and called
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 import numpy as np
 
 from weft.collect import Collected, collect
-from weft.errors import EvaluatorError
+from weft.errors import ArgumentError, EvaluatorError, FeedError
 from weft.expression import Array, Expression, Feeds
 from weft_graph.errors import DTypeError, GraphRefusedError
+from weft_graph.inference_mode import to_inference
+from weft_graph.ir import Graph
+from weft_graph.names import RESERVED_PREFIX
 from weft_graph.types import TensorType
 
 GROUP = "weft.evaluators"
@@ -31,22 +36,53 @@ def evaluate(
     outputs: Sequence[Expression],
     feeds: Feeds,
     *,
-    seed: int = 0,
     parameters: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    training: bool = False,
     found: Iterable[EntryPoint] | None = None,
 ) -> tuple[Array, ...]:
-    """The outputs' values. `found` replaces the installed evaluators.
+    """The outputs' values: of inference, or of a training step. `found` replaces the installed evaluators.
 
-    A feed becomes an array of its input's element type where that loses no more than precision. Raises
-    GraphRefusedError for a missing or unknown feed or a missing parameter, DTypeError for one of another kind,
-    ValueError for one of another shape, EvaluatorError where nothing can evaluate.
+    A feed becomes an array of its input's element type where that loses no more than precision. Raises ArgumentError
+    for what is no mapping, GraphRefusedError for a missing or unknown feed or a missing parameter, DTypeError for one
+    of another kind, FeedError for one of another shape, EvaluatorError where nothing can evaluate.
     """
+    _check_mappings(feeds, parameters)
     collected = collect(outputs, "expression")
     fed = _fed(collected, feeds)
     kept = None if parameters is None else _kept(collected, parameters)
     evaluator = _evaluator(entry_points(group=GROUP) if found is None else found)
-    values = evaluator(collected.graph, fed, parameters=kept, seed=seed)
+    graph = collected.graph if training else _inference(collected.graph)
+    try:
+        values = evaluator(graph, fed, parameters=kept, seed=seed)
+    except ValueError as error:
+        raise FeedError(str(error)) from None  # the evaluator's word for a shape that does not fit; it says all
     return tuple(values[name] for name in collected.outputs)
+
+
+def _check_mappings(feeds: object, parameters: object) -> None:
+    if not isinstance(feeds, Mapping):
+        raise ArgumentError(f'feeds are arrays by the input\'s name, such as {{"x": ...}}, not {_kind(feeds)}')
+    if isinstance(parameters, str | os.PathLike):
+        raise ArgumentError(
+            f"parameters are arrays by name, not the name of a file: parameters=weft.load({os.fspath(parameters)!r})"
+        )
+    if parameters is not None and not isinstance(parameters, Mapping):
+        raise ArgumentError(f"parameters are arrays by name, as job.values() brings them, not {_kind(parameters)}")
+
+
+def _kind(value: object) -> str:
+    shape = getattr(value, "shape", None)
+    return type(value).__name__ if shape is None else f"{type(value).__name__} of shape {shape}"
+
+
+def _inference(graph: Graph) -> Graph:
+    """The graph as evaluation runs it. Nodes that the pass added are named as what they write, as are all others."""
+    nodes = tuple(
+        replace(node, name=node.outputs[0]) if node.name.startswith(RESERVED_PREFIX) else node
+        for node in to_inference(graph).nodes
+    )
+    return replace(graph, nodes=nodes)
 
 
 def _evaluator(found: Iterable[EntryPoint]) -> Evaluator:

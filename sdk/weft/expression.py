@@ -7,12 +7,13 @@ compared by identity; `ops.equal` compares element by element.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from weft.errors import ArgumentError
 from weft.records import Application, ConstantRecord, InputRecord, Label, ParameterRecord, Record, Scope
 from weft_graph.errors import DTypeError, ShapeError
 from weft_graph.ir import Graph, Initializer
@@ -56,15 +57,29 @@ class Expression:
             return self.record.array
         return self.record.known if isinstance(self.record, Application) and self.index == 0 else None
 
-    def eval(self, feeds: Feeds | None = None, *, seed: int = 0, parameters: Mapping[str, Any] | None = None) -> Array:
+    def eval(
+        self,
+        feeds: Feeds | None = None,
+        *,
+        parameters: Mapping[str, Any] | None = None,
+        seed: int = 0,
+        training: bool = False,
+    ) -> Array:
         """The value, computed here and now. `feeds` has an array for each input, by name or by its expression.
 
-        `parameters` are values by name, such as `JobHandle.values()` brings; first values drawn from `seed` where left
-        out. Raises EvaluatorError where no evaluator is installed.
+        It is the value of inference: BatchNorm reads its running statistics, Dropout passes its input on. With
+        `training` it is that of a training step: BatchNorm takes the batch's statistics, Dropout drops, by `seed`.
+
+        `parameters` are values by name, as `JobHandle.values()` and `weft.load` bring them; first values drawn from
+        `seed` where left out.
+
+        Raises ArgumentError for what is no mapping; GraphRefusedError for a feed that is missing or unknown, or a
+        missing parameter; DTypeError for elements of another kind; FeedError for another shape; EvaluatorError where no
+        evaluator is installed.
         """
         from weft.evaluation import evaluate  # looks up entry points, which only who evaluates needs
 
-        return evaluate((self,), feeds or {}, seed=seed, parameters=parameters)[0]
+        return evaluate((self,), {} if feeds is None else feeds, parameters=parameters, seed=seed, training=training)[0]
 
     def graph(self, name: str = "graph") -> Graph:
         """The graph that computes this expression, and nothing more: the graph to serve."""
@@ -135,12 +150,19 @@ class Group:
     outputs: tuple[Expression, ...]
 
     def eval(
-        self, feeds: Feeds | None = None, *, seed: int = 0, parameters: Mapping[str, Any] | None = None
+        self,
+        feeds: Feeds | None = None,
+        *,
+        parameters: Mapping[str, Any] | None = None,
+        seed: int = 0,
+        training: bool = False,
     ) -> tuple[Array, ...]:
         """The outputs' values, computed in one go; see `Expression.eval`."""
         from weft.evaluation import evaluate  # looks up entry points, which only who evaluates needs
 
-        return evaluate(self.outputs, feeds or {}, seed=seed, parameters=parameters)
+        return evaluate(
+            self.outputs, {} if feeds is None else feeds, parameters=parameters, seed=seed, training=training
+        )
 
     def graph(self, name: str = "graph") -> Graph:
         """The graph that computes all outputs, and nothing more."""
@@ -227,17 +249,29 @@ def element_type(dtype: DType | str, owner: str) -> DType:
 
 
 def _shape(shape: Sequence[int | str], owner: str) -> Shape:
-    dims: list[int | str] = []
-    for dim in (shape,) if isinstance(shape, int | str) else shape:
-        if not isinstance(dim, str) and dim < 0:
-            raise ShapeError(f"{owner!r}: dimension {dim} of shape {tuple(shape)} is negative", node=owner)
-        dims.append(_name(dim) if isinstance(dim, str) else operator.index(dim))
+    dims: list[Any] = []
+    for dim in (shape,) if isinstance(shape, int | str) or not isinstance(shape, Iterable) else shape:
+        if isinstance(dim, str):
+            dims.append(_name(dim))
+            continue
+        try:
+            dims.append(operator.index(dim))
+        except TypeError:
+            raise ArgumentError(
+                f"{owner!r}: {dim!r} in shape {shape!r} is no dimension; one is a number, or a name such as weft.BATCH"
+            ) from None
+        if dims[-1] < 0:
+            raise ShapeError(
+                f"{owner!r}: dimension {dim} of shape {tuple(shape)} is negative; "
+                "one that varies has a name, such as weft.BATCH",
+                node=owner,
+            )
     return tuple(dims)
 
 
 def _name(name: str) -> str:
     if not isinstance(name, str) or not name:
-        raise ValueError(f"a name is a string that is not empty, not {name!r}")
+        raise ArgumentError(f"a name is a string that is not empty, not {name!r}")
     return name
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 import weft
 from weft import nn, ops
@@ -156,3 +158,44 @@ def test_numpy_is_preferred_among_several() -> None:
     other = EntryPoint("aaa", "no_such_module_of_weft:evaluate", "weft.evaluators")
     numpy = EntryPoint("numpy", "weft_kernels.evaluate:evaluate", "weft.evaluators")
     np.testing.assert_array_equal(evaluate((y,), {"x": X}, found=(other, numpy))[0], X * 2)
+
+
+def test_eval_is_inference_unless_training_is_asked_for() -> None:
+    """BatchNorm reads running statistics, Dropout is the identity; in training the batch's, with elements dropped."""
+    x = weft.input("x", ("batch", 4))
+    y = nn.Dropout(0.5)(nn.BatchNorm(4, epsilon=0.0, name="norm")(x))
+    values = {
+        "norm.scale": np.full(4, 2.0), "norm.bias": np.full(4, 1.0),
+        "norm.running_mean": np.full(4, 0.5), "norm.running_var": np.full(4, 4.0),
+    }  # fmt: skip
+    np.testing.assert_allclose(y.eval({"x": X}, parameters=values), (X - 0.5) / 2 * 2 + 1, rtol=1e-5, atol=1e-6)
+    trained = y.eval({"x": X}, parameters=values, training=True)
+    by_batch = ((X - X.mean(0)) / X.std(0) * 2 + 1) * 2
+    dropped = trained == 0
+    assert 0 < dropped.sum() < dropped.size
+    np.testing.assert_allclose(trained[~dropped], by_batch[~dropped], rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(weft.group(y).eval({"x": X}, parameters=values, training=True)[0], trained)
+
+
+def test_what_is_no_mapping_is_refused_with_what_to_write() -> None:
+    y = weft.input("x", ("batch", 4)) @ weft.parameter("w", (4, 1), UNIFORM)
+    with pytest.raises(weft.ArgumentError, match=r'such as \{"x": ...\}, not ndarray of shape \(3, 4\)'):
+        y.eval(X)  # type: ignore[arg-type]  # the mistake is the point
+    with pytest.raises(weft.ArgumentError, match=r"parameters=weft.load\('w.safetensors'\)"):
+        y.eval({"x": X}, parameters="w.safetensors")  # type: ignore[arg-type]  # the mistake is the point
+    with pytest.raises(weft.ArgumentError, match="not list"):
+        y.eval({"x": X}, parameters=[X])  # type: ignore[arg-type]  # the mistake is the point
+    with pytest.raises(weft.FeedError, match=r"'w'.*\[4, 1\]"):
+        y.eval({"x": X}, parameters={"w": np.zeros((4, 2))})
+
+
+def test_saved_parameters_are_loaded_by_name(tmp_path: Path) -> None:
+    y = weft.input("x", ("batch", 4)) @ weft.parameter("w", (4, 1), UNIFORM)
+    save_file({"w": np.ones((4, 1), np.float32)}, tmp_path / "w.safetensors")
+    value = y.eval({"x": X}, parameters=weft.load(tmp_path / "w.safetensors"))
+    np.testing.assert_allclose(value[:, 0], X.sum(1), rtol=1e-5)
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        weft.load(tmp_path / "nowhere.safetensors")
+    (tmp_path / "text").write_text("not this")
+    with pytest.raises(weft.ArgumentError, match="text is no safetensors file"):
+        weft.load(tmp_path / "text")

@@ -60,12 +60,12 @@ def test_batch_normalization_has_two_parameters_that_are_trained_and_two_that_fo
         ("bn.scale", True), ("bn.bias", True), ("bn.running_mean", False), ("bn.running_var", False),
     ]  # fmt: skip
     mean, variance = x.mean((0, 2), keepdims=True), x.var((0, 2), keepdims=True)
-    np.testing.assert_allclose(y.eval({"x": x}), (x - mean) / np.sqrt(variance + 1e-5), atol=1e-6)
+    np.testing.assert_allclose(y.eval({"x": x}, training=True), (x - mean) / np.sqrt(variance + 1e-5), atol=1e-6)
 
 
 def test_dropout_keeps_the_expectation_and_a_share_of_elements() -> None:
     x = np.ones((400, 50), np.float32)
-    y = nn.Dropout(0.25)(weft.input("x", ("batch", 50))).eval({"x": x}, seed=1)
+    y = nn.Dropout(0.25)(weft.input("x", ("batch", 50))).eval({"x": x}, seed=1, training=True)
     assert set(np.unique(y)) == {np.float32(0), np.float32(1 / 0.75)}
     assert abs((y == 0).mean() - 0.25) < 0.02
 

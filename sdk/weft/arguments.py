@@ -1,0 +1,35 @@
+"""What users pass, where it does not fit: one line that names the argument, what it was, and what it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pydantic import ValidationError
+
+from weft.errors import ArgumentError
+
+NAME_RULE = "a name is of letters, digits, '_', '.' and '-', begins with none of the last two, and has 1 to 128"
+
+
+@contextmanager
+def checked(owner: str = "") -> Iterator[None]:
+    """Turns what a model refuses into an ArgumentError with a sentence for each argument. `owner` stands in front."""
+    try:
+        yield
+    except ValidationError as error:
+        sentences = "; ".join(dict.fromkeys(_sentence(entry) for entry in error.errors(include_url=False)))
+        raise ArgumentError(f"{owner}: {sentences}" if owner else sentences) from None
+
+
+def _sentence(entry: Any) -> str:
+    """`batch is 0; it should be greater than or equal to 1`."""
+    said = str(entry["msg"]).removeprefix("Value error, ")
+    *path, last = entry["loc"] or ("",)
+    where = f"a name in {path[0]}" if last == "[key]" else ".".join(map(str, (*path, last)))
+    if entry["type"] == "string_pattern_mismatch":
+        said = NAME_RULE
+    elif said.startswith("Input should"):
+        said = f"it {said.removeprefix('Input ')}"
+    return f"{where} is {entry['input']!r}; {said}" if where else said

@@ -1,0 +1,122 @@
+"""The commonest mistakes are told in one line that says what to write instead, before anything is sent."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft
+from sdk_fakes import answers, job
+from weft import nn
+from weft.api import rule
+from weft.api.job import JobSpec
+
+DATA = weft.numpy_data("points.npz", evaluate=(80, 100))
+
+
+def scores() -> tuple[weft.Expression, weft.Expression]:
+    y = weft.input("y", ("batch",), "int64")
+    out = nn.Linear(4, 2)(weft.input("x", ("batch", 4)))
+    return nn.cross_entropy(out, y), nn.accuracy(out, y)
+
+
+SCORES = scores()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"passes": None}, "give either passes or steps, how long to train; neither was given"),
+        ({"steps": 3}, "passes=1 and steps=3 was given"),
+        ({"passes": 0}, "passes is 0; it should be greater than or equal to 1"),
+        ({"batch": 0}, "batch is 0; it should be greater than or equal to 1"),
+        ({"workers": 0}, "workers is 0; it should be greater than or equal to 1"),
+        ({"shards": 1.5}, "shards is 1.5; it should be a valid integer"),
+        ({"seed": -1}, "seed is -1; it should be"),
+        ({"rule": "adam"}, "rule is 'adam'; it should be weft.Sgd(...) or weft.Adam(...)"),
+        ({"rule": weft.Adam}, "it should be weft.Sgd(...) or weft.Adam(...)"),
+        ({"metrics": {"my accuracy": SCORES[1]}}, "a name in metrics is 'my accuracy'; a name is of letters"),
+        ({"metrics": {"accuracy": 0.5}}, "metric 'accuracy' is an expression, not float"),
+        ({"metrics": [SCORES[1]]}, "metrics are expressions by name"),
+        ({"name": ""}, "name is ''; a name is of letters"),
+        ({"name": "two words"}, "name is 'two words'; a name is of letters"),
+        ({"data": 7}, "data is weft.numpy_data(...) or the path of a .npz file, not int"),
+        ({"data": ""}, "path is ''"),
+    ],
+)
+def test_a_wrong_argument_of_submit_is_named(wrong: dict[str, Any], message: str) -> None:
+    script = answers(job())
+    arguments: dict[str, Any] = {"data": DATA, "passes": 1, **wrong}
+    with pytest.raises(weft.ArgumentError, match=re.escape(message)) as caught:
+        script.client().submit(SCORES[0], **arguments)
+    assert "\n" not in str(caught.value)
+    assert isinstance(caught.value, weft.WeftError)
+    assert script.requests == []
+
+
+def test_a_loss_is_an_expression() -> None:
+    with pytest.raises(weft.ArgumentError, match=r"loss is an expression.* not ndarray"):
+        weft.job_spec(np.zeros(3), data=DATA, passes=1)  # type: ignore[arg-type]  # the mistake is the point
+
+
+def test_a_path_will_do_for_data(tmp_path: Path) -> None:
+    loss = scores()[0]
+    for path in ("points.npz", Path("points.npz")):
+        spec = weft.job_spec(loss, data=path, passes=1)
+        assert spec == weft.job_spec(loss, data=weft.numpy_data("points.npz"), passes=1)
+
+
+@pytest.mark.parametrize("rows", [0.2, 5, (1, 2, 3), ("a", "b"), (0.5, 2)])
+def test_rows_are_two_numbers(rows: Any) -> None:
+    with pytest.raises(weft.ArgumentError, match=r"^evaluate is .*from \(included\) to \(excluded\)"):
+        weft.numpy_data("p.npz", evaluate=rows)
+
+
+def test_rows_may_be_numbers_of_numpy() -> None:
+    rows = np.arange(80, 120, 20)
+    assert weft.numpy_data("points.npz", evaluate=(rows[0], rows[1])) == DATA
+
+
+def test_rules_are_the_models_and_say_what_they_have() -> None:
+    assert weft.Sgd(0.1) == rule.Sgd(rate=0.1)
+    assert weft.Adam(0.1, beta1=0.5) == rule.Adam(rate=0.1, beta1=0.5)
+    assert (weft.Sgd(), weft.Adam()) == (rule.Sgd(), rule.Adam())
+    with pytest.raises(weft.ArgumentError, match=r"^Adam has no lr; it has rate, beta1, beta2, epsilon$"):
+        weft.Adam(lr=0.1)  # type: ignore[arg-type]  # the mistake is the point
+    with pytest.raises(weft.ArgumentError, match=r"^Sgd has no lr, nesterov; it has rate, momentum, weight_decay$"):
+        weft.Sgd(lr=0.1, nesterov=True)  # type: ignore[arg-type]  # the mistake is the point
+    with pytest.raises(weft.ArgumentError, match=r"^Sgd: rate is -1; it should be greater than 0$"):
+        weft.Sgd(-1)
+
+
+def test_what_rules_take_is_what_their_models_have() -> None:
+    for made in (weft.Sgd(0.5, momentum=0.5, weight_decay=0.5), weft.Adam(0.5, beta1=0.5, beta2=0.5, epsilon=0.5)):
+        assert set(made.model_dump().values()) == {made.name, 0.5}
+
+
+@pytest.mark.parametrize("shape", [(None, 4), ("batch", 4.5), None])
+def test_a_dimension_is_a_number_or_a_name(shape: Any) -> None:
+    with pytest.raises(weft.ArgumentError, match=r"'x': .* is no dimension; .*weft\.BATCH"):
+        weft.input("x", shape)
+
+
+def test_a_negative_dimension_is_told_of_the_batch() -> None:
+    with pytest.raises(weft.ShapeError, match=r"-1.*weft\.BATCH"):
+        weft.input("x", (-1, 4))
+
+
+def test_a_job_spec_is_what_submit_sends() -> None:
+    script = answers(job())
+    loss, accuracy = scores()
+    arguments: dict[str, Any] = {
+        "metrics": {"accuracy": accuracy}, "data": DATA, "batch": 20, "steps": 3, "rule": weft.Adam(0.1), "workers": 2,
+        "shards": 2, "seed": 3, "name": "points", "evaluate_every": 2,
+    }  # fmt: skip
+    spec = weft.job_spec(loss, **arguments)
+    script.client().submit(loss, **arguments)
+    assert JobSpec.model_validate_json(script.requests[0].content) == spec
+    assert JobSpec.model_validate_json(spec.model_dump_json(indent=2)) == spec
