@@ -35,6 +35,7 @@ class Close:
     """The job has ended: wake who waits for it, delete what only a running job needs."""
 
     job: str
+    succeeded: bool
 
 
 Instruction = Append | Save | Order | Close

@@ -166,7 +166,7 @@ class JobRun:
         out += [Order(agent) for agent in sorted(self._orders)]
         self._orders.clear()
         if self.state.is_terminal:
-            out.append(Close(self.job.id))
+            out.append(Close(self.job.id, self.state is JobState.SUCCEEDED))
         return out
 
     def _take_metrics(self, lease: Lease, report: Report, now: Moment) -> None:

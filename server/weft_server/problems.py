@@ -11,6 +11,7 @@ refusals.NotKeeperError     409 not-wanted
 refusals.IllegalReportError 422 illegal-report
 refusals.WrongKindError     422 incomplete-registration
 service.KeeperSilentError   504 keeper-silent
+OperationalError            503 records-unavailable: the database is locked, its disk is full
 RequestValidationError      422 invalid-request, with pointers
 HTTPException               404, 405 and others of the framework
 anything else               500 internal-error, and a line in the log
@@ -25,6 +26,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from sqlalchemy.exc import OperationalError
 from starlette.exceptions import HTTPException
 
 from weft.api.problem import FieldError, Problem
@@ -96,6 +98,7 @@ def add_handlers(app: FastAPI) -> None:
     app.add_exception_handler(RefusalError, _refusal)
     app.add_exception_handler(JobRefusedError, _job_refused)
     app.add_exception_handler(KeeperSilentError, _keeper_silent)
+    app.add_exception_handler(OperationalError, _unavailable)
     app.add_exception_handler(Exception, _internal)
 
 
@@ -140,6 +143,13 @@ def _job_refused(_request: Request, error: Exception) -> Response:
 
 def _keeper_silent(_request: Request, error: Exception) -> Response:
     return respond(problem(HTTPStatus.GATEWAY_TIMEOUT, "keeper-silent", str(error)))
+
+
+def _unavailable(request: Request, error: Exception) -> Response:
+    assert isinstance(error, OperationalError)
+    _log.error("%s %s: the records do not answer: %s", request.method, request.url.path, error.orig)
+    detail = f"the records do not answer: {error.orig}; nothing was changed, try again"
+    return respond(problem(HTTPStatus.SERVICE_UNAVAILABLE, "records-unavailable", detail), {"Retry-After": "1"})
 
 
 def _internal(request: Request, error: Exception) -> Response:

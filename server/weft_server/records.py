@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Engine, func, insert, select, update
+from sqlalchemy import Engine, func, select, update
+from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.orm import Session
 
 from weft.api.event import Event
@@ -73,14 +74,15 @@ class Records:
                 session.add(SubmissionRow(key=submission.key, digest=submission.digest, job=job.id))
 
     def carry_out(self, instructions: Sequence[Instruction]) -> None:
-        """Appends and saves what the instructions say, all of it or nothing."""
+        """Appends and saves what the instructions say, all of it or nothing. Doing so again changes nothing."""
         appended = [each for each in instructions if isinstance(each, Append)]
         saved = {each.job.id: each.job for each in instructions if isinstance(each, Save)}
         newest = {each.job: each.event.seq for each in appended}
         rows = [{"job": each.job, "seq": each.event.seq, "document": each.event.model_dump_json()} for each in appended]
         with Session(self._engine) as session, session.begin():
             if rows:
-                session.execute(insert(EventRow), rows)
+                # A commit may have succeeded although it was answered by an error.
+                session.execute(insert(EventRow).on_conflict_do_nothing(), rows)
             for job in saved.values():
                 values = {"state": job.state.value, "document": job.model_dump(mode="json")}
                 session.execute(update(JobRow).where(JobRow.id == job.id).values(**values))

@@ -1,6 +1,8 @@
 """Where the mind meets the hands: facts go to the controller, its instructions to the records, files and waiting calls.
 
-The controller is only ever touched on the event loop. Writes go through one thread, in the order of the instructions.
+The controller is only ever touched on the event loop. One thread writes to the records, puts uploads in their places
+and deletes the files of jobs that have ended, in the order of the instructions. Queries have threads of their own, and
+so have the files that uploads fill: neither waits for the other.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from weft_server.bells import Bells, heard
 from weft_server.controller import Controller, Limits
 from weft_server.instructions import Append, Close, Instruction, Order, Save
 from weft_server.job_files import JobFiles
+from weft_server.journal import Journal
 from weft_server.moment import Clock, Moment
 from weft_server.plan import JobPlan
 from weft_server.records import Records, Submission
@@ -35,6 +38,8 @@ _T = TypeVar("_T")
 TICK_INTERVAL_S = 0.2
 READERS = 8
 """Threads that read from the database at the same time; the engine's pool has room for more."""
+FILE_THREADS = 8
+"""Threads that read and write jobs' files at the same time; more uploads take turns, piece by piece."""
 
 
 class KeeperSilentError(Exception):
@@ -53,18 +58,19 @@ class Service:
         self._controller = Controller(limits, _new_id)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="records")
         self._readers = CapacityLimiter(READERS)
+        self._file_threads = CapacityLimiter(FILE_THREADS)
+        self._journal = Journal(self._record, self._recorded)
         self._ticker: asyncio.Task[None] | None = None
         self._live: dict[str, tuple[Path, int]] = {}
 
     async def start(self) -> None:
         """Takes up what an earlier process has left, and starts the clock's ticks."""
-        await self.read(self.files.clean)
+        await self.on_files(self.files.clean)
         for kept in await self.read(self.records.unfinished):
             if kept.job.state is JobState.PENDING:
                 await self._apply(self._controller.submit(kept.job, kept.plan, kept.events, self.clock()))
             else:
-                await self._write(_failed_by_restart(kept.job, kept.events, self.clock()))
-                await self.read(self.files.end, kept.job.id, False)
+                await self._apply(_failed_by_restart(kept.job, kept.events, self.clock()))
         self._ticker = asyncio.create_task(self._tick(), name="ticks")
 
     def begin_closing(self) -> None:
@@ -78,15 +84,25 @@ class Service:
             self._ticker.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._ticker
+        await self._journal.flush()
         await asyncio.to_thread(self._writer.shutdown)
 
     @property
-    def is_ready(self) -> bool:
-        return self._ticker is not None and not self._ticker.done() and not self.closing
+    def unready(self) -> str | None:
+        """Why the server is not to be sent new work; None when it is."""
+        if self._ticker is None or self._ticker.done() or self.closing:
+            return "the server is starting or ending"
+        if self._journal.is_refused:
+            return "the records refuse what is written to them; it is tried again"
+        return None
 
-    async def read(self, function: Callable[..., _T], *args: object) -> _T:
-        """Runs what blocks, reading, on a thread."""
-        return await to_thread.run_sync(function, *args, limiter=self._readers)
+    async def read(self, query: Callable[..., _T], *args: object) -> _T:
+        """Runs a query of the records on one of the threads for that."""
+        return await to_thread.run_sync(query, *args, limiter=self._readers)
+
+    async def on_files(self, function: Callable[..., _T], *args: object) -> _T:
+        """Runs what reads or writes jobs' files on one of the threads for that."""
+        return await to_thread.run_sync(function, *args, limiter=self._file_threads)
 
     def agents(self) -> list[AgentInfo]:
         return self._controller.agents(self.clock())
@@ -94,7 +110,12 @@ class Service:
     async def job(self, job: str) -> Job:
         """The job as it is now. Raises UnknownError."""
         run = self._controller.run_of(job)
-        found = run.job if run is not None else await self.read(self.records.job, job)
+        found = run.job if run is not None else self._journal.newest(job)
+        return found if found is not None else await self.recorded(job)
+
+    async def recorded(self, job: str) -> Job:
+        """The job as the records hold it, with every event of its log up to there. Raises UnknownError."""
+        found = await self.read(self.records.job, job)
         if found is None:
             raise UnknownError("job", job)
         return found
@@ -129,14 +150,16 @@ class Service:
     async def cancel(self, job: str) -> Job:
         """Raises UnknownError, or WrongStateError for a job that has ended otherwise. A cancelled one stays so."""
         current = await self.job(job)
+        if not current.state.is_terminal and self._controller.run_of(job) is None:
+            # It was kept a moment ago, and the controller has not seen it yet.
+            await self._on_writer(lambda: None)
+            current = await self.job(job)
         if current.state is JobState.CANCELLED:
             return current
         if current.state.is_terminal:
             raise WrongStateError(f"job {job} has {current.state}: it cannot be cancelled")
         if self._controller.run_of(job) is None:
-            # It has just ended: what the records say of it is still on its way there.
-            await self._on_writer(lambda: None)
-            return await self.cancel(job)
+            raise WrongStateError(f"job {job} is {current.state} and not in the scheduler's hands yet: cancel it again")
         await self._apply(self._controller.cancel(job, self.clock()))
         return await self.job(job)
 
@@ -204,33 +227,36 @@ class Service:
             try:
                 await self._apply(self._controller.tick(self.clock()))
             except Exception:  # noqa: BLE001  # the task's outermost frame: a server without ticks would lose nobody
-                _log.exception("a tick failed; the next one is tried")
+                _log.exception("a tick failed; the next one goes on from what it has left")
 
     async def _apply(self, instructions: Sequence[Instruction]) -> None:
-        """Carries instructions out: orders at once, then what is kept, then those who wait for it are woken."""
+        """Carries instructions out: orders at once, the rest through the journal. Never raises for the records."""
         for each in instructions:
             if isinstance(each, Order):
                 self.bells.ring(_agent_bell(each.agent))
             elif isinstance(each, Append):
                 _log_event(each)
-        await self._write(instructions)
+        await self._journal.carry_out(instructions)
+
+    async def _record(self, instructions: Sequence[Instruction]) -> None:
+        await self._on_writer(self.records.carry_out, instructions)
+
+    async def _recorded(self, instructions: Sequence[Instruction]) -> None:
+        """The records have these: whoever waits for them is woken, and what has ended is tidied up."""
         for job in {each.job for each in instructions if isinstance(each, Append)}:
             self.bells.ring(job_bell(job))
         for each in instructions:
             if isinstance(each, Close):
-                await self._close(each.job)
+                await self._close(each.job, each.succeeded)
 
-    async def _close(self, job: str) -> None:
+    async def _close(self, job: str, succeeded: bool) -> None:
         self._live.pop(job, None)
-        state = (await self.job(job)).state
-        await self._on_writer(self.files.end, job, state is JobState.SUCCEEDED)
+        try:
+            await self._on_writer(self.files.end, job, succeeded)
+        except OSError as error:
+            _log.warning("files of job %s, which has ended, are left: %s", job, error)
         self.bells.ring(_values_bell(job))
         self.bells.ring(job_bell(job))
-
-    async def _write(self, instructions: Sequence[Instruction]) -> None:
-        kept = [each for each in instructions if isinstance(each, Append | Save)]
-        if kept:
-            await self._on_writer(self.records.carry_out, kept)
 
     async def _on_writer(self, function: Callable[..., _T], *args: object) -> _T:
         """Runs on the one thread that writes. Shielded: a caller that goes away takes nothing half-done with it."""
@@ -260,7 +286,7 @@ def _failed_by_restart(job: Job, events: int, now: Moment) -> list[Instruction]:
     reason = f"the server was restarted while the job was {job.state}, {_place(job)}"
     ended = job.model_copy(update={"state": JobState.FAILED, "reason": reason, "ended_at": now.at})
     body = StateChanged(state=JobState.FAILED, reason=reason)
-    return [Append(job.id, Event(seq=events + 1, at=now.at, body=body)), Save(ended)]
+    return [Append(job.id, Event(seq=events + 1, at=now.at, body=body)), Save(ended), Close(job.id, succeeded=False)]
 
 
 def _place(job: Job) -> str:

@@ -82,12 +82,22 @@ def test_instructions_are_carried_out_whole_or_not_at_all(records: Records) -> N
     add(records, "a")
     running = job("a", JobState.RUNNING)
     with pytest.raises(IntegrityError):
-        records.carry_out([log("a", 2), Save(running), log("a", 1)])
+        records.carry_out([log("a", 2), Save(running), log("nobody", 1)])
     assert records.job("a") == job("a")
     assert len(records.events("a", 0, 10)) == 1
     records.carry_out([log("a", 2), Save(running), log("a", 3)])
     assert records.job("a") == running
     assert [event.seq for event in records.events("a", 1, 10)] == [2, 3]
+
+
+def test_instructions_that_come_a_second_time_change_nothing(records: Records) -> None:
+    """A commit may be answered by an error and have succeeded."""
+    add(records, "a")
+    running = job("a", JobState.RUNNING)
+    for _ in range(2):
+        records.carry_out([log("a", 2), Save(running)])
+    assert records.job("a") == running
+    assert [event.seq for event in records.events("a", 0, 10)] == [1, 2]
 
 
 def test_a_key_finds_its_job_and_refuses_another_body(records: Records) -> None:

@@ -45,10 +45,10 @@ async def parameters(
     limit = largest_document(plan.parameters)
     if int(request.headers.get("content-length", 0)) > limit:
         raise too_large(limit, f"{request.headers['content-length']} bytes")
-    upload = await service.read(files.start, job, uuid4().hex)
+    upload = await service.on_files(files.start, job, uuid4().hex)
     try:
         await _write(service, upload, request.stream(), limit)
-        await service.read(files.check, upload, plan.parameters)
+        await service.on_files(files.check, upload, plan.parameters)
         place = partial(files.put, upload, job, step, final)
         await service.keep(allocation, term, step, final, place)
     except ParameterFileError as error:
@@ -58,7 +58,7 @@ async def parameters(
         detail = f"the parameters of {allocation} cannot be kept: {error.strerror or error}"
         raise ProblemError(HTTPStatus.INSUFFICIENT_STORAGE, "not-stored", detail) from error
     finally:
-        await service.read(JobFiles.discard, files, upload)
+        await service.on_files(JobFiles.discard, files, upload)
 
 
 async def _write(service: Service, upload: Upload, stream: AsyncIterator[bytes], limit: int) -> None:
@@ -72,6 +72,6 @@ async def _write(service: Service, upload: Upload, stream: AsyncIterator[bytes],
         if total > limit:
             raise too_large(limit, f"more than {limit} bytes")
         if held >= PIECE_BYTES:
-            await service.read(upload.file.writelines, waiting)
+            await service.on_files(upload.file.writelines, waiting)
             waiting, held = [], 0
-    await service.read(upload.file.writelines, waiting)
+    await service.on_files(upload.file.writelines, waiting)

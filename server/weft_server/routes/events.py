@@ -37,7 +37,7 @@ async def events(
     last_event_id: Annotated[int | None, Header(ge=0, le=1 << 62)] = None,
 ) -> Response:
     """Events after `Last-Event-ID` or `after`. The stream ends behind the event that ends the job."""
-    state = (await use.service.job(job)).state
+    state = (await use.service.recorded(job)).state
     newest = last_event_id if last_event_id is not None else after or 0
     if format == "sse":
         return EventSourceResponse(_stream(use.service, job, newest), headers={"Cache-Control": "no-store"})
@@ -51,7 +51,7 @@ async def _stream(service: Service, job: str, newest: int) -> AsyncIterator[byte
     yield format_sse_event(comment=f"events of {job}")
     while not service.closing:
         bell = service.bells.listen(job_bell(job))
-        ended = (await service.read(service.records.job, job) or await service.job(job)).state.is_terminal
+        ended = (await service.recorded(job)).state.is_terminal
         page = await service.read(service.records.events, job, newest, PAGE)
         for event in page:
             newest = event.seq

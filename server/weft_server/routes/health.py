@@ -21,12 +21,12 @@ async def healthz() -> dict[str, str]:
 
 @router.get("/readyz")
 async def readyz(use: Use) -> dict[str, str]:
-    """The database answers and time is being watched."""
+    """The database answers, takes what is written, and time is being watched."""
     try:
         await use.service.read(use.service.records.count)
     except SQLAlchemyError as error:
         detail = "the database does not answer"
         raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, "not-ready", detail) from error
-    if not use.service.is_ready:
-        raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, "not-ready", "the server is starting or ending")
+    if use.service.unready is not None:
+        raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, "not-ready", use.service.unready)
     return {"status": "ready"}

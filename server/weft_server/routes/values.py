@@ -42,14 +42,14 @@ async def values(job: JobId, use: Use, name: Annotated[list[str] | None, Query()
 
 async def _selection(use: Context, job: str, steps: int, names: Sequence[str] | None) -> tuple[Selection, int]:
     """(the values, steps finished): the final ones where there are any, else those of a running job."""
-    final = await use.service.read(use.service.files.final, job)
+    final = await use.service.on_files(use.service.files.final, job)
     if final is None:
         try:
             path, step = await use.service.live_values(job, use.settings.values_deadline_s)
-            return await use.service.read(Selection, path, names), step
+            return await use.service.on_files(Selection, path, names), step
         except (RefusalError, FileNotFoundError) as error:
             # It may have succeeded while we asked: then the live file is gone and the final one is there.
-            final = await use.service.read(use.service.files.final, job)
+            final = await use.service.on_files(use.service.files.final, job)
             if final is None:
                 state = (await use.service.job(job)).state
                 raise WrongStateError(f"job {job} is {state}: it has no values") from error
@@ -58,6 +58,6 @@ async def _selection(use: Context, job: str, steps: int, names: Sequence[str] | 
 
 async def _opened(use: Context, job: str, final: Path, names: Sequence[str] | None) -> Selection:
     try:
-        return await use.service.read(Selection, final, names)
+        return await use.service.on_files(Selection, final, names)
     except FileNotFoundError as error:
         raise WrongStateError(f"job {job} has failed meanwhile: it has no values") from error

@@ -1,0 +1,220 @@
+"""What the mind has decided outlives records that refuse it for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from server_running import DEADLINE_S, cast, eventually, running, state, submit
+from server_specs import save_rows, spec_json
+from weft.api.event import Event, LogLine
+from weft.api.job import Job, Progress
+from weft.api.lifecycle import AllocationEvent, JobState
+from weft_server import journal
+from weft_server.instructions import Append, Close, Instruction, Order, Save
+from weft_server.job_files import JobFiles
+from weft_server.journal import Journal
+from weft_server.records import Records, Submission
+from weft_server.service import FILE_THREADS
+
+AT = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+class Refusing:
+    """Records that take nothing while `full` is set."""
+
+    def __init__(self) -> None:
+        self.full = True
+        self.tried = 0
+        self.batches: list[list[Instruction]] = []
+        self.told: list[list[Instruction]] = []
+        self.going = asyncio.Event()
+        self.going.set()
+
+    async def write(self, batch: Sequence[Instruction]) -> None:
+        self.tried += 1
+        await self.going.wait()
+        if self.full:
+            raise OSError("no space left on device")
+        self.batches.append(list(batch))
+
+    async def kept(self, batch: Sequence[Instruction]) -> None:
+        self.told.append(list(batch))
+
+
+def line(seq: int) -> Append:
+    return Append("a", Event(seq=seq, at=AT, body=LogLine(level="info", source="server", message=str(seq))))
+
+
+def job(state: JobState) -> Job:
+    return Job(id="a", name="a", state=state, progress=Progress(steps=1), workers=1, shards=1, created_at=AT)
+
+
+def test_what_is_refused_is_written_first_when_it_can_be_and_in_order() -> None:
+    async def scenario() -> None:
+        records = Refusing()
+        line_up = Journal(records.write, records.kept)
+        await line_up.carry_out([line(1), Save(job(JobState.RUNNING)), Order("agent")])
+        await line_up.carry_out([line(2), Save(job(JobState.FAILED)), Close("a", succeeded=False)])
+        assert line_up.is_refused
+        newest = line_up.newest("a")
+        assert newest is not None
+        assert newest.state is JobState.FAILED
+        assert records.told == []
+        records.full = False
+        await line_up.flush()
+        whole = [line(1), Save(job(JobState.RUNNING)), line(2), Save(job(JobState.FAILED)), Close("a", succeeded=False)]
+        assert records.batches == records.told == [whole]
+        assert not line_up.is_refused
+        assert line_up.newest("a") is None
+
+    asyncio.run(scenario())
+
+
+def test_after_a_refusal_the_records_are_left_alone_for_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "FIRST_RETRY_S", 3600.0)
+    monkeypatch.setattr(journal, "LONGEST_RETRY_S", 3600.0)
+
+    async def scenario() -> None:
+        records = Refusing()
+        line_up = Journal(records.write, records.kept)
+        for seq in range(1, 5):
+            await line_up.carry_out([line(seq)])
+        assert records.tried == 1
+        await line_up.flush()
+        assert records.tried == 2
+
+    asyncio.run(scenario())
+
+
+def test_a_caller_that_goes_away_stops_no_write_and_repeats_none() -> None:
+    async def scenario() -> None:
+        records = Refusing()
+        records.full = False
+        records.going.clear()
+        line_up = Journal(records.write, records.kept)
+        caller = asyncio.create_task(line_up.carry_out([line(1)]))
+        while not records.tried:
+            await asyncio.sleep(0)
+        caller.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await caller
+        records.going.set()
+        await line_up.carry_out([line(2)])
+        assert records.batches == [[line(1)], [line(2)]]
+
+    asyncio.run(scenario())
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """While it is set, the records of every server refuse to carry instructions out."""
+    full = threading.Event()
+    really = Records.carry_out
+
+    def carry_out(self: Records, instructions: Sequence[Instruction]) -> None:
+        if full.is_set():
+            raise OperationalError("INSERT", {}, OSError("database or disk is full"))
+        really(self, instructions)
+
+    monkeypatch.setattr(Records, "carry_out", carry_out)
+    return full
+
+
+def test_a_job_that_ends_while_the_disk_is_full_has_ended_for_everybody(
+    tmp_path: Path, full_disk: threading.Event
+) -> None:
+    document: dict[str, Any] = spec_json(save_rows(tmp_path / "rows.npz"))
+    with running(tmp_path / "server") as client, cast(client, stop_at=AllocationEvent.RUNNING):
+        id = submit(client, document).json()["id"]
+        eventually(lambda: state(client, id) == "running", "the job runs")
+        full_disk.set()
+        for _ in range(2):
+            cancelled = client.post(f"/v1/jobs/{id}/cancel")
+            assert (cancelled.status_code, cancelled.json()["state"]) == (200, "cancelled")
+        assert state(client, id) == "cancelled"
+        unready = client.get("/readyz")
+        assert (unready.status_code, unready.json()["code"]) == (503, "not-ready")
+        assert "the records refuse" in unready.json()["detail"]
+        page = client.get(f"/v1/jobs/{id}/events", params={"format": "json"}).json()
+        assert not page["ended"], "a page of the log ends with the event that ends the job"
+        full_disk.clear()
+        eventually(lambda: client.get("/readyz").status_code == 200, "what was decided is written")
+        page = client.get(f"/v1/jobs/{id}/events", params={"format": "json"}).json()
+        assert page["ended"]
+        assert [each["seq"] for each in page["events"]] == list(range(1, len(page["events"]) + 1))
+        assert page["events"][-1]["body"]["state"] == "cancelled"
+        assert submit(client, document).status_code == 201
+
+
+def test_what_was_decided_while_the_disk_was_full_outlives_the_server(
+    tmp_path: Path, full_disk: threading.Event
+) -> None:
+    with running(tmp_path / "server") as client:
+        id = submit(client, spec_json(save_rows(tmp_path / "rows.npz"))).json()["id"]
+        full_disk.set()
+        client.post(f"/v1/jobs/{id}/cancel")
+        full_disk.clear()
+    with running(tmp_path / "server") as client:
+        assert state(client, id) == "cancelled"
+
+
+def test_a_job_that_cannot_be_kept_is_refused_and_may_be_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def locked(_self: Records, _submission: Submission) -> None:
+        raise OperationalError("INSERT", {}, OSError("database is locked"))
+
+    document = spec_json(save_rows(tmp_path / "rows.npz"))
+    with running(tmp_path / "server") as client:
+        with monkeypatch.context() as patched:
+            patched.setattr(Records, "add", locked)
+            refused = submit(client, document)
+        assert (refused.status_code, refused.json()["code"]) == (503, "records-unavailable")
+        assert "database is locked" in refused.json()["detail"]
+        assert client.get("/v1/jobs").json()["jobs"] == []
+        assert submit(client, document).status_code == 201
+
+
+def test_slow_files_hold_up_no_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    release, entered = threading.Event(), threading.Semaphore(0)
+
+    def slow(_self: JobFiles, _job: str) -> None:
+        entered.release()
+        release.wait(DEADLINE_S)
+
+    document = spec_json(save_rows(tmp_path / "rows.npz"))
+    with running(tmp_path / "server") as client:
+        id = submit(client, document).json()["id"]
+        monkeypatch.setattr(JobFiles, "final", slow)
+        asking = [threading.Thread(target=client.get, args=(f"/v1/jobs/{id}/values",)) for _ in range(FILE_THREADS)]
+        try:
+            for thread in asking:
+                thread.start()
+            for _ in asking:
+                assert entered.acquire(timeout=DEADLINE_S)
+            assert client.get("/readyz").status_code == 200
+            assert client.get("/v1/jobs").status_code == 200
+        finally:
+            release.set()
+            for thread in asking:
+                thread.join(DEADLINE_S)
+
+
+def test_a_job_that_the_controller_has_not_seen_yet_cannot_be_cancelled_and_the_answer_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = spec_json(save_rows(tmp_path / "rows.npz"))
+    with running(tmp_path / "server") as client:
+        id = submit(client, document).json()["id"]
+        monkeypatch.setattr("weft_server.controller.Controller.run_of", lambda _self, _job: None)
+        refused = client.post(f"/v1/jobs/{id}/cancel")
+        assert (refused.status_code, refused.json()["code"]) == (409, "wrong-state")
+        assert "is pending and not in the scheduler's hands yet" in refused.json()["detail"]
