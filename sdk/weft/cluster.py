@@ -165,7 +165,7 @@ class Cluster:
             directory.mkdir(parents=True, exist_ok=True)
             self._held.enter_context(hold_directory(directory))
         except OSError as error:
-            raise ClusterError(f"the directory {directory} cannot be used: {error.strerror or error}") from error
+            raise ClusterError(f"the directory {directory} cannot be used: {error.strerror or error}") from None
         return directory
 
     def _server_arguments(self) -> list[str]:
@@ -217,7 +217,7 @@ class Cluster:
                     alive = {agent.pid for agent in client.agents() if agent.state is AgentState.ALIVE}
                 except WeftError as error:
                     self._raise_if_ended()
-                    raise ClusterError(f"the server at {self.url} does not answer: {error}") from error
+                    raise ClusterError(f"the server at {self.url} does not answer: {error}") from None
                 missing = [name for pid, name in waited_for.items() if pid not in alive]
                 if not missing:
                     return

@@ -27,11 +27,12 @@ What is wrong with a graph is a `weft_graph.errors.GraphError`, raised at the li
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from weft.api.job import Job
-    from weft.api.problem import Problem
+    from weft.api.problem import FieldError, Problem
 
 
 class WeftError(Exception):
@@ -67,10 +68,15 @@ class ProtocolError(WeftError):
 
 
 class ProblemError(WeftError):
-    """The server refused a call. The message has the problem's detail and one line for each pointer."""
+    """The server refused a call. The message has the problem's detail and one line for each pointer.
+
+    A single thing that is wrong is on one line, since the detail says the same of it.
+    """
 
     def __init__(self, status: int, problem: Problem) -> None:
-        super().__init__("\n".join((problem.detail or problem.title, *pointer_lines(problem))))
+        said, lines = problem.detail or problem.title, pointer_lines(problem)
+        once = len(lines) == 1 and said == problem.errors[0].detail
+        super().__init__(lines[0].strip() if once else "\n".join((said, *lines)))
         self.status = status
         self.problem = problem
 
@@ -157,4 +163,10 @@ def error_for(status: int, problem: Problem) -> ProblemError:
 
 def pointer_lines(problem: Problem) -> list[str]:
     """One line for each thing that is wrong: `  /graph/nodes/3 (conv1): detail`."""
-    return [f"  {e.pointer or '/'}{f' ({e.node})' if e.node else ''}: {e.detail}" for e in problem.errors]
+    return [f"  {e.pointer or '/'}{f' ({e.node})' if e.node else ''}: {e.detail}{_hint(e)}" for e in problem.errors]
+
+
+def _hint(error: FieldError) -> str:
+    """What mends the commonest refusal: NumPy's own floats are twice as wide as a graph's."""
+    is_wide = error.pointer.startswith("/data/columns/") and re.search(r"\bfloat64\b.*\bfloat32\b", error.detail)
+    return "; .astype(np.float32) before it is saved" if is_wide else ""

@@ -77,4 +77,4 @@ def _events(parser: SseParser, chunk: bytes) -> Iterator[Event]:
         for message in parser.feed(chunk):
             yield Event.model_validate_json(message.data)
     except (ValidationError, SseFormatError) as error:
-        raise ProtocolError(f"the event stream holds something that is no event of this release: {error}") from error
+        raise ProtocolError(f"the event stream holds something that is no event of this release: {error}") from None

@@ -20,7 +20,7 @@ def check_port_is_free(host: str, port: int) -> None:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except socket.gaierror as error:
-        raise ClusterError(f"{host!r} is no address of this machine: {error.strerror}") from error
+        raise ClusterError(f"{host!r} is no address of this machine: {error.strerror}") from None
     with socket.socket(family, kind, protocol) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: a port may rest after its last use
         try:
@@ -30,8 +30,8 @@ def check_port_is_free(host: str, port: int) -> None:
                 raise ClusterError(
                     f"port {port} of {host} is in use; if it is a cluster, `weft agents` shows it. "
                     "Another one needs --port and --directory of its own"
-                ) from error
-            raise ClusterError(f"nobody can listen on port {port} of {host}: {error.strerror}") from error
+                ) from None
+            raise ClusterError(f"nobody can listen on port {port} of {host}: {error.strerror}") from None
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from weft.api.problem import Problem
-from weft.errors import ConnectError, ProblemError, ProtocolError, UrlError, error_for
+from weft.errors import ClosedError, ConnectError, ProblemError, ProtocolError, UrlError, error_for
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -89,7 +89,7 @@ class Http:
         self._client.close()
 
     def call(self, model: type[M], method: str, path: str, **request: Any) -> M:
-        """The answer's body as `model`. Raises ProblemError, ConnectError, ProtocolError."""
+        """The answer's body as `model`. Raises ProblemError, ConnectError, ProtocolError, ClosedError."""
         response = self.send(method, path, **request)
         try:
             return model.model_validate_json(response.content)
@@ -97,7 +97,7 @@ class Http:
             raise ProtocolError(
                 f"{method} {response.url} answered {response.status_code} with what is no {model.__name__}: "
                 f"{_first_error(error)}. Are client and server of the same release?"
-            ) from error
+            ) from None
 
     def send(self, method: str, path: str, **request: Any) -> httpx.Response:
         """The answer, read whole. Raises ProblemError for a status of 400 or more, ConnectError, ProtocolError."""
@@ -126,6 +126,7 @@ class Http:
     @contextmanager
     def stream(self, path: str, *, headers: Mapping[str, str], read_timeout_s: float) -> Iterator[httpx.Response]:
         """An open GET, to be read as it comes; one attempt. Network failures inside the block become ConnectError."""
+        self._check_open()
         timeout = httpx.Timeout(read_timeout_s, connect=CONNECT_TIMEOUT_S)
         try:
             with self._client.stream("GET", path, headers=dict(headers), timeout=timeout) as response:
@@ -136,7 +137,11 @@ class Http:
         except _RetriableStatusError as error:
             raise error.error from None
         except httpx.TransportError as error:
-            raise ConnectError(self.url, _said(error)) from error
+            raise ConnectError(self.url, _said(error)) from None  # its causes are sockets' words for the same
+
+    def _check_open(self) -> None:
+        if self._client.is_closed:
+            raise ClosedError(f"the client of {self.url} is closed; a job can be watched and read while it is open")
 
     def _retried(self, attempt: Callable[[], httpx.Response]) -> httpx.Response:
         def give_up(state: RetryCallState) -> httpx.Response:
@@ -144,6 +149,7 @@ class Http:
             response: httpx.Response = state.outcome.result()  # raises what the last attempt raised
             return response
 
+        self._check_open()
         retrying = Retrying(
             stop=stop_after_attempt(self.retry.attempts),
             wait=wait_exponential(multiplier=self.retry.first_s, max=self.retry.longest_s),
@@ -156,7 +162,7 @@ class Http:
         except _RetriableStatusError as error:
             raise error.error from None
         except httpx.TransportError as error:
-            raise ConnectError(self.url, _said(error)) from error
+            raise ConnectError(self.url, _said(error)) from None  # its causes are sockets' words for the same
 
 
 def _accepted(response: httpx.Response) -> httpx.Response:

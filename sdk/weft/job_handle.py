@@ -15,6 +15,7 @@ from weft.api.lifecycle import JobState
 from weft.errors import JobCancelledError, JobFailedError, ProtocolError, WaitTimeoutError
 from weft.event_stream import follow
 from weft.http import Http, Retry
+from weft.replacing import replacing
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -135,7 +136,7 @@ class JobHandle:
         try:
             return Values(load(response.content), _step(response.headers))
         except SafetensorError as error:
-            raise ProtocolError(f"{response.url} answered with what is no safetensors document: {error}") from error
+            raise ProtocolError(f"{response.url} answered with what is no safetensors document: {error}") from None
 
     def save(self, path: str | os.PathLike[str], names: Iterable[str] | None = None) -> int:
         """Write the values to `path` as safetensors and return the step that they are of.
@@ -143,15 +144,8 @@ class JobHandle:
         A file that was there is replaced in one move, once all has come. Raises OSError where it cannot be written.
         """
         target = Path(path)
-        scratch = target.with_name(f".{target.name}.{os.getpid()}.partial")
-        try:
-            with scratch.open("wb") as file:
-                headers = self._http.download(
-                    self._path("/values"), file, params=_query(names), timeout=VALUES_TIMEOUT_S
-                )
-            scratch.replace(target)
-        finally:
-            scratch.unlink(missing_ok=True)
+        with replacing(target) as file:
+            headers = self._http.download(self._path("/values"), file, params=_query(names), timeout=VALUES_TIMEOUT_S)
         return _step(headers)
 
     def programs(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 
 import weft
 import weft_server
-from sdk_fakes import answers, job, problem
+from sdk_fakes import answers, job, problem, unavailable
 from weft import errors
 from weft.api.lifecycle import JobState
 from weft.api.problem import FieldError, Problem
@@ -85,3 +85,43 @@ def test_a_problem_prints_every_pointer() -> None:
 def test_a_job_s_error_says_what_it_died_of() -> None:
     failed = job(state=JobState.FAILED, reason="worker 1 was lost at step 7")
     assert str(weft.JobFailedError(failed)) == "job job-1 (digits) failed: worker 1 was lost at step 7"
+
+
+def test_a_single_problem_prints_once_with_its_pointer() -> None:
+    detail = "column 'y' is missing"
+    document = Problem(
+        type="", title="t", status=422, detail=detail, code="job-refused",
+        errors=[FieldError(pointer="/data/columns/y", detail=detail, node="y")],
+    )  # fmt: skip
+    assert str(errors.error_for(422, document)) == "/data/columns/y (y): column 'y' is missing"
+
+
+def test_a_column_of_wide_floats_is_told_with_what_narrows_it() -> None:
+    detail = "column 'x' is float64, input 'x' is float32"
+    document = Problem(
+        type="", title="t", status=422, detail=detail, code="job-refused",
+        errors=[FieldError(pointer="/data/columns/x", detail=detail)],
+    )  # fmt: skip
+    assert str(errors.error_for(422, document)).endswith(f"{detail}; .astype(np.float32) before it is saved")
+    wide = document.errors[0].model_copy(update={"detail": "column 'x' is float32, input 'x' is float64"})
+    assert "astype" not in str(errors.error_for(422, document.model_copy(update={"errors": [wide]})))
+
+
+def test_a_call_without_a_server_has_no_chain_of_causes() -> None:
+    with pytest.raises(weft.ConnectError) as caught:
+        answers(unavailable).client().job("x")
+    assert caught.value.__suppress_context__
+    assert caught.value.__cause__ is None
+    job_ = weft.JobHandle(answers(unavailable).client().http, job())
+    with pytest.raises(weft.ConnectError) as caught:
+        next(job_.events())
+    assert caught.value.__suppress_context__
+
+
+def test_a_closed_client_says_so() -> None:
+    client = answers(job()).client()
+    handle = client.job("x")
+    client.close()
+    for call in (lambda: client.job("x"), handle.refresh, lambda: next(handle.events()), handle.values):
+        with pytest.raises(weft.ClosedError, match=r"the client of http://127\.0\.0\.1:8470 is closed"):
+            call()

@@ -140,7 +140,7 @@ def test_the_command_line_shows_saves_and_explains(cluster: weft.Cluster, client
     assert "keys" in json.loads(run(cluster, "programs", job.id, "--json").stdout)
     assert "succeeded" in run(cluster, "logs", job.id).stdout.splitlines()[-1]
     missing = run(cluster, "params", "get", job.id, "fc.nothing")
-    assert missing.returncode == 2
+    assert missing.returncode == 1
     assert "fc.weight" in missing.stderr
 
 

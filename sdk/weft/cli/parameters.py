@@ -13,7 +13,12 @@ from weft.api.job import ParameterList
 from weft.cli import render
 from weft.cli.options import JobId, Json, Url, find_job
 from weft.client import Client
-from weft.errors import NotFoundError
+from weft.errors import NotFoundError, WeftError
+
+
+class NoSuchParameterError(WeftError):
+    """The job has no parameter of that name."""
+
 
 params = typer.Typer(help="A job's parameters: list, get, save.", no_args_is_help=True)
 
@@ -46,9 +51,9 @@ def get(
         job = find_job(client, id)
         try:
             values = job.values([name])
-        except NotFoundError as error:
+        except NotFoundError:
             known = ", ".join(parameter.name for parameter in job.parameters())
-            raise typer.BadParameter(f"job {job.id} has no parameter {name!r}; it has {known}") from error
+            raise NoSuchParameterError(f"job {job.id} has no parameter {name!r}; it has {known}") from None
     array, out = values[name], Console(soft_wrap=True)
     if json:
         import json as json_  # the option's name is taken by users
