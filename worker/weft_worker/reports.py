@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, Protocol
 
 from weft.api.agent import LogReport, MetricReport
@@ -37,6 +38,7 @@ class RunReports:
         self._reporter = reporter
         self._clock = clock
         self._step_due = clock()
+        self._told_of_no_number = False
 
     def step(self, finished: int, *, last: bool) -> None:
         """Tells how many steps are finished, unless it was told just now; the last one always."""
@@ -49,6 +51,16 @@ class RunReports:
         """Tells sums over samples, taken when `finished` steps were."""
         samples, sums = taken
         self._reporter.report(metrics=[MetricReport(split=split, step=finished, samples=samples, sums=sums)])
+
+    def check_finite(self, slot: int, finished: int, means: Mapping[str, float]) -> None:
+        """Looks at a step's metrics: the first one that is no finite number is told as a warning, the others are not.
+
+        Training goes on: a loss may overflow once and come back, and stopping is for people to decide.
+        """
+        wrong = [f"{name} is {mean}" for name, mean in means.items() if not math.isfinite(mean)]
+        if wrong and not self._told_of_no_number:
+            self._told_of_no_number = True
+            self.log("warning", f"slot {slot}: {', '.join(wrong)} at step {finished}; later ones are not told")
 
     def log(self, level: Literal["debug", "info", "warning", "error"], message: str) -> None:
         """Tells a line of the job's log."""

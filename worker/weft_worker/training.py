@@ -100,7 +100,9 @@ class Training:
 
         def end() -> None:
             if pushed is not None:
-                sums.add(pushed.scalars(), len(current.rows))
+                means = pushed.scalars()
+                sums.add(means, len(current.rows))
+                self.reports.check_finite(self.task.allocation.slot, finished, means)
             if current.reports:
                 self.reports.metrics("train", finished, sums.take())
             self.reports.step(finished, last=finished == self.task.allocation.steps)

@@ -1,0 +1,204 @@
+"""Runs over the real store in this process, with data, memory and orders that they were not made for."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from weft.api.lifecycle import AllocationEvent
+from weft_graph.ir import Constant, Graph, Input, Node
+from weft_graph.types import BATCH, DType, TensorType
+from weft_kvstore.store import Store
+from weft_worker.run import open_store
+from worker_graphs import CLASSES, mlp, parameter
+from worker_jobs import WAIT_S, Job, Records, programs_of, run_all, run_of, save_data
+
+ROWS = 100
+DONE, FAILED = AllocationEvent.DONE, AllocationEvent.FAILED
+OPEN_FILES = Path("/proc/self/fd")
+PROGRAMS = programs_of(mlp())
+
+
+def job_of(data: Path, steps: int = 8, **options: Any) -> Job:
+    return Job(PROGRAMS, data, steps, (0, ROWS), batch=32, **options)
+
+
+def changed(tmp_path: Path, column: str, value: float) -> Path:
+    """Samples with one row that is not like the others."""
+    with np.load(save_data(tmp_path / "samples.npz", ROWS)) as samples:
+        columns = dict(samples)
+    columns[column][57] = value
+    np.savez(tmp_path / "changed.npz", **columns)
+    return tmp_path / "changed.npz"
+
+
+@pytest.mark.parametrize("label", [99, -1])
+def test_a_label_that_is_no_class_fails_the_run_by_node_and_step(tmp_path, label):
+    (records,) = run_all(job_of(changed(tmp_path, "y", label)))
+    event, reason = records.last
+    assert event is FAILED
+    assert "SoftmaxCrossEntropyLoss 'cross_entropy' of step" in reason
+    assert f"label {label} is outside [0, {CLASSES})" in reason
+
+
+def test_a_number_that_is_none_is_trained_on_and_told_once(tmp_path):
+    (records,) = run_all(job_of(changed(tmp_path, "x", np.nan)))
+    assert records.last == (DONE, None)
+    (line,) = records.logs
+    assert line.level == "warning"
+    assert "slot 0: loss is nan at step " in line.message
+    assert np.isnan(records.metrics[-1].sums["loss"])
+
+
+@pytest.mark.parametrize("change", [lambda path: os.truncate(path, 100), lambda path: os.utime(path, (0, 0))])
+def test_data_that_changes_under_a_run_fails_it_by_the_files_name(tmp_path, change):
+    data = save_data(tmp_path / "samples.npz", ROWS)
+    records = Records()
+    records.on_step = lambda step: change(data) if step == 5 else None
+    run_of(job_of(data, steps=10_000_000), 0, records).start()
+    assert records.over.wait(WAIT_S)
+    event, reason = records.last
+    assert event is FAILED
+    assert "samples.npz' was changed while it was being read" in reason
+
+
+@pytest.mark.parametrize("change", [os.unlink, lambda path: save_data(path.with_name("new.npz"), 7).rename(path)])
+def test_a_file_that_another_takes_the_place_of_is_read_to_the_end(tmp_path, change):
+    """What was opened is what is trained on."""
+    data = save_data(tmp_path / "samples.npz", ROWS)
+    (undisturbed,) = run_all(job_of(data))
+    records = Records()
+    records.on_step = lambda step: change(data) if step == 2 else None
+    run_of(job_of(data), 0, records).start()
+    assert records.over.wait(WAIT_S)
+    assert records.last == (DONE, None)
+    assert records.uploads == undisturbed.uploads
+
+
+def test_a_value_that_no_memory_holds_fails_the_run_by_node_and_size(tmp_path):
+    """All sums of two of 2**23 numbers: 512 TiB, more than a process can address."""
+    rows, width = 1 << 12, 1 << 11
+    graph = Graph(
+        name="every pair",
+        inputs=(Input("x", TensorType(DType.FLOAT64, (BATCH, width))),),
+        parameters=(parameter("w", (1,), DType.FLOAT64),),
+        nodes=(
+            Node("Mul", "scaled", ("x", "w"), ("h",)),
+            Node("Unsqueeze", "left", ("h", "last"), ("a",)),
+            Node("Unsqueeze", "right", ("h", "first"), ("b",)),
+            Node("Add", "pairs", ("a", "b"), ("s",)),
+            Node("ReduceMean", "mean", ("s",), ("loss",), {"keepdims": 0}),
+        ),
+        outputs=("loss",),
+        constants=(Constant("last", np.array([2, 3])), Constant("first", np.array([0, 1]))),
+    )
+    np.savez_compressed(tmp_path / "wide.npz", x=np.zeros((rows, width), np.uint8))
+    job = Job(programs_of(graph, {}), tmp_path / "wide.npz", 3, (0, rows), batch=rows)
+    allocation = job.allocation(0)
+    records = Records()
+    run = run_of(job, 0, records)
+    data = allocation.data.model_copy(update={"columns": {"x": "x"}})
+    run._allocation = allocation.model_copy(update={"data": data})
+    run.start()
+    assert records.over.wait(WAIT_S)
+    event, reason = records.last
+    assert event is FAILED
+    assert "Add 'pairs' of step 0 failed: MemoryError: Unable to allocate 512. TiB" in reason
+
+
+class WatchedStore:
+    """A store that says `moment` before and after each call."""
+
+    def __init__(self, store: Store, moment: Callable[[], None]) -> None:
+        self.store = store
+        self.moment = moment
+
+    def push(self, key: str, step: int, gradient: np.ndarray) -> Future[None]:
+        return self._between(lambda: self.store.push(key, step, gradient))
+
+    def pull(self, key: str, version: int) -> Future[np.ndarray]:
+        return self._between(lambda: self.store.pull(key, version))
+
+    def barrier(self, step: int, nothing: Sequence[str]) -> Future[None]:
+        return self._between(lambda: self.store.barrier(step, nothing))
+
+    def close(self) -> None:
+        self.store.close()
+
+    def _between(self, call: Callable[[], Future[Any]]) -> Future[Any]:
+        self.moment()
+        future = call()
+        self.moment()
+        return future
+
+
+class WatchedRecords(Records):
+    """Says `moment` whenever the run tells something."""
+
+    def __init__(self, moment: Callable[[], None]) -> None:
+        super().__init__()
+        self.moment = moment
+
+    def report(self, **facts: Any) -> None:
+        self.moment()
+        super().report(**facts)
+
+    def upload(self, document: bytes, step: int, final: bool) -> None:
+        self.moment()
+        super().upload(document, step, final)
+        self.moment()
+
+    def reached(self, event: AllocationEvent, reason: str | None) -> None:
+        self.moment()
+        super().reached(event, reason)
+
+
+def stopped_at(job: Job, place: int, **settings: object) -> tuple[WatchedRecords, bool]:
+    """What a run told that was stopped at the moment `place`, and whether it came so far."""
+    lock, seen = threading.Lock(), [0]
+
+    def moment() -> None:
+        with lock:
+            seen[0] += 1
+            now = seen[0] == place
+        if now:
+            run.stop()
+
+    records = WatchedRecords(moment)
+    run = run_of(job, 0, records, lambda task: WatchedStore(open_store(task), moment), **settings)
+    run.start()
+    assert records.over.wait(WAIT_S), f"stopped at moment {place}, the run has not ended"
+    assert run.join(WAIT_S)
+    return records, seen[0] >= place
+
+
+@pytest.mark.parametrize("serial", [False, True])
+def test_a_run_can_be_stopped_at_every_moment_and_says_nothing_of_it(tmp_path, serial):
+    job = Job(PROGRAMS, save_data(tmp_path / "samples.npz", ROWS + 10), 2, (0, ROWS), 1, 64, (ROWS, ROWS + 10))
+    before = set(threading.enumerate())
+    place, came = 0, True
+    while came:
+        place += 1
+        records, came = stopped_at(job, place, serial=serial)
+        assert [(event, reason) for event, reason in records.events if event is FAILED] == [], place
+        assert set(threading.enumerate()) == before, place
+    assert place > 2 * 2 * len(PROGRAMS.keys)
+    assert records.last == (DONE, None)
+
+
+@pytest.mark.skipif(not OPEN_FILES.is_dir(), reason="open files are counted in /proc")
+def test_one_job_after_the_other_leaves_no_thread_and_no_file_open(tmp_path):
+    data = save_data(tmp_path / "samples.npz", ROWS)
+    run_all(job_of(data))
+    before = set(threading.enumerate()), len(list(OPEN_FILES.iterdir()))
+    for _ in range(20):
+        (records,) = run_all(job_of(data))
+        assert records.last == (DONE, None)
+    assert (set(threading.enumerate()), len(list(OPEN_FILES.iterdir()))) == before
