@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from weft.api.agent import AgentInfo, AgentKind, Orders, Registered, Registration, Report
 from weft.api.job import Job
 from weft.api.lifecycle import AgentEvent, JobState
-from weft_server.deadlines import Deadlines
 from weft_server.instructions import Instruction, Order
 from weft_server.job_log import JobLog
 from weft_server.job_run import JobRun
@@ -21,6 +20,7 @@ from weft_server.moment import Moment
 from weft_server.plan import JobPlan
 from weft_server.refusals import UnknownError, WrongKindError
 from weft_server.scheduler import AgentView, PendingJob, View, schedule
+from weft_server.time_limits import TimeLimits
 
 LOST_SHOWN = 64
 """Lost agents that are still listed, the newest ones: enough to see who is gone."""
@@ -35,7 +35,7 @@ class Limits:
     """Five missed heartbeats: a busy machine is not a lost one."""
     stall_s: float = 1.0
     """A tick this late means that the server itself stood still; agents are not blamed for that time."""
-    deadlines: Deadlines = field(default_factory=Deadlines)
+    job: TimeLimits = field(default_factory=TimeLimits)
 
 
 class Controller:
@@ -61,7 +61,7 @@ class Controller:
     def submit(self, job: Job, plan: JobPlan, seq: int, now: Moment) -> list[Instruction]:
         """A pending job that the records hold, with `seq` events so far; jobs come oldest first."""
         log = JobLog(job.id, plan, seq)
-        self._runs[job.id] = JobRun(job, plan, log, self.limits.deadlines, now.seconds)
+        self._runs[job.id] = JobRun(job, plan, log, self.limits.job, now.seconds)
         return self._settle(now)
 
     def cancel(self, job: str, now: Moment) -> list[Instruction]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from weft.api.agent import AgentKind, Allocation, Report
-from weft.api.event import EventBody, LogLine, StateChanged
+from weft.api.event import EventBody, LogLevel, LogLine, StateChanged
 from weft.api.job import Job, Progress
 from weft.api.lifecycle import (
     ALLOCATION_TRANSITIONS,
@@ -23,7 +23,6 @@ from weft.api.lifecycle import (
     after,
 )
 from weft.api.store import StoreSpec
-from weft_server.deadlines import STARTED, Deadlines, overdue
 from weft_server.instructions import Close, Instruction, Order
 from weft_server.job_log import JobLog
 from weft_server.lease import Agent, Lease
@@ -33,6 +32,7 @@ from weft_server.orders import allocation_of
 from weft_server.plan import JobPlan
 from weft_server.refusals import IllegalReportError, NotKeeperError, StaleTermError, WrongStateError
 from weft_server.scheduler import Placement
+from weft_server.time_limits import STARTED, TimeLimits, overdue
 
 _ENDING = {JobEvent.KEPT, JobEvent.FAILED, JobEvent.CANCELLED}
 
@@ -40,12 +40,12 @@ _ENDING = {JobEvent.KEPT, JobEvent.FAILED, JobEvent.CANCELLED}
 class JobRun:
     """A job that has not ended. `job` is what is told of it."""
 
-    def __init__(self, job: Job, plan: JobPlan, log: JobLog, deadlines: Deadlines, since: float) -> None:
+    def __init__(self, job: Job, plan: JobPlan, log: JobLog, limits: TimeLimits, since: float) -> None:
         self.job = job
         self.plan = plan
         self.since = since
         self.leases: dict[str, Lease] = {}
-        self._deadlines = deadlines
+        self._limits = limits
         self._log = log
         self._sums = MetricSums(plan.workers)
         self._store: StoreSpec | None = None
@@ -89,7 +89,7 @@ class JobRun:
         self._store = self.plan.store(self.job.id, term, endpoints)
         self._keeper = self.workers[placement.keeper]
         self._move(JobEvent.PLACED, now)
-        self._deadline = now.seconds + self._deadlines.start_s
+        self._deadline = now.seconds + self._limits.start_s
         who = ", ".join(lease.who for lease in self.leases.values())
         self._say(f"placed on {who}; {self._keeper.who} keeps the parameters", now)
         self._tell(self.shards)
@@ -156,7 +156,7 @@ class JobRun:
     def tick(self, now: Moment) -> None:
         """Deadlines, and progress that is due."""
         if self._deadline is not None and now.seconds >= self._deadline:
-            self.fail(overdue(self.state, self.shards, self.workers, self._keeper, self._deadlines), now)
+            self.fail(overdue(self.state, self.shards, self.workers, self._keeper, self._limits), now)
         elif self.state is JobState.RUNNING:
             self._progress(now)
 
@@ -200,7 +200,7 @@ class JobRun:
                 self._move(JobEvent.STARTED, now)
         if self.state is JobState.RUNNING and all(self._is_done(worker) for worker in self.workers):
             self._progress(now, last=True)
-            self._deadline = now.seconds + self._deadlines.keep_s
+            self._deadline = now.seconds + self._limits.keep_s
             self._move(JobEvent.TRAINED, now)
         if self.state is JobState.FINISHING and self._has_final:
             self._move(JobEvent.KEPT, now)
@@ -267,5 +267,5 @@ class JobRun:
     def _append(self, body: EventBody, now: Moment) -> None:
         self._log.append(body, now)
 
-    def _say(self, message: str, now: Moment, level: str = "info") -> None:
-        self._append(LogLine.model_validate({"level": level, "source": "server", "message": message}), now)
+    def _say(self, message: str, now: Moment, level: LogLevel = "info") -> None:
+        self._append(LogLine(level=level, source="server", message=message), now)

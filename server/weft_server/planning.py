@@ -10,6 +10,7 @@ from weft_data.source import Description
 from weft_graph.program import KeyPlan, Programs, Update
 from weft_graph.program_json import programs_to_json
 from weft_graph.rules import stored_rule
+from weft_graph.weft_domain import SEND
 from weft_server.plan import JobPlan
 
 
@@ -30,7 +31,7 @@ def plan_of(spec: JobSpec, programs: Programs, source: Description) -> JobPlan:
         shards=spec.parallelism.shards,
         merge=spec.parallelism.merge,
         slice_bytes=spec.parallelism.slice_bytes,
-        keys=[_key(key, spec.parallelism.workers) for key in programs.keys],
+        keys=_keys(programs, spec.parallelism.workers),
         parameters=[_parameter(key) for key in programs.keys],
         rule=rule,
         hyper=hyper,
@@ -42,8 +43,13 @@ def rule_of(spec: RuleSpec) -> tuple[str, dict[str, float]]:
     return stored_rule(spec.name, spec.model_dump(exclude={"name"}))
 
 
-def _key(key: KeyPlan, slots: int) -> KeySpec:
-    """Every slot contributes to every key: all run the same program."""
+def _keys(programs: Programs, slots: int) -> list[KeySpec]:
+    """Every slot contributes to what the train program sends: all run the same one. To another key nobody does."""
+    sent = {node.attributes["key"] for node in programs.train.nodes if node.op_type == SEND}
+    return [_key(key, slots if key.key in sent else 0) for key in programs.keys]
+
+
+def _key(key: KeyPlan, contributing: int) -> KeySpec:
     made_by = InitializerSpec(op_type=key.initializer.op_type, attributes=dict(key.initializer.attributes))
     return KeySpec(
         key=key.key,
@@ -52,7 +58,7 @@ def _key(key: KeyPlan, slots: int) -> KeySpec:
         initializer=made_by,
         update=key.update.value,
         priority=key.priority,
-        slots=list(range(slots)),
+        slots=list(range(contributing)),
     )
 
 

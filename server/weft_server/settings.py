@@ -9,8 +9,8 @@ from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from weft_server.controller import Limits
-from weft_server.deadlines import Deadlines
 from weft_server.memory_check import Bounds
+from weft_server.time_limits import TimeLimits
 
 
 class Settings(BaseSettings):
@@ -84,7 +84,7 @@ class Settings(BaseSettings):
         return Limits(
             heartbeat_interval_s=self.heartbeat_interval_s,
             lost_after_s=self.lost_after_s,
-            deadlines=Deadlines(start_s=self.start_deadline_s, keep_s=self.keep_deadline_s),
+            job=TimeLimits(start_s=self.start_deadline_s, keep_s=self.keep_deadline_s),
         )
 
     @property

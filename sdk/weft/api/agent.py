@@ -19,6 +19,7 @@ from pydantic import Field
 
 from weft.api.base import Count, Identifier, Model, Name
 from weft.api.data import DataSpec
+from weft.api.event import LogLevel
 from weft.api.lifecycle import AgentState, AllocationEvent
 from weft.api.store import StoreSpec
 
@@ -104,7 +105,7 @@ class MetricReport(Model):
 
 
 class LogReport(Model):
-    level: Literal["debug", "info", "warning", "error"]
+    level: LogLevel
     message: Annotated[str, Field(max_length=1 << 16)]
 
 

@@ -10,6 +10,8 @@ from pydantic import Field
 from weft.api.base import Model
 from weft.api.lifecycle import JobState
 
+LogLevel = Literal["debug", "info", "warning", "error"]
+
 
 class StateChanged(Model):
     kind: Literal["state"] = "state"
@@ -39,7 +41,7 @@ class MetricTaken(Model):
 
 class LogLine(Model):
     kind: Literal["log"] = "log"
-    level: Literal["debug", "info", "warning", "error"]
+    level: LogLevel
     source: str
     """Who says it: `server`, `worker 0`, `shard 1`."""
     message: str

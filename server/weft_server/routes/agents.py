@@ -7,8 +7,7 @@ from http import HTTPStatus
 from fastapi import APIRouter
 
 from weft.api.agent import AgentList, Heartbeat, Orders, Registered, Registration
-from weft_server.routes.context import JobId as AgentId
-from weft_server.routes.context import Use
+from weft_server.routes.context import PathId, Use
 from weft_server.strict_json import ReportRoute
 
 router = APIRouter(prefix="/v1/agents", tags=["agents"], route_class=ReportRoute)
@@ -26,11 +25,11 @@ async def register(registration: Registration, use: Use) -> Registered:
 
 
 @router.post("/{agent}/heartbeat")
-async def heartbeat(agent: AgentId, beat: Heartbeat, use: Use) -> Orders:
+async def heartbeat(agent: PathId, beat: Heartbeat, use: Use) -> Orders:
     """The agent lives; the answer is everything that it is to hold, at once when it knows an older version."""
     return await use.service.heartbeat(agent, beat)
 
 
 @router.delete("/{agent}", status_code=HTTPStatus.NO_CONTENT)
-async def leave(agent: AgentId, use: Use) -> None:
+async def leave(agent: PathId, use: Use) -> None:
     await use.service.leave(agent)

@@ -15,8 +15,7 @@ from weft_server.gate import too_large
 from weft_server.job_files import JobFiles, Upload
 from weft_server.parameter_file import PIECE_BYTES, ParameterFileError, largest_document
 from weft_server.problems import ProblemError
-from weft_server.routes.context import JobId as AllocationId
-from weft_server.routes.context import Use
+from weft_server.routes.context import PathId, Use
 from weft_server.service import Service
 from weft_server.strict_json import ReportRoute
 
@@ -24,14 +23,14 @@ router = APIRouter(prefix="/v1/allocations", tags=["agents"], route_class=Report
 
 
 @router.post("/{allocation}/reports", status_code=HTTPStatus.NO_CONTENT)
-async def report(allocation: AllocationId, report: Report, use: Use) -> None:
+async def report(allocation: PathId, report: Report, use: Use) -> None:
     """Facts about the allocation. A repeated report is accepted and changes nothing."""
     await use.service.report(allocation, report)
 
 
 @router.put("/{allocation}/parameters", status_code=HTTPStatus.NO_CONTENT)
 async def parameters(
-    allocation: AllocationId,
+    allocation: PathId,
     request: Request,
     use: Use,
     *,

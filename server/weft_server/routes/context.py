@@ -26,5 +26,5 @@ def _context(request: Request) -> Context:
 
 
 Use = Annotated[Context, Depends(_context)]
-JobId = Annotated[str, Path(pattern=r"^[A-Za-z0-9\-]{1,64}$")]
-"""A job's id in a path: never more than a name of a directory."""
+PathId = Annotated[str, Path(pattern=r"^[A-Za-z0-9\-]{1,64}$")]
+"""An id of the server's in a path: of a job, which is the name of its directory too, an agent or an allocation."""

@@ -10,7 +10,7 @@ from fastapi.sse import EventSourceResponse, format_sse_event
 
 from weft.api.event import Event, EventPage, StateChanged
 from weft_server.bells import heard
-from weft_server.routes.context import JobId, Use
+from weft_server.routes.context import PathId, Use
 from weft_server.service import Service, job_bell
 from weft_server.strict_json import StrictRoute
 
@@ -28,7 +28,7 @@ _FORMS: dict[int | str, dict[str, Any]] = {
 
 @router.get("/{job}/events", responses=_FORMS, response_class=Response)
 async def events(
-    job: JobId,
+    job: PathId,
     use: Use,
     *,
     after: Annotated[int | None, Query(ge=0, le=1 << 62)] = None,

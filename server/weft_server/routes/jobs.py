@@ -15,7 +15,7 @@ from weft.api.lifecycle import JobState
 from weft_server.problems import ProblemError
 from weft_server.reading import read_and_check
 from weft_server.records import KeyReusedError
-from weft_server.routes.context import Context, JobId, Use
+from weft_server.routes.context import Context, PathId, Use
 from weft_server.strict_json import StrictRoute
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=StrictRoute)
@@ -57,18 +57,18 @@ async def list_jobs(
 
 
 @router.get("/{job}")
-async def get_job(job: JobId, use: Use) -> Job:
+async def get_job(job: PathId, use: Use) -> Job:
     return await use.service.job(job)
 
 
 @router.post("/{job}/cancel")
-async def cancel(job: JobId, use: Use) -> Job:
+async def cancel(job: PathId, use: Use) -> Job:
     """Ends a job that has not ended. Cancelling it again changes nothing."""
     return await use.service.cancel(job)
 
 
 @router.get("/{job}/parameters")
-async def list_parameters(job: JobId, use: Use) -> ParameterList:
+async def list_parameters(job: PathId, use: Use) -> ParameterList:
     """What the job's parameters are, without values."""
     return ParameterList(parameters=(await use.service.plan(job)).parameters)
 

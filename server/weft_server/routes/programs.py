@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from weft_graph.json_form import graph_schema
 from weft_graph.program_json import programs_from_json
 from weft_graph.program_text import programs_text
-from weft_server.routes.context import JobId, Use
+from weft_server.routes.context import PathId, Use
 from weft_server.strict_json import StrictRoute
 
 router = APIRouter(prefix="/v1", tags=["programs"], route_class=StrictRoute)
@@ -20,7 +20,7 @@ _FORMS: dict[int | str, dict[str, Any]] = {200: {"content": {"application/json":
 
 @router.get("/jobs/{job}/programs", responses=_FORMS, response_class=Response)
 async def programs(
-    job: JobId,
+    job: PathId,
     use: Use,
     format: Annotated[Literal["json", "text"], Query()] = "json",  # noqa: A002  # the query's own word
 ) -> Response:

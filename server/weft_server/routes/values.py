@@ -13,7 +13,7 @@ from fastapi.responses import StreamingResponse
 from weft_server.parameter_file import Selection
 from weft_server.problems import ProblemError
 from weft_server.refusals import RefusalError, WrongStateError
-from weft_server.routes.context import Context, JobId, Use
+from weft_server.routes.context import Context, PathId, Use
 from weft_server.strict_json import StrictRoute
 
 router = APIRouter(prefix="/v1/jobs", tags=["values"], route_class=StrictRoute)
@@ -24,7 +24,7 @@ _FORM: dict[int | str, dict[str, Any]] = {
 
 
 @router.get("/{job}/values", responses=_FORM, response_class=Response)
-async def values(job: JobId, use: Use, name: Annotated[list[str] | None, Query()] = None) -> Response:
+async def values(job: PathId, use: Use, name: Annotated[list[str] | None, Query()] = None) -> Response:
     """A safetensors document of the parameters named, or of all; header `Weft-Step` tells the steps finished.
 
     Those of a running job are asked for now: the answer comes when the keeper has brought them.

@@ -13,7 +13,7 @@ STARTED = frozenset({AllocationState.RUNNING, AllocationState.DONE})
 
 
 @dataclass(frozen=True, slots=True)
-class Deadlines:
+class TimeLimits:
     """In seconds."""
 
     start_s: float = 60.0
@@ -23,15 +23,15 @@ class Deadlines:
 
 
 def overdue(
-    state: JobState, shards: Sequence[Lease], workers: Sequence[Lease], keeper: Lease | None, deadlines: Deadlines
+    state: JobState, shards: Sequence[Lease], workers: Sequence[Lease], keeper: Lease | None, limits: TimeLimits
 ) -> str:
     """Why a job whose deadline has passed fails: who has not done what."""
     if state is JobState.FINISHING and keeper is not None:
-        return f"{keeper.who} did not bring the final parameters within {deadlines.keep_s:g} s"
+        return f"{keeper.who} did not bring the final parameters within {limits.keep_s:g} s"
     late = [lease for lease in shards if lease.state is not AllocationState.READY]
     goal = "to be ready"
     if not late:
         late = [lease for lease in workers if lease.state not in STARTED]
         goal = "to run"
     who = ", ".join(lease.who for lease in late)
-    return f"not started within {deadlines.start_s:g} s: it waits for {who} {goal}"
+    return f"not started within {limits.start_s:g} s: it waits for {who} {goal}"
