@@ -263,6 +263,23 @@ def test_an_upload_is_tried_again_and_a_refused_one_says_why() -> None:
     each.close()
 
 
+def test_closing_ends_an_upload_that_is_tried_again() -> None:
+    play, failed = Play(parameters=refuse), []
+    each = reporter(play)
+
+    def upload() -> None:
+        with pytest.raises(UploadError, match="not taken before the allocation was given up: ConnectError"):
+            each.upload(b"document", 3, False)
+        failed.append(True)
+
+    bringing = threading.Thread(target=upload)
+    bringing.start()
+    eventually(lambda: len(play.bodies("/parameters")) > 1, "the upload is tried again")
+    each.close()
+    bringing.join(DEADLINE_S)
+    assert failed == [True]
+
+
 def test_reports_of_a_run_reach_the_servers_log(tmp_path: Path) -> None:
     document = spec_json(save_rows(tmp_path / "rows.npz"), parallelism={"workers": 1, "shards": 1})
     with running(tmp_path / "server") as client:

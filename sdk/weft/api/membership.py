@@ -13,19 +13,15 @@ from typing import Protocol, TypeVar
 
 import httpx
 from pydantic import ValidationError
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, sleep_using_event, stop_when_event_set
-from tenacity.wait import wait_random_exponential
 
 from weft.api.agent import Heartbeat, Orders, Registered, Registration
 from weft.api.base import Model
 from weft.api.problem import problem_code
 from weft.api.reporter import Reporter
+from weft.api.retry import UnreachableError, retried
 
 _log = logging.getLogger("weft.membership")
 
-FIRST_RETRY_S = 0.1
-LONGEST_RETRY_S = 1.0
-"""Well below the server's limit of silence, so that one failed call does not lose the agent."""
 CONNECT_TIMEOUT_S = 5.0
 
 _R = TypeVar("_R")
@@ -41,10 +37,6 @@ class Holder(Protocol):
 
     def lost(self) -> None:
         """The server does not know this agent (any more): drop everything. It is registered again by itself."""
-
-
-class _UnreachableError(Exception):
-    """No answer that can be used; worth another try."""
 
 
 class _UnknownAgentError(Exception):
@@ -130,38 +122,25 @@ class Membership:
                 timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, CONNECT_TIMEOUT_S)),
             )
         except httpx.HTTPError as error:
-            raise _UnreachableError(f"{type(error).__name__}: {error}") from error
+            raise UnreachableError(f"{type(error).__name__}: {error}") from error
         if response.status_code == httpx.codes.NOT_FOUND and problem_code(response.content) == "unknown-agent":
             raise _UnknownAgentError
         if response.is_error:
-            raise _UnreachableError(f"{path} was answered by {response.status_code}: {response.text[:500]}")
+            raise UnreachableError(f"{path} was answered by {response.status_code}: {response.text[:500]}")
         return response
 
     def _retried(self, stop: threading.Event, call: Callable[[], _R]) -> _R | None:
         """What `call` returns, tried until it does; None once `stop` is set."""
-        retrying = Retrying(
-            retry=retry_if_exception_type(_UnreachableError),
-            wait=wait_random_exponential(multiplier=FIRST_RETRY_S, max=LONGEST_RETRY_S),
-            stop=stop_when_event_set(stop),
-            sleep=sleep_using_event(stop),
-            before_sleep=_tell,
-            retry_error_callback=lambda _state: None,
-        )
-        return retrying(call)
+        try:
+            return retried(call, stop, _log, f"server {self._client.base_url}")
+        except UnreachableError:
+            return None
 
 
 def _parsed(model: type[_M], response: httpx.Response) -> _M:
     try:
         return model.model_validate_json(response.content)
     except ValidationError as error:
-        raise _UnreachableError(
+        raise UnreachableError(
             f"{response.url} was answered by something that is not {model.__name__}: {error}"
         ) from error
-
-
-def _tell(state: RetryCallState) -> None:
-    """Logs the 1st, 2nd, 4th, 8th ... failure of a row, and every 64th."""
-    attempt = state.attempt_number
-    if attempt & (attempt - 1) == 0 or attempt % 64 == 0:
-        error = state.outcome.exception() if state.outcome else None
-        _log.warning("the server cannot be reached (attempt %d, tried again): %s", attempt, error)

@@ -8,21 +8,19 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import httpx
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay
-from tenacity.wait import wait_random_exponential
 
 from weft.api.agent import LogReport, MetricReport, Report
 from weft.api.lifecycle import AllocationEvent
+from weft.api.retry import UnreachableError, retried
 
 _log = logging.getLogger("weft.reporter")
 
 INTERVAL_S = 0.25
 """Between two posts that bring no event: four a second show a run as alive as people can read it."""
 POST_TIMEOUT_S = 10.0
-FIRST_RETRY_S = 0.1
-LONGEST_RETRY_S = 2.0
 UPLOAD_DEADLINE_S = 120.0
 MOST_LINES = 1000
 """Metrics and logs, each, in one post: bounds its size."""
@@ -41,10 +39,6 @@ _WORTH_ANOTHER_TRY = frozenset({httpx.codes.UNAUTHORIZED, httpx.codes.REQUEST_TI
 
 class UploadError(Exception):
     """The server has not taken the parameters; the message says why."""
-
-
-class _UnreachableError(Exception):
-    pass
 
 
 @dataclass
@@ -68,7 +62,7 @@ class Reporter:
         self._changed = threading.Condition()
         self._parts: deque[_Part] = deque()
         self._posting = False
-        self._closed = False
+        self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"report-{allocation_id}", daemon=True)
         self._thread.start()
 
@@ -83,7 +77,7 @@ class Reporter:
     ) -> None:
         """Puts facts in line and returns at once. Within one call, step, metrics and logs come before the event."""
         with self._changed:
-            if self._closed:
+            if self._closed.is_set():
                 return
             if not self._parts or self._parts[-1].event is not None or self._is_full(self._parts[-1]):
                 self._parts.append(_Part())
@@ -96,17 +90,13 @@ class Reporter:
             self._changed.notify_all()
 
     def upload(self, document: bytes, step: int, final: bool, *, deadline_s: float = UPLOAD_DEADLINE_S) -> None:
-        """Brings the parameters at `step`, a safetensors document. Raises UploadError when refused or out of time."""
-        retrying = Retrying(
-            retry=retry_if_exception_type(_UnreachableError),
-            wait=wait_random_exponential(multiplier=FIRST_RETRY_S, max=LONGEST_RETRY_S),
-            stop=stop_after_delay(deadline_s),
-            reraise=True,
-        )
+        """Brings the parameters at `step`, a safetensors document. Raises UploadError: refused, out of time, closed."""
         try:
-            retrying(self._put, document, step, final, deadline_s)
-        except _UnreachableError as error:
-            raise UploadError(f"parameters of step {step} were not taken within {deadline_s:g} s: {error}") from error
+            put = partial(self._put, document, step, final, deadline_s)
+            retried(put, self._closed, _log, f"{self._path}/parameters", deadline_s=deadline_s)
+        except UnreachableError as error:
+            until = "before the allocation was given up" if self._closed.is_set() else f"within {deadline_s:g} s"
+            raise UploadError(f"parameters of step {step} were not taken {until}: {error}") from error
 
     def flush(self, timeout_s: float) -> bool:
         """Waits until all that was reported is accepted or refused. Whether it is."""
@@ -116,7 +106,7 @@ class Reporter:
     def close(self) -> None:
         """Drops what is not sent yet (flush before) and ends the thread. Idempotent."""
         with self._changed:
-            self._closed = True
+            self._closed.set()
             self._parts.clear()
             self._changed.notify_all()
 
@@ -148,44 +138,43 @@ class Reporter:
     def _next(self, due: float) -> _Part | None:
         """The next facts, once they may go: at once with an event, else not before `due`. None when closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or bool(self._parts))
+            self._changed.wait_for(lambda: self._closed.is_set() or bool(self._parts))
             self._changed.wait_for(
-                lambda: self._closed or any(part.event is not None for part in self._parts) or len(self._parts) > 1,
+                lambda: (
+                    self._closed.is_set() or any(part.event is not None for part in self._parts) or len(self._parts) > 1
+                ),
                 max(0.0, due - time.monotonic()),
             )
-            if self._closed:
+            if self._closed.is_set():
                 return None
             self._posting = True
             return self._parts.popleft()
 
     def _delivered(self, body: str) -> bool:
-        """Posts until answered. Whether the server wants to hear more of this allocation."""
-        wait_s = FIRST_RETRY_S
-        while True:
-            try:
-                status = self._post(body)
-            except httpx.HTTPError as error:
-                _log.warning("%s: the report is tried again: %s: %s", self._path, type(error).__name__, error)
-            else:
-                if status in _REFUSED_FOR_GOOD:
-                    return False
-                if status < httpx.codes.BAD_REQUEST or status in _REFUSED_ONCE:
-                    return True
-            with self._changed:
-                if self._changed.wait_for(lambda: self._closed, wait_s):
-                    return False
-            wait_s = min(2 * wait_s, LONGEST_RETRY_S)
+        """Posts until answered or closed. Whether the server wants to hear more of this allocation."""
+        try:
+            return retried(partial(self._post, body), self._closed, _log, f"{self._path}/reports")
+        except UnreachableError:
+            return False
 
-    def _post(self, body: str) -> int:
-        response = self._client.post(
-            f"{self._path}/reports",
-            content=body,
-            headers={"Content-Type": "application/json"},
-            timeout=POST_TIMEOUT_S,
-        )
-        if response.is_error:
-            _log.warning("%s: a report was answered by %d: %s", self._path, response.status_code, response.text[:500])
-        return response.status_code
+    def _post(self, body: str) -> bool:
+        """Whether the server wants to hear more. Raises UnreachableError."""
+        try:
+            response = self._client.post(
+                f"{self._path}/reports",
+                content=body,
+                headers={"Content-Type": "application/json"},
+                timeout=POST_TIMEOUT_S,
+            )
+        except httpx.HTTPError as error:
+            raise UnreachableError(f"{type(error).__name__}: {error}") from error
+        if not response.is_error:
+            return True
+        answer = f"answered by {response.status_code}: {response.text[:500]}"
+        if response.status_code not in _REFUSED_FOR_GOOD | _REFUSED_ONCE:
+            raise UnreachableError(answer)
+        _log.warning("%s: a report was %s", self._path, answer)
+        return response.status_code in _REFUSED_ONCE
 
     def _put(self, document: bytes, step: int, final: bool, deadline_s: float) -> None:
         try:
@@ -197,8 +186,8 @@ class Reporter:
                 timeout=httpx.Timeout(deadline_s, connect=POST_TIMEOUT_S),
             )
         except httpx.HTTPError as error:
-            raise _UnreachableError(f"{type(error).__name__}: {error}") from error
+            raise UnreachableError(f"{type(error).__name__}: {error}") from error
         if response.is_client_error and response.status_code not in _WORTH_ANOTHER_TRY:
             raise UploadError(f"parameters of step {step} were refused: {response.status_code} {response.text[:500]}")
         if response.is_error:
-            raise _UnreachableError(f"answered by {response.status_code}: {response.text[:500]}")
+            raise UnreachableError(f"answered by {response.status_code}: {response.text[:500]}")
