@@ -12,25 +12,15 @@ import pytest
 
 import weft
 from acceptance_place import Place
-from weft.api.job import Parallelism, RunLength
 from weft.api.problem import Problem
-from weft.client import job_spec
 
 
 @pytest.fixture
 def body(place: Place, example: ModuleType) -> dict[str, Any]:
     """A job that would be accepted."""
     loss, accuracy = example.build()
-    spec = job_spec(
-        loss,
-        {"accuracy": accuracy},
-        weft.numpy_data(place.digits, evaluate=(place.rows - 360, place.rows)),
-        RunLength(steps=1),
-        rule=weft.Sgd(),
-        parallelism=Parallelism(),
-        seed=0,
-        name="refused",
-    )
+    data = weft.numpy_data(place.digits, evaluate=(place.rows - 360, place.rows))
+    spec = weft.job_spec(loss, metrics={"accuracy": accuracy}, data=data, steps=1, name="refused")
     document: dict[str, Any] = spec.model_dump(mode="json")
     return document
 
