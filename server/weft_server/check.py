@@ -28,6 +28,8 @@ MOST_IN_SUMMARY = 3
 """What the answer's one line lists of them."""
 SAFETENSORS_METADATA = "__metadata__"
 MOST_STEPS = 1 << 40
+MOST_SLICES = 1_000_000
+"""Of one job: each is an object on its shard and is counted by every worker at every step."""
 
 
 class JobRefusedError(Exception):
@@ -69,7 +71,8 @@ def check(spec: JobSpec, graph: Graph, source: Description, bounds: Bounds) -> J
     try:
         programs = convert(graph, loss=spec.loss, metrics=spec.metrics)
         plan = plan_of(spec, programs, source)
-        errors = [*_length_errors(spec, plan), *memory_errors(plan, graph, programs, source, bounds)]
+        errors = [*_length_errors(spec, plan), *_slice_errors(plan)]
+        errors += memory_errors(plan, graph, programs, source, bounds)
     except GraphError as error:
         raise JobRefusedError([graph_error(error)]) from error
     if errors:
@@ -107,3 +110,12 @@ def _length_errors(spec: JobSpec, plan: JobPlan) -> Iterator[FieldError]:
     if plan.steps > MOST_STEPS:
         field = "steps" if spec.run.steps else "passes"
         yield FieldError(pointer=f"/run/{field}", detail=f"{plan.steps} steps are more than {MOST_STEPS}")
+
+
+def _slice_errors(plan: JobPlan) -> Iterator[FieldError]:
+    if plan.slices > MOST_SLICES:
+        detail = (
+            f"the parameters are {plan.slices} slices of at most {plan.slice_bytes} bytes, "
+            f"more than {MOST_SLICES}: larger slices are fewer"
+        )
+        yield FieldError(pointer="/parallelism/slice_bytes", detail=detail)

@@ -177,7 +177,9 @@ class JobRun:
             if taken is None:
                 continue
             newest = {f"{taken.split}/{name}": value for name, value in taken.values.items()}
-            self._set(metrics={**self.job.metrics, **newest})
+            # The other split's stay; of this one, what is reported now is all there is.
+            others = {name: value for name, value in self.job.metrics.items() if not name.startswith(f"{taken.split}/")}
+            self._set(metrics={**others, **newest})
             self._append(taken, now)
 
     def _take_event(self, lease: Lease, event: AllocationEvent, reason: str | None, silent: str, now: Moment) -> None:

@@ -7,7 +7,6 @@ A document is an 8-byte little-endian length, a JSON header of that length, then
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any, BinaryIO
 from safetensors import SafetensorError, safe_open
 
 from weft.api.job import ParameterInfo
-from weft_graph.types import DType
+from weft_server.plan import nbytes
 
 DTYPES = {
     "bool": "BOOL",
@@ -51,7 +50,7 @@ class _Entry:
 def largest_document(parameters: Sequence[ParameterInfo]) -> int:
     """Bytes that a document of these parameters may have; the header may be laid out generously."""
     names = sum(6 * len(each.name) + _HEADER_ENTRY_BYTES for each in parameters)
-    return 8 + _HEADER_SLACK_BYTES + names + sum(map(_nbytes, parameters))
+    return 8 + _HEADER_SLACK_BYTES + names + sum(map(nbytes, parameters))
 
 
 def check_document(path: Path, parameters: Sequence[ParameterInfo]) -> None:
@@ -125,10 +124,6 @@ def _header(chosen: dict[str, _Entry]) -> bytes:
     text = json.dumps(document, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
-
-
-def _nbytes(parameter: ParameterInfo) -> int:
-    return math.prod(parameter.shape) * DType(parameter.dtype).itemsize
 
 
 def _show(kind: tuple[str, list[int]]) -> str:

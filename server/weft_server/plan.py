@@ -37,7 +37,12 @@ class JobPlan(Model):
     @property
     def parameter_bytes(self) -> int:
         """Bytes of all parameters' values."""
-        return sum(math.prod(each.shape) * DType(each.dtype).itemsize for each in self.parameters)
+        return sum(map(nbytes, self.parameters))
+
+    @property
+    def slices(self) -> int:
+        """Slices of all keys, over all shards."""
+        return sum(-(-nbytes(each) // self.slice_bytes) for each in self.parameters)
 
     @property
     def rows(self) -> int:
@@ -68,3 +73,8 @@ class JobPlan(Model):
             slice_bytes=self.slice_bytes,
             merge=self.merge.value,
         )
+
+
+def nbytes(parameter: ParameterInfo) -> int:
+    """Bytes of a parameter's value."""
+    return math.prod(parameter.shape) * DType(parameter.dtype).itemsize

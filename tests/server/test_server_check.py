@@ -103,7 +103,7 @@ def test_rules_become_those_of_the_shard(rule: Sgd | Adam, expected: tuple[str, 
         ("/data/evaluate/start", 11, "/data/evaluate", "11 to 16 overlap with training rows 0 to 12"),
         ("/data/train", None, "/data/evaluate", "0 to 16 (all rows, as train is left out)"),
         ("/data/source/path", "/nowhere/rows.npz", "/data/source/path", "/nowhere/rows.npz"),
-        ("/run/passes", 1 << 60, "/run/passes", "steps are more than"),
+        ("/run/passes", 1 << 45, "/run/passes", "steps are more than"),
     ],
 )
 def test_what_is_wrong_is_named(rows: Path, pointer: str, value: Any, where: str, says: str) -> None:
@@ -160,6 +160,20 @@ def test_parameters_with_the_rules_state_are_bounded(rows: Path) -> None:
         "/graph/parameters": "the parameters with the state of rule 'adam' take 180 bytes; this server allows 179"
     }
     read_and_check(JobSpec.model_validate(document), None, Bounds(parameter_bytes=180))
+
+
+def test_a_job_of_too_many_slices_is_refused_before_anybody_counts_them(rows: Path) -> None:
+    document = changed(rows, "/parallelism", {"slice_bytes": 64})
+    table = {"name": "table", "dtype": "float32", "shape": [999_999 * 16], "trainable": False}
+    table["initializer"] = {"op_type": "ConstantOfShape", "attributes": {"value": 0.0}}
+    document["graph"]["parameters"].append(table)
+    assert refused(document) == {
+        "/parallelism/slice_bytes": "the parameters are 1000001 slices of at most 64 bytes, more than 1000000: "
+        "larger slices are fewer"
+    }
+    document["parallelism"]["slice_bytes"] = 128
+    plan = read_and_check(JobSpec.model_validate(document), None, Bounds())
+    assert plan.slices == 500_000 + 2
 
 
 def test_a_workers_step_is_bounded(rows: Path) -> None:

@@ -243,3 +243,21 @@ def test_a_cursor_beyond_any_job_is_refused(client: httpx.Client) -> None:
     response = client.get("/v1/jobs", params={"cursor": 1 << 63})
     assert response.status_code == 422
     assert response.headers["content-type"].startswith("application/problem+json")
+
+
+def test_parameters_that_cannot_be_stored_are_refused_with_the_reason(
+    client: httpx.Client, document: dict[str, Any], tmp_path: Path
+) -> None:
+    with cast(client, stop_at=AllocationEvent.RUNNING) as (workers, _):
+        job = submit(client, document).json()["id"]
+        eventually(lambda: state(client, job) == "running", "the job runs")
+        (tmp_path / "server" / "jobs" / job).write_text("where its folder would be")
+        allocation = next(o for w in workers for o in w.orders[-1].allocations if getattr(o, "keeper", False))
+        response = client.put(
+            f"/v1/allocations/{allocation.id}/parameters",
+            params={"term": allocation.term, "step": 6, "final": "true"},
+            content=b"",
+        )
+    assert response.status_code == 507
+    assert response.json()["code"] == "not-stored"
+    assert "File exists" in response.json()["detail"]

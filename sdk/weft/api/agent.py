@@ -33,7 +33,7 @@ class Registration(Model):
     kind: AgentKind
     name: Name
     """What people call it, `worker-0`; not necessarily unique."""
-    endpoint: str | None = None
+    endpoint: Annotated[str, Field(pattern=r"^[a-z]+://[!-~]{1,500}$")] | None = None
     """A shard's ZeroMQ endpoint, reachable from workers."""
     pid: Count
 
@@ -101,7 +101,7 @@ class MetricReport(Model):
     step: Count
     """Steps finished when it was taken. All slots report at the same steps."""
     samples: Count
-    sums: Annotated[dict[str, float], Field(max_length=1024)]
+    sums: Annotated[dict[Name, float], Field(max_length=1024)]
 
 
 class LogReport(Model):

@@ -19,5 +19,8 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.\-]{0,127}$")]
 Count = Annotated[int, Field(ge=0, le=1 << 53)]
 """A whole number that every reader of JSON keeps exactly."""
 
+Positive = Annotated[int, Field(ge=1, le=1 << 53)]
+"""A count that is not 0."""
+
 Identifier = Annotated[str, Field(pattern=r"^[A-Za-z0-9\-]{1,64}$")]
 """What the server calls things."""

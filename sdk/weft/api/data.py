@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from weft.api.base import Model
+from weft.api.base import Count, Model, Positive
 
 
 class NumpySource(Model):
@@ -19,8 +19,8 @@ class NumpySource(Model):
 class Rows(Model):
     """Rows `start` (included) to `stop` (excluded) of the source."""
 
-    start: Annotated[int, Field(ge=0)] = 0
-    stop: Annotated[int, Field(ge=1)]
+    start: Count = 0
+    stop: Positive
 
     @model_validator(mode="after")
     def _not_empty(self) -> Rows:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from weft.api.base import Identifier, Model, Name
+from weft.api.base import Identifier, Model, Name, Positive
 from weft.api.data import DataSpec
 from weft.api.lifecycle import JobState
 from weft.api.rule import RuleSpec, Sgd
@@ -34,9 +34,9 @@ class Parallelism(Model):
 class RunLength(Model):
     """How long to train: `passes` over the training rows, or `steps`. Exactly one of them."""
 
-    passes: Annotated[int, Field(ge=1)] | None = None
-    steps: Annotated[int, Field(ge=1)] | None = None
-    evaluate_every: Annotated[int, Field(ge=1)] | None = None
+    passes: Positive | None = None
+    steps: Positive | None = None
+    evaluate_every: Positive | None = None
     """Steps between two evaluations; after each pass where left out. The end of the run is always evaluated."""
 
     @model_validator(mode="after")
@@ -52,7 +52,7 @@ class JobSpec(Model):
     name: Name = "job"
     graph: dict[str, Any]
     """The graph's JSON form; its schema is at /v1/schemas/graph."""
-    loss: str
+    loss: Annotated[str, Field(max_length=256)]
     """The graph output that is made small: a scalar, the mean over the batch."""
     metrics: Annotated[dict[Name, str], Field(max_length=256)] = Field(default_factory=dict)
     """Metric name -> graph output: scalars that are means over the batch; `loss` is always reported."""

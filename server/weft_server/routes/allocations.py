@@ -11,6 +11,7 @@ from uuid import uuid4
 from fastapi import APIRouter, Query, Request
 
 from weft.api.agent import Report
+from weft.api.base import Count
 from weft_server.gate import too_large
 from weft_server.job_files import JobFiles, Upload
 from weft_server.parameter_file import PIECE_BYTES, ParameterFileError, largest_document
@@ -34,8 +35,8 @@ async def parameters(
     request: Request,
     use: Use,
     *,
-    term: Annotated[int, Query()],
-    step: Annotated[int, Query(ge=0)],
+    term: Annotated[Count, Query()],
+    step: Annotated[Count, Query()],
     final: Annotated[bool, Query()],
 ) -> None:
     """The parameters after `step` steps: one safetensors document of exactly the job's parameters."""
@@ -44,8 +45,9 @@ async def parameters(
     limit = largest_document(plan.parameters)
     if int(request.headers.get("content-length", 0)) > limit:
         raise too_large(limit, f"{request.headers['content-length']} bytes")
-    upload = await service.on_files(files.start, job, uuid4().hex)
+    upload: Upload | None = None
     try:
+        upload = await service.on_files(files.start, job, uuid4().hex)
         await _write(service, upload, request.stream(), limit)
         await service.on_files(files.check, upload, plan.parameters)
         place = partial(files.put, upload, job, step, final)
@@ -57,7 +59,8 @@ async def parameters(
         detail = f"the parameters of {allocation} cannot be kept: {error.strerror or error}"
         raise ProblemError(HTTPStatus.INSUFFICIENT_STORAGE, "not-stored", detail) from error
     finally:
-        await service.on_files(JobFiles.discard, files, upload)
+        if upload is not None:
+            await service.on_files(JobFiles.discard, files, upload)
 
 
 async def _write(service: Service, upload: Upload, stream: AsyncIterator[bytes], limit: int) -> None:
