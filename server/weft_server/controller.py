@@ -18,7 +18,7 @@ from weft_server.job_run import JobRun
 from weft_server.lease import Agent, Lease
 from weft_server.moment import Moment
 from weft_server.plan import JobPlan
-from weft_server.refusals import UnknownError, WrongKindError
+from weft_server.refusals import FullError, UnknownError, WrongKindError
 from weft_server.scheduler import AgentView, PendingJob, View, schedule
 from weft_server.time_limits import TimeLimits
 
@@ -28,7 +28,7 @@ LOST_SHOWN = 64
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Times that the mind goes by, in seconds."""
+    """What the mind goes by: times in seconds, and how much it holds."""
 
     heartbeat_interval_s: float = 1.0
     lost_after_s: float = 5.0
@@ -36,6 +36,10 @@ class Limits:
     stall_s: float = 1.0
     """A tick this late means that the server itself stood still; agents are not blamed for that time."""
     job: TimeLimits = field(default_factory=TimeLimits)
+    most_jobs: int = 1000
+    """Jobs that have not ended: their plans, constants included, are in memory, and each is looked at in every tick."""
+    most_agents: int = 4096
+    """The workers and shards of a few of the largest jobs."""
 
 
 class Controller:
@@ -58,6 +62,11 @@ class Controller:
         """Those that live in the order of their registration, then those lost, newest first."""
         return [agent.describe(now) for agent in self._agents.values()] + list(self._lost)
 
+    def check_room(self) -> None:
+        """Raises FullError when there are as many jobs as the mind holds."""
+        if len(self._runs) >= self.limits.most_jobs:
+            raise FullError("job", self.limits.most_jobs)
+
     def submit(self, job: Job, plan: JobPlan, seq: int, now: Moment) -> list[Instruction]:
         """A pending job that the records hold, with `seq` events so far; jobs come oldest first."""
         log = JobLog(job.id, plan, seq)
@@ -73,14 +82,17 @@ class Controller:
         return self._settle(now)
 
     def register(self, registration: Registration, now: Moment) -> tuple[Registered, list[Instruction]]:
-        """A new agent. One of the same kind, name and process is replaced: it has begun anew."""
+        """A new agent. One of the same kind, name and process is replaced: it has begun anew.
+
+        Raises WrongKindError, or FullError where it would be one too many.
+        """
         if registration.kind is AgentKind.SHARD and not registration.endpoint:
             raise WrongKindError(f"shard {registration.name!r} gives no endpoint that workers could reach")
-        orders: list[Instruction] = []
-        for agent in list(self._agents.values()):
-            same = (agent.registration.kind, agent.name, agent.registration.pid)
-            if same == (registration.kind, registration.name, registration.pid):
-                orders += self._lose(agent, "it registered anew", now)
+        process = (registration.kind, registration.name, registration.pid)
+        same = [each for each in self._agents.values() if each.process == process]
+        if not same and len(self._agents) >= self.limits.most_agents:
+            raise FullError("agent", self.limits.most_agents)
+        orders = [order for each in same for order in self._lose(each, "it registered anew", now)]
         self._number += 1
         agent = Agent(self._new_id(), self._number, registration, now, now.seconds)
         self._agents[agent.id] = agent

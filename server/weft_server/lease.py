@@ -76,6 +76,11 @@ class Agent:
     def name(self) -> str:
         return self.registration.name
 
+    @property
+    def process(self) -> tuple[AgentKind, str, int]:
+        """What one that registers anew has in common with itself."""
+        return self.registration.kind, self.name, self.registration.pid
+
     def apply(self, event: AgentEvent) -> None:
         self.state = after(AGENT_TRANSITIONS, self.state, event)
 

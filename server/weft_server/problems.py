@@ -10,6 +10,7 @@ refusals.WrongStateError    409 wrong-state
 refusals.NotKeeperError     409 not-wanted
 refusals.IllegalReportError 422 illegal-report
 refusals.WrongKindError     422 incomplete-registration
+refusals.FullError          503 too-many-jobs, too-many-agents
 service.KeeperSilentError   504 keeper-silent
 OperationalError            503 records-unavailable: the database is locked, its disk is full
 RequestValidationError      422 invalid-request, with pointers
@@ -33,6 +34,7 @@ from weft.api.problem import FieldError, Problem
 from weft_server.check import JobRefusedError
 from weft_server.pointers import pointer_of
 from weft_server.refusals import (
+    FullError,
     IllegalReportError,
     NotKeeperError,
     RefusalError,
@@ -55,6 +57,7 @@ STATUS: Mapping[type[RefusalError], HTTPStatus] = {
     NotKeeperError: HTTPStatus.CONFLICT,
     IllegalReportError: HTTPStatus.UNPROCESSABLE_ENTITY,
     WrongKindError: HTTPStatus.UNPROCESSABLE_ENTITY,
+    FullError: HTTPStatus.SERVICE_UNAVAILABLE,
 }
 """The status of every refusal of the mind."""
 

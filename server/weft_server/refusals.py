@@ -7,6 +7,7 @@ RefusalError
 +-- NotKeeperError       parameters from an allocation that is not to bring any, or of a step that is not asked for
 +-- WrongStateError      the job is in a state in which this cannot be done
 +-- WrongKindError       a registration that lacks what its kind needs
++-- FullError            as many jobs or agents as the server holds are there
 """
 
 from __future__ import annotations
@@ -48,3 +49,11 @@ class WrongStateError(RefusalError):
 
 class WrongKindError(RefusalError):
     code = "incomplete-registration"
+
+
+class FullError(RefusalError):
+    """There are `most` of a `noun` already: jobs that have not ended, or agents."""
+
+    def __init__(self, noun: str, most: int) -> None:
+        super().__init__(f"there are {most} {noun}s already, as many as this server holds; try again later")
+        self.code = f"too-many-{noun}s"

@@ -129,7 +129,8 @@ class Service:
         return found
 
     async def submit(self, spec: JobSpec, plan: JobPlan, key: str | None, digest: str) -> Job:
-        """Keeps the job, then lets it run. Raises IntegrityError when the key was taken meanwhile."""
+        """Keeps the job, then lets it run. Raises FullError, or IntegrityError when the key was taken meanwhile."""
+        self._controller.check_room()
         now = self.clock()
         job = Job(
             id=_new_id(),

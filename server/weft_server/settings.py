@@ -47,6 +47,8 @@ class Settings(BaseSettings):
     """Most that one job's parameters may take with their rule's state."""
     step_bytes: int = Field(default=64 << 30, gt=0)
     """Most that a worker's values of one step may take."""
+    most_jobs: int = Field(default=1000, ge=1)
+    """Jobs that have not ended; their plans are held in memory, constants included."""
     concurrent_checks: int = Field(default=2, ge=1)
     """Submitted jobs that are checked at the same time, each on a thread; more wait."""
 
@@ -84,6 +86,7 @@ class Settings(BaseSettings):
         return Limits(
             heartbeat_interval_s=self.heartbeat_interval_s,
             lost_after_s=self.lost_after_s,
+            most_jobs=self.most_jobs,
             job=TimeLimits(start_s=self.start_deadline_s, keep_s=self.keep_deadline_s),
         )
 

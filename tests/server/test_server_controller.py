@@ -9,7 +9,9 @@ from server_specs import plan
 from weft.api.agent import AgentKind, LogReport, MetricReport, ShardAllocation, WorkerAllocation
 from weft.api.event import MetricTaken, StepDone
 from weft.api.lifecycle import AgentState, AllocationEvent, JobState
+from weft_server.controller import Limits
 from weft_server.refusals import (
+    FullError,
     IllegalReportError,
     NotKeeperError,
     StaleTermError,
@@ -442,3 +444,24 @@ def test_orders_get_a_new_version_whenever_they_change(world: World) -> None:
     assert before.version < during.version < after.version
     assert (len(before.allocations), len(during.allocations), len(after.allocations)) == (0, 1, 0)
     assert workers
+
+
+def test_no_more_agents_register_than_there_is_room_for_but_one_that_begins_anew_does() -> None:
+    world = World(limits=Limits(most_agents=2))
+    world.agent(WORKER, "worker-0", pid=1)
+    world.agent(WORKER, "worker-1", pid=2)
+    with pytest.raises(FullError, match="there are 2 agents already"):
+        world.agent(WORKER, "worker-2", pid=3)
+    again = world.agent(WORKER, "worker-1", pid=2)
+    world.tick(5.0, alive=[again])
+    world.agent(WORKER, "worker-2", pid=3)
+
+
+def test_there_is_room_for_a_job_again_once_another_has_ended() -> None:
+    world = World(limits=Limits(most_jobs=1))
+    world.controller.check_room()
+    world.submit()
+    with pytest.raises(FullError, match="there are 1 jobs already"):
+        world.controller.check_room()
+    world.carry_out(world.controller.cancel("job", world.now))
+    world.controller.check_room()

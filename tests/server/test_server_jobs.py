@@ -261,3 +261,15 @@ def test_parameters_that_cannot_be_stored_are_refused_with_the_reason(
     assert response.status_code == 507
     assert response.json()["code"] == "not-stored"
     assert "File exists" in response.json()["detail"]
+
+
+def test_a_job_beyond_those_that_the_server_holds_is_refused_until_one_has_ended(
+    tmp_path: Path, document: dict[str, Any]
+) -> None:
+    with running(tmp_path / "small", most_jobs=1) as client:
+        first = submit(client, document, **{"Idempotency-Key": "k"}).json()["id"]
+        refused = submit(client, document)
+        assert (refused.status_code, refused.json()["code"]) == (503, "too-many-jobs")
+        assert submit(client, document, **{"Idempotency-Key": "k"}).json()["id"] == first
+        client.post(f"/v1/jobs/{first}/cancel")
+        assert submit(client, document).status_code == 201
