@@ -13,9 +13,10 @@ from weft.api.agent import AgentKind, LogReport, MetricReport, Orders, Registrat
 from weft.api.event import Event, LogLine, StateChanged
 from weft.api.job import Job, Progress
 from weft.api.lifecycle import AllocationEvent, JobState
-from weft_server.controller import Controller, Limits
+from weft_server.controller import Controller
 from weft_server.instructions import Append, Close, Instruction, Order, Save
 from weft_server.lease import Lease
+from weft_server.limits import Limits
 from weft_server.moment import Moment
 from weft_server.plan import JobPlan
 

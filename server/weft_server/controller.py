@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 from weft.api.agent import AgentInfo, AgentKind, Orders, Registered, Registration, Report
 from weft.api.job import Job
@@ -16,30 +15,14 @@ from weft_server.instructions import Instruction, Order
 from weft_server.job_log import JobLog
 from weft_server.job_run import JobRun
 from weft_server.lease import Agent, Lease
+from weft_server.limits import Limits
 from weft_server.moment import Moment
 from weft_server.plan import JobPlan
 from weft_server.refusals import FullError, UnknownError, WrongKindError
 from weft_server.scheduler import AgentView, PendingJob, View, schedule
-from weft_server.time_limits import TimeLimits
 
 LOST_SHOWN = 64
 """Lost agents that are still listed, the newest ones: enough to see who is gone."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What the mind goes by: times in seconds, and how much it holds."""
-
-    heartbeat_interval_s: float = 1.0
-    lost_after_s: float = 5.0
-    """Five missed heartbeats: a busy machine is not a lost one."""
-    stall_s: float = 1.0
-    """A tick this late means that the server itself stood still; agents are not blamed for that time."""
-    job: TimeLimits = field(default_factory=TimeLimits)
-    most_jobs: int = 1000
-    """Jobs that have not ended: their plans, constants included, are in memory, and each is looked at in every tick."""
-    most_agents: int = 4096
-    """The workers and shards of a few of the largest jobs."""
 
 
 class Controller:

@@ -23,10 +23,11 @@ from weft.api.event import Event, LogLine, StateChanged
 from weft.api.job import Job, JobSpec, Progress
 from weft.api.lifecycle import JobState
 from weft_server.bells import Bells, heard
-from weft_server.controller import Controller, Limits
+from weft_server.controller import Controller
 from weft_server.instructions import Append, Close, Instruction, Order, Save
 from weft_server.job_files import JobFiles
 from weft_server.journal import Journal
+from weft_server.limits import Limits
 from weft_server.moment import Clock, Moment
 from weft_server.plan import JobPlan
 from weft_server.records import Records, Submission

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from weft_server.controller import Limits
+from weft_server.limits import Limits
 from weft_server.memory_check import Bounds
 from weft_server.time_limits import TimeLimits
 

@@ -9,7 +9,7 @@ from server_specs import plan
 from weft.api.agent import AgentKind, LogReport, MetricReport, ShardAllocation, WorkerAllocation
 from weft.api.event import MetricTaken, StepDone
 from weft.api.lifecycle import AgentState, AllocationEvent, JobState
-from weft_server.controller import Limits
+from weft_server.limits import Limits
 from weft_server.refusals import (
     FullError,
     IllegalReportError,

@@ -1,0 +1,23 @@
+"""What the mind of the server goes by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from weft_server.time_limits import TimeLimits
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Times in seconds, and how much is held."""
+
+    heartbeat_interval_s: float = 1.0
+    lost_after_s: float = 5.0
+    """Five missed heartbeats: a busy machine is not a lost one."""
+    stall_s: float = 1.0
+    """A tick this late means that the server itself stood still; agents are not blamed for that time."""
+    job: TimeLimits = field(default_factory=TimeLimits)
+    most_jobs: int = 1000
+    """Jobs that have not ended: their plans, constants included, are in memory, and each is looked at in every tick."""
+    most_agents: int = 4096
+    """The workers and shards of a few of the largest jobs."""
