@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from weft.api.problem import Problem
-from weft.errors import ClosedError, ConnectError, ProblemError, ProtocolError, UrlError, error_for
+from weft.errors import ArgumentError, ClosedError, ConnectError, ProblemError, ProtocolError, UrlError, error_for
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -73,12 +73,13 @@ class Http:
         retry: Retry = DEFAULT_RETRY,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        """Raises UrlError; ArgumentError for a token that no header can carry."""
         self.url = url.rstrip("/")
         self.clock = clock
         self.retry = retry
         self._client = httpx.Client(
             base_url=_checked(self.url),
-            headers={"Authorization": f"Bearer {token}"} if token else {},
+            headers={"Authorization": f"Bearer {_checked_token(token)}"} if token else {},
             timeout=httpx.Timeout(timeout_s, connect=min(CONNECT_TIMEOUT_S, timeout_s)),
             transport=transport,
             trust_env=not _is_loopback(self.url),  # a proxy of the environment has no way to this machine's loopback
@@ -224,3 +225,9 @@ def _is_loopback(url: str) -> bool:
         return ipaddress.ip_address(parsed.host).is_loopback
     except ValueError:
         return parsed.host == "localhost"
+
+
+def _checked_token(token: str) -> str:
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise ArgumentError("the token holds characters that no token has: blanks, line ends or letters beyond ASCII")
+    return token

@@ -14,8 +14,14 @@ from typing import BinaryIO
 def replacing(target: Path) -> Iterator[BinaryIO]:
     """A file beside `target` that takes its place when the block ends well, and is gone when it does not.
 
+    A link is followed. What is there and no regular file, a device or a pipe, is written to and never replaced.
     Raises OSError, which names what the user named: the folder that cannot be written in, or the target.
     """
+    target = target.resolve()
+    if target.exists() and not target.is_file() and not target.is_dir():
+        with target.open("wb") as file:
+            yield file
+        return
     scratch = target.with_name(f".{target.name}.{os.getpid()}.partial")
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, "it is a folder", os.fspath(target))

@@ -192,3 +192,9 @@ def test_a_graph_s_constants_travel_with_the_job() -> None:
     script.client().submit(loss, data=DATA, steps=1)
     graph = graph_from_json(script.body()["graph"])
     np.testing.assert_array_equal(graph.constants[0].array, [1, 2, 3, 4])
+
+
+@pytest.mark.parametrize("token", ["\u00fc", "a\nb", "a b"])
+def test_a_token_that_no_header_carries_is_told(token: str) -> None:
+    with pytest.raises(weft.ArgumentError, match="token"):
+        weft.Client("http://127.0.0.1:1", token=token)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -11,10 +11,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from weft.cli import jobs, parameters, up
-from weft.errors import ConnectError, UrlError, WeftError
-
-if TYPE_CHECKING:
-    pass
+from weft.errors import ArgumentError, ConnectError, WeftError
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -37,7 +34,7 @@ class Reporting(TyperGroup):
             return super().invoke(ctx)
         except ConnectError as error:
             code = _complain(str(error), EXIT_NO_SERVER)
-        except UrlError as error:
+        except ArgumentError as error:
             code = _complain(str(error), EXIT_USAGE)
         except (WeftError, OSError) as error:
             code = _complain(str(error), EXIT_FAILED)
