@@ -99,7 +99,10 @@ def main() -> int:
     console = Console(highlight=False, soft_wrap=True)
     arguments.directory.mkdir(parents=True, exist_ok=True)
     rows = write_data(arguments.directory / "digits.npz")
-    console.print(f"{rows} images of handwritten digits; the last {EVALUATION_ROWS} are for evaluation alone")
+    originals = (rows - EVALUATION_ROWS) // len(MOVES)
+    console.print(
+        f"{originals} handwritten digits to train on, {len(MOVES)} times over; {EVALUATION_ROWS} others to test on"
+    )
     try:
         job = _run(console, arguments.directory, rows, arguments.passes)
     except KeyboardInterrupt:
@@ -134,11 +137,12 @@ def _tell(console: Console, job: weft.Job, directory: Path) -> None:
     bin_ = Path(sys.executable).parent
     shown = bin_.relative_to(Path.cwd()) if bin_.is_relative_to(Path.cwd()) else bin_
     console.print("Try next:")
-    console.print(
-        f"  {shown}/weft up                          # a cluster that stays, with the data below this directory"
-    )
-    console.print(f"  {shown}/python examples/first_job.py     # in another terminal: a job on arrays of your own")
-    console.print(f"  {shown}/weft jobs                        # what ran there, and what runs")
+    for command, what in (
+        ("weft up", "a cluster that stays"),
+        ("python examples/first_job.py", "in another terminal: your own arrays"),
+        ("weft jobs", "what ran there, and what runs"),
+    ):
+        console.print(f"  {f'{shown}/{command}':<40} # {what}")
 
 
 if __name__ == "__main__":

@@ -31,11 +31,30 @@ class Resumption:
 DEFAULT_RESUMPTION = Resumption()
 
 
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something for people that is no event of the job: that the server is away, say."""
+
+    text: str
+
+
+AWAY = Notice("the server does not answer; trying again")
+
+
 def follow(http: Http, job: str, *, after: int = 0, resumption: Resumption = DEFAULT_RESUMPTION) -> Iterator[Event]:
     """The job's events with `seq` > `after`, each once and in order; ends with the event of its last state.
 
     Raises ConnectError when the stream broke `resumption.retry.attempts` times in a row without a new event.
     """
+    for told in narrate(http, job, after=after, resumption=resumption):
+        if isinstance(told, Event):
+            yield told
+
+
+def narrate(
+    http: Http, job: str, *, after: int = 0, resumption: Resumption = DEFAULT_RESUMPTION
+) -> Iterator[Event | Notice]:
+    """What `follow` gives, and a notice where a broken stream could not be taken up at once."""
     failures = 0
     while True:
         try:
@@ -53,6 +72,8 @@ def follow(http: Http, job: str, *, after: int = 0, resumption: Resumption = DEF
         failures += 1
         if failures >= resumption.retry.attempts:
             raise broken
+        if failures == 2:
+            yield AWAY
         http.clock.sleep(resumption.retry.pause_s(failures))
 
 

@@ -13,8 +13,9 @@ from weft.api.event import Event, EventPage
 from weft.api.job import Job, ParameterInfo, ParameterList
 from weft.api.lifecycle import JobState
 from weft.errors import JobCancelledError, JobFailedError, ProtocolError, WaitTimeoutError
-from weft.event_stream import follow
+from weft.event_stream import Notice, follow, narrate
 from weft.http import Http, Retry
+from weft.placement import await_placement
 from weft.replacing import replacing
 
 if TYPE_CHECKING:
@@ -100,6 +101,12 @@ class JobHandle:
         """Events with `seq` > `after` as they happen, until the job's last. A broken stream is taken up again."""
         return follow(self._http, self.id, after=after)
 
+    def narrated(self, after: int = 0) -> Iterator[Event | Notice]:
+        """`events`, and between them why the job waits and that the server does not answer, for people."""
+        if self.state is JobState.PENDING:
+            yield from await_placement(self._http, self.id)
+        yield from narrate(self._http, self.id, after=after)
+
     def log(self, after: int = 0) -> Iterator[Event]:
         """Events with `seq` > `after` that are there now, in order; pages are fetched as they are gone through."""
         while True:
@@ -112,11 +119,12 @@ class JobHandle:
     def watch(self, console: Console | None = None) -> Job:
         """Show steps, rate, loss and evaluations until the job ends: a progress bar on a terminal, else plain lines.
 
-        Raises JobFailedError with the reason, JobCancelledError. Leaving it by Ctrl-C does not stop the job.
+        A job that waits says what for. Raises JobFailedError with the reason, JobCancelledError. Leaving it by Ctrl-C
+        does not stop the job.
         """
         from weft.watch import watch  # rich is needed by who watches alone
 
-        watch(self.events(), self.job, console)
+        watch(self.narrated(), self.job, console)
         self.refresh()
         return self.succeeded()
 

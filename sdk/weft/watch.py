@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Progress, ProgressColumn, Task, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress_bar import ProgressBar
 from rich.text import Text
 
 from weft.api.event import Event, LogLine, MetricTaken, StateChanged, StepDone
 from weft.api.job import Job
+from weft.api.lifecycle import JobState
+from weft.command_line import command
+from weft.event_stream import Notice
 
 PLAIN_EVERY = timedelta(seconds=10)
 """Between two lines of progress where there is no terminal: enough to see that it lives, few enough for a log file."""
+
+WIDEST_STATE = max(len(state.value) for state in JobState)
+WIDEST_ELAPSED = len("12:34:56")
+BAR_WIDTHS = (10, 40)
+"""The least and the most cells of a bar; where fewer are left over, there is none."""
+
+SAME_NUMBER = re.compile(r"(\S*-(\d+)) \((?:slot|shard) \2\)")
+"""An agent beside its place of the same number, as in `worker-1 (slot 1)`."""
 
 STYLES: Mapping[str, str] = {"warning": "yellow", "error": "red", "debug": "dim"}
 
@@ -31,14 +44,17 @@ class RunView:
     train: dict[str, float] = field(default_factory=dict)
     evaluate: dict[str, float] = field(default_factory=dict)
     _shown_at: datetime | None = None
+    _noticed: str = ""
 
-    def take(self, event: Event) -> Text | None:
+    def take(self, event: Event | Notice) -> Text | None:
         """Takes an event in; gives the line that is worth keeping on the screen, if any."""
+        if isinstance(event, Notice):
+            self._noticed = event.text
+            return Text(event.text, "yellow")
         body = event.body
         match body:
             case StateChanged():
-                self.state = body.state.value
-                return Text(f"{body.state.value}: {body.reason}" if body.reason else body.state.value, "bold")
+                return self._changed(body)
             case StepDone():
                 self.step, self.steps, self.pass_number = body.step, body.steps, body.pass_number
                 self.samples_per_second = body.samples_per_second
@@ -50,45 +66,76 @@ class RunView:
                 self.evaluate = dict(body.values)
                 return Text(self._evaluated(body))
             case LogLine():
-                return Text(f"{body.source}: {body.message}", STYLES.get(body.level, ""))
+                return Text(_log_line(body), STYLES.get(body.level, ""))
 
-    def plain_progress(self, event: Event) -> str | None:
+    def plain_progress(self, event: Event | Notice) -> str | None:
         """A line of progress, at most one in ten seconds of the job's time."""
-        if not isinstance(event.body, StepDone):
+        if isinstance(event, Notice) or not isinstance(event.body, StepDone):
             return None
         if self._shown_at is not None and event.at - self._shown_at < PLAIN_EVERY:
             return None
         self._shown_at = event.at
         return f"step {self.step}/{self.steps}  {self.summary()}"
 
-    def summary(self) -> str:
-        """Pass, rate and newest training metrics."""
-        parts = [f"pass {self.pass_number}", f"{self.samples_per_second:,.0f} samples/s", shown(self.train)]
-        return "  ".join(part for part in parts if part)
+    def summary(self, room: int | None = None) -> str:
+        """Pass, rate and newest training metrics; within `room` cells the rate goes first, then the pass."""
+        numbers = shown(self.train)
+        pass_, rate = f"pass {self.pass_number}", f"{self.samples_per_second:,.0f} samples/s"
+        forms = ("  ".join(filter(None, parts)) for parts in ((pass_, rate, numbers), (pass_, numbers)))
+        return next((form for form in forms if room is None or len(form) <= room), numbers or pass_)
+
+    def steps_done(self, step: int) -> str:
+        """` 565/1130`, as wide at each step."""
+        return f"{step:>{len(str(self.steps))}}/{self.steps}"
+
+    def _changed(self, change: StateChanged) -> Text | None:
+        """A state's line. That a job is pending was said with its reason; what it died of is said by who raises it."""
+        self.state = change.state.value
+        line = f"{self.state}: {change.reason}" if change.reason else self.state
+        if change.state is JobState.PENDING and (not change.reason or line == self._noticed):
+            return None
+        return Text(self.state if change.state.is_terminal else line, "bold")
 
     def _evaluated(self, taken: MetricTaken) -> str:
-        train = f"train {shown(self.train)}   " if self.train else ""
-        return f"step {taken.step}/{self.steps}   {train}evaluate {shown(taken.values)}"
+        """One line of 80 cells where there are two metrics: the training's and the evaluation's."""
+        train = f"train {shown(self.train, gap=' ')}  " if self.train else ""
+        return f"{self.steps_done(taken.step)}  {train}eval {shown(taken.values, gap=' ')}"
 
 
-def shown(metrics: Mapping[str, float]) -> str:
+def shown(metrics: Mapping[str, float], *, gap: str = "  ") -> str:
     """`loss 0.0421  accuracy 0.9861`, the loss first."""
     names = sorted(metrics, key=lambda name: (name != "loss", name))
-    return "  ".join(f"{name} {metrics[name]:.4f}" for name in names)
+    return gap.join(f"{name} {metrics[name]:.4f}" for name in names)
 
 
-def watch(events: Iterable[Event], job: Job, console: Console | None = None) -> RunView:
-    """Shows the events until they end, which is when the job ends."""
+def watch(events: Iterable[Event | Notice], job: Job, console: Console | None = None) -> RunView:
+    """Shows the events until they end, which is when the job ends. After a Ctrl-C it says that the job goes on."""
     console = console or Console()
     view = RunView(steps=job.progress.steps)
-    if console.is_terminal:
-        _watch_bar(events, view, console)
-    else:
-        _watch_lines(events, view, console)
+    console.print(f"job {job.id} ({job.name})", markup=False, highlight=False, soft_wrap=True)
+    try:
+        if console.is_terminal:
+            _watch_bar(events, view, console)
+        else:
+            _watch_lines(events, view, console)
+    except KeyboardInterrupt:
+        console.print(
+            f"job {job.id} goes on; {command(f'logs -f {job.id}')} shows it",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+        raise KeyboardInterrupt from None  # without the frames of whatever was waited for
     return view
 
 
-def _watch_lines(events: Iterable[Event], view: RunView, console: Console) -> None:
+def _log_line(line: LogLine) -> str:
+    """The server speaks of the job as this display does, so its name is not in front."""
+    message = SAME_NUMBER.sub(r"\1", line.message)
+    return message if line.source == "server" and line.level == "info" else f"{line.source}: {message}"
+
+
+def _watch_lines(events: Iterable[Event | Notice], view: RunView, console: Console) -> None:
     for event in events:
         kept = view.take(event)
         line = kept.plain if kept is not None else view.plain_progress(event)
@@ -96,28 +143,51 @@ def _watch_lines(events: Iterable[Event], view: RunView, console: Console) -> No
             console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _watch_bar(events: Iterable[Event], view: RunView, console: Console) -> None:
+class _Bar(ProgressColumn):
+    """A bar of as many cells as the task's field `bar` says."""
+
+    def render(self, task: Task) -> ProgressBar | Text:
+        cells = task.fields["bar"]
+        return ProgressBar(total=task.total, completed=task.completed, width=cells) if cells else Text()
+
+
+def _watch_bar(events: Iterable[Event | Notice], view: RunView, console: Console) -> None:
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
+        _Bar(),
+        TextColumn("{task.fields[steps]}"),
         TextColumn("{task.fields[summary]}"),
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("waiting", total=view.steps, summary="")
+        task = progress.add_task("waiting", total=view.steps, bar=0, steps="", summary="")
         for event in events:
             kept = view.take(event)
             if kept is not None:
-                progress.console.print(kept, highlight=False)
+                progress.console.print(_folded(kept, console), highlight=False)
             _update(progress, task, view)
 
 
 def _update(progress: Progress, task: TaskID, view: RunView) -> None:
+    """The numbers come first; the bar has what they leave."""
+    steps = view.steps_done(view.step)
+    room = progress.console.width - WIDEST_STATE - len(steps) - WIDEST_ELAPSED - 4  # 4 gaps between 5 columns
+    summary = view.summary(room) if view.step else ""
+    least, most = BAR_WIDTHS
+    left = min(most, room - len(summary))
     progress.update(
         task,
         description=view.state or "waiting",
         completed=view.step,
         total=view.steps,
-        summary=view.summary() if view.step else "",
+        bar=left if left >= least else 0,
+        steps=steps,
+        summary=summary,
     )
+
+
+def _folded(line: Text, console: Console) -> Text:
+    """The line, or where it is too long several, of which all but the first are set in."""
+    if line.cell_len <= console.width:
+        return line
+    return Text("\n  ").join(line.wrap(console, max(console.width - 2, 1)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 
 import pytest
 from rich.console import Console
@@ -11,6 +12,7 @@ import weft
 from sdk_fakes import answers, event, job, sse, stream
 from weft.api.event import Event, LogLine, MetricTaken, StateChanged, StepDone
 from weft.api.lifecycle import JobState
+from weft.event_stream import Notice
 from weft.watch import RunView, shown, watch
 
 EVENTS = [
@@ -39,11 +41,12 @@ def test_without_a_terminal_there_are_plain_lines_in_order() -> None:
     to = console(terminal=False)
     watch(EVENTS, job(), to)
     assert written(to).splitlines() == [
+        "job job-1 (digits)",
         "pending: 1 worker is missing",
         "running",
         "step 4/20  pass 1  1,234 samples/s",
         "worker 0: [red]not markup[/red] [/]",
-        "step 10/20   train loss 0.2500  accuracy 0.5000   evaluate loss 0.5000  accuracy 0.7500",
+        "10/20  train loss 0.2500 accuracy 0.5000  eval loss 0.5000 accuracy 0.7500",
         "step 16/20  pass 2  2,000 samples/s  loss 0.2500  accuracy 0.5000",
         "succeeded",
     ]
@@ -53,9 +56,35 @@ def test_on_a_terminal_the_bar_has_step_rate_and_metrics_and_lines_stay_above() 
     to = console(terminal=True)
     view = watch(EVENTS, job(), to)
     screen = written(to)
-    for part in ("16/20", "2,000 samples/s", "loss 0.2500", "evaluate loss 0.5000", "[red]not markup[/red] [/]"):
+    for part in ("16/20", "2,000 samples/s", "loss 0.2500", "eval loss 0.5000", "[red]not markup[/red] [/]"):
         assert part in screen
     assert (view.step, view.steps, view.pass_number, view.state) == (16, 20, 2, "succeeded")
+
+
+def test_a_narrow_terminal_keeps_steps_and_metrics_and_drops_the_rate() -> None:
+    to = Console(file=io.StringIO(), force_terminal=True, width=60, color_system=None)
+    watch(EVENTS, job(), to)
+    last = [line for line in written(to).splitlines() if "16/20" in line][-1]
+    assert "loss 0.2500" in last
+    assert "samples/s" not in last
+
+
+def test_what_a_job_waits_for_is_said_once() -> None:
+    to = console(terminal=False)
+    watch([Notice("pending: needs 5 workers; 2 are registered"), *EVENTS[1:]], job(), to)
+    assert written(to).splitlines()[1:3] == ["pending: needs 5 workers; 2 are registered", "running"]
+
+
+def test_leaving_by_ctrl_c_says_that_the_job_goes_on() -> None:
+    def interrupted() -> Iterator[Event]:
+        yield EVENTS[1]
+        raise KeyboardInterrupt
+
+    to = console(terminal=False)
+    with pytest.raises(KeyboardInterrupt):
+        watch(interrupted(), job(), to)
+    assert "job job-1 goes on" in written(to)
+    assert "logs -f job-1" in written(to)
 
 
 def test_progress_lines_are_ten_seconds_apart_in_the_job_s_time() -> None:
