@@ -30,6 +30,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from weft.command_line import command
+
 if TYPE_CHECKING:
     from weft.api.job import Job
     from weft.api.problem import FieldError, Problem
@@ -59,7 +61,7 @@ class ConnectError(WeftError):
     """Nothing answered at `url`."""
 
     def __init__(self, url: str, detail: str) -> None:
-        super().__init__(f"no server at {url}; start one with: weft up ({detail})")
+        super().__init__(f"no server at {url}; start one with: {command('up')} ({detail})")
         self.url = url
 
 

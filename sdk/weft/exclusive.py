@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from weft.command_line import command
 from weft.errors import ClusterError
 
 LOCK_FILE = "up.lock"
@@ -28,7 +29,7 @@ def check_port_is_free(host: str, port: int) -> None:
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise ClusterError(
-                    f"port {port} of {host} is in use; if it is a cluster, `weft agents` shows it. "
+                    f"port {port} of {host} is in use; if it is a cluster, `{command('agents')}` shows it. "
                     "Another one needs --port and --directory of its own"
                 ) from None
             raise ClusterError(f"nobody can listen on port {port} of {host}: {error.strerror}") from None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -33,6 +35,7 @@ Run = Callable[..., Result]
 def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs a command line against a script of answers."""
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)  # messages then say `weft`
     monkeypatch.delenv("WEFT_URL", raising=False)
 
     def run_(script: Script, *arguments: str, stdin: str | None = None) -> Result:
@@ -71,7 +74,7 @@ def test_jobs_are_a_table_and_a_document_for_scripts(run: Run) -> None:
     page = JobPage(jobs=[job("abc", metrics={"evaluate/accuracy": 0.98, "train/loss": 0.1}), job("def")])
     lines = run(answers(page), "jobs").stdout.splitlines()
     assert lines[0].split() == ["id", "name", "state", "step", "metrics", "created"]
-    assert lines[2].split()[:6] == ["abc", "digits", "running", "3/10", "accuracy", "0.9800"]
+    assert lines[2].split()[:6] == ["abc", "digits", "running", "3/10", "eval", "accuracy"]
     assert lines[3].split()[:5] == ["def", "digits", "running", "3/10", "-"]
     assert JobPage.model_validate_json(run(answers(page), "jobs", "--json").stdout) == page
 
@@ -86,11 +89,12 @@ def test_the_list_of_jobs_has_a_limit(run: Run) -> None:
 def test_submit_sends_the_file_as_it_is_and_says_what_is_next(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "job.json"
     path.write_text('{"name": "mine"}')
-    script = answers(job(state=JobState.PENDING))
+    script = answers(job(state=JobState.PENDING, reason="needs 5 workers"))
     result = run(script, "submit", str(path))
     assert result.exit_code == 0
     assert script.requests[0].content == b'{"name": "mine"}'
-    assert "weft logs -f job-1" in result.stdout
+    assert "job job-1 (digits) is pending: needs 5 workers" in result.stdout
+    assert "weft watch job-1" in result.stdout
 
 
 def test_submit_reads_standard_input(run: Run) -> None:
@@ -275,3 +279,57 @@ def test_durations_are_read_in_two_units() -> None:
     assert [render.ago(timedelta(seconds=s)) for s in (-1, 0, 61, 3 * 3600 + 59, 90000)] == [
         "0s", "0s", "1m 1s", "3h 0m", "1d 1h",
     ]  # fmt: skip
+
+
+def test_the_list_of_jobs_says_of_which_rows_metrics_are_and_what_a_job_waits_for(run: Run) -> None:
+    page = JobPage(
+        jobs=[
+            job("abc", metrics={"train/loss": 0.25}),
+            job("def", state=JobState.PENDING, reason="needs 5 workers; 2 are registered, 2 are free"),
+        ]
+    )
+    out = run(answers(page), "jobs").stdout
+    assert "train loss 0.2500" in out
+    assert out.splitlines()[-1] == "job def (digits) is pending: needs 5 workers; 2 are registered, 2 are free"
+
+
+def test_watch_shows_a_job_from_another_terminal(run: Run) -> None:
+    script = answers(job(), stream(sse(states("running", "succeeded"))), job(state=JobState.SUCCEEDED))
+    result = run(script, "watch", "job-1")
+    assert (result.exit_code, result.stdout.splitlines()) == (0, ["job job-1 (digits)", "running", "succeeded"])
+    failed = job(state=JobState.FAILED, reason="worker 1 was lost")
+    result = run(answers(job(), stream(sse(states("failed"))), failed), "watch", "job-1")
+    assert result.exit_code == 1
+    assert "weft logs job-1" in result.stdout
+    assert (result.stdout + result.stderr).count("worker 1 was lost") == 1
+
+
+def test_following_the_logs_of_a_waiting_job_says_what_for_beside_them(run: Run) -> None:
+    waits = job(state=JobState.PENDING, reason="needs 5 workers")
+    script = answers(waits, waits, waits, job(), stream(sse(states("pending", "succeeded"))))
+    result = run(script, "logs", "-f", "--json", "job-1")
+    assert result.stderr.splitlines() == ["pending: needs 5 workers"]
+    assert [json.loads(line)["seq"] for line in result.stdout.splitlines()] == [1, 2]
+
+
+def test_a_terminal_cuts_programs_and_says_how_to_see_them_whole(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "train:\n  " + "x" * 300
+    whole = run(answers(job(), httpx.Response(200, text=text)), "programs", "job-1")
+    assert whole.stdout == f"{text}\n"
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    cut = run(answers(job(), httpx.Response(200, text=text)), "programs", "job-1")
+    assert cut.stdout.splitlines() == ["train:", "  " + "x" * 197 + "…"]
+    assert "weft programs job-1 | less -S" in cut.stderr
+
+
+def test_agents_are_in_the_order_of_kind_and_number(run: Run) -> None:
+    names = ["worker-10", "shard-1", "worker-2", "shard-0", "worker-1"]
+    agents = [
+        AgentInfo(
+            id=f"a{n}", kind=AgentKind(name.split("-")[0]), name=name, endpoint=None, pid=n, state=AgentState.ALIVE,
+            registered_at=START, silent_s=0, jobs=[],
+        )
+        for n, name in enumerate(names)
+    ]  # fmt: skip
+    listed = json.loads(run(answers(AgentList(agents=agents)), "agents", "--json").stdout)["agents"]
+    assert [agent["name"] for agent in listed] == ["shard-0", "shard-1", "worker-1", "worker-2", "worker-10"]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator
 
 import pytest
 from rich.console import Console
 
 import weft
-from sdk_fakes import answers, event, job, sse, stream
+from sdk_fakes import answers, event, job, sse, states, stream, unavailable
 from weft.api.event import Event, LogLine, MetricTaken, StateChanged, StepDone
 from weft.api.lifecycle import JobState
 from weft.event_stream import Notice
@@ -28,8 +29,8 @@ EVENTS = [
 ]
 
 
-def console(*, terminal: bool) -> Console:
-    return Console(file=io.StringIO(), force_terminal=terminal, width=200, color_system=None)
+def console(*, terminal: bool, width: int = 200) -> Console:
+    return Console(file=io.StringIO(), force_terminal=terminal, width=width, color_system=None)
 
 
 def written(to: Console) -> str:
@@ -75,18 +76,6 @@ def test_what_a_job_waits_for_is_said_once() -> None:
     assert written(to).splitlines()[1:3] == ["pending: needs 5 workers; 2 are registered", "running"]
 
 
-def test_leaving_by_ctrl_c_says_that_the_job_goes_on() -> None:
-    def interrupted() -> Iterator[Event]:
-        yield EVENTS[1]
-        raise KeyboardInterrupt
-
-    to = console(terminal=False)
-    with pytest.raises(KeyboardInterrupt):
-        watch(interrupted(), job(), to)
-    assert "job job-1 goes on" in written(to)
-    assert "logs -f job-1" in written(to)
-
-
 def test_progress_lines_are_ten_seconds_apart_in_the_job_s_time() -> None:
     view = RunView(steps=100)
 
@@ -117,3 +106,101 @@ def test_watching_a_job_that_fails_raises_its_reason() -> None:
     script = answers(stream(sse([failed])), job(state=JobState.FAILED, reason="worker 1 was lost"))
     with pytest.raises(weft.JobFailedError, match="worker 1 was lost"):
         weft.JobHandle(script.client().http, job()).watch(console(terminal=False))
+
+
+def test_a_job_that_waits_says_what_for_each_time_that_changes() -> None:
+    def waits(reason: str) -> object:
+        return job(state=JobState.PENDING, reason=reason)
+
+    script = answers(
+        waits("needs 5 workers; 2 are registered"), waits("needs 5 workers; 2 are registered"), unavailable,
+        unavailable, unavailable, unavailable, waits("needs 5 workers; 3 are registered"), job(),
+        stream(sse(states("pending", "running", "succeeded"))), job(state=JobState.SUCCEEDED),
+    )  # fmt: skip
+    to = console(terminal=False)
+    weft.JobHandle(script.client().http, job(state=JobState.PENDING)).watch(to)
+    assert written(to).splitlines() == [
+        "job job-1 (digits)",
+        "pending: needs 5 workers; 2 are registered",
+        "the server does not answer; trying again",
+        "pending: needs 5 workers; 3 are registered",
+        "running",
+        "succeeded",
+    ]
+
+
+def test_a_server_that_stays_away_while_a_job_waits_ends_the_watch() -> None:
+    script = answers(unavailable)
+    with pytest.raises(weft.ConnectError):
+        weft.JobHandle(script.client().http, job(state=JobState.PENDING)).watch(console(terminal=False))
+
+
+def test_a_server_that_is_away_for_long_is_told_once() -> None:
+    events = states("running", "succeeded")
+    script = answers(
+        stream(sse(events[:1])), *[unavailable] * 9, stream(sse(events[1:])), job(state=JobState.SUCCEEDED)
+    )
+    to = console(terminal=False)
+    weft.JobHandle(script.client().http, job()).watch(to)
+    assert written(to).splitlines()[1:] == ["running", "the server does not answer; trying again", "succeeded"]
+
+
+def test_what_a_job_died_of_is_said_by_the_error_alone() -> None:
+    failed = event(1, StateChanged(state=JobState.FAILED, reason="worker 1 was lost"))
+    to = console(terminal=False)
+    watch([failed], job(), to)
+    assert written(to).splitlines()[1:] == ["failed"]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_ctrl_c_says_that_the_job_goes_on_and_leaves_a_short_trace(terminal: bool) -> None:
+    def interrupted() -> Iterator[Event]:
+        yield EVENTS[0]
+        raise KeyboardInterrupt
+
+    to = console(terminal=terminal)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        watch(interrupted(), job(), to)
+    assert re.search(r"job job-1 goes on; \S*weft logs -f job-1 shows it\n$", written(to))
+    assert caught.value.__suppress_context__
+    assert caught.traceback[-1].name == "watch"
+
+
+LONG_RUN = [
+    event(1, StateChanged(state=JobState.FINISHING)),
+    event(2, MetricTaken(split="train", step=565, values={"loss": 0.3336, "accuracy": 0.9194}, samples=640)),
+    event(3, StepDone(step=565, steps=1130, pass_number=10, samples_per_second=12345)),
+    event(4, MetricTaken(split="evaluate", step=565, values={"loss": 0.0895, "accuracy": 0.9778}, samples=360)),
+    event(5, LogLine(level="info", source="server", message=(
+        "placed on shard-0 (shard 0), shard-1 (shard 1), worker-0 (slot 0), worker-1 (slot 1); "
+        "worker-0 (slot 0) keeps the parameters"))),
+    event(6, StateChanged(state=JobState.SUCCEEDED)),
+]  # fmt: skip
+
+
+def lines_of_the_screen(to: Console) -> list[str]:
+    return [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) for line in re.split(r"[\r\n]+", written(to))]
+
+
+def test_80_columns_hold_each_line_with_its_numbers() -> None:
+    to = console(terminal=True, width=80)
+    watch(LONG_RUN, job(), to)
+    lines = lines_of_the_screen(to)
+    assert max(map(len, lines)) <= 80
+    assert " 565/1130  train loss 0.3336 accuracy 0.9194  eval loss 0.0895 accuracy 0.9778" in lines
+    assert "placed on shard-0, shard-1, worker-0, worker-1; worker-0 keeps the parameters" in lines
+    bars = [line for line in lines if "565/1130 pass" in line]
+    assert bars
+    assert all("pass 10  loss 0.3336  accuracy 0.9194" in line and "0:00:00" in line for line in bars)
+
+
+def test_a_wide_terminal_has_the_bar_and_the_rate_too() -> None:
+    to = console(terminal=True, width=140)
+    watch(LONG_RUN, job(), to)
+    assert any("━" * 10 in line and "12,345 samples/s" in line for line in lines_of_the_screen(to))
+
+
+def test_a_line_that_is_too_long_goes_on_set_in() -> None:
+    to = console(terminal=True, width=30)
+    watch([Notice("needs 5 workers; 2 are registered, 2 are free")], job(), to)
+    assert {"needs 5 workers; 2 are ", "  registered, 2 are free"} <= set(lines_of_the_screen(to))

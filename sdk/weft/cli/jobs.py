@@ -1,4 +1,4 @@
-"""Commands about jobs: submit, jobs, show, logs, cancel, programs; and agents."""
+"""Commands about jobs: submit, jobs, show, watch, logs, cancel, programs; and agents."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from weft.api.lifecycle import JobState
 from weft.cli import render
 from weft.cli.options import JobId, Json, Url, find_job
 from weft.client import Client
-from weft.errors import WeftError
+from weft.command_line import command
+from weft.errors import JobError
+from weft.event_stream import Notice
 from weft.job_handle import JobHandle
 
 SpecFile = Annotated[typer.FileBinaryRead, typer.Argument(metavar="JOB.json", help="The job; - is standard input.")]
@@ -23,8 +25,8 @@ States = Annotated[list[JobState] | None, typer.Option("--state", help="Only job
 
 def add_to(app: typer.Typer) -> None:
     """Adds the commands."""
-    for command in (submit, jobs, show, logs, cancel, programs, agents):
-        app.command()(command)
+    for each in (submit, jobs, show, watch, logs, cancel, programs, agents):
+        app.command()(each)
 
 
 def submit(
@@ -37,14 +39,14 @@ def submit(
     spec = file.read()
     with Client(url) as client:
         job = client.submit_spec(spec)
-        out = Console()
+        out = Console(soft_wrap=True, highlight=False, markup=False)
         if json:
             out.out(job.job.model_dump_json(indent=2), highlight=False)
         elif not watch:
-            out.print(f"job {job.id} ({job.job.name}) is {job.state.value}", highlight=False, markup=False)
-            out.print(f"watch it with: weft logs -f {job.id}", highlight=False, markup=False)
+            out.print(render.state_line(job.job))
+            out.print(f"watch it with: {command(f'watch {job.id}')}")
         if watch:
-            _watch(job)
+            _watch(job, Console(stderr=True))  # stdout has the answer alone
 
 
 def jobs(
@@ -60,10 +62,13 @@ def jobs(
         Console().out(JobPage(jobs=found).model_dump_json(indent=2), highlight=False)
     elif found:
         Console().print(render.jobs_table(found, render.now()))
+        for job in found:
+            if job.state is JobState.PENDING and job.reason:
+                Console(soft_wrap=True, highlight=False, markup=False).print(render.state_line(job))
     elif state:
-        Console().print("no job is in that state; `weft jobs` lists all", highlight=False, markup=False)
+        _say(f"no job is in that state; `{command('jobs')}` lists all")
     else:
-        Console().print("no jobs yet; submit one with: weft submit JOB.json", highlight=False, markup=False)
+        _say(f"no jobs yet; submit one with: {command('submit JOB.json')}")
 
 
 def show(id: JobId, url: Url = None, json: Json = False) -> None:  # noqa: A002 - the argument's name to users
@@ -75,7 +80,13 @@ def show(id: JobId, url: Url = None, json: Json = False) -> None:  # noqa: A002 
         return
     Console().print(render.job_lines(job, render.now()))
     if job.state is JobState.SUCCEEDED:
-        Console().print(f"\nsave its parameters with: weft params save {job.id} FILE.safetensors", highlight=False)
+        _say(f"\nsave its parameters with: {command(f'params save {job.id} FILE.safetensors')}")
+
+
+def watch(id: JobId, url: Url = None) -> None:  # noqa: A002 - the argument's name to users
+    """Show a job's progress until it ends; leaving with Ctrl-C does not stop it."""
+    with Client(url) as client:
+        _watch(find_job(client, id), Console())
 
 
 def logs(
@@ -87,10 +98,13 @@ def logs(
 ) -> None:
     """Print a job's events: states, steps, metrics, logs. With --json one event a line."""
     out = Console(soft_wrap=True, highlight=False)
+    err = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
     with Client(url) as client:
         job = find_job(client, id)
-        for event in job.events(after) if follow else job.log(after):
-            if json:
+        for event in job.narrated(after) if follow else job.log(after):
+            if isinstance(event, Notice):
+                err.print(event.text, style="yellow")
+            elif json:
                 out.out(event.model_dump_json(), highlight=False)
             else:
                 out.print(render.event_line(event))
@@ -103,42 +117,44 @@ def cancel(id: JobId, url: Url = None, json: Json = False) -> None:  # noqa: A00
     if json:
         Console().out(job.model_dump_json(indent=2), highlight=False)
     else:
-        Console().print(f"job {job.id} ({job.name}) is {job.state.value}", highlight=False, markup=False)
+        _say(f"job {job.id} ({job.name}) is {job.state.value}")
 
 
 def programs(id: JobId, url: Url = None, json: Json = False) -> None:  # noqa: A002 - the argument's name to users
-    """Print what the converter made of a job's graph."""
+    """Print what the converter made of a job's graph. A terminal cuts its lines; a pipe or a file has them whole."""
     with Client(url) as client:
         job = find_job(client, id)
         text = _indented(job) if json else job.programs_text()
-    Console(soft_wrap=True).out(text.rstrip("\n"), highlight=False)
+    out, lines = Console(), text.rstrip("\n").splitlines()
+    cut = out.is_terminal and not json and any(len(line) > out.width for line in lines)
+    for line in lines:
+        out.out(f"{line[: out.width - 1]}…" if cut and len(line) > out.width else line, highlight=False)
+    if cut:
+        _say(f"lines are cut at this width; whole: {command(f'programs {job.id}')} | less -S", stderr=True)
 
 
 def agents(url: Url = None, json: Json = False) -> None:
     """List workers and shards."""
     with Client(url) as client:
-        found = client.agents()
+        found = sorted(client.agents(), key=render.agent_order)
     if json:
         Console().out(AgentList(agents=found).model_dump_json(indent=2), highlight=False)
     elif found:
         Console().print(render.agents_table(found))
     else:
-        Console().print(
-            "no workers or shards have registered; `weft up` starts some with a server of their own", highlight=False
-        )
+        _say(f"no workers or shards have registered; `{command('up')}` starts some with a server of their own")
 
 
-def _watch(job: JobHandle) -> None:
-    """Progress goes to stderr, so that stdout holds the answer alone."""
-    progress = Console(stderr=True)
+def _watch(job: JobHandle, progress: Console) -> None:
     try:
         job.watch(progress)
-    except KeyboardInterrupt:
-        progress.print(f"job {job.id} goes on; `weft logs -f {job.id}` shows it, `weft cancel {job.id}` stops it")
+    except JobError:
+        progress.print(f"all of it: {command(f'logs {job.id}')}", highlight=False, markup=False, soft_wrap=True)
         raise
-    except WeftError:
-        progress.print(f"all of it: weft logs {job.id}", highlight=False, markup=False)
-        raise
+
+
+def _say(text: str, *, stderr: bool = False) -> None:
+    Console(stderr=stderr, soft_wrap=True, highlight=False, markup=False).print(text)
 
 
 def _indented(job: JobHandle) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from weft.client import Client
+from weft.command_line import command
 from weft.errors import NotFoundError, WeftError
 from weft.job_handle import JobHandle
 
@@ -38,7 +39,7 @@ def find_job(client: Client, id: str) -> JobHandle:  # noqa: A002 - what users c
         shown = "\n".join(f"  {job.id}  {job.job.name}  {job.state.value}" for job in found[:10])
         raise NoSuchJobError(f"{len(found)} jobs begin with {id!r}; give more of the id:\n{shown}")
     if not newest:
-        raise NoSuchJobError(f"there is no job {id!r}, and no other; submit one with: weft submit JOB.json")
+        raise NoSuchJobError(f"there is no job {id!r}, and no other; submit one with: {command('submit JOB.json')}")
     named = [job for job in newest if job.job.name == id]
     hint = f"; the newest job named so is {named[0].id}" if named else ""
-    raise NoSuchJobError(f"no job's id begins with {id!r}{hint}; `weft jobs` lists them")
+    raise NoSuchJobError(f"no job's id begins with {id!r}{hint}; `{command('jobs')}` lists them")

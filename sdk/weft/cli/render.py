@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
@@ -117,12 +118,24 @@ def steps(job: Job) -> str:
 
 
 def metrics_line(job: Job) -> str:
-    """The evaluation's metrics where there are any, else those of training."""
-    for split in ("evaluate/", "train/"):
-        found = {name.removeprefix(split): value for name, value in job.metrics.items() if name.startswith(split)}
+    """The evaluation's metrics where there are any, else those of training; it says which."""
+    for split, prefix in (("eval ", "evaluate/"), ("train ", "train/")):
+        found = {name.removeprefix(prefix): value for name, value in job.metrics.items() if name.startswith(prefix)}
         if found:
-            return shown(found)
+            return f"{split}{shown(found)}"
     return "-"
+
+
+def state_line(job: Job) -> str:
+    """`job 8f41 (digits) is pending: needs 5 workers`."""
+    return f"job {job.id} ({job.name}) is {job.state.value}{f': {job.reason}' if job.reason else ''}"
+
+
+def agent_order(agent: AgentInfo) -> tuple[str, list[tuple[int, str]]]:
+    """By kind, then by name, of which the numbers count as numbers."""
+    return agent.kind.value, [
+        (int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", agent.name)
+    ]
 
 
 def counted(count: int, noun: str) -> str:
