@@ -10,6 +10,9 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import indent
+
+from weft.log_lines import readable
 
 LOG_TAIL_LINES = 12
 
@@ -94,5 +97,5 @@ class Process:
         """How it ended: its name, its exit code or signal, and the end of its log."""
         code = self.exit_code
         how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
-        tail = "\n".join(f"  {line}" for line in self.log_tail()) or "  (it wrote nothing)"
+        tail = indent("\n".join(map(readable, self.log_tail())), "  ") or "  (it wrote nothing)"
         return f"{self.name} ended with {how}; the end of {self.command.log}:\n{tail}"

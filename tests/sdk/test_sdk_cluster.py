@@ -74,6 +74,12 @@ def test_an_obituary_has_name_exit_code_and_last_words_of_this_life_alone(daemon
     assert "an earlier life" in (process.command.log).read_text()
 
 
+def test_an_obituary_shows_records_as_people_read_them(daemon) -> None:  # type: ignore[no-untyped-def]  # a fixture
+    process = daemon("""print('{"event": "no way on", "level": "error", "slot": 1, "exception": "Trace\\\\nEnd"}')""")
+    process.end(20)
+    assert process.obituary().endswith(":\n  error no way on slot=1\n  Trace\n  End")
+
+
 def test_a_signal_is_named(daemon) -> None:  # type: ignore[no-untyped-def]
     process = daemon(STUBBORN)
     await_line(process, "deaf")

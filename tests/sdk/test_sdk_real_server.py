@@ -15,8 +15,9 @@ from safetensors.numpy import load_file
 import weft
 from acceptance_processes import ROOT
 from weft import nn
-from weft.api.event import MetricTaken, StateChanged
+from weft.api.event import Event, MetricTaken, StateChanged
 from weft.api.lifecycle import JobState
+from weft.event_stream import Notice
 
 STEPS = 12
 
@@ -153,6 +154,31 @@ def test_a_refused_document_shows_its_pointers_on_the_command_line(cluster: weft
     for pointer in ("/name:", "/run/steps:", "/surplus:", "/data:"):
         assert f"  {pointer}" in refused.stderr
     assert "Traceback" not in refused.stderr
+
+
+def test_a_job_spec_is_a_job_file(cluster: weft.Cluster, client: weft.Client, tmp_path: Path) -> None:
+    scores = nn.Linear(4, 2)(weft.input("x", ("batch", 4)))
+    loss = nn.cross_entropy(scores, weft.input("y", ("batch",), "int64"))
+    path = tmp_path / "job.json"
+    path.write_text(weft.job_spec(loss, data="points.npz", steps=2, name="filed").model_dump_json(indent=2))
+    submitted = run(cluster, "submit", str(path), "--watch", "--json")
+    assert submitted.returncode == 0, submitted.stderr
+    assert submitted.stderr.splitlines()[-1] == "succeeded"
+    assert client.job(json.loads(submitted.stdout)["id"]).state is JobState.SUCCEEDED
+
+
+def test_a_job_that_no_cluster_of_this_size_can_place_says_so(cluster: weft.Cluster, client: weft.Client) -> None:
+    scores = nn.Linear(4, 2)(weft.input("x", ("batch", 4)))
+    loss = nn.cross_entropy(scores, weft.input("y", ("batch",), "int64"))
+    job = client.submit(loss, data="points.npz", steps=1, workers=5)
+    told = job.narrated()
+    assert isinstance(first := next(told), Notice)
+    assert first.text.startswith("pending: needs 5 workers")
+    assert first.text.removeprefix("pending: ") in run(cluster, "jobs").stdout
+    job.cancel()
+    assert isinstance(last := list(told)[-1], Event)
+    assert isinstance(last.body, StateChanged)
+    assert last.body.state is JobState.CANCELLED
 
 
 def test_the_first_job_of_the_examples_runs(cluster: weft.Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

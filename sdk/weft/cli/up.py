@@ -13,7 +13,9 @@ from rich.console import Console
 from rich.text import Text
 
 from weft.cli import render
+from weft.client import DEFAULT_URL
 from weft.cluster import Cluster
+from weft.command_line import command
 
 LOOK_S = 0.5
 
@@ -58,11 +60,12 @@ def _greet(out: Console, cluster: Cluster) -> None:
     out.print(Text.assemble("weft is up at ", (cluster.url, "bold green"), f": {on}"))
     out.print(f"  data below {cluster.data_root}", markup=False)
     out.print(f"  logs in {cluster.directory / 'logs'}", markup=False)
-    prefix = "" if cluster.url.endswith(":8470") else f"WEFT_URL={cluster.url} "
     out.print("Next, in another terminal:", markup=False)
-    out.print(f"  {prefix}weft agents", markup=False)
-    out.print(f"  {prefix}weft submit JOB.json --watch", markup=False)
-    out.print(f"The HTTP API is described at {cluster.url}/docs. Ctrl-C stops everything.", markup=False)
+    if cluster.url != DEFAULT_URL:
+        out.print(f"  export WEFT_URL={cluster.url}", markup=False)
+    out.print(f"  {command('agents')}", markup=False)
+    out.print(f"  {command('submit JOB.json --watch')}", markup=False)
+    out.print(f"HTTP API: {cluster.url}/docs. Ctrl-C stops everything.", markup=False)
 
 
 def _look_after(err: Console, cluster: Cluster) -> Never:
@@ -71,4 +74,5 @@ def _look_after(err: Console, cluster: Cluster) -> Never:
     while True:
         for obituary in cluster.obituaries():
             err.print(Text(obituary, "red"))
+            err.print("The others go on. To replace it: Ctrl-C, and weft up again.", markup=False)
         never.wait(LOOK_S)

@@ -1,0 +1,24 @@
+"""Daemons' records as people read them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from weft.log_lines import readable
+
+
+def test_a_record_is_its_level_event_and_fields() -> None:
+    record = {"url": "http://x", "tries": 3, "event": "no answer", "level": "error", "timestamp": "t", "daemon": "d"}
+    assert readable(json.dumps(record)) == "error no answer url=http://x tries=3"
+
+
+def test_a_traceback_stands_below_in_its_own_lines() -> None:
+    record = {"event": "broke", "level": "error", "exception": "Traceback:\n  line\nValueError: x"}
+    assert readable(json.dumps(record)) == "error broke\nTraceback:\n  line\nValueError: x"
+
+
+@pytest.mark.parametrize("line", ["Killed", "", "{", "{'a': 1}", '{"a": 1}', "[1]", '{"event"'])
+def test_what_is_no_record_stays_as_it_is(line: str) -> None:
+    assert readable(line) == line
