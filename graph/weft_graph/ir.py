@@ -51,7 +51,8 @@ class Initializer:
     """What makes a key's first value, element by element, in ONNX's words.
 
     `op_type` is one of `ConstantOfShape` (attribute `value`), `RandomUniform` (`low`, `high`) and `RandomNormal`
-    (`mean`, `scale`). The numbers come from a counter-based generator keyed by (job seed, key, element).
+    (`mean`, `scale`). The numbers come from a counter-based generator keyed by (job seed, key, element). `Given` is for
+    the server alone: the value is set before the first step, by whoever the scheduler chose.
     """
 
     op_type: str
@@ -63,13 +64,15 @@ class Parameter:
     """A value that the store keeps: `type` has no symbolic dimension.
 
     A parameter that is not `trainable` has no gradient; BatchNormalization's running statistics are such, and are
-    updated by the mean over the contributing slots.
+    updated by the mean over the contributing slots. One that only Gather and Embedding read, by its first axis, is a
+    table: it is fetched and pushed by rows, unless `row_sparse` is False.
     """
 
     name: str
     type: TensorType
     initializer: Initializer
     trainable: bool = True
+    row_sparse: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)

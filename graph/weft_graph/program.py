@@ -26,21 +26,27 @@ class Role(StrEnum):
 
 
 class Update(StrEnum):
-    """How a shard updates a key: by the job's rule on the summed gradient, or by the mean over contributing slots."""
+    """How a shard updates a key: by the job's rule on the summed gradient, by the mean over contributing slots, or not
+    at all: the value is the merged gradient of the last step, and the workers update (`K/grad`)."""
 
     RULE = "rule"
     MEAN = "mean"
+    GRADIENT = "gradient"
 
 
 @dataclass(frozen=True, slots=True)
 class KeyPlan:
-    """A parameter as the store sees it. `priority` 0 is the most urgent: the order of first use in the forward pass."""
+    """A parameter as the store sees it. `priority` 0 is the most urgent: the order of first use in the forward pass.
+
+    `rows`: a table, which is fetched and pushed by rows and never whole.
+    """
 
     key: str
     type: TensorType
     initializer: Initializer
     update: Update
     priority: int
+    rows: bool = False
 
 
 @dataclass(frozen=True, slots=True)

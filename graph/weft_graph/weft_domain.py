@@ -4,7 +4,12 @@
 |---|---|---|---|---|
 | Fetch | - | value | key, priority | the value of `key` at the step's version; runs on the IO lane |
 | Send | gradient | - | key, priority | pushes this step's gradient of `key` as soon as it exists; IO lane |
+| FetchRows | ids | rows | key, priority | the rows `ids` (n) int64 of the table `key` at the step's version; IO lane |
+| SendRows | ids, gradient | - | key, priority | pushes this step's gradient of the rows `ids` of `key`; IO lane |
 | SendBarrier | - | - | keys | tells every shard that this slot has sent all of the step; IO lane, after all Sends |
+
+Rows of FetchRows and SendRows are distinct and ascending, as UniqueRows makes them; -1 behind them is padding: its row is
+zero, and it neither travels nor trains.
 
 `keys` of SendBarrier are those that the program has no Send for: the barrier declares that this slot has nothing for
 them at any step, as far as the store waits for this slot to say so.
@@ -19,7 +24,9 @@ from typing import Final
 
 FETCH: Final = "Fetch"
 SEND: Final = "Send"
+FETCH_ROWS: Final = "FetchRows"
+SEND_ROWS: Final = "SendRows"
 SEND_BARRIER: Final = "SendBarrier"
 
-COMMUNICATION: Final = frozenset({FETCH, SEND, SEND_BARRIER})
+COMMUNICATION: Final = frozenset({FETCH, SEND, FETCH_ROWS, SEND_ROWS, SEND_BARRIER})
 """Operators that the worker carries out with the store; they have no schema and no kernel."""

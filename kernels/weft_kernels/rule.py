@@ -1,6 +1,7 @@
 """What an update rule is, and how it is found.
 
-Each rule is one module of `weft_kernels.rules` with a constant `RULE`. A rule is pointwise: it may be cut over slices.
+Each built-in rule is one module of `weft_kernels.rules` with a constant `RULE`; a user's is compiled from its graph. A
+pointwise rule may be cut over slices and run on some rows of a table; another one needs the key `whole`.
 """
 
 from __future__ import annotations
@@ -27,12 +28,16 @@ Apply = Callable[[Array, Array, State, int, Hyper], None]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """An update rule. `state` names its state arrays, which start at zero; `hyper` has every default."""
+    """An update rule. `state` has its state arrays' names and the number that each starts at; `hyper` every default.
+
+    `whole`: the rule is not pointwise. Its arrays have the key's shape then, and the key is never cut.
+    """
 
     name: str
-    state: tuple[str, ...]
+    state: Mapping[str, float]
     hyper: Mapping[str, float]
     apply: Apply
+    whole: bool = False
 
 
 @cache

@@ -44,7 +44,7 @@ def check_description(description: StoreDescription) -> None:
 
 def rule_of(description: StoreDescription) -> Rule:
     """The description's rule. Raises DescriptionError where there is none of that name or a number it lacks."""
-    rule = rules().get(description.rule)
+    rule = rules().get(description.rule) if isinstance(description.rule, str) else None
     if rule is None:
         raise DescriptionError(f"rule: {description.rule!r} is none of {', '.join(sorted(rules()))}")
     unknown = sorted(set(description.hyper) - set(rule.hyper))

@@ -18,6 +18,13 @@ class Merge(StrEnum):
     ARRIVAL = "arrival"
 
 
+class Mode(StrEnum):
+    """When a step of a key applies: once every contributing slot is in, or each slot's part as it arrives."""
+
+    SYNC = "sync"
+    ASYNC = "async"
+
+
 class InitializerDescription(msgspec.Struct, frozen=True):
     """ONNX's word for how first values are made, with its numbers: see `weft_graph.ir.Initializer`."""
 
@@ -26,7 +33,11 @@ class InitializerDescription(msgspec.Struct, frozen=True):
 
 
 class KeyDescription(msgspec.Struct, frozen=True):
-    """A key: dtype and shape of its value, first value, kind of update, urgency, contributing slots in order."""
+    """A key: dtype and shape of its value, first value, kind of update, urgency, contributing slots in order.
+
+    `rows`: a table, pushed and pulled by rows. `whole`: never cut, for its rule is not pointwise. `multipliers` stretch
+    the job's hyper-parameters for this key.
+    """
 
     key: str
     dtype: str
@@ -35,6 +46,9 @@ class KeyDescription(msgspec.Struct, frozen=True):
     update: Update
     priority: int
     slots: tuple[int, ...]
+    rows: bool = False
+    whole: bool = False
+    multipliers: Mapping[str, float] = {}
 
     @property
     def size(self) -> int:
@@ -46,7 +60,11 @@ class KeyDescription(msgspec.Struct, frozen=True):
 
 
 class StoreDescription(msgspec.Struct, frozen=True):
-    """Everything that processes of one store must agree on. `shards` are ZeroMQ endpoints by shard number."""
+    """Everything that processes of one store must agree on. `shards` are ZeroMQ endpoints by shard number.
+
+    `rule` names a built-in rule, or is a user's rule as a document (`weft_graph.rule_graph`). A hyper-parameter is a
+    number or a schedule (`weft_graph.schedule`).
+    """
 
     job: str
     term: int
@@ -54,10 +72,11 @@ class StoreDescription(msgspec.Struct, frozen=True):
     slots: int
     shards: tuple[str, ...]
     keys: tuple[KeyDescription, ...]
-    rule: str
-    hyper: Mapping[str, float]
+    rule: str | Mapping[str, Any]
+    hyper: Mapping[str, float | Mapping[str, Any]]
     slice_bytes: int
     merge: Merge
+    mode: Mode = Mode.SYNC
 
 
 def description_from_json(document: Mapping[str, Any]) -> StoreDescription:

@@ -177,7 +177,8 @@ class JobShard:
 
     def _part(self, place: int, key: KeyDescription, cut: KeySlices, run: range, make: FirstValues) -> _KeyPart:
         dtype = np.dtype(key.dtype)
-        hyper = {**self._rule.hyper, **self.description.hyper}
+        numbers = {name: value for name, value in self.description.hyper.items() if isinstance(value, int | float)}
+        hyper = {**self._rule.hyper, **numbers}
         merge, rule = self.description.merge, self._rule
         spec = KeySpec(key.key, place, key.priority, dtype, key.slots, key.update, merge, rule, hyper)
         begin, size = cut.start(run.start), cut.length(run.start, len(run))

@@ -33,7 +33,7 @@ def memory_errors(
     plan: JobPlan, graph: Graph, programs: Programs, source: Description, bounds: Bounds
 ) -> Iterator[FieldError]:
     """What takes too much. Raises GraphError where the data's sizes do not fit an operator."""
-    kept = plan.parameter_bytes * (1 + STATE_ARRAYS[plan.rule])
+    kept = plan.parameter_bytes * (1 + STATE_ARRAYS[str(plan.rule)])
     if kept > bounds.parameter_bytes:
         what = f"the parameters with the state of rule {plan.rule!r} take {kept} bytes"
         yield FieldError(pointer="/graph/parameters", detail=_more(what, bounds.parameter_bytes))

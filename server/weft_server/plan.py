@@ -31,8 +31,8 @@ class JobPlan(Model):
     slice_bytes: int
     keys: list[KeySpec]
     parameters: list[ParameterInfo]
-    rule: str
-    hyper: dict[str, float]
+    rule: str | dict[str, Any]
+    hyper: dict[str, float | dict[str, Any]]
 
     @property
     def parameter_bytes(self) -> int:

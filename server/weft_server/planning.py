@@ -34,7 +34,7 @@ def plan_of(spec: JobSpec, programs: Programs, source: Description) -> JobPlan:
         keys=_keys(programs, spec.parallelism.workers),
         parameters=[_parameter(key) for key in programs.keys],
         rule=rule,
-        hyper=hyper,
+        hyper=dict(hyper),
     )
 
 

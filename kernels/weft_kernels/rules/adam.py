@@ -35,7 +35,7 @@ def _apply(weight: Array, gradient: Array, state: State, step: int, hyper: Hyper
 
 RULE = Rule(
     name="adam",
-    state=("mean", "variance"),
+    state={"mean": 0.0, "variance": 0.0},
     hyper={"rate": 0.001, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8},
     apply=_apply,
 )

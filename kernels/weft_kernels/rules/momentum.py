@@ -26,7 +26,7 @@ def _apply(weight: Array, gradient: Array, state: State, _step: int, hyper: Hype
 
 RULE = Rule(
     name="momentum",
-    state=("momentum",),
+    state={"momentum": 0.0},
     hyper={"rate": 0.01, "momentum": 0.9, "weight_decay": 0.0},
     apply=_apply,
 )

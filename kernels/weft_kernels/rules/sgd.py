@@ -17,4 +17,4 @@ def _apply(weight: Array, gradient: Array, _state: State, _step: int, hyper: Hyp
     np.subtract(weight, gradient, out=weight)
 
 
-RULE = Rule(name="sgd", state=(), hyper={"rate": 0.01, "weight_decay": 0.0}, apply=_apply)
+RULE = Rule(name="sgd", state={}, hyper={"rate": 0.01, "weight_decay": 0.0}, apply=_apply)

@@ -20,6 +20,7 @@ from pydantic import Field
 from weft.api.base import Count, Identifier, Model, Name
 from weft.api.data import DataSpec
 from weft.api.event import LogLevel
+from weft.api.job import Traffic
 from weft.api.lifecycle import AgentState, AllocationEvent
 from weft.api.store import StoreSpec
 
@@ -70,6 +71,11 @@ class WorkerAllocation(Model):
     keeper: bool
     """Whether this worker brings the final parameters to the server; the scheduler chose it."""
     store: StoreSpec
+    given: list[str] = Field(default_factory=list)
+    """Keys whose first values the keeper sets before step 0, from `GET /v1/allocations/{id}/given?term=`, a safetensors
+    document; every slot's Fetch of version 0 waits for them."""
+    keep_state: bool = False
+    """Whether the rule's state goes with the final parameters."""
 
 
 class ShardAllocation(Model):
@@ -86,12 +92,30 @@ class ShardAllocation(Model):
 Allocation = Annotated[WorkerAllocation | ShardAllocation, Field(discriminator="kind")]
 
 
+class SetOrder(Model):
+    """The keeper is to set parameters of its running job at the next step that no worker has begun: it reads them from
+    `GET /v1/allocations/{id}/sets/{number}?term=`, a safetensors document, and reports the number as done."""
+
+    allocation: Identifier
+    number: Count
+
+
+class SetDone(Model):
+    """Parameters were set, and hold from `step` on; or they could not be, and why."""
+
+    number: Count
+    step: Count
+    error: Annotated[str, Field(max_length=1 << 16)] | None = None
+
+
 class Orders(Model):
     """All that an agent is to hold now. `upload` names allocations whose parameters the server wants at once."""
 
     version: int
     allocations: list[Allocation]
     upload: list[Identifier] = Field(default_factory=list)
+    sets: list[SetOrder] = Field(default_factory=list)
+    """In order; one that is done is not in it any more."""
 
 
 class MetricReport(Model):
@@ -121,6 +145,9 @@ class Report(Model):
     """Steps finished."""
     metrics: Annotated[list[MetricReport], Field(max_length=4096)] = Field(default_factory=list)
     logs: Annotated[list[LogReport], Field(max_length=4096)] = Field(default_factory=list)
+    traffic: Traffic | None = None
+    """Of this slot since its start."""
+    sets: Annotated[list[SetDone], Field(max_length=64)] = Field(default_factory=list)
 
 
 class AgentInfo(Model):

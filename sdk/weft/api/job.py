@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from weft.api.base import Identifier, Model, Name, Positive
+from weft.api.base import Count, Identifier, Model, Name, Positive
 from weft.api.data import DataSpec
 from weft.api.lifecycle import JobState
 from weft.api.rule import RuleSpec, Sgd
@@ -21,6 +21,20 @@ class Merge(StrEnum):
     ARRIVAL = "arrival"
 
 
+class Mode(StrEnum):
+    """When a step applies: once every slot is in (sync), or each slot's part as it arrives (async)."""
+
+    SYNC = "sync"
+    ASYNC = "async"
+
+
+class UpdateBy(StrEnum):
+    """Who applies the rule to dense parameters. Tables and running statistics are always updated on the shards."""
+
+    SHARDS = "shards"
+    WORKERS = "workers"
+
+
 class Parallelism(Model):
     """On how many processes a job runs, and how its parameters are cut."""
 
@@ -29,6 +43,9 @@ class Parallelism(Model):
     merge: Merge = Merge.SLOT
     slice_bytes: Annotated[int, Field(ge=64, le=1 << 24, multiple_of=64)] = 128 * 1024
     """Part of a key's value that is merged, retried and pre-empted as one."""
+    mode: Mode = Mode.SYNC
+    update: UpdateBy = UpdateBy.SHARDS
+    """With `workers`, shards hold merged gradients (`K/grad`) and every worker keeps weights and rule state: sync only."""
 
 
 class RunLength(Model):
@@ -46,6 +63,18 @@ class RunLength(Model):
         return self
 
 
+class FromJob(Model):
+    """First values from a job that has succeeded, or of one that runs as they are now."""
+
+    job: Identifier
+
+
+class FromUpload(Model):
+    """First values from a safetensors document that was brought to `POST /v1/uploads`."""
+
+    upload: Identifier
+
+
 class JobSpec(Model):
     """A job: graph, data, rule, parallelism, run length."""
 
@@ -61,6 +90,17 @@ class JobSpec(Model):
     run: RunLength
     parallelism: Parallelism = Field(default_factory=Parallelism)
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 0
+    init_from: FromJob | FromUpload | None = None
+    """Where parameters of the same name begin; those that it lacks begin as the graph says."""
+    keep_state: bool = False
+    """Whether the rule's state is kept beside the parameters, as tensors `weft.state/NAME/KEY`."""
+
+
+class Traffic(Model):
+    """Bytes at the workers' store sockets, over all workers since the job's start."""
+
+    sent_bytes: Count = 0
+    received_bytes: Count = 0
 
 
 class Progress(Model):
@@ -82,6 +122,7 @@ class Job(Model):
     progress: Progress
     metrics: dict[str, float] = Field(default_factory=dict)
     """The newest value of each metric, by `split/name`: `train/loss`, `evaluate/accuracy`."""
+    traffic: Traffic = Field(default_factory=Traffic)
     workers: int
     shards: int
     created_at: datetime

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
+
+from pydantic import Field
 
 from weft.api.base import Model
 
@@ -13,15 +15,23 @@ class InitializerSpec(Model):
 
 
 class KeySpec(Model):
-    """A key of the job. `priority` 0 is the most urgent. `slots` are those that contribute to it, in order."""
+    """A key of the job. `priority` 0 is the most urgent. `slots` are those that contribute to it, in order.
+
+    `rows`: a table, pushed and pulled by rows. `whole`: never cut, for its rule is not pointwise. `multipliers` stretch
+    the job's hyper-parameters for this key. A key that is updated by `gradient` holds the merged gradient of the last
+    step, for workers that update themselves.
+    """
 
     key: str
     dtype: str
     shape: list[int]
     initializer: InitializerSpec
-    update: Literal["rule", "mean"]
+    update: Literal["rule", "mean", "gradient"]
     priority: int
     slots: list[int]
+    rows: bool = False
+    whole: bool = False
+    multipliers: dict[str, float] = Field(default_factory=dict)
 
 
 class StoreSpec(Model):
@@ -35,7 +45,10 @@ class StoreSpec(Model):
     shards: list[str]
     """ZeroMQ endpoints, by shard number. A shard that is told before all are known gets the same list."""
     keys: list[KeySpec]
-    rule: str
-    hyper: dict[str, float]
+    rule: str | dict[str, Any]
+    """A built-in rule's name, or a user's rule as a document."""
+    hyper: dict[str, float | dict[str, Any]]
+    """Numbers, or schedules as documents."""
     slice_bytes: int
     merge: Literal["slot", "arrival"]
+    mode: Literal["sync", "async"] = "sync"
