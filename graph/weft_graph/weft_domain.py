@@ -8,8 +8,8 @@
 | SendRows | ids, gradient | - | key, priority | pushes this step's gradient of the rows `ids` of `key`; IO lane |
 | SendBarrier | - | - | keys | tells every shard that this slot has sent all of the step; IO lane, after all Sends |
 
-Rows of FetchRows and SendRows are distinct and ascending, as UniqueRows makes them; -1 behind them is padding: its row is
-zero, and it neither travels nor trains.
+Rows of FetchRows and SendRows are distinct and ascending, as UniqueRows makes them; -1 behind them is padding: its row
+is zero, and it neither travels nor trains.
 
 `keys` of SendBarrier are those that the program has no Send for: the barrier declares that this slot has nothing for
 them at any step, as far as the store waits for this slot to say so.

@@ -45,7 +45,7 @@ class Parallelism(Model):
     """Part of a key's value that is merged, retried and pre-empted as one."""
     mode: Mode = Mode.SYNC
     update: UpdateBy = UpdateBy.SHARDS
-    """With `workers`, shards hold merged gradients (`K/grad`) and every worker keeps weights and rule state: sync only."""
+    """With `workers`, shards hold merged gradients (`K/grad`), workers weights and rule state: sync only."""
 
 
 class RunLength(Model):
