@@ -64,6 +64,8 @@ class ShardSettings(BaseSettings):
     """Payload bytes of a frame; about 2 ms of the link's rate where left out."""
     silence_s: Annotated[float, Field(gt=0, le=3600)] = 5.0
     """Seconds without a word after which a slot is held to be lost."""
+    alive_file: Path | None = None
+    """A file that is touched at every turn of the heartbeat: its age tells a probe whether the daemon hangs."""
     exit_with_parent: bool = False
     """Whether to end when standard input closes."""
 
@@ -185,7 +187,9 @@ class ShardDaemon:
     def _membership(self, registration: Registration, holder: Holder) -> Members:
         if self._settings.server is None:
             raise ValueError("server: none is given")
-        return Membership(self._settings.server, registration, holder, token=self._settings.token)
+        return Membership(
+            self._settings.server, registration, holder, token=self._settings.token, alive=self._settings.alive_file
+        )
 
 
 def advertised(settings: ShardSettings, bound: str) -> str:

@@ -135,7 +135,8 @@ class WorkerDaemon:
         run.start()
 
     def _membership(self, registration: Registration, holder: Holder) -> Members:
-        return Membership(self._settings.server, registration, holder, token=self._settings.token)
+        settings = self._settings
+        return Membership(settings.server, registration, holder, token=settings.token, alive=settings.alive_file)
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,8 @@ class WorkerSettings(BaseSettings, RunSettings):
     """The bearer token that the server asks of agents, where it asks for one."""
     data_roots: Annotated[tuple[Path, ...] | None, NoDecode] = None
     """Directories that data may be read from; anywhere where left out. In the environment, joined as in PATH."""
+    alive_file: Path | None = None
+    """A file that is touched at every turn of the heartbeat: its age tells a probe whether the daemon hangs."""
     exit_with_parent: bool = False
     """Whether to end when standard input closes."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 import httpx
@@ -44,7 +45,11 @@ class _UnknownAgentError(Exception):
 
 
 class Membership:
-    """One agent's membership. `transport` replaces the network, for tests."""
+    """One agent's membership. `transport` replaces the network, for tests.
+
+    The file `alive` is touched before every call, also while none is answered: whoever restarts processes that hang sees
+    by its age that this one does not.
+    """
 
     def __init__(
         self,
@@ -53,9 +58,11 @@ class Membership:
         holder: Holder,
         *,
         token: str | None = None,
+        alive: Path | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         self._registration = registration
+        self._alive = alive
         self._holder = holder
         self._client = httpx.Client(
             base_url=server,
@@ -114,6 +121,8 @@ class Membership:
             _log.info("left without a word to the server: %s", error)
 
     def _post(self, path: str, body: str, timeout_s: float) -> httpx.Response:
+        if self._alive is not None:
+            self._alive.touch()
         try:
             response = self._client.post(
                 path,
