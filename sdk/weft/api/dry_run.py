@@ -1,0 +1,76 @@
+"""What a job would be: the answer to `POST /v1/jobs?dry_run=true`, 200, which stores nothing.
+
+It checks all that a submission does and is refused alike: 422 `job-refused` or `invalid-request`, with pointers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from weft.api.base import Model
+from weft.api.store import KeySpec
+
+
+class WorkerMemory(Model):
+    """Bytes on the worker with the largest part of a batch; what kernels take besides is not in it."""
+
+    parameter_bytes: int
+    """Dense parameters as they are fetched, each once; rows of tables are values of the step."""
+    state_bytes: int
+    """The rule's state, where workers update."""
+    train_peak_bytes: int
+    """Values of a training step, as the nodes run one after the other and each value goes after its last reader."""
+    evaluate_peak_bytes: int | None
+    """The same of an evaluation batch; None where there is no evaluation."""
+
+
+class StoreMemory(Model):
+    """Bytes over all shards; the largest shard has about 1/shards of it, and at least its largest whole key."""
+
+    parameter_bytes: int
+    """Dense keys, merged gradients that workers fetch included."""
+    state_bytes: int
+    table_bytes: int
+    """Tables as if every row were touched: the worst case. A row that no step reads or updates takes nothing."""
+    table_state_bytes: int
+    """The same worst case."""
+
+
+class StepTraffic(Model):
+    """Bytes of payload of one training step over all workers; headers come on top."""
+
+    fetched_bytes: int
+    """Dense keys, whole."""
+    sent_bytes: int
+    fetched_row_bytes: int
+    """Upper bound: as if all ids of a batch were distinct; with 8 bytes for each id."""
+    sent_row_bytes: int
+    """The same upper bound."""
+
+
+class DryRun(Model):
+    """A checked job that was not submitted."""
+
+    name: str
+    workers: int
+    shards: int
+    steps: int
+    steps_per_pass: int
+    keys: list[KeySpec]
+    """Keys of the store in the order of the parameters."""
+    slices: int
+    rule: str | dict[str, Any]
+    hyper: dict[str, float | dict[str, Any]]
+    given: list[str] = Field(default_factory=list)
+    """Parameters that begin with the values of `init_from`."""
+    worker_memory: WorkerMemory
+    store_memory: StoreMemory
+    step_traffic: StepTraffic
+    waits_for: str | None
+    """What the job would wait for if it were submitted now; None where it would start at once."""
+    programs: dict[str, Any]
+    """As `GET /v1/jobs/{id}/programs` gives them."""
+    text: str
+    """The programs for people."""

@@ -1,0 +1,40 @@
+"""Parameters' values over HTTP; every document is a safetensors file, media type application/octet-stream.
+
+| Call | Answer | Problems beside 401, 404 `unknown-job` and 413 `too-large` |
+|---|---|---|
+| `GET /v1/jobs/{id}/values?name=&state=` | document, header `Weft-Step` | 404 `unknown-parameter`, 409 `wrong-state`, \
+504 `keeper-silent` |
+| `PUT /v1/jobs/{id}/values` | `ValuesSet` | 422 `wrong-values`, 409 `wrong-state`, `values-not-set`, \
+503 `too-many-sets`, 504 `keeper-silent`, 507 `not-stored` |
+| `POST /v1/uploads` | 201 `Uploaded` | 422 `wrong-values`, 503 `too-many-uploads`, 507 `not-stored` |
+| `DELETE /v1/uploads/{id}` | 204 | 404 `unknown-upload` |
+
+The errors of `wrong-values` have pointers by tensor: `/conv1.weight`. A document may hold some of the parameters. Values
+of a pending job become its first ones; those of a job that runs are set by its keeper, and the answer says from which
+step on they hold. An ended job is not changed: submit another one with `init_from`. What is wrong with `init_from` is
+refused at submit, with pointers below `/init_from`. With `state=true` a document has the rule's state too, as tensors
+`weft.state/NAME/KEY`, where the job was submitted with `keep_state`.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from weft.api.base import Count, Identifier, Model
+
+
+class ValuesSet(Model):
+    """Which parameters were set, and the step from which their new values hold: 0 for a job's first values."""
+
+    names: list[str]
+    step: Count
+
+
+class Uploaded(Model):
+    """A document that was brought for `init_from`. It is deleted at `expires_at`, and is listed nowhere."""
+
+    id: Identifier
+    names: list[str]
+    """Its tensors."""
+    size_bytes: Count
+    expires_at: datetime
