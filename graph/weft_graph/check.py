@@ -14,6 +14,7 @@ from weft_graph.names import RESERVED_PREFIX, duplicates, node_definitions, valu
 from weft_graph.schema import Formal, OpSchema, formal_at, schemas
 from weft_graph.topological import topological_order
 from weft_graph.types import array_type
+from weft_graph.weft_domain import USERS
 
 Legality = Callable[[Graph], Iterator[GraphRefusedError]]
 """One thing that a legal graph keeps to: finds every place that does not."""
@@ -126,8 +127,9 @@ def _constants_have_known_types(graph: Graph) -> Iterator[GraphRefusedError]:
 
 def _operators_are_known(graph: Graph) -> Iterator[GraphRefusedError]:
     for index, node in enumerate(graph.nodes):
-        if node.domain == WEFT_DOMAIN:
-            message = f"node {node.name!r}: operators of the domain {WEFT_DOMAIN!r} are the converter's"
+        if node.domain == WEFT_DOMAIN and node.op_type not in USERS:
+            but = ", ".join(sorted(USERS))
+            message = f"node {node.name!r}: operators of the domain {WEFT_DOMAIN!r} are the converter's, but for {but}"
             yield UnknownOperatorError(message, pointer=f"/nodes/{index}/domain", node=node.name)
         elif _schema(node) is None:
             operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type

@@ -16,6 +16,7 @@ from weft_graph.ir import WEFT_DOMAIN, AttributeValue, Constant, Graph, Node
 from weft_graph.limits import PROGRAM_LIMITS as LIMITS
 from weft_graph.program import Program
 from weft_graph.schema import OpSchema, formal_at, schema_of
+from weft_graph.shapes.dims import DimensionError
 from weft_graph.topological import topological_order
 from weft_graph.types import TensorType, array_type
 from weft_graph.weft_domain import COMMUNICATION
@@ -44,7 +45,10 @@ class Inference:
         schema = schema_of(node)
         view = NodeView(node, schema, self, pointer)
         view.check_dtypes()
-        types = schema.infer(view)
+        try:
+            types = schema.infer(view)
+        except DimensionError as error:
+            raise view.shape_error(str(error)) from None
         view.check_bounds(types)
         for name, type_ in zip(node.outputs, types, strict=False):
             if name:
@@ -154,7 +158,7 @@ def infer_program(program: Program, dims: Mapping[str, int]) -> Mapping[str, Ten
     inference = Inference({input_.name: input_.type.bind(dims) for input_ in program.inputs}, program.constants)
     for node in program.nodes:
         if node.domain == WEFT_DOMAIN and node.op_type in COMMUNICATION:
-            inference.types.update((name, program.types[name]) for name in node.outputs)
+            inference.types.update((name, program.types[name].bind(dims)) for name in node.outputs)
         else:
             inference.add(node)
     return MappingProxyType(inference.types)

@@ -19,7 +19,7 @@ AttributeValue = bool | int | float | str | tuple[int, ...] | tuple[float, ...] 
 
 ONNX_DOMAIN = ""
 WEFT_DOMAIN = "weft"
-"""Operators that only the converter writes; the legal ones are listed in `weft_graph.weft_domain`."""
+"""Operators that ONNX has no word for. All but one are the converter's alone: see `weft_graph.weft_domain`."""
 
 
 @dataclass(frozen=True, slots=True)

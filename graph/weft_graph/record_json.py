@@ -14,7 +14,7 @@ from weft_graph.errors import GraphFormatError
 from weft_graph.ir import ONNX_DOMAIN, AttributeValue, Constant, Initializer, Input, Node
 from weft_graph.json_place import Place, escape_token, shown
 from weft_graph.schema import schemas
-from weft_graph.shapes.dims import Dim
+from weft_graph.shapes.dims import Dim, DimensionError, bound
 from weft_graph.types import DType, TensorType, array_type
 
 Json = dict[str, Any]
@@ -34,7 +34,13 @@ def _dtype_from_json(place: Place) -> DType:
 
 
 def _dim_from_json(place: Place) -> Dim:
-    return place.name() if isinstance(place.value, str) else place.integer(0, place.limits.dim)
+    if not isinstance(place.value, str):
+        return place.integer(0, place.limits.dim)
+    try:
+        bound(place.name(), {})
+    except DimensionError as error:
+        raise place.error(str(error)) from None
+    return place.value
 
 
 def type_from_json(fields: Mapping[str, Place]) -> TensorType:

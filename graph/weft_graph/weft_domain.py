@@ -1,4 +1,4 @@
-"""The operators that only the converter writes, whole: what each reads, writes and means.
+"""The operators of weft's own domain: what each reads, writes and means. All but Embedding are the converter's alone.
 
 | Operator | Inputs | Outputs | Attributes | Meaning |
 |---|---|---|---|---|
@@ -6,6 +6,8 @@
 | Send | gradient | - | key, priority | pushes this step's gradient of `key` as soon as it exists; IO lane |
 | FetchRows | ids | rows | key, priority | the rows `ids` (n) int64 of the table `key` at the step's version; IO lane |
 | SendRows | ids, gradient | - | key, priority | pushes this step's gradient of the rows `ids` of `key`; IO lane |
+| UniqueRows | ids ... | rows_ids, index ... | see its schema | the distinct rows of a table that a step reads; computes |
+| Embedding | table, ids | rows | padding_id | rows of `table`, zeros for the padding; computes; users' too |
 | SendBarrier | - | - | keys | tells every shard that this slot has sent all of the step; IO lane, after all Sends |
 
 Rows of FetchRows and SendRows are distinct and ascending, as UniqueRows makes them; -1 behind them is padding: its row
@@ -14,8 +16,8 @@ is zero, and it neither travels nor trains.
 `keys` of SendBarrier are those that the program has no Send for: the barrier declares that this slot has nothing for
 them at any step, as far as the store waits for this slot to say so.
 
-Further operators of this domain are gradients' bodies that ONNX has no word for; each has a schema of its own in
-`weft_graph.operators`, marked by this domain. A user's graph may hold none of them.
+Further operators of this domain are gradients' bodies that ONNX has no word for. What computes has a schema of its own
+in `weft_graph.operators`, marked by this domain. A user's graph may hold Embedding and none of the others.
 """
 
 from __future__ import annotations
@@ -27,6 +29,11 @@ SEND: Final = "Send"
 FETCH_ROWS: Final = "FetchRows"
 SEND_ROWS: Final = "SendRows"
 SEND_BARRIER: Final = "SendBarrier"
+UNIQUE_ROWS: Final = "UniqueRows"
+EMBEDDING: Final = "Embedding"
 
 COMMUNICATION: Final = frozenset({FETCH, SEND, FETCH_ROWS, SEND_ROWS, SEND_BARRIER})
 """Operators that the worker carries out with the store; they have no schema and no kernel."""
+
+USERS: Final = frozenset({EMBEDDING})
+"""Operators of this domain that a user's graph may hold."""

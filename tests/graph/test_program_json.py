@@ -68,7 +68,7 @@ def test_one_wrong_place_raises_nothing_but_a_format_error(data: st.DataObject) 
     [
         (("format_version",), 7, "/format_version", "format version 7 is unknown"),
         (("train", "role"), "serve", "/train/role", "expected one of train, evaluate, got 'serve'"),
-        (("keys", 0, "update"), "max", "/keys/0/update", "expected one of rule, mean, got 'max'"),
+        (("keys", 0, "update"), "max", "/keys/0/update", "expected one of rule, mean, gradient, got 'max'"),
         (("keys", 0, "priority"), -1, "/keys/0/priority", "expected an integer from 0"),
         (("evaluate", "types", "x", "dtype"), "float8", "/evaluate/types/x/dtype", "got 'float8'"),
     ],

@@ -1,55 +1,134 @@
-"""Dimensions and their products. A product that holds a name is a name too: `4*batch`, `batch*tokens`.
+"""Dimensions: numbers, names, and what sums and products make of them: `4*batch`, `batch*tokens+8*batch+10`.
 
-Its form is canonical (the number first, then the names in order), so equal products are equal names.
+A dimension that holds a name is text, a polynomial with whole coefficients above 0. Its form is canonical: in a product
+the number first, then the names in order; of a sum's terms those of most names first, then by their names, the number
+last. So dimensions that are equal for any sizes are equal texts.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Final
 
 Dim = int | str
-"""A dimension: a number, a name, or a product of names."""
+"""A dimension: a number, or a text in which names stand for numbers."""
+
+MAX_TERMS: Final = 64
+"""Terms of a sum. A product has as many as its factors' multiplied, so a few nodes could ask for any number."""
 
 _TIMES = "*"
+_PLUS = "+"
+
+_Names = tuple[str, ...]
+_Terms = Mapping[_Names, int]
+"""The coefficient of each product of names, which are in order; that of `()` is the number."""
+
+
+class DimensionError(ValueError):
+    """A dimension would be a sum of more than `MAX_TERMS` terms."""
 
 
 def product(dims: Iterable[Dim]) -> Dim:
     """The number of elements that the dimensions hold; of none it is 1, and 0 if any dimension is 0."""
-    number, names = _factors(dims)
-    return _joined(number, names)
+    return _text(_multiplied(dims))
+
+
+def total(dims: Iterable[Dim]) -> Dim:
+    """The sum of the dimensions; of none it is 0."""
+    terms = Counter[_Names]()
+    for dim in dims:
+        _add(terms, _terms(dim))
+    return _text(terms)
 
 
 def quotient(whole: Iterable[Dim], part: Iterable[Dim]) -> Dim | None:
-    """What `part` must be multiplied by to give `whole`, or None where nothing does or anything would."""
-    number, names = _factors(whole)
-    divisor, divisor_names = _factors(part)
-    if divisor == 0 or number % divisor or divisor_names - names:
+    """What `part` must be multiplied by to give `whole`, or None where nothing does for any sizes."""
+    left, divisor = dict(_multiplied(whole)), _multiplied(part)
+    if not divisor:
         return None
-    return _joined(number // divisor, names - divisor_names)
-
-
-def _factors(dims: Iterable[Dim]) -> tuple[int, Counter[str]]:
-    number, names = 1, Counter[str]()
-    for dim in dims:
-        for factor in str(dim).split(_TIMES):
-            if factor.isdecimal():
-                number *= int(factor)
-            else:
-                names[factor] += 1
-    return number, names
-
-
-def _joined(number: int, names: Counter[str]) -> Dim:
-    if not names or number == 0:
-        return number
-    words = [] if number == 1 else [str(number)]
-    return _TIMES.join(words + sorted(names.elements()))
+    # Division of polynomials: each turn takes the first term away, and no later one brings it back.
+    head = min(divisor, key=_place)
+    result = Counter[_Names]()
+    while left:
+        first = min(left, key=_place)
+        names = _without(first, head)
+        if names is None or left[first] % divisor[head] or left[first] < 0:
+            return None
+        times = left[first] // divisor[head]
+        _add(result, {names: times})
+        for other, count in divisor.items():
+            key = _joined(names, other)
+            left[key] = left.get(key, 0) - times * count
+            if left[key] == 0:
+                del left[key]
+    return _text(result)
 
 
 def bound(dim: Dim, values: Mapping[str, int]) -> Dim:
-    """The dimension with the named factors filled; a product stays a name while one of its factors does."""
-    number, names = _factors((dim,))
-    filled = math.prod(values[name] ** count for name, count in names.items() if name in values)
-    return _joined(number * filled, Counter({name: count for name, count in names.items() if name not in values}))
+    """The dimension with the names of `values` filled; it stays a text while it holds another name."""
+    filled = Counter[_Names]()
+    for names, count in _terms(dim).items():
+        for name in names:
+            count *= values.get(name, 1)
+        _add(filled, {tuple(name for name in names if name not in values): count})
+    return _text(filled)
+
+
+def _multiplied(dims: Iterable[Dim]) -> _Terms:
+    terms: _Terms = {(): 1}
+    for dim in dims:
+        made = Counter[_Names]()
+        for names, count in terms.items():
+            _add(made, {_joined(names, other): count * factor for other, factor in _terms(dim).items()})
+        terms = made
+    return terms
+
+
+def _add(terms: Counter[_Names], more: _Terms) -> None:
+    for names, count in more.items():
+        if count:
+            terms[names] += count
+    if len(terms) > MAX_TERMS:
+        raise DimensionError(f"a dimension is a sum of more than {MAX_TERMS} terms")
+
+
+@lru_cache(maxsize=4096)
+def _terms(dim: Dim) -> _Terms:
+    terms = Counter[_Names]()
+    for term in str(dim).split(_PLUS):
+        number, names = 1, []
+        for factor in term.split(_TIMES):
+            if factor.isdecimal():
+                number *= int(factor)
+            else:
+                names.append(factor)
+        _add(terms, {tuple(sorted(names)): number})
+    return MappingProxyType(terms)
+
+
+def _text(terms: _Terms) -> Dim:
+    if not any(names for names in terms):
+        return terms.get((), 0)
+    return _PLUS.join(_term(names, terms[names]) for names in sorted(terms, key=_place))
+
+
+def _term(names: _Names, count: int) -> str:
+    return _TIMES.join(([] if count == 1 and names else [str(count)]) + list(names))
+
+
+def _place(names: _Names) -> tuple[int, _Names]:
+    """Sorts terms: those of most names first. A product's place never changes the order of what it multiplies."""
+    return -len(names), names
+
+
+def _joined(names: _Names, others: _Names) -> _Names:
+    return tuple(sorted((*names, *others)))
+
+
+def _without(names: _Names, part: _Names) -> _Names | None:
+    left = Counter(names)
+    left.subtract(part)
+    return None if min(left.values(), default=0) < 0 else tuple(sorted(left.elements()))

@@ -1,0 +1,81 @@
+"""Indices of rows: checked, counted from the front, and rows summed by them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from weft_kernels.kernel import Array
+
+_CHUNK: Final = 1 << 16
+"""Elements added at once: their places take 8 bytes each, and need not leave a core's cache."""
+
+
+def checked_indices(xp: Any, indices: Array, count: int, *, wraps: bool, padding_id: int | None = None) -> Array:
+    """The indices, int64, in [0, count), or -1 where one is `padding_id`. Those below 0 count from the end if `wraps`.
+
+    Raises ValueError, with the index, where one names none of the `count` rows.
+    """
+    ids = indices.astype(xp.int64, copy=False)
+    padded = None if padding_id is None else ids == padding_id
+    if padded is not None:
+        ids = xp.where(padded, 0, ids)
+    low = -count if wraps else 0
+    if ids.size and (int(ids.min()) < low or int(ids.max()) >= count):
+        outside = (ids < low) | (ids >= count)
+        if padded is not None:
+            outside &= ~padded
+        if bool(outside.any()):
+            raise ValueError(f"index {int(ids[outside][0])} is outside [{low}, {count})")
+    if wraps:
+        ids = xp.where(ids < 0, ids + count, ids)
+    return ids if padded is None else xp.where(padded, -1, ids)  # type: ignore[no-any-return]  # xp is Any
+
+
+def taken(xp: Any, table: Array, index: Array) -> Array:
+    """The rows of `table` that `index` names, zeros where it is -1: see `checked_indices`."""
+    padding = index < 0
+    if not bool(padding.any()):
+        return xp.take(table, index, axis=0)  # type: ignore[no-any-return]  # xp is Any
+    if len(table) == 0:
+        return xp.zeros((*index.shape, *table.shape[1:]), dtype=table.dtype)  # type: ignore[no-any-return]  # xp is Any
+    rows: Array = xp.take(table, xp.where(padding, 0, index), axis=0)
+    rows[padding] = 0
+    return rows
+
+
+def summed_rows(xp: Any, rows: Array, index: Array, count: int) -> Array:
+    """The sum, for each of `count` places, of the rows whose index (n,) names it, in order; `rows` are (n, columns).
+
+    Rows of index -1 are left out. The same bits in every run; float16 is summed as float32 and rounded once.
+    """
+    named = index >= 0
+    if not bool(named.all()):
+        rows, index = rows[named], index[named]
+    wide = rows.astype(xp.float32) if rows.dtype == xp.float16 else rows
+    result = _added_in_order(wide, index, count) if xp is np else _added_sorted(xp, wide, index, count)
+    return result.astype(rows.dtype, copy=False)
+
+
+def _added_in_order(rows: Array, index: Array, count: int) -> Array:
+    """`np.add.at` on flat elements is several times as fast as on rows, and as sorting and `np.add.reduceat`."""
+    columns = rows.shape[1]
+    result = np.zeros(count * columns, dtype=rows.dtype)
+    step = max(1, _CHUNK // max(1, columns))
+    for start in range(0, len(index), step):
+        part = index[start : start + step]
+        places = part[:, None] * columns + np.arange(columns)
+        np.add.at(result, places.reshape(-1), rows[start : start + step].reshape(-1))
+    return result.reshape(count, columns)
+
+
+def _added_sorted(xp: Any, rows: Array, index: Array, count: int) -> Array:
+    """For modules whose `add.at` is atomic, and so of another order in every run."""
+    result: Array = xp.zeros((count, rows.shape[1]), dtype=rows.dtype)
+    if index.size:
+        order = xp.argsort(index, kind="stable")
+        ordered = index[order]
+        starts = xp.flatnonzero(xp.concatenate([xp.ones(1, dtype=bool), ordered[1:] != ordered[:-1]]))
+        result[ordered[starts]] = xp.add.reduceat(rows[order], starts, axis=0)
+    return result
