@@ -9,9 +9,12 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
+from weft_graph.errors import GraphFormatError
+from weft_graph.json_place import Place, shown
 from weft_kernels.kernel import Array
 
 State = MutableMapping[str, Array]
@@ -22,7 +25,7 @@ Hyper = Mapping[str, float]
 Apply = Callable[[Array, Array, State, int, Hyper], None]
 """apply(weight, gradient, state, step, hyper): writes `weight` and `state` in place, may write `gradient`.
 
-`step` counts the updates of the key from 1. All arrays are one-dimensional, of one length and dtype.
+`step` counts the updates of the key from 1. All arrays are C-contiguous, of one shape and dtype.
 """
 
 
@@ -49,3 +52,28 @@ def rules() -> Mapping[str, Rule]:
         rule: Rule = importlib.import_module(f"{package.__name__}.{info.name}").RULE
         found[rule.name] = rule
     return found
+
+
+def rule_from(rule: str | Mapping[str, Any]) -> Rule:
+    """A built-in rule by its name, or what a document says: one with other numbers that its state starts at.
+
+    Raises ValueError, naming what is wrong.
+    """
+    name = rule if isinstance(rule, str) else rule.get("name")
+    found = rules().get(name) if isinstance(name, str) else None
+    if found is None:
+        raise ValueError(f"rule: {shown(name)} is none of {', '.join(sorted(rules()))}")
+    return found if isinstance(rule, str) else _started(found, rule)
+
+
+def _started(rule: Rule, document: Mapping[str, Any]) -> Rule:
+    """The built-in rule with the document's `state`: {name: start}."""
+    try:
+        fields = Place(document).fields(("name", "state"))
+        state = {name: start.number() for name, start in fields["state"].members(len(rule.state)).items()}
+    except GraphFormatError as error:
+        raise ValueError(f"rule {rule.name!r}: {error}") from None
+    unknown = sorted(state.keys() - rule.state.keys())
+    if unknown:
+        raise ValueError(f"rule {rule.name!r} has no state {unknown[0]!r}; it has {', '.join(rule.state) or 'none'}")
+    return replace(rule, state={**rule.state, **state})
