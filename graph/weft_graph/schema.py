@@ -83,6 +83,9 @@ class GradientContext(Protocol):
         """Name of a constant with this value (axes, shapes, scalars)."""
 
 
+Flops = Callable[[Node, Sequence[TensorType | None], Sequence[TensorType]], int]
+"""flops(node, types of its inputs, types of its outputs): operations on elements, all dimensions being numbers."""
+
 Infer = Callable[[InferContext], tuple[TensorType, ...]]
 Gradient = Callable[[GradientContext], tuple[str | None, ...]]
 
@@ -125,6 +128,10 @@ class OpSchema:
 
     `infer` returns the type of every output that the operator can give, also of optional ones a node leaves out.
     `gradient` returns, for each input of the node, the name of its gradient or None.
+
+    `pointwise`: an element of an output is a function of the elements at its place in the broadcast inputs, and of
+    nothing else, so that the operator may be run on any part of its arrays. `flops` counts the work of one that is not,
+    see `weft_graph.cost`; only what is pointwise or counted may be in a user's update rule.
     """
 
     op_type: str
@@ -134,6 +141,8 @@ class OpSchema:
     gradient: Gradient | None = None
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
     domain: str = ONNX_DOMAIN
+    pointwise: bool = False
+    flops: Flops | None = None
 
     def attribute(self, node: Node, name: str) -> AttributeValue | None:
         """The node's attribute, else its default, else None."""

@@ -21,4 +21,5 @@ SCHEMA = OpSchema(
     outputs=(required("C", NUMBERS),),
     infer=infer_binary,
     gradient=_gradient,
+    pointwise=True,
 )

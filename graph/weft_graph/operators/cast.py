@@ -38,4 +38,5 @@ SCHEMA = OpSchema(
         "saturate": Attribute(int, default=1),
         "round_mode": Attribute(str, default="up"),
     },
+    pointwise=True,
 )

@@ -11,4 +11,5 @@ SCHEMA = OpSchema(
     inputs=(required("A", ANY), required("B", ANY)),
     outputs=(required("C", BOOLEANS),),
     infer=infer_comparison,
+    pointwise=True,
 )

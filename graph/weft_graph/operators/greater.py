@@ -11,4 +11,5 @@ SCHEMA = OpSchema(
     inputs=(required("A", NUMBERS), required("B", NUMBERS)),
     outputs=(required("C", BOOLEANS),),
     infer=infer_comparison,
+    pointwise=True,
 )

@@ -18,4 +18,5 @@ SCHEMA = OpSchema(
     outputs=(required("Y", SIGNED),),
     infer=infer_unary,
     gradient=_gradient,
+    pointwise=True,
 )

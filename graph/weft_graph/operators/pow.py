@@ -33,4 +33,5 @@ SCHEMA = OpSchema(
     outputs=(required("Z", FLOATS | INDICES),),
     infer=_infer,
     gradient=_gradient,
+    pointwise=True,
 )

@@ -19,4 +19,5 @@ SCHEMA = OpSchema(
     outputs=(required("Y", FLOATS),),
     infer=infer_unary,
     gradient=_gradient,
+    pointwise=True,
 )

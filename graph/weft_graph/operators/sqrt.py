@@ -20,4 +20,5 @@ SCHEMA = OpSchema(
     outputs=(required("Y", FLOATS),),
     infer=infer_unary,
     gradient=_gradient,
+    pointwise=True,
 )

@@ -31,4 +31,5 @@ SCHEMA = OpSchema(
     outputs=(required("output", ANY),),
     infer=_infer,
     gradient=_gradient,
+    pointwise=True,
 )
