@@ -34,13 +34,14 @@ def apply_many(
     *,
     requested: int | None = None,
     label: Label | None = None,
+    domain: str = ONNX_DOMAIN,
 ) -> tuple[Expression, ...]:
     """The operator's first `requested` outputs; those that it always gives, where left out.
 
     None among the inputs leaves out an optional one, None as an attribute takes the default. A Python number takes the
     element type of the operand beside it. Raises UnknownOperatorError, ShapeError, DTypeError, GraphRefusedError.
     """
-    schema = _schema(op_type)
+    schema = _schema(op_type, domain)
     label = label or Label(snake(op_type))
     operands = _operands(schema, inputs)
     count = sum(not formal.optional for formal in schema.outputs) if requested is None else requested
@@ -49,7 +50,7 @@ def apply_many(
             f"{op_type} gives 1 to {len(schema.outputs)} outputs, {count} are asked for", node=op_type
         )
     given = {name: _plain(schema, name, value) for name, value in attributes.items() if value is not None}
-    node = Node(op_type, _shown(label), _words(schema, operands), _outputs(schema, count), given)
+    node = Node(op_type, _shown(label), _words(schema, operands), _outputs(schema, count), given, domain)
     inference = _inferred(node, operands)
     known = inference.known.get(node.outputs[0])
     types = tuple(inference.types[name] for name in node.outputs)
@@ -76,10 +77,10 @@ def _inferred(node: Node, operands: Sequence[Expression | None]) -> Inference:
     return inference
 
 
-def _schema(op_type: str) -> OpSchema:
-    schema = schemas().get((ONNX_DOMAIN, op_type))
+def _schema(op_type: str, domain: str) -> OpSchema:
+    schema = schemas().get((domain, op_type))
     if schema is None:
-        of_users = [name for domain, name in schemas() if domain == ONNX_DOMAIN]
+        of_users = [name for other, name in schemas() if other == ONNX_DOMAIN]
         close = difflib.get_close_matches(op_type, of_users, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
         raise UnknownOperatorError(f"there is no operator {op_type!r}{hint}", node=op_type)

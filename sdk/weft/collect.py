@@ -81,12 +81,16 @@ class _Collector:
             case InputRecord():
                 self.inputs.append(Input(names[0], record.types[0]))
             case ParameterRecord():
-                self.parameters.append(Parameter(names[0], record.types[0], record.initializer, record.trainable))
+                type_ = record.types[0]
+                self.parameters.append(
+                    Parameter(names[0], type_, record.initializer, record.trainable, record.row_sparse)
+                )
             case ConstantRecord():
                 self.constants.append(Constant(names[0], record.array))
             case Application():
                 inputs = tuple("" if i is None else self.value(i) for i in record.inputs)
-                self.nodes.append(Node(record.schema.op_type, names[0], inputs, names, dict(record.attributes)))
+                attributes, schema = dict(record.attributes), record.schema
+                self.nodes.append(Node(schema.op_type, names[0], inputs, names, attributes, schema.domain))
 
     def value(self, expression: Expression) -> str:
         return self.names[expression.record][expression.index]

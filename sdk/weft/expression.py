@@ -208,14 +208,19 @@ def parameter(
     dtype: DType | str = "float32",
     *,
     trainable: bool = True,
+    row_sparse: bool = True,
     scope: Scope | None = None,
 ) -> Expression:
-    """A value that the store keeps and a rule updates; `shape` is all numbers. See `weft.nn.initializers`."""
+    """A value that the store keeps and a rule updates; `shape` is all numbers. See `weft.nn.initializers`.
+
+    One that only `ops.gather` (by axis 0) and `ops.embedding` read is a table: it is fetched and pushed by rows, and no
+    worker holds the whole of it, unless `row_sparse` is False.
+    """
     type_ = TensorType(element_type(dtype, name), _shape(shape, name))
     if not type_.is_static:
         raise ShapeError(f"parameter {name!r}: the store keeps numbers of fixed shape, this one is {type_}", node=name)
     label = Label(_name(name), scope, given=scope is None)
-    return Expression(ParameterRecord(label, (type_,), initializer, trainable))
+    return Expression(ParameterRecord(label, (type_,), initializer, trainable, row_sparse))
 
 
 def constant(value: Any, dtype: DType | str | None = None, *, name: str | None = None) -> Expression:

@@ -59,6 +59,7 @@ class ParameterRecord:
     types: tuple[TensorType]
     initializer: Initializer
     trainable: bool = True
+    row_sparse: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)

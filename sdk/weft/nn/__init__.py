@@ -7,6 +7,7 @@ A layer that is called twice shares its parameters. `name=` names a layer's para
 
 from __future__ import annotations
 
+from weft.nn.embedding import Embedding, EmbeddingBag
 from weft.nn.initializers import (
     constant,
     fan_in_uniform,
@@ -32,6 +33,8 @@ __all__ = [
     "BatchNorm",
     "Conv2d",
     "Dropout",
+    "Embedding",
+    "EmbeddingBag",
     "Flatten",
     "Layer",
     "Linear",

@@ -52,12 +52,21 @@ class Layer(ABC):
         return Label(local or (self.kind if has_place_alone else ""), self.scope)
 
     def parameter(
-        self, local: str, shape: tuple[int, ...], init: Init, dtype: DType, *, trainable: bool = True
+        self,
+        local: str,
+        shape: tuple[int, ...],
+        init: Init,
+        dtype: DType,
+        *,
+        trainable: bool = True,
+        row_sparse: bool = True,
     ) -> Expression:
         """The parameter `local`, made on the first call. Raises ShapeError where another call asks for another type."""
         made = self._parameters.get(local)
         if made is None:
-            made = parameter(local, shape, init(shape), dtype, trainable=trainable, scope=self.scope)
+            made = parameter(
+                local, shape, init(shape), dtype, trainable=trainable, row_sparse=row_sparse, scope=self.scope
+            )
             self._parameters[local] = made
         if made.shape != shape or made.dtype != dtype:
             wanted = f"{dtype}[{', '.join(map(str, shape))}]"

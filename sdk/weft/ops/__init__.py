@@ -40,6 +40,7 @@ from weft.ops.neural import (
     softmax_cross_entropy,
 )
 from weft.ops.reduction import argmax, reduce_mean, reduce_sum
+from weft.ops.rows import embedding, gather
 from weft.ops.shape import concat, flatten, reshape, squeeze, transpose, unsqueeze
 
 __all__ = [
@@ -53,9 +54,11 @@ __all__ = [
     "conv",
     "div",
     "dropout",
+    "embedding",
     "equal",
     "exp",
     "flatten",
+    "gather",
     "gemm",
     "global_average_pool",
     "greater",

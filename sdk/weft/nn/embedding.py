@@ -1,0 +1,115 @@
+"""Layers that look rows up in a table: Embedding, and EmbeddingBag, which adds up the rows of a sample."""
+
+from __future__ import annotations
+
+import operator
+from typing import Literal
+
+from weft import ops
+from weft.errors import ArgumentError
+from weft.expression import Expression, Operand
+from weft.nn.initializers import Init, normal
+from weft.nn.layer import Layer, as_expression, at_least_one
+from weft_graph.errors import DTypeError, ShapeError
+from weft_graph.types import DType
+
+REDUCTIONS = ("mean", "sum")
+STANDARD_NORMAL = normal(1.0)
+
+
+class Embedding(Layer):
+    """Rows of a table: ids (batch, ...) of integers give (batch, ..., width).
+
+    Parameter: weight (rows, width), which starts as `init` says, normal with deviation 1 unless set. The table is
+    fetched and pushed by rows, so that it may be larger than a worker's memory; with `row_sparse=False` it travels
+    whole. `padding_id`, a row's number or any other such as -1, stands for nothing: it gives zeros, which do not train.
+    """
+
+    kind = "embedding"
+
+    def __init__(
+        self,
+        rows: int,
+        width: int,
+        padding_id: int | None = None,
+        row_sparse: bool = True,
+        *,
+        dtype: DType | str = DType.FLOAT32,
+        init: Init = STANDARD_NORMAL,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(name)
+        self.rows = at_least_one("rows", rows)
+        self.width = at_least_one("width", width)
+        self.padding_id = None if padding_id is None else operator.index(padding_id)
+        self.row_sparse = row_sparse
+        self.dtype = dtype
+        self.init = init
+
+    def __call__(self, x: Operand, /) -> Expression:
+        return self.looked_up(as_expression(x), at_head=True)
+
+    def looked_up(self, ids: Expression, *, at_head: bool) -> Expression:
+        """The rows; `at_head` they are the layer's value, else a step on the way to it."""
+        if ids.dtype not in (DType.INT32, DType.INT64):
+            raise DTypeError(
+                f"layer {self.scope.name!r} takes ids of int32 or int64, and is called with {ids.type}",
+                node=self.scope.name,
+            )
+        shape = (self.rows, self.width)
+        weight = self.parameter("weight", shape, self.init, self._element_type(), row_sparse=self.row_sparse)
+        return ops.embedding(weight, ids, padding_id=self.padding_id, name=self.label("" if at_head else "rows"))
+
+    def _element_type(self) -> DType:
+        from weft.expression import element_type  # needed once a parameter is made
+
+        return element_type(self.dtype, self.scope.name)
+
+
+class EmbeddingBag(Embedding):
+    """The mean or the sum of each sample's rows: ids (batch, ..., bag) of integers give (batch, ..., width).
+
+    As `Embedding`, of which it has the arguments; `reduce` is "mean" or "sum". The padding of a bag that is not full
+    does not count: a mean is over the others, and a bag of padding alone gives zeros.
+    """
+
+    kind = "embedding_bag"
+
+    def __init__(
+        self,
+        rows: int,
+        width: int,
+        padding_id: int | None = None,
+        row_sparse: bool = True,
+        *,
+        reduce: Literal["mean", "sum"] = "mean",
+        dtype: DType | str = DType.FLOAT32,
+        init: Init = STANDARD_NORMAL,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(rows, width, padding_id, row_sparse, dtype=dtype, init=init, name=name)
+        if reduce not in REDUCTIONS:
+            raise ArgumentError(f"reduce is {reduce!r}; it should be one of {', '.join(REDUCTIONS)}")
+        self.reduce = reduce
+
+    def __call__(self, x: Operand, /) -> Expression:
+        ids = as_expression(x)
+        if ids.rank < 2:
+            raise ShapeError(
+                f"layer {self.scope.name!r} takes bags of ids, (batch, bag), and is called with {ids.type}",
+                node=self.scope.name,
+            )
+        rows = self.looked_up(ids, at_head=False)
+        if self.reduce == "sum":
+            return ops.reduce_sum(rows, ids.rank - 1, name=self.label())
+        if self.padding_id is None:
+            return ops.reduce_mean(rows, ids.rank - 1, name=self.label())
+        total = ops.reduce_sum(rows, ids.rank - 1, name=self.label("sum"))
+        return ops.div(total, self._counts(ids, self.padding_id, rows.dtype), name=self.label())
+
+    def _counts(self, ids: Expression, padding_id: int, dtype: DType) -> Expression:
+        """How many ids of each bag are no padding (batch, ..., 1), 1 where none is."""
+        padding = ops.equal(ids, padding_id, name=self.label("padding"))
+        present = ops.sub(1.0, ops.cast(padding, dtype, name=self.label("absent")), name=self.label("present"))
+        count = ops.reduce_sum(present, ids.rank - 1, keepdims=True, name=self.label("count"))
+        return ops.where(ops.greater(count, 0.0), count, 1.0, name=self.label("divisor"))
