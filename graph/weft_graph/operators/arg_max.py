@@ -6,6 +6,7 @@ from weft_graph.attributes import as_int
 from weft_graph.formals import INT64, NUMBERS, required
 from weft_graph.schema import Attribute, InferContext, OpSchema
 from weft_graph.shapes.axes import infer_axis
+from weft_graph.shapes.flops import reduced
 from weft_graph.types import DType, TensorType
 
 
@@ -28,4 +29,5 @@ SCHEMA = OpSchema(
         "keepdims": Attribute(int, default=1),
         "select_last_index": Attribute(int, default=0),
     },
+    flops=reduced,
 )

@@ -9,6 +9,7 @@ from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.axes import infer_axis
 from weft_graph.shapes.broadcasting import check_same_dtype
 from weft_graph.shapes.dims import Dim
+from weft_graph.shapes.flops import moved
 from weft_graph.shapes.flow import incoming
 from weft_graph.types import TensorType
 
@@ -44,4 +45,5 @@ SCHEMA = OpSchema(
     infer=_infer,
     gradient=_gradient,
     attributes={"axis": Attribute(int, required=True)},
+    flops=moved,
 )

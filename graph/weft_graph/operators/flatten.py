@@ -7,6 +7,7 @@ from weft_graph.formals import ANY, required
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.dims import product
+from weft_graph.shapes.flops import moved
 from weft_graph.shapes.flow import incoming
 from weft_graph.types import TensorType
 
@@ -30,4 +31,5 @@ SCHEMA = OpSchema(
     infer=_infer,
     gradient=_gradient,
     attributes={"axis": Attribute(int, default=1)},
+    flops=moved,
 )

@@ -6,6 +6,7 @@ from weft_graph.attributes import as_float, as_int
 from weft_graph.formals import FLOATS, INDICES, optional, required
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.broadcasting import broadcast, check_same_dtype, sum_to
+from weft_graph.shapes.flops import scaled_product
 from weft_graph.shapes.flow import incoming, scalar
 from weft_graph.types import TensorType
 
@@ -70,4 +71,5 @@ SCHEMA = OpSchema(
         "transA": Attribute(int, default=0),
         "transB": Attribute(int, default=0),
     },
+    flops=scaled_product,
 )

@@ -6,6 +6,7 @@ from weft_graph.formals import FLOATS, INDICES, required
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import GradientContext, InferContext, OpSchema
 from weft_graph.shapes.broadcasting import broadcast, check_same_dtype
+from weft_graph.shapes.flops import stacked_products
 from weft_graph.shapes.flow import incoming
 from weft_graph.types import TensorType
 
@@ -44,4 +45,5 @@ SCHEMA = OpSchema(
     outputs=(required("Y", _DTYPES),),
     infer=_infer,
     gradient=_gradient,
+    flops=stacked_products,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from weft_graph.formals import FLOATS, INT64, optional, required
 from weft_graph.schema import OpSchema
+from weft_graph.shapes.flops import reduced
 from weft_graph.shapes.reductions import REDUCTION_ATTRIBUTES, infer_reduction, reduction_gradient
 
 _DTYPES = FLOATS
@@ -15,4 +16,5 @@ SCHEMA = OpSchema(
     infer=infer_reduction,
     gradient=reduction_gradient,
     attributes=REDUCTION_ATTRIBUTES,
+    flops=reduced,
 )

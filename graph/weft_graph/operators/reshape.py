@@ -6,6 +6,7 @@ from weft_graph.attributes import as_int
 from weft_graph.formals import ANY, INT64, required
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
+from weft_graph.shapes.flops import moved
 from weft_graph.shapes.flow import incoming
 from weft_graph.shapes.reshaping import reshaped
 from weft_graph.types import TensorType
@@ -37,4 +38,5 @@ SCHEMA = OpSchema(
     infer=_infer,
     gradient=_gradient,
     attributes={"allowzero": Attribute(int, default=0)},
+    flops=moved,
 )

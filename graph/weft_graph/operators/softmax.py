@@ -7,6 +7,7 @@ from weft_graph.formals import FLOATS, required
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.axes import infer_axis
+from weft_graph.shapes.flops import normalized
 from weft_graph.shapes.flow import incoming
 from weft_graph.types import TensorType
 
@@ -28,4 +29,5 @@ SCHEMA = OpSchema(
     infer=_infer,
     gradient=_gradient,
     attributes={"axis": Attribute(int, default=-1)},
+    flops=normalized,
 )

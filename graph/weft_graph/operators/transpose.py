@@ -5,6 +5,7 @@ from __future__ import annotations
 from weft_graph.attributes import as_ints
 from weft_graph.formals import ANY, required
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
+from weft_graph.shapes.flops import moved
 from weft_graph.shapes.flow import incoming
 from weft_graph.types import TensorType
 
@@ -33,4 +34,5 @@ SCHEMA = OpSchema(
     infer=_infer,
     gradient=_gradient,
     attributes={"perm": Attribute(tuple)},
+    flops=moved,
 )

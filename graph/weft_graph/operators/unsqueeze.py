@@ -7,6 +7,7 @@ from weft_graph.formals import ANY, INT64, optional, required
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.axes import infer_axes
+from weft_graph.shapes.flops import moved
 from weft_graph.shapes.flow import incoming
 from weft_graph.types import TensorType
 
@@ -36,4 +37,5 @@ SCHEMA = OpSchema(
     infer=_infer,
     gradient=_gradient,
     attributes={"axes": Attribute(tuple)},
+    flops=moved,
 )

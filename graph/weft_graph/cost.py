@@ -1,0 +1,42 @@
+"""What a node costs at given shapes: operations on elements, and bytes of what it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from weft_graph.errors import GraphRefusedError
+from weft_graph.ir import Node
+from weft_graph.schema import OpSchema, schema_of
+from weft_graph.types import TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """`flops` operations on elements, `made_bytes` of outputs, `moved_bytes` of inputs and outputs together."""
+
+    flops: int
+    made_bytes: int
+    moved_bytes: int
+
+
+def is_counted(schema: OpSchema) -> bool:
+    """Whether `node_cost` knows the operator's work."""
+    return schema.pointwise or schema.flops is not None
+
+
+def node_cost(node: Node, reads: Sequence[TensorType | None], writes: Sequence[TensorType]) -> Cost:
+    """What the node costs with inputs and outputs of these types, whose dimensions are all numbers.
+
+    An operator that goes element by element counts one for each element that it writes. Raises GraphRefusedError,
+    naming the node, for one whose work its schema does not count.
+    """
+    schema = schema_of(node)
+    if schema.flops is not None:
+        flops = schema.flops(node, reads, writes)
+    elif schema.pointwise:
+        flops = sum(type_.size for type_ in writes)
+    else:
+        raise GraphRefusedError(f"node {node.name!r} ({node.op_type}): nothing counts its work", node=node.name)
+    made = sum(type_.nbytes for type_ in writes)
+    return Cost(flops, made, made + sum(type_.nbytes for type_ in reads if type_ is not None))
