@@ -24,7 +24,8 @@ class GradientCase:
     """One node. `inputs` are float64 where gradients flow and fixed otherwise; `reference` takes the former.
 
     `fixed` are places of float inputs that nothing is derived for; `smooth` is False where a central difference means
-    nothing (ties, jumps), so that only JAX is compared with.
+    nothing (ties, jumps), so that only JAX is compared with. `flat` marks an operator of steps: nothing flows through
+    it, so its inputs are summed up to the loss beside it.
     """
 
     name: str
@@ -35,6 +36,7 @@ class GradientCase:
     outputs: int = 1
     fixed: frozenset[int] = frozenset()
     smooth: bool = True
+    flat: bool = False
 
     @property
     def differentiated(self) -> tuple[int, ...]:

@@ -51,7 +51,8 @@ def _reference(name: str) -> tuple[list[Array], list[Array]]:
     primals = [np.asarray(case.inputs[place]) for place in case.differentiated]
 
     def function(*xs: Any) -> tuple[Any, ...]:
-        return _as_tuple(case.reference(*xs))
+        outputs = _as_tuple(case.reference(*xs))
+        return (*outputs, *xs) if case.flat else outputs
 
     def pulled_back(xs: list[Any], cotangents: list[Any]) -> tuple[Any, ...]:
         gradients: tuple[Any, ...] = jax.vjp(function, *xs)[1](tuple(cotangents))
@@ -78,7 +79,8 @@ def _graph(case: GradientCase, arrays: Mapping[str, Array], cotangents: list[Arr
     outputs = tuple(f"out{place}" for place in range(case.outputs))
     nodes = [Node(case.op_type, "node", inputs, outputs, case.attributes)]
     terms = []
-    for place, output in enumerate(outputs):
+    weighed = (*outputs, *(name for name in inputs if name in derived)) if case.flat else outputs
+    for place, output in enumerate(weighed):
         nodes.append(Node("Mul", f"weigh{place}", (output, f"cotangent{place}"), (f"weighed{place}",)))
         nodes.append(Node("ReduceSum", f"sum{place}", (f"weighed{place}",), (f"term{place}",), {"keepdims": 0}))
         terms.append(f"term{place}")

@@ -51,6 +51,13 @@ def infer_binary(context: InferContext) -> tuple[TensorType, ...]:
     return (TensorType(context.input(0).dtype, infer_broadcast(context, 0, 1)),)
 
 
+def infer_variadic(context: InferContext) -> tuple[TensorType, ...]:
+    """Output of all inputs, broadcast, of their one element type."""
+    indices = range(len(context.node.inputs))
+    check_same_dtype(context, *indices)
+    return (TensorType(context.input(0).dtype, infer_broadcast(context, *indices)),)
+
+
 def infer_comparison(context: InferContext) -> tuple[TensorType, ...]:
     """A boolean for each element of inputs 0 and 1, broadcast, which have one element type."""
     check_same_dtype(context, 0, 1)

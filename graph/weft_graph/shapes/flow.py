@@ -1,4 +1,4 @@
-"""Small steps that gradients share: the one gradient that flows in, scalars of a value's type, refusals."""
+"""Small steps that gradients share: the one gradient that flows in, scalars of a value's type, no slope, refusals."""
 
 from __future__ import annotations
 
@@ -25,3 +25,11 @@ def refusal(context: GradientContext, reason: str) -> NoGradientError:
 def scalar(context: GradientContext, number: float, like: str) -> str:
     """The name of a zero-dim constant of the element type of `like`."""
     return context.constant(np.array(number, dtype=context.type_of(like).dtype.numpy))
+
+
+def flat(context: GradientContext) -> tuple[str | None, ...]:
+    """The gradient of steps, which have no slope wherever they have one at all: nothing flows on.
+
+    A parameter that is reached through a step alone is refused as one that would never be trained.
+    """
+    return (None,) * len(context.node.inputs)

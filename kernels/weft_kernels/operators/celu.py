@@ -1,0 +1,19 @@
+"""Y = X, where it is below 0 `alpha` * (exp(X / alpha) - 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from weft_graph.attributes import as_float
+from weft_graph.ir import AttributeValue
+from weft_kernels.arguments import required
+from weft_kernels.kernel import Array, KernelContext
+
+
+def run(
+    context: KernelContext, inputs: Sequence[Array | None], attributes: Mapping[str, AttributeValue]
+) -> tuple[Array, ...]:
+    xp = context.xp
+    (x,) = required(inputs)
+    alpha = as_float(attributes["alpha"])
+    return (xp.where(x < 0, alpha * xp.expm1(xp.minimum(x, x.dtype.type(0)) / x.dtype.type(alpha)), x),)

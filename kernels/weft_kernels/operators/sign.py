@@ -1,0 +1,16 @@
+"""Y = -1, 0 or 1, as the sign of X is; NaN stays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from weft_graph.ir import AttributeValue
+from weft_kernels.arguments import required
+from weft_kernels.kernel import Array, KernelContext
+
+
+def run(
+    context: KernelContext, inputs: Sequence[Array | None], attributes: Mapping[str, AttributeValue]
+) -> tuple[Array, ...]:
+    (x,) = required(inputs)
+    return (context.xp.sign(x),)
