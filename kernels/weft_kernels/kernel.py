@@ -1,6 +1,8 @@
 """What a kernel is, and how it is found.
 
-Each operator is one module of `weft_kernels.operators`, of the same name as its schema's, with a function `run`.
+Each operator is one module of `weft_kernels.operators`, of the same name as its schema's, with a function `run`. One
+whose body looks at the numbers of an input before it computes (axes, a shape, a ratio) says so by `HOST_INPUTS`, their
+places: it is given them as NumPy's arrays on every device.
 """
 
 from __future__ import annotations
@@ -65,20 +67,44 @@ def kernels() -> Mapping[tuple[str, str], Kernel]:
     for info in pkgutil.iter_modules(package.__path__):
         schema = importlib.import_module(f"{graph_side.__name__}.{info.name}").SCHEMA
         body: Kernel = importlib.import_module(f"{package.__name__}.{info.name}").run
-        found[schema.domain, schema.op_type] = _finished(body)
+        found[schema.domain, schema.op_type] = _finished(body, _host_inputs()[schema.domain, schema.op_type])
     return found
 
 
-def _finished(body: Kernel) -> Kernel:
-    """The body with IEEE's silent infinities and NaNs, as ONNX has them, and arrays where NumPy returns its scalars."""
+def host_inputs(node: Node) -> frozenset[int]:
+    """Places of the node's inputs that its kernel reads on the host; none for an operator without a kernel."""
+    return _host_inputs().get((node.domain, node.op_type), frozenset())
+
+
+@cache
+def _host_inputs() -> Mapping[tuple[str, str], frozenset[int]]:
+    package = importlib.import_module("weft_kernels.operators")
+    found: dict[tuple[str, str], frozenset[int]] = {}
+    for info in pkgutil.iter_modules(package.__path__):
+        schema = importlib.import_module(f"weft_graph.operators.{info.name}").SCHEMA
+        module = importlib.import_module(f"{package.__name__}.{info.name}")
+        found[schema.domain, schema.op_type] = frozenset(getattr(module, "HOST_INPUTS", ()))
+    return found
+
+
+def _finished(body: Kernel, on_host: frozenset[int]) -> Kernel:
+    """The body with IEEE's silent infinities and NaNs, as ONNX has them, and arrays where NumPy returns its scalars.
+
+    An input that the body reads on the host, and that was computed on a device, is waited for and brought.
+    """
 
     @wraps(body)
     def run(
         context: KernelContext, inputs: Sequence[Array | None], attributes: Mapping[str, AttributeValue]
     ) -> tuple[Array, ...]:
+        array_type = context.xp.ndarray
+        if on_host and context.xp is not np:
+            inputs = [
+                context.xp.asnumpy(array) if place in on_host and isinstance(array, array_type) else array
+                for place, array in enumerate(inputs)
+            ]
         with np.errstate(all="ignore"):
             outputs = body(context, inputs, attributes)
-        array_type = context.xp.ndarray
         return tuple(out if isinstance(out, array_type) else context.xp.asarray(out) for out in outputs)
 
     return run

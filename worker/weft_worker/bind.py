@@ -10,14 +10,17 @@ from weft_graph.ir import WEFT_DOMAIN, Node
 from weft_graph.program import Program
 from weft_graph.schema import schema_of
 from weft_graph.types import TensorType
-from weft_graph.weft_domain import COMMUNICATION, FETCH, SEND
-from weft_kernels.kernel import Array, kernel_of
+from weft_graph.weft_domain import COMMUNICATION, SEND_BARRIER
+from weft_kernels.kernel import Array, host_inputs, kernel_of
+from weft_worker.device import CpuDevice, Device
 from weft_worker.errors import BindError
 from weft_worker.plan import BoundNode, Plan
 
 
-def bind(program: Program, dims: Mapping[str, int]) -> Plan:
-    """The program with its symbolic dimensions filled from `dims` (`batch` among them).
+def bind(program: Program, dims: Mapping[str, int], device: Device | None = None) -> Plan:
+    """The program with its symbolic dimensions filled from `dims` (`batch` among them), its constants on `device`.
+
+    A constant that every reader wants on the host (axes, a shape, a ratio) stays there.
 
     Raises BindError for a dimension that `dims` lacks, an operator that has no kernel and a value that nothing makes;
     GraphRefusedError, naming the node, where the dimensions do not fit an operator.
@@ -52,22 +55,32 @@ def bind(program: Program, dims: Mapping[str, int]) -> Plan:
         readers=tuple(readers[place] for place in range(len(places))),
         inputs=inputs,
         outputs=outputs,
-        constants=constants,
+        constants=_placed(constants, nodes, device or CpuDevice()),
     )
+
+
+def _placed(constants: Mapping[int, Array], nodes: Iterable[BoundNode], device: Device) -> dict[int, Array]:
+    """The constants where their readers want them."""
+    wanted: set[int | None] = set()
+    for bound in nodes:
+        on_host = host_inputs(bound.node)
+        wanted.update(place for index, place in enumerate(bound.inputs) if index not in on_host)
+    return {place: device.to_device(array) if place in wanted else array for place, array in constants.items()}
 
 
 class Binder:
     """Binds one program, once for each set of dimensions."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, device: Device | None = None) -> None:
         self.program = program
+        self._device = device
         self._plans: dict[frozenset[tuple[str, int]], Plan] = {}
 
     def plan(self, dims: Mapping[str, int]) -> Plan:
         """As `bind`, kept."""
         key = frozenset(dims.items())
         if key not in self._plans:
-            self._plans[key] = bind(self.program, dims)
+            self._plans[key] = bind(self.program, dims, self._device)
         return self._plans[key]
 
 
@@ -92,7 +105,7 @@ def _bound(node: Node, inputs: tuple[int | None, ...], outputs: tuple[int | None
 
 
 def _communication(node: Node, inputs: tuple[int | None, ...], outputs: tuple[int | None, ...]) -> BoundNode:
-    if node.op_type not in {FETCH, SEND}:
+    if node.op_type == SEND_BARRIER:
         return BoundNode(node, None, node.attributes, inputs, outputs)
     key, priority = node.attributes.get("key"), node.attributes.get("priority", 0)
     if not isinstance(key, str) or not isinstance(priority, int):

@@ -4,6 +4,7 @@ WorkerError
 +-- TaskError       what the server sent cannot be run here: programs, data or store do not fit together
 +-- BindError       a program cannot be bound to these dimensions; `node` says where
 +-- ValueMismatchError  an array is not of the type that the plan says
++-- DeviceError     the device that was asked for is not there, or failed
 +-- StoppedError    the run was told to stop; nobody is to blame
 """
 
@@ -28,6 +29,10 @@ class BindError(WorkerError):
 
 class ValueMismatchError(WorkerError):
     """An array that a kernel, the store or the data gave is not of the type that the plan has for it."""
+
+
+class DeviceError(WorkerError):
+    """A device that was asked for is not there, or failed."""
 
 
 class StoppedError(WorkerError):

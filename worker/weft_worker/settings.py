@@ -11,10 +11,11 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from weft.api.base import Name
 from weft_kvstore.slice_state import STEPS_AHEAD
+from weft_worker.device import CPU, DEVICE_PATTERN
 
 
 class RunSettings(BaseModel):
-    """How a run uses this machine; nothing of it changes a result."""
+    """How a run uses this machine; nothing of it changes a result, but for a GPU's own rounding."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
@@ -27,6 +28,9 @@ class RunSettings(BaseModel):
     more, because the store lets no slot go further ahead."""
     wait_timeout_s: Annotated[float, Field(gt=0, le=86400)] = 600.0
     """Deadline of every wait for a step or for values, seconds; above the store's own, whose messages say more."""
+    device: Annotated[str, Field(pattern=DEVICE_PATTERN)] = CPU
+    """Where kernels run: `cpu`, `cuda:0` (the number of a GPU), or `auto`, the first GPU where there is one. The CPU
+    unless asked for: a GPU sums in another order, so which machines have one would show in the results."""
     serial: bool = False
     """Run one piece of work after the other, for debugging."""
 

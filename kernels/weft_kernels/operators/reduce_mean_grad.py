@@ -10,6 +10,8 @@ from weft_kernels.arguments import optional, required
 from weft_kernels.axes import reduction_axes, widened
 from weft_kernels.kernel import Array, KernelContext
 
+HOST_INPUTS = (2,)
+
 
 def run(
     context: KernelContext, inputs: Sequence[Array | None], attributes: Mapping[str, AttributeValue]

@@ -9,6 +9,8 @@ from weft_kernels.arguments import optional, required
 from weft_kernels.axes import axes_of
 from weft_kernels.kernel import Array, KernelContext
 
+HOST_INPUTS = (1,)
+
 
 def run(
     context: KernelContext, inputs: Sequence[Array | None], attributes: Mapping[str, AttributeValue]
