@@ -57,23 +57,29 @@ def graph_from_json(document: object) -> Graph:
 
     The graph is well formed and within `GRAPH_LIMITS`, and no name is defined twice; `check` says whether it is legal.
     """
-    fields = Place(document, limits=GRAPH_LIMITS).fields(
+    return graph_from_place(Place(document, limits=GRAPH_LIMITS))
+
+
+def graph_from_place(place: Place) -> Graph:
+    """The same for a graph inside a larger document, within the limits of that one."""
+    fields = place.fields(
         ("format_version", "opset", "name", "inputs", "parameters", "nodes", "outputs"), ("constants",)
     )
+    limits = place.limits
     version_from_json(fields["format_version"], FORMAT_VERSION, "format version")
     version_from_json(fields["opset"], OPSET, "opset")
     graph = Graph(
         name=fields["name"].name(),
-        inputs=tuple(map(input_from_json, fields["inputs"].items(GRAPH_LIMITS.records))),
-        parameters=tuple(map(_parameter_from_json, fields["parameters"].items(GRAPH_LIMITS.records))),
+        inputs=tuple(map(input_from_json, fields["inputs"].items(limits.records))),
+        parameters=tuple(map(_parameter_from_json, fields["parameters"].items(limits.records))),
         nodes=nodes_from_json(fields["nodes"]),
-        outputs=tuple(output.name() for output in fields["outputs"].items(GRAPH_LIMITS.records)),
+        outputs=tuple(output.name() for output in fields["outputs"].items(limits.records)),
         constants=constants_from_json(fields["constants"]) if "constants" in fields else (),
     )
     for earlier, later in chain(duplicates(value_definitions(graph)), duplicates(node_definitions(graph))):
-        raise GraphFormatError(
-            f"{later.pointer}: {later.name!r} is defined already at {earlier.pointer}", pointer=later.pointer
-        )
+        pointer = f"{place.pointer}{later.pointer}"
+        message = f"{pointer}: {later.name!r} is defined already at {place.pointer}{earlier.pointer}"
+        raise GraphFormatError(message, pointer=pointer)
     return graph
 
 
