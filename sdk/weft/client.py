@@ -11,12 +11,15 @@ from urllib.parse import quote
 
 from weft.api.agent import AgentInfo, AgentList
 from weft.api.data import DataSpec
-from weft.api.job import Job, JobPage, JobSpec
+from weft.api.dry_run import DryRun
+from weft.api.job import FromUpload, Job, JobPage, JobSpec, Merge, Mode, UpdateBy
 from weft.api.lifecycle import JobState
 from weft.api.rule import RuleSpec
+from weft.api.values import Uploaded
+from weft.first_values import FirstValues, file_of
 from weft.http import DEFAULT_RETRY, SYSTEM_CLOCK, Clock, Http, Retry
 from weft.job_handle import JobHandle
-from weft.submission import job_spec
+from weft.submission import SLICE_BYTES, job_spec
 
 if TYPE_CHECKING:
     import httpx
@@ -28,6 +31,8 @@ URL_VARIABLE = "WEFT_URL"
 TOKEN_VARIABLE = "WEFT_TOKEN"  # noqa: S105 - the name of a variable
 
 TIMEOUT_S = 30.0
+UPLOAD_TIMEOUT_S = 120.0
+"""Of each read and write of an upload, after the last of which the server looks at the whole file."""
 PAGE = 100
 
 
@@ -75,6 +80,12 @@ class Client:
         rule: RuleSpec | None = None,
         workers: int = 1,
         shards: int = 1,
+        mode: Mode | str = Mode.SYNC,
+        update: UpdateBy | str = UpdateBy.SHARDS,
+        merge: Merge | str = Merge.SLOT,
+        slice_bytes: int = SLICE_BYTES,
+        init_from: FirstValues | None = None,
+        keep_state: bool = False,
         seed: int = 0,
         name: str = "job",
     ) -> JobHandle:
@@ -85,9 +96,17 @@ class Client:
         evaluation after each pass, or each `evaluate_every` steps. `rule` is plain SGD unless set. A path as
         `data` is `weft.numpy_data(path)`.
 
+        `mode` "async" applies each worker's part as it arrives. `update` "workers" leaves the rule to the workers, and
+        merged gradients to the shards. `merge` "arrival" gives up equal bits for sums in any order. `slice_bytes` are
+        merged and retried as one.
+
+        `init_from` is where parameters of the same name begin: a job's handle or id, or the path of a safetensors file,
+        which is uploaded first. `keep_state` keeps the rule's state beside the parameters.
+
         Raises ArgumentError for what makes no sense here, InvalidRequestError, with a pointer for each thing that the
         server finds wrong, before anything starts. `weft.job_spec` makes the same job without sending it.
         """
+        file = file_of(init_from)
         spec = job_spec(
             loss,
             metrics=metrics,
@@ -99,10 +118,36 @@ class Client:
             rule=rule,
             workers=workers,
             shards=shards,
+            mode=mode,
+            update=update,
+            merge=merge,
+            slice_bytes=slice_bytes,
+            init_from=None if file is not None else init_from,
+            keep_state=keep_state,
             seed=seed,
             name=name,
         )
+        if file is not None:
+            spec = spec.model_copy(update={"init_from": self.upload(file)})
         return self.submit_spec(spec)
+
+    def dry_run(self, spec: JobSpec | str | bytes) -> DryRun:
+        """What the job would be, which `weft.job_spec` makes: programs, memory, bytes of a step. Nothing is stored.
+
+        Raises InvalidRequestError as `submit_spec` does.
+        """
+        headers = {"Content-Type": "application/json"}
+        content = spec.model_dump_json() if isinstance(spec, JobSpec) else spec
+        return self.http.call(DryRun, "POST", "/v1/jobs", params={"dry_run": "true"}, content=content, headers=headers)
+
+    def upload(self, path: str | os.PathLike[str]) -> FromUpload:
+        """Bring a safetensors file to the server, to begin a job with: `init_from`. It is kept for a while.
+
+        Raises InvalidRequestError where the file is none, OSError where it cannot be read.
+        """
+        with open(path, "rb") as file:
+            uploaded = self.http.upload(Uploaded, "POST", "/v1/uploads", file, timeout=UPLOAD_TIMEOUT_S)
+        return FromUpload(upload=uploaded.id)
 
     def submit_spec(self, spec: JobSpec | str | bytes, *, idempotency_key: str | None = None) -> JobHandle:
         """Submit a job as it is, or its JSON, which the server checks. A repeated key brings back the first job."""

@@ -7,6 +7,7 @@ Every call of this API may be repeated: reads by nature, a cancel because it end
 from __future__ import annotations
 
 import ipaddress
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,6 +28,8 @@ RETRIED_STATUSES = frozenset({502, 503, 504})
 """Tried again where a gateway answers so. What the server itself says is its last word, but for `not-ready`."""
 
 NOT_READY = "not-ready"
+
+UPLOAD_CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +94,9 @@ class Http:
 
     def call(self, model: type[M], method: str, path: str, **request: Any) -> M:
         """The answer's body as `model`. Raises ProblemError, ConnectError, ProtocolError, ClosedError."""
-        response = self.send(method, path, **request)
+        return self._parsed(model, method, self.send(method, path, **request))
+
+    def _parsed(self, model: type[M], method: str, response: httpx.Response) -> M:
         try:
             return model.model_validate_json(response.content)
         except ValidationError as error:
@@ -123,6 +128,17 @@ class Http:
                 return response
 
         return self._retried(attempt).headers
+
+    def upload(self, model: type[M], method: str, path: str, file: BinaryIO, **request: Any) -> M:
+        """Send what is in `file`, a part in memory at a time, and read the answer as `model`. Raises as `call` does."""
+        size = file.seek(0, os.SEEK_END)
+        headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
+
+        def attempt() -> httpx.Response:
+            file.seek(0)
+            return _accepted(self._client.request(method, path, content=_chunks(file), headers=headers, **request))
+
+        return self._parsed(model, method, self._retried(attempt))
 
     @contextmanager
     def stream(self, path: str, *, headers: Mapping[str, str], read_timeout_s: float) -> Iterator[httpx.Response]:
@@ -164,6 +180,11 @@ class Http:
             raise error.error from None
         except httpx.TransportError as error:
             raise ConnectError(self.url, _said(error)) from None  # its causes are sockets' words for the same
+
+
+def _chunks(file: BinaryIO) -> Iterator[bytes]:
+    while chunk := file.read(UPLOAD_CHUNK_BYTES):
+        yield chunk
 
 
 def _accepted(response: httpx.Response) -> httpx.Response:

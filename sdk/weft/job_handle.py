@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
 from weft.api.event import Event, EventPage
-from weft.api.job import Job, ParameterInfo, ParameterList
+from weft.api.job import Job, ParameterInfo, ParameterList, Traffic
 from weft.api.lifecycle import JobState
+from weft.api.values import ValuesSet
 from weft.errors import JobCancelledError, JobFailedError, ProtocolError, WaitTimeoutError
 from weft.event_stream import Notice, follow, narrate
 from weft.http import Http, Retry
+from weft.parameter_file import document_of
 from weft.placement import await_placement
 from weft.replacing import replacing
 
@@ -56,6 +59,11 @@ class JobHandle:
     def state(self) -> JobState:
         """The state as of the last `refresh`."""
         return self.job.state
+
+    @property
+    def traffic(self) -> Traffic:
+        """Bytes at the workers' store sockets since the job's start, as of the last `refresh`."""
+        return self.job.traffic
 
     def refresh(self) -> Job:
         """The job as it is now. Raises NotFoundError when the server does not know it any more."""
@@ -132,29 +140,52 @@ class JobHandle:
         """Names, dtypes and shapes of the job's parameters."""
         return self._http.call(ParameterList, "GET", self._path("/parameters")).parameters
 
-    def values(self, names: Iterable[str] | None = None) -> Values:
+    def values(self, names: Iterable[str] | None = None, *, state: bool = False) -> Values:
         """Values of the named parameters, of all where left out, as of one step; also of a job that runs.
 
+        With `state` the rule's state too, as `weft.state/NAME/KEY`, of a job that was submitted with `keep_state`.
         Raises NotFoundError for a name that the job has not, ConflictError while there are no values yet.
         """
         from safetensors import SafetensorError
         from safetensors.numpy import load
 
-        response = self._http.send("GET", self._path("/values"), params=_query(names), timeout=VALUES_TIMEOUT_S)
+        response = self._http.send("GET", self._path("/values"), params=_query(names, state), timeout=VALUES_TIMEOUT_S)
         try:
             return Values(load(response.content), _step(response.headers))
         except SafetensorError as error:
             raise ProtocolError(f"{response.url} answered with what is no safetensors document: {error}") from None
 
-    def save(self, path: str | os.PathLike[str], names: Iterable[str] | None = None) -> int:
-        """Write the values to `path` as safetensors and return the step that they are of.
+    def save(self, path: str | os.PathLike[str], names: Iterable[str] | None = None, *, state: bool = False) -> int:
+        """Write the values to `path` as safetensors and return the step that they are of; `state` as for `values`.
 
         A file that was there is replaced in one move, once all has come. Raises OSError where it cannot be written.
         """
-        target = Path(path)
-        with replacing(target) as file:
-            headers = self._http.download(self._path("/values"), file, params=_query(names), timeout=VALUES_TIMEOUT_S)
+        query = _query(names, state)
+        with replacing(Path(path)) as file:
+            headers = self._http.download(self._path("/values"), file, params=query, timeout=VALUES_TIMEOUT_S)
         return _step(headers)
+
+    def set(self, name: str, value: Any) -> int:
+        """Set a parameter: an array of its shape, or a number for all its elements. See `set_all`."""
+        return self.set_all({name: value})
+
+    def set_all(self, values: Mapping[str, Any]) -> int:
+        """Set parameters, all at one step, and return the step from which on they hold: 0 before the first one.
+
+        A number stands for all elements of a parameter. The rule's state stays. Raises ArgumentError for a name that
+        the job has not, another shape, or elements that would lose their meaning; ConflictError once the job has ended.
+        """
+        document = io.BytesIO(document_of(values, self.parameters()))
+        return self._put(document)
+
+    def load(self, path: str | os.PathLike[str]) -> int:
+        """Set the parameters that a safetensors file has, as `set_all`. Raises OSError where it cannot be read."""
+        with open(path, "rb") as file:
+            return self._put(file)
+
+    def _put(self, document: BinaryIO) -> int:
+        done = self._http.upload(ValuesSet, "PUT", self._path("/values"), document, timeout=VALUES_TIMEOUT_S)
+        return done.step
 
     def programs(self) -> dict[str, Any]:
         """What the converter made of the graph, as JSON: what workers and shards get."""
@@ -172,13 +203,15 @@ class JobHandle:
         return f"<JobHandle {self.id} {self.job.name} {self.state.value} at {self._http.url}>"
 
 
-def _query(names: Iterable[str] | None) -> dict[str, list[str]]:
+def _query(names: Iterable[str] | None, state: bool) -> dict[str, str | list[str]]:
+    """The query of the values' route. Raises ValueError for an empty list of names."""
+    kept: dict[str, str | list[str]] = {"state": "true"} if state else {}
     if names is None:
-        return {}
+        return kept
     listed = [names] if isinstance(names, str) else list(names)
     if not listed:
         raise ValueError("no parameter is named; leave the names out to get all")
-    return {"name": listed}
+    return {"name": listed, **kept}
 
 
 def _step(headers: Mapping[str, str]) -> int:

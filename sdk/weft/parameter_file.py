@@ -1,12 +1,14 @@
-"""Saved parameters, read back."""
+"""Parameters as safetensors: read back from a file, and written to be set."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from weft.api.job import ParameterInfo
 from weft.errors import ArgumentError
 
 
@@ -24,3 +26,30 @@ def load(path: str | os.PathLike[str]) -> dict[str, np.ndarray[Any, np.dtype[Any
         return load_file(path)
     except (SafetensorError, KeyError) as error:  # KeyError: an element type that NumPy has not
         raise ArgumentError(f"{os.fspath(path)} is no safetensors file of NumPy's element types: {error}") from None
+
+
+def document_of(values: Mapping[str, Any], parameters: Sequence[ParameterInfo]) -> bytes:
+    """The values as a safetensors document, each with its parameter's element type and shape.
+
+    A number fills its parameter. Raises ArgumentError, which names what does not fit.
+    """
+    from safetensors.numpy import save
+
+    known = {parameter.name: parameter for parameter in parameters}
+    unknown = [name for name in values if name not in known]
+    if unknown:
+        raise ArgumentError(f"the job has no parameter {unknown[0]!r}; it has {', '.join(known)}")
+    if not values:
+        raise ArgumentError("no parameter is named")
+    return save({name: _fitted(known[name], value) for name, value in values.items()})
+
+
+def _fitted(parameter: ParameterInfo, value: Any) -> np.ndarray[Any, np.dtype[Any]]:
+    array = np.asarray(value)
+    wanted, shape = np.dtype(parameter.dtype), tuple(parameter.shape)
+    lossless = np.can_cast(array.dtype, wanted, casting="same_kind") or (array.ndim == 0 and array.dtype.kind in "iu")
+    if not lossless:
+        raise ArgumentError(f"{parameter.name!r} is {wanted}, and is to be set from {array.dtype}")
+    if array.shape not in {(), shape}:
+        raise ArgumentError(f"{parameter.name!r} has shape {shape}, and is to be set from an array of {array.shape}")
+    return np.ascontiguousarray(np.broadcast_to(array, shape), dtype=wanted)

@@ -6,15 +6,20 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from weft.api.base import Model
 from weft.api.data import DataSpec
-from weft.api.job import JobSpec, Parallelism, RunLength
-from weft.api.rule import Adam, RuleSpec, Sgd
+from weft.api.job import JobSpec, Merge, Mode, Parallelism, RunLength, UpdateBy
+from weft.api.rule import RuleSpec, Sgd
 from weft.arguments import checked
 from weft.data import numpy_data
 from weft.errors import ArgumentError
+from weft.first_values import FirstValues, from_job_or_upload
 
 if TYPE_CHECKING:
     from weft.expression import Expression
+
+SLICE_BYTES = 128 * 1024
+"""The API's own size of a slice."""
 
 
 def job_spec(
@@ -29,27 +34,37 @@ def job_spec(
     rule: RuleSpec | None = None,
     workers: int = 1,
     shards: int = 1,
+    mode: Mode | str = Mode.SYNC,
+    update: UpdateBy | str = UpdateBy.SHARDS,
+    merge: Merge | str = Merge.SLOT,
+    slice_bytes: int = SLICE_BYTES,
+    init_from: FirstValues | None = None,
+    keep_state: bool = False,
     seed: int = 0,
     name: str = "job",
 ) -> JobSpec:
     """The job that `Client.submit` sends for these arguments; its `model_dump_json(indent=2)` is a job file.
 
-    Inputs that `data` has no column for are fed by the column of their own name. Raises ArgumentError.
+    Inputs that `data` has no column for are fed by the column of their own name. `init_from` is a job here, or what
+    `Client.upload` gave. Raises ArgumentError.
     """
     from weft.collect import collect  # who only watches jobs builds no graph
     from weft_graph.json_form import graph_to_json
 
     metrics = {} if metrics is None else metrics
     _check_expressions(loss, metrics)
-    if rule is not None and not isinstance(rule, Sgd | Adam):
-        raise ArgumentError(f"rule is {rule!r}; it should be weft.Sgd(...) or weft.Adam(...)")
+    if rule is not None and not isinstance(rule, Model):
+        raise ArgumentError(f"rule is {rule!r}; it should be weft.Sgd(...), weft.Adam(...) or the like")
     if (passes is None) == (steps is None):
         given = "neither" if passes is None else f"passes={passes} and steps={steps}"
         raise ArgumentError(f"give either passes or steps, how long to train; {given} was given")
     source = _data(data)
     with checked():
         run = RunLength(passes=passes, steps=steps, evaluate_every=evaluate_every)
-        parallelism = Parallelism(workers=workers, shards=shards)
+        parallelism = Parallelism.model_validate(
+            {"workers": workers, "shards": shards, "mode": mode, "update": update, "merge": merge}
+            | {"slice_bytes": slice_bytes}
+        )
         collected = collect((loss, *metrics.values()), name)
         own = {input_.name: input_.name for input_ in collected.graph.inputs}
         return JobSpec(
@@ -61,6 +76,8 @@ def job_spec(
             rule=rule or Sgd(),
             run=run,
             parallelism=parallelism,
+            init_from=None if init_from is None else from_job_or_upload(init_from),
+            keep_state=keep_state,
             seed=seed,
         )
 
