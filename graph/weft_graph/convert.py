@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from weft_graph.check import check
-from weft_graph.communication import insert_fetches, insert_sends
+from weft_graph.communication import insert_fetches, insert_row_fetches, insert_sends
 from weft_graph.dead_code import without_dead_code
 from weft_graph.differentiate import differentiate
 from weft_graph.errors import GraphRefusedError, ShapeError
@@ -15,7 +16,9 @@ from weft_graph.inference_mode import to_inference
 from weft_graph.ir import Graph, Node
 from weft_graph.priorities import priorities
 from weft_graph.program import KeyPlan, Program, Programs, Role, Update
+from weft_graph.row_reads import RowReads, read_by_rows
 from weft_graph.statistics import keep_statistics
+from weft_graph.tables import Tables, find_tables
 from weft_graph.types import TensorType
 
 LOSS = "loss"
@@ -33,20 +36,9 @@ def convert(graph: Graph, *, loss: str, metrics: Mapping[str, str]) -> Programs:
     outputs = _outputs(graph, types, loss, metrics)
     order = without_dead_code(graph, outputs.values()).nodes
     urgency = priorities(order, [parameter.name for parameter in graph.parameters])
-    return Programs(
-        train=_train_program(graph, outputs, urgency),
-        evaluate=_evaluate_program(graph, outputs, urgency),
-        keys=tuple(
-            KeyPlan(
-                key=parameter.name,
-                type=parameter.type,
-                initializer=parameter.initializer,
-                update=Update.RULE if parameter.trainable else Update.MEAN,
-                priority=urgency[parameter.name],
-            )
-            for parameter in graph.parameters
-        ),
-    )
+    tables = find_tables(graph.parameters, order, outputs.values())
+    converter = _Converter(graph, types, outputs, urgency, tables)
+    return Programs(train=converter.train(), evaluate=converter.evaluate(), keys=converter.keys())
 
 
 def _outputs(graph: Graph, types: Mapping[str, TensorType], loss: str, metrics: Mapping[str, str]) -> Mapping[str, str]:
@@ -63,24 +55,61 @@ def _outputs(graph: Graph, types: Mapping[str, TensorType], loss: str, metrics: 
     return MappingProxyType(outputs)
 
 
-def _train_program(graph: Graph, outputs: Mapping[str, str], urgency: Mapping[str, int]) -> Program:
-    """Forward, backward and communication. The passes before the cut keep the nodes' order, for their errors' pointers.
+@dataclass(frozen=True, slots=True)
+class _Converter:
+    """What both programs are made from: the user's graph, its types, and what was decided about its parameters."""
 
-    A BatchNormalization that no output depends on sends no statistics: it would run for them alone.
-    """
-    statistics = keep_statistics(graph)
-    derived = differentiate(statistics.graph, outputs[LOSS])
-    alive = {name for node in without_dead_code(statistics.graph, outputs.values()).nodes for name in node.outputs}
-    updates = {key: value for key, value in statistics.updates.items() if value in alive}
-    sent = {**derived.gradients, **updates}
-    cut = without_dead_code(derived.graph, (*outputs.values(), *sent.values()))
-    nodes = insert_sends(insert_fetches(cut.nodes, urgency, outputs.values()), sent, urgency)
-    return _program(Role.TRAIN, cut, nodes, outputs, derived.types)
+    graph: Graph
+    types: Mapping[str, TensorType]
+    outputs: Mapping[str, str]
+    urgency: Mapping[str, int]
+    tables: Tables
+
+    def keys(self) -> tuple[KeyPlan, ...]:
+        return tuple(
+            KeyPlan(
+                key=parameter.name,
+                type=parameter.type,
+                initializer=parameter.initializer,
+                update=Update.RULE if parameter.trainable else Update.MEAN,
+                priority=self.urgency[parameter.name],
+                rows=parameter.name in self.tables.keys,
+                dense_because=self.tables.dense.get(parameter.name, ""),
+            )
+            for parameter in self.graph.parameters
+        )
+
+    def train(self) -> Program:
+        """Forward, backward and communication.
+
+        A BatchNormalization that no output depends on sends no statistics: it would run for them alone.
+        """
+        statistics = keep_statistics(self.graph)
+        alive = without_dead_code(statistics.graph, self.outputs.values())
+        made = {name for node in alive.nodes for name in node.outputs}
+        by_rows = read_by_rows(alive, self.tables.keys, self.types)
+        derived = differentiate(by_rows.graph, self.outputs[LOSS], source=self.graph)
+        key_of = {read.rows: read.key for read in by_rows.reads}
+        sent = {key_of.get(name, name): gradient for name, gradient in derived.gradients.items()}
+        sent.update((key, value) for key, value in statistics.updates.items() if value in made)
+        cut = without_dead_code(derived.graph, (*self.outputs.values(), *sent.values(), *_rows_ids(by_rows).values()))
+        nodes = insert_sends(self._fetching(cut, by_rows), sent, self.urgency, _rows_ids(by_rows))
+        return _program(Role.TRAIN, cut, nodes, self.outputs, derived.types)
+
+    def evaluate(self) -> Program:
+        cut = without_dead_code(to_inference(self.graph), self.outputs.values())
+        by_rows = read_by_rows(cut, self.tables.keys, self.types)
+        ordered = without_dead_code(by_rows.graph, self.outputs.values())
+        nodes = self._fetching(ordered, by_rows)
+        return _program(Role.EVALUATE, ordered, nodes, self.outputs, infer(by_rows.graph))
+
+    def _fetching(self, graph: Graph, by_rows: RowReads) -> tuple[Node, ...]:
+        nodes = insert_row_fetches(graph.nodes, by_rows.reads, self.urgency)
+        return insert_fetches(nodes, self.urgency, self.outputs.values())
 
 
-def _evaluate_program(graph: Graph, outputs: Mapping[str, str], urgency: Mapping[str, int]) -> Program:
-    cut = without_dead_code(to_inference(graph), outputs.values())
-    return _program(Role.EVALUATE, cut, insert_fetches(cut.nodes, urgency, outputs.values()), outputs, infer(cut))
+def _rows_ids(by_rows: RowReads) -> dict[str, str]:
+    return {read.key: read.rows_ids for read in by_rows.reads}
 
 
 def _program(

@@ -32,14 +32,17 @@ class Differentiated:
     types: Mapping[str, TensorType]
 
 
-def differentiate(graph: Graph, loss: str) -> Differentiated:
+def differentiate(graph: Graph, loss: str, *, source: Graph | None = None) -> Differentiated:
     """Adds to a checked graph the nodes that compute `weft.loss_scale` times the gradient of the value `loss`.
+
+    Errors name and point at what is in `source`, the user's graph, whose parameters stand in the same order; without it
+    that is `graph` itself.
 
     Raises NoGradientError, naming the node and the parameter, where an operator on the way has no gradient, and
     GraphRefusedError where the loss is no float scalar, where it does not depend on a trainable parameter, or where
     there is no trainable parameter.
     """
-    backward = _Backward(graph, loss)
+    backward = _Backward(graph, loss, source or graph)
     backward.walk()
     return backward.result()
 
@@ -47,8 +50,9 @@ def differentiate(graph: Graph, loss: str) -> Differentiated:
 class _Backward:
     """The state of one differentiation. Forward nodes are rewritten only to name optional outputs."""
 
-    def __init__(self, graph: Graph, loss: str) -> None:
+    def __init__(self, graph: Graph, loss: str, source: Graph) -> None:
         self.graph = graph
+        self.source = source
         self.loss = loss
         self.forward = list(topological_order(graph.nodes))
         self.backward: list[Node] = []
@@ -74,7 +78,8 @@ class _Backward:
 
     def _leads_from_parameters(self) -> dict[str, str]:
         """For each float value that depends, through floats, on trainable parameters: the first of these."""
-        leads = {parameter.name: parameter.name for parameter in self.graph.parameters if parameter.trainable}
+        parameters = zip(self.graph.parameters, self.source.parameters, strict=True)
+        leads = {parameter.name: given.name for parameter, given in parameters if parameter.trainable}
         if not leads:
             raise GraphRefusedError(f"graph {self.graph.name!r} has no trainable parameter: there is nothing to train")
         for node in self.forward:
@@ -107,13 +112,14 @@ class _Backward:
         return found
 
     def _check_parameters(self, reached: Mapping[str, str] | set[str], relation: str) -> None:
-        for index, parameter in enumerate(self.graph.parameters):
+        parameters = zip(self.graph.parameters, self.source.parameters, strict=True)
+        for index, (parameter, given) in enumerate(parameters):
             if parameter.trainable and parameter.name not in reached:
                 raise GraphRefusedError(
-                    f"loss {self.loss!r} {relation} parameter {parameter.name!r}, which would never be trained; "
+                    f"loss {self.loss!r} {relation} parameter {given.name!r}, which would never be trained; "
                     "remove it or make it not trainable",
                     pointer=f"/parameters/{index}",
-                    node=parameter.name,
+                    node=given.name,
                 )
 
     def _visit(self, index: int) -> None:
@@ -132,7 +138,7 @@ class _Backward:
                 self._accumulate(node, name, gradient)
 
     def _no_gradient(self, node: Node, message: str, parameter: str) -> NoGradientError:
-        place = next(index for index, given in enumerate(self.graph.nodes) if given.name == node.name)
+        place = next(index for index, given in enumerate(self.source.nodes) if given.name == node.name)
         return NoGradientError(
             f"parameter {parameter!r} cannot be trained, its gradient would pass node {node.name!r}: {message}",
             pointer=f"/nodes/{place}",

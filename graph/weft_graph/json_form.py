@@ -84,26 +84,29 @@ def graph_from_place(place: Place) -> Graph:
 
 
 def _parameter_to_json(parameter: Parameter) -> Json:
-    return {
+    """`row_sparse` is written where it is false alone: graphs from before it was there keep their hash."""
+    document = {
         "name": parameter.name,
         **type_to_json(parameter.type),
         "initializer": initializer_to_json(parameter.initializer),
         "trainable": parameter.trainable,
     }
+    return document if parameter.row_sparse else {**document, "row_sparse": False}
 
 
 def _parameter_from_json(place: Place) -> Parameter:
-    fields = place.fields(("name", "dtype", "shape", "initializer"), ("trainable",))
+    fields = place.fields(("name", "dtype", "shape", "initializer"), ("trainable", "row_sparse"))
     return Parameter(
         name=fields["name"].name(),
         type=type_from_json(fields),
         initializer=initializer_from_json(fields["initializer"]),
         trainable=fields["trainable"].boolean() if "trainable" in fields else True,
+        row_sparse=fields["row_sparse"].boolean() if "row_sparse" in fields else True,
     )
 
 
 def content_hash(graph: Graph) -> str:
-    """`sha256:` and the hash of the graph's canonical JSON: sorted keys, no blanks, every default written.
+    """`sha256:` and the hash of the graph's canonical JSON: sorted keys, no blanks, defaults as the writer has them.
 
     By it two submitted graphs are known to be one, whoever wrote them and however their documents were laid out.
     The order of an object's keys has no part in it. The order of lists has: nodes in another order may sum

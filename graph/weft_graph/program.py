@@ -38,7 +38,8 @@ class Update(StrEnum):
 class KeyPlan:
     """A parameter as the store sees it. `priority` 0 is the most urgent: the order of first use in the forward pass.
 
-    `rows`: a table, which is fetched and pushed by rows and never whole.
+    `rows`: a table, which is fetched and pushed by rows and never whole. `dense_because`: why a key that some node
+    reads by rows is no table all the same, for people; empty for every other key.
     """
 
     key: str
@@ -47,6 +48,7 @@ class KeyPlan:
     update: Update
     priority: int
     rows: bool = False
+    dense_because: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, TypeVar
@@ -24,7 +26,10 @@ from weft_graph.record_json import (
     version_from_json,
 )
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+"""Of what is written. Version 1 knew no tables, and is read too: records keep the programs of jobs that go on."""
+
+_OLDEST_VERSION: Final = 1
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -43,11 +48,14 @@ def programs_from_json(document: object) -> Programs:
     """Reads a parsed JSON document. Raises GraphFormatError, whose pointer says where, and nothing else."""
     place = Place(document, limits=PROGRAM_LIMITS)
     fields = place.fields(("format_version", "train", "evaluate", "keys"))
-    version_from_json(fields["format_version"], FORMAT_VERSION, "format version")
+    version = fields["format_version"]
+    if version.value != _OLDEST_VERSION or type(version.value) is not int:
+        version_from_json(version, FORMAT_VERSION, "format version")
+    read_key = _key_of_version_1 if version.value == _OLDEST_VERSION else _key_from_json
     return Programs(
         train=_program_from_json(fields["train"]),
         evaluate=_program_from_json(fields["evaluate"]),
-        keys=tuple(map(_key_from_json, fields["keys"].items(PROGRAM_LIMITS.records))),
+        keys=tuple(map(read_key, fields["keys"].items(PROGRAM_LIMITS.records))),
     )
 
 
@@ -84,11 +92,25 @@ def _key_to_json(key: KeyPlan) -> Json:
         "initializer": initializer_to_json(key.initializer),
         "update": key.update.value,
         "priority": key.priority,
+        "rows": key.rows,
+        "dense_because": key.dense_because,
     }
 
 
+_KEY_FIELDS: Final = ("key", "dtype", "shape", "initializer", "update", "priority")
+
+
+def _key_of_version_1(place: Place) -> KeyPlan:
+    return _dense_key(place.fields(_KEY_FIELDS))
+
+
 def _key_from_json(place: Place) -> KeyPlan:
-    fields = place.fields(("key", "dtype", "shape", "initializer", "update", "priority"))
+    fields = place.fields((*_KEY_FIELDS, "rows", "dense_because"))
+    because = fields["dense_because"].text()
+    return replace(_dense_key(fields), rows=fields["rows"].boolean(), dense_because=because)
+
+
+def _dense_key(fields: Mapping[str, Place]) -> KeyPlan:
     return KeyPlan(
         key=fields["key"].name(),
         type=type_from_json(fields),

@@ -6,8 +6,8 @@
 | Send | gradient | - | key, priority | pushes this step's gradient of `key` as soon as it exists; IO lane |
 | FetchRows | ids | rows | key, priority | the rows `ids` (n) int64 of the table `key` at the step's version; IO lane |
 | SendRows | ids, gradient | - | key, priority | pushes this step's gradient of the rows `ids` of `key`; IO lane |
-| UniqueRows | ids ... | rows_ids, index ... | see its schema | the distinct rows of a table that a step reads; computes |
-| Embedding | table, ids | rows | padding_id | rows of `table`, zeros for the padding; computes; users' too |
+| UniqueRows | ids ... | rows_ids, index ... | see its schema | distinct rows of a table that a step reads; a kernel |
+| Embedding | table, ids | rows | padding_id | rows of `table`, zeros for the padding; a kernel; users' too |
 | SendBarrier | - | - | keys | tells every shard that this slot has sent all of the step; IO lane, after all Sends |
 
 Rows of FetchRows and SendRows are distinct and ascending, as UniqueRows makes them; -1 behind them is padding: its row

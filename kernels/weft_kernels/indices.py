@@ -30,7 +30,7 @@ def checked_indices(xp: Any, indices: Array, count: int, *, wraps: bool, padding
             raise ValueError(f"index {int(ids[outside][0])} is outside [{low}, {count})")
     if wraps:
         ids = xp.where(ids < 0, ids + count, ids)
-    return ids if padded is None else xp.where(padded, -1, ids)  # type: ignore[no-any-return]  # xp is Any
+    return ids if padded is None else xp.where(padded, -1, ids)
 
 
 def taken(xp: Any, table: Array, index: Array) -> Array:

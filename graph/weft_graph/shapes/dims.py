@@ -7,6 +7,7 @@ last. So dimensions that are equal for any sizes are equal texts.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -71,9 +72,8 @@ def bound(dim: Dim, values: Mapping[str, int]) -> Dim:
     """The dimension with the names of `values` filled; it stays a text while it holds another name."""
     filled = Counter[_Names]()
     for names, count in _terms(dim).items():
-        for name in names:
-            count *= values.get(name, 1)
-        _add(filled, {tuple(name for name in names if name not in values): count})
+        factor = math.prod(values[name] for name in names if name in values)
+        _add(filled, {tuple(name for name in names if name not in values): count * factor})
     return _text(filled)
 
 

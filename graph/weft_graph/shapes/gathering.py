@@ -1,4 +1,4 @@
-"""What operators that pick rows by index have in common: the type that they give, and the gradient of what they read."""
+"""What operators that pick rows by index have in common: their type, known indices, the gradient of what they read."""
 
 from __future__ import annotations
 

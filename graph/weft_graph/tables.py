@@ -1,0 +1,58 @@
+"""Which parameters are tables, read by rows alone, and why others that are read by rows are dense."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from weft_graph.attributes import as_int
+from weft_graph.ir import ONNX_DOMAIN, WEFT_DOMAIN, Node, Parameter
+from weft_graph.schema import schema_of
+from weft_graph.weft_domain import EMBEDDING
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """`keys` are the tables, in the order of the parameters. `dense` has a reason for each parameter that some node
+    reads by rows and that is no table."""
+
+    keys: tuple[str, ...]
+    dense: Mapping[str, str]
+
+
+def find_tables(parameters: Iterable[Parameter], nodes: Iterable[Node], outputs: Collection[str]) -> Tables:
+    """The parameters that are read by Gather along their first axis and by Embedding, and by nothing else.
+
+    `nodes` are those that will run, `outputs` the values that the job asks for: what is asked for is needed whole.
+    """
+    known = {parameter.name: parameter for parameter in parameters}
+    by_rows: set[str] = set()
+    whole: dict[str, str] = {}
+    for node in nodes:
+        for place, name in enumerate(node.inputs):
+            if name not in known:
+                continue
+            if is_row_read(node, place, known[name].type.rank):
+                by_rows.add(name)
+            else:
+                whole.setdefault(name, f"node {node.name!r} ({node.op_type}) reads it otherwise than by rows")
+    dense: dict[str, str] = {}
+    for name in (name for name in known if name in by_rows):
+        if name in whole:
+            dense[name] = whole[name]
+        elif name in outputs:
+            dense[name] = "the job asks for its value"
+        elif not known[name].row_sparse:
+            dense[name] = "row_sparse is false"
+    keys = tuple(name for name in known if name in by_rows and name not in dense)
+    return Tables(keys, MappingProxyType(dense))
+
+
+def is_row_read(node: Node, place: int, rank: int) -> bool:
+    """Whether input `place`, a value of that rank, is read by index along its first axis alone."""
+    if place != 0:
+        return False
+    if (node.domain, node.op_type) == (ONNX_DOMAIN, "Gather"):
+        return as_int(schema_of(node).attribute(node, "axis")) in {0, -rank}
+    return (node.domain, node.op_type) == (WEFT_DOMAIN, EMBEDDING)
