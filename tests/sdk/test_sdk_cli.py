@@ -25,6 +25,7 @@ from weft.api.job import JobPage, ParameterInfo, ParameterList
 from weft.api.lifecycle import AgentState, JobState
 from weft.cli import jobs as jobs_module
 from weft.cli import parameters as parameters_module
+from weft.cli import programs as programs_module
 from weft.cli import render
 from weft.cli.app import app
 
@@ -44,6 +45,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
 
         monkeypatch.setattr(jobs_module, "Client", client)
         monkeypatch.setattr(parameters_module, "Client", client)
+        monkeypatch.setattr(programs_module, "Client", client)
         return CliRunner().invoke(app, arguments, input=stdin, catch_exceptions=False)
 
     return run_

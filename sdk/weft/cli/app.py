@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 from typer.core import TyperGroup
 
-from weft.cli import jobs, parameters, up
+from weft.cli import jobs, parameters, programs, up
 from weft.errors import ArgumentError, ConnectError, WeftError
 
 EXIT_FAILED = 1
@@ -48,6 +48,7 @@ app = typer.Typer(
 )
 up.add_to(app)
 jobs.add_to(app)
+programs.add_to(app)
 parameters.add_to(app)
 
 

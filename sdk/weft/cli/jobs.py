@@ -1,4 +1,4 @@
-"""Commands about jobs: submit, jobs, show, watch, logs, cancel, programs; and agents."""
+"""Commands about jobs: submit, jobs, show, watch, logs, cancel; and agents."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from weft.api.agent import AgentList
 from weft.api.job import JobPage
 from weft.api.lifecycle import JobState
 from weft.cli import render
+from weft.cli.job_file import InitFrom, beginning_with
 from weft.cli.options import JobId, Json, Url, find_job
+from weft.cli.programs import tell_dry_run
 from weft.client import Client
 from weft.command_line import command
 from weft.errors import JobError
@@ -25,21 +27,29 @@ States = Annotated[list[JobState] | None, typer.Option("--state", help="Only job
 
 def add_to(app: typer.Typer) -> None:
     """Adds the commands."""
-    for each in (submit, jobs, show, watch, logs, cancel, programs, agents):
+    for each in (submit, jobs, show, watch, logs, cancel, agents):
         app.command()(each)
 
 
 def submit(
     file: SpecFile,
+    *,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Show progress until the job ends.")] = False,
+    init_from: InitFrom = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check it and say what it would be; start nothing.")
+    ] = False,
     url: Url = None,
     json: Json = False,
 ) -> None:
     """Submit a job: graph, data, rule and run length, as JSON."""
-    spec = file.read()
+    out = Console(soft_wrap=True, highlight=False, markup=False)
     with Client(url) as client:
+        spec = beginning_with(client, file.read(), init_from)
+        if dry_run:
+            tell_dry_run(out, client.dry_run(spec), json)
+            return
         job = client.submit_spec(spec)
-        out = Console(soft_wrap=True, highlight=False, markup=False)
         if json:
             out.out(job.job.model_dump_json(indent=2), highlight=False)
         elif not watch:
@@ -120,19 +130,6 @@ def cancel(id: JobId, url: Url = None, json: Json = False) -> None:  # noqa: A00
         _say(f"job {job.id} ({job.name}) is {job.state.value}")
 
 
-def programs(id: JobId, url: Url = None, json: Json = False) -> None:  # noqa: A002 - the argument's name to users
-    """Print what the converter made of a job's graph. A terminal cuts its lines; a pipe or a file has them whole."""
-    with Client(url) as client:
-        job = find_job(client, id)
-        text = _indented(job) if json else job.programs_text()
-    out, lines = Console(), text.rstrip("\n").splitlines()
-    cut = out.is_terminal and not json and any(len(line) > out.width for line in lines)
-    for line in lines:
-        out.out(f"{line[: out.width - 1]}…" if cut and len(line) > out.width else line, highlight=False)
-    if cut:
-        _say(f"lines are cut at this width; whole: {command(f'programs {job.id}')} | less -S", stderr=True)
-
-
 def agents(url: Url = None, json: Json = False) -> None:
     """List workers and shards."""
     with Client(url) as client:
@@ -153,11 +150,5 @@ def _watch(job: JobHandle, progress: Console) -> None:
         raise
 
 
-def _say(text: str, *, stderr: bool = False) -> None:
-    Console(stderr=stderr, soft_wrap=True, highlight=False, markup=False).print(text)
-
-
-def _indented(job: JobHandle) -> str:
-    import json as json_  # the option's name is taken by users
-
-    return json_.dumps(job.programs(), indent=2)
+def _say(text: str) -> None:
+    Console(soft_wrap=True, highlight=False, markup=False).print(text)

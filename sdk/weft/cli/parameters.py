@@ -1,4 +1,4 @@
-"""Commands about a job's parameters: `weft params list|get|save`."""
+"""Commands about a job's parameters: `weft params list|get|save|set|load`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ from weft.api.job import ParameterList
 from weft.cli import render
 from weft.cli.options import JobId, Json, Url, find_job
 from weft.client import Client
-from weft.errors import NotFoundError, WeftError
+from weft.errors import ArgumentError, NotFoundError, WeftError
+from weft.job_handle import JobHandle
 
 
 class NoSuchParameterError(WeftError):
     """The job has no parameter of that name."""
 
 
-params = typer.Typer(help="A job's parameters: list, get, save.", no_args_is_help=True)
+File = Annotated[Path, typer.Argument(metavar="FILE.safetensors", dir_okay=False, show_default=False)]
+SET_HELP = "A number, which fills the parameter, or a .npy file of its shape."
+
+params = typer.Typer(help="A job's parameters: list, get, save, set, load.", no_args_is_help=True)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -70,25 +74,83 @@ def get(
 @params.command()
 def save(
     id: JobId,  # noqa: A002 - the argument's name to users
-    file: Annotated[Path, typer.Argument(metavar="FILE.safetensors", dir_okay=False, show_default=False)],
+    file: File,
+    state: Annotated[bool, typer.Option("--state", help="With the rule's state, of a job that keeps it.")] = False,
     url: Url = None,
     json: Json = False,
 ) -> None:
     """Write all parameters to a safetensors file."""
     with Client(url) as client:
         job = find_job(client, id)
-        step = job.save(file)
+        step = job.save(file, state=state)
     if json:
         import json as json_  # the option's name is taken by users
 
         Console(soft_wrap=True).out(json_.dumps({"path": str(file), "step": step}), highlight=False)
     else:
-        size = file.stat().st_size
-        Console(soft_wrap=True).print(
-            f"{file}: {size:,} bytes, parameters of job {job.id} after {render.counted(step, 'step')}",
-            highlight=False,
-            markup=False,
-        )
+        what = "parameters and state" if state else "parameters"
+        _say(f"{file}: {file.stat().st_size:,} bytes, {what} of job {job.id} after {render.counted(step, 'step')}")
+
+
+@params.command("set")
+def set_(
+    id: JobId,  # noqa: A002 - the argument's name to users
+    assignments: Annotated[list[str], typer.Argument(metavar="NAME=VALUE...", help=SET_HELP, show_default=False)],
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Set parameters of a job that waits or runs, all at one step; its next steps go on from there."""
+    values = dict(assigned(assignment) for assignment in assignments)
+    if len(values) < len(assignments):
+        raise ArgumentError("one of the names is given twice")
+    with Client(url) as client:
+        job = find_job(client, id)
+        _tell_set(job, list(values), job.set_all(values), json)
+
+
+@params.command()
+def load(
+    id: JobId,  # noqa: A002 - the argument's name to users
+    file: File,
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Set the parameters that a safetensors file has; see `set`."""
+    with Client(url) as client:
+        job = find_job(client, id)
+        _tell_set(job, [str(file)], job.load(file), json)
+
+
+def assigned(assignment: str) -> tuple[str, Any]:
+    """`NAME=NUMBER` or `NAME=FILE.npy` as a name and its value. Raises ArgumentError, OSError."""
+    name, equals, value = assignment.partition("=")
+    if not (name and equals and value):
+        raise ArgumentError(f"{assignment!r} should be NAME=NUMBER or NAME=FILE.npy")
+    try:
+        return name, float(value)
+    except ValueError:
+        pass
+    try:
+        with open(value, "rb") as file:
+            return name, np.lib.format.read_array(file, allow_pickle=False)
+    except FileNotFoundError:
+        raise ArgumentError(f"{value!r} is no number, and there is no such file") from None
+    except (ValueError, EOFError) as error:
+        raise ArgumentError(f"{value!r} is no .npy file: {error}") from None
+
+
+def _tell_set(job: JobHandle, what: list[str], step: int, json: bool) -> None:
+    if json:
+        import json as json_  # the option's name is taken by users
+
+        Console(soft_wrap=True).out(json_.dumps({"set": what, "step": step}), highlight=False)
+    else:
+        since = f"holds from step {step + 1} on" if step else "is what it begins with"
+        _say(f"{', '.join(what)} {since} in job {job.id}")
+
+
+def _say(text: str) -> None:
+    Console(soft_wrap=True, highlight=False, markup=False).print(text)
 
 
 def _statistics(array: np.ndarray[Any, np.dtype[Any]]) -> str:

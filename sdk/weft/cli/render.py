@@ -59,6 +59,11 @@ def job_lines(job: Job, now: datetime) -> Table:
     for name in sorted(job.metrics):
         made.add_row(name, f"{job.metrics[name]:.6g}")
     made.add_row("on", f"{counted(job.workers, 'worker')}, {counted(job.shards, 'shard')}")
+    traffic, done = job.traffic, job.progress.step
+    if traffic.sent_bytes or traffic.received_bytes:
+        total = traffic.sent_bytes + traffic.received_bytes
+        each = f", {size(total / done)} a step" if done else ""
+        made.add_row("traffic", f"{size(traffic.sent_bytes)} sent, {size(traffic.received_bytes)} received{each}")
     for label, at in (("created", job.created_at), ("started", job.started_at), ("ended", job.ended_at)):
         if at is not None:
             made.add_row(label, f"{at.astimezone():%Y-%m-%d %H:%M:%S} ({ago(now - at)} ago)")
@@ -140,6 +145,15 @@ def agent_order(agent: AgentInfo) -> tuple[str, list[tuple[int, str]]]:
 
 def counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def size(count: float) -> str:
+    """Bytes in the largest unit of which there is one: `640 B`, `1.5 MiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
 
 
 def ago(duration: timedelta) -> str:

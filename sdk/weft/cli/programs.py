@@ -1,0 +1,126 @@
+"""`weft programs`: what the converter makes of a job, of one that was submitted or of a job file."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from weft.api.dry_run import DryRun
+from weft.cli import render
+from weft.cli.job_file import job_file, read
+from weft.cli.options import Json, Url, find_job
+from weft.client import Client
+from weft.command_line import command
+from weft.errors import ArgumentError
+
+Target = Annotated[
+    str, typer.Argument(metavar="ID|JOB.json", help="A job's id, or a job file to look at first.", show_default=False)
+]
+Memory = Annotated[bool, typer.Option("--memory", help="Only what a job file would take: memory, bytes of a step.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command()(programs)
+
+
+def programs(target: Target, memory: Memory = False, url: Url = None, json: Json = False) -> None:
+    """Print what the converter makes of a job's graph; of a job file without submitting it.
+
+    A terminal cuts its lines; a pipe or a file has them whole.
+    """
+    out, file = Console(), job_file(target)
+    with Client(url) as client:
+        if file is not None:
+            run = client.dry_run(read(file))
+            if memory:
+                tell_dry_run(out, run, json)
+                return
+            text = _indented(run.programs) if json else run.text
+        elif memory:
+            raise ArgumentError("--memory is of a job file, before it is submitted: weft programs JOB.json --memory")
+        else:
+            job = find_job(client, target)
+            text = _indented(job.programs()) if json else job.programs_text()
+    _print(out, text, target, cut=not json)
+
+
+def tell_dry_run(out: Console, run: DryRun, json: bool) -> None:
+    """What a checked job would be: its size, what it would take, and whether it would start."""
+    if json:
+        out.out(run.model_dump_json(indent=2, exclude={"programs", "text"}), highlight=False)
+    else:
+        out.print(dry_run_table(run))
+
+
+def dry_run_table(run: DryRun) -> Table:
+    """A line for each thing that is known of the job before it runs."""
+    made = Table(box=None, show_header=False, pad_edge=False)
+    made.add_column(style="dim")
+    made.add_column(overflow="fold")
+    on = f"{render.counted(run.workers, 'worker')}, {render.counted(run.shards, 'shard')}"
+    made.add_row("name", Text(run.name))
+    made.add_row("on", f"{on}; {run.waits_for or 'it would start at once'}")
+    made.add_row("steps", f"{run.steps:,}, {run.steps_per_pass:,} to a pass")
+    tables = sum(key.rows for key in run.keys)
+    by_rows = f", {render.counted(tables, 'table')} by rows" if tables else ""
+    made.add_row("keys", f"{len(run.keys)} in {render.counted(run.slices, 'slice')}{by_rows}")
+    if run.given:
+        made.add_row("given", Text(", ".join(run.given)))
+    made.add_row("a worker", _worker(run))
+    made.add_row("all shards", _store(run))
+    made.add_row("each step", _traffic(run))
+    return made
+
+
+def _worker(run: DryRun) -> str:
+    memory = run.worker_memory
+    parts = [
+        f"parameters {render.size(memory.parameter_bytes)}",
+        f"training step {render.size(memory.train_peak_bytes)}",
+    ]
+    if memory.state_bytes:
+        parts.insert(1, f"state {render.size(memory.state_bytes)}")
+    if memory.evaluate_peak_bytes is not None:
+        parts.append(f"evaluation batch {render.size(memory.evaluate_peak_bytes)}")
+    return ", ".join(parts)
+
+
+def _store(run: DryRun) -> str:
+    memory = run.store_memory
+    text = f"parameters {render.size(memory.parameter_bytes)}, state {render.size(memory.state_bytes)}"
+    if memory.table_bytes:
+        most, state = render.size(memory.table_bytes), render.size(memory.table_state_bytes)
+        text += f", tables {most} and state {state} if every row is touched"
+    return text
+
+
+def _traffic(run: DryRun) -> str:
+    traffic = run.step_traffic
+    fetched, sent = render.size(traffic.fetched_bytes), render.size(traffic.sent_bytes)
+    text = f"fetched {fetched}, sent {sent}"
+    if traffic.fetched_row_bytes or traffic.sent_row_bytes:
+        fetched, sent = render.size(traffic.fetched_row_bytes), render.size(traffic.sent_row_bytes)
+        text += f"; in rows at most {fetched} and {sent}"
+    return text
+
+
+def _print(out: Console, text: str, target: str, *, cut: bool) -> None:
+    lines = text.rstrip("\n").splitlines()
+    cut = cut and out.is_terminal and any(len(line) > out.width for line in lines)
+    for line in lines:
+        out.out(f"{line[: out.width - 1]}…" if cut and len(line) > out.width else line, highlight=False)
+    if cut:
+        Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(
+            f"lines are cut at this width; whole: {command(f'programs {target}')} | less -S"
+        )
+
+
+def _indented(document: object) -> str:
+    import json as json_  # the option's name is taken by users
+
+    return json_.dumps(document, indent=2)

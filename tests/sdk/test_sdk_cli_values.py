@@ -1,0 +1,207 @@
+"""The command line: dry runs, other beginnings, and parameters that are set."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from click.testing import Result
+from safetensors.numpy import load, save_file
+from typer.testing import CliRunner
+
+import weft
+from sdk_fakes import Script, answers, job, problem
+from weft.api.dry_run import DryRun, StepTraffic, StoreMemory, WorkerMemory
+from weft.api.job import JobPage, ParameterInfo, ParameterList, Traffic
+from weft.api.store import InitializerSpec, KeySpec
+from weft.api.values import Uploaded, ValuesSet
+from weft.cli import jobs as jobs_module
+from weft.cli import parameters as parameters_module
+from weft.cli import programs as programs_module
+from weft.cli.app import app
+from weft.cli.render import size
+
+Run = Callable[..., Result]
+
+LISTED = ParameterList(parameters=[ParameterInfo(name="a", dtype="float32", shape=[2], trainable=True)])
+UPLOADED = Uploaded(id="up-1", names=["a"], size_bytes=8, expires_at="2024-05-06T07:08:09Z")
+MIB = 1 << 20
+
+
+def key(name: str, *, rows: bool = False) -> KeySpec:
+    zeros = InitializerSpec(op_type="ConstantOfShape", attributes={"value": 0.0})
+    return KeySpec(
+        key=name, dtype="float32", shape=[4, 4], initializer=zeros, update="rule", priority=0, slots=[0, 1], rows=rows
+    )
+
+
+DRY = DryRun(
+    name="lines", workers=2, shards=2, steps=500, steps_per_pass=100, keys=[key("table", rows=True), key("w")],
+    slices=7, rule="adam", hyper={"rate": 0.1}, given=["w"], waits_for="needs 2 workers, 1 is there",
+    worker_memory=WorkerMemory(parameter_bytes=MIB, state_bytes=0, train_peak_bytes=3 * MIB, evaluate_peak_bytes=None),
+    store_memory=StoreMemory(
+        parameter_bytes=MIB, state_bytes=2 * MIB, table_bytes=64 * MIB, table_state_bytes=128 * MIB
+    ),
+    step_traffic=StepTraffic(fetched_bytes=100, sent_bytes=2048, fetched_row_bytes=MIB, sent_row_bytes=MIB),
+    programs={"train": []}, text="train:\n  FetchRows",
+)  # fmt: skip
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs a command line against a script of answers."""
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+
+    def run_(script: Script, *arguments: str, stdin: str | None = None) -> Result:
+        for module in (jobs_module, parameters_module, programs_module):
+            monkeypatch.setattr(module, "Client", lambda _url=None: script.client())
+        return CliRunner().invoke(app, arguments, input=stdin, catch_exceptions=False)
+
+    return run_
+
+
+def test_a_dry_run_says_what_a_job_would_take_and_starts_nothing(run: Run) -> None:
+    script = answers(DRY)
+    result = run(script, "submit", "-", "--dry-run", stdin='{"name": "lines"}')
+    (request,) = script.requests
+    assert (request.method, request.url.path, request.url.params["dry_run"]) == ("POST", "/v1/jobs", "true")
+    assert request.content == b'{"name": "lines"}'
+    assert [" ".join(line.split()) for line in result.stdout.splitlines()] == [
+        "name lines",
+        "on 2 workers, 2 shards; needs 2 workers, 1 is there",
+        "steps 500, 100 to a pass",
+        "keys 2 in 7 slices, 1 table by rows",
+        "given w",
+        "a worker parameters 1.0 MiB, training step 3.0 MiB",
+        "all shards parameters 1.0 MiB, state 2.0 MiB, tables 64.0 MiB and state 128.0 MiB if every row is touched",
+        "each step fetched 100 B, sent 2.0 KiB; in rows at most 1.0 MiB and 1.0 MiB",
+    ]
+    document = json.loads(run(answers(DRY), "submit", "-", "--dry-run", "--json", stdin="{}").stdout)
+    assert document["worker_memory"]["train_peak_bytes"] == 3 * MIB
+
+
+def test_a_dry_run_that_is_refused_exits_with_1_and_the_pointer(run: Run) -> None:
+    errors = [{"pointer": "/rule/rate", "detail": "is negative"}]
+    result = run(
+        answers(problem(422, "job-refused", "the job is refused", errors)), "submit", "-", "--dry-run", stdin="{}"
+    )
+    assert result.exit_code == 1
+    assert "/rule/rate: is negative" in result.stderr
+
+
+def test_programs_of_a_job_file_are_a_dry_run(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "job.json"
+    path.write_text("{}")
+    assert run(answers(DRY), "programs", str(path)).stdout == "train:\n  FetchRows\n"
+    assert json.loads(run(answers(DRY), "programs", str(path), "--json").stdout) == {"train": []}
+    assert run(answers(DRY), "programs", "-", stdin="{}").stdout == "train:\n  FetchRows\n"
+    memory = run(answers(DRY), "programs", str(path), "--memory").stdout
+    assert "training step 3.0 MiB" in memory
+    assert "FetchRows" not in memory
+    missing = run(answers(DRY), "programs", str(tmp_path / "none.json"))
+    assert missing.exit_code == 1
+    assert "none.json" in missing.stderr
+
+
+def test_memory_of_a_submitted_job_is_wrong_usage(run: Run) -> None:
+    result = run(answers(job()), "programs", "job-1", "--memory")
+    assert result.exit_code == 2
+    assert "--memory is of a job file" in result.stderr
+
+
+def test_a_job_file_begins_with_another_job_or_with_a_file(run: Run, tmp_path: Path) -> None:
+    script = answers(problem(404, "unknown-job"), JobPage(jobs=[job("job-77")]), job())
+    run(script, "submit", "-", "--init-from", "job-7", stdin='{"name": "lines"}')
+    assert script.body() == {"name": "lines", "init_from": {"job": "job-77"}}
+    path = tmp_path / "first.safetensors"
+    save_file({"a": np.zeros(2, np.float32)}, path)
+    script = answers(UPLOADED, job())
+    run(script, "submit", "-", "--init-from", str(path), stdin='{"name": "lines", "init_from": {"job": "x"}}')
+    assert script.requests[0].url.path == "/v1/uploads"
+    assert script.body() == {"name": "lines", "init_from": {"upload": "up-1"}}
+
+
+@pytest.mark.parametrize("text", ["{", "[]", ""])
+def test_a_beginning_needs_a_job_that_is_an_object(run: Run, text: str) -> None:
+    script = answers(job())
+    result = run(script, "submit", "-", "--init-from", "job-7", stdin=text)
+    assert result.exit_code == 2
+    assert "no JSON" in result.stderr
+    assert script.requests == []
+
+
+def test_parameters_are_set_from_numbers_and_files(run: Run, tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.array([1.0, 2.0]))
+    script = answers(job(), LISTED, ValuesSet(names=["a"], step=41))
+    result = run(script, "params", "set", "job-1", f"a={tmp_path / 'a.npy'}")
+    assert result.stdout == "a holds from step 42 on in job job-1\n"
+    np.testing.assert_array_equal(load(script.requests[-1].content)["a"], np.array([1, 2], np.float32), strict=True)
+    script = answers(job(), LISTED, ValuesSet(names=["a"], step=0))
+    assert json.loads(run(script, "params", "set", "job-1", "a=-0.5", "--json").stdout) == {"set": ["a"], "step": 0}
+    np.testing.assert_array_equal(load(script.requests[-1].content)["a"], np.full(2, -0.5, np.float32), strict=True)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("a", "should be NAME=NUMBER or NAME=FILE.npy"),
+        ("=1", "should be NAME=NUMBER or NAME=FILE.npy"),
+        ("a=nowhere.npy", "is no number, and there is no such file"),
+        ("a={}", "is no .npy file"),
+        ("b=1", "the job has no parameter 'b'; it has a"),
+    ],
+)
+def test_what_cannot_be_set_is_wrong_usage(run: Run, tmp_path: Path, assignment: str, message: str) -> None:
+    path = tmp_path / "pickled.npy"
+    np.save(path, np.array([object()]), allow_pickle=True)
+    result = run(answers(job(), LISTED), "params", "set", "job-1", assignment.format(path))
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+def test_a_name_is_set_once(run: Run) -> None:
+    assert run(answers(job()), "params", "set", "job-1", "a=1", "a=2").exit_code == 2
+
+
+def test_a_file_s_parameters_are_set(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "w.safetensors"
+    save_file({"a": np.zeros(2, np.float32)}, path)
+    script = answers(job(), ValuesSet(names=["a"], step=3))
+    assert "holds from step 4 on" in run(script, "params", "load", "job-1", str(path)).stdout
+    assert script.requests[-1].content == path.read_bytes()
+
+
+def test_state_is_saved_where_it_is_asked_for(run: Run, tmp_path: Path) -> None:
+    document = (save_file({"a": np.zeros(2, np.float32)}, tmp_path / "x"), (tmp_path / "x").read_bytes())[1]
+    answer = httpx.Response(200, content=document, headers={"Weft-Step": "5"})
+    script = answers(job(), answer)
+    result = run(script, "params", "save", "job-1", str(tmp_path / "out.safetensors"), "--state")
+    assert "parameters and state of job job-1 after 5 steps" in result.stdout
+    assert script.requests[-1].url.params["state"] == "true"
+
+
+def test_show_tells_the_bytes_of_a_step(run: Run) -> None:
+    shown = job(traffic=Traffic(sent_bytes=3 * MIB, received_bytes=6 * MIB))  # 3 steps
+    assert "3.0 MiB sent, 6.0 MiB received, 3.0 MiB a step" in run(answers(shown), "show", "job-1").stdout
+    assert "traffic" not in run(answers(job()), "show", "job-1").stdout
+
+
+def test_sizes_are_in_the_largest_unit() -> None:
+    assert [size(n) for n in (0, 1023, 1024, 1536, 5 << 30, 2 << 40)] == [
+        "0 B", "1023 B", "1.0 KiB", "1.5 KiB", "5.0 GiB", "2.0 TiB",
+    ]  # fmt: skip
+
+
+def test_the_client_of_a_dry_run_is_a_call_of_its_own() -> None:
+    x = weft.input("x", ("batch", 3))
+    spec = weft.job_spec(weft.ops.reduce_mean(weft.nn.Linear(3, 1)(x)), data="points.npz", steps=1)
+    script = answers(DRY)
+    assert script.client().dry_run(spec) == DRY
+    assert script.body()["loss"] == spec.loss
