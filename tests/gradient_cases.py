@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from gradient_case import GradientCase
 from gradient_cases_activations import activation_cases, several_cases
+from gradient_cases_arranging import arranging_cases
 from gradient_cases_pointwise import elementwise_cases, matrix_cases
+from gradient_cases_rows import row_cases
 from gradient_cases_shaped import class_cases, reduction_cases, shape_cases
 from gradient_cases_windowed import convolution_cases, dropout_cases, normalization_cases, pool_cases
 
@@ -15,6 +17,7 @@ def gradient_cases() -> list[GradientCase]:
         *elementwise_cases(),
         *activation_cases(),
         *several_cases(),
+        *arranging_cases(),
         *matrix_cases(),
         *shape_cases(),
         *reduction_cases(),
@@ -23,4 +26,5 @@ def gradient_cases() -> list[GradientCase]:
         *pool_cases(),
         *normalization_cases(),
         *dropout_cases(),
+        *row_cases(),
     ]

@@ -37,7 +37,9 @@ class NodeCase:
 
     @property
     def node(self) -> Node:
-        attributes = {attribute.name: _attribute(attribute) for attribute in self.proto.attribute}
+        attributes: dict[str, AttributeValue] = {}
+        for attribute in self.proto.attribute:
+            attributes.update(_attribute(attribute))
         return Node(self.op_type, self.name, tuple(self.proto.input), tuple(self.proto.output), attributes)
 
 
@@ -78,8 +80,11 @@ def _element_type(value: onnx.ValueInfoProto) -> str:
     return onnx.TensorProto.DataType.Name(value.type.tensor_type.elem_type) if kind == "tensor_type" else kind
 
 
-def _attribute(attribute: onnx.AttributeProto) -> AttributeValue:
+def _attribute(attribute: onnx.AttributeProto) -> dict[str, AttributeValue]:
+    """A tensor of one element is that number and, beside it, its type: so is ConstantOfShape's."""
     value = onnx.helper.get_attribute_value(attribute)
+    if isinstance(value, onnx.TensorProto):
+        return {attribute.name: onnx.numpy_helper.to_array(value).item(), "dtype": value.data_type}
     if isinstance(value, bytes):
-        return value.decode()
-    return tuple(value) if attribute.type == onnx.AttributeProto.INTS else value
+        return {attribute.name: value.decode()}
+    return {attribute.name: tuple(value) if attribute.type == onnx.AttributeProto.INTS else value}
