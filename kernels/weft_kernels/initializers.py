@@ -14,7 +14,7 @@ import numpy as np
 
 from weft_graph.ir import Initializer
 from weft_kernels.kernel import Array
-from weft_kernels.random import Key, as_uniform, draws, first_value_key
+from weft_kernels.random import Key, as_uniform, block_draws, draws, first_value_key
 
 DRAWS_PER_ELEMENT: Final = 2
 _CHUNK: Final = 1 << 14
@@ -33,23 +33,64 @@ def first_values(
     """
     if not 0 <= start <= stop:
         raise ValueError(f"key {key!r}: there are no elements {start} to {stop}")
+    fill = _fill_of(initializer, key)
+    if fill is None:
+        return np.full(stop - start, initializer.attributes.get("value", 0.0), dtype=dtype)
+    return _filled(fill, first_value_key(seed, key), start, stop, np.dtype(dtype))
+
+
+def first_rows(
+    initializer: Initializer, *, seed: int, key: str, rows: Array, width: int, dtype: np.dtype[Any] | str
+) -> Array:
+    """Rows (n) int64, of `width` elements each, of the key's first value, (n, width) of `dtype`: the same elements that
+    `first_values` gives, for rows that lie anywhere and in one go. Raises ValueError as `first_values` does.
+    """
+    fill = _fill_of(initializer, key)
+    values = np.empty((len(rows), width), dtype)
+    if fill is None:
+        values.fill(initializer.attributes.get("value", 0.0))
+        return values
+    stream = first_value_key(seed, key)
+    piece = max(_CHUNK // max(width, 1), 1)
+    for begin in range(0, len(rows) if width else 0, piece):
+        some = rows[begin : begin + piece].astype(np.uint64)
+        values[begin : begin + piece] = _filled_rows(fill, stream, some, width)
+    return values
+
+
+_Fill = Callable[[Array, Array], Array]
+"""The float64 values of elements whose two uniform numbers are given."""
+
+
+def _fill_of(initializer: Initializer, key: str) -> _Fill | None:
+    """What makes the values; None for a constant."""
     numbers = dict(initializer.attributes)
+    if initializer.op_type == "ConstantOfShape":
+        return None
     try:
-        if initializer.op_type == "ConstantOfShape":
-            return np.full(stop - start, numbers.get("value", 0.0), dtype=dtype)
-        make = _RANDOM[initializer.op_type]
-        fill = make(numbers)
+        return _RANDOM[initializer.op_type](numbers)
     except KeyError as error:
         known = ", ".join(["ConstantOfShape", *_RANDOM])
         raise ValueError(
             f"key {key!r}: initializer {initializer.op_type!r} with attributes {numbers} is not one of {known}, "
             f"or lacks {error}"
         ) from None
-    return _filled(fill, first_value_key(seed, key), start, stop, np.dtype(dtype))
 
 
-_Fill = Callable[[Array, Array], Array]
-"""The float64 values of elements whose two uniform numbers are given."""
+def _filled_rows(fill: _Fill, key: Key, rows: Array, width: int) -> Array:
+    """A block of draws makes two elements, so a row of odd width may begin in the middle of one."""
+    first = rows * np.uint64(width)
+    blocks = (first // np.uint64(2))[:, None] + np.arange(width // 2 + 1 if width % 2 else width // 2, dtype=np.uint64)
+    raw = block_draws(key, blocks.reshape(-1)).reshape(len(rows), -1, DRAWS_PER_ELEMENT)
+    if width % 2:
+        odd = (first % np.uint64(2)).astype(np.intp)
+        raw = np.take_along_axis(raw, (odd[:, None] + np.arange(width))[:, :, None], axis=1)
+    size = len(rows) * width
+    # Whole blocks, as when a run is filled; what fills the last one up is used for nothing.
+    uniform = np.zeros((-(-size // _BLOCK) * _BLOCK, DRAWS_PER_ELEMENT))
+    uniform[:size] = as_uniform(raw.reshape(size, DRAWS_PER_ELEMENT))
+    made: Array = fill(uniform[:, 0].copy(), uniform[:, 1].copy())[:size]
+    return made.reshape(len(rows), width)
 
 
 def _filled(fill: _Fill, key: Key, start: int, stop: int, dtype: np.dtype[Any]) -> Array:

@@ -22,6 +22,14 @@ _COUNTER_MODULUS: Final = 1 << 256
 _UNIFORM_BITS: Final = 53
 _UNIT: Final = 2.0**-_UNIFORM_BITS
 
+_ROUNDS: Final = 10
+_MULTIPLIERS: Final = (0xD2E7470EE14C6C93, 0xCA5A826395121157)
+_BUMPS: Final = (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)
+"""Philox4x64's constants: what counters are multiplied by, and what is added to the key from round to round."""
+_WORD: Final = (1 << 64) - 1
+_HALF: Final = (1 << 32) - 1
+_HALF_BITS: Final = np.uint64(32)
+
 Key = tuple[int, int]
 """A stream's key: two 64-bit words."""
 
@@ -55,6 +63,17 @@ def draws(key: Key, start: int, count: int) -> Array:
     return raw[skipped:]
 
 
+def block_draws(key: Key, blocks: Array) -> Array:
+    """The four draws of each of these blocks (n) uint64, wherever they lie: (n, 4) uint64, the same as `draws` gives."""
+    words = [blocks, np.zeros_like(blocks), np.zeros_like(blocks), np.zeros_like(blocks)]
+    for number in range(_ROUNDS):
+        keys = [np.uint64((word + number * bump) & _WORD) for word, bump in zip(key, _BUMPS, strict=True)]
+        high0, low0 = _product(words[0], _MULTIPLIERS[0])
+        high1, low1 = _product(words[2], _MULTIPLIERS[1])
+        words = [high1 ^ words[1] ^ keys[0], low1, high0 ^ words[3] ^ keys[1], low0]
+    return np.stack(words, axis=-1)
+
+
 def uniform(key: Key, start: int, count: int) -> Array:
     """Those draws as float64 in [0, 1): the upper 53 bits over 2^53."""
     return as_uniform(draws(key, start, count))
@@ -63,6 +82,20 @@ def uniform(key: Key, start: int, count: int) -> Array:
 def as_uniform(raw: Array) -> Array:
     """64-bit words as float64 in [0, 1): the upper 53 bits over 2^53."""
     return (raw >> np.uint64(64 - _UNIFORM_BITS)) * _UNIT
+
+
+def _product(factor: Array, constant: int) -> tuple[Array, Array]:
+    """Upper and lower 64 bits of the product of 64-bit words and a constant."""
+    high, low = np.uint64(constant >> 32), np.uint64(constant & _HALF)
+    of_high, of_low = factor >> _HALF_BITS, factor & np.uint64(_HALF)
+    middle = of_low * high
+    carried = of_high * low
+    carried += (of_low * low) >> _HALF_BITS
+    carried += middle & np.uint64(_HALF)
+    upper = of_high * high
+    upper += middle >> _HALF_BITS
+    upper += carried >> _HALF_BITS
+    return upper, factor * np.uint64(constant)
 
 
 def _words(value: int, count: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
