@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 
+import stage
 import weft
 from weft import nn
 
@@ -90,59 +91,29 @@ def train(client: weft.Client, path: str, rows: int, passes: int) -> weft.JobHan
     )
 
 
+def act(console: Console, client: weft.Client, folder: Path, *, passes: int = PASSES) -> None:
+    """Trains on the digits, and tells how well they are told apart."""
+    data, parameters = folder / "digits.npz", folder / "digits.safetensors"
+    rows = write_data(data)
+    originals = (rows - EVALUATION_ROWS) // len(MOVES)
+    console.print(
+        f"{originals} handwritten digits to train on, {len(MOVES)} times over; {EVALUATION_ROWS} others to test on"
+    )
+    job = train(client, str(data), rows, passes)
+    finished = job.watch(console)
+    job.save(parameters)
+    accuracy, took = finished.metrics["evaluate/accuracy"], stage.training_s(finished)
+    console.print(f"\n[bold]test accuracy {accuracy:.4f}[/] on {EVALUATION_ROWS} images, {took:.1f} s of training")
+    console.print(f"the parameters are in {stage.shown(parameters)}")
+
+
 def main() -> int:
     """Runs the example; returns the exit code."""
     parser = argparse.ArgumentParser(description="Trains a conv net on handwritten digits with 2 workers and 2 shards.")
     parser.add_argument("--directory", type=Path, default=Path("build/digits"), help="for the data and the parameters")
     parser.add_argument("--passes", type=int, default=PASSES, help="over the training rows")
     arguments = parser.parse_args()
-    console = Console(highlight=False, soft_wrap=True)
-    arguments.directory.mkdir(parents=True, exist_ok=True)
-    rows = write_data(arguments.directory / "digits.npz")
-    originals = (rows - EVALUATION_ROWS) // len(MOVES)
-    console.print(
-        f"{originals} handwritten digits to train on, {len(MOVES)} times over; {EVALUATION_ROWS} others to test on"
-    )
-    try:
-        job = _run(console, arguments.directory, rows, arguments.passes)
-    except KeyboardInterrupt:
-        console.print("stopped; no process is left")
-        return 130
-    except weft.WeftError as error:
-        console.print(f"failed: {error}", style="red", markup=False)
-        return 1
-    _tell(console, job, arguments.directory)
-    return 0
-
-
-def _run(console: Console, directory: Path, rows: int, passes: int) -> weft.Job:
-    with ExitStack() as stack:
-        with console.status("starting") as status:
-            cluster = stack.enter_context(weft.Cluster(2, 2, data_root=directory, progress=status.update))
-        client = stack.enter_context(cluster.client())
-        console.print(f"a server, 2 shards and 2 workers run at {cluster.url}")
-        job = train(client, "digits.npz", rows, passes)
-        finished = job.watch(console)
-        job.save(directory / "digits.safetensors")
-    return finished
-
-
-def _tell(console: Console, job: weft.Job, directory: Path) -> None:
-    assert job.started_at is not None
-    assert job.ended_at is not None
-    took = (job.ended_at - job.started_at).total_seconds()
-    accuracy = job.metrics["evaluate/accuracy"]
-    console.print(f"\n[bold]test accuracy {accuracy:.4f}[/] on {EVALUATION_ROWS} images, {took:.1f} s of training")
-    console.print(f"the parameters are in {directory / 'digits.safetensors'}\n")
-    bin_ = Path(sys.executable).parent
-    shown = bin_.relative_to(Path.cwd()) if bin_.is_relative_to(Path.cwd()) else bin_
-    console.print("Try next:")
-    for command, what in (
-        ("weft up", "a cluster that stays"),
-        ("python examples/first_job.py", "in another terminal: your own arrays"),
-        ("weft jobs", "what ran there, and what runs"),
-    ):
-        console.print(f"  {f'{shown}/{command}':<40} # {what}")
+    return stage.perform(arguments.directory, partial(act, passes=arguments.passes))
 
 
 if __name__ == "__main__":

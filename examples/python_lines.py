@@ -35,7 +35,7 @@ LEFT_OUT = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_t
 TOKEN = re.compile(r"[A-Za-z_]+|\d+|[^\sA-Za-z_\d]+")
 
 
-class LibraryMissingError(Exception):
+class LibraryMissingError(FileNotFoundError):
     """This Python's library holds too little source."""
 
 

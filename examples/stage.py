@@ -1,0 +1,63 @@
+"""What the examples share: a cluster on this machine for as long as they run, and how they speak."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from pathlib import Path
+
+from rich.console import Console
+
+import weft
+
+Act = Callable[[Console, weft.Client, Path], None]
+"""An example: trains on a cluster that reads data below that folder, and tells of it."""
+
+NEXT = (
+    ("weft up", "a cluster that stays"),
+    ("python examples/first_job.py", "in another terminal: your own arrays"),
+    ("weft jobs", "what ran there, and what runs"),
+)
+
+
+def perform(folder: Path, *acts: Act, then: Iterable[tuple[str, str]] = NEXT) -> int:
+    """Runs the acts on one cluster of two workers and two shards; returns the exit code. `then` is what to try next."""
+    console = Console(highlight=False, soft_wrap=True)
+    folder = folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with ExitStack() as stack:
+            with console.status("starting") as status:
+                cluster = stack.enter_context(weft.Cluster(2, 2, data_root=folder, progress=status.update))
+            client = stack.enter_context(cluster.client())
+            console.print(f"a server, 2 shards and 2 workers run at {cluster.url}")
+            for act in acts:
+                act(console, client, folder)
+    except KeyboardInterrupt:
+        console.print("stopped; no process is left")
+        return 130
+    except (weft.WeftError, OSError) as error:  # OSError: a full disk, a library without source
+        console.print(f"failed: {error}", style="red", markup=False)
+        return 1
+    _suggest(console, then)
+    return 0
+
+
+def training_s(job: weft.Job) -> float:
+    """How long an ended job ran."""
+    assert job.started_at is not None
+    assert job.ended_at is not None
+    return (job.ended_at - job.started_at).total_seconds()
+
+
+def shown(path: Path) -> Path:
+    """The path as a reader of the screen would write it."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def _suggest(console: Console, then: Iterable[tuple[str, str]]) -> None:
+    bin_ = shown(Path(sys.executable).parent)
+    console.print("\nTry next:")
+    for command, what in then:
+        console.print(f"  {f'{bin_}/{command}':<44} # {what}")
