@@ -36,6 +36,7 @@ class GradientCase:
     outputs: int = 1
     fixed: frozenset[int] = frozenset()
     smooth: bool = True
+    domain: str = ""
     flat: bool = False
 
     @property

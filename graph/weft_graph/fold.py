@@ -62,6 +62,15 @@ def _concat(node: Node, inputs: Sequence[Array], _type: TensorType) -> Array | N
     return np.concatenate(inputs, axis=axis) if isinstance(axis, int) else None
 
 
+def _gather(node: Node, inputs: Sequence[Array], _type: TensorType) -> Array | None:
+    data, indices = inputs
+    axis = node.attributes.get("axis", 0)
+    if not isinstance(axis, int) or not np.all((indices >= -data.shape[axis]) & (indices < data.shape[axis])):
+        return None
+    taken: Array = np.take(data, indices, axis=axis)
+    return taken
+
+
 _BODIES: Final[Mapping[str, Body]] = {
     "Identity": _same_elements,
     "Cast": _same_elements,
@@ -75,4 +84,5 @@ _BODIES: Final[Mapping[str, Body]] = {
     "Neg": lambda _node, inputs, _type: -inputs[0],
     "Div": _divide,
     "Concat": _concat,
+    "Gather": _gather,
 }

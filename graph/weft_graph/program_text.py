@@ -7,14 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from weft_graph.ir import AttributeValue
 from weft_graph.program import KeyPlan, Program, Programs
 from weft_graph.types import TensorType
+from weft_graph.weft_domain import FETCH_ROWS, SEND_ROWS
 
 _CELL_CHARACTERS = 72
 """Wider cells are cut: a node that joins a hundred values would make every line as wide."""
 
 
 def programs_text(programs: Programs) -> str:
-    """The keys and both programs, one below the other."""
-    return "\n\n".join((keys_text(programs.keys), program_text(programs.train), program_text(programs.evaluate)))
+    """The keys, what is said of tables where there are some, and both programs, one below the other."""
+    about = (keys_text(programs.keys), tables_text(programs))
+    return "\n\n".join((*filter(None, about), program_text(programs.train), program_text(programs.evaluate)))
 
 
 def keys_text(keys: Iterable[KeyPlan]) -> str:
@@ -30,6 +32,30 @@ def keys_text(keys: Iterable[KeyPlan]) -> str:
         for key in sorted(keys, key=lambda key: key.priority)
     ]
     return "\n".join(("keys", *_table(("priority", "key", "type", "first value", "update"), rows)))
+
+
+def tables_text(programs: Programs) -> str:
+    """Which keys are tables and what of them travels, and why others that are read by rows are dense; empty if none."""
+    pushed = {node.attributes["key"] for node in programs.train.nodes if node.op_type == SEND_ROWS}
+    fetched = {
+        node.attributes["key"]: node.outputs[0] for node in programs.evaluate.nodes if node.op_type == FETCH_ROWS
+    }
+    tables = [
+        f"{_reading(key, fetched[key.key], programs.evaluate)}, "
+        + ("and pushes their gradients" if key.key in pushed else "and pushes nothing: it is not trained")
+        for key in programs.keys
+        if key.key in fetched
+    ]
+    dense = [f"  {key.key}: {key.dense_because}" for key in programs.keys if key.dense_because]
+    parts = {"tables, fetched and pushed by rows": tables, "read by rows, and dense all the same": dense}
+    return "\n\n".join("\n".join((head, *lines)) for head, lines in parts.items() if lines)
+
+
+def _reading(key: KeyPlan, rows: str, evaluate: Program) -> str:
+    """An evaluation program has no backward nodes, so what reads the rows there is the user's."""
+    readers = _cut(", ".join(node.name for node in evaluate.nodes if rows in node.inputs))
+    most, count = evaluate.types[rows].shape[0], key.type.shape[0]
+    return f"  {key.key}: a step fetches at most {most} of {count} rows, those named at {readers}"
 
 
 def program_text(program: Program) -> str:

@@ -37,7 +37,7 @@ def golden_graph() -> Graph:
         inputs=(Input("x", TensorType(DType.FLOAT32, ("batch", 2))),),
         parameters=(
             Parameter("w", TensorType(DType.FLOAT32, (2, 1)), Initializer("RandomUniform", {"low": -0.5, "high": 0.5})),
-            Parameter("m", TensorType(DType.FLOAT64, ()), Initializer("ConstantOfShape", {"value": 1.0}), False),
+            Parameter("m", TensorType(DType.FLOAT64, ()), Initializer("ConstantOfShape", {"value": 1.0}), False, False),
         ),
         nodes=(
             Node("MatMul", "product", ("x", "w"), ("y",)),
@@ -184,6 +184,7 @@ def test_deep_nesting_is_refused_and_not_followed() -> None:
         (("parameters", 0, "shape"), [1 << 20, 1 << 21], "/parameters/0/shape", "elements, and at most"),
         (("inputs", 0, "shape"), [1] * 17, "/inputs/0/shape", "17 items, and at most 16"),
         (("inputs", 0, "extra"), 1, "/inputs/0", "unknown field 'extra'; known are name, dtype, shape"),
+        (("parameters", 0, "row_sparse"), 0, "/parameters/0/row_sparse", "expected true or false, got 0"),
         (("nodes", 2, "attributes", "a/b~"), None, "/nodes/2/attributes/a~1b~0", "got null"),
         (("nodes", 2, "attributes", "i"), [1, "x"], "/nodes/2/attributes/i/1", "expected an integer, got 'x'"),
         (("nodes", 2, "attributes", "i"), 1 << 63, "/nodes/2/attributes/i", "from -9223372036854775808 to"),
@@ -237,6 +238,14 @@ def test_left_out_fields_have_defaults() -> None:
     assert content_hash(graph_from_json(document)) == content_hash(mlp())
 
 
+def test_what_is_row_sparse_is_written_like_a_graph_of_before_there_were_tables() -> None:
+    document = graph_to_json(mlp())
+    assert all("row_sparse" not in record for record in document["parameters"])
+    said = with_value(document, ("parameters", 0, "row_sparse"), True)
+    VALIDATOR.validate(said)
+    assert content_hash(graph_from_json(said)) == content_hash(mlp())
+
+
 def test_a_whole_number_where_the_schema_has_a_float_is_that_float() -> None:
     """JavaScript writes 1.0 as 1."""
     document = graph_to_json(line([node("Gemm", ["x", "x"], ["loss"], alpha=1.0, transB=1)]))
@@ -280,6 +289,7 @@ def test_the_hash_changes_with_anything_else() -> None:
         (("inputs", 0, "shape", 1), 3),
         (("parameters", 0, "initializer", "attributes", "low"), -0.25),
         (("parameters", 0, "trainable"), False),
+        (("parameters", 0, "row_sparse"), False),
         (("nodes", 2, "attributes", "i"), 4),
         (("nodes", 2, "attributes", "f"), 2),
         (("constants", 0, "data"), "AAAAAAAAAAA="),

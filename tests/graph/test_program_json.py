@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from document_mutation import places, refusal, with_value, without
 from graph_strategies import anything, examples
+from graph_tables import two_bags
 from sample_graphs import lenet, mlp, normalized_mlp
 from weft_graph.convert import convert
 from weft_graph.errors import GraphFormatError
@@ -18,11 +19,11 @@ from weft_graph.ir import Graph
 from weft_graph.program import Program, Programs
 from weft_graph.program_json import programs_from_json, programs_to_json
 
-GRAPHS = [mlp(), normalized_mlp(), lenet()]
+GRAPHS = [mlp(), normalized_mlp(), lenet(), two_bags()]
 
 
 def converted(graph: Graph) -> Programs:
-    return convert(graph, loss="loss", metrics={"accuracy": "accuracy"})
+    return convert(graph, loss="loss", metrics={name: name for name in graph.outputs})
 
 
 def plain(program: Program) -> tuple[Any, ...]:
@@ -41,8 +42,21 @@ def test_programs_survive_their_json_text(graph: Graph) -> None:
     assert read.keys == programs.keys
 
 
-DOCUMENT = programs_to_json(converted(normalized_mlp()))
+def test_a_document_of_before_tables_is_read() -> None:
+    programs = converted(mlp())
+    document = programs_to_json(programs)
+    keys = [{name: value for name, value in key.items() if name not in NEW_IN_2} for key in document["keys"]]
+    old = {**document, "format_version": 1, "keys": keys}
+    assert programs_from_json(old).keys == programs.keys
+    for version, of_keys in ((1, document["keys"]), (2, keys)):
+        with pytest.raises(GraphFormatError, match=r"/keys/0: (unknown field|field) 'rows'"):
+            programs_from_json({**document, "format_version": version, "keys": of_keys})
+
+
+NEW_IN_2 = ("rows", "dense_because")
+DOCUMENT = programs_to_json(converted(two_bags()))
 PLACES = list(places(DOCUMENT))
+TOO_LONG = "+".join(f"d{number}" for number in range(65))
 WRONG = [None, True, -1, 1, 1 << 70, 1.5, float("inf"), "", "x", "n" * 3000, "\ud800", [], [[]], {}, {"x": 1}, object()]
 
 
@@ -67,6 +81,10 @@ def test_one_wrong_place_raises_nothing_but_a_format_error(data: st.DataObject) 
     ("path", "value", "pointer", "message"),
     [
         (("format_version",), 7, "/format_version", "format version 7 is unknown"),
+        (("format_version",), True, "/format_version", "format version true is unknown"),
+        (("keys", 1, "rows"), 1, "/keys/1/rows", "expected true or false, got 1"),
+        (("keys", 1, "dense_because"), None, "/keys/1/dense_because", "expected text, got null"),
+        (("train", "types", "x", "shape", 0), TOO_LONG, "/train/types/x/shape/0", "a sum of more than 64 terms"),
         (("train", "role"), "serve", "/train/role", "expected one of train, evaluate, got 'serve'"),
         (("keys", 0, "update"), "max", "/keys/0/update", "expected one of rule, mean, gradient, got 'max'"),
         (("keys", 0, "priority"), -1, "/keys/0/priority", "expected an integer from 0"),

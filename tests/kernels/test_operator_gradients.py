@@ -77,7 +77,7 @@ def _graph(case: GradientCase, arrays: Mapping[str, Array], cotangents: list[Arr
     derived = {f"in{place}" for place in case.differentiated}
     inputs = tuple("" if array is None else f"in{place}" for place, array in enumerate(case.inputs))
     outputs = tuple(f"out{place}" for place in range(case.outputs))
-    nodes = [Node(case.op_type, "node", inputs, outputs, case.attributes)]
+    nodes = [Node(case.op_type, "node", inputs, outputs, case.attributes, case.domain)]
     terms = []
     weighed = (*outputs, *(name for name in inputs if name in derived)) if case.flat else outputs
     for place, output in enumerate(weighed):

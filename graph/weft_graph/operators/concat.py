@@ -8,7 +8,7 @@ from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.axes import infer_axis
 from weft_graph.shapes.broadcasting import check_same_dtype
-from weft_graph.shapes.dims import Dim
+from weft_graph.shapes.dims import Dim, total
 from weft_graph.shapes.flops import moved
 from weft_graph.shapes.flow import incoming
 from weft_graph.types import TensorType
@@ -25,11 +25,7 @@ def _infer(context: InferContext) -> tuple[TensorType, ...]:
         if (part.shape[:axis], part.shape[axis + 1 :]) != (first.shape[:axis], first.shape[axis + 1 :]):
             raise context.shape_error(f"inputs differ beside axis {axis}: {first} and {part}")
         along.append(part.shape[axis])
-    numbers = [dim for dim in along if isinstance(dim, int)]
-    if len(along) > 1 and len(numbers) < len(along):
-        raise context.shape_error(f"the dimensions to be joined must be numbers, got {', '.join(map(str, along))}")
-    total = along[0] if len(along) == 1 else sum(numbers)
-    return (TensorType(first.dtype, (*first.shape[:axis], total, *first.shape[axis + 1 :])),)
+    return (TensorType(first.dtype, (*first.shape[:axis], total(along), *first.shape[axis + 1 :])),)
 
 
 def _gradient(context: GradientContext) -> tuple[str | None, ...]:
