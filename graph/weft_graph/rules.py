@@ -1,29 +1,64 @@
-"""How the rules that a user names are stored: the shard's rule and its numbers.
+"""The rules that shards have built in: their numbers and their state.
 
-A rule's state is fixed by its name, so plain and momentum descent are two rules to a shard. The names and numbers are
-those of `weft_kernels.rules`; they are written here too because the server does not import kernels.
+A rule's state is fixed by its name, so plain and momentum descent are two rules to a shard. Names and numbers are those
+of `weft_kernels.rules`; they are written here too because the server does not import kernels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final, TypeAlias, TypeVar
 
-STORED_HYPER: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+StoredRule: TypeAlias = str | Mapping[str, Any]
+"""What a store's description says: a built-in rule's name, or a document: `{"name", "state": {name: start}}` for a
+built-in rule whose state starts at other numbers, or a user's rule (`weft_graph.rule_graph`)."""
+
+Number = TypeVar("Number")
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltIn:
+    """A built-in rule: its hyper-parameters, and what each of its state arrays starts at."""
+
+    hyper: tuple[str, ...]
+    state: Mapping[str, float]
+
+
+BUILT_IN: Final[Mapping[str, BuiltIn]] = MappingProxyType(
     {
-        "sgd": ("rate", "weight_decay"),
-        "momentum": ("rate", "momentum", "weight_decay"),
-        "adam": ("rate", "beta1", "beta2", "epsilon"),
+        "sgd": BuiltIn(("rate", "weight_decay"), {}),
+        "momentum": BuiltIn(("rate", "momentum", "weight_decay"), {"momentum": 0.0}),
+        "adam": BuiltIn(("rate", "beta1", "beta2", "epsilon"), {"mean": 0.0, "variance": 0.0}),
+        "adagrad": BuiltIn(("rate", "epsilon", "weight_decay"), {"sum": 0.0}),
     }
 )
-"""The numbers of each stored rule."""
 
 
-def stored_rule(name: str, hyper: Mapping[str, float]) -> tuple[str, dict[str, float]]:
-    """The stored rule's name and all of its numbers. `sgd` with a momentum above 0 is stored as `momentum`.
+def stored_rule(
+    name: str, hyper: Mapping[str, Number], state: Mapping[str, float] | None = None
+) -> tuple[StoredRule, dict[str, Number]]:
+    """The stored rule and all of its numbers, each a float or a schedule. `state` has other starts, by name.
 
-    Raises KeyError for a rule that there is not and for a number that is missing.
+    `sgd` with a momentum is stored as `momentum`; a momentum of 0 is none. Raises KeyError for a rule that there is not
+    and for a number that is missing.
     """
-    stored = "momentum" if name == "sgd" and hyper.get("momentum", 0.0) > 0 else name
-    return stored, {number: float(hyper[number]) for number in STORED_HYPER[stored]}
+    stored = "momentum" if name == "sgd" and hyper.get("momentum", 0.0) != 0.0 else name
+    built_in = BUILT_IN[stored]
+    moved = {key: start for key, start in (state or {}).items() if start != built_in.state[key]}
+    rule: StoredRule = {"name": stored, "state": moved} if moved else stored
+    return rule, {number: hyper[number] for number in built_in.hyper}
+
+
+def states_of(rule: StoredRule) -> Mapping[str, float]:
+    """What the rule keeps beside each key, in arrays of the key's shape: {name: start}. The rule is a legal one."""
+    if isinstance(rule, str):
+        return BUILT_IN[rule].state
+    state: Mapping[str, float] = rule.get("state", {})
+    return state if "graph" in rule else {**BUILT_IN[rule["name"]].state, **state}
+
+
+def rule_name(rule: StoredRule) -> str:
+    """What the rule is called."""
+    return rule if isinstance(rule, str) else str(rule["name"])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 
-from weft_graph.rules import STORED_HYPER, stored_rule
-from weft_kernels.rule import rules
+from weft_graph.rules import BUILT_IN, rule_name, states_of, stored_rule
+from weft_kernels.rule import rule_from, rules
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -36,6 +37,10 @@ def formula(name: str, weight: Array, gradients: list[Array], hyper: dict[str, f
             mean_hat = mean / (1 - hyper["beta1"] ** t)
             variance_hat = variance / (1 - hyper["beta2"] ** t)
             w = w - hyper["rate"] * mean_hat / (np.sqrt(variance_hat) + hyper["epsilon"])
+        elif name == "adagrad":
+            g = g + hyper["weight_decay"] * w
+            variance = variance + g**2
+            w = w - hyper["rate"] * g / (np.sqrt(variance) + hyper["epsilon"])
         else:
             g = g + hyper["weight_decay"] * w
             velocity = hyper.get("momentum", 0.0) * velocity + g
@@ -49,6 +54,8 @@ CASES = {
     "momentum": {"rate": 0.1, "momentum": 0.9, "weight_decay": 0.0},
     "momentum_decay": {"rate": 0.1, "momentum": 0.5, "weight_decay": 0.01},
     "adam": {"rate": 0.01, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8},
+    "adagrad": {"rate": 0.1, "epsilon": 1e-10, "weight_decay": 0.0},
+    "adagrad_decay": {"rate": 0.1, "epsilon": 0.1, "weight_decay": 0.01},
     "adam_without_memory": {"rate": 0.01, "beta1": 0.0, "beta2": 0.0, "epsilon": 0.1},
 }
 
@@ -97,7 +104,17 @@ def test_adam_by_hand() -> None:
     assert state["variance"][0] == pytest.approx(0.00124975, rel=1e-12)
 
 
-@pytest.mark.parametrize("name", sorted(STORED_HYPER))
+def test_adagrad_by_hand() -> None:
+    """s = 0.25 + 4, w = 1 - 0.5 * 2 / (sqrt(4.25) + 1); the sum starts where a document says."""
+    rule = rule_from({"name": "adagrad", "state": {"sum": 0.25}})
+    weight, state = np.array([1.0]), {"sum": np.full(1, rule.state["sum"])}
+    rule.apply(weight, np.array([2.0]), state, 1, {"rate": 0.5, "epsilon": 1.0, "weight_decay": 0.0})
+    assert state["sum"][0] == 4.25
+    assert weight[0] == pytest.approx(1 - 1 / (math.sqrt(4.25) + 1), rel=1e-15)
+    assert rules()["adagrad"].state == {"sum": 0.0}
+
+
+@pytest.mark.parametrize("name", sorted(BUILT_IN))
 def test_a_rule_may_be_cut_anywhere_to_the_same_bits(name: str) -> None:
     """Each slice by itself gives what the whole gives, so a key may be cut over shards."""
     rng = np.random.default_rng(1)
@@ -110,8 +127,8 @@ def test_a_rule_may_be_cut_anywhere_to_the_same_bits(name: str) -> None:
 
 
 def test_stored_rules_are_those_of_the_kernels() -> None:
-    assert {name: frozenset(numbers) for name, numbers in STORED_HYPER.items()} == {
-        name: frozenset(rule.hyper) for name, rule in rules().items()
+    assert {name: (frozenset(rule.hyper), rule.state) for name, rule in BUILT_IN.items()} == {
+        name: (frozenset(rule.hyper), rule.state) for name, rule in rules().items()
     }
 
 
@@ -123,3 +140,29 @@ def test_momentum_above_zero_makes_sgd_another_rule() -> None:
         stored_rule("ftrl", hyper)
     with pytest.raises(KeyError, match="beta1"):
         stored_rule("adam", hyper)
+
+
+def test_a_state_that_starts_elsewhere_makes_a_document() -> None:
+    hyper = {"rate": 0.1, "epsilon": 1e-10, "weight_decay": {"schedule": "constant", "value": 0.1}}
+    assert stored_rule("adagrad", hyper, {"sum": 0.0}) == ("adagrad", hyper)
+    stored, _ = stored_rule("adagrad", hyper, {"sum": 0.5})
+    assert stored == {"name": "adagrad", "state": {"sum": 0.5}}
+    assert (rule_name(stored), states_of(stored), rule_from(stored).state) == ("adagrad", {"sum": 0.5}, {"sum": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("rule", "says"),
+    [
+        ("ftrl", "'ftrl' is none of adagrad, adam, momentum, sgd"),
+        ({"state": {}}, "null is none of"),
+        ({"name": ["sgd"], "state": {}}, "an array of 1 is none of"),
+        ({"name": "adagrad"}, "field 'state' is missing"),
+        ({"name": "adagrad", "state": {"total": 1.0}}, "no state 'total'; it has sum"),
+        ({"name": "adagrad", "state": {"sum": math.nan}}, "/state/sum: expected a finite number"),
+        ({"name": "adagrad", "state": {"sum": 1.0}, "rate": 1.0}, "unknown field 'rate'"),
+        ({"name": "sgd", "state": {"sum": 1.0}}, "at most 0"),
+    ],
+)
+def test_what_is_no_rule_is_named(rule: Any, says: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(says)):
+        rule_from(rule)

@@ -16,12 +16,10 @@ from weft.api.job import JobSpec
 from weft.api.lifecycle import AllocationEvent
 from weft_graph.convert import convert
 from weft_graph.json_form import graph_to_json
-from weft_graph.rules import STORED_HYPER
-from weft_kernels.rule import rules
 from weft_kvstore.description import description_from_json
 from weft_kvstore.local import LocalStore
 from weft_server.lease import Lease
-from weft_server.memory_check import STATE_ARRAYS, Bounds
+from weft_server.memory_check import Bounds
 from weft_server.orders import allocation_of
 from weft_server.plan import JobPlan
 from weft_server.planning import plan_of
@@ -82,8 +80,3 @@ def test_three_slots_train_beside_a_frozen_parameter_also_those_without_samples(
     after = load(records[0].uploads[-1][0])
     np.testing.assert_array_equal(after["b"], before["b"])
     assert not np.array_equal(after["w"], before["w"])
-
-
-def test_the_state_of_every_rule_that_shards_know_is_counted() -> None:
-    assert STATE_ARRAYS.keys() == STORED_HYPER.keys()
-    assert {name: len(rule.state) for name, rule in rules().items()} == STATE_ARRAYS
