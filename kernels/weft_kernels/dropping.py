@@ -6,6 +6,8 @@ from typing import Final
 
 import numpy as np
 
+from weft_kernels.cuda import draws as cuda
+from weft_kernels.cuda.module import has_kernels
 from weft_kernels.kernel import Array, KernelContext
 from weft_kernels.random import draws, step_key
 
@@ -32,5 +34,8 @@ def kept(context: KernelContext, data: Array, ratio: float, seed: int | None) ->
     start = context.first_sample * (data.size // samples) if samples else 0
     key = step_key(context.seed if seed is None else seed, context.node, context.step)
     # A draw is below ratio * 2^64 with probability `ratio`; the product is exact.
-    mask = draws(key, start, data.size) >= np.uint64(int(ratio * 2.0**64))
+    threshold = int(ratio * 2.0**64)
+    if has_kernels(context.xp):
+        return cuda.kept(context.xp, key, start, data.shape, threshold)
+    mask = draws(key, start, data.size) >= np.uint64(threshold)
     return context.xp.asarray(mask.reshape(data.shape))  # type: ignore[no-any-return]  # xp is Any

@@ -6,6 +6,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from weft_kernels.cuda import rows as cuda
+from weft_kernels.host import any_of, number
 from weft_kernels.kernel import Array
 
 _CHUNK: Final = 1 << 16
@@ -22,21 +24,30 @@ def checked_indices(xp: Any, indices: Array, count: int, *, wraps: bool, padding
     if padded is not None:
         ids = xp.where(padded, 0, ids)
     low = -count if wraps else 0
-    if ids.size and (int(ids.min()) < low or int(ids.max()) >= count):
+    if ids.size and _some_outside(xp, ids, low, count):
         outside = (ids < low) | (ids >= count)
         if padded is not None:
             outside &= ~padded
-        if bool(outside.any()):
-            raise ValueError(f"index {int(ids[outside][0])} is outside [{low}, {count})")
+        if any_of(xp, outside):
+            raise ValueError(f"index {int(number(xp, ids[outside][0]))} is outside [{low}, {count})")
     if wraps:
         ids = xp.where(ids < 0, ids + count, ids)
     return ids if padded is None else xp.where(padded, -1, ids)
 
 
+def _some_outside(xp: Any, ids: Array, low: int, count: int) -> bool:
+    """The host finds both ends without an array more; a device is asked once, not twice."""
+    if xp is np:
+        return int(ids.min()) < low or int(ids.max()) >= count
+    return any_of(xp, (ids < low) | (ids >= count))
+
+
 def taken(xp: Any, table: Array, index: Array) -> Array:
     """The rows of `table` that `index` names, zeros where it is -1: see `checked_indices`."""
+    if cuda.fits(xp, table):
+        return cuda.gather_rows(xp, table, index.reshape(-1)).reshape(*index.shape, *table.shape[1:])
     padding = index < 0
-    if not bool(padding.any()):
+    if not any_of(xp, padding):
         return xp.take(table, index, axis=0)  # type: ignore[no-any-return]  # xp is Any
     if len(table) == 0:
         return xp.zeros((*index.shape, *table.shape[1:]), dtype=table.dtype)  # type: ignore[no-any-return]  # xp is Any
@@ -50,11 +61,14 @@ def summed_rows(xp: Any, rows: Array, index: Array, count: int) -> Array:
 
     Rows of index -1 are left out. The same bits in every run; float16 is summed as float32 and rounded once.
     """
+    if xp is not np:
+        # A device's own `add.at` is atomic, and so of another order in every run.
+        return cuda.sum_rows(xp, rows, index, count)
     named = index >= 0
-    if not bool(named.all()):
+    if not named.all():
         rows, index = rows[named], index[named]
     wide = rows.astype(xp.float32) if rows.dtype == xp.float16 else rows
-    result = _added_in_order(wide, index, count) if xp is np else _added_sorted(xp, wide, index, count)
+    result = _added_in_order(wide, index, count)
     return result.astype(rows.dtype, copy=False)
 
 
@@ -68,14 +82,3 @@ def _added_in_order(rows: Array, index: Array, count: int) -> Array:
         places = part[:, None] * columns + np.arange(columns)
         np.add.at(result, places.reshape(-1), rows[start : start + step].reshape(-1))
     return result.reshape(count, columns)
-
-
-def _added_sorted(xp: Any, rows: Array, index: Array, count: int) -> Array:
-    """For modules whose `add.at` is atomic, and so of another order in every run."""
-    result: Array = xp.zeros((count, rows.shape[1]), dtype=rows.dtype)
-    if index.size:
-        order = xp.argsort(index, kind="stable")
-        ordered = index[order]
-        starts = xp.flatnonzero(xp.concatenate([xp.ones(1, dtype=bool), ordered[1:] != ordered[:-1]]))
-        result[ordered[starts]] = xp.add.reduceat(rows[order], starts, axis=0)
-    return result

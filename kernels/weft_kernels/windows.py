@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from weft_graph.shapes.windows import Windows
+from weft_kernels.cuda import windows as cuda
 from weft_kernels.kernel import Array
 
 Index = tuple[Any, ...]
@@ -55,6 +56,8 @@ def places(windows: Windows) -> Iterator[tuple[tuple[int, ...], Index]]:
 
 def columns(xp: Any, array: Array, windows: Windows, groups: int) -> Array:
     """(groups, channels of a group * places of the kernel, batch * windows): what one matrix product convolves."""
+    if cuda.fits(xp, array, windows):
+        return cuda.columns(xp, array, windows, groups)
     rank = len(windows.size)
     batch, channels = array.shape[:2]
     view = xp.lib.stride_tricks.sliding_window_view(
@@ -72,6 +75,8 @@ def columns(xp: Any, array: Array, windows: Windows, groups: int) -> Array:
 def scattered(xp: Any, array: Array, windows: Windows) -> Array:
     """The reverse of `columns` for `array` (channels, kernel ..., batch, windows ...): each element is added to the
     input that it was copied from. Returns (batch, channels, spatial ...)."""
+    if cuda.fits(xp, array, windows):
+        return cuda.scattered(xp, array, windows)
     rank = len(windows.size)
     channels, batch = array.shape[0], array.shape[1 + rank]
     sides = zip(windows.begin, windows.size, windows.reach, strict=True)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from weft_graph.ir import AttributeValue
 from weft_graph.shapes.windows import windows_of
 from weft_kernels.arguments import required
+from weft_kernels.cuda import windows as cuda
 from weft_kernels.kernel import Array, KernelContext
 from weft_kernels.windows import inside, padded, places
 
@@ -18,6 +19,8 @@ def run(
     xp = context.xp
     gradient, data, output = required(inputs)
     windows = windows_of(data.shape[2:], attributes.get)
+    if cuda.fits(xp, data, windows):
+        return (cuda.max_pool_grad(xp, gradient, data, output, windows),)
     around = padded(xp, data, windows, -math.inf)
     result = xp.zeros(around.shape, dtype=gradient.dtype)
     left = xp.ones(output.shape, dtype=bool)

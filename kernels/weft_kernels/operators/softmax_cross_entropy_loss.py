@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from weft_graph.attributes import as_int, as_str
+from weft_graph.attributes import as_str
 from weft_graph.ir import AttributeValue
 from weft_kernels.arguments import optional, required
 from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.softmax import label_weights, log_softmax
+from weft_kernels.softmax import ignored_label, log_likelihoods
 
 
 def run(
@@ -16,13 +16,9 @@ def run(
 ) -> tuple[Array, ...]:
     xp = context.xp
     scores, labels = required(inputs, 2)
-    log_prob = log_softmax(xp, scores, axis=1)
-    ignored = as_int(attributes["ignore_index"]) if "ignore_index" in attributes else None
-    safe, weights = label_weights(
-        xp, labels, scores.shape[1], weights=optional(inputs, 2), ignored=ignored, dtype=scores.dtype
+    log_prob, losses, weights = log_likelihoods(
+        xp, scores, labels, weights=optional(inputs, 2), ignored=ignored_label(attributes)
     )
-    likelihood = xp.take_along_axis(log_prob, xp.expand_dims(safe, 1), axis=1)[:, 0]
-    losses = -likelihood * weights
     match as_str(attributes["reduction"]):
         case "none":
             loss = losses

@@ -1,0 +1,168 @@
+// CUDA C on a CPU: a launch runs its blocks one after the other, and the threads of a block in turns.
+//
+// Where a kernel synchronizes, each thread is a coroutine that runs until __syncthreads; the threads of a block take
+// turns in ascending or descending order (weft_descending), so that a missing barrier shows as a difference. A barrier
+// that some threads of a block meet and others do not ends the process's launch with an error.
+
+#include <ucontext.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#define WEFT_ON_HOST
+#define __global__
+#define __device__
+#define SHARED_MEMORY(type, name) type* name = reinterpret_cast<type*>(weft_shared.data())
+
+typedef _Float16 __half;
+using std::exp;
+using std::fmax;
+using std::log;
+using std::pow;
+using std::sqrt;
+
+struct Dim3 {
+    int x, y, z;
+};
+static Dim3 threadIdx, blockIdx, blockDim, gridDim;
+static std::vector<unsigned char> weft_shared;
+static int weft_descending = 0;
+
+static inline float __int_as_float(int bits) {
+    float number;
+    std::memcpy(&number, &bits, sizeof number);
+    return number;
+}
+
+static inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
+    return static_cast<unsigned long long>((static_cast<unsigned __int128>(a) * b) >> 64);
+}
+
+template <typename T>
+static T atomicMin(T* place, T value) {
+    const T before = *place;
+    if (value < before) *place = value;
+    return before;
+}
+
+// Coroutines, one a thread of the block that runs.
+struct Fiber {
+    ucontext_t context;
+    std::vector<char> stack;
+    Dim3 thread;
+    bool done;
+};
+static ucontext_t weft_scheduler;
+static std::vector<Fiber> weft_fibers;
+static size_t weft_current;
+static void (*weft_body)();
+
+static void __syncthreads() {
+    swapcontext(&weft_fibers[weft_current].context, &weft_scheduler);
+    threadIdx = weft_fibers[weft_current].thread;
+}
+
+static void weft_enter() {
+    weft_body();
+    weft_fibers[weft_current].done = true;
+    swapcontext(&weft_fibers[weft_current].context, &weft_scheduler);
+}
+
+// Runs one block whose threads synchronize. Returns whether all of them met the same barriers.
+static bool weft_run_block() {
+    const size_t threads = size_t(blockDim.x) * blockDim.y * blockDim.z;
+    weft_fibers.resize(threads);
+    for (size_t i = 0; i < threads; ++i) {
+        Fiber& fiber = weft_fibers[i];
+        fiber.stack.resize(1 << 16);
+        fiber.done = false;
+        fiber.thread = {int(i % blockDim.x), int(i / blockDim.x % blockDim.y), int(i / blockDim.x / blockDim.y)};
+        getcontext(&fiber.context);
+        fiber.context.uc_stack.ss_sp = fiber.stack.data();
+        fiber.context.uc_stack.ss_size = fiber.stack.size();
+        fiber.context.uc_link = nullptr;
+        makecontext(&fiber.context, weft_enter, 0);
+    }
+    while (true) {
+        size_t ended = 0;
+        for (size_t turn = 0; turn < threads; ++turn) {
+            weft_current = weft_descending ? threads - 1 - turn : turn;
+            threadIdx = weft_fibers[weft_current].thread;
+            swapcontext(&weft_scheduler, &weft_fibers[weft_current].context);
+            ended += weft_fibers[weft_current].done;
+        }
+        if (ended == threads) return true;
+        if (ended > 0) return false;
+    }
+}
+
+template <typename Body>
+static bool weft_launch(const int* grid, const int* block, int shared, bool synchronizes, Body body) {
+    static Body* running;
+    running = &body;
+    weft_body = [] { (*running)(); };
+    gridDim = {grid[0], grid[1], grid[2]};
+    blockDim = {block[0], block[1], block[2]};
+    for (int z = 0; z < grid[2]; ++z)
+        for (int y = 0; y < grid[1]; ++y)
+            for (int x = 0; x < grid[0]; ++x) {
+                blockIdx = {x, y, z};
+                // What a block finds in shared memory is nothing to rely on.
+                weft_shared.assign(shared, 0xA5);
+                if (synchronizes) {
+                    if (!weft_run_block()) return false;
+                    continue;
+                }
+                for (int k = 0; k < block[2]; ++k)
+                    for (int j = 0; j < block[1]; ++j)
+                        for (int i = 0; i < block[0]; ++i) {
+                            threadIdx = {i, j, k};
+                            weft_body();
+                        }
+            }
+    return true;
+}
+
+// A parameter as the launcher checks it: `*` and `c` of a pointer to constant, the kind, and bytes.
+template <typename P>
+static std::string weft_parameter() {
+    typedef std::remove_pointer_t<P> Pointee;
+    typedef std::remove_const_t<Pointee> V;
+    std::string text;
+    if (std::is_pointer_v<P>) text += std::is_const_v<Pointee> ? "*c" : "*";
+    text += std::is_same_v<V, bool>          ? "b"
+            : std::is_same_v<V, __half>      ? "f"
+            : std::is_floating_point_v<V>    ? "f"
+            : std::is_unsigned_v<V>          ? "u"
+                                             : "i";
+    return text + std::to_string(sizeof(V));
+}
+
+template <typename... P>
+static const char* weft_parameters(void (*)(P...)) {
+    static const std::string text = ((weft_parameter<P>() + " ") + ... + std::string());
+    return text.c_str();
+}
+
+template <typename... P, size_t... I>
+static bool weft_call(void (*kernel)(P...), void** args, const int* grid, const int* block, int shared,
+                      bool synchronizes, std::index_sequence<I...>) {
+    return weft_launch(grid, block, shared, synchronizes, [=] { kernel(*static_cast<P*>(args[I])...); });
+}
+
+#define WEFT_ENTRY(number, synchronizes, ...)                                                              \
+    extern "C" const char* parameters_##number() { return weft_parameters(&__VA_ARGS__); }               \
+    template <typename... P>                                                                               \
+    static bool run_##number(void (*kernel)(P...), void** args, const int* grid, const int* block, int s) { \
+        return weft_call(kernel, args, grid, block, s, synchronizes, std::index_sequence_for<P...>());     \
+    }                                                                                                      \
+    extern "C" int entry_##number(void** args, const int* grid, const int* block, int s, int descending) { \
+        weft_descending = descending;                                                                      \
+        return run_##number(&__VA_ARGS__, args, grid, block, s);                                           \
+    }

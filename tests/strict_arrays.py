@@ -1,0 +1,220 @@
+"""An array module that stands in for CuPy on a CPU, and is stricter: NumPy's numbers, and none of its leniency.
+
+Its arrays refuse NumPy's arrays and functions, and to become Python's numbers by themselves; `asnumpy` and `asarray`
+are the only ways between host and device, as with CuPy. It has the names that CuPy has, and no others: a function, a
+method or a keyword that CuPy lacks is an AttributeError or a TypeError here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from weft_kernels.cuda.module import LAUNCHERS
+
+_OPERATORS = (
+    ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift"],
+    ["lt", "le", "gt", "ge", "eq", "ne", "neg", "pos", "abs", "invert"],
+)
+_ATTRIBUTES = {"shape", "dtype", "ndim", "size", "itemsize", "nbytes", "strides", "flags"}
+_ON_HOST_TOO = {"dtype", "newaxis", "inf", "nan", "pi", "e", "bool_", "uint8", "int8", "int32", "int64", "uint32"} | {
+    *("uint64", "float16", "float32", "float64", "finfo", "iinfo", "promote_types", "result_type", "can_cast"),
+    *("issubdtype", "floating", "integer", "bool"),
+}
+"""What is neither made of arrays nor makes them: CuPy has NumPy's own."""
+
+
+class HostMixError(TypeError):
+    """An array of the device met one of the host, or was made a number, where nobody asked for that."""
+
+
+@cache
+def _cupy() -> Any:
+    import cupy
+
+    return cupy
+
+
+class StrictArray:
+    """A device's array. `held` is for this module alone."""
+
+    __slots__ = ("held",)
+    __array_ufunc__ = None
+    __hash__ = None  # type: ignore[assignment]  # as NumPy's
+
+    def __init__(self, held: Any) -> None:
+        self.held = np.asarray(held)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or not hasattr(_cupy().ndarray, name):
+            raise AttributeError(f"CuPy's array has no {name!r}")
+        if name in _ATTRIBUTES:
+            return getattr(self.held, name)
+        if name in {"item", "tolist", "tobytes", "get"}:
+            raise HostMixError(f"{name}() brings an array to the host by the way; use weft_kernels.host")
+        value = getattr(self.held, name)
+        return _called(f"ndarray.{name}", value) if callable(value) else _device(value)
+
+    def __getitem__(self, index: Any) -> StrictArray:
+        return StrictArray(self.held[_index(index)])
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.held[_index(index)] = _host(value, "an assignment")
+
+    def __len__(self) -> int:
+        return len(self.held)
+
+    def __iter__(self) -> Iterator[StrictArray]:
+        return (StrictArray(part) for part in self.held)
+
+    def __repr__(self) -> str:
+        return f"StrictArray({self.held!r})"
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise HostMixError("a device's array is made a host's number or array by the way; use weft_kernels.host")
+
+    __array__ = __array_function__ = __bool__ = __int__ = __float__ = __index__ = __complex__ = _refuse
+
+
+def _binary(name: str) -> Any:
+    def operate(self: StrictArray, *others: Any) -> Any:
+        return _device(getattr(self.held, name)(*(_host(other, name) for other in others)))
+
+    return operate
+
+
+def _in_place(name: str) -> Any:
+    def operate(self: StrictArray, other: Any) -> StrictArray:
+        changed = getattr(self.held, name)(_host(other, name))
+        assert changed is self.held
+        return self
+
+    return operate
+
+
+for _name in _OPERATORS[0]:
+    setattr(StrictArray, f"__{_name}__", _binary(f"__{_name}__"))
+    setattr(StrictArray, f"__r{_name}__", _binary(f"__r{_name}__"))
+    setattr(StrictArray, f"__i{_name}__", _in_place(f"__i{_name}__"))
+for _name in _OPERATORS[1]:
+    setattr(StrictArray, f"__{_name}__", _binary(f"__{_name}__"))
+
+
+def _host(value: Any, where: str) -> Any:
+    """The held array of a device's one, a number as it is. Raises HostMixError for an array of NumPy's."""
+    if isinstance(value, StrictArray):
+        return value.held
+    if isinstance(value, np.ndarray):
+        raise HostMixError(f"{where}: an array of NumPy's, {value.dtype}{list(value.shape)}, is given to the device")
+    if isinstance(value, list | tuple):
+        return type(value)(_host(part, where) for part in value)
+    return value
+
+
+def _index(index: Any) -> Any:
+    return _host(index, "an index")
+
+
+def _device(value: Any) -> Any:
+    """Arrays as the device's; NumPy's scalars too, where CuPy gives arrays without dimensions."""
+    if isinstance(value, np.ndarray | np.generic):
+        return StrictArray(value)
+    if isinstance(value, list | tuple):
+        return type(value)(_device(part) for part in value)
+    return value
+
+
+def _called(name: str, function: Any, like: Any = None) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if like is not None:
+            like.bind(*args, **kwargs)
+        given = [_host(arg, name) for arg in args]
+        result = function(*given, **{key: _host(value, name) for key, value in kwargs.items()})
+        return kwargs["out"] if isinstance(kwargs.get("out"), StrictArray) else _device(result)
+
+    return call
+
+
+class StrictModule(types.ModuleType):
+    """The module itself: what bodies have as `xp`."""
+
+    ndarray = StrictArray
+
+    def __getattr__(self, name: str) -> Any:
+        if not hasattr(_cupy(), name):
+            raise AttributeError(f"CuPy has no {name!r}")
+        if name in _ON_HOST_TOO:
+            return getattr(np, name)
+        if name == "lib":
+            return _Lib
+        theirs = getattr(_cupy(), name)
+        try:
+            like = inspect.signature(theirs) if inspect.isfunction(theirs) else None
+        except ValueError:
+            like = None
+        return _called(name, getattr(np, name), like)
+
+    @staticmethod
+    def asnumpy(array: Any) -> Any:
+        """To the host, a copy, as CuPy's. Counted."""
+        assert isinstance(array, StrictArray), f"{type(array).__name__} is not on the device"
+        brought.append(array.held.shape)
+        return array.held.copy()
+
+    @staticmethod
+    def asarray(value: Any, dtype: Any = None) -> StrictArray:
+        """To the device, a copy where it comes from the host."""
+        return StrictArray(np.array(value.held if isinstance(value, StrictArray) else value, dtype=dtype))
+
+    array = asarray
+
+
+class _Lib:
+    class stride_tricks:
+        @staticmethod
+        def sliding_window_view(array: StrictArray, *args: Any, **kwargs: Any) -> StrictArray:
+            return StrictArray(np.lib.stride_tricks.sliding_window_view(array.held, *args, **kwargs))
+
+
+brought: list[tuple[int, ...]] = []
+"""Shapes of what was brought to the host since a test cleared it."""
+
+strict = StrictModule("strict_arrays_module")
+
+
+def to_device(array: Any) -> StrictArray:
+    return StrictArray(np.array(array, order="K"))
+
+
+def to_host(array: StrictArray) -> Any:
+    return array.held
+
+
+@contextmanager
+def own_kernels() -> Iterator[StrictModule]:
+    """While it is entered, the module has this project's CUDA kernels, which run on the CPU thread by thread."""
+    from cuda_on_host import launch_on_host
+
+    def launch(source: Any, entry: str, grid: Any, block: Any, args: Any, *, shared_bytes: int) -> None:
+        for arg in args:
+            if isinstance(arg, np.ndarray):
+                raise HostMixError(f"{entry}: an array of the host is given to a kernel")
+        held = [arg.held if isinstance(arg, StrictArray) else arg for arg in args]
+        launched.append(entry)
+        launch_on_host(source, entry, grid, block, held, shared_bytes=shared_bytes)
+
+    LAUNCHERS[strict.__name__] = launch
+    try:
+        yield strict
+    finally:
+        del LAUNCHERS[strict.__name__]
+
+
+launched: list[str] = []
+"""Entries that were launched since a test cleared it."""
