@@ -7,28 +7,12 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
+from weft.absence import AWAY, DEFAULT_RESUMPTION, Absence, Resumption
 from weft.api.event import Event, StateChanged
 from weft.api.job import Job
-from weft.errors import ConnectError, ProtocolError, ServerFaultError, UnavailableError, WeftError
-from weft.http import Http, Retry
+from weft.errors import ConnectError, ProtocolError, WeftError
+from weft.http import Http
 from weft.sse import SseFormatError, SseParser
-
-SILENCE_S = 30.0
-"""A stream that says nothing for so long, no comment either, is taken for broken; the server sends comments sooner."""
-
-RECONNECT = Retry(attempts=12, first_s=0.1, longest_s=5.0)
-"""About forty seconds without an answer: long enough for a server to be started again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Resumption:
-    """How a broken stream is taken up: how often in a row without a new event, and after what silence it is broken."""
-
-    retry: Retry = RECONNECT
-    silence_s: float = SILENCE_S
-
-
-DEFAULT_RESUMPTION = Resumption()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +22,13 @@ class Notice:
     text: str
 
 
-AWAY = Notice("the server does not answer; trying again")
+BACK = Notice("the server answers again")
 
 
 def follow(http: Http, job: str, *, after: int = 0, resumption: Resumption = DEFAULT_RESUMPTION) -> Iterator[Event]:
     """The job's events with `seq` > `after`, each once and in order; ends with the event of its last state.
 
-    Raises ConnectError when the stream broke `resumption.retry.attempts` times in a row without a new event.
+    Raises ConnectError when the stream could not be taken up for `resumption.patience_s`.
     """
     for told in narrate(http, job, after=after, resumption=resumption):
         if isinstance(told, Event):
@@ -54,27 +38,29 @@ def follow(http: Http, job: str, *, after: int = 0, resumption: Resumption = DEF
 def narrate(
     http: Http, job: str, *, after: int = 0, resumption: Resumption = DEFAULT_RESUMPTION
 ) -> Iterator[Event | Notice]:
-    """What `follow` gives, and a notice where a broken stream could not be taken up at once."""
-    failures = 0
+    """What `follow` gives, and a notice where a broken stream could not be taken up at once, and when it was."""
+    absence, told = Absence(http, resumption), False
     while True:
         try:
             for event in _connection(http, job, after, resumption.silence_s):
                 if event.seq > after:
-                    after, failures = event.seq, 0
+                    after = event.seq
+                    absence.end()
+                    if told:
+                        told = False
+                        yield BACK
                     yield event
                     if is_last(event):
                         return
             if http.call(Job, "GET", f"/v1/jobs/{job}").state.is_terminal:
                 return  # the caller had the last event before, or the stream would have brought it
             broken: WeftError = ConnectError(http.url, f"the event stream of job {job} ended before the job")
-        except (ConnectError, UnavailableError, ServerFaultError) as error:
+        except AWAY as error:
             broken = error
-        failures += 1
-        if failures >= resumption.retry.attempts:
-            raise broken
-        if failures == 2:
-            yield AWAY
-        http.clock.sleep(resumption.retry.pause_s(failures))
+        if absence.failures == 1 and not told:
+            told = True
+            yield Notice(absence.notice)
+        absence.endure(broken)
 
 
 def is_last(event: Event) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
+from weft.absence import AWAY, Absence
 from weft.api.event import Event, EventPage
 from weft.api.job import Job, ParameterInfo, ParameterList, Traffic
 from weft.api.lifecycle import JobState
@@ -76,14 +77,14 @@ class JobHandle:
         return self.job
 
     def wait(self, timeout_s: float | None = None) -> Job:
-        """The job once it has succeeded; asks the server now and then.
+        """The job once it has succeeded; asks the server now and then, also one that is away for a minute.
 
         Raises JobFailedError, JobCancelledError, and WaitTimeoutError once `timeout_s` have passed.
         """
-        clock = self._http.clock
+        clock, absence = self._http.clock, Absence(self._http)
         deadline = None if timeout_s is None else clock.now() + timeout_s
         polls = 0
-        while not self.refresh().state.is_terminal:
+        while not self._has_ended(absence):
             polls += 1
             pause_s = POLL.pause_s(polls)
             if deadline is not None:
@@ -96,6 +97,16 @@ class JobHandle:
                 pause_s = min(pause_s, left_s)
             clock.sleep(pause_s)
         return self.succeeded()
+
+    def _has_ended(self, absence: Absence) -> bool:
+        """Whether the job has; a server that does not answer is asked again later. Raises what `absence` does."""
+        try:
+            ended = self.refresh().state.is_terminal
+        except AWAY as error:
+            absence.endure(error)
+            return False
+        absence.end()
+        return ended
 
     def succeeded(self) -> Job:
         """The job, which has ended, if it succeeded. Raises JobFailedError, JobCancelledError."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from weft.absence import AWAY, DEFAULT_RESUMPTION, Absence, Resumption
 from weft.api.job import Job
 from weft.api.lifecycle import JobState
-from weft.errors import ConnectError, ServerFaultError, UnavailableError
-from weft.event_stream import AWAY, DEFAULT_RESUMPTION, Notice, Resumption
+from weft.event_stream import Notice
 from weft.http import Http, Retry
 
 POLL = Retry(first_s=0.1, longest_s=2.0)
@@ -17,22 +17,20 @@ POLL = Retry(first_s=0.1, longest_s=2.0)
 def await_placement(http: Http, job: str, *, resumption: Resumption = DEFAULT_RESUMPTION) -> Iterator[Notice]:
     """Ends once the job is not pending any more. Gives each new reason why it is, and when the server does not answer.
 
-    Raises ConnectError and its like when `resumption.retry.attempts` calls in a row failed.
+    Raises ConnectError and its like when the server was away for `resumption.patience_s`.
     """
-    said, failures, polls = "", 0, 0
+    absence = Absence(http, resumption)
+    said, polls = "", 0
     while True:
         try:
             found = http.call(Job, "GET", f"/v1/jobs/{job}")
-        except (ConnectError, UnavailableError, ServerFaultError):
-            failures += 1
-            if failures >= resumption.retry.attempts:
-                raise
-            if failures == 1:
-                yield AWAY
+        except AWAY as error:
+            if not absence.failures:
+                yield Notice(absence.notice)
             said = ""  # once it answers again, the reason is news again
-            http.clock.sleep(resumption.retry.pause_s(failures))
+            absence.endure(error)
             continue
-        failures = 0
+        absence.end()
         if found.state is not JobState.PENDING:
             return
         if found.reason and found.reason != said:

@@ -7,9 +7,10 @@ import pytest
 
 import weft
 from sdk_fakes import Script, answers, job, problem, sse, states, stream, unavailable
+from weft.absence import PATIENCE_S, PAUSES
 from weft.api.event import Event
 from weft.api.lifecycle import JobState
-from weft.event_stream import RECONNECT, Resumption, follow
+from weft.event_stream import BACK, Notice, follow, narrate
 
 ALL = states("pending", "starting", "running", "finishing", "succeeded")
 
@@ -58,15 +59,27 @@ def test_a_server_that_starts_again_in_time_is_found_again() -> None:
     assert followed(took_leave) == ALL
     script = answers(stream(sse(ALL[:1]), then=httpx.ReadError("reset")), *[unavailable] * 5, stream(sse(ALL[1:])))
     assert followed(script) == ALL
-    assert script.time.slept == pytest.approx([RECONNECT.pause_s(n) for n in range(1, 7)])
+    assert script.time.slept == pytest.approx([PAUSES.pause_s(n) for n in range(1, 7)])
+
+
+def test_a_restart_is_bridged_for_more_than_a_minute_and_is_told_of() -> None:
+    away = [unavailable] * 40  # 0.1 + 0.2 + 0.4 + 0.8 + 1.6 s, then 2 s each
+    script = answers(stream(sse(ALL[:2]), then=httpx.ReadError("reset")), *away, stream(sse(ALL[2:])))
+    told = list(narrate(script.client().http, "job-1"))
+    assert script.time.now > 60
+    notices = [each for each in told if isinstance(each, Notice)]
+    assert [each for each in told if isinstance(each, Event)] == ALL
+    assert [notice.text.split(";")[0] for notice in notices] == ["no answer from http://127.0.0.1:8470", BACK.text]
+    assert "waiting up to 90 s" in notices[0].text
 
 
 def test_a_server_that_stays_away_ends_it() -> None:
     script = answers(stream(sse(ALL[:1]), then=httpx.ReadError("reset")), unavailable)
     seen: list[Event] = []
     with pytest.raises(weft.ConnectError):
-        seen.extend(follow(script.client().http, "job-1", resumption=Resumption(retry=RECONNECT)))
-    assert len(script.requests) == RECONNECT.attempts
+        seen.extend(follow(script.client().http, "job-1"))
+    assert seen == ALL[:1]
+    assert script.time.now == pytest.approx(PATIENCE_S)
 
 
 def test_an_unknown_job_is_told_at_once() -> None:

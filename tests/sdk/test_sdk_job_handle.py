@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file, save
 
 import weft
-from sdk_fakes import Script, answers, job, problem, states
+from sdk_fakes import Script, answers, job, problem, states, unavailable
 from weft.api.event import EventPage
 from weft.api.job import ParameterInfo, ParameterList
 from weft.api.lifecycle import JobState
@@ -37,6 +37,19 @@ def test_waiting_has_a_deadline_and_says_how_far_the_job_is() -> None:
     with pytest.raises(weft.WaitTimeoutError, match=r"still pending after 3 s: 2 workers are missing; it goes on"):
         handle(script).wait(timeout_s=3)
     assert script.time.now == pytest.approx(3)
+
+
+def test_waiting_bears_a_server_that_is_started_again_but_not_for_ever() -> None:
+    refused = [unavailable] * 40  # the client's own four attempts each
+    assert handle(answers(job(), *refused, job(state=JobState.SUCCEEDED))).wait().state is JobState.SUCCEEDED
+    script = answers(job(), unavailable)
+    with pytest.raises(weft.ConnectError):
+        handle(script).wait()
+    assert script.time.now > 60
+    late = answers(job(), unavailable)
+    with pytest.raises(weft.WaitTimeoutError, match="still running after 5 s"):
+        handle(late).wait(timeout_s=5)
+    assert late.time.now < 10
 
 
 def test_a_job_that_ended_badly_raises_with_its_reason() -> None:

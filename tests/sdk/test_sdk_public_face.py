@@ -49,4 +49,4 @@ def test_importing_weft_loads_nothing_heavy() -> None:
 
 def test_building_a_graph_needs_no_network_and_a_client_no_graph() -> None:
     assert loaded_by("import weft; weft.nn.Linear").isdisjoint({"httpx", "rich", "typer", "weft.client"})
-    assert loaded_by("import weft; weft.Client()").isdisjoint({"typer", "weft.nn", "weft.expression", "weft_graph"})
+    assert loaded_by("import weft; weft.Client()").isdisjoint({"typer", "weft.nn", "weft.expression", "weft_graph.ir"})

@@ -122,7 +122,7 @@ def test_a_job_that_waits_says_what_for_each_time_that_changes() -> None:
     assert written(to).splitlines() == [
         "job job-1 (digits)",
         "pending: needs 5 workers; 2 are registered",
-        "the server does not answer; trying again",
+        "no answer from http://127.0.0.1:8470; waiting up to 90 s for the server to be back",
         "pending: needs 5 workers; 3 are registered",
         "running",
         "succeeded",
@@ -142,7 +142,12 @@ def test_a_server_that_is_away_for_long_is_told_once() -> None:
     )
     to = console(terminal=False)
     weft.JobHandle(script.client().http, job()).watch(to)
-    assert written(to).splitlines()[1:] == ["running", "the server does not answer; trying again", "succeeded"]
+    assert written(to).splitlines()[1:] == [
+        "running",
+        "no answer from http://127.0.0.1:8470; waiting up to 90 s for the server to be back",
+        "the server answers again",
+        "succeeded",
+    ]
 
 
 def test_what_a_job_died_of_is_said_by_the_error_alone() -> None:
