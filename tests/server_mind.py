@@ -94,7 +94,7 @@ class World:
     def lease(self, kind: AgentKind, place: int, job: str = "job") -> Lease:
         run = self.controller.run_of(job)
         assert run is not None
-        return (run.workers if kind is AgentKind.WORKER else run.shards)[place]
+        return (run.places.workers if kind is AgentKind.WORKER else run.places.shards)[place]
 
     def report(
         self,
@@ -121,7 +121,7 @@ class World:
     def all_report(self, kind: AgentKind, event: AllocationEvent, job: str = "job", **facts: Any) -> None:
         run = self.controller.run_of(job)
         assert run is not None
-        for lease in run.workers if kind is AgentKind.WORKER else run.shards:
+        for lease in run.places.workers if kind is AgentKind.WORKER else run.places.shards:
             self.report(lease, event, **facts)
 
     def bring_to(self, state: JobState, job: str = "job") -> None:

@@ -15,10 +15,11 @@ from weft_server.job_files import JobFiles
 from weft_server.moment import Clock, system_clock
 from weft_server.problems import add_handlers
 from weft_server.records import Records
-from weft_server.routes import agents, allocations, events, health, jobs, programs, values
+from weft_server.routes import agents, allocations, events, health, jobs, programs, uploads, values
 from weft_server.routes.context import Context
 from weft_server.service import Service
 from weft_server.settings import Settings
+from weft_server.uploads import Uploads
 
 
 def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
@@ -29,7 +30,9 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         settings.directory.mkdir(parents=True, exist_ok=True)
         engine = open_database(settings.directory / "weft.db")
         service = Service(Records(engine), JobFiles(settings.directory), settings.limits, clock)
-        app.state.context = Context(service, settings, CapacityLimiter(settings.concurrent_checks))
+        brought = Uploads(settings.directory, settings.upload_hours)
+        brought.clean(clock().at, at_start=True)
+        app.state.context = Context(service, brought, settings, CapacityLimiter(settings.concurrent_checks))
         try:
             await service.start()
             yield
@@ -38,7 +41,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
             engine.dispose()
 
     app = FastAPI(title="weft", version=version("weft"), lifespan=lifespan, redirect_slashes=False)
-    for each in (jobs, events, values, programs, agents, allocations, health):
+    for each in (jobs, events, values, uploads, programs, agents, allocations, health):
         app.include_router(each.router)
     add_handlers(app)
     _add_gates(app, settings)
@@ -58,8 +61,10 @@ def _body_limit(settings: Settings) -> Callable[[str, str], int | None]:
     def limit(method: str, path: str) -> int | None:
         if method == "POST" and path == "/v1/jobs":
             return settings.job_bytes
-        if method == "PUT" and path.endswith("/parameters"):
+        if method == "PUT" and path.endswith(("/parameters", "/values")):
             return None  # the route knows what the job's parameters take
+        if method == "POST" and path == "/v1/uploads":
+            return settings.upload_bytes
         return settings.report_bytes
 
     return limit

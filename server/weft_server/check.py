@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain, islice
 
-from weft.api.job import JobSpec
+from weft.api.job import JobSpec, Mode, UpdateBy
 from weft.api.problem import FieldError
 from weft_data.source import Description
 from weft_graph.check import problems
@@ -18,9 +18,11 @@ from weft_graph.ir import Graph
 from weft_graph.json_form import graph_from_json
 from weft_server.data_check import column_errors, listed, row_errors
 from weft_server.memory_check import Bounds, memory_errors
+from weft_server.parameter_file import STATE
 from weft_server.plan import JobPlan
-from weft_server.planning import plan_of
+from weft_server.planning import gradient_key, plan_of
 from weft_server.pointers import escaped
+from weft_server.rule_check import rule_errors
 
 MOST_ERRORS = 50
 """What one answer lists; who has more wrong than that mends the first ones first."""
@@ -60,7 +62,8 @@ def read_graph(spec: JobSpec) -> Graph:
 def check(spec: JobSpec, graph: Graph, source: Description, bounds: Bounds) -> JobPlan:
     """The plan of a job on that source. Raises JobRefusedError."""
     found = chain(
-        _name_errors(graph),
+        _name_errors(spec, graph),
+        _mode_errors(spec),
         _output_errors(spec, graph),
         column_errors(spec.data, graph, source),
         row_errors(spec, source),
@@ -70,9 +73,11 @@ def check(spec: JobSpec, graph: Graph, source: Description, bounds: Bounds) -> J
         raise JobRefusedError(errors)
     try:
         programs = convert(graph, loss=spec.loss, metrics=spec.metrics)
+        wrong = list(islice(rule_errors(spec.rule, programs.keys), MOST_ERRORS))
+        if wrong:
+            raise JobRefusedError(wrong)
         plan = plan_of(spec, programs, source)
-        errors = [*_length_errors(spec, plan), *_slice_errors(plan)]
-        errors += memory_errors(plan, graph, programs, source, bounds)
+        errors = [*_length_errors(spec, plan), *_slice_errors(plan), *memory_errors(plan, programs, bounds)]
     except GraphError as error:
         raise JobRefusedError([graph_error(error)]) from error
     if errors:
@@ -85,8 +90,25 @@ def graph_error(error: GraphError) -> FieldError:
     return FieldError(pointer=f"/graph{error.pointer}", detail=error.message, node=error.node)
 
 
-def _name_errors(graph: Graph) -> Iterator[FieldError]:
+def _mode_errors(spec: JobSpec) -> Iterator[FieldError]:
+    parallelism = spec.parallelism
+    if parallelism.update is UpdateBy.WORKERS and parallelism.mode is not Mode.SYNC:
+        detail = "workers update by the merged gradient of a step, which is there in sync mode only"
+        yield FieldError(pointer="/parallelism/update", detail=detail)
+
+
+def _name_errors(spec: JobSpec, graph: Graph) -> Iterator[FieldError]:
+    names = {parameter.name for parameter in graph.parameters}
     for index, parameter in enumerate(graph.parameters):
+        if parameter.name.startswith(STATE):
+            detail = f"{parameter.name!r} begins like the rule's state in files, {STATE!r}; give it another name"
+            yield FieldError(pointer=f"/graph/parameters/{index}/name", detail=detail, node=parameter.name)
+        if spec.parallelism.update is UpdateBy.WORKERS and gradient_key(parameter.name) in names:
+            taken = gradient_key(parameter.name)
+            detail = (
+                f"where workers update, {taken!r} is the merged gradient of {parameter.name!r}: no parameter's name"
+            )
+            yield FieldError(pointer=f"/graph/parameters/{index}/name", detail=detail, node=taken)
         if parameter.name == SAFETENSORS_METADATA:
             detail = (
                 f"{parameter.name!r} has a meaning of its own in safetensors files; give the parameter another name"

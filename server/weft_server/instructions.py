@@ -1,9 +1,15 @@
-"""What the mind tells the hands to do. They are carried out in order, those of one answer together."""
+"""What the mind tells the hands to do. They are carried out in order, those of one answer together.
+
+All but `Order` are written by the records in one transaction; an agent is told its new orders after that, so nothing
+that an agent was told is unknown to a server that starts again.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from weft.api.agent import Orders, SetDone
 from weft.api.event import Event
 from weft.api.job import Job
 
@@ -24,10 +30,39 @@ class Save:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """The agent's orders have changed, or it is no agent any more: wake its heartbeat."""
+class Remember:
+    """Replace parts of what the mind knows of a job, each a JSON document by name; None: it is not needed any more.
+
+    They are dropped when the job ends.
+    """
+
+    job: str
+    parts: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class RememberAgent:
+    """Replace what is kept of an agent; None: it is none any more."""
 
     agent: str
+    document: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The agent's orders have changed: wake its heartbeat. None: it is no agent any more."""
+
+    agent: str
+    orders: Orders | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SetEnded:
+    """Parameters of a running job were set, or could not be: wake who waits for it, delete the file."""
+
+    job: str
+    done: SetDone
+    file: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,4 +73,4 @@ class Close:
     succeeded: bool
 
 
-Instruction = Append | Save | Order | Close
+Instruction = Append | Save | Remember | RememberAgent | Order | SetEnded | Close

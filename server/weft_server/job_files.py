@@ -1,4 +1,7 @@
-"""The files that are kept of jobs: `jobs/ID/parameters.safetensors`, and a running job's newest values."""
+"""The files that are kept of jobs: `jobs/ID/parameters.safetensors`, a running job's newest values, values to be set.
+
+Values that were given are called `given-TOKEN.safetensors`; the mind knows the token. They go when the job ends.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,21 @@ import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
 from weft.api.job import ParameterInfo
-from weft_server.parameter_file import check_document
+from weft_server.parameter_file import (
+    MOST_ERRORS,
+    ParameterFileError,
+    check_document,
+    join,
+    largest_header,
+    part_errors,
+    read_header,
+)
+from weft_server.plan import Given
 
 FINAL = "parameters.safetensors"
 _TEMPORARY = ".upload-"
@@ -23,6 +36,13 @@ class Upload:
     path: Path
     file: BinaryIO
 
+    def close(self) -> None:
+        """What was written is on the disk. Idempotent."""
+        if not self.file.closed:
+            self.file.flush()
+            os.fsync(self.file.fileno())
+            self.file.close()
+
 
 class JobFiles:
     """Files below one directory. Every method blocks."""
@@ -31,10 +51,11 @@ class JobFiles:
         self._jobs = directory / "jobs"
         self._jobs.mkdir(parents=True, exist_ok=True)
 
-    def clean(self) -> None:
-        """Deletes what uploads and running jobs of an earlier process have left."""
+    def clean(self) -> list[str]:
+        """Deletes what uploads and live values of an earlier process have left. Jobs that there are files of."""
         for path in [*self._jobs.glob(f"*/{_TEMPORARY}*"), *self._jobs.glob("*/live-*.safetensors")]:
             path.unlink(missing_ok=True)
+        return sorted(path.name for path in self._jobs.iterdir())
 
     def final(self, job: str) -> Path | None:
         """The final parameters, if they are there."""
@@ -48,12 +69,22 @@ class JobFiles:
         path = folder / f"{_TEMPORARY}{name}"
         return Upload(path, path.open("wb"))
 
-    def check(self, upload: Upload, parameters: Sequence[ParameterInfo]) -> None:
-        """Closes it, on the disk; raises ParameterFileError where it is not a document of these parameters."""
-        upload.file.flush()
-        os.fsync(upload.file.fileno())
-        upload.file.close()
-        check_document(upload.path, parameters)
+    def check(self, upload: Upload, parameters: Sequence[ParameterInfo], arrays: int = 0, final: bool = True) -> None:
+        """Closes it, on the disk; raises ParameterFileError where it is not a document of these parameters.
+
+        `arrays` are those of the rule's state beside each trainable one; live values may come without.
+        """
+        upload.close()
+        check_document(upload.path, parameters, arrays, state_required=final)
+
+    def check_part(self, upload: Upload, parameters: Sequence[ParameterInfo]) -> list[str]:
+        """Closes it, on the disk: the names in it. Raises ParameterFileError where it is not of some of these."""
+        upload.close()
+        found = read_header(upload.path, largest_header(parameters))
+        errors = list(islice(part_errors(found, parameters), MOST_ERRORS))
+        if errors or not found:
+            raise ParameterFileError("" if found else "there is no tensor in it", errors)
+        return [each.name for each in parameters if each.name in found]
 
     def put(self, upload: Upload, job: str, step: int, final: bool) -> Path:
         """Gives a checked upload its name, all at once; older live values go."""
@@ -65,15 +96,50 @@ class JobFiles:
                 old.unlink(missing_ok=True)
         return target
 
+    def give(self, upload: Upload, job: str, names: Sequence[str]) -> Given:
+        """Keeps a checked document of these parameters for the job to begin or go on with."""
+        given = Given(names=list(names), file=upload.path.name.removeprefix(_TEMPORARY))
+        upload.path.replace(self.given(job, given.file))
+        return given
+
+    def give_also(self, job: str, before: Given, after: Given, order: Sequence[str]) -> Given:
+        """Both together, in a file of its own; the later one has the last word."""
+        kept = [name for name in before.names if name not in after.names]
+        names = [name for name in order if name in {*kept, *after.names}]
+        given = Given(names=names, file=f"{after.file}-both")
+        join(
+            self.given(job, given.file),
+            [(self.given(job, before.file), kept), (self.given(job, after.file), after.names)],
+        )
+        return given
+
+    def take(self, source: Path, job: str, file: str) -> Path:
+        """A copy of another document for the job, that outlives it. No bytes are copied where the disk can link."""
+        target = self.given(job, file)
+        target.parent.mkdir(exist_ok=True)
+        try:
+            os.link(source, target)
+        except OSError:
+            shutil.copyfile(source, target)
+        return target
+
+    def given(self, job: str, file: str) -> Path:
+        """Where values that were given are."""
+        return self._jobs / job / f"given-{file}.safetensors"
+
+    def drop(self, job: str, file: str) -> None:
+        """Values that were given are not needed any more. Idempotent."""
+        self.given(job, file).unlink(missing_ok=True)
+
     def discard(self, upload: Upload) -> None:
         """Deletes an upload that is not wanted. Idempotent."""
         upload.file.close()
         upload.path.unlink(missing_ok=True)
 
     def end(self, job: str, succeeded: bool) -> None:
-        """The job has ended: live values go, and everything unless it has succeeded."""
+        """The job has ended: all but the final parameters goes, and everything unless it has succeeded."""
         folder = self._jobs / job
         if not succeeded:
             shutil.rmtree(folder, ignore_errors=True)
-        for old in folder.glob("live-*.safetensors"):
+        for old in [*folder.glob("live-*.safetensors"), *folder.glob("given-*.safetensors")]:
             old.unlink(missing_ok=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from weft.api.event import Event, EventBody, StepDone
 from weft.api.job import Job
 from weft_server.instructions import Append, Instruction, Save
@@ -22,7 +24,19 @@ class JobLog:
         self._entries: list[Instruction] = []
         self._saved: Job | None = None
         self._told_step = 0
-        self._told_at = 0.0
+        self._told: Moment | None = None
+
+    @property
+    def told_at(self) -> datetime | None:
+        """When progress was told last."""
+        return None if self._told is None else self._told.at
+
+    def resume(self, step: int, told_at: datetime | None, now: Moment) -> None:
+        """Goes on where an earlier process has told of `step`."""
+        self._told_step = step
+        if told_at is not None:
+            # Another process's seconds mean nothing here: what has passed is taken from the calendar.
+            self._told = Moment(told_at, now.seconds - max(0.0, (now.at - told_at).total_seconds()))
 
     def append(self, body: EventBody, now: Moment) -> None:
         self.seq += 1
@@ -34,15 +48,15 @@ class JobLog:
 
     def start_rate(self, now: Moment) -> None:
         """Rates count from here."""
-        self._told_at = now.seconds
+        self._told = now
 
     def step(self, step: int, now: Moment, *, last: bool) -> StepDone | None:
         """An entry about progress, if there is any and it is due; the last step is always told."""
-        passed = now.seconds - self._told_at
+        passed = now.seconds - (0.0 if self._told is None else self._told.seconds)
         if step <= self._told_step or (passed < STEP_INTERVAL_S and not last):
             return None
         samples = self._plan.samples_until(step) - self._plan.samples_until(self._told_step)
-        self._told_step, self._told_at = step, now.seconds
+        self._told_step, self._told = step, now
         return StepDone(
             step=step,
             steps=self._plan.steps,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from weft.api.agent import AgentKind, Allocation, Report
+from weft.api.agent import AgentKind, Allocation, Report, SetDone, SetOrder
 from weft.api.event import EventBody, LogLevel, LogLine, StateChanged
 from weft.api.job import Job, Progress
 from weft.api.lifecycle import (
@@ -23,14 +23,17 @@ from weft.api.lifecycle import (
     after,
 )
 from weft.api.store import StoreSpec
-from weft_server.instructions import Close, Instruction, Order
+from weft_server.instructions import Close, Instruction, Order, Remember, SetEnded
 from weft_server.job_log import JobLog
 from weft_server.lease import Agent, Lease
+from weft_server.memory import RUN, Parts, RunMemory
 from weft_server.metric_sums import MetricSums
 from weft_server.moment import Moment
 from weft_server.orders import allocation_of
-from weft_server.plan import JobPlan
+from weft_server.places import Places
+from weft_server.plan import Given, JobPlan
 from weft_server.refusals import IllegalReportError, NotKeeperError, StaleTermError, WrongStateError
+from weft_server.run_sets import RunSets, outcome
 from weft_server.scheduler import Placement
 from weft_server.time_limits import STARTED, TimeLimits, overdue
 
@@ -40,40 +43,47 @@ _ENDING = {JobEvent.KEPT, JobEvent.FAILED, JobEvent.CANCELLED}
 class JobRun:
     """A job that has not ended. `job` is what is told of it."""
 
-    def __init__(self, job: Job, plan: JobPlan, log: JobLog, limits: TimeLimits, since: float) -> None:
+    def __init__(self, job: Job, plan: JobPlan, seq: int, limits: TimeLimits, since: float) -> None:
         self.job = job
         self.plan = plan
         self.since = since
-        self.leases: dict[str, Lease] = {}
+        self.places = Places(job.id)
+        self.given = plan.given
         self._limits = limits
-        self._log = log
-        self._sums = MetricSums(plan.workers)
-        self._store: StoreSpec | None = None
-        self._keeper: Lease | None = None
+        self._log = JobLog(job.id, plan, seq)
+        self._parts = Parts()
+        self._sums = MetricSums(plan.workers, self._parts)
+        self._sets = RunSets(self._parts)
+        self._ended_sets: list[Instruction] = []
         self._has_final = False
         self._deadline: float | None = None
-        self._orders: set[str] = set()
+        self._store: StoreSpec | None = None
+
+    def restore(self, written: Mapping[str, str], now: Moment) -> None:
+        """Goes on where an earlier process was. Deadlines begin anew."""
+        self._parts = Parts(written)
+        memory = RunMemory.model_validate_json(written[RUN])
+        self.places.restore(memory, written)
+        self.given = memory.given
+        self._sums = MetricSums(self.plan.workers, self._parts)
+        self._sums.restore(written)
+        self._sets = RunSets(self._parts)
+        self._sets.restore(memory.sets, written)
+        self._has_final = memory.has_final
+        self._log.resume(self.job.progress.step, memory.told_at, now)
+        self._await(self.state, now)
 
     @property
     def state(self) -> JobState:
         return self.job.state
 
     @property
-    def workers(self) -> list[Lease]:
-        """By slot."""
-        return [lease for lease in self.leases.values() if lease.kind is AgentKind.WORKER]
-
-    @property
-    def shards(self) -> list[Lease]:
-        """By shard number."""
-        return [lease for lease in self.leases.values() if lease.kind is AgentKind.SHARD]
-
-    @property
     def keeper(self) -> Lease:
         """The worker that brings parameters. Raises WrongStateError before it runs."""
-        if self._keeper is None or self.state not in {JobState.RUNNING, JobState.FINISHING}:
+        keeper = self.places.keeper
+        if keeper is None or self.state not in {JobState.RUNNING, JobState.FINISHING}:
             raise WrongStateError(f"job {self.job.id} is {self.state}: it has no parameters yet")
-        return self._keeper
+        return keeper
 
     def wait(self, reason: str) -> None:
         """What a pending job waits for."""
@@ -82,22 +92,23 @@ class JobRun:
 
     def place(self, placement: Placement, agents: Mapping[str, Agent], term: int, now: Moment) -> None:
         """PLACED: gives every place to an agent, and tells the shards."""
-        for kind, ids in ((AgentKind.SHARD, placement.shards), (AgentKind.WORKER, placement.workers)):
-            for place, agent_id in enumerate(ids):
-                self._lease(kind, place, agents[agent_id], term)
-        endpoints = [agents[agent_id].registration.endpoint or "" for agent_id in placement.shards]
-        self._store = self.plan.store(self.job.id, term, endpoints)
-        self._keeper = self.workers[placement.keeper]
+        self.places.fill(placement, agents, term)
         self._move(JobEvent.PLACED, now)
-        self._deadline = now.seconds + self._limits.start_s
-        who = ", ".join(lease.who for lease in self.leases.values())
-        self._say(f"placed on {who}; {self._keeper.who} keeps the parameters", now)
-        self._tell(self.shards)
+        who = ", ".join(lease.who for lease in self.places.leases.values())
+        keeper = self.places.keeper
+        self._say(f"placed on {who}; {keeper.who if keeper else 'nobody'} keeps the parameters", now)
+        self.places.tell(self.places.shards)
 
     def allocation(self, lease: Lease) -> Allocation:
         """The lease as its agent's orders hold it."""
-        assert self._store is not None
-        return allocation_of(lease, self.plan, self._store, keeper=lease is self._keeper)
+        if self._store is None:
+            self._store = self.plan.store(self.job.id, self.places.term, self.places.endpoints, self._given_names)
+        given = self._given_names if lease is self.places.keeper else []
+        return allocation_of(lease, self.plan, self._store, keeper=lease is self.places.keeper, given=given)
+
+    def set_orders(self, lease: Lease) -> list[SetOrder]:
+        """What the agent of that lease is to set."""
+        return self._sets.orders(lease.id) if lease is self.places.keeper else []
 
     def report(self, lease: Lease, report: Report, silent: str, now: Moment) -> None:
         """Facts from an agent. `silent` names agents not heard of, for the reason of a failure; '' when there are none.
@@ -112,19 +123,18 @@ class JobRun:
         lease.seq = report.seq
         told = [metric.step for metric in report.metrics] + ([] if report.step is None else [report.step])
         lease.step = max(lease.step, min(max(told, default=0), self.plan.steps))
+        lease.traffic = lease.traffic if report.traffic is None else report.traffic
         self._take_metrics(lease, report, now)
         for line in report.logs:
             self._append(LogLine(level=line.level, source=lease.source, message=line.message), now)
+        for done in report.sets:
+            self._take_set(lease, done, now)
         if report.event is not None:
             self._take_event(lease, report.event, report.reason, silent, now)
 
     def check_parameters(self, lease: Lease, term: int, step: int, final: bool) -> None:
         """Whether the keeper may bring parameters of that step now. Raises a RefusalError."""
-        self._check_term(lease, term)
-        if lease is not self._keeper:
-            raise NotKeeperError(
-                f"{lease.who} is not to bring parameters: {self._keeper.who if self._keeper else 'nobody'} is"
-            )
+        self._check_keeper(lease, term, "bring")
         steps = self.plan.steps
         if step != steps if final else not 0 <= step <= steps:
             raise NotKeeperError(f"step {step} of {steps} has no {'final ' if final else ''}parameters")
@@ -136,9 +146,47 @@ class JobRun:
             self._has_final = True
             self._advance(now)
 
+    def give(self, given: Given) -> None:
+        """The first values from now on. Raises WrongStateError unless the job is pending."""
+        if self.state is not JobState.PENDING:
+            raise WrongStateError(f"job {self.job.id} is {self.state}: it has its first values")
+        self.given = given
+
+    def check_set(self) -> None:
+        """Raises WrongStateError or FullError where parameters cannot be set now."""
+        if self.state not in {JobState.STARTING, JobState.RUNNING}:
+            advice = "submit a job with init_from to begin with other values"
+            raise WrongStateError(f"job {self.job.id} is {self.state}, nothing can be set any more; {advice}")
+        self._sets.check_room()
+
+    def ask_set(self, given: Given) -> int:
+        """The keeper is to set these values: the set's number. Raises what `check_set` raises."""
+        self.check_set()
+        self.places.order_keeper()
+        return self._sets.ask(given)
+
+    def open_set(self, lease: Lease, term: int, number: int) -> Given:
+        """What the keeper is to set. Raises a RefusalError."""
+        self._check_keeper(lease, term, "set")
+        given = self._sets.get(number)
+        if given is None:
+            raise NotKeeperError(f"set {number} of job {self.job.id} is done or was given up")
+        return given
+
+    def first_values(self, lease: Lease, term: int) -> Given:
+        """What the keeper sets before the first step. Raises a RefusalError."""
+        self._check_keeper(lease, term, "set")
+        if self.given is None:
+            raise NotKeeperError(f"job {self.job.id} begins with the values of its graph")
+        return self.given
+
+    def withdraw_set(self, number: int, why: str, now: Moment) -> None:
+        """Nobody waits for it any more."""
+        self._end_set(SetDone(number=number, step=0, error=why), now)
+
     def agent_lost(self, lease: Lease, why: str, now: Moment) -> None:
         """A lost agent fails the job, except a worker that has done its part and keeps nothing."""
-        if lease.state is AllocationState.DONE and (lease is not self._keeper or self._has_final):
+        if lease.state is AllocationState.DONE and (lease is not self.places.keeper or self._has_final):
             self._say(f"{lease.who} was lost after its last step: {why}", now, "warning")
             lease.apply(AllocationEvent.RELEASED)
             return
@@ -156,18 +204,37 @@ class JobRun:
     def tick(self, now: Moment) -> None:
         """Deadlines, and progress that is due."""
         if self._deadline is not None and now.seconds >= self._deadline:
-            self.fail(overdue(self.state, self.shards, self.workers, self._keeper, self._limits), now)
+            self.fail(overdue(self.state, self.places, self._limits), now)
         elif self.state is JobState.RUNNING:
             self._progress(now)
 
     def drain(self) -> list[Instruction]:
         """The instructions since the last call."""
         out = self._log.drain()
-        out += [Order(agent) for agent in sorted(self._orders)]
-        self._orders.clear()
+        self._write()
+        parts = self._parts.drain()
+        if parts and not self.state.is_terminal:
+            out.append(Remember(self.job.id, parts))
+        out += [Order(agent) for agent in self.places.drain()]
+        ended, self._ended_sets = self._ended_sets, []
+        out += ended
         if self.state.is_terminal:
             out.append(Close(self.job.id, self.state is JobState.SUCCEEDED))
         return out
+
+    def _write(self) -> None:
+        """Writes down what has changed; sums and sets do so themselves."""
+        self.places.write(self._parts)
+        memory = RunMemory(
+            term=self.places.term,
+            endpoints=self.places.endpoints,
+            keeper=None if self.places.keeper is None else self.places.keeper.id,
+            has_final=self._has_final,
+            given=self.given,
+            sets=self._sets.newest,
+            told_at=self._log.told_at,
+        )
+        self._parts.put(RUN, memory, memory.model_dump_json)
 
     def _take_metrics(self, lease: Lease, report: Report, now: Moment) -> None:
         if lease.kind is not AgentKind.WORKER:
@@ -182,6 +249,21 @@ class JobRun:
             self._set(metrics={**others, **newest})
             self._append(taken, now)
 
+    def _take_set(self, lease: Lease, done: SetDone, now: Moment) -> None:
+        if lease is self.places.keeper and not self._end_set(done, now):
+            how = f"at step {done.step}" if done.error is None else f"not: {done.error}"
+            self._say(f"{lease.who} has carried out set {done.number} though it was given up, {how}", now, "warning")
+
+    def _end_set(self, done: SetDone, now: Moment) -> bool:
+        """Whether it was open."""
+        given = self._sets.end(done.number)
+        if given is None:
+            return False
+        self._ended_sets.append(SetEnded(self.job.id, done, given.file))
+        self._append(outcome(done, given), now)
+        self.places.order_keeper()
+        return True
+
     def _take_event(self, lease: Lease, event: AllocationEvent, reason: str | None, silent: str, now: Moment) -> None:
         lease.apply(event)
         if event is AllocationEvent.FAILED:
@@ -194,50 +276,35 @@ class JobRun:
 
     def _advance(self, now: Moment) -> None:
         """Takes every step of the lifecycle that the leases' states allow."""
-        if self.state is JobState.STARTING and all(shard.state is AllocationState.READY for shard in self.shards):
-            self._tell(self.workers)
-            if all(worker.state in STARTED for worker in self.workers):
-                self._deadline = None
+        if self.state is JobState.STARTING and self.places.shards_are_ready:
+            self.places.tell(self.places.workers)
+            if all(worker.state in STARTED for worker in self.places.workers):
                 self._log.start_rate(now)
                 self._move(JobEvent.STARTED, now)
-        if self.state is JobState.RUNNING and all(self._is_done(worker) for worker in self.workers):
+        if self.state is JobState.RUNNING and self.places.workers_are_done:
             self._progress(now, last=True)
-            self._deadline = now.seconds + self._limits.keep_s
             self._move(JobEvent.TRAINED, now)
         if self.state is JobState.FINISHING and self._has_final:
             self._move(JobEvent.KEPT, now)
-
-    @staticmethod
-    def _is_done(worker: Lease) -> bool:
-        """A worker lost after its last step was released, and has done its part."""
-        return worker.state in {AllocationState.DONE, AllocationState.RELEASED}
 
     def _move(self, event: JobEvent, now: Moment, reason: str | None = None) -> None:
         state = after(JOB_TRANSITIONS, self.state, event)
         started = now.at if event is JobEvent.STARTED else self.job.started_at
         ended = now.at if event in _ENDING else None
         if event in _ENDING:
-            self._release()
-        self._set(state=state, reason=reason, started_at=started, ended_at=ended)
+            self.places.release()
+        self._await(state, now)
+        self._set(state=state, reason=reason, started_at=started, ended_at=ended, traffic=self.places.traffic)
         self._append(StateChanged(state=state, reason=reason), now)
 
-    def _release(self) -> None:
-        self._deadline = None
-        for lease in self.leases.values():
-            if lease.is_held:
-                lease.apply(AllocationEvent.RELEASED)
-            self._orders.add(lease.agent)
+    def _await(self, state: JobState, now: Moment) -> None:
+        """The deadline of a state."""
+        limit = {JobState.STARTING: self._limits.start_s, JobState.FINISHING: self._limits.keep_s}.get(state)
+        self._deadline = None if limit is None else now.seconds + limit
 
-    def _lease(self, kind: AgentKind, place: int, agent: Agent, term: int) -> None:
-        identifier = f"{self.job.id}-{term}-{kind}-{place}"
-        lease = Lease(identifier, term, self.job.id, agent.id, agent.name, kind, place)
-        self.leases[identifier] = agent.leases[identifier] = lease
-
-    def _tell(self, leases: list[Lease]) -> None:
-        for lease in leases:
-            if not lease.told:
-                lease.told = True
-                self._orders.add(lease.agent)
+    @property
+    def _given_names(self) -> list[str]:
+        return [] if self.given is None else self.given.names
 
     def _check_term(self, lease: Lease, term: int) -> None:
         if term != lease.term:
@@ -245,21 +312,23 @@ class JobRun:
         if not lease.is_held or self.state.is_terminal:
             raise StaleTermError(f"allocation {lease.id} of {lease.who} was released")
 
-    def _step(self) -> int:
-        """The slowest worker's."""
-        return min((worker.step for worker in self.workers), default=0)
+    def _check_keeper(self, lease: Lease, term: int, verb: str) -> None:
+        self._check_term(lease, term)
+        keeper = self.places.keeper
+        if lease is not keeper:
+            raise NotKeeperError(f"{lease.who} is not to {verb} parameters: {keeper.who if keeper else 'nobody'} is")
 
     def _at(self, lease: Lease) -> str:
         if self.state in {JobState.PENDING, JobState.STARTING}:
             return "before the first step"
-        step = lease.step if lease.kind is AgentKind.WORKER else self._step()
+        step = lease.step if lease.kind is AgentKind.WORKER else self.places.step
         return f"at step {step} of {self.plan.steps}"
 
     def _progress(self, now: Moment, *, last: bool = False) -> None:
-        done = self._log.step(self._step(), now, last=last)
+        done = self._log.step(self.places.step, now, last=last)
         if done is not None:
             progress = Progress(step=done.step, steps=done.steps, pass_number=done.pass_number)
-            self._set(progress=progress)
+            self._set(progress=progress, traffic=self.places.traffic)
             self._append(done, now)
 
     def _set(self, **changes: object) -> None:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from weft.api.job import Job
-from weft_server.instructions import Append, Close, Instruction, Save
+from weft_server.instructions import Instruction, Save
 
 _log = logging.getLogger("weft.server")
 
@@ -31,6 +31,8 @@ class Journal:
         self._write = write
         self._kept = kept
         self._waiting: list[Instruction] = []
+        self._taken = 0
+        """Instructions taken so far."""
         self._one_at_a_time = asyncio.Lock()
         self._failures = 0
         self._again_at = 0.0
@@ -45,13 +47,17 @@ class Journal:
         saved = (each.job for each in reversed(self._waiting) if isinstance(each, Save))
         return next((each for each in saved if each.id == job), None)
 
-    async def carry_out(self, instructions: Sequence[Instruction]) -> None:
+    async def carry_out(self, instructions: Sequence[Instruction]) -> bool:
         """Puts instructions in line and tries to write the line, unless a failure was a moment ago. Never raises.
 
-        When it returns, the records have them or the journal still holds them. A caller that goes away stops nothing.
+        When it returns, the records have them and all before them (True) or the journal still holds some. A caller that
+        goes away stops nothing.
         """
-        self._waiting += [each for each in instructions if isinstance(each, Append | Save | Close)]
+        self._waiting += instructions
+        self._taken += len(instructions)
+        mine = self._taken
         await self._shielded(anyway=False)
+        return self._taken - len(self._waiting) >= mine
 
     async def flush(self) -> None:
         """Tries to write all that waits, pause or not. Never raises."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Self
 
 from weft.api.agent import AgentInfo, AgentKind, Registration
+from weft.api.job import Traffic
 from weft.api.lifecycle import (
     AGENT_TRANSITIONS,
     ALLOCATION_TRANSITIONS,
@@ -14,6 +16,7 @@ from weft.api.lifecycle import (
     AllocationState,
     after,
 )
+from weft_server.memory import LEASE, AgentMemory, LeaseMemory, Parts
 from weft_server.moment import Moment
 
 
@@ -35,6 +38,21 @@ class Lease:
     step: int = 0
     told: bool = False
     """Whether the agent's orders hold it; workers are told once every shard is ready."""
+    traffic: Traffic = field(default_factory=Traffic)
+    """Of this place since its start, as it was reported last."""
+
+    @classmethod
+    def restored(cls, job: str, memory: LeaseMemory) -> Self:
+        """As an earlier process has written it down."""
+        return cls(job=job, **dict(memory))
+
+    def write(self, parts: Parts) -> None:
+        """Writes down what has changed."""
+        facts = (self.state, self.seq, self.step, self.told, self.traffic)
+        parts.put(LEASE + self.id, facts, lambda: self._memory().model_dump_json())
+
+    def _memory(self) -> LeaseMemory:
+        return LeaseMemory(**{name: getattr(self, name) for name in LeaseMemory.model_fields})
 
     @property
     def who(self) -> str:
@@ -57,7 +75,10 @@ class Lease:
 
 @dataclass
 class Agent:
-    """A registered daemon. `version` counts its orders; `leases` are those it has not been told to drop."""
+    """A registered daemon. `version` counts its orders; `leases` are those it has not been told to drop.
+
+    The first version of a server's process is above all of those before it: see `Records.begin`.
+    """
 
     id: str
     number: int
@@ -66,8 +87,10 @@ class Agent:
     registered: Moment
     heard: float
     """Seconds of the last heartbeat's arrival."""
+    version: int
     state: AgentState = AgentState.ALIVE
-    version: int = 1
+    awaited: bool = False
+    """Whether it was registered with an earlier process of the server and has not been heard since."""
     leases: dict[str, Lease] = field(default_factory=dict)
     uploads: set[str] = field(default_factory=set)
     """Leases whose parameters are wanted at once."""
@@ -83,6 +106,18 @@ class Agent:
 
     def apply(self, event: AgentEvent) -> None:
         self.state = after(AGENT_TRANSITIONS, self.state, event)
+
+    @classmethod
+    def restored(cls, memory: AgentMemory, heard: float, version: int) -> Self:
+        """As an earlier process has written it down. It is silent from `heard` on."""
+        registered = Moment(memory.registered_at, heard)
+        return cls(memory.id, memory.number, memory.registration, registered, heard, version, awaited=True)
+
+    def memory(self) -> AgentMemory:
+        """What is written down of it."""
+        return AgentMemory(
+            id=self.id, number=self.number, registration=self.registration, registered_at=self.registered.at
+        )
 
     def describe(self, now: Moment) -> AgentInfo:
         return AgentInfo(

@@ -14,6 +14,9 @@ class Limits:
     heartbeat_interval_s: float = 1.0
     lost_after_s: float = 5.0
     """Five missed heartbeats: a busy machine is not a lost one."""
+    restart_grace_s: float = 10.0
+    """From the server's start until the silence of agents that it knew before counts: they try again each second, and
+    a machine that starts everything at once is slow."""
     stall_s: float = 1.0
     """A tick this late means that the server itself stood still; agents are not blamed for that time."""
     job: TimeLimits = field(default_factory=TimeLimits)

@@ -2,31 +2,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from weft.api.agent import MetricReport
 from weft.api.event import MetricTaken
+from weft_server.memory import SUM, Parts, under
+
+_Place = tuple[str, int]
+"""(split, step)."""
 
 MOST_OPEN = 4096
 """Incomplete sums kept. Slots of one job are a few steps apart, so more than that are never completed."""
 
 
 class MetricSums:
-    """The sums of one job that some slots have not reported yet."""
+    """The sums of one job that some slots have not reported yet. They are written down in `parts`."""
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, parts: Parts) -> None:
         self._slots = slots
-        self._open: dict[tuple[str, int], dict[int, MetricReport]] = {}
+        self._parts = parts
+        self._open: dict[_Place, dict[int, MetricReport]] = {}
+
+    def restore(self, written: Mapping[str, str]) -> None:
+        """Takes up what an earlier process has written down."""
+        for name, document in under(written, SUM):
+            report = MetricReport.model_validate_json(document)
+            slot = int(name.rsplit("/", 1)[1])
+            self._open.setdefault((report.split, report.step), {})[slot] = report
+            self._parts.put(name, report, report.model_dump_json)
 
     def add(self, slot: int, report: MetricReport) -> MetricTaken | None:
         """The mean, once this was the last slot's; a slot's second report of the same step is ignored."""
         place = (report.split, report.step)
         reports = self._open.setdefault(place, {})
-        reports.setdefault(slot, report)
+        if slot not in reports:
+            reports[slot] = report
+            if len(reports) < self._slots:
+                self._parts.put(_part(place, slot), report, report.model_dump_json)
         if len(reports) < self._slots:
             if len(self._open) > MOST_OPEN:
-                self._open.pop(next(iter(self._open)))
+                self._take(next(iter(self._open)))
             return None
-        del self._open[place]
+        self._take(place)
         return _mean(report, [reports[each] for each in sorted(reports)])
+
+    def _take(self, place: _Place) -> None:
+        for slot in self._open.pop(place):
+            self._parts.drop(_part(place, slot))
+
+
+def _part(place: _Place, slot: int) -> str:
+    split, step = place
+    return f"{SUM}{split}/{step}/{slot}"
 
 
 def _mean(like: MetricReport, reports: list[MetricReport]) -> MetricTaken | None:

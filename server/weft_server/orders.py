@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from weft.api.agent import AgentKind, Allocation, ShardAllocation, WorkerAllocation
 from weft.api.store import StoreSpec
 from weft_server.lease import Lease
 from weft_server.plan import JobPlan
 
 
-def allocation_of(lease: Lease, plan: JobPlan, store: StoreSpec, *, keeper: bool) -> Allocation:
-    """The lease as its agent's orders hold it."""
+def allocation_of(
+    lease: Lease, plan: JobPlan, store: StoreSpec, *, keeper: bool, given: Sequence[str] = ()
+) -> Allocation:
+    """The lease as its agent's orders hold it. `given` are parameters whose first values the keeper sets."""
     if lease.kind is AgentKind.SHARD:
         return ShardAllocation(id=lease.id, term=lease.term, job=lease.job, shard=lease.place, store=store)
     return WorkerAllocation(
@@ -25,4 +29,6 @@ def allocation_of(lease: Lease, plan: JobPlan, store: StoreSpec, *, keeper: bool
         evaluate_every=plan.evaluate_every,
         keeper=keeper,
         store=store,
+        given=list(given),
+        keep_state=plan.keep_state,
     )

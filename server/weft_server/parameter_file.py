@@ -7,7 +7,8 @@ A document is an 8-byte little-endian length, a JSON header of that length, then
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,7 +16,9 @@ from typing import Any, BinaryIO
 from safetensors import SafetensorError, safe_open
 
 from weft.api.job import ParameterInfo
+from weft.api.problem import FieldError
 from weft_server.plan import nbytes
+from weft_server.pointers import escaped
 
 DTYPES = {
     "bool": "BOOL",
@@ -30,13 +33,27 @@ DTYPES = {
 """Element types, as the format names them."""
 
 PIECE_BYTES = 1 << 20
+MOST_ERRORS = 50
+MOST_SAID = 3
+"""Errors in the message's one line."""
 _HEADER_SLACK_BYTES = 1 << 16
 _HEADER_ENTRY_BYTES = 512
 """What a tensor's entry takes beside its name, generously: dtype, shape and offsets as text."""
 
 
+STATE = "weft.state/"
+"""What the names of a rule's state begin with: `weft.state/NAME/KEY`."""
+
+Header = dict[str, tuple[str, list[int]]]
+"""Tensor -> (element type as the format names it, shape)."""
+
+
 class ParameterFileError(Exception):
-    """The document is not what the job's parameters are; the message names the parameter and both sides."""
+    """The document is not what it should be. `errors` have pointers by tensor; the first ones make the message."""
+
+    def __init__(self, message: str, errors: Sequence[FieldError] = ()) -> None:
+        super().__init__(message or "; ".join(error.detail for error in errors[:MOST_SAID]))
+        self.errors = list(errors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,58 +64,151 @@ class _Entry:
     header: dict[str, Any]
 
 
+def largest_header(parameters: Sequence[ParameterInfo]) -> int:
+    """Bytes that the header of a document of these parameters may have; it may be laid out generously."""
+    return _HEADER_SLACK_BYTES + sum(6 * len(each.name) + _HEADER_ENTRY_BYTES for each in parameters)
+
+
 def largest_document(parameters: Sequence[ParameterInfo]) -> int:
-    """Bytes that a document of these parameters may have; the header may be laid out generously."""
-    names = sum(6 * len(each.name) + _HEADER_ENTRY_BYTES for each in parameters)
-    return 8 + _HEADER_SLACK_BYTES + names + sum(map(nbytes, parameters))
+    """Bytes that a document of these parameters may have."""
+    return 8 + largest_header(parameters) + sum(map(nbytes, parameters))
 
 
-def check_document(path: Path, parameters: Sequence[ParameterInfo]) -> None:
-    """Reads the header alone. Raises ParameterFileError where it is not that of exactly these parameters."""
+def state_parameters(parameters: Sequence[ParameterInfo], arrays: int) -> list[ParameterInfo]:
+    """As many tensors as a rule with so many state arrays keeps beside the parameters; their names are longer at most.
+
+    For the document's size alone.
+    """
+    trained = [each for each in parameters if each.trainable]
+    return [each.model_copy(update={"name": f"{STATE}{'-' * 128}/{each.name}"}) for each in trained] * arrays
+
+
+def read_header(path: Path, limit: int) -> Header:
+    """A document's tensors. Raises ParameterFileError where it is none, or its header has more than `limit` bytes."""
     try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+        if length > limit:
+            raise ParameterFileError(f"its header says that it has {length} bytes; at most {limit} are taken")
         with safe_open(path, framework="numpy") as document:
             there = {name: document.get_slice(name) for name in document.keys()}  # noqa: SIM118  # not a mapping
-            found = {name: (each.get_dtype(), list(each.get_shape())) for name, each in there.items()}
+            return {name: (each.get_dtype(), list(each.get_shape())) for name, each in there.items()}
     except (SafetensorError, OSError) as error:
         raise ParameterFileError(f"it is no safetensors document: {error}") from error
-    wanted = {each.name: (DTYPES[each.dtype], each.shape) for each in parameters}
-    for name in sorted(wanted.keys() | found.keys()):
-        if name not in found:
-            raise ParameterFileError(f"parameter {name!r} is not in it")
+
+
+def check_document(
+    path: Path, parameters: Sequence[ParameterInfo], arrays: int = 0, *, state_required: bool = True
+) -> None:
+    """Reads the header alone. Raises ParameterFileError where it is not that of exactly these parameters.
+
+    With `arrays` above 0, each trainable parameter has so many state arrays of its own type beside it; there may be
+    none at all where they are not required.
+    """
+    limit = largest_header([*parameters, *state_parameters(parameters, arrays)])
+    found = read_header(path, limit)
+    state = {name: found.pop(name) for name in list(found) if arrays and name.startswith(STATE)}
+    missing = [
+        FieldError(pointer=f"/{escaped(each.name)}", detail=f"parameter {each.name!r} is not in it")
+        for each in parameters
+        if each.name not in found
+    ]
+    errors = [*missing, *part_errors(found, parameters)]
+    if state or state_required:
+        errors += _state_errors(state, parameters, arrays)
+    if errors:
+        raise ParameterFileError("", errors[:MOST_ERRORS])
+
+
+def part_errors(found: Header, parameters: Sequence[ParameterInfo]) -> Iterator[FieldError]:
+    """What of a document's tensors is not as the job's parameters are; it may lack some."""
+    wanted = _kinds(parameters)
+    for name in sorted(found):
+        pointer = f"/{escaped(name)}"
         if name not in wanted:
-            raise ParameterFileError(f"it holds {name!r}, which is no parameter of the job")
-        if found[name] != wanted[name]:
-            raise ParameterFileError(f"parameter {name!r} is {_show(found[name])}, the job's is {_show(wanted[name])}")
+            yield FieldError(pointer=pointer, detail=f"it holds {name!r}, which is no parameter of the job")
+        elif found[name] != wanted[name]:
+            detail = f"parameter {name!r} is {_show(found[name])}, the job's is {_show(wanted[name])}"
+            yield FieldError(pointer=pointer, detail=detail)
+
+
+def _state_errors(state: Header, parameters: Sequence[ParameterInfo], arrays: int) -> Iterator[FieldError]:
+    wanted = _kinds([each for each in parameters if each.trainable])
+    counts = dict.fromkeys(wanted, 0)
+    for name, kind in sorted(state.items()):
+        key = state_key(name)
+        if key not in wanted or kind != wanted[key]:
+            yield FieldError(pointer=f"/{escaped(name)}", detail=f"{name!r} is {_show(kind)}, no state of a parameter")
+        else:
+            counts[key] += 1
+    for key, count in counts.items():
+        if count != arrays:
+            detail = f"parameter {key!r} has {count} state arrays in it, its rule has {arrays}"
+            yield FieldError(pointer=f"/{escaped(key)}", detail=detail)
+
+
+def state_key(name: str) -> str:
+    """The key that a tensor `weft.state/NAME/KEY` belongs to; '' for another tensor."""
+    return name.removeprefix(STATE).partition("/")[2] if name.startswith(STATE) else ""
+
+
+def _kinds(parameters: Sequence[ParameterInfo]) -> Header:
+    return {each.name: (DTYPES[each.dtype], each.shape) for each in parameters}
 
 
 class Selection:
-    """A document of some of a file's tensors, in the order asked for. `size` is its length in bytes.
+    """A document of some of a file's tensors. `size` is its length in bytes.
 
-    Raises KeyError for a name that the file lacks. The file may be replaced or deleted meanwhile.
+    All parameters where no names are given; with `state`, the rule's state of the same parameters too. Raises KeyError
+    for a name that the file lacks. The file may be replaced or deleted meanwhile.
     """
 
-    def __init__(self, path: Path, names: Sequence[str] | None = None) -> None:
+    def __init__(self, path: Path, names: Sequence[str] | None = None, *, state: bool = False) -> None:
         self._file = path.open("rb")
         try:
             entries = _entries(self._file)
-            chosen = {name: entries[name] for name in (entries if names is None else dict.fromkeys(names))}
+            chosen = {name: entries[name] for name in _chosen(entries, names, state=state)}
         except BaseException:
             self._file.close()
             raise
         self._parts = [(each.start, each.stop) for each in chosen.values()]
-        self._head = _header(chosen)
+        self.head = {name: (each.header, each.stop - each.start) for name, each in chosen.items()}
+        self._head = _header(self.head)
         self.size = len(self._head) + sum(stop - start for start, stop in self._parts)
 
     def pieces(self) -> Iterator[bytes]:
         """The document's bytes; closes the file at the end, also when it is not read to the end."""
         try:
             yield self._head
-            for start, stop in self._parts:
-                self._file.seek(start)
-                for offset in range(start, stop, PIECE_BYTES):
-                    yield self._file.read(min(PIECE_BYTES, stop - offset))
+            yield from self.bodies()
         finally:
             self._file.close()
+
+    def bodies(self) -> Iterator[bytes]:
+        """The tensors' bytes alone; leaves the file open."""
+        for start, stop in self._parts:
+            self._file.seek(start)
+            for offset in range(start, stop, PIECE_BYTES):
+                yield self._file.read(min(PIECE_BYTES, stop - offset))
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def join(target: Path, parts: Sequence[tuple[Path, Sequence[str]]]) -> None:
+    """Writes one document of the tensors named in each of several files."""
+    with ExitStack() as stack, target.open("wb") as out:
+        chosen = [stack.enter_context(closing(Selection(path, names))) for path, names in parts]
+        out.write(_header({name: each for selection in chosen for name, each in selection.head.items()}))
+        for selection in chosen:
+            out.writelines(selection.bodies())
+
+
+def _chosen(entries: Iterable[str], names: Sequence[str] | None, *, state: bool) -> list[str]:
+    if names is None:
+        return [name for name in entries if state or not name.startswith(STATE)]
+    asked = set(names)
+    return [*dict.fromkeys(names), *(name for name in entries if state and state_key(name) in asked)]
 
 
 def _entries(file: BinaryIO) -> dict[str, _Entry]:
@@ -114,12 +224,12 @@ def _entries(file: BinaryIO) -> dict[str, _Entry]:
     return dict(sorted(entries.items(), key=lambda item: item[1].start))
 
 
-def _header(chosen: dict[str, _Entry]) -> bytes:
+def _header(chosen: Mapping[str, tuple[dict[str, Any], int]]) -> bytes:
+    """The length and the header of a document of tensors: their own headers, and their bytes."""
     document: dict[str, Any] = {}
     offset = 0
-    for name, entry in chosen.items():
-        size = entry.stop - entry.start
-        document[name] = {**entry.header, "data_offsets": [offset, offset + size]}
+    for name, (header, size) in chosen.items():
+        document[name] = {**header, "data_offsets": [offset, offset + size]}
         offset += size
     text = json.dumps(document, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)

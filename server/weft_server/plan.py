@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
+
+from pydantic import Field
 
 from weft.api.base import Model, Name
 from weft.api.data import DataSpec
-from weft.api.job import Merge, ParameterInfo
-from weft.api.store import KeySpec, StoreSpec
+from weft.api.job import Merge, Mode, ParameterInfo, UpdateBy
+from weft.api.store import InitializerSpec, KeySpec, StoreSpec
 from weft_graph.types import DType
+
+
+class Given(Model):
+    """Values of some parameters, in a file of the job's."""
+
+    names: list[str]
+    file: str
 
 
 class JobPlan(Model):
@@ -33,16 +43,25 @@ class JobPlan(Model):
     parameters: list[ParameterInfo]
     rule: str | dict[str, Any]
     hyper: dict[str, float | dict[str, Any]]
+    mode: Mode = Mode.SYNC
+    update: UpdateBy = UpdateBy.SHARDS
+    keep_state: bool = False
+    dims: dict[str, int] = Field(default_factory=dict)
+    """Sizes of the symbolic dimensions that the data's rows fill; not of the batch."""
+    state_arrays: int = 0
+    """Arrays of a parameter's size that the rule keeps beside each that it updates."""
+    given: Given | None = None
+    """First values that the job was submitted with."""
 
     @property
     def parameter_bytes(self) -> int:
-        """Bytes of all parameters' values."""
-        return sum(map(nbytes, self.parameters))
+        """Bytes of all keys' values: of parameters, and of merged gradients that workers fetch."""
+        return sum(map(nbytes, self.keys))
 
     @property
     def slices(self) -> int:
         """Slices of all keys, over all shards."""
-        return sum(-(-nbytes(each) // self.slice_bytes) for each in self.parameters)
+        return sum(key_slices(key, self.slice_bytes) for key in self.keys)
 
     @property
     def rows(self) -> int:
@@ -59,22 +78,36 @@ class JobPlan(Model):
         """Passes begun once `step` steps are finished."""
         return -(-step // self.steps_per_pass)
 
-    def store(self, job: str, term: int, endpoints: list[str]) -> StoreSpec:
-        """The store's description, the same for every process of the job. `endpoints` are by shard number."""
+    def store(self, job: str, term: int, endpoints: list[str], given: Sequence[str] = ()) -> StoreSpec:
+        """The store's description, the same for every process of the job.
+
+        `endpoints` are by shard number; the first values of the keys in `given` are set by the keeper.
+        """
+        begun = [_given(key) if key.key in given else key for key in self.keys]
         return StoreSpec(
             job=job,
             term=term,
             seed=self.seed,
             slots=self.workers,
             shards=endpoints,
-            keys=self.keys,
+            keys=begun,
             rule=self.rule,
             hyper=self.hyper,
             slice_bytes=self.slice_bytes,
             merge=self.merge.value,
+            mode=self.mode.value,
         )
 
 
-def nbytes(parameter: ParameterInfo) -> int:
-    """Bytes of a parameter's value."""
+def _given(key: KeySpec) -> KeySpec:
+    return key.model_copy(update={"initializer": InitializerSpec(op_type="Given", attributes={})})
+
+
+def key_slices(key: KeySpec, slice_bytes: int) -> int:
+    """Slices of a key: a table is not cut, and neither is a key that its rule needs whole."""
+    return 1 if key.rows or key.whole else -(-nbytes(key) // slice_bytes)
+
+
+def nbytes(parameter: ParameterInfo | KeySpec) -> int:
+    """Bytes of a parameter's or key's value."""
     return math.prod(parameter.shape) * DType(parameter.dtype).itemsize

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from weft.api.data import Rows
-from weft.api.job import JobSpec, ParameterInfo
-from weft.api.rule import RuleSpec
+from weft.api.job import JobSpec, Parallelism, ParameterInfo, UpdateBy
 from weft.api.store import InitializerSpec, KeySpec
 from weft_data.source import Description
 from weft_graph.program import KeyPlan, Programs, Update
 from weft_graph.program_json import programs_to_json
-from weft_graph.rules import stored_rule
-from weft_graph.weft_domain import SEND
+from weft_graph.weft_domain import SEND, SEND_ROWS
 from weft_server.plan import JobPlan
+from weft_server.rule_planning import RulePlan, plan_rule
 
 
 def plan_of(spec: JobSpec, programs: Programs, source: Description) -> JobPlan:
     """The plan; training rows that are left out are all of the source's."""
     train = spec.data.train or Rows(start=0, stop=source.rows)
     steps_per_pass = -(-(train.stop - train.start) // spec.data.batch)
-    rule, hyper = rule_of(spec.rule)
+    rule = plan_rule(spec.rule)
     return JobPlan(
         name=spec.name,
         programs=programs_to_json(programs),
@@ -31,25 +30,60 @@ def plan_of(spec: JobSpec, programs: Programs, source: Description) -> JobPlan:
         shards=spec.parallelism.shards,
         merge=spec.parallelism.merge,
         slice_bytes=spec.parallelism.slice_bytes,
-        keys=_keys(programs, spec.parallelism.workers),
+        keys=_keys(programs, spec.parallelism, rule),
         parameters=[_parameter(key) for key in programs.keys],
-        rule=rule,
-        hyper=dict(hyper),
+        rule=rule.rule,
+        hyper=rule.hyper,
+        mode=spec.parallelism.mode,
+        update=spec.parallelism.update,
+        keep_state=spec.keep_state,
+        dims=_dims(spec, programs, source),
+        state_arrays=len(rule.states),
     )
 
 
-def rule_of(spec: RuleSpec) -> tuple[str, dict[str, float]]:
-    """(name of the shard's rule, its hyper-parameters)."""
-    return stored_rule(spec.name, spec.model_dump(exclude={"name"}))
+def gradient_key(key: str) -> str:
+    """The key of a parameter's merged gradient, for workers that update."""
+    return f"{key}/grad"
 
 
-def _keys(programs: Programs, slots: int) -> list[KeySpec]:
-    """Every slot contributes to what the train program sends: all run the same one. To another key nobody does."""
-    sent = {node.attributes["key"] for node in programs.train.nodes if node.op_type == SEND}
-    return [_key(key, slots if key.key in sent else 0) for key in programs.keys]
+def _keys(programs: Programs, parallelism: Parallelism, rule: RulePlan) -> list[KeySpec]:
+    """Every slot contributes to what the train program sends: all run the same one. To another key nobody does.
+
+    Where workers update, the gradients of dense keys have keys of their own, and nobody contributes to the weights.
+    """
+    sent = {node.attributes["key"] for node in programs.train.nodes if node.op_type in {SEND, SEND_ROWS}}
+    keys: list[KeySpec] = []
+    for key in programs.keys:
+        planned = _key(key, parallelism.workers if key.key in sent else 0, rule)
+        if parallelism.update is UpdateBy.SHARDS or key.rows or key.update is not Update.RULE or not planned.slots:
+            keys.append(planned)
+        else:
+            keys += [planned.model_copy(update={"slots": []}), _gradient(planned)]
+    return keys
 
 
-def _key(key: KeyPlan, contributing: int) -> KeySpec:
+def _gradient(key: KeySpec) -> KeySpec:
+    zeros = InitializerSpec(op_type="ConstantOfShape", attributes={"value": 0.0})
+    changes = {"key": gradient_key(key.key), "initializer": zeros, "update": Update.GRADIENT.value}
+    changes |= {"whole": False, "multipliers": {}}
+    return key.model_copy(update=changes)
+
+
+def _dims(spec: JobSpec, programs: Programs, source: Description) -> dict[str, int]:
+    """Symbolic dimension -> size, from the rows of the columns that feed the graph's inputs."""
+    sizes: dict[str, int] = {}
+    for given in programs.train.inputs:
+        column = source.column(spec.data.columns.get(given.name, ""))
+        if column is not None:
+            for asked, there in zip(given.type.shape[1:], column.row_shape, strict=True):
+                if isinstance(asked, str):
+                    sizes[asked] = there
+    return sizes
+
+
+def _key(key: KeyPlan, contributing: int, rule: RulePlan) -> KeySpec:
+    by_rule = key.update is Update.RULE
     made_by = InitializerSpec(op_type=key.initializer.op_type, attributes=dict(key.initializer.attributes))
     return KeySpec(
         key=key.key,
@@ -59,6 +93,9 @@ def _key(key: KeyPlan, contributing: int) -> KeySpec:
         update=key.update.value,
         priority=key.priority,
         slots=list(range(contributing)),
+        rows=key.rows,
+        whole=rule.whole and by_rule,
+        multipliers=rule.multipliers(key.key) if by_rule else {},
     )
 
 

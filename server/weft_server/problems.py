@@ -8,10 +8,12 @@ refusals.UnknownError       404 unknown-job, unknown-agent, unknown-allocation
 refusals.StaleTermError     409 stale-term
 refusals.WrongStateError    409 wrong-state
 refusals.NotKeeperError     409 not-wanted
+refusals.NotSetError        409 values-not-set
 refusals.IllegalReportError 422 illegal-report
 refusals.WrongKindError     422 incomplete-registration
-refusals.FullError          503 too-many-jobs, too-many-agents
-service.KeeperSilentError   504 keeper-silent
+refusals.FullError          503 too-many-jobs, too-many-agents, too-many-sets, too-many-uploads
+refusals.NotWrittenError    503 records-unavailable
+values.KeeperSilentError    504 keeper-silent
 OperationalError            503 records-unavailable: the database is locked, its disk is full
 RequestValidationError      422 invalid-request, with pointers
 HTTPException               404, 405 and others of the framework
@@ -37,27 +39,33 @@ from weft_server.refusals import (
     FullError,
     IllegalReportError,
     NotKeeperError,
+    NotSetError,
+    NotWrittenError,
     RefusalError,
     StaleTermError,
     UnknownError,
     WrongKindError,
     WrongStateError,
 )
-from weft_server.service import KeeperSilentError
+from weft_server.values import KeeperSilentError
 
 _log = logging.getLogger("weft.server")
 
 MEDIA_TYPE = "application/problem+json"
 MOST_ERRORS = 50
+RETRY = {"Retry-After": "1"}
+"""Of every 503: what is in the way may be gone in a second, and agents try again as often."""
 
 STATUS: Mapping[type[RefusalError], HTTPStatus] = {
     UnknownError: HTTPStatus.NOT_FOUND,
     StaleTermError: HTTPStatus.CONFLICT,
     WrongStateError: HTTPStatus.CONFLICT,
     NotKeeperError: HTTPStatus.CONFLICT,
+    NotSetError: HTTPStatus.CONFLICT,
     IllegalReportError: HTTPStatus.UNPROCESSABLE_ENTITY,
     WrongKindError: HTTPStatus.UNPROCESSABLE_ENTITY,
     FullError: HTTPStatus.SERVICE_UNAVAILABLE,
+    NotWrittenError: HTTPStatus.SERVICE_UNAVAILABLE,
 }
 """The status of every refusal of the mind."""
 
@@ -136,7 +144,9 @@ def field_error(error: Mapping[str, Any], body: object) -> FieldError:
 
 def _refusal(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RefusalError)
-    return respond(problem(STATUS[type(error)], error.code, error.message))
+    status = STATUS[type(error)]
+    headers = RETRY if status is HTTPStatus.SERVICE_UNAVAILABLE else None
+    return respond(problem(status, error.code, error.message), headers)
 
 
 def _job_refused(_request: Request, error: Exception) -> Response:
@@ -152,7 +162,7 @@ def _unavailable(request: Request, error: Exception) -> Response:
     assert isinstance(error, OperationalError)
     _log.error("%s %s: the records do not answer: %s", request.method, request.url.path, error.orig)
     detail = f"the records do not answer: {error.orig}; nothing was changed, try again"
-    return respond(problem(HTTPStatus.SERVICE_UNAVAILABLE, "records-unavailable", detail), {"Retry-After": "1"})
+    return respond(problem(HTTPStatus.SERVICE_UNAVAILABLE, "records-unavailable", detail), RETRY)
 
 
 def _internal(request: Request, error: Exception) -> Response:

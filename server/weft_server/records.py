@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
-from sqlalchemy import Engine, func, select, update
+from sqlalchemy import Engine, delete, func, select, update
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.orm import Session
 
 from weft.api.event import Event
 from weft.api.job import Job, JobPage
 from weft.api.lifecycle import JobState
-from weft_server.instructions import Append, Instruction, Save
+from weft_server.instructions import Append, Instruction, Remember, RememberAgent, Save
+from weft_server.memory import AgentMemory, KeptJob
 from weft_server.plan import JobPlan
-from weft_server.tables import EventRow, JobRow, PlanRow, SubmissionRow
+from weft_server.tables import AgentRow, EventRow, JobRow, PartRow, PlanRow, StartRow, SubmissionRow
 
 
 class KeyReusedError(Exception):
@@ -34,15 +36,6 @@ class Submission:
     first: Event
     key: str | None
     digest: str
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """A job that had not ended when the server did. `events` is its newest event's number."""
-
-    job: Job
-    plan: JobPlan
-    events: int
 
 
 class Records:
@@ -88,6 +81,24 @@ class Records:
                 session.execute(update(JobRow).where(JobRow.id == job.id).values(**values))
             for job_id, seq in newest.items():
                 session.execute(update(JobRow).where(JobRow.id == job_id).values(events=seq))
+            _remember(session, instructions)
+            ended = [job.id for job in saved.values() if job.state.is_terminal]
+            if ended:
+                session.execute(delete(PartRow).where(PartRow.job.in_(ended)))
+
+    def begin(self, at: datetime) -> int:
+        """A server starts on these records: how many have, this one included."""
+        with Session(self._engine) as session, session.begin():
+            row = StartRow(at=at.isoformat())
+            session.add(row)
+            session.flush()
+            return row.number
+
+    def agents(self) -> list[AgentMemory]:
+        """Registered agents, in the order of their registration."""
+        with Session(self._engine) as session:
+            found = [AgentMemory.model_validate_json(each) for each in session.scalars(select(AgentRow.document))]
+        return sorted(found, key=lambda agent: agent.number)
 
     def job(self, job: str) -> Job | None:
         with Session(self._engine) as session:
@@ -118,8 +129,8 @@ class Records:
             found = session.get(PlanRow, job)
             return None if found is None else JobPlan.model_validate_json(found.plan)
 
-    def unfinished(self) -> list[Kept]:
-        """Jobs that have not ended, oldest first."""
+    def unfinished(self) -> list[KeptJob]:
+        """Jobs that have not ended, oldest first, with what the mind wrote down of them."""
         ended = [state.value for state in JobState if state.is_terminal]
         query = (
             select(JobRow, PlanRow.plan)
@@ -129,8 +140,15 @@ class Records:
         )
         with Session(self._engine) as session:
             return [
-                Kept(_job(row), JobPlan.model_validate_json(plan), row.events) for row, plan in session.execute(query)
+                KeptJob(_job(row), JobPlan.model_validate_json(plan), row.events, _parts(session, row.id))
+                for row, plan in session.execute(query)
             ]
+
+    def states(self, jobs: Sequence[str]) -> dict[str, JobState]:
+        """The states of those of these jobs that there are."""
+        with Session(self._engine) as session:
+            found = session.execute(select(JobRow.id, JobRow.state).where(JobRow.id.in_(jobs)))
+            return {job: JobState(state) for job, state in found}
 
     def count(self) -> int:
         """How many jobs there are; a readiness probe asks it."""
@@ -140,3 +158,33 @@ class Records:
 
 def _job(row: JobRow) -> Job:
     return Job.model_validate(row.document)
+
+
+def _remember(session: Session, instructions: Sequence[Instruction]) -> None:
+    """Writes what the mind remembers; of what changed more than once, the newest."""
+    agents = {each.agent: each.document for each in instructions if isinstance(each, RememberAgent)}
+    parts = {
+        (each.job, part): document
+        for each in instructions
+        if isinstance(each, Remember)
+        for part, document in each.parts.items()
+    }
+    for agent, document in agents.items():
+        if document is None:
+            session.execute(delete(AgentRow).where(AgentRow.id == agent))
+        else:
+            session.merge(AgentRow(id=agent, document=document))
+    written = [{"job": job, "part": part, "document": text} for (job, part), text in parts.items() if text is not None]
+    if written:
+        put = insert(PartRow)
+        session.execute(
+            put.on_conflict_do_update(index_elements=["job", "part"], set_={"document": put.excluded.document}), written
+        )
+    for (job, part), text in parts.items():
+        if text is None:
+            session.execute(delete(PartRow).where(PartRow.job == job, PartRow.part == part))
+
+
+def _parts(session: Session, job: str) -> dict[str, str]:
+    found = session.execute(select(PartRow.part, PartRow.document).where(PartRow.job == job))
+    return {row.part: row.document for row in found}

@@ -7,7 +7,9 @@ RefusalError
 +-- NotKeeperError       parameters from an allocation that is not to bring any, or of a step that is not asked for
 +-- WrongStateError      the job is in a state in which this cannot be done
 +-- WrongKindError       a registration that lacks what its kind needs
-+-- FullError            as many jobs or agents as the server holds are there
++-- FullError            as many jobs, agents or sets as the server holds are there
++-- NotSetError          the keeper could not set a job's parameters
++-- NotWrittenError      what was decided is not in the records yet: a crash would lose it
 """
 
 from __future__ import annotations
@@ -52,8 +54,23 @@ class WrongKindError(RefusalError):
 
 
 class FullError(RefusalError):
-    """There are `most` of a `noun` already: jobs that have not ended, or agents."""
+    """There are `most` of a `noun` already: jobs that have not ended, agents, sets of a job."""
 
     def __init__(self, noun: str, most: int) -> None:
         super().__init__(f"there are {most} {noun}s already, as many as this server holds; try again later")
         self.code = f"too-many-{noun}s"
+
+
+class NotSetError(RefusalError):
+    """The keeper could not set the parameters."""
+
+    code = "values-not-set"
+
+
+class NotWrittenError(RefusalError):
+    """The fact was taken, and is written once the records take what comes to them; the same call may come again."""
+
+    code = "records-unavailable"
+
+    def __init__(self) -> None:
+        super().__init__("the records refuse what is written to them; it is tried again, so try again")

@@ -1,8 +1,8 @@
 """Where the mind meets the hands: facts go to the controller, its instructions to the records, files and waiting calls.
 
-The controller is only ever touched on the event loop. One thread writes to the records, puts uploads in their places
-and deletes the files of jobs that have ended, in the order of the instructions. Queries have threads of their own, and
-so have the files that uploads fill: neither waits for the other.
+The controller is only ever touched on the event loop. What it decides is written before anybody is told of it: calls
+that bring facts are answered then, agents get their orders then, and streams show what was written. So a server that is
+killed at any moment and starts again knows all that it has ever said.
 """
 
 from __future__ import annotations
@@ -11,12 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import TypeVar
 from uuid import uuid4
-
-from anyio import CapacityLimiter, to_thread
 
 from weft.api.agent import AgentInfo, Heartbeat, Orders, Registered, Registration, Report
 from weft.api.event import Event, LogLine, StateChanged
@@ -24,27 +19,24 @@ from weft.api.job import Job, JobSpec, Progress
 from weft.api.lifecycle import JobState
 from weft_server.bells import Bells, heard
 from weft_server.controller import Controller
-from weft_server.instructions import Append, Close, Instruction, Order, Save
+from weft_server.instructions import Append, Close, Instruction, Order, Save, SetEnded
 from weft_server.job_files import JobFiles
 from weft_server.journal import Journal
 from weft_server.limits import Limits
+from weft_server.memory import RUN, KeptJob
 from weft_server.moment import Clock, Moment
 from weft_server.plan import JobPlan
 from weft_server.records import Records, Submission
-from weft_server.refusals import UnknownError, WrongStateError
+from weft_server.refusals import NotWrittenError, UnknownError, WrongStateError
+from weft_server.threads import Threads
+from weft_server.values import Values
 
 _log = logging.getLogger("weft.server")
-_T = TypeVar("_T")
 
 TICK_INTERVAL_S = 0.2
-READERS = 8
-"""Threads that read from the database at the same time; the engine's pool has room for more."""
-FILE_THREADS = 8
-"""Threads that read and write jobs' files at the same time; more uploads take turns, piece by piece."""
-
-
-class KeeperSilentError(Exception):
-    """The keeper did not bring the parameters in time."""
+VERSIONS = 1 << 32
+"""Of an agent's orders in one process's life: each process counts from its own start's number times this, so a version
+that an agent knows never comes again with other orders."""
 
 
 class Service:
@@ -55,23 +47,29 @@ class Service:
         self.files = files
         self.clock = clock
         self.bells = Bells()
+        self.threads = Threads()
         self.closing = False
-        self._controller = Controller(limits, _new_id)
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="records")
-        self._readers = CapacityLimiter(READERS)
-        self._file_threads = CapacityLimiter(FILE_THREADS)
+        self._controller = Controller(limits, new_id)
+        self.values = Values(
+            self._controller, files, threads=self.threads, bells=self.bells, apply=self._written, clock=clock
+        )
         self._journal = Journal(self._record, self._recorded)
+        self._orders: dict[str, Orders] = {}
+        """What agents are told: their newest orders that are written."""
         self._ticker: asyncio.Task[None] | None = None
-        self._live: dict[str, tuple[Path, int]] = {}
 
     async def start(self) -> None:
         """Takes up what an earlier process has left, and starts the clock's ticks."""
-        await self.on_files(self.files.clean)
-        for kept in await self.read(self.records.unfinished):
-            if kept.job.state is JobState.PENDING:
-                await self._apply(self._controller.submit(kept.job, kept.plan, kept.events, self.clock()))
-            else:
-                await self._apply(_failed_by_restart(kept.job, kept.events, self.clock()))
+        await self._tidy(await self.threads.on_files(self.files.clean))
+        starts = await self.threads.write(self.records.begin, self.clock().at)
+        self._controller.count_from(starts * VERSIONS)
+        agents = await self.threads.read(self.records.agents)
+        kept = await self.threads.read(self.records.unfinished)
+        for lost in [each for each in kept if not _can_go_on(each)]:
+            await self._apply(_failed_by_restart(lost.job, lost.events, self.clock()))
+        for order in self._controller.restore(agents, [each for each in kept if _can_go_on(each)], self.clock()):
+            self._tell(order)
+        await self._apply(self._controller.tick(self.clock()))
         self._ticker = asyncio.create_task(self._tick(), name="ticks")
 
     def begin_closing(self) -> None:
@@ -86,7 +84,7 @@ class Service:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._ticker
         await self._journal.flush()
-        await asyncio.to_thread(self._writer.shutdown)
+        await self.threads.stop()
 
     @property
     def unready(self) -> str | None:
@@ -96,14 +94,6 @@ class Service:
         if self._journal.is_refused:
             return "the records refuse what is written to them; it is tried again"
         return None
-
-    async def read(self, query: Callable[..., _T], *args: object) -> _T:
-        """Runs a query of the records on one of the threads for that."""
-        return await to_thread.run_sync(query, *args, limiter=self._readers)
-
-    async def on_files(self, function: Callable[..., _T], *args: object) -> _T:
-        """Runs what reads or writes jobs' files on one of the threads for that."""
-        return await to_thread.run_sync(function, *args, limiter=self._file_threads)
 
     def agents(self) -> list[AgentInfo]:
         return self._controller.agents(self.clock())
@@ -116,7 +106,7 @@ class Service:
 
     async def recorded(self, job: str) -> Job:
         """The job as the records hold it, with every event of its log up to there. Raises UnknownError."""
-        found = await self.read(self.records.job, job)
+        found = await self.threads.read(self.records.job, job)
         if found is None:
             raise UnknownError("job", job)
         return found
@@ -124,17 +114,17 @@ class Service:
     async def plan(self, job: str) -> JobPlan:
         """Raises UnknownError."""
         run = self._controller.run_of(job)
-        found = run.plan if run is not None else await self.read(self.records.plan, job)
+        found = run.plan if run is not None else await self.threads.read(self.records.plan, job)
         if found is None:
             raise UnknownError("job", job)
         return found
 
-    async def submit(self, spec: JobSpec, plan: JobPlan, key: str | None, digest: str) -> Job:
+    async def submit(self, job_id: str, spec: JobSpec, plan: JobPlan, key: str | None, digest: str) -> Job:
         """Keeps the job, then lets it run. Raises FullError, or IntegrityError when the key was taken meanwhile."""
         self._controller.check_room()
         now = self.clock()
         job = Job(
-            id=_new_id(),
+            id=job_id,
             name=plan.name,
             state=JobState.PENDING,
             progress=Progress(steps=plan.steps),
@@ -143,36 +133,41 @@ class Service:
             created_at=now.at,
         )
         first = Event(seq=1, at=now.at, body=StateChanged(state=JobState.PENDING))
-        await self._on_writer(
+        await self.threads.write(
             self.records.add, Submission(job, spec.model_dump_json(by_alias=True), plan, first, key, digest)
         )
         await self._apply(self._controller.submit(job, plan, 1, self.clock()))
         return await self.job(job.id)
+
+    def waits_for(self, workers: int, shards: int) -> str | None:
+        """What a job of that size would wait for if it were submitted now; None where it would start."""
+        return self._controller.waits_for(workers, shards, self.clock())
 
     async def cancel(self, job: str) -> Job:
         """Raises UnknownError, or WrongStateError for a job that has ended otherwise. A cancelled one stays so."""
         current = await self.job(job)
         if not current.state.is_terminal and self._controller.run_of(job) is None:
             # It was kept a moment ago, and the controller has not seen it yet.
-            await self._on_writer(lambda: None)
+            await self.threads.write(lambda: None)
             current = await self.job(job)
         if current.state is JobState.CANCELLED:
+            await self._written([])
             return current
         if current.state.is_terminal:
             raise WrongStateError(f"job {job} has {current.state}: it cannot be cancelled")
         if self._controller.run_of(job) is None:
             raise WrongStateError(f"job {job} is {current.state} and not in the scheduler's hands yet: cancel it again")
-        await self._apply(self._controller.cancel(job, self.clock()))
+        await self._written(self._controller.cancel(job, self.clock()))
         return await self.job(job)
 
     async def register(self, registration: Registration) -> Registered:
         registered, instructions = self._controller.register(registration, self.clock())
         _log.info("agent %s registered as %s (pid %d)", registered.id, registration.name, registration.pid)
-        await self._apply(instructions)
+        await self._written(instructions)
         return registered
 
     async def leave(self, agent: str) -> None:
-        await self._apply(self._controller.leave(agent, self.clock()))
+        await self._written(self._controller.leave(agent, self.clock()))
 
     async def heartbeat(self, agent: str, heartbeat: Heartbeat) -> Orders:
         """The agent's orders, at once when they are newer than it knows, else after its wait. Raises UnknownError."""
@@ -182,46 +177,17 @@ class Service:
         deadline = loop.time() + min(heartbeat.wait_s, self._controller.limits.lost_after_s / 2)
         while True:
             bell = self.bells.listen(_agent_bell(agent))
-            orders = self._controller.orders(agent)
+            orders = self._orders.get(agent)
+            if orders is None:
+                raise UnknownError("agent", agent)
             remaining = deadline - loop.time()
             if orders.version != heartbeat.known or remaining <= 0 or self.closing:
                 return orders
             await heard(bell, remaining)
 
     async def report(self, allocation: str, report: Report) -> None:
-        await self._apply(self._controller.report(allocation, report, self.clock()))
-
-    def check_parameters(self, allocation: str, term: int, step: int, final: bool) -> tuple[str, JobPlan]:
-        """(job, plan) that an upload is for; raises a RefusalError when it is not wanted."""
-        run = self._controller.check_parameters(allocation, term, step, final)
-        return run.job.id, run.plan
-
-    async def keep(self, allocation: str, term: int, step: int, final: bool, place: Callable[[], Path]) -> None:
-        """Puts an upload in its place and goes on. Raises a RefusalError when it has come too late."""
-        run = self._controller.check_parameters(allocation, term, step, final)
-        path = await self._on_writer(place)
-        instructions = self._controller.keep(allocation, term, step, final, self.clock())
-        if not final:
-            self._live[run.job.id] = (path, step)
-        self.bells.ring(_values_bell(run.job.id))
-        await self._apply(instructions)
-
-    async def live_values(self, job: str, timeout_s: float) -> tuple[Path, int]:
-        """Values of a running job, asked for now: (file, step). Raises KeeperSilentError or a RefusalError."""
-        keeper, instructions = self._controller.want_parameters(job)
-        await self._apply(instructions)
-        before = self._live.get(job)
-        bell = self.bells.listen(_values_bell(job))
-        if self._live.get(job) is before and not await heard(bell, timeout_s):
-            await self._apply(self._controller.forget_parameters(keeper))
-            raise KeeperSilentError(
-                f"{keeper.who}, the keeper, did not bring the parameters within {timeout_s:g} s; "
-                f"it is at step {keeper.step}"
-            )
-        brought = self._live.get(job)
-        if brought is None or brought is before:
-            raise WrongStateError(f"job {job} is {(await self.job(job)).state}: it has ended meanwhile")
-        return brought
+        """Takes facts; when it returns, a crash does not lose them. Raises a RefusalError."""
+        await self._written(self._controller.report(allocation, report, self.clock()))
 
     async def _tick(self) -> None:
         while True:
@@ -231,39 +197,59 @@ class Service:
             except Exception:  # noqa: BLE001  # the task's outermost frame: a server without ticks would lose nobody
                 _log.exception("a tick failed; the next one goes on from what it has left")
 
-    async def _apply(self, instructions: Sequence[Instruction]) -> None:
-        """Carries instructions out: orders at once, the rest through the journal. Never raises for the records."""
+    async def _apply(self, instructions: Sequence[Instruction]) -> bool:
+        """Carries instructions out through the journal. Whether the records have them. Never raises for the records."""
         for each in instructions:
-            if isinstance(each, Order):
-                self.bells.ring(_agent_bell(each.agent))
-            elif isinstance(each, Append):
+            if isinstance(each, Append):
                 _log_event(each)
-        await self._journal.carry_out(instructions)
+        return await self._journal.carry_out(instructions)
+
+    async def _written(self, instructions: Sequence[Instruction]) -> None:
+        """Carries out what must not be lost once the call is answered. Raises NotWrittenError."""
+        if not await self._apply(instructions):
+            raise NotWrittenError
 
     async def _record(self, instructions: Sequence[Instruction]) -> None:
-        await self._on_writer(self.records.carry_out, instructions)
+        await self.threads.write(self.records.carry_out, instructions)
 
     async def _recorded(self, instructions: Sequence[Instruction]) -> None:
-        """The records have these: whoever waits for them is woken, and what has ended is tidied up."""
+        """The records have these: agents are told, whoever waits is woken, and what has ended is tidied up."""
         for job in {each.job for each in instructions if isinstance(each, Append)}:
             self.bells.ring(job_bell(job))
         for each in instructions:
-            if isinstance(each, Close):
-                await self._close(each.job, each.succeeded)
+            match each:
+                case Order():
+                    self._tell(each)
+                case SetEnded():
+                    self.values.ended(each)
+                    await self._on_disk(self.files.drop, each.job, each.file)
+                case Close():
+                    await self._on_disk(self.files.end, each.job, each.succeeded)
+                    self.values.closed(each.job)
+                    self.bells.ring(job_bell(each.job))
+                case _:
+                    pass
 
-    async def _close(self, job: str, succeeded: bool) -> None:
-        self._live.pop(job, None)
+    def _tell(self, order: Order) -> None:
+        if order.orders is None:
+            self._orders.pop(order.agent, None)
+        else:
+            self._orders[order.agent] = order.orders
+        self.bells.ring(_agent_bell(order.agent))
+
+    async def _on_disk(self, function: Callable[..., None], job: str, *args: object) -> None:
         try:
-            await self._on_writer(self.files.end, job, succeeded)
+            await self.threads.write(function, job, *args)
         except OSError as error:
-            _log.warning("files of job %s, which has ended, are left: %s", job, error)
-        self.bells.ring(_values_bell(job))
-        self.bells.ring(job_bell(job))
+            _log.warning("files of job %s, which are not needed any more, are left: %s", job, error)
 
-    async def _on_writer(self, function: Callable[..., _T], *args: object) -> _T:
-        """Runs on the one thread that writes. Shielded: a caller that goes away takes nothing half-done with it."""
-        loop = asyncio.get_running_loop()
-        return await asyncio.shield(loop.run_in_executor(self._writer, function, *args))
+    async def _tidy(self, jobs: Sequence[str]) -> None:
+        """Ends the files of jobs that ended, or were never kept, when an earlier process was killed."""
+        states = await self.threads.read(self.records.states, jobs)
+        for job in jobs:
+            state = states.get(job)
+            if state is None or state.is_terminal:
+                await self._on_disk(self.files.end, job, state is JobState.SUCCEEDED)
 
 
 def job_bell(job: str) -> str:
@@ -271,16 +257,18 @@ def job_bell(job: str) -> str:
     return f"job/{job}"
 
 
-def _values_bell(job: str) -> str:
-    return f"values/{job}"
-
-
 def _agent_bell(agent: str) -> str:
     return f"agent/{agent}"
 
 
-def _new_id() -> str:
+def new_id() -> str:
+    """For a job, an agent or a file."""
     return uuid4().hex[:16]
+
+
+def _can_go_on(kept: KeptJob) -> bool:
+    """Whether the records hold all that the mind needs; those of an older version do not."""
+    return kept.job.state is JobState.PENDING or RUN in kept.parts
 
 
 def _failed_by_restart(job: Job, events: int, now: Moment) -> list[Instruction]:

@@ -34,15 +34,21 @@ class Settings(BaseSettings):
     heartbeat_interval_s: float = Field(default=1.0, gt=0, le=10)
     lost_after_s: float = Field(default=5.0, gt=0)
     """Silence after which an agent is lost: five heartbeats, since a busy machine is not a lost one."""
+    restart_grace_s: float = Field(default=10.0, ge=0)
+    """From the server's start until the silence of agents that it knew before counts."""
     start_deadline_s: float = Field(default=60.0, gt=0)
     keep_deadline_s: float = Field(default=300.0, gt=0)
     values_deadline_s: float = Field(default=30.0, gt=0)
-    """How long a request for a running job's values waits for the keeper."""
+    """How long a request that reads or sets a running job's values waits for the keeper."""
 
     job_bytes: int = Field(default=16 << 20, gt=0)
     """Largest body of a submitted job: a graph carries its constants."""
     report_bytes: int = Field(default=8 << 20, gt=0)
     """Largest body of any other call: a thousand metrics and log lines."""
+    upload_bytes: int = Field(default=64 << 30, gt=0)
+    """Largest document of values brought for jobs to begin with."""
+    upload_hours: float = Field(default=6.0, gt=0)
+    """How long such a document is kept."""
     parameter_bytes: int = Field(default=64 << 30, gt=0)
     """Most that one job's parameters may take with their rule's state."""
     step_bytes: int = Field(default=64 << 30, gt=0)
@@ -86,6 +92,7 @@ class Settings(BaseSettings):
         return Limits(
             heartbeat_interval_s=self.heartbeat_interval_s,
             lost_after_s=self.lost_after_s,
+            restart_grace_s=self.restart_grace_s,
             most_jobs=self.most_jobs,
             job=TimeLimits(start_s=self.start_deadline_s, keep_s=self.keep_deadline_s),
         )

@@ -66,3 +66,32 @@ class SubmissionRow(Base):
     digest: Mapped[str] = mapped_column(String(64))
     """SHA-256 of the body, hexadecimal."""
     job: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
+
+
+class PartRow(Base):
+    """What the mind has written down of a job that has not ended; see `weft_server.memory`."""
+
+    __tablename__ = "parts"
+
+    job: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
+    part: Mapped[str] = mapped_column(String(128), primary_key=True)
+    document: Mapped[str] = mapped_column(Text)
+
+
+class AgentRow(Base):
+    """A registered agent."""
+
+    __tablename__ = "agents"
+
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    document: Mapped[str] = mapped_column(Text)
+    """JSON form of `weft_server.memory.AgentMemory`."""
+
+
+class StartRow(Base):
+    """A start of a server on these records. Numbers that have to grow over all of them are counted from it."""
+
+    __tablename__ = "starts"
+
+    number: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=True)
+    at: Mapped[str] = mapped_column(String(40))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weft.api.lifecycle import AllocationState, JobState
-from weft_server.lease import Lease
+from weft_server.places import Places
 
 STARTED = frozenset({AllocationState.RUNNING, AllocationState.DONE})
 """States of a worker that has begun: a fast one may be done before the last has begun."""
@@ -22,16 +21,14 @@ class TimeLimits:
     """From trained to kept: enough to pull and bring some gigabytes."""
 
 
-def overdue(
-    state: JobState, shards: Sequence[Lease], workers: Sequence[Lease], keeper: Lease | None, limits: TimeLimits
-) -> str:
+def overdue(state: JobState, places: Places, limits: TimeLimits) -> str:
     """Why a job whose deadline has passed fails: who has not done what."""
-    if state is JobState.FINISHING and keeper is not None:
-        return f"{keeper.who} did not bring the final parameters within {limits.keep_s:g} s"
-    late = [lease for lease in shards if lease.state is not AllocationState.READY]
+    if state is JobState.FINISHING and places.keeper is not None:
+        return f"{places.keeper.who} did not bring the final parameters within {limits.keep_s:g} s"
+    late = [lease for lease in places.shards if lease.state is not AllocationState.READY]
     goal = "to be ready"
     if not late:
-        late = [lease for lease in workers if lease.state not in STARTED]
+        late = [lease for lease in places.workers if lease.state not in STARTED]
         goal = "to run"
     who = ", ".join(lease.who for lease in late)
     return f"not started within {limits.start_s:g} s: it waits for {who} {goal}"

@@ -17,8 +17,8 @@ from weft_graph.convert import convert
 from weft_graph.program_json import programs_to_json
 from weft_server.check import JobRefusedError
 from weft_server.memory_check import Bounds
-from weft_server.planning import rule_of
 from weft_server.reading import read_and_check
+from weft_server.rule_planning import rule_of
 
 
 @pytest.fixture

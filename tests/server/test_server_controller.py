@@ -105,7 +105,7 @@ def test_a_worker_lost_after_its_last_step_does_no_harm_unless_it_keeps_the_para
     world.bring_to(JobState.FINISHING)
     run = world.controller.run_of("job")
     assert run is not None
-    idle = next(lease for lease in run.workers if lease is not run.keeper)
+    idle = next(lease for lease in run.places.workers if lease is not run.keeper)
     world.tick(6, alive=[agent for agent in (*workers, *shards) if agent != idle.agent])
     assert world.jobs["job"].state is JobState.FINISHING
     assert any(idle.who in line for line in world.said())
@@ -119,7 +119,7 @@ def test_a_job_ends_well_when_a_worker_that_was_done_is_lost_before_the_others_a
     world.bring_to(JobState.RUNNING)
     run = world.controller.run_of("job")
     assert run is not None
-    early = next(lease for lease in run.workers if lease is not run.keeper)
+    early = next(lease for lease in run.places.workers if lease is not run.keeper)
     world.report(early, AllocationEvent.DONE, step=6)
     world.tick(6, alive=[agent for agent in (*workers, *shards) if agent != early.agent])
     assert world.jobs["job"].state is JobState.RUNNING
@@ -301,7 +301,7 @@ def test_only_the_keeper_brings_parameters_and_only_of_steps_that_there_are(worl
     world.bring_to(JobState.RUNNING)
     run = world.controller.run_of("job")
     assert run is not None
-    other = next(lease for lease in run.workers if lease is not run.keeper)
+    other = next(lease for lease in run.places.workers if lease is not run.keeper)
     with pytest.raises(NotKeeperError, match="is not to bring parameters"):
         world.controller.check_parameters(other.id, other.term, 6, True)
     for step, final in ((5, True), (7, False), (-1, False)):

@@ -22,7 +22,7 @@ from weft_server.instructions import Append, Close, Instruction, Order, Save
 from weft_server.job_files import JobFiles
 from weft_server.journal import Journal
 from weft_server.records import Records, Submission
-from weft_server.service import FILE_THREADS
+from weft_server.threads import FILE_THREADS
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -70,7 +70,8 @@ def test_what_is_refused_is_written_first_when_it_can_be_and_in_order() -> None:
         assert records.told == []
         records.full = False
         await line_up.flush()
-        whole = [line(1), Save(job(JobState.RUNNING)), line(2), Save(job(JobState.FAILED)), Close("a", succeeded=False)]
+        whole = [line(1), Save(job(JobState.RUNNING)), Order("agent")]
+        whole += [line(2), Save(job(JobState.FAILED)), Close("a", succeeded=False)]
         assert records.batches == records.told == [whole]
         assert not line_up.is_refused
         assert line_up.newest("a") is None
@@ -138,7 +139,8 @@ def test_a_job_that_ends_while_the_disk_is_full_has_ended_for_everybody(
         full_disk.set()
         for _ in range(2):
             cancelled = client.post(f"/v1/jobs/{id}/cancel")
-            assert (cancelled.status_code, cancelled.json()["state"]) == (200, "cancelled")
+            assert (cancelled.status_code, cancelled.json()["code"]) == (503, "records-unavailable")
+            assert cancelled.headers["retry-after"] == "1"
         assert state(client, id) == "cancelled"
         unready = client.get("/readyz")
         assert (unready.status_code, unready.json()["code"]) == (503, "not-ready")
@@ -147,6 +149,8 @@ def test_a_job_that_ends_while_the_disk_is_full_has_ended_for_everybody(
         assert not page["ended"], "a page of the log ends with the event that ends the job"
         full_disk.clear()
         eventually(lambda: client.get("/readyz").status_code == 200, "what was decided is written")
+        cancelled = client.post(f"/v1/jobs/{id}/cancel")
+        assert (cancelled.status_code, cancelled.json()["state"]) == (200, "cancelled")
         page = client.get(f"/v1/jobs/{id}/events", params={"format": "json"}).json()
         assert page["ended"]
         assert [each["seq"] for each in page["events"]] == list(range(1, len(page["events"]) + 1))

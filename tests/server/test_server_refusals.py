@@ -247,7 +247,7 @@ def test_parameters_that_are_not_the_jobs_are_refused_and_leave_nothing(
         path = f"/v1/allocations/{lease.id}/parameters"
         query: dict[str, Any] = {"term": lease.term, "step": 6, "final": True}
         for body in wrong.values():
-            problem(client.put(path, params=query, content=body), 422, "wrong-parameters")
+            problem(client.put(path, params=query, content=body), 422, "wrong-values")
         problem(client.put(path, params=query, content=b"x" * (1 << 20)), 413, "too-large")
         problem(client.put(path, params={**query, "step": 5}, content=parameters(5)), 409, "not-wanted")
         problem(client.put(path, params={**query, "term": 0}, content=parameters(6)), 409, "stale-term")

@@ -17,17 +17,17 @@ class WorkerMemory(Model):
     """Bytes on the worker with the largest part of a batch; what kernels take besides is not in it."""
 
     parameter_bytes: int
-    """Dense parameters as they are fetched, each once; rows of tables are values of the step."""
+    """Dense parameters that a step fetches whole; they are in the peaks too. Of a table only a batch's rows are."""
     state_bytes: int
-    """The rule's state, where workers update."""
+    """The rule's state, where workers update; else 0."""
     train_peak_bytes: int
-    """Values of a training step, as the nodes run one after the other and each value goes after its last reader."""
+    """Values of a training step, fetched ones included, as the nodes run one after the other and each value goes after its last reader."""
     evaluate_peak_bytes: int | None
     """The same of an evaluation batch; None where there is no evaluation."""
 
 
 class StoreMemory(Model):
-    """Bytes over all shards; the largest shard has about 1/shards of it, and at least its largest whole key."""
+    """Bytes over all shards."""
 
     parameter_bytes: int
     """Dense keys, merged gradients that workers fetch included."""
@@ -36,6 +36,8 @@ class StoreMemory(Model):
     """Tables as if every row were touched: the worst case. A row that no step reads or updates takes nothing."""
     table_state_bytes: int
     """The same worst case."""
+    largest_shard_bytes: int
+    """At most, of all four: an even share and the largest piece that is not cut."""
 
 
 class StepTraffic(Model):

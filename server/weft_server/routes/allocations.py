@@ -1,26 +1,25 @@
-"""`/v1/allocations`: facts and parameters that agents bring; see `weft.api.agent`."""
+"""`/v1/allocations`: facts and parameters that agents bring, values that they fetch; see `weft.api.agent`."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from functools import partial
 from http import HTTPStatus
 from typing import Annotated
 from uuid import uuid4
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Path, Query, Request, Response
 
 from weft.api.agent import Report
 from weft.api.base import Count
-from weft_server.gate import too_large
-from weft_server.job_files import JobFiles, Upload
-from weft_server.parameter_file import PIECE_BYTES, ParameterFileError, largest_document
-from weft_server.problems import ProblemError
+from weft_server.bodies import received
+from weft_server.parameter_file import largest_document, state_parameters
 from weft_server.routes.context import PathId, Use
-from weft_server.service import Service
+from weft_server.routes.documents import DOCUMENT, document
 from weft_server.strict_json import ReportRoute
 
 router = APIRouter(prefix="/v1/allocations", tags=["agents"], route_class=ReportRoute)
+
+Term = Annotated[Count, Query()]
 
 
 @router.post("/{allocation}/reports", status_code=HTTPStatus.NO_CONTENT)
@@ -35,45 +34,34 @@ async def parameters(
     request: Request,
     use: Use,
     *,
-    term: Annotated[Count, Query()],
+    term: Term,
     step: Annotated[Count, Query()],
     final: Annotated[bool, Query()],
 ) -> None:
-    """The parameters after `step` steps: one safetensors document of exactly the job's parameters."""
+    """The parameters after `step` steps: one safetensors document of exactly the job's parameters.
+
+    Where the job keeps its rule's state, `weft.state/NAME/KEY` of every trainable parameter too.
+    """
     service, files = use.service, use.service.files
-    job, plan = service.check_parameters(allocation, term, step, final)
-    limit = largest_document(plan.parameters)
-    if int(request.headers.get("content-length", 0)) > limit:
-        raise too_large(limit, f"{request.headers['content-length']} bytes")
-    upload: Upload | None = None
-    try:
-        upload = await service.on_files(files.start, job, uuid4().hex)
-        await _write(service, upload, request.stream(), limit)
-        await service.on_files(files.check, upload, plan.parameters)
+    job, plan = service.values.check(allocation, term, step, final)
+    arrays = plan.state_arrays if plan.keep_state else 0
+    limit = largest_document([*plan.parameters, *state_parameters(plan.parameters, arrays)])
+    start = partial(files.start, job, uuid4().hex)
+    async with received(request, service.threads, start, files.discard, limit) as upload:
+        await service.threads.on_files(files.check, upload, plan.parameters, arrays, final)
         place = partial(files.put, upload, job, step, final)
-        await service.keep(allocation, term, step, final, place)
-    except ParameterFileError as error:
-        detail = f"the parameters of {allocation} are not taken: {error}"
-        raise ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, "wrong-parameters", detail) from error
-    except OSError as error:
-        detail = f"the parameters of {allocation} cannot be kept: {error.strerror or error}"
-        raise ProblemError(HTTPStatus.INSUFFICIENT_STORAGE, "not-stored", detail) from error
-    finally:
-        if upload is not None:
-            await service.on_files(JobFiles.discard, files, upload)
+        await service.values.keep(allocation, term, step, final, place)
 
 
-async def _write(service: Service, upload: Upload, stream: AsyncIterator[bytes], limit: int) -> None:
-    """Writes what comes in pieces of about a megabyte, each on a thread."""
-    waiting: list[bytes] = []
-    held = total = 0
-    async for piece in stream:
-        waiting.append(piece)
-        held += len(piece)
-        total += len(piece)
-        if total > limit:
-            raise too_large(limit, f"more than {limit} bytes")
-        if held >= PIECE_BYTES:
-            await service.on_files(upload.file.writelines, waiting)
-            waiting, held = [], 0
-    await service.on_files(upload.file.writelines, waiting)
+@router.get("/{allocation}/given", responses=DOCUMENT, response_class=Response)
+async def given(allocation: PathId, use: Use, term: Term) -> Response:
+    """The first values that the keeper sets before step 0."""
+    return await document(use, *use.service.values.first_values(allocation, term))
+
+
+@router.get("/{allocation}/sets/{number}", responses=DOCUMENT, response_class=Response)
+async def open_set(
+    allocation: PathId, number: Annotated[int, Path(ge=0, le=1 << 53)], use: Use, term: Term
+) -> Response:
+    """Values that the keeper is to set at the next step that no worker has begun."""
+    return await document(use, *use.service.values.open_set(allocation, term, number))

@@ -10,11 +10,13 @@ from fastapi import Depends, Path, Request
 
 from weft_server.service import Service
 from weft_server.settings import Settings
+from weft_server.uploads import Uploads
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
     service: Service
+    uploads: Uploads
     settings: Settings
     checks: CapacityLimiter
     """How many submitted jobs are checked at the same time."""

@@ -41,7 +41,7 @@ async def events(
     newest = last_event_id if last_event_id is not None else after or 0
     if format == "sse":
         return EventSourceResponse(_stream(use.service, job, newest), headers={"Cache-Control": "no-store"})
-    found = await use.service.read(use.service.records.events, job, newest, limit)
+    found = await use.service.threads.read(use.service.records.events, job, newest, limit)
     page = EventPage(events=found, after=found[-1].seq if found else newest, ended=state.is_terminal)
     return Response(page.model_dump_json(), media_type="application/json")
 
@@ -52,7 +52,7 @@ async def _stream(service: Service, job: str, newest: int) -> AsyncIterator[byte
     while not service.closing:
         bell = service.bells.listen(job_bell(job))
         ended = (await service.recorded(job)).state.is_terminal
-        page = await service.read(service.records.events, job, newest, PAGE)
+        page = await service.threads.read(service.records.events, job, newest, PAGE)
         for event in page:
             newest = event.seq
             yield _frame(event)

@@ -23,7 +23,7 @@ async def healthz() -> dict[str, str]:
 async def readyz(use: Use) -> dict[str, str]:
     """The database answers, takes what is written, and time is being watched."""
     try:
-        await use.service.read(use.service.records.count)
+        await use.service.threads.read(use.service.records.count)
     except SQLAlchemyError as error:
         detail = "the database does not answer"
         raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, "not-ready", detail) from error

@@ -10,12 +10,17 @@ from anyio import to_thread
 from fastapi import APIRouter, Header, Query, Request, Response
 from sqlalchemy.exc import IntegrityError
 
+from weft.api.dry_run import DryRun
 from weft.api.job import Job, JobPage, JobSpec, ParameterList
 from weft.api.lifecycle import JobState
+from weft_server.dry_run import dry_run_of
+from weft_server.plan import JobPlan
 from weft_server.problems import ProblemError
 from weft_server.reading import read_and_check
 from weft_server.records import KeyReusedError
+from weft_server.routes.beginning import begun
 from weft_server.routes.context import Context, PathId, Use
+from weft_server.service import new_id
 from weft_server.strict_json import StrictRoute
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=StrictRoute)
@@ -23,19 +28,32 @@ router = APIRouter(prefix="/v1/jobs", tags=["jobs"], route_class=StrictRoute)
 IdempotencyKey = Annotated[str | None, Header(min_length=1, max_length=255)]
 
 
-@router.post("", status_code=HTTPStatus.CREATED)
+@router.post(
+    "",
+    status_code=HTTPStatus.CREATED,
+    response_model=Job,
+    responses={200: {"model": DryRun, "description": "A dry run"}},
+)
 async def submit(
-    spec: JobSpec, request: Request, response: Response, use: Use, idempotency_key: IdempotencyKey = None
-) -> Job:
+    spec: JobSpec,
+    request: Request,
+    response: Response,
+    use: Use,
+    idempotency_key: IdempotencyKey = None,
+    *,
+    dry_run: Annotated[bool, Query(description="check and say what the job would be; nothing is kept")] = False,
+) -> Job | Response:
     """Checks the job and keeps it; it starts when it fits. The same `Idempotency-Key` and body give the same job."""
+    if dry_run:
+        return Response((await _dry_run(use, spec)).model_dump_json(), media_type="application/json")
     digest = hashlib.sha256(await request.body()).hexdigest()
     job = await _submitted(use, idempotency_key, digest)
     if job is None:
-        plan = await to_thread.run_sync(
-            read_and_check, spec, use.settings.readable, use.settings.bounds, limiter=use.checks
-        )
+        checked = await _checked(use, spec)
+        identifier = new_id()
         try:
-            job = await use.service.submit(spec, plan, idempotency_key, digest)
+            async with begun(use, identifier, spec, checked) as plan:
+                job = await use.service.submit(identifier, spec, plan, idempotency_key, digest)
         except IntegrityError:
             # A call with the same key was faster. Anything else that breaks integrity is our fault, and raised.
             job = await _submitted(use, idempotency_key, digest)
@@ -53,7 +71,7 @@ async def list_jobs(
     state: Annotated[list[JobState] | None, Query()] = None,
 ) -> JobPage:
     """Jobs, newest first."""
-    return await use.service.read(use.service.records.jobs, limit, cursor, state or [])
+    return await use.service.threads.read(use.service.records.jobs, limit, cursor, state or [])
 
 
 @router.get("/{job}")
@@ -73,12 +91,23 @@ async def list_parameters(job: PathId, use: Use) -> ParameterList:
     return ParameterList(parameters=(await use.service.plan(job)).parameters)
 
 
+async def _checked(use: Context, spec: JobSpec) -> JobPlan:
+    settings = use.settings
+    return await to_thread.run_sync(read_and_check, spec, settings.readable, settings.bounds, limiter=use.checks)
+
+
+async def _dry_run(use: Context, spec: JobSpec) -> DryRun:
+    async with begun(use, new_id(), spec, await _checked(use, spec), keep=False) as plan:
+        waits_for = use.service.waits_for(plan.workers, plan.shards)
+        return await to_thread.run_sync(dry_run_of, plan, waits_for, limiter=use.checks)
+
+
 async def _submitted(use: Context, key: str | None, digest: str) -> Job | None:
     """The job that this key has made before, as it is now."""
     if key is None:
         return None
     try:
-        found = await use.service.read(use.service.records.submitted, key, digest)
+        found = await use.service.threads.read(use.service.records.submitted, key, digest)
     except KeyReusedError as error:
         detail = f"Idempotency-Key {key!r} was used before, with another body"
         raise ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, "idempotency-key-reused", detail) from error

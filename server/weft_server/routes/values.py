@@ -1,30 +1,34 @@
-"""`/v1/jobs/{id}/values`: parameters' values, of a finished job or of one that runs."""
+"""`/v1/jobs/{id}/values`: parameters' values, of a finished job or of one that runs; see `weft.api.values`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 from http import HTTPStatus
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
+from uuid import uuid4
 
-from fastapi import APIRouter, Query, Response
-from fastapi.responses import StreamingResponse
+from fastapi import APIRouter, Query, Request, Response
 
-from weft_server.parameter_file import Selection
+from weft.api.values import ValuesSet
+from weft_server.bodies import received
+from weft_server.parameter_file import Selection, largest_document
 from weft_server.problems import ProblemError
-from weft_server.refusals import RefusalError, WrongStateError
+from weft_server.refusals import NotWrittenError, RefusalError, WrongStateError
 from weft_server.routes.context import Context, PathId, Use
+from weft_server.routes.documents import DOCUMENT, answer
 from weft_server.strict_json import StrictRoute
 
 router = APIRouter(prefix="/v1/jobs", tags=["values"], route_class=StrictRoute)
 
-_FORM: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"application/octet-stream": {}}, "description": "One safetensors document"}
-}
 
-
-@router.get("/{job}/values", responses=_FORM, response_class=Response)
-async def values(job: PathId, use: Use, name: Annotated[list[str] | None, Query()] = None) -> Response:
+@router.get("/{job}/values", responses=DOCUMENT, response_class=Response)
+async def values(
+    job: PathId,
+    use: Use,
+    name: Annotated[list[str] | None, Query()] = None,
+    *,
+    state: Annotated[bool, Query(description="the rule's state too, where the job keeps it")] = False,
+) -> Response:
     """A safetensors document of the parameters named, or of all; header `Weft-Step` tells the steps finished.
 
     Those of a running job are asked for now: the answer comes when the keeper has brought them.
@@ -35,29 +39,45 @@ async def values(job: PathId, use: Use, name: Annotated[list[str] | None, Query(
     if unknown:
         detail = f"job {job} has no parameter {', '.join(map(repr, unknown))}"
         raise ProblemError(HTTPStatus.NOT_FOUND, "unknown-parameter", detail)
-    selection, step = await _selection(use, job, plan.steps, name)
-    headers = {"Weft-Step": str(step), "Content-Length": str(selection.size)}
-    return StreamingResponse(selection.pieces(), headers=headers, media_type="application/octet-stream")
+    if state and not plan.keep_state:
+        raise WrongStateError(f"job {job} was not submitted with keep_state: its rule's state is not kept")
+    selection, step = await _selection(use, job, plan.steps, partial(Selection, names=name, state=state))
+    return answer(selection, **{"Weft-Step": str(step)})
 
 
-async def _selection(use: Context, job: str, steps: int, names: Sequence[str] | None) -> tuple[Selection, int]:
+@router.put("/{job}/values")
+async def set_values(job: PathId, request: Request, use: Use) -> ValuesSet:
+    """Sets some or all parameters of a job that has not ended: a safetensors document of their names and shapes.
+
+    The answer comes once the keeper of a running job has set them, and says from which step on they hold.
+    """
+    service, files = use.service, use.service.files
+    plan = await service.plan(job)
+    service.values.check_set(job)
+    start = partial(files.start, job, uuid4().hex)
+    limit = largest_document(plan.parameters)
+    async with received(request, service.threads, start, files.discard, limit) as upload:
+        names = await service.threads.on_files(files.check_part, upload, plan.parameters)
+        return await service.values.set(job, upload, names, use.settings.values_deadline_s)
+
+
+async def _selection(use: Context, job: str, steps: int, opened: partial[Selection]) -> tuple[Selection, int]:
     """(the values, steps finished): the final ones where there are any, else those of a running job."""
-    final = await use.service.on_files(use.service.files.final, job)
+    on_files = use.service.threads.on_files
+    final = await on_files(use.service.files.final, job)
     if final is None:
         try:
-            path, step = await use.service.live_values(job, use.settings.values_deadline_s)
-            return await use.service.on_files(Selection, path, names), step
+            path, step = await use.service.values.live(job, use.settings.values_deadline_s)
+            return await on_files(opened, path), step
+        except NotWrittenError:
+            raise
         except (RefusalError, FileNotFoundError) as error:
             # It may have succeeded while we asked: then the live file is gone and the final one is there.
-            final = await use.service.on_files(use.service.files.final, job)
+            final = await on_files(use.service.files.final, job)
             if final is None:
                 state = (await use.service.job(job)).state
                 raise WrongStateError(f"job {job} is {state}: it has no values") from error
-    return await _opened(use, job, final, names), steps
-
-
-async def _opened(use: Context, job: str, final: Path, names: Sequence[str] | None) -> Selection:
     try:
-        return await use.service.on_files(Selection, final, names)
+        return await on_files(opened, final), steps
     except FileNotFoundError as error:
         raise WrongStateError(f"job {job} has failed meanwhile: it has no values") from error

@@ -1,0 +1,32 @@
+"""What a checked job would be, without submitting it. Pure."""
+
+from __future__ import annotations
+
+from weft.api.dry_run import DryRun
+from weft_graph.program_json import programs_from_json
+from weft_graph.program_text import programs_text
+from weft_server.memory_estimate import step_traffic, store_memory, worker_memory
+from weft_server.plan import JobPlan
+
+
+def dry_run_of(plan: JobPlan, waits_for: str | None) -> DryRun:
+    """The plan with estimates and programs."""
+    programs = programs_from_json(plan.programs)
+    return DryRun(
+        name=plan.name,
+        workers=plan.workers,
+        shards=plan.shards,
+        steps=plan.steps,
+        steps_per_pass=plan.steps_per_pass,
+        keys=plan.keys,
+        slices=plan.slices,
+        rule=plan.rule,
+        hyper=plan.hyper,
+        given=[] if plan.given is None else plan.given.names,
+        worker_memory=worker_memory(plan, programs),
+        store_memory=store_memory(plan),
+        step_traffic=step_traffic(plan, programs),
+        waits_for=waits_for,
+        programs=plan.programs,
+        text=programs_text(programs),
+    )

@@ -1,0 +1,115 @@
+"""What the mind writes down of itself, so that a server that starts again goes on where it was.
+
+A job's memory is parts by name: `run`, `lease/ID` for each place, `sum/SPLIT/STEP/SLOT` for each metric that waits for
+other slots, `set/NUMBER` for parameters that are to be set. A part is written when it has changed, never otherwise.
+Seconds of a process's clock are not kept: deadlines begin anew, and silence counts after a grace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from pydantic import Field
+
+from weft.api.agent import AgentKind, Registration
+from weft.api.base import Model
+from weft.api.job import Job, Traffic
+from weft.api.lifecycle import AllocationState
+from weft_server.plan import Given, JobPlan
+
+RUN = "run"
+LEASE, SUM, SET = "lease/", "sum/", "set/"
+
+
+class LeaseMemory(Model):
+    """See `weft_server.lease.Lease`."""
+
+    id: str
+    term: int
+    agent: str
+    agent_name: str
+    kind: AgentKind
+    place: int
+    state: AllocationState
+    seq: int
+    step: int
+    told: bool
+    traffic: Traffic
+
+
+class RunMemory(Model):
+    """What there is of a run beside its leases."""
+
+    term: int = 0
+    endpoints: list[str] = Field(default_factory=list)
+    """The shards'; empty before the job is placed."""
+    keeper: str | None = None
+    """The keeper's lease."""
+    has_final: bool = False
+    given: Given | None = None
+    sets: int = 0
+    """Sets asked for so far; the newest one's number."""
+    told_at: datetime | None = None
+    """When progress was told last."""
+
+
+class SetMemory(Model):
+    """Parameters that the keeper has not set yet."""
+
+    number: int
+    given: Given
+
+
+class AgentMemory(Model):
+    """A registered agent. `number` counts registrations."""
+
+    id: str
+    number: int
+    registration: Registration
+    registered_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class KeptJob:
+    """A job that had not ended when the server did: its newest event's number, and what the mind wrote down of it."""
+
+    job: Job
+    plan: JobPlan
+    events: int
+    parts: Mapping[str, str]
+
+
+class Parts:
+    """The parts of one job as they were last written, and which have changed since."""
+
+    def __init__(self, written: Mapping[str, str] | None = None) -> None:
+        self._known: dict[str, object] = {}
+        self._documents: dict[str, str] = dict(written or {})
+        self._changed: dict[str, str | None] = {}
+
+    def put(self, part: str, facts: object, document: Callable[[], str]) -> None:
+        """The part is `document()`, made only where `facts`, what it is made of, differs from the last time's."""
+        if part in self._known and self._known[part] == facts:
+            return
+        self._known[part] = facts
+        text = document()
+        if self._documents.get(part) != text:
+            self._documents[part] = self._changed[part] = text
+
+    def drop(self, part: str) -> None:
+        """The part is not needed any more."""
+        self._known.pop(part, None)
+        if self._documents.pop(part, None) is not None:
+            self._changed[part] = None
+
+    def drain(self) -> dict[str, str | None]:
+        """What is to be written since the last call."""
+        out, self._changed = self._changed, {}
+        return out
+
+
+def under(parts: Mapping[str, str], prefix: str) -> Iterable[tuple[str, str]]:
+    """(name, document) of the parts below a prefix."""
+    return ((name, document) for name, document in parts.items() if name.startswith(prefix))

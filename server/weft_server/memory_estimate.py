@@ -1,0 +1,108 @@
+"""How much memory a job takes, and how many bytes a step sends: bounds, before anything is started. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from weft.api.dry_run import StepTraffic, StoreMemory, WorkerMemory
+from weft.api.store import KeySpec
+from weft_data.cut import part
+from weft_graph.infer import infer_program
+from weft_graph.memory import program_memory
+from weft_graph.program import Program, Programs
+from weft_graph.types import BATCH, TensorType
+from weft_graph.weft_domain import FETCH, FETCH_ROWS, SEND, SEND_ROWS
+from weft_server.plan import JobPlan, nbytes
+
+ID_BYTES = 8
+
+
+def train_samples(plan: JobPlan) -> int:
+    """The largest part of a batch that one worker has."""
+    return _largest_part(min(plan.data.batch, plan.rows), plan.workers)
+
+
+def evaluate_samples(plan: JobPlan) -> int | None:
+    """The largest batch in which one worker evaluates; None where there is no evaluation."""
+    held_out = plan.data.evaluate
+    if held_out is None:
+        return None
+    return _largest_part(min(plan.data.batch * plan.workers, held_out.stop - held_out.start), plan.workers)
+
+
+def peak(plan: JobPlan, program: Program, samples: int) -> int:
+    """Bytes of a program's values. Raises GraphError where the data's sizes do not fit an operator."""
+    return program_memory(program, {**plan.dims, BATCH: samples}).peak
+
+
+def worker_memory(plan: JobPlan, programs: Programs) -> WorkerMemory:
+    """On the worker with the largest part. Raises GraphError."""
+    fetched = {node.attributes["key"] for node in programs.train.nodes if node.op_type == FETCH}
+    own = [key for key in plan.keys if key.key in fetched]
+    evaluated = evaluate_samples(plan)
+    return WorkerMemory(
+        parameter_bytes=sum(map(nbytes, own)),
+        state_bytes=plan.state_arrays * sum(nbytes(key) for key in plan.keys if key.update == "gradient"),
+        train_peak_bytes=peak(plan, programs.train, train_samples(plan)),
+        evaluate_peak_bytes=None if evaluated is None else peak(plan, programs.evaluate, evaluated),
+    )
+
+
+def store_memory(plan: JobPlan) -> StoreMemory:
+    """Over all shards, as if every row of a table were touched."""
+    dense = [key for key in plan.keys if not key.rows]
+    tables = [key for key in plan.keys if key.rows]
+    uncut = [
+        *map(nbytes, (key for key in dense if key.whole)),
+        min(plan.slice_bytes, max(map(nbytes, dense), default=0)),
+    ]
+    state = plan.state_arrays
+    total = sum(_kept(key, state) for key in plan.keys)
+    return StoreMemory(
+        parameter_bytes=sum(map(nbytes, dense)),
+        state_bytes=_state(dense, state),
+        table_bytes=sum(map(nbytes, tables)),
+        table_state_bytes=_state(tables, state),
+        largest_shard_bytes=min(total, math.ceil(total / plan.shards) + max(uncut) * (1 + state)),
+    )
+
+
+def step_traffic(plan: JobPlan, programs: Programs) -> StepTraffic:
+    """Of a full batch, over all workers. Raises GraphError."""
+    program = programs.train
+    types = infer_program(program, {**plan.dims, BATCH: train_samples(plan)})
+    sizes = {key.key: nbytes(key) for key in plan.keys}
+    moved = dict.fromkeys((FETCH, SEND, FETCH_ROWS, SEND_ROWS), 0)
+    for node in program.nodes:
+        if node.op_type in {FETCH, SEND}:
+            moved[node.op_type] += sizes[str(node.attributes["key"])]
+        elif node.op_type == FETCH_ROWS:
+            moved[node.op_type] += _row_bytes(types[node.outputs[0]])
+        elif node.op_type == SEND_ROWS:
+            moved[node.op_type] += _row_bytes(types[node.inputs[1]])
+    return StepTraffic(
+        fetched_bytes=moved[FETCH] * plan.workers,
+        sent_bytes=moved[SEND] * plan.workers,
+        fetched_row_bytes=moved[FETCH_ROWS] * plan.workers,
+        sent_row_bytes=moved[SEND_ROWS] * plan.workers,
+    )
+
+
+def _largest_part(samples: int, workers: int) -> int:
+    start, stop = part(samples, 0, workers)
+    return stop - start
+
+
+def _row_bytes(rows: TensorType) -> int:
+    """Rows with their ids."""
+    return rows.nbytes + ID_BYTES * rows.static_shape[0]
+
+
+def _state(keys: Iterable[KeySpec], arrays: int) -> int:
+    return sum(_kept(key, arrays) - nbytes(key) for key in keys)
+
+
+def _kept(key: KeySpec, arrays: int) -> int:
+    """Bytes of a key with its state. A key that nobody sends has none: no rule is ever run on it."""
+    return nbytes(key) * (1 + (arrays if key.update == "rule" and key.slots else 0))

@@ -1,0 +1,107 @@
+"""The places of one job: which agent holds which, who keeps the parameters, whose orders have changed. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from weft.api.agent import AgentKind
+from weft.api.job import Traffic
+from weft.api.lifecycle import AllocationEvent, AllocationState
+from weft_server.lease import Agent, Lease
+from weft_server.memory import LEASE, LeaseMemory, Parts, RunMemory, under
+from weft_server.scheduler import Placement
+
+
+class Places:
+    """Every lease of a job; none before it is placed."""
+
+    def __init__(self, job: str) -> None:
+        self.leases: dict[str, Lease] = {}
+        self.term = 0
+        self.keeper: Lease | None = None
+        """The worker that brings and sets parameters."""
+        self.endpoints: list[str] = []
+        """The shards'."""
+        self._job = job
+        self._ordered: set[str] = set()
+
+    @property
+    def workers(self) -> list[Lease]:
+        """By slot."""
+        return [lease for lease in self.leases.values() if lease.kind is AgentKind.WORKER]
+
+    @property
+    def shards(self) -> list[Lease]:
+        """By shard number."""
+        return [lease for lease in self.leases.values() if lease.kind is AgentKind.SHARD]
+
+    @property
+    def step(self) -> int:
+        """Steps that the slowest worker has finished."""
+        return min((worker.step for worker in self.workers), default=0)
+
+    @property
+    def traffic(self) -> Traffic:
+        """Of all workers."""
+        told = [worker.traffic for worker in self.workers]
+        return Traffic(
+            sent_bytes=sum(each.sent_bytes for each in told), received_bytes=sum(each.received_bytes for each in told)
+        )
+
+    @property
+    def workers_are_done(self) -> bool:
+        """A worker lost after its last step was released, and has done its part."""
+        return all(each.state in {AllocationState.DONE, AllocationState.RELEASED} for each in self.workers)
+
+    @property
+    def shards_are_ready(self) -> bool:
+        return all(shard.state is AllocationState.READY for shard in self.shards)
+
+    def fill(self, placement: Placement, agents: Mapping[str, Agent], term: int) -> None:
+        """Gives every place to an agent."""
+        self.term = term
+        for kind, ids in ((AgentKind.SHARD, placement.shards), (AgentKind.WORKER, placement.workers)):
+            for place, agent_id in enumerate(ids):
+                agent = agents[agent_id]
+                identifier = f"{self._job}-{term}-{kind}-{place}"
+                lease = Lease(identifier, term, self._job, agent.id, agent.name, kind, place)
+                self.leases[identifier] = agent.leases[identifier] = lease
+        self.endpoints = [agents[agent_id].registration.endpoint or "" for agent_id in placement.shards]
+        self.keeper = self.workers[placement.keeper]
+
+    def restore(self, memory: RunMemory, written: Mapping[str, str]) -> None:
+        """Takes up what an earlier process has written down."""
+        kept = [LeaseMemory.model_validate_json(document) for _, document in under(written, LEASE)]
+        for each in sorted(kept, key=lambda lease: (lease.kind, lease.place)):
+            self.leases[each.id] = Lease.restored(self._job, each)
+        self.term, self.endpoints = memory.term, memory.endpoints
+        self.keeper = None if memory.keeper is None else self.leases[memory.keeper]
+
+    def write(self, parts: Parts) -> None:
+        """Writes down what has changed."""
+        for lease in self.leases.values():
+            lease.write(parts)
+
+    def tell(self, leases: Iterable[Lease]) -> None:
+        """Their agents' orders hold them from now on."""
+        for lease in leases:
+            if not lease.told:
+                lease.told = True
+                self._ordered.add(lease.agent)
+
+    def order_keeper(self) -> None:
+        """What the keeper is to do has changed."""
+        if self.keeper is not None:
+            self._ordered.add(self.keeper.agent)
+
+    def release(self) -> None:
+        """Nobody holds a place any more."""
+        for lease in self.leases.values():
+            if lease.is_held:
+                lease.apply(AllocationEvent.RELEASED)
+            self._ordered.add(lease.agent)
+
+    def drain(self) -> list[str]:
+        """Agents whose orders have changed since the last call."""
+        out, self._ordered = sorted(self._ordered), set()
+        return out

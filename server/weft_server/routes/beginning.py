@@ -1,0 +1,107 @@
+"""The first values that a submitted job names with `init_from`: found, checked, copied for the job."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from itertools import islice
+from pathlib import Path
+
+from weft.api.job import FromJob, FromUpload, JobSpec, ParameterInfo
+from weft.api.problem import FieldError
+from weft_server.check import JobRefusedError
+from weft_server.parameter_file import (
+    MOST_ERRORS,
+    STATE,
+    Header,
+    ParameterFileError,
+    largest_header,
+    part_errors,
+    read_header,
+)
+from weft_server.plan import Given, JobPlan
+from weft_server.refusals import NotWrittenError, RefusalError, WrongStateError
+from weft_server.routes.context import Context
+from weft_server.uploads import LARGEST_HEADER_BYTES
+from weft_server.values import KeeperSilentError
+
+TRIES = 3
+"""A document may go between the moment it is found and the moment it is copied; a second look finds where it is."""
+
+
+@asynccontextmanager
+async def begun(use: Context, job: str, spec: JobSpec, plan: JobPlan, *, keep: bool = True) -> AsyncIterator[JobPlan]:
+    """The plan with its first values, which lie in the job's files; they go again where the block fails, or not `keep`.
+
+    Raises JobRefusedError with pointers below `/init_from`.
+    """
+    if spec.init_from is None:
+        yield plan
+        return
+    threads, files = use.service.threads, use.service.files
+    try:
+        path = await _taken(use, job, spec.init_from)
+        names = await threads.on_files(_fitting, path, plan.parameters)
+        yield plan.model_copy(update={"given": Given(names=names, file=FILE)})
+    except BaseException:
+        keep = False
+        raise
+    finally:
+        if not keep:
+            await threads.on_files(files.end, job, False)
+
+
+FILE = "first"
+
+
+async def _taken(use: Context, job: str, source: FromJob | FromUpload) -> Path:
+    """A copy of the source's document among the job's files."""
+    threads, files = use.service.threads, use.service.files
+    pointer = "/init_from/job" if isinstance(source, FromJob) else "/init_from/upload"
+    try:
+        for _ in range(TRIES):
+            found = await _found(use, source)
+            try:
+                return await threads.on_files(files.take, found, job, FILE)
+            except FileNotFoundError:
+                continue
+    except NotWrittenError:
+        raise
+    except (RefusalError, KeeperSilentError) as error:
+        raise _refused(pointer, str(error)) from error
+    raise _refused(pointer, "its values go away as they are looked at")
+
+
+async def _found(use: Context, source: FromJob | FromUpload) -> Path:
+    service = use.service
+    if isinstance(source, FromUpload):
+        return await service.threads.on_files(use.uploads.find, source.upload, service.clock().at)
+    state = (await service.job(source.job)).state
+    final = await service.threads.on_files(service.files.final, source.job)
+    if final is not None:
+        return final
+    if state.is_terminal:
+        raise WrongStateError(f"job {source.job} has {state}: it has no values")
+    path, _ = await service.values.live(source.job, use.settings.values_deadline_s)
+    return path
+
+
+def _fitting(path: Path, parameters: Sequence[ParameterInfo]) -> list[str]:
+    """Parameters that the document has values of. Raises JobRefusedError where some do not fit, or none is there."""
+    try:
+        found = read_header(path, max(LARGEST_HEADER_BYTES, largest_header(parameters)))
+    except ParameterFileError as error:
+        raise _refused("/init_from", str(error)) from error
+    known = {each.name for each in parameters}
+    common: Header = {name: kind for name, kind in found.items() if name in known}
+    wrong = list(islice(part_errors(common, parameters), MOST_ERRORS))
+    if wrong:
+        raise JobRefusedError([FieldError(pointer="/init_from", detail=each.detail, node=each.node) for each in wrong])
+    if not common:
+        has = [name for name in found if not name.startswith(STATE)]
+        raise _refused("/init_from", f"none of its {len(has)} parameters is one of the job's")
+    return [each.name for each in parameters if each.name in common]
+
+
+def _refused(pointer: str, detail: str) -> JobRefusedError:
+    return JobRefusedError([FieldError(pointer=pointer, detail=detail)])

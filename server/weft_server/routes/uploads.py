@@ -1,0 +1,31 @@
+"""`/v1/uploads`: documents that jobs begin with; see `weft.api.values`."""
+
+from __future__ import annotations
+
+from functools import partial
+from http import HTTPStatus
+from uuid import uuid4
+
+from fastapi import APIRouter, Request
+
+from weft.api.values import Uploaded
+from weft_server.bodies import received
+from weft_server.routes.context import PathId, Use
+from weft_server.strict_json import StrictRoute
+
+router = APIRouter(prefix="/v1/uploads", tags=["values"], route_class=StrictRoute)
+
+
+@router.post("", status_code=HTTPStatus.CREATED)
+async def upload(request: Request, use: Use) -> Uploaded:
+    """Keeps a safetensors document for some hours, for the `init_from` of jobs. Its id is not told to others."""
+    service, uploads, identifier = use.service, use.uploads, uuid4().hex
+    start = partial(uploads.start, identifier, service.clock().at)
+    async with received(request, service.threads, start, uploads.discard, use.settings.upload_bytes) as written:
+        return await service.threads.on_files(uploads.keep, written, identifier)
+
+
+@router.delete("/{upload}", status_code=HTTPStatus.NO_CONTENT)
+async def delete(upload: PathId, use: Use) -> None:
+    """The document is not needed any more. Jobs that were submitted with it keep their own copy."""
+    await use.service.threads.on_files(use.uploads.delete, upload)

@@ -1,0 +1,171 @@
+"""Values of jobs' parameters: brought by keepers, asked for, set while a job runs or before it begins.
+
+Belongs to the event loop, as the mind does. Files get their places before the mind learns of them, so that what it has
+written down is there when the server starts again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+from weft.api.agent import SetDone
+from weft.api.lifecycle import JobState
+from weft.api.values import ValuesSet
+from weft_server.bells import Bells, heard
+from weft_server.controller import Controller
+from weft_server.instructions import Instruction, SetEnded
+from weft_server.job_files import JobFiles, Upload
+from weft_server.job_run import JobRun
+from weft_server.moment import Clock
+from weft_server.plan import Given, JobPlan
+from weft_server.refusals import NotSetError, WrongStateError
+from weft_server.threads import Threads
+
+Apply = Callable[[Sequence[Instruction]], Awaitable[None]]
+"""Carries instructions out; raises NotWrittenError where a crash would lose them."""
+
+
+class KeeperSilentError(Exception):
+    """The keeper did not bring or set the parameters in time."""
+
+
+class Values:
+    """What is asked of keepers, and who waits for it."""
+
+    def __init__(
+        self, mind: Controller, files: JobFiles, *, threads: Threads, bells: Bells, apply: Apply, clock: Clock
+    ) -> None:
+        self._mind = mind
+        self._files = files
+        self._threads = threads
+        self._bells = bells
+        self._apply = apply
+        self._clock = clock
+        self._live: dict[str, tuple[Path, int]] = {}
+        self._setting: dict[tuple[str, int], asyncio.Future[SetDone]] = {}
+        self._giving = asyncio.Lock()
+
+    def check(self, allocation: str, term: int, step: int, final: bool) -> tuple[str, JobPlan]:
+        """(job, plan) that an upload is for; raises a RefusalError when it is not wanted."""
+        run = self._mind.check_parameters(allocation, term, step, final)
+        return run.job.id, run.plan
+
+    async def keep(self, allocation: str, term: int, step: int, final: bool, place: Callable[[], Path]) -> None:
+        """Puts an upload in its place and goes on. Raises a RefusalError when it has come too late."""
+        run = self._mind.check_parameters(allocation, term, step, final)
+        path = await self._threads.write(place)
+        instructions = self._mind.keep(allocation, term, step, final, self._clock())
+        if not final:
+            self._live[run.job.id] = (path, step)
+        self._bells.ring(_values_bell(run.job.id))
+        await self._apply(instructions)
+
+    async def live(self, job: str, timeout_s: float) -> tuple[Path, int]:
+        """Values of a running job, asked for now: (file, step). Raises KeeperSilentError or a RefusalError."""
+        keeper, instructions = self._mind.want_parameters(job)
+        before = self._live.get(job)
+        bell = self._bells.listen(_values_bell(job))
+        await self._apply(instructions)
+        if self._live.get(job) is before and not await heard(bell, timeout_s):
+            await self._apply(self._mind.forget_parameters(keeper))
+            raise KeeperSilentError(
+                f"{keeper.who}, the keeper, did not bring the parameters within {timeout_s:g} s; "
+                f"it is at step {keeper.step}"
+            )
+        brought = self._live.get(job)
+        if brought is None or brought is before:
+            raise WrongStateError(f"job {job} has ended meanwhile")
+        return brought
+
+    def check_set(self, job: str) -> None:
+        """Raises a RefusalError where nothing can be set now: the body need not be read."""
+        run = self._run(job)
+        if run.state is not JobState.PENDING:
+            run.check_set()
+
+    async def set(self, job: str, upload: Upload, names: Sequence[str], timeout_s: float) -> ValuesSet:
+        """Sets parameters from a checked document. Raises KeeperSilentError or a RefusalError."""
+        given = await self._threads.write(self._files.give, upload, job, names)
+        try:
+            if await self._give(job, given):
+                return ValuesSet(names=given.names, step=0)
+            number, instructions = self._mind.ask_set(job, given, self._clock())
+        except BaseException:
+            await self._threads.write(self._files.drop, job, given.file)
+            raise
+        done: asyncio.Future[SetDone] = asyncio.get_running_loop().create_future()
+        self._setting[job, number] = done
+        try:
+            await self._apply(instructions)
+            outcome = await asyncio.wait_for(done, timeout_s)
+        except TimeoutError:
+            raise await self._too_late(job, number, timeout_s) from None
+        finally:
+            self._setting.pop((job, number), None)
+        if outcome.error is not None:
+            raise NotSetError(f"the values were not set: {outcome.error}")
+        return ValuesSet(names=given.names, step=outcome.step)
+
+    def ended(self, instruction: SetEnded) -> None:
+        """A set was done, or given up."""
+        waiting = self._setting.get((instruction.job, instruction.done.number))
+        if waiting is not None and not waiting.done():
+            waiting.set_result(instruction.done)
+
+    def closed(self, job: str) -> None:
+        """The job has ended: nobody is to wait for its keeper."""
+        self._live.pop(job, None)
+        self._bells.ring(_values_bell(job))
+        for (waiting_for, _), waiting in self._setting.items():
+            if waiting_for == job and not waiting.done():
+                waiting.set_exception(WrongStateError(f"job {job} has ended meanwhile: nothing was set"))
+
+    def first_values(self, allocation: str, term: int) -> tuple[Path, list[str]]:
+        """(document, names) of the first values that a keeper sets. Raises a RefusalError."""
+        job, given = self._mind.first_values(allocation, term)
+        return self._files.given(job, given.file), given.names
+
+    def open_set(self, allocation: str, term: int, number: int) -> tuple[Path, list[str]]:
+        """(document, names) of values that a keeper is to set. Raises a RefusalError."""
+        job, given = self._mind.open_set(allocation, term, number)
+        return self._files.given(job, given.file), given.names
+
+    async def _give(self, job: str, given: Given) -> bool:
+        """Makes them the job's first values, together with those it has. Whether it was still pending."""
+        async with self._giving:
+            run = self._run(job)
+            if run.state is not JobState.PENDING:
+                return False
+            before, whole = run.given, given
+            if before is not None:
+                order = [each.name for each in run.plan.parameters]
+                whole = await self._threads.write(self._files.give_also, job, before, given, order)
+            if self._run(job).state is not JobState.PENDING:
+                await self._threads.write(self._files.drop, job, whole.file)
+                return False
+            await self._apply(self._mind.give(job, whole, self._clock()))
+        for file in [] if before is None else [before.file, given.file]:
+            await self._threads.write(self._files.drop, job, file)
+        return True
+
+    async def _too_late(self, job: str, number: int, timeout_s: float) -> KeeperSilentError:
+        run = self._mind.run_of(job)
+        keeper = None if run is None else run.places.keeper
+        who = "nobody" if keeper is None else keeper.who
+        at = "" if keeper is None else f"; it is at step {keeper.step}"
+        why = f"{who}, the keeper, did not set the parameters within {timeout_s:g} s{at}"
+        await self._apply(self._mind.withdraw_set(job, number, why, self._clock()))
+        return KeeperSilentError(why)
+
+    def _run(self, job: str) -> JobRun:
+        run = self._mind.run_of(job)
+        if run is None:
+            advice = "submit a job with init_from to go on from its values"
+            raise WrongStateError(f"job {job} has ended, nothing can be set any more; {advice}")
+        return run
+
+
+def _values_bell(job: str) -> str:
+    return f"values/{job}"
