@@ -54,6 +54,16 @@ def test_padding_names_no_row_of_its_reader_and_a_row_of_another() -> None:
     assert (a.tolist(), b.tolist()) == ([-1, 0, -1], [1])
 
 
+@pytest.mark.parametrize("rows", [400, 1 << 40])
+def test_few_rows_and_more_than_memory_holds_are_looked_up_alike(rows: int) -> None:
+    rng = np.random.default_rng(0)
+    ids = rng.integers(0, 400, (50, 4)) * (rows // 400)
+    rows_ids, index = unique_rows(ids, rows=rows)
+    distinct, places = np.unique(ids, return_inverse=True)
+    np.testing.assert_array_equal(rows_ids, [*distinct, *[-1] * (200 - len(distinct))])
+    np.testing.assert_array_equal(index, places.reshape(50, 4))
+
+
 def test_ids_may_be_one_and_may_be_none() -> None:
     rows_ids, one, none = unique_rows(5, np.zeros((0, 3), dtype=np.int64), rows=6)
     assert (rows_ids.tolist(), one.shape, one.tolist(), none.shape) == ([5], (), 0, (0, 3))
@@ -64,7 +74,7 @@ def test_ids_may_be_one_and_may_be_none() -> None:
 @st.composite
 def lookups(draw: st.DrawFn) -> tuple[int, list[Array], list[int], list[int | None]]:
     """(rows, ids, wraps, padding): every id is a row's, or padding, or counts from the end where that is allowed."""
-    rows = draw(st.integers(1, 12))
+    rows = draw(st.sampled_from([1, 3, 12, 500]))
     ids, wraps, padding = [], [], []
     for _ in range(draw(st.integers(1, 3))):
         wrap = draw(st.booleans())
