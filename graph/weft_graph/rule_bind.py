@@ -17,7 +17,7 @@ from weft_graph.ir import Constant, Graph, Input, Node
 from weft_graph.names import FreshNames, node_definitions, value_definitions
 from weft_graph.onnx_dtypes import NUMBER_OF_DTYPE
 from weft_graph.rule_graph import RuleGraph
-from weft_graph.rule_parts import Parts, parts_of
+from weft_graph.rule_parts import Parts, parts_of, why_whole
 from weft_graph.types import DType, Shape, TensorType
 
 NUMBERS: DType = DType.FLOAT64
@@ -37,17 +37,20 @@ def bound_rule(rule: RuleGraph, dtype: DType, shape: Shape | None) -> BoundRule:
 
     Raises GraphError where the rule is not for such keys, naming the node.
     """
-    arrays = TensorType(dtype, rule.type.shape if shape is None else _rows(rule, dtype, shape))
+    arrays = TensorType(dtype, rule.type.shape if shape is None else _shape(rule, dtype, shape))
     binder = _Binder(rule, parts_of(rule), arrays)
     graph = binder.graph()
     infer(graph)
     return BoundRule(graph, len(binder.of_numbers))
 
 
-def _rows(rule: RuleGraph, dtype: DType, shape: Shape) -> Shape:
+def _shape(rule: RuleGraph, dtype: DType, shape: Shape) -> Shape:
+    """The shape of the arrays that the rule runs on, for a key of this one."""
     key = TensorType(dtype, shape)
     if rule.is_flat:
         return (key.size,)
+    if why_whole(rule) is None:
+        return shape
     written = rule.type.shape
     sizes = dict(zip(written, shape, strict=False))
     if len(written) != len(shape) or any(sizes[name] != size for name, size in zip(written, shape, strict=True)):

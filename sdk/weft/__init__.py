@@ -45,8 +45,10 @@ if TYPE_CHECKING:
     from weft.expression import Expression, Group, constant, graph, group, input, parameter  # noqa: A004 - ONNX's words
     from weft.job_handle import JobHandle, Values
     from weft.parameter_file import load
-    from weft.rules import Adam, Sgd
+    from weft.rules import Adagrad, Adam, Sgd
+    from weft.schedules import cosine, exponential, linear, piecewise, polynomial, warmup
     from weft.submission import job_spec
+    from weft.user_rule import rule
     from weft_graph.errors import DTypeError, GraphError, GraphRefusedError, ShapeError
     from weft_graph.types import BATCH
 
@@ -84,8 +86,10 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "weft.expression": ("Expression", "Group", "constant", "graph", "group", "input", "parameter"),
     "weft.job_handle": ("JobHandle", "Values"),
     "weft.parameter_file": ("load",),
-    "weft.rules": ("Adam", "Sgd"),
+    "weft.rules": ("Adagrad", "Adam", "Sgd"),
+    "weft.schedules": ("cosine", "exponential", "linear", "piecewise", "polynomial", "warmup"),
     "weft.submission": ("job_spec",),
+    "weft.user_rule": ("rule",),
     "weft_graph.errors": ("DTypeError", "GraphError", "GraphRefusedError", "ShapeError"),
     "weft_graph.types": ("BATCH",),
 }
@@ -98,6 +102,7 @@ _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
     "BATCH",
+    "Adagrad",
     "Adam",
     "ArgumentError",
     "Client",
@@ -136,16 +141,23 @@ __all__ = [
     "WaitTimeoutError",
     "WeftError",
     "constant",
+    "cosine",
     "cut",
+    "exponential",
     "graph",
     "group",
     "input",
     "job_spec",
+    "linear",
     "load",
     "nn",
     "numpy_data",
     "ops",
     "parameter",
+    "piecewise",
+    "polynomial",
+    "rule",
+    "warmup",
 ]
 
 

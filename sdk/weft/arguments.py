@@ -26,7 +26,8 @@ def checked(owner: str = "") -> Iterator[None]:
 def _sentence(entry: Any) -> str:
     """`batch is 0; it should be greater than or equal to 1`."""
     said = str(entry["msg"]).removeprefix("Value error, ")
-    *path, last = entry["loc"] or ("",)
+    # What has a blank is a kind among several that a value may be of, no field.
+    *path, last = [place for place in entry["loc"] if " " not in str(place)] or ("",)
     where = f"a name in {path[0]}" if last == "[key]" else ".".join(map(str, (*path, last)))
     if entry["type"] == "string_pattern_mismatch":
         said = NAME_RULE

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import httpx
 
     from weft.expression import Expression
+    from weft.user_rule import UserRule
 
 DEFAULT_URL = "http://127.0.0.1:8470"
 URL_VARIABLE = "WEFT_URL"
@@ -77,7 +78,7 @@ class Client:
         passes: int | None = None,
         steps: int | None = None,
         evaluate_every: int | None = None,
-        rule: RuleSpec | None = None,
+        rule: RuleSpec | UserRule | None = None,
         workers: int = 1,
         shards: int = 1,
         mode: Mode | str = Mode.SYNC,

@@ -60,6 +60,11 @@ def evaluate(
     return tuple(values[name] for name in collected.outputs)
 
 
+def run_graph(graph: Graph, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
+    """A graph's outputs by name. Raises EvaluatorError where nothing can evaluate."""
+    return _evaluator(entry_points(group=GROUP))(graph, feeds)
+
+
 def _check_mappings(feeds: object, parameters: object) -> None:
     if not isinstance(feeds, Mapping):
         raise ArgumentError(f'feeds are arrays by the input\'s name, such as {{"x": ...}}, not {_kind(feeds)}')

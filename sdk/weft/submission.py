@@ -17,6 +17,7 @@ from weft.first_values import FirstValues, from_job_or_upload
 
 if TYPE_CHECKING:
     from weft.expression import Expression
+    from weft.user_rule import UserRule
 
 SLICE_BYTES = 128 * 1024
 """The API's own size of a slice."""
@@ -31,7 +32,7 @@ def job_spec(
     passes: int | None = None,
     steps: int | None = None,
     evaluate_every: int | None = None,
-    rule: RuleSpec | None = None,
+    rule: RuleSpec | UserRule | None = None,
     workers: int = 1,
     shards: int = 1,
     mode: Mode | str = Mode.SYNC,
@@ -49,10 +50,12 @@ def job_spec(
     `Client.upload` gave. Raises ArgumentError.
     """
     from weft.collect import collect  # who only watches jobs builds no graph
+    from weft.user_rule import UserRule
     from weft_graph.json_form import graph_to_json
 
     metrics = {} if metrics is None else metrics
     _check_expressions(loss, metrics)
+    rule = rule() if isinstance(rule, UserRule) else rule
     if rule is not None and not isinstance(rule, Model):
         raise ArgumentError(f"rule is {rule!r}; it should be weft.Sgd(...), weft.Adam(...) or the like")
     if (passes is None) == (steps is None):

@@ -7,11 +7,13 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 from pydantic import Field, model_validator
 
 from weft.api.base import Count, Model, Positive
-from weft_graph.errors import GraphFormatError
-from weft_graph.schedule import MOST_BOUNDARIES, schedule_from_json
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+MOST_BOUNDARIES = 64
+"""As `weft_graph.schedule` has it."""
 
 
 class Warmup(Model):
@@ -24,6 +26,9 @@ class Warmup(Model):
 class _Schedule(Model):
     @model_validator(mode="after")
     def _is_one(self) -> Self:
+        from weft_graph.errors import GraphFormatError  # who writes no schedule needs no graph
+        from weft_graph.schedule import schedule_from_json
+
         try:
             schedule_from_json(self.document())
         except GraphFormatError as error:
@@ -36,6 +41,8 @@ class _Schedule(Model):
 
     def bounds(self) -> tuple[float, float]:
         """Smallest and largest of what it ever is; infinite where it grows without end."""
+        from weft_graph.schedule import schedule_from_json  # as above
+
         return schedule_from_json(self.document()).bounds()
 
 
