@@ -8,9 +8,11 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 
@@ -20,11 +22,16 @@ from weft.errors import ClusterError, WeftError
 from weft.exclusive import check_port_is_free, hold_directory
 from weft.process import Command, Process
 
+SERVER = "server"
+"""The name of the server's process; agents have a number."""
+
 HOST = "127.0.0.1"
 """This machine alone: several machines start the daemons themselves, with tokens."""
 
 START_TIMEOUT_S = 60.0
 """Until all daemons have registered; a cold disk under a slow machine takes a good part of it to import NumPy."""
+
+EXIT_WITH_PARENT = "--exit-with-parent"
 
 STOP_GRACE_S = 5.0
 POLL_S = 0.05
@@ -76,7 +83,7 @@ class Cluster:
         self._url: str | None = None
         self._progress = progress
         self._held = ExitStack()
-        self._reported: set[int] = set()
+        self._reported: set[Process] = set()
 
     @property
     def url(self) -> str:
@@ -103,8 +110,8 @@ class Cluster:
             self._directory = self._take_directory()
             deadline = time.monotonic() + self.start_timeout_s
             self._progress("starting the server")
-            server = self._spawn("server", "weft_server", self._server_arguments())
-            self._url = self._listening(server, deadline)
+            self._spawn(SERVER, "weft_server", self._server_arguments(self.port))
+            self._url = self._await_server(deadline)
             self._spawn_agents()
             self._await_agents(deadline)
         except BaseException:  # also Ctrl-C while it starts: no daemon may be left; the error goes on
@@ -131,11 +138,31 @@ class Cluster:
             self._directory = None
             self._held.close()
 
-    def obituaries(self) -> list[str]:
-        """What there is to say of each daemon that ended by itself since the last call."""
-        ended = [p for p in self.processes if p.exit_code is not None and p.pid not in self._reported]
-        self._reported.update(process.pid for process in ended)
-        return [process.obituary() for process in ended]
+    def ended(self) -> list[Process]:
+        """The daemons that ended by themselves since the last call."""
+        ended = [p for p in self.processes if p.exit_code is not None and p not in self._reported]
+        self._reported.update(ended)
+        return ended
+
+    def restart(self, name: str) -> Process:
+        """Starts a daemon that ended again, under its name; the server on the same port and data. Does not wait.
+
+        Raises OSError where no process can be started.
+        """
+        place, old = next((place, p) for place, p in enumerate(self.processes) if p.name == name)
+        if old.exit_code is None:
+            raise ClusterError(f"{name} still runs")
+        command = old.command
+        if name == SERVER:
+            arguments = (*self._server_arguments(urlsplit(self.url).port or 0), EXIT_WITH_PARENT)
+            command = replace(command, arguments=arguments)
+        self.processes[place] = Process(command)
+        self._reported.discard(old)
+        return self.processes[place]
+
+    def listens(self) -> bool:
+        """Whether the server that runs now listens."""
+        return self._listening() is not None
 
     def __enter__(self) -> Self:
         self.start()
@@ -168,8 +195,8 @@ class Cluster:
             raise ClusterError(f"the directory {directory} cannot be used: {error.strerror or error}") from None
         return directory
 
-    def _server_arguments(self) -> list[str]:
-        listen = ["--host", HOST, "--port", str(self.port)]
+    def _server_arguments(self, port: int) -> list[str]:
+        listen = ["--host", HOST, "--port", str(port)]
         return [*listen, "--directory", str(self.directory), "--data-root", str(self.data_root)]
 
     def _spawn_agents(self) -> None:
@@ -184,30 +211,31 @@ class Cluster:
 
     def _spawn(
         self, name: str, module: str, arguments: list[str], environment: Mapping[str, str] | None = None
-    ) -> Process:
+    ) -> None:
         command = Command(
             name=name,
             module=module,
-            arguments=(*arguments, "--exit-with-parent"),
+            arguments=(*arguments, EXIT_WITH_PARENT),
             log=self.directory / "logs" / f"{name}.log",
             directory=self.data_root,
             environment=environment or {},
         )
-        process = Process(command)
-        self.processes.append(process)
-        return process
+        self.processes.append(Process(command))
 
-    def _listening(self, server: Process, deadline: float) -> str:
-        """The server's URL, once it has written it. What a server before this one wrote has another pid."""
-        path = self.directory / "server.json"
+    def _await_server(self, deadline: float) -> str:
         while True:
-            try:
-                listening = Listening.model_validate_json(path.read_bytes())
-            except (FileNotFoundError, ValidationError):
-                listening = None  # not there yet, or not written to its end
-            if listening is not None and listening.pid == server.pid:
-                return listening.url
+            url = self._listening()
+            if url is not None:
+                return url
             self._pause(deadline, "the server to listen")
+
+    def _listening(self) -> str | None:
+        """The server's URL, if it has written it. What a server before this one wrote has another pid."""
+        try:
+            listening = Listening.model_validate_json((self.directory / "server.json").read_bytes())
+        except (FileNotFoundError, ValidationError):
+            return None  # not there yet, or not written to its end
+        return listening.url if listening.pid == self.processes[0].pid else None
 
     def _await_agents(self, deadline: float) -> None:
         waited_for = {process.pid: process.name for process in self.processes[1:]}

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ class Process:
     def __init__(self, command: Command) -> None:
         self.command = command
         command.log.parent.mkdir(parents=True, exist_ok=True)
+        self._started_at, self._ended_at = time.monotonic(), 0.0
         with command.log.open("ab") as log:
             self._log_start = log.tell()
             self._popen = subprocess.Popen(  # noqa: S603 - this interpreter, with arguments that this package makes
@@ -63,7 +65,15 @@ class Process:
     @property
     def exit_code(self) -> int | None:
         """The exit code, negative for a signal; None while it runs."""
-        return self._popen.poll()
+        code = self._popen.poll()
+        if code is not None and not self._ended_at:
+            self._ended_at = time.monotonic()
+        return code
+
+    @property
+    def lived_s(self) -> float:
+        """Seconds that it has run, until its end was seen."""
+        return (self._ended_at or time.monotonic()) - self._started_at
 
     def ask_to_end(self) -> None:
         """SIGTERM, and an end of its standard input. Does not wait."""

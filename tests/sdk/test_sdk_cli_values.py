@@ -46,7 +46,11 @@ DRY = DryRun(
     slices=7, rule="adam", hyper={"rate": 0.1}, given=["w"], waits_for="needs 2 workers, 1 is there",
     worker_memory=WorkerMemory(parameter_bytes=MIB, state_bytes=0, train_peak_bytes=3 * MIB, evaluate_peak_bytes=None),
     store_memory=StoreMemory(
-        parameter_bytes=MIB, state_bytes=2 * MIB, table_bytes=64 * MIB, table_state_bytes=128 * MIB
+        parameter_bytes=MIB,
+        state_bytes=2 * MIB,
+        table_bytes=64 * MIB,
+        table_state_bytes=128 * MIB,
+        largest_shard_bytes=100 * MIB,
     ),
     step_traffic=StepTraffic(fetched_bytes=100, sent_bytes=2048, fetched_row_bytes=MIB, sent_row_bytes=MIB),
     programs={"train": []}, text="train:\n  FetchRows",
@@ -80,7 +84,8 @@ def test_a_dry_run_says_what_a_job_would_take_and_starts_nothing(run: Run) -> No
         "keys 2 in 7 slices, 1 table by rows",
         "given w",
         "a worker parameters 1.0 MiB, training step 3.0 MiB",
-        "all shards parameters 1.0 MiB, state 2.0 MiB, tables 64.0 MiB and state 128.0 MiB if every row is touched",
+        "all shards parameters 1.0 MiB, state 2.0 MiB, tables 64.0 MiB and state 128.0 MiB if every row is touched; "
+        "the largest shard at most 100.0 MiB",
         "each step fetched 100 B, sent 2.0 KiB; in rows at most 1.0 MiB and 1.0 MiB",
     ]
     document = json.loads(run(answers(DRY), "submit", "-", "--dry-run", "--json", stdin="{}").stdout)

@@ -146,13 +146,12 @@ def test_a_cluster_starts_registers_mourns_and_ends(tmp_path: Path) -> None:
             cluster.start()
         with pytest.raises(weft.ClusterError, match="in use by another cluster"):
             weft.Cluster(1, 1, directory=tmp_path / "state").start()
-        assert cluster.obituaries() == []
+        assert cluster.ended() == []
         os.kill(pids["worker-1"], signal.SIGKILL)
-        told: list[str] = []
-        await_that(lambda: bool(told.extend(cluster.obituaries()) or told), "an obituary", 20)
-        assert len(told) == 1
-        assert told[0].startswith("worker-1 ended with signal SIGKILL")
-        assert cluster.obituaries() == []
+        ended: list[Process] = []
+        await_that(lambda: bool(ended.extend(cluster.ended()) or ended), "its end", 20)
+        assert [process.obituary().split(";")[0] for process in ended] == ["worker-1 ended with signal SIGKILL"]
+        assert cluster.ended() == []
     assert not any(alive(pid) for pid in pids.values())
     cluster.stop()
 

@@ -96,7 +96,7 @@ def _store(run: DryRun) -> str:
     if memory.table_bytes:
         most, state = render.size(memory.table_bytes), render.size(memory.table_state_bytes)
         text += f", tables {most} and state {state} if every row is touched"
-    return text
+    return f"{text}; the largest shard at most {render.size(memory.largest_shard_bytes)}"
 
 
 def _traffic(run: DryRun) -> str:

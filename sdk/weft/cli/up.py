@@ -16,6 +16,7 @@ from weft.cli import render
 from weft.client import DEFAULT_URL
 from weft.cluster import Cluster
 from weft.command_line import command
+from weft.tending import Tending
 
 LOOK_S = 0.5
 
@@ -34,7 +35,10 @@ def up(
     directory: Annotated[Path, typer.Option(help="Where database, parameters and logs are kept.")] = Path(".weft"),
     data_root: Annotated[Path, typer.Option(help="Jobs may read data below this directory.")] = Path(),
 ) -> None:
-    """Start a server, shards and workers on this machine, and keep them until Ctrl-C."""
+    """Start a server, shards and workers on this machine, and keep them until Ctrl-C.
+
+    One that ends is started again: the server on its port and data, a worker or shard under its name.
+    """
     out, err = Console(highlight=False, soft_wrap=True), Console(stderr=True, highlight=False, soft_wrap=True)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
@@ -69,10 +73,9 @@ def _greet(out: Console, cluster: Cluster) -> None:
 
 
 def _look_after(err: Console, cluster: Cluster) -> Never:
-    """Tells of each daemon that ends, and goes on with the others: jobs that need it fail and say so."""
-    never = threading.Event()
+    """Tells of each daemon that ends, and starts it again. Raises ClusterError where that is in vain."""
+    never, tending = threading.Event(), Tending(cluster)
     while True:
-        for obituary in cluster.obituaries():
-            err.print(Text(obituary, "red"))
-            err.print("The others go on. To replace it: Ctrl-C, and weft up again.", markup=False)
+        for told in tending.look():
+            err.print(Text(told.text, "red" if told.is_bad else "green"))
         never.wait(LOOK_S)

@@ -1,0 +1,50 @@
+"""When a daemon that ended is started again: soon at first, later each time, not for ever. Pure: `now` is passed in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RevivalLimits:
+    """How often and how soon daemons are started again."""
+
+    first_s: float = 0.5
+    """The pause before the first start; each further one of a row doubles it."""
+    longest_s: float = 10.0
+    most: int = 5
+    """Starts in a row; a daemon that ends once more is not started again."""
+    healthy_s: float = 60.0
+    """A life as long as this ends a row."""
+
+
+DEFAULT_LIMITS = RevivalLimits()
+
+
+class Revivals:
+    """Counts the deaths of each daemon, by name.
+
+    Invariant: `_due` has when a daemon that ended is to be started; one that runs, or ended too often, is not in it.
+    """
+
+    def __init__(self, limits: RevivalLimits = DEFAULT_LIMITS) -> None:
+        self.limits = limits
+        self._rows: dict[str, int] = {}
+        self._due: dict[str, float] = {}
+
+    def died(self, name: str, lived_s: float, now: float) -> float | None:
+        """The daemon ended after `lived_s`. The pause until it is to be started again; None where it is not."""
+        row = 1 if lived_s >= self.limits.healthy_s else self._rows.get(name, 0) + 1
+        self._rows[name] = row
+        if row > self.limits.most:
+            return None
+        pause_s = min(self.limits.first_s * 2.0 ** (row - 1), self.limits.longest_s)
+        self._due[name] = now + pause_s
+        return pause_s
+
+    def due(self, now: float) -> list[str]:
+        """Daemons that are to be started now, each told once."""
+        ready = [name for name, at in self._due.items() if at <= now]
+        for name in ready:
+            del self._due[name]
+        return ready

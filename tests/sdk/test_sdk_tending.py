@@ -1,0 +1,169 @@
+"""Daemons that end are started again: when, how often, and what is said of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import weft
+from acceptance_processes import alive, await_that, descendants
+from weft.api.lifecycle import AgentState
+from weft.revivals import RevivalLimits, Revivals
+from weft.tending import Tending, Told
+
+LIMITS = RevivalLimits(first_s=1.0, longest_s=3.0, most=4, healthy_s=60.0)
+
+
+def test_pauses_double_up_to_a_limit_and_a_daemon_that_ends_again_and_again_is_let_go() -> None:
+    revivals = Revivals(LIMITS)
+    assert [revivals.died("a", 0.1, 0.0) for _ in range(5)] == [1.0, 2.0, 3.0, 3.0, None]
+    assert revivals.died("b", 0.1, 0.0) == 1.0
+
+
+def test_a_long_life_ends_the_row() -> None:
+    revivals = Revivals(LIMITS)
+    assert [revivals.died("a", lived, 0.0) for lived in (0, 0, 59.9, 60.0, 0)] == [1.0, 2.0, 3.0, 1.0, 2.0]
+
+
+def test_a_daemon_is_due_once_when_its_pause_is_over() -> None:
+    revivals = Revivals(LIMITS)
+    revivals.died("a", 0, now=10.0)
+    revivals.died("b", 0, now=10.5)
+    assert revivals.due(10.9) == []
+    assert revivals.due(11.0) == ["a"]
+    assert revivals.due(20.0) == ["b"]
+    assert revivals.due(30.0) == []
+
+
+class FakeProcess:
+    def __init__(self, name: str) -> None:
+        self.name, self.pid, self.lived_s = name, 7, 0.1
+
+    def obituary(self) -> str:
+        return f"{self.name} ended"
+
+
+class FakeCluster:
+    """Whatever is started ends at once, but for what is in `lives`."""
+
+    url = "http://127.0.0.1:1"
+
+    def __init__(self, *names: str) -> None:
+        self.lives: set[str] = set()
+        self.refuses = False
+        self.started: list[str] = []
+        self._ended = [FakeProcess(name) for name in names]
+
+    def ended(self) -> list[Any]:
+        ended, self._ended = self._ended, []
+        return ended
+
+    def restart(self, name: str) -> Any:
+        if self.refuses:
+            raise OSError("no more processes")
+        self.started.append(name)
+        process = FakeProcess(name)
+        if name not in self.lives:
+            self._ended.append(process)
+        return process
+
+    def listens(self) -> bool:
+        return "server" in self.lives
+
+
+def tend(cluster: FakeCluster, until: float) -> list[Told]:
+    """What is told when looked at each half second."""
+    now = [0.0]
+    tending = Tending(cluster, LIMITS, clock=lambda: now[0])  # type: ignore[arg-type]  # a fake
+    told = []
+    while now[0] <= until:
+        told += tending.look()
+        now[0] += 0.5
+    return told
+
+
+def test_a_server_is_started_again_on_its_port_and_said_to_listen_once() -> None:
+    cluster = FakeCluster("server")
+    cluster.lives.add("server")
+    assert tend(cluster, 10) == [
+        Told("server ended\nserver is started again on its port and data in 1 s", is_bad=True),
+        Told("server is started again as process 7"),
+        Told("the server listens again at http://127.0.0.1:1"),
+    ]
+
+
+def test_a_server_that_ends_again_and_again_is_an_error_that_says_so() -> None:
+    cluster = FakeCluster("server")
+    with pytest.raises(weft.ClusterError, match=r"(?s)server ended.*ended 5 times in a row, within 60 s of its start"):
+        tend(cluster, 60)
+    assert cluster.started == ["server"] * 4
+
+
+def test_an_agent_that_ends_again_and_again_is_let_go_and_the_others_go_on() -> None:
+    cluster = FakeCluster("worker-0", "worker-1")
+    cluster.lives.add("worker-1")
+    told = tend(cluster, 60)
+    assert cluster.started.count("worker-0") == 4
+    assert cluster.started.count("worker-1") == 1
+    assert [each.text for each in told if "not started again" in each.text] == [
+        "worker-0 ended\nworker-0 has ended 5 times in a row, within 60 s of its start, "
+        "and is not started again; the others go on"
+    ]
+
+
+def test_a_start_that_fails_counts_as_a_death() -> None:
+    cluster = FakeCluster("worker-0")
+    cluster.refuses = True
+    with pytest.raises(weft.ClusterError, match="worker-0 cannot be started: no more processes"):
+        tend(cluster, 60)
+
+
+def test_weft_up_starts_server_and_worker_again_on_the_same_port_and_data(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from weft.cli import main; main()", "up", "--workers", "1", "--shards", "1"]
+    with subprocess.Popen(
+        [*command, "--port", "0", "--directory", str(tmp_path / "state"), "--data-root", str(tmp_path)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as up:  # fmt: skip
+        assert up.stdout is not None
+        assert up.stderr is not None
+        url = up.stdout.readline().split(" at ")[1].split(": ")[0]
+        first = pids(url)
+        kill(server_pid(tmp_path))
+        assert next(line for line in up.stderr if "listens again" in line).strip() == (
+            f"the server listens again at {url}"
+        )
+        await_that(lambda: pids(url) == first, "the agents to find the server again", 20)
+        kill(first["worker-0"])
+        await_that(lambda: pids(url).get("worker-0") not in {None, first["worker-0"]}, "another worker-0", 20)
+        below = descendants(up.pid)
+        assert len(below) == 3
+        up.send_signal(signal.SIGTERM)
+        _, err = up.communicate(timeout=30)
+        assert up.returncode == 0
+        assert "worker-0 ended with signal SIGKILL" in err
+    assert not any(alive(pid) for pid in below)
+
+
+def server_pid(folder: Path) -> int:
+    return int(json.loads((folder / "state" / "server.json").read_text())["pid"])
+
+
+def pids(url: str) -> dict[str, int]:
+    """The agents that live; none where the server is away."""
+    try:
+        with weft.Client(url) as client:
+            return {agent.name: agent.pid for agent in client.agents() if agent.state is AgentState.ALIVE}
+    except weft.WeftError:
+        return {}
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    await_that(lambda: not alive(pid), f"process {pid} to end", 10)
