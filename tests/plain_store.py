@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from weft_kvstore.statistics import ClientStatistics
 from weft_kvstore.store import StoreError, StoreLostError
 
 FURTHEST_AHEAD = 2
@@ -82,7 +83,31 @@ class PlainStore:
     def barrier(self, step: int, nothing: Sequence[str]) -> Future[None]:
         return self._given(nothing, step, None)
 
-    def pull(self, key: str, version: int) -> Future[np.ndarray]:
+    def push_rows(self, key: str, step: int, ids: np.ndarray, rows: np.ndarray) -> Future[None]:
+        """The rows as a whole gradient, with zeros elsewhere: the same under plain descent."""
+        expected = self.cluster.keys[key].value
+        assert ids.dtype == np.int64
+        assert rows.dtype == expected.dtype
+        assert rows.shape == (len(ids), *expected.shape[1:])
+        gradient = np.zeros_like(expected)
+        np.add.at(gradient, ids[ids >= 0], rows[ids >= 0])
+        return self._given([key], step, gradient)
+
+    def pull_rows(self, key: str, ids: np.ndarray, version: int, *, settled: bool = False) -> Future[np.ndarray]:
+        rows: Future[np.ndarray] = Future()
+
+        def take(whole: Future[np.ndarray]) -> None:
+            if (error := whole.exception()) is not None:
+                rows.set_exception(error)
+                return
+            taken = whole.result()[ids]
+            taken[ids < 0] = 0
+            rows.set_result(taken)
+
+        self.pull(key, version).add_done_callback(take)
+        return rows
+
+    def pull(self, key: str, version: int, *, settled: bool = False) -> Future[np.ndarray]:
         future: Future[np.ndarray] = Future()
         with self.cluster.lock:
             entry = self.cluster.keys[key]
@@ -97,8 +122,18 @@ class PlainStore:
                 self.open.append(future)
         return future
 
-    def pull_state(self, key: str, version: int) -> Future[Mapping[str, np.ndarray]]:
-        raise NotImplementedError("descent without momentum has no state")
+    def statistics(self) -> ClientStatistics:
+        return ClientStatistics(
+            bytes_sent=0,
+            bytes_received=0,
+            frames_sent=0,
+            frames_received=0,
+            queued_slices=0,
+            queued_bytes=0,
+            in_flight_bytes=0,
+            operations=0,
+            links=(),
+        )
 
     def close(self) -> None:
         with self.cluster.lock:

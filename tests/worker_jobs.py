@@ -6,16 +6,20 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from weft.api.agent import LogReport, MetricReport, WorkerAllocation
+from weft.api.agent import LogReport, MetricReport, SetDone, WorkerAllocation
 from weft.api.data import DataSpec, NumpySource, Rows
+from weft.api.document import Document
+from weft.api.job import Traffic
 from weft.api.lifecycle import AllocationEvent
 from weft.api.store import InitializerSpec, KeySpec, StoreSpec
+from weft.api.transfer import DownloadError
 from weft_graph.convert import convert
 from weft_graph.ir import Graph
-from weft_graph.program import Programs
+from weft_graph.program import KeyPlan, Programs, Update
 from weft_graph.program_json import programs_to_json
 from weft_kvstore.store import Store
 from weft_worker.run import Run
@@ -56,6 +60,15 @@ class Job:
     rate: float = 0.1
     shards: tuple[str, ...] = ()
     keeper: int = 0
+    rule: str = "sgd"
+    hyper: Mapping[str, Any] | None = None
+    """The rule's numbers; plain descent at `rate` where left out."""
+    mode: str = "sync"
+    local: bool = False
+    """Whether the workers update dense keys themselves."""
+    given: tuple[str, ...] = ()
+    keep_state: bool = False
+    columns: Mapping[str, str] = field(default_factory=lambda: {"x": "x", "labels": "y"})
 
     def allocation(self, slot: int) -> WorkerAllocation:
         evaluate = self.evaluate
@@ -68,7 +81,7 @@ class Job:
             programs=programs_to_json(self.programs),
             data=DataSpec(
                 source=NumpySource(path=str(self.data)),
-                columns={"x": "x", "labels": "y"},
+                columns=dict(self.columns),
                 train=Rows(start=self.train[0], stop=self.train[1]),
                 evaluate=None if evaluate is None else Rows(start=evaluate[0], stop=evaluate[1]),
                 batch=self.batch,
@@ -78,35 +91,43 @@ class Job:
             evaluate_every=self.evaluate_every,
             keeper=slot == self.keeper,
             store=self.store_spec(),
+            given=list(self.given),
+            keep_state=self.keep_state,
         )
 
     def store_spec(self) -> StoreSpec:
-        keys = [
-            KeySpec(
-                key=plan.key,
-                dtype=plan.type.dtype.value,
-                shape=list(plan.type.static_shape),
-                initializer=InitializerSpec(
-                    op_type=plan.initializer.op_type, attributes=dict(plan.initializer.attributes)
-                ),
-                update=plan.update.value,
-                priority=plan.priority,
-                slots=list(range(self.slots)),
-            )
-            for plan in self.programs.keys
-        ]
         return StoreSpec(
             job="job-1",
             term=1,
             seed=self.seed,
             slots=self.slots,
             shards=list(self.shards),
-            keys=keys,
-            rule="sgd",
-            hyper={"rate": self.rate, "weight_decay": 0.0},
+            keys=[key for plan in self.programs.keys for key in self._keys(plan)],
+            rule=self.rule,
+            hyper={"rate": self.rate, "weight_decay": 0.0} if self.hyper is None else dict(self.hyper),
             slice_bytes=256,
             merge="slot",
+            mode=self.mode,
         )
+
+    def _keys(self, plan: KeyPlan) -> list[KeySpec]:
+        """As the server's plan has them: where workers update, a key stands beside the one of its gradient."""
+        initializer = InitializerSpec(op_type=plan.initializer.op_type, attributes=dict(plan.initializer.attributes))
+        key = KeySpec(
+            key=plan.key,
+            dtype=plan.type.dtype.value,
+            shape=list(plan.type.static_shape),
+            initializer=InitializerSpec(op_type="Given", attributes={}) if plan.key in self.given else initializer,
+            update=plan.update.value,
+            priority=plan.priority,
+            slots=list(range(self.slots)),
+            rows=plan.rows,
+        )
+        if not self.local or plan.rows or plan.update is not Update.RULE:
+            return [key]
+        zero = InitializerSpec(op_type="ConstantOfShape", attributes={"value": 0.0})
+        gradient = {"key": f"{plan.key}/grad", "update": "gradient", "initializer": zero}
+        return [key.model_copy(update={"slots": []}), key.model_copy(update=gradient)]
 
 
 @dataclass
@@ -118,20 +139,37 @@ class Records:
     metrics: list[MetricReport] = field(default_factory=list)
     logs: list[LogReport] = field(default_factory=list)
     uploads: list[tuple[bytes, int, bool]] = field(default_factory=list)
+    traffic: list[Traffic] = field(default_factory=list)
+    sets: list[SetDone] = field(default_factory=list)
+    documents: dict[str, bytes] = field(default_factory=dict)
+    """What the server has for this slot: `given`, `sets/1`."""
     over: threading.Event = field(default_factory=threading.Event)
     on_step: Callable[[int], None] = field(default=lambda step: None)
     on_upload: Callable[[], None] = field(default=lambda: None)
 
-    def report(self, *, event=None, reason=None, step=None, metrics=(), logs=()) -> None:  # type: ignore[no-untyped-def]
+    def report(  # type: ignore[no-untyped-def]
+        self, *, event=None, reason=None, step=None, metrics=(), logs=(), traffic=None, sets=()
+    ) -> None:
         self.metrics += metrics
         self.logs += logs
+        self.sets += sets
+        if traffic is not None:
+            self.traffic.append(traffic)
         if step is not None:
             self.steps.append(step)
             self.on_step(step)
 
-    def upload(self, document: bytes, step: int, final: bool) -> None:
+    def upload(self, document: Document, step: int, final: bool) -> None:
         self.on_upload()
-        self.uploads.append((document, step, final))
+        whole = b"".join(document.pieces())
+        assert len(whole) == document.size
+        self.uploads.append((whole, step, final))
+
+    def download(self, what: str, into: BinaryIO, stop: threading.Event) -> None:
+        if what not in self.documents:
+            raise DownloadError(f"{what}: there is none")
+        into.write(self.documents[what])
+        into.flush()
 
     def reached(self, event: AllocationEvent, reason: str | None) -> None:
         self.events.append((event, reason))

@@ -52,7 +52,8 @@ class Play:
     def __call__(self, request: httpx.Request) -> httpx.Response:
         name = request.url.path.rsplit("/", 1)[-1]
         with self.lock:
-            body = json.loads(request.content) if request.content[:1] == b"{" else request.content
+            content = request.read()
+            body = json.loads(content) if content[:1] == b"{" else content
             self.asked.append((f"{request.method} {request.url.path}", body))
         return self.answers.get(name, lambda _: httpx.Response(204))(request)
 
@@ -195,7 +196,7 @@ def test_a_report_is_sent_until_it_is_taken_always_the_same() -> None:
 
 @pytest.mark.parametrize("status", [404, 409])
 def test_nothing_more_is_sent_about_an_allocation_that_is_gone(status: int) -> None:
-    play = Play(reports=answer(status))
+    play = Play(reports=answer(status, UNKNOWN))
     each = reporter(play)
     each.report(event=AllocationEvent.READY)
     assert each.flush(DEADLINE_S)

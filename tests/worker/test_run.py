@@ -208,7 +208,7 @@ def test_a_run_that_waits_for_another_slot_is_stopped_at_once_and_leaves_no_thre
     store = cluster.store(0)
     intact = store.pull
 
-    def pull(key, version):
+    def pull(key, version, *, settled=False):
         if version > 0:
             waiting.set()
         return intact(key, version)

@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
+from weft.api.document import Document
 from weft.api.lifecycle import AllocationEvent
 from weft_graph.ir import Constant, Graph, Input, Node
 from weft_graph.types import BATCH, DType, TensorType
+from weft_kvstore.statistics import ClientStatistics
 from weft_kvstore.store import Store
 from weft_worker.run import open_store
 from worker_graphs import CLASSES, mlp, parameter
@@ -126,8 +128,11 @@ class WatchedStore:
     def push(self, key: str, step: int, gradient: np.ndarray) -> Future[None]:
         return self._between(lambda: self.store.push(key, step, gradient))
 
-    def pull(self, key: str, version: int) -> Future[np.ndarray]:
-        return self._between(lambda: self.store.pull(key, version))
+    def pull(self, key: str, version: int, *, settled: bool = False) -> Future[np.ndarray]:
+        return self._between(lambda: self.store.pull(key, version, settled=settled))
+
+    def statistics(self) -> ClientStatistics:
+        return self.store.statistics()
 
     def barrier(self, step: int, nothing: Sequence[str]) -> Future[None]:
         return self._between(lambda: self.store.barrier(step, nothing))
@@ -153,7 +158,7 @@ class WatchedRecords(Records):
         self.moment()
         super().report(**facts)
 
-    def upload(self, document: bytes, step: int, final: bool) -> None:
+    def upload(self, document: Document, step: int, final: bool) -> None:
         self.moment()
         super().upload(document, step, final)
         self.moment()

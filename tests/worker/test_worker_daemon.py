@@ -6,12 +6,15 @@ import sys
 import threading
 from pathlib import Path
 from queue import SimpleQueue
+from typing import BinaryIO
 
 import pytest
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from weft.api.agent import AgentKind, Orders, Registration, WorkerAllocation
+from weft.api.agent import AgentKind, Orders, Registration, SetDone, SetOrder, WorkerAllocation
+from weft.api.document import Document
+from weft.api.job import Traffic
 from weft.api.lifecycle import AllocationEvent
 from weft.api.membership import Holder
 from weft_kvstore.local import LocalStore
@@ -33,6 +36,9 @@ class Office:
         self.events: SimpleQueue[tuple[str, AllocationEvent, str | None]] = SimpleQueue()
         self.uploads: SimpleQueue[tuple[str, int, bool]] = SimpleQueue()
         self.steps: SimpleQueue[int] = SimpleQueue()
+        self.sets: SimpleQueue[SetDone] = SimpleQueue()
+        self.said: list[tuple[str, AllocationEvent | None, Traffic | None]] = []
+        self.documents: dict[str, bytes] = {}
         self.closed: list[str] = []
         self.over = False
         self.version = 0
@@ -46,9 +52,10 @@ class Office:
     def close(self) -> None:
         self.over = True
 
-    def order(self, *held: WorkerAllocation, upload: tuple[str, ...] = ()) -> None:
+    def order(self, *held: WorkerAllocation, upload: tuple[str, ...] = (), sets: tuple[SetOrder, ...] = ()) -> None:
         self.version += 1
-        self.holder.hold(Orders(version=self.version, allocations=list(held), upload=list(upload)))
+        orders = Orders(version=self.version, allocations=list(held), upload=list(upload), sets=list(sets))
+        self.holder.hold(orders)
 
     def heard(self, count: int) -> list[tuple[str, AllocationEvent, str | None]]:
         return [self.events.get(timeout=WAIT_S) for _ in range(count)]
@@ -59,14 +66,23 @@ class OfficeReporter:
         self.office = office
         self.allocation = allocation
 
-    def report(self, *, event=None, reason=None, step=None, metrics=(), logs=()) -> None:
+    def report(self, *, event=None, reason=None, step=None, metrics=(), logs=(), traffic=None, sets=()) -> None:
+        self.office.said.append((self.allocation, event, traffic))
+        for done in sets:
+            self.office.sets.put(done)
         if event is not None:
             self.office.events.put((self.allocation, event, reason))
         if step is not None:
             self.office.steps.put(step)
 
-    def upload(self, document: bytes, step: int, final: bool) -> None:
+    def upload(self, document: Document, step: int, final: bool) -> None:
+        for _ in document.pieces():
+            pass
         self.office.uploads.put((self.allocation, step, final))
+
+    def download(self, what: str, into: BinaryIO, stop: threading.Event) -> None:
+        into.write(self.office.documents[what])
+        into.flush()
 
     def flush(self, timeout_s: float) -> bool:
         return True

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from weft_graph.ir import WEFT_DOMAIN, Node
 from weft_graph.program import Program
-from weft_graph.weft_domain import SEND, SEND_BARRIER
+from weft_graph.weft_domain import FETCH, FETCH_ROWS, SEND, SEND_BARRIER, SEND_ROWS
 from weft_kvstore.description import StoreDescription
 from weft_worker.errors import TaskError
 
@@ -28,7 +28,7 @@ def contributions_of(train: Program, description: StoreDescription, slot: int) -
     barriers = _nodes(train, SEND_BARRIER)
     if len(barriers) != 1:
         raise TaskError(f"programs: the train program has {len(barriers)} nodes SendBarrier, and needs one")
-    sent, declared = {str(node.attributes.get("key")) for node in _nodes(train, SEND)}, _listed(barriers[0])
+    sent, declared = _keys(train, SEND) | _keys(train, SEND_ROWS), _listed(barriers[0])
     keys = tuple(key.key for key in description.keys if slot in key.slots)
     known = {key.key for key in description.keys}
     for wrong, problem in (
@@ -44,6 +44,23 @@ def contributions_of(train: Program, description: StoreDescription, slot: int) -
         sent=tuple(key for key in keys if key in sent),
         nothing=tuple(key for key in keys if key in declared),
     )
+
+
+def check_tables(program: Program, description: StoreDescription) -> None:
+    """Raises TaskError, naming keys, where the program takes a table whole, or what is none by rows."""
+    tables = {key.key for key in description.keys if key.rows}
+    whole = _keys(program, FETCH) | _keys(program, SEND)
+    by_rows = _keys(program, FETCH_ROWS) | _keys(program, SEND_ROWS)
+    for wrong, problem in (
+        (whole & tables, "moves {} whole, which the store keeps as tables"),
+        (by_rows - tables, "moves rows of {}, which the store does not keep as tables"),
+    ):
+        if wrong:
+            raise TaskError(f"programs: the {program.role.value} program {problem.format(sorted(wrong))}")
+
+
+def _keys(program: Program, op_type: str) -> set[str]:
+    return {str(node.attributes.get("key")) for node in _nodes(program, op_type)}
 
 
 def _nodes(program: Program, op_type: str) -> tuple[Node, ...]:

@@ -21,19 +21,20 @@ class CourseStep:
     samples: int
     first_sample: int
     rows: Rows
+    share: float
+    """By which the loss is scaled: (samples of this slot) / (samples of the step), so that the sum over the slots is
+    the gradient of the whole batch; 1 where no slot's gradient is summed with another's."""
     reports: bool
     """Whether metrics are reported once it is finished."""
     evaluates: bool
     """Whether an evaluation follows it."""
 
-    @property
-    def share(self) -> float:
-        """(samples of this slot) / (samples of the step), by which the loss is scaled."""
-        return len(self.rows) / self.samples
-
 
 class Course:
-    """The steps of a run for `slot` of `slots`. `evaluation` is (start, stop) of the rows held out."""
+    """The steps of a run for `slot` of `slots`. `evaluation` is (start, stop) of the rows held out.
+
+    `summed`: whether a step's gradients are summed over the slots, as in sync; in async each slot's stands alone.
+    """
 
     def __init__(
         self,
@@ -44,11 +45,13 @@ class Course:
         slots: int,
         evaluation: tuple[int, int] | None,
         evaluate_every: int | None,
+        summed: bool = True,
     ) -> None:
         self.batches = batches
         self.steps = steps
         self.slot = slot
         self.slots = slots
+        self._summed = summed
         self._evaluation = evaluation
         self._evaluate_every = evaluate_every or batches.steps_per_pass
         self._report_every = report_interval(steps)
@@ -64,6 +67,7 @@ class Course:
             samples=len(rows),
             first_sample=start,
             rows=rows[start:stop],
+            share=(stop - start) / len(rows) if self._summed else 1.0,
             reports=last or finished % self._report_every == 0 or finished % self.batches.steps_per_pass == 0,
             evaluates=self._evaluation is not None and (last or finished % self._evaluate_every == 0),
         )

@@ -25,6 +25,7 @@ from weft_worker.state import (
     Lost,
     Ordered,
     Reached,
+    RequestSet,
     RequestUpload,
     StartRun,
     Stimulus,
@@ -116,6 +117,8 @@ class WorkerDaemon:
                 self._carried[lease].run.stop()
             case RequestUpload(lease):
                 self._carried[lease].run.request_upload()
+            case RequestSet(lease, number):
+                self._carried[lease].run.request_set(number)
             case Tell(lease, event, reason):
                 _log.log(logging.ERROR if reason else logging.INFO, "allocation %s: %s %s", lease, event, reason or "")
                 self._carried[lease].reporter.report(event=event, reason=reason)

@@ -32,12 +32,14 @@ class Evaluation:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys that the program reads."""
+        """The keys that the program reads whole."""
         sizes = self.course.evaluation_sizes()
         return tuple(self.binder.plan(self.feeder.dims(sizes[0])).fetched) if sizes else ()
 
-    def run(self, values: Mapping[str, Array], finished: int) -> tuple[int, dict[str, float]]:
+    def run(self, values: Mapping[str, Array], finished: int, *, settled: bool) -> tuple[int, dict[str, float]]:
         """(samples, sums) of this slot's rows with `values` for the keys; (0, zeros) where the slot has none.
+
+        Rows of tables are fetched for each batch, at version `finished`; `settled` as in the store's calls.
 
         Raises WorkError, EngineTimeoutError and DataError.
         """
@@ -48,7 +50,7 @@ class Evaluation:
             if number >= BATCHES_IN_FLIGHT:
                 self.engine.wait([done[number - BATCHES_IN_FLIGHT]], self.timeout_s)
             label = f"evaluation batch {number} after step {finished}"
-            context = StepContext(finished, first_sample, self.seed, label)
+            context = StepContext(finished, first_sample, self.seed, label, settled)
             done.append(self._push(rows, values, context, sums, order))
         self.engine.wait_all(self.timeout_s)
         return sums.take()

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, Protocol
+from typing import BinaryIO, Literal, Protocol
 
-from weft.api.agent import LogReport, MetricReport
+from weft.api.agent import LogReport, MetricReport, SetDone
+from weft.api.document import Document
+from weft.api.job import Traffic
 from weft.api.lifecycle import AllocationEvent
+from weft_kvstore.statistics import ClientStatistics
 
 STEP_INTERVAL_S = 0.25
 """Between two reports of the step: four a second are smooth to look at."""
@@ -24,19 +28,30 @@ class Reporter(Protocol):
         step: int | None = None,
         metrics: Sequence[MetricReport] = (),
         logs: Sequence[LogReport] = (),
+        traffic: Traffic | None = None,
+        sets: Sequence[SetDone] = (),
     ) -> None:
         """Puts facts in line and returns at once."""
 
-    def upload(self, document: bytes, step: int, final: bool) -> None:
-        """Brings the parameters. Raises UploadError."""
+    def upload(self, document: Document, step: int, final: bool) -> None:
+        """Brings the parameters. Raises UploadError, and what making the document raises."""
+
+    def download(self, what: str, into: BinaryIO, stop: threading.Event) -> None:
+        """Writes a document of the allocation to a file. Raises DownloadError, OSError."""
 
 
 class RunReports:
-    """A run's facts, as the server wants them. `clock` gives seconds; it decides only how often the step is told."""
+    """A run's facts, as the server wants them. `clock` gives seconds; it decides only how often the step is told.
 
-    def __init__(self, reporter: Reporter, clock: Callable[[], float]) -> None:
+    `statistics` are those of the run's store, whose bytes go with the steps and the metrics.
+    """
+
+    def __init__(
+        self, reporter: Reporter, clock: Callable[[], float], statistics: Callable[[], ClientStatistics]
+    ) -> None:
         self._reporter = reporter
         self._clock = clock
+        self._statistics = statistics
         self._step_due = clock()
         self._told_of_no_number = False
 
@@ -45,12 +60,21 @@ class RunReports:
         now = self._clock()
         if last or now >= self._step_due:
             self._step_due = now + STEP_INTERVAL_S
-            self._reporter.report(step=finished)
+            self._reporter.report(step=finished, traffic=self._traffic())
 
     def metrics(self, split: Literal["train", "evaluate"], finished: int, taken: tuple[int, dict[str, float]]) -> None:
         """Tells sums over samples, taken when `finished` steps were."""
         samples, sums = taken
-        self._reporter.report(metrics=[MetricReport(split=split, step=finished, samples=samples, sums=sums)])
+        report = MetricReport(split=split, step=finished, samples=samples, sums=sums)
+        self._reporter.report(metrics=[report], traffic=self._traffic())
+
+    def traffic(self) -> None:
+        """Tells the bytes alone, at a run's end."""
+        self._reporter.report(traffic=self._traffic())
+
+    def set_done(self, done: SetDone) -> None:
+        """Tells that ordered parameters were set, or why they were not."""
+        self._reporter.report(sets=[done])
 
     def check_finite(self, slot: int, finished: int, means: Mapping[str, float]) -> None:
         """Looks at a step's metrics: the first one that is no finite number is told as a warning, the others are not.
@@ -66,6 +90,14 @@ class RunReports:
         """Tells a line of the job's log."""
         self._reporter.report(logs=[LogReport(level=level, message=message)])
 
-    def upload(self, document: bytes, step: int, *, final: bool) -> None:
-        """Brings the parameters. Raises UploadError."""
+    def upload(self, document: Document, step: int, *, final: bool) -> None:
+        """Brings the parameters. Raises UploadError, StoreError."""
         self._reporter.upload(document, step, final)
+
+    def download(self, what: str, into: BinaryIO, stop: threading.Event) -> None:
+        """Writes a document of the allocation to a file. Raises DownloadError, OSError."""
+        self._reporter.download(what, into, stop)
+
+    def _traffic(self) -> Traffic:
+        counted = self._statistics()
+        return Traffic(sent_bytes=counted.bytes_sent, received_bytes=counted.bytes_received)

@@ -14,10 +14,12 @@ import msgspec
 from weft.api.agent import WorkerAllocation
 from weft.api.lifecycle import AllocationEvent
 from weft_data.source import Source
+from weft_kvstore.check import rule_of
 from weft_kvstore.client import StoreClient
 from weft_kvstore.local import LocalStore
 from weft_kvstore.store import Store
 from weft_worker.bind import Binder
+from weft_worker.device import Device, open_device
 from weft_worker.engine.errors import EngineError
 from weft_worker.engine.face import Engine
 from weft_worker.engine.serial import SerialEngine
@@ -25,13 +27,18 @@ from weft_worker.engine.threaded import ThreadedEngine
 from weft_worker.errors import WorkerError
 from weft_worker.evaluation import Evaluation
 from weft_worker.feed import Feeder
+from weft_worker.keeping import Keeping
+from weft_worker.local_update import LocalUpdateStore
+from weft_worker.ordered_sets import OrderedSets
 from weft_worker.reports import Reporter, RunReports
+from weft_worker.setting import Setting
 from weft_worker.settings import RunSettings
 from weft_worker.step import COMPUTE, IO, StepPusher
 from weft_worker.task import Task, course_of, open_data, task_of
 from weft_worker.training import RunSignals, Training
 
 OpenStore = Callable[[Task], Store]
+OpenDevice = Callable[[str], Device]
 
 CLOSE_TIMEOUT_S = 30.0
 """For a store to close: far above the good-byes that it says."""
@@ -55,8 +62,14 @@ def open_store(task: Task) -> Store:
     return StoreClient(task.description, task.allocation.slot, incarnation=task.allocation.incarnation)
 
 
+def store_of(task: Task, opened: OpenStore) -> Store:
+    """The store as the run uses it: over the opened one, where this worker updates keys itself."""
+    store = opened(task)
+    return LocalUpdateStore(store, task.local, rule_of(task.description)) if task.local.keys else store
+
+
 class Run:
-    """A run on a thread of its own, which `start` makes. `stop` and `request_upload` may be called from any thread."""
+    """A run on a thread of its own, which `start` makes. `stop` and what requests something may be called from any."""
 
     def __init__(
         self,
@@ -67,14 +80,18 @@ class Run:
         *,
         data_roots: tuple[Path, ...] | None = None,
         store: OpenStore = open_store,
+        device: OpenDevice = open_device,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._allocation = allocation
-        self._reports = RunReports(reporter, clock)
+        self._reporter = reporter
+        self._clock = clock
+        self._sets = OrderedSets(reporter.download)
         self._listener = listener
         self._settings = settings
         self._data_roots = data_roots
         self._open_store = store
+        self._open_device = device
         self._signals = RunSignals()
         self._store_is_over = threading.Event()
         self._thread = threading.Thread(target=self._main, name=f"run-{allocation.id}", daemon=True)
@@ -94,6 +111,10 @@ class Run:
     def request_upload(self) -> None:
         """Asks for the parameters at the next boundary of two steps."""
         self._signals.upload.set()
+
+    def request_set(self, number: int) -> None:
+        """Asks for ordered parameters to be set: their document is brought, and set at a boundary of two steps."""
+        self._sets.request(number)
 
     def join(self, timeout_s: float) -> bool:
         """Whether the thread has ended within `timeout_s`."""
@@ -120,6 +141,7 @@ class Run:
         stack.callback(source.close)
         engine = self._engine()
         stack.callback(engine.close)
+        stack.callback(self._sets.close)
         training = self._bound(task, source, engine, self._connect(task, stack))
         self._listener.reached(AllocationEvent.READY, None)
         return training
@@ -127,19 +149,22 @@ class Run:
     def _bound(self, task: Task, source: Source, engine: Engine, store: Store) -> Training:
         """Binds the programs to every size of batch that will come, so that errors show before the first step."""
         data, seed = task.allocation.data, task.allocation.seed
-        binder, feeder = Binder(task.programs.train), Feeder(source, data.columns, task.programs.train.inputs)
+        device = self._open_device(self._settings.device)
+        binder, feeder = Binder(task.programs.train, device), Feeder(source, data.columns, task.programs.train.inputs)
         course = course_of(task, feeder.rows)
         for size in course.training_sizes():
             binder.plan(feeder.dims(size))
-        pusher = StepPusher(engine, store)
+        pusher = StepPusher(engine, store, device)
         evaluation = None
         if data.evaluate is not None:
             held_out = Feeder(source, data.columns, task.programs.evaluate.inputs)
-            evaluate = Binder(task.programs.evaluate)
+            evaluate = Binder(task.programs.evaluate, device)
             for size in course.evaluation_sizes():
                 evaluate.plan(held_out.dims(size))
             timeout_s = self._settings.wait_timeout_s
             evaluation = Evaluation(evaluate, held_out, course, engine, pusher, seed, timeout_s)
+        timeout_s, parameters = self._settings.wait_timeout_s, {key.key: key for key in task.keys}
+        state = tuple(rule_of(task.description).state)
         return Training(
             task=task,
             course=course,
@@ -149,7 +174,10 @@ class Run:
             store=store,
             pusher=pusher,
             evaluation=evaluation,
-            reports=self._reports,
+            keeping=Keeping(store, task.keys, state, task.allocation.job, timeout_s),
+            setting=Setting(store, parameters, task.local.keys, timeout_s),
+            sets=self._sets,
+            reports=RunReports(self._reporter, self._clock, store.statistics),
             signals=self._signals,
             settings=self._settings,
         )
@@ -159,7 +187,7 @@ class Run:
 
         The run's own thread may be waiting for the store just then, and whoever stops the run must not wait at all.
         """
-        store = self._open_store(task)
+        store = store_of(task, self._open_store)
         closer = threading.Thread(
             target=self._close_at_the_end, args=(store,), name=f"close-{self._allocation.id}", daemon=True
         )

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from weft.api.base import Name
-from weft_kvstore.slice_state import STEPS_AHEAD
+from weft_kvstore.settings import STEPS_AHEAD
 from weft_worker.device import CPU, DEVICE_PATTERN
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from weft.api.agent import Orders, WorkerAllocation
+from weft.api.agent import Orders, SetOrder, WorkerAllocation
 from weft.api.lifecycle import ALLOCATION_TRANSITIONS, AllocationEvent, AllocationState, after
 
 
@@ -75,6 +75,14 @@ class RequestUpload:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestSet:
+    """Have the run set parameters that the server has under `number`."""
+
+    lease: Lease
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Tell:
     """Report an event of an allocation to the server."""
 
@@ -95,16 +103,21 @@ class Exit:
     """No run is left; the daemon may end."""
 
 
-Instruction = StartRun | StopRun | RequestUpload | Tell | Forget | Exit
+Instruction = StartRun | StopRun | RequestUpload | RequestSet | Tell | Forget | Exit
 
 
 @dataclass(slots=True)
 class Held:
-    """The one run that there is. `stopping`: it was told to stop, and what it still says is not told on."""
+    """The one run that there is. `stopping`: it was told to stop, and what it still says is not told on.
+
+    `sets` are the numbers that it was asked to set: an order stays until it is reported as done, and is carried out
+    once.
+    """
 
     allocation: WorkerAllocation
     state: AllocationState = AllocationState.ASSIGNED
     stopping: bool = False
+    sets: set[int] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -126,7 +139,7 @@ class WorkerState:
         match stimulus:
             case Ordered(orders):
                 wanted = [one for one in orders.allocations if isinstance(one, WorkerAllocation)]
-                return self._want(wanted) + self._uploads(orders.upload)
+                return self._want(wanted) + self._uploads(orders.upload) + self._sets(orders.sets)
             case Lost():
                 return self._want([])
             case Reached():
@@ -166,6 +179,15 @@ class WorkerState:
         if held is None or held.stopping or held.allocation.id not in ids:
             return []
         return [RequestUpload(lease_of(held.allocation))]
+
+    def _sets(self, orders: list[SetOrder]) -> list[Instruction]:
+        held = self.held
+        if held is None or held.stopping:
+            return []
+        mine = [each.number for each in orders if each.allocation == held.allocation.id]
+        fresh = [number for number in dict.fromkeys(mine) if number not in held.sets]
+        held.sets.update(fresh)
+        return [RequestSet(lease_of(held.allocation), number) for number in fresh]
 
     def _reached(self, fact: Reached) -> list[Instruction]:
         held = self.held

@@ -7,17 +7,17 @@ from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from weft_graph.types import BATCH
-from weft_graph.weft_domain import FETCH, SEND, SEND_BARRIER
+from weft_graph.weft_domain import FETCH, FETCH_ROWS, SEND, SEND_BARRIER, SEND_ROWS
 from weft_kernels.kernel import Array, KernelContext
 from weft_kvstore.store import Store
+from weft_worker.computation import Computation
+from weft_worker.device import CpuDevice, Device, after
 from weft_worker.engine.face import Engine
 from weft_worker.engine.work import OnComplete, Variable
-from weft_worker.errors import ValueMismatchError
+from weft_worker.pace import Pace
 from weft_worker.plan import BoundNode, Plan
-from weft_worker.table import ValueTable, described
+from weft_worker.table import ValueTable
 
 COMPUTE = "compute"
 IO = "io"
@@ -25,12 +25,16 @@ IO = "io"
 
 @dataclass(frozen=True, slots=True)
 class StepContext:
-    """Which step is run, and for which samples: see `KernelContext`. `label` is what messages call it."""
+    """Which step is run, and for which samples: see `KernelContext`. `label` is what messages call it.
+
+    The store's values are of version `step`; with `settled`, once every slot's steps before it are in.
+    """
 
     step: int
     first_sample: int
     seed: int
     label: str
+    settled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +45,25 @@ class PushedStep:
     table: ValueTable
     outputs: tuple[Variable, ...]
     sent: tuple[Variable, ...]
+    device: Device
 
     def scalars(self) -> dict[str, float]:
-        """The outputs, each a scalar, which are released. To be called by work that reads `outputs`."""
-        values = {name: float(self.table.get(place)) for name, place in self.plan.outputs.items()}
+        """The outputs, each a scalar, which are released. To be called by work that reads `outputs`.
+
+        Waits for the device: a number that people are to see must have been computed.
+        """
+        values = {name: float(self.device.to_host(self.table.get(place))) for name, place in self.plan.outputs.items()}
         self.table.release(self.plan.outputs.values())
         return values
 
 
 class StepPusher:
-    """Turns runs of plans into the engine's work. `store` carries out communication."""
+    """Turns runs of plans into the engine's work. `store` carries out communication, `device` computes."""
 
-    def __init__(self, engine: Engine, store: Store) -> None:
+    def __init__(self, engine: Engine, store: Store, device: Device | None = None) -> None:
         self._engine = engine
         self._store = store
+        self._device = device or CpuDevice()
 
     def push(
         self,
@@ -65,13 +74,13 @@ class StepPusher:
         fetched: Mapping[str, Array] | None = None,
         nothing: Sequence[str] = (),
     ) -> PushedStep:
-        """Pushes every node. With `fetched`, keys' values come from there instead of the store.
+        """Pushes every node. With `fetched`, whole keys' values come from there instead of the store.
 
         `feeds` has an array for each of the plan's inputs; `nothing` are keys that the barrier declares nothing for.
         """
-        run = _Run(self._engine, self._store, plan, context, tuple(nothing))
+        run = _Run(self._engine, self._store, self._device, plan, context, nothing=tuple(nothing))
         for name, place in plan.inputs.items():
-            run.table.put(place, feeds[name])
+            run.table.put(place, self._device.to_device(feeds[name]))
         for bound in plan.nodes:
             if bound.kernel is not None:
                 run.compute(bound)
@@ -79,23 +88,24 @@ class StepPusher:
                 run.fill(bound, fetched)
             else:
                 _COMMUNICATION[bound.node.op_type](run, bound)
-        return PushedStep(plan, run.table, run.variables_of(plan.outputs.values()), run.barriers)
+        return PushedStep(plan, run.table, run.variables_of(plan.outputs.values()), run.barriers, self._device)
 
-    def push_absence(self, step: int, nothing: Sequence[str], pace: str, label: str) -> Variable:
+    def push_absence(self, step: int, nothing: Sequence[str], pace: Pace, label: str) -> Variable:
         """Declares nothing for every key of `nothing`, for a slot that has no samples of the step.
 
         First it waits for the step's version of the key `pace`, whose value is dropped: a slot that computes nothing
         would otherwise run ahead of the others, further than the store lets it.
         """
-        reached, barrier = self._engine.variable(f"{pace} of {label}"), self._engine.variable(f"barrier of {label}")
+        reached, barrier = self._engine.variable(f"{pace.key} of {label}"), self._engine.variable(f"barrier of {label}")
+        fetch = FETCH_ROWS if pace.rows else FETCH
 
         def wait(on_complete: OnComplete) -> None:
-            self._store.pull(pace, step).add_done_callback(_completing(on_complete))
+            pace.reached(self._store, step).add_done_callback(_completing(on_complete))
 
         def declare(on_complete: OnComplete) -> None:
             self._store.barrier(step, nothing).add_done_callback(_completing(on_complete))
 
-        self._engine.push_async(wait, [], [reached], lane=IO, name=f"Fetch {pace!r} of {label}")
+        self._engine.push_async(wait, [], [reached], lane=IO, name=f"{fetch} {pace.key!r} of {label}")
         self._engine.push_async(declare, [reached], [barrier], lane=IO, name=f"SendBarrier of {label}")
         return barrier
 
@@ -104,12 +114,20 @@ class _Run:
     """One run of a plan while it is being pushed: its values, and the variables that stand for them."""
 
     def __init__(
-        self, engine: Engine, store: Store, plan: Plan, context: StepContext, nothing: tuple[str, ...]
+        self,
+        engine: Engine,
+        store: Store,
+        device: Device,
+        plan: Plan,
+        context: StepContext,
+        *,
+        nothing: tuple[str, ...],
     ) -> None:
         self.table = ValueTable(plan)
         self.barriers: tuple[Variable, ...] = ()
         self._engine = engine
         self._store = store
+        self._device = device
         self._plan = plan
         self._context = context
         self._nothing = nothing
@@ -123,18 +141,19 @@ class _Run:
     def fill(self, bound: BoundNode, fetched: Mapping[str, Array]) -> None:
         for place in bound.outputs:
             if place is not None:
-                self.table.put(place, fetched[bound.key])
+                self.table.put(place, self._device.to_device(fetched[bound.key]))
 
     def compute(self, bound: BoundNode) -> None:
         context = KernelContext(
             bound.node.name,
+            xp=self._device.xp,
             seed=self._context.seed,
             step=self._context.step,
             first_sample=self._context.first_sample,
             samples=self._plan.dims.get(BATCH),
             asked=bound.node.outputs,
         )
-        computation = _Computation(bound, self.table, context)
+        computation = Computation(bound, self.table, context, self._device)
         self._engine.push(
             computation.run,
             self.variables_of(bound.inputs),
@@ -148,9 +167,12 @@ class _Run:
         (place,) = bound.outputs
         assert place is not None
 
+        def keep(array: Array) -> None:
+            self.table.put(place, self._device.to_device(array))
+
         def start(on_complete: OnComplete) -> None:
             future = self._store.pull(bound.key, self._context.step)
-            future.add_done_callback(_completing(on_complete, lambda array: self.table.put(place, array)))
+            future.add_done_callback(_completing(on_complete, keep))
 
         self._push_io(bound, start, (), self._define(bound))
 
@@ -159,14 +181,44 @@ class _Run:
         assert place is not None
 
         def start(on_complete: OnComplete) -> None:
-            gradient = np.asarray(self.table.get(place), order="C")
-            future = self._store.push(bound.key, self._context.step, gradient)
+            brought = self._device.bring([self.table.get(place)])
             self.table.release([place])
-            future.add_done_callback(_completing(on_complete))
+            pushed = after(brought, lambda host: self._store.push(bound.key, self._context.step, host[0]))
+            pushed.add_done_callback(_completing(on_complete))
 
-        sent = self._engine.variable(f"sent {bound.key}")
-        self._sent.append(sent)
-        self._push_io(bound, start, self.variables_of([place]), (sent,))
+        self._push_send(bound, start, (place,))
+
+    def fetch_rows(self, bound: BoundNode) -> None:
+        (ids,), (rows,) = bound.inputs, bound.outputs
+        assert ids is not None
+        assert rows is not None
+
+        def pull(host: list[Array]) -> Future[Array]:
+            context = self._context
+            return self._store.pull_rows(bound.key, host[0], context.step, settled=context.settled)
+
+        def keep(array: Array) -> None:
+            self.table.put(rows, self._device.to_device(array))
+
+        def start(on_complete: OnComplete) -> None:
+            brought = self._device.bring([self.table.get(ids)])
+            self.table.release([ids])
+            after(brought, pull).add_done_callback(_completing(on_complete, keep))
+
+        self._push_io(bound, start, self.variables_of([ids]), self._define(bound))
+
+    def send_rows(self, bound: BoundNode) -> None:
+        ids, place = bound.inputs
+        assert ids is not None
+        assert place is not None
+
+        def start(on_complete: OnComplete) -> None:
+            brought = self._device.bring([self.table.get(ids), self.table.get(place)])
+            self.table.release([ids, place])
+            pushed = after(brought, lambda host: self._store.push_rows(bound.key, self._context.step, *host))
+            pushed.add_done_callback(_completing(on_complete))
+
+        self._push_send(bound, start, (ids, place))
 
     def barrier(self, bound: BoundNode) -> None:
         def start(on_complete: OnComplete) -> None:
@@ -175,6 +227,11 @@ class _Run:
         barrier = self._engine.variable(f"barrier of {self._context.label}")
         self.barriers = (*self.barriers, barrier)
         self._push_io(bound, start, tuple(self._sent), (barrier,))
+
+    def _push_send(self, bound: BoundNode, start: Callable[[OnComplete], None], places: tuple[int, ...]) -> None:
+        sent = self._engine.variable(f"sent {bound.key}")
+        self._sent.append(sent)
+        self._push_io(bound, start, self.variables_of(places), (sent,))
 
     def _push_io(
         self,
@@ -200,32 +257,10 @@ class _Run:
 _COMMUNICATION: Mapping[str, Callable[[_Run, BoundNode], None]] = {
     FETCH: _Run.fetch,
     SEND: _Run.send,
+    FETCH_ROWS: _Run.fetch_rows,
+    SEND_ROWS: _Run.send_rows,
     SEND_BARRIER: _Run.barrier,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class _Computation:
-    """A node's kernel and where its values are."""
-
-    bound: BoundNode
-    table: ValueTable
-    context: KernelContext
-
-    def run(self) -> None:
-        bound = self.bound
-        assert bound.kernel is not None
-        inputs = self.table.take(bound.inputs)
-        outputs = bound.kernel(self.context, inputs, bound.attributes)
-        if len(outputs) < len(bound.outputs):
-            raise ValueMismatchError(f"the kernel gave {len(outputs)} outputs, the node names {len(bound.outputs)}")
-        for place, array in zip(bound.outputs, outputs, strict=False):
-            if place is not None:
-                self.table.put(place, np.asarray(array))
-        self.table.release(bound.inputs)
-
-    def describe(self) -> str:
-        return described(self.table.take(self.bound.inputs))
 
 
 def _completing(on_complete: OnComplete, keep: Callable[[Any], None] | None = None) -> Callable[[Future[Any]], None]:
@@ -236,8 +271,8 @@ def _completing(on_complete: OnComplete, keep: Callable[[Any], None] | None = No
         if error is None and keep is not None:
             try:
                 keep(future.result())
-            except ValueMismatchError as mismatch:
-                error = mismatch
+            except Exception as raised:  # noqa: BLE001  # a value of another type, a device without memory
+                error = raised
         on_complete(error)
 
     return done

@@ -14,33 +14,42 @@ from weft_data.source import Source
 from weft_graph.errors import GraphError
 from weft_graph.program import Programs
 from weft_graph.program_json import programs_from_json
-from weft_kvstore.description import StoreDescription, description_from_json
-from weft_worker.contributions import Contributions, contributions_of
+from weft_kvstore.description import KeyDescription, Mode, StoreDescription, description_from_json
+from weft_worker.contributions import Contributions, check_tables, contributions_of
 from weft_worker.course import Course
 from weft_worker.errors import TaskError
+from weft_worker.local_keys import LocalKeys, local_keys_of
+from weft_worker.pace import Pace, pace_of
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A slot of a job, as records of the rooms that it concerns."""
+    """A slot of a job, as records of the rooms that it concerns. `description` is that of the store itself, `local`
+    says which of its keys this worker updates, and how its programs see the store."""
 
     allocation: WorkerAllocation
     programs: Programs
     description: StoreDescription
+    local: LocalKeys
     contributions: Contributions
 
     @property
-    def pace(self) -> str:
-        """The smallest key that this slot trains: its version tells how far the other slots are."""
-        own = [key for key in self.description.keys if key.key in self.contributions.sent]
-        if not own:
-            raise TaskError(f"slot {self.allocation.slot} sends no key at all")
-        return min(own, key=lambda key: (key.nbytes, key.key)).key
+    def is_async(self) -> bool:
+        """Whether each slot goes its own way, without waiting for the others."""
+        return self.description.mode is Mode.ASYNC
 
     @property
-    def keys(self) -> tuple[str, ...]:
-        """Every key of the job, the most urgent first."""
-        return tuple(key.key for key in sorted(self.description.keys, key=lambda key: (key.priority, key.key)))
+    def pace(self) -> Pace:
+        """What this slot trains and costs least to pull: its version tells how far the other slots are."""
+        own = [key for key in self.local.seen.keys if key.key in self.contributions.sent]
+        if not own:
+            raise TaskError(f"slot {self.allocation.slot} sends no key at all")
+        return pace_of(own)
+
+    @property
+    def keys(self) -> tuple[KeyDescription, ...]:
+        """Every parameter of the job, the most urgent first."""
+        return tuple(sorted(self.local.seen.keys, key=lambda key: (key.priority, key.key)))
 
 
 def task_of(allocation: WorkerAllocation) -> Task:
@@ -55,8 +64,11 @@ def task_of(allocation: WorkerAllocation) -> Task:
         raise TaskError(f"the store's description cannot be read: {error}") from error
     if not 0 <= allocation.slot < description.slots:
         raise TaskError(f"slot {allocation.slot} is none of the store's {description.slots}")
-    contributions = contributions_of(programs.train, description, allocation.slot)
-    return Task(allocation, programs, description, contributions)
+    local = local_keys_of(description)
+    for program in (programs.train, programs.evaluate):
+        check_tables(program, local.seen)
+    contributions = contributions_of(programs.train, local.seen, allocation.slot)
+    return Task(allocation, programs, description, local, contributions)
 
 
 def open_data(task: Task, roots: tuple[Path, ...] | None) -> Source:
@@ -81,4 +93,5 @@ def course_of(task: Task, rows: int) -> Course:
         slots=task.description.slots,
         evaluation=held_out,
         evaluate_every=allocation.evaluate_every,
+        summed=not task.is_async,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Mapping
@@ -9,23 +10,30 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from weft.api.reporter import UploadError
+from weft.api.agent import SetDone
+from weft.api.transfer import UploadError
 from weft_graph.program import LOSS_SCALE
 from weft_kernels.kernel import Array
-from weft_kvstore.store import Store
+from weft_kvstore.store import Store, StoreError
 from weft_worker.bind import Binder
 from weft_worker.course import Course, CourseStep
 from weft_worker.engine.face import Engine
 from weft_worker.engine.work import Variable
-from weft_worker.errors import StoppedError
+from weft_worker.errors import StoppedError, WorkerError
 from weft_worker.evaluation import Evaluation
 from weft_worker.feed import Feeder
-from weft_worker.keeping import document, pull_all
+from weft_worker.keeping import Keeping, pull_all
 from weft_worker.metrics import MetricSums
+from weft_worker.ordered_sets import BroughtSet, OrderedSets
+from weft_worker.patience import patiently
 from weft_worker.reports import RunReports
+from weft_worker.setting import Setting
 from weft_worker.settings import RunSettings
 from weft_worker.step import COMPUTE, PushedStep, StepContext, StepPusher
 from weft_worker.task import Task
+
+SLOTS_DEADLINE_S = 3600.0
+"""In async, for the slowest slot to come to its end once this one has: each goes at its own speed."""
 
 
 class RunSignals:
@@ -48,6 +56,9 @@ class Training:
     store: Store
     pusher: StepPusher
     evaluation: Evaluation | None
+    keeping: Keeping
+    setting: Setting
+    sets: OrderedSets
     reports: RunReports
     signals: RunSignals
     settings: RunSettings
@@ -56,8 +67,26 @@ class Training:
         """Trains to the last step. When it returns, every barrier is acknowledged and the keeper has uploaded.
 
         Raises StoppedError when told to stop; WorkError, which names operator and step; StoreError, DataError,
-        EngineTimeoutError, UploadError.
+        EngineTimeoutError, UploadError, DownloadError, TensorFileError.
         """
+        try:
+            self._begin()
+            self._steps()
+            self._end()
+        finally:
+            self.reports.traffic()
+
+    def _begin(self) -> None:
+        """Has the given first values there: the keeper sets them, the others wait."""
+        allocation = self.task.allocation
+        if allocation.keeper and allocation.given:
+            with tempfile.TemporaryFile() as file:
+                self.reports.download("given", file, self.signals.stop)
+                self.setting.set_all(file, 0, allocation.given)
+        else:
+            self.setting.await_given(self._warn)
+
+    def _steps(self) -> None:
         sums = MetricSums(self.binder.program.outputs)
         order = self.engine.variable("metric sums")
         in_flight: deque[Variable] = deque()
@@ -70,9 +99,15 @@ class Training:
             in_flight.append(self._push(current, sums, order))
             if current.evaluates:
                 self._evaluate(step + 1)
-        self.engine.wait_all(self.settings.wait_timeout_s)
+
+    def _end(self) -> None:
+        steps = self.task.allocation.steps
+        self._settle()
         if self.task.allocation.keeper:
-            self._upload(self.task.allocation.steps, final=True)
+            self._settle_slots()
+            self._upload(steps, final=True)
+        for number in self.sets.close():
+            self.reports.set_done(SetDone(number=number, step=steps, error="the job has done its last step"))
 
     def _push(self, current: CourseStep, sums: MetricSums, order: Variable) -> Variable:
         """Pushes a step and the work that ends it; returns what that work writes last."""
@@ -120,6 +155,8 @@ class Training:
         """Between two steps: stops, or brings the values as they are now, where that was asked for."""
         if self.signals.stop.is_set():
             raise StoppedError(f"stopped after {finished} steps")
+        for brought in self.sets.take():
+            self._set(brought, finished + 1)
         if self.signals.upload.is_set():
             self.signals.upload.clear()
             self._settle()
@@ -129,18 +166,53 @@ class Training:
                 # Whoever asked can ask again; training does not depend on it.
                 self.reports.log("warning", f"the parameters at step {finished} were not brought: {error}")
 
+    def _set(self, brought: BroughtSet, version: int) -> None:
+        """Sets ordered parameters. This slot has not pushed the step before `version`, so nobody has begun the next."""
+        error: str | None = brought.error or None
+        if brought.file is not None:
+            try:
+                with brought.file:
+                    self.setting.set_all(brought.file, version)
+            except (WorkerError, StoreError, OSError) as raised:
+                # Whoever ordered it is told; where the store itself is lost, the next step says so.
+                error = f"{type(raised).__name__}: {raised}"
+        self.reports.set_done(SetDone(number=brought.number, step=version, error=error))
+
     def _evaluate(self, finished: int) -> None:
-        """Evaluates with the parameters after `finished` steps: no shard can pass them before this slot goes on."""
+        """Evaluates with the parameters after `finished` steps: no shard can pass them before this slot goes on.
+
+        In async the others do not wait: it looks at what is there, at the run's end once they have come to theirs.
+        """
         if self.evaluation is None:
             return
         self._settle()
-        values = pull_all(self.store, self.evaluation.keys, finished, self.settings.wait_timeout_s)
-        self.reports.metrics("evaluate", finished, self.evaluation.run(values, finished))
+        last = finished == self.task.allocation.steps
+        if last:
+            self._settle_slots()
+        values = pull_all(self.store, self.evaluation.keys, finished, self.settings.wait_timeout_s, settled=last)
+        self.reports.metrics("evaluate", finished, self.evaluation.run(values, finished, settled=last))
 
     def _upload(self, finished: int, *, final: bool) -> None:
-        values = pull_all(self.store, self.task.keys, finished, self.settings.wait_timeout_s)
-        self.reports.upload(document(values, self.task.allocation.job, finished), finished, final=final)
+        keep_state = final and self.task.allocation.keep_state
+        document = self.keeping.document(finished, settled=final, with_state=keep_state)
+        self.reports.upload(document, finished, final=final)
 
     def _settle(self) -> None:
         """Waits until nothing is in flight."""
         self.engine.wait_all(self.settings.wait_timeout_s)
+
+    def _settle_slots(self) -> None:
+        """In async, waits until every slot has done its last step."""
+        if not self.task.is_async:
+            return
+        steps, pace = self.task.allocation.steps, self.task.pace
+        patiently(
+            lambda: pace.reached(self.store, steps, settled=True),
+            f"slot {self.task.allocation.slot} waits for the others' last steps",
+            timeout_s=self.settings.wait_timeout_s,
+            deadline_s=SLOTS_DEADLINE_S,
+            tell=self._warn,
+        )
+
+    def _warn(self, message: str) -> None:
+        self.reports.log("warning", message)

@@ -9,36 +9,39 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import BinaryIO
 
 import httpx
 
-from weft.api.agent import LogReport, MetricReport, Report
+from weft.api.agent import LogReport, MetricReport, Report, SetDone
+from weft.api.document import Document
+from weft.api.job import Traffic
 from weft.api.lifecycle import AllocationEvent
+from weft.api.problem import problem_code
 from weft.api.retry import UnreachableError, retried
+from weft.api.transfer import Transfer, UploadError
+
+__all__ = ["Reporter", "UploadError"]
 
 _log = logging.getLogger("weft.reporter")
 
 INTERVAL_S = 0.25
 """Between two posts that bring no event: four a second show a run as alive as people can read it."""
 POST_TIMEOUT_S = 10.0
-UPLOAD_DEADLINE_S = 120.0
 MOST_LINES = 1000
 """Metrics and logs, each, in one post: bounds its size."""
+MOST_SETS = 64
+"""Sets in one post."""
 MOST_WAITING_LOGS = 10_000
 """Log lines kept while the server cannot be reached; the oldest go first."""
 
 _REFUSED_FOR_GOOD = frozenset({httpx.codes.NOT_FOUND, httpx.codes.CONFLICT})
-"""The allocation is unknown, released or of another term: nothing about it is wanted any more."""
+"""The allocation is unknown, released or of another term: nothing about it is wanted any more. A 404 that is no problem
+document is a proxy's page while nothing is behind it, and says nothing."""
 _REFUSED_ONCE = frozenset(
     {httpx.codes.BAD_REQUEST, httpx.codes.REQUEST_ENTITY_TOO_LARGE, httpx.codes.UNPROCESSABLE_ENTITY}
 )
 """The document itself is refused; the same bytes would be refused again."""
-_WORTH_ANOTHER_TRY = frozenset({httpx.codes.UNAUTHORIZED, httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_MANY_REQUESTS})
-"""Answers to an upload that may differ next time; other 4xx will not."""
-
-
-class UploadError(Exception):
-    """The server has not taken the parameters; the message says why."""
 
 
 @dataclass
@@ -50,10 +53,15 @@ class _Part:
     step: int | None = None
     metrics: list[MetricReport] = field(default_factory=list)
     logs: list[LogReport] = field(default_factory=list)
+    traffic: Traffic | None = None
+    sets: list[SetDone] = field(default_factory=list)
 
 
 class Reporter:
-    """Facts in order, on a thread of its own. `client` is shared and not closed."""
+    """Facts in order, on a thread of its own. `client` is shared and not closed.
+
+    While the server is away facts wait in line; the report that was under way comes again under its number.
+    """
 
     def __init__(self, client: httpx.Client, allocation_id: str, term: int) -> None:
         self._client = client
@@ -63,6 +71,7 @@ class Reporter:
         self._parts: deque[_Part] = deque()
         self._posting = False
         self._closed = threading.Event()
+        self._transfer = Transfer(client, self._path, term, self._warn)
         self._thread = threading.Thread(target=self._run, name=f"report-{allocation_id}", daemon=True)
         self._thread.start()
 
@@ -74,8 +83,10 @@ class Reporter:
         step: int | None = None,
         metrics: Sequence[MetricReport] = (),
         logs: Sequence[LogReport] = (),
+        traffic: Traffic | None = None,
+        sets: Sequence[SetDone] = (),
     ) -> None:
-        """Puts facts in line and returns at once. Within one call, step, metrics and logs come before the event."""
+        """Puts facts in line and returns at once. Within one call, everything else comes before the event."""
         with self._changed:
             if self._closed.is_set():
                 return
@@ -85,18 +96,23 @@ class Reporter:
             part.step = step if step is not None else part.step
             part.metrics += metrics
             part.logs += logs
+            part.traffic = traffic if traffic is not None else part.traffic
+            part.sets += sets
             part.event, part.reason = event, reason
             self._bound_logs()
             self._changed.notify_all()
 
-    def upload(self, document: bytes, step: int, final: bool, *, deadline_s: float = UPLOAD_DEADLINE_S) -> None:
-        """Brings the parameters at `step`, a safetensors document. Raises UploadError: refused, out of time, closed."""
-        try:
-            put = partial(self._put, document, step, final, deadline_s)
-            retried(put, self._closed, _log, f"{self._path}/parameters", deadline_s=deadline_s)
-        except UnreachableError as error:
-            until = "before the allocation was given up" if self._closed.is_set() else f"within {deadline_s:g} s"
-            raise UploadError(f"parameters of step {step} were not taken {until}: {error}") from error
+    def upload(self, document: bytes | Document, step: int, final: bool, *, deadline_s: float | None = None) -> None:
+        """Brings the parameters at `step`, a safetensors document. Raises UploadError: refused, out of time, closed.
+
+        Without a deadline a server has two minutes to come back, and more for a large document.
+        """
+        brought = Document.of(document) if isinstance(document, bytes) else document
+        self._transfer.upload(brought, step, final, self._closed, deadline_s)
+
+    def download(self, what: str, into: BinaryIO, stop: threading.Event) -> None:
+        """Writes a document of the allocation, `given` or `sets/3`, to a file. Raises DownloadError, OSError."""
+        self._transfer.download(what, into, stop)
 
     def flush(self, timeout_s: float) -> bool:
         """Waits until all that was reported is accepted or refused. Whether it is."""
@@ -110,9 +126,13 @@ class Reporter:
             self._parts.clear()
             self._changed.notify_all()
 
+    def _warn(self, message: str) -> None:
+        self.report(logs=[LogReport(level="warning", message=message[:4096])])
+
     @staticmethod
     def _is_full(part: _Part) -> bool:
-        return len(part.metrics) >= MOST_LINES or len(part.logs) >= MOST_LINES
+        full = len(part.metrics) >= MOST_LINES or len(part.logs) >= MOST_LINES
+        return full or len(part.sets) >= MOST_SETS
 
     def _bound_logs(self) -> None:
         if len(self._parts) > 1 and sum(len(part.logs) for part in self._parts) > MOST_WAITING_LOGS:
@@ -171,23 +191,8 @@ class Reporter:
         if not response.is_error:
             return True
         answer = f"answered by {response.status_code}: {response.text[:500]}"
-        if response.status_code not in _REFUSED_FOR_GOOD | _REFUSED_ONCE:
+        is_page = response.status_code == httpx.codes.NOT_FOUND and problem_code(response.content) is None
+        if response.status_code not in _REFUSED_FOR_GOOD | _REFUSED_ONCE or is_page:
             raise UnreachableError(answer)
         _log.warning("%s: a report was %s", self._path, answer)
         return response.status_code in _REFUSED_ONCE
-
-    def _put(self, document: bytes, step: int, final: bool, deadline_s: float) -> None:
-        try:
-            response = self._client.put(
-                f"{self._path}/parameters",
-                params={"term": self._term, "step": step, "final": final},
-                content=document,
-                headers={"Content-Type": "application/octet-stream"},
-                timeout=httpx.Timeout(deadline_s, connect=POST_TIMEOUT_S),
-            )
-        except httpx.HTTPError as error:
-            raise UnreachableError(f"{type(error).__name__}: {error}") from error
-        if response.is_client_error and response.status_code not in _WORTH_ANOTHER_TRY:
-            raise UploadError(f"parameters of step {step} were refused: {response.status_code} {response.text[:500]}")
-        if response.is_error:
-            raise UnreachableError(f"answered by {response.status_code}: {response.text[:500]}")

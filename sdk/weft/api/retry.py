@@ -31,19 +31,28 @@ class UnreachableError(Exception):
 
 
 def retried(
-    call: Callable[[], _R], stop: threading.Event, log: logging.Logger, what: str, *, deadline_s: float | None = None
+    call: Callable[[], _R],
+    stop: threading.Event,
+    log: logging.Logger,
+    what: str,
+    *,
+    deadline_s: float | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> _R:
     """What `call` returns, tried again while it raises UnreachableError; `what` is what the log calls it.
 
-    Raises the last UnreachableError once `stop` is set or `deadline_s` have passed since the first try.
+    `tell` hears the first failure. Raises the last UnreachableError once `stop` is set or `deadline_s` have passed
+    since the first try.
     """
 
-    def tell(state: RetryCallState) -> None:
+    def note(state: RetryCallState) -> None:
         """Logs the 1st, 2nd, 4th, 8th ... failure of a row, and every 64th."""
         attempt = state.attempt_number
+        error = state.outcome.exception() if state.outcome else None
         if attempt & (attempt - 1) == 0 or attempt % 64 == 0:
-            error = state.outcome.exception() if state.outcome else None
             log.warning("%s: attempt %d has failed, tried again: %s", what, attempt, error)
+        if attempt == 1 and tell is not None:
+            tell(str(error))
 
     late = stop_never if deadline_s is None else stop_after_delay(deadline_s)
     retrying = Retrying(
@@ -51,7 +60,7 @@ def retried(
         wait=wait_random_exponential(multiplier=FIRST_RETRY_S, max=LONGEST_RETRY_S),
         stop=stop_any(stop_when_event_set(stop), late),
         sleep=sleep_using_event(stop),
-        before_sleep=tell,
+        before_sleep=note,
         reraise=True,
     )
     return retrying(call)

@@ -1,0 +1,127 @@
+"""Brings an allocation's parameters to the server and from there, again while the server is away."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import BinaryIO
+
+import httpx
+
+from weft.api.document import Document
+from weft.api.problem import problem_code
+from weft.api.retry import UnreachableError, retried
+
+_log = logging.getLogger("weft.transfer")
+
+CONNECT_TIMEOUT_S = 10.0
+SILENCE_S = 60.0
+"""Between two pieces of a document from the server, or before its answer's first."""
+DEADLINE_S = 120.0
+"""For a server that is away to come back; a restart takes seconds."""
+SLOWEST_BYTES_S = 4 * 1024 * 1024
+"""A document may take so much longer: at 2 GiB, eight minutes."""
+PIECE_BYTES = 1 << 20
+
+_WORTH_ANOTHER_TRY = frozenset({httpx.codes.UNAUTHORIZED, httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_MANY_REQUESTS})
+"""Answers that may differ next time; other 4xx will not."""
+
+Tell = Callable[[str], None]
+
+
+class UploadError(Exception):
+    """The server has not taken the parameters; the message says why."""
+
+
+class DownloadError(Exception):
+    """The server has not given a document; the message says why."""
+
+
+class Transfer:
+    """Of one allocation. `client` is shared and not closed; `tell` hears once, for people, that the server is away."""
+
+    def __init__(self, client: httpx.Client, path: str, term: int, tell: Tell) -> None:
+        self._client = client
+        self._path = path
+        self._term = term
+        self._tell = tell
+
+    def upload(
+        self, document: Document, step: int, final: bool, stop: threading.Event, deadline_s: float | None = None
+    ) -> None:
+        """Brings the parameters at `step`. Raises UploadError: refused, out of time, stopped.
+
+        What making the document raises goes through: it is not tried again.
+        """
+        limit_s = DEADLINE_S + document.size / SLOWEST_BYTES_S if deadline_s is None else deadline_s
+        put = partial(self._put, document, {"term": self._term, "step": step, "final": final}, limit_s)
+        what = f"the parameters of step {step}"
+        try:
+            retried(put, stop, _log, f"{self._path}/parameters", deadline_s=limit_s, tell=self._waiting(what))
+        except UnreachableError as error:
+            until = "before the allocation was given up" if stop.is_set() else f"within {limit_s:g} s"
+            raise UploadError(f"parameters of step {step} were not taken {until}: {error}") from error
+
+    def download(self, what: str, into: BinaryIO, stop: threading.Event, deadline_s: float = DEADLINE_S) -> None:
+        """Writes the document `what` of the allocation (`given`, `sets/3`) to a file. Raises DownloadError, OSError."""
+        get = partial(self._get, what, into, stop)
+        try:
+            retried(get, stop, _log, f"{self._path}/{what}", deadline_s=deadline_s, tell=self._waiting(what))
+        except UnreachableError as error:
+            until = "before the run was stopped" if stop.is_set() else f"within {deadline_s:g} s"
+            raise DownloadError(f"{what}: the server did not give the document {until}: {error}") from error
+
+    def _waiting(self, what: str) -> Tell:
+        return lambda error: self._tell(f"{what}: the server is away, it is tried again: {error}")
+
+    def _put(self, document: Document, query: Mapping[str, int], limit_s: float) -> None:
+        try:
+            response = self._client.put(
+                f"{self._path}/parameters",
+                params=dict(query),
+                content=document.pieces(),
+                headers={"Content-Type": "application/octet-stream", "Content-Length": str(document.size)},
+                timeout=httpx.Timeout(limit_s, connect=min(limit_s, CONNECT_TIMEOUT_S)),
+            )
+        except httpx.HTTPError as error:
+            raise UnreachableError(f"{type(error).__name__}: {error}") from error
+        if is_refused(response):
+            raise UploadError(
+                f"parameters of step {query['step']} were refused: {response.status_code} {response.text[:500]}"
+            )
+        if not response.is_success:
+            raise UnreachableError(f"answered by {response.status_code}: {response.text[:500]}")
+
+    def _get(self, what: str, into: BinaryIO, stop: threading.Event) -> None:
+        into.seek(0)
+        into.truncate()
+        timeout = httpx.Timeout(SILENCE_S, connect=CONNECT_TIMEOUT_S)
+        try:
+            with self._client.stream(
+                "GET", f"{self._path}/{what}", params={"term": self._term}, timeout=timeout
+            ) as response:
+                if not response.is_success:
+                    response.read()
+                    answer = f"{response.status_code} {response.text[:500]}"
+                    if is_refused(response):
+                        raise DownloadError(f"{what}: the server refused the document: {answer}")
+                    raise UnreachableError(f"answered by {answer}")
+                for piece in response.iter_bytes(PIECE_BYTES):
+                    into.write(piece)
+                    if stop.is_set():
+                        raise DownloadError(f"{what}: stopped before the document was whole")
+        except httpx.HTTPError as error:
+            raise UnreachableError(f"{type(error).__name__}: {error}") from error
+        into.flush()
+
+
+def is_refused(response: httpx.Response) -> bool:
+    """Whether the same call would be answered so again: a client error of the server itself.
+
+    A 404 that is no problem document is a proxy's page while nothing is behind it.
+    """
+    if not response.is_client_error or response.status_code in _WORTH_ANOTHER_TRY:
+        return False
+    return response.status_code != httpx.codes.NOT_FOUND or problem_code(response.content) is not None

@@ -1,0 +1,48 @@
+"""By which key a slot that computes nothing learns how far the others are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from weft_kvstore.description import KeyDescription
+from weft_kvstore.store import Array, Store
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """A key that the slot trains and that costs little to pull. Of a table one row is pulled: none would not wait."""
+
+    key: str
+    rows: bool
+
+    def reached(self, store: Store, version: int, *, settled: bool = False) -> Future[Array]:
+        """Ends when the key has seen `version` steps; with `settled`, of every slot."""
+        if self.rows:
+            return store.pull_rows(self.key, np.zeros(1, np.int64), version, settled=settled)
+        return store.pull(self.key, version, settled=settled)
+
+
+def pace_of(keys: Iterable[KeyDescription]) -> Pace:
+    """The one of `keys` of which the fewest bytes are pulled. Raises ValueError where there is none."""
+    chosen = min(keys, key=lambda key: (pulled_bytes(key), key.key))
+    return Pace(chosen.key, chosen.rows)
+
+
+def row_bytes(key: KeyDescription) -> int:
+    """Bytes of one row of a table."""
+    return math.prod(key.shape[1:]) * _itemsize(key)
+
+
+def pulled_bytes(key: KeyDescription) -> int:
+    """Bytes of the least that can be pulled of the key."""
+    return row_bytes(key) if key.rows else key.nbytes
+
+
+def _itemsize(key: KeyDescription) -> int:
+    return np.dtype[Any](key.dtype).itemsize

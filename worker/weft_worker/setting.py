@@ -1,0 +1,99 @@
+"""Sets parameters in the store from a safetensors document: dense keys whole, tables by runs of rows."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import BinaryIO, Final
+
+from weft_kvstore.description import KeyDescription
+from weft_kvstore.store import Store
+from weft_worker.keeping import runs_of
+from weft_worker.pace import Pace
+from weft_worker.patience import Tell, patiently, result_of
+from weft_worker.tensor_file import Tensor, TensorFile, TensorFileError
+
+AHEAD: Final = 3
+"""Calls under way while the next piece is read."""
+
+FIRST_VALUES_DEADLINE_S: Final = 1800.0
+"""For the worker that brings given values to have set them: they may be gigabytes, from far away."""
+
+GIVEN: Final = "Given"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What can be set: `keys` of the `store`, by name, but for `local`, which every worker updates by itself."""
+
+    store: Store
+    keys: Mapping[str, KeyDescription]
+    local: Collection[str]
+    timeout_s: float
+
+    def set_all(self, file: BinaryIO, version: int, names: Sequence[str] | None = None) -> None:
+        """Sets the parameters of the document in `file` (those of `names` alone), to hold at `version`.
+
+        When it returns, every shard has acknowledged them. Raises TensorFileError before anything is set: no document,
+        a tensor that is no parameter, of another type, or missing; StoreError, OSError.
+        """
+        document = TensorFile(file)
+        chosen = list(document.tensors) if names is None else list(names)
+        for name in chosen:
+            self._check(name, document.tensors.get(name), version)
+        if not chosen:
+            raise TensorFileError("the document holds no tensor")
+        under_way: deque[tuple[str, Future[None]]] = deque()
+        for name in chosen:
+            self._set(document, self.keys[name], version, under_way)
+        self._await(under_way, 0)
+
+    def await_given(self, tell: Tell) -> None:
+        """Waits until the first values of all keys that are given have been set. Raises StoreError."""
+        for key in given_keys(self.keys.values()):
+            pace = Pace(key.key, key.rows)
+            patiently(
+                lambda pace=pace: pace.reached(self.store, 0),  # type: ignore[misc]  # bound now, not when called
+                f"waiting for the given value of key {key.key!r}",
+                timeout_s=self.timeout_s,
+                deadline_s=FIRST_VALUES_DEADLINE_S,
+                tell=tell,
+            )
+
+    def _check(self, name: str, tensor: Tensor | None, version: int) -> None:
+        key = self.keys.get(name)
+        if key is None:
+            raise TensorFileError(f"tensor {name!r} is no parameter of the job")
+        if tensor is None:
+            raise TensorFileError(f"parameter {name!r} is not in the document")
+        if (tensor.dtype, tensor.shape) != (key.dtype, tuple(key.shape)):
+            raise TensorFileError(f"parameter {name!r} is {key.dtype}{list(key.shape)}, the document has {tensor}")
+        if version > 0 and name in self.local:
+            raise TensorFileError(
+                f"parameter {name!r} is updated by every worker itself, and cannot be set while the job runs"
+            )
+
+    def _set(
+        self, document: TensorFile, key: KeyDescription, version: int, under_way: deque[tuple[str, Future[None]]]
+    ) -> None:
+        what = f"setting key {key.key!r} at version {version}"
+        if not key.rows:
+            under_way.append((what, self.store.set(key.key, version, document.read(key.key))))
+            self._await(under_way, AHEAD)
+            return
+        for ids in runs_of(key):
+            rows = document.read_rows(key.key, int(ids[0]), int(ids[-1]) + 1)
+            under_way.append((what, self.store.set_rows(key.key, version, ids, rows)))
+            self._await(under_way, AHEAD)
+
+    def _await(self, under_way: deque[tuple[str, Future[None]]], most: int) -> None:
+        while len(under_way) > most:
+            what, future = under_way.popleft()
+            result_of(future, what, self.timeout_s)
+
+
+def given_keys(keys: Collection[KeyDescription]) -> list[KeyDescription]:
+    """Those whose first values are set by a worker."""
+    return [key for key in keys if key.initializer.op_type == GIVEN]
