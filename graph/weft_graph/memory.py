@@ -25,12 +25,14 @@ class ProgramMemory:
 
 
 def parameter_bytes(keys: Iterable[KeyPlan]) -> int:
-    """Bytes of all parameters' values; a rule's state comes on top of it, array by array."""
+    """Bytes of all parameters' values, of tables as if every row were touched; a rule's state comes on top of it."""
     return sum(key.type.nbytes for key in keys)
 
 
 def program_memory(program: Program, dims: Mapping[str, int]) -> ProgramMemory:
     """Bytes that the program's values take with the named dimensions filled: `{"batch": 32}`.
+
+    A table is in it with the rows that a step can fetch, and never whole.
 
     Raises GraphRefusedError naming a value whose dimensions `dims` does not fill, and ShapeError or DTypeError where
     the filled dimensions do not fit an operator.

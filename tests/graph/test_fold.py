@@ -60,6 +60,15 @@ def test_concat_joins_along_its_axis() -> None:
     assert result.tolist() == [[1, 2, 3, 4]]
 
 
+def test_gather_picks_along_its_axis() -> None:
+    """As exporters take one dimension out of a shape."""
+    table = int64(1, 2, 3, 4, 5, 6).reshape(2, 3)
+    result = fold(node("Gather", ["a", "b"], ["c"], axis=1), [table, int64(-1, 0)], tensor(DType.INT64, 2, 2))
+    assert result is not None
+    assert result.tolist() == [[3, 1], [6, 4]]
+    assert fold(node("Gather", ["a", "b"], ["c"]), [table, int64(2)], tensor(DType.INT64, 1, 3)) is None
+
+
 def test_overflow_wraps_around_silently() -> None:
     largest = np.array(np.iinfo(np.int64).max)
     result = fold(node("Add", ["a", "b"], ["c"]), [largest, np.array(1)], tensor(DType.INT64))

@@ -170,3 +170,20 @@ def test_a_gradient_of_padding_belongs_to_no_row() -> None:
     gradient, table = np.ones((3, 2)), np.zeros((4, 2))
     assert run("GatherGrad", gradient, table, [2, 0, 2], padding_id=2)[0].tolist() == [[1, 1], [0, 0], [0, 0], [0, 0]]
     assert run("GatherGrad", gradient, table, [-1, -1, 3], padding_id=-1)[0][3].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("rows", [30, 100_000])
+def test_a_device_finds_the_same_rows(rows: int) -> None:
+    pytest.importorskip("cupy", reason="the stand-in has CuPy's names; weft[cuda-compile] installs it")
+    import strict_arrays
+
+    a, b = np.array([[3, -1], [5, 3]], dtype=np.int32), np.array([3, 7, 2])
+    flags = {"wraps": (1, 0), "padded": (0, 1), "padding_ids": (0, 3)}
+    attributes: dict[str, AttributeValue] = {"rows": rows, "readers": ("x", "y"), **flags}
+    node = Node("UniqueRows", "look", ("a", "b"), ("rows_ids", "i", "j"), attributes, "weft")
+    context = KernelContext("", xp=strict_arrays.strict)
+    found = run_node(context, node, [strict_arrays.to_device(ids) for ids in (a, b)])
+    for array, expected in zip(found, run_node(KernelContext(""), node, [a, b]), strict=True):
+        np.testing.assert_array_equal(strict_arrays.to_host(array), expected)
+    with pytest.raises(KernelError, match=r"index 300000 is outside .* read by node 'y'"):
+        run_node(context, node, [strict_arrays.to_device(ids) for ids in (a, b * 100_000)])
