@@ -5,6 +5,7 @@ from __future__ import annotations
 from gradient_case import GradientCase
 from gradient_cases_activations import activation_cases, several_cases
 from gradient_cases_arranging import arranging_cases
+from gradient_cases_networks import network_cases
 from gradient_cases_pointwise import elementwise_cases, matrix_cases
 from gradient_cases_rows import row_cases
 from gradient_cases_shaped import class_cases, reduction_cases, shape_cases
@@ -18,6 +19,7 @@ def gradient_cases() -> list[GradientCase]:
         *activation_cases(),
         *several_cases(),
         *arranging_cases(),
+        *network_cases(),
         *matrix_cases(),
         *shape_cases(),
         *reduction_cases(),

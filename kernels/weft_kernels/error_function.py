@@ -49,9 +49,8 @@ def _coefficients(dtype: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     terms, degree = _TERMS[dtype]
     series = tuple(2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in range(terms))
 
-    def scaled(place: np.ndarray[Any, np.dtype[np.float64]]) -> list[float]:
-        sizes = 2 / (place * (1 - 1 / _ONE_FROM) + (1 + 1 / _ONE_FROM))
-        return [math.exp(size * size) * math.erfc(size) for size in sizes.tolist()]
-
-    powers = np.polynomial.chebyshev.cheb2poly(np.polynomial.chebyshev.chebinterpolate(scaled, degree))
+    places = np.polynomial.chebyshev.chebpts1(degree + 1)
+    sizes = 2 / (places * (1 - 1 / _ONE_FROM) + (1 + 1 / _ONE_FROM))
+    scaled = [math.exp(size * size) * math.erfc(size) for size in sizes.tolist()]
+    powers = np.polynomial.chebyshev.cheb2poly(np.polynomial.chebyshev.chebfit(places, scaled, degree))
     return series, tuple(powers.tolist())

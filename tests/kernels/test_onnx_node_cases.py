@@ -15,8 +15,8 @@ from weft_kernels.kernel import KernelContext
 from weft_kernels.run import run_node
 
 READ_BEFORE_A_STEP = {
-    **dict.fromkeys(("Reshape", "Squeeze", "Unsqueeze", "Expand", "Tile", "Split", "OneHot"), {1}),
-    **dict.fromkeys((op_type for domain, op_type in schemas() if op_type.startswith("Reduce") and not domain), {1}),
+    **{op_type: {1} for op_type in ("Reshape", "Squeeze", "Unsqueeze", "Expand", "Tile", "Split", "OneHot")},
+    **{op_type: {1} for domain, op_type in schemas() if op_type.startswith("Reduce") and not domain},
     **{"Slice": {1, 2, 3, 4}, "Pad": {1, 3}, "ConstantOfShape": {0}, "Range": {0, 1, 2}},
 }
 """Inputs that a graph of ours holds as constants: shapes are known before the first step."""

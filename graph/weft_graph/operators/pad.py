@@ -38,14 +38,14 @@ def _infer(context: InferContext) -> tuple[TensorType, ...]:
 
 def _gradient(context: GradientContext) -> tuple[str | None, ...]:
     gradient = incoming(context)
-    gradients: list[str | None] = [None] * len(context.node.inputs)
     inputs = (gradient, context.input(0), context.input(1), context.input(3))
-    (gradients[0],) = context.emit("PadGrad", inputs, given_attributes(context, ("mode", "pads")), domain=WEFT_DOMAIN)
+    (data,) = context.emit("PadGrad", inputs, given_attributes(context, ("mode", "pads")), domain=WEFT_DOMAIN)
+    gradients: list[str | None] = [data, *(None,) * (len(context.node.inputs) - 1)]
     if context.needs(2) and context.attribute("mode") == "constant":
         # What does not reach the data reaches the constant.
-        whole, inner = (apply(context, "ReduceSum", value, keepdims=0) for value in (gradient, gradients[0]))
-        inputs = (apply(context, "Sub", whole, inner), context.input(2))
-        (gradients[2],) = context.emit("ReshapeLike", inputs, domain=WEFT_DOMAIN)
+        whole, inner = (apply(context, "ReduceSum", value, keepdims=0) for value in (gradient, data))
+        outer = apply(context, "Sub", whole, inner)
+        (gradients[2],) = context.emit("ReshapeLike", (outer, context.input(2)), domain=WEFT_DOMAIN)
     return tuple(gradients)
 
 

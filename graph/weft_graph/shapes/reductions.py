@@ -1,12 +1,13 @@
-"""What ReduceSum and ReduceMean have in common: which axes they reduce, and the types that follow."""
+"""What reductions have in common: which axes they reduce, the types that follow, and steps of their gradients."""
 
 from __future__ import annotations
 
 from weft_graph.attributes import as_int
 from weft_graph.formals import INT64, optional, required
-from weft_graph.ir import WEFT_DOMAIN, AttributeValue
+from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, Formal, GradientContext, InferContext
 from weft_graph.shapes.axes import infer_axes
+from weft_graph.shapes.composing import given_attributes
 from weft_graph.shapes.flow import incoming
 from weft_graph.types import DType, TensorType
 
@@ -36,14 +37,28 @@ def infer_reduction(context: InferContext) -> tuple[TensorType, ...]:
 
 def reduction_gradient(context: GradientContext) -> tuple[str | None, ...]:
     """The gradient by `<operator>Grad(gradient, data, axes)`, with the same attributes."""
-    attributes: dict[str, AttributeValue] = {}
-    for name in REDUCTION_ATTRIBUTES:
-        value = context.attribute(name)
-        if value is not None:
-            attributes[name] = value
+    attributes = given_attributes(context, REDUCTION_ATTRIBUTES)
     inputs = (incoming(context), *context.node.inputs)
     (data,) = context.emit(f"{context.node.op_type}Grad", inputs, attributes, domain=WEFT_DOMAIN)
     return (data, None)[: len(context.node.inputs)]
+
+
+def spread(context: GradientContext, value: str) -> str:
+    """The name of `value`, of the reduction's output type, repeated over what was reduced: the data's shape."""
+    attributes = given_attributes(context, REDUCTION_ATTRIBUTES)
+    inputs = (value, *context.node.inputs)
+    return context.emit("ReduceSumGrad", inputs, attributes, domain=WEFT_DOMAIN)[0]
+
+
+def summed(context: GradientContext, value: str) -> str:
+    """The name of the sum of `value`, of the data's shape, over what the node reduces: the output's shape."""
+    attributes = given_attributes(context, REDUCTION_ATTRIBUTES)
+    return context.emit("ReduceSum", (value, *context.node.inputs[1:]), attributes)[0]
+
+
+def by_data(context: GradientContext, gradient: str) -> tuple[str | None, ...]:
+    """The data's gradient, and none for the axes."""
+    return (gradient, None)[: len(context.node.inputs)]
 
 
 def infer_reduction_gradient(context: InferContext) -> tuple[TensorType, ...]:

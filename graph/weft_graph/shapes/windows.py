@@ -98,9 +98,9 @@ def windows_of(size: tuple[int, ...], get: Get, kernel: tuple[int, ...] | None =
     """
     rank = len(size)
     declared = get("kernel_shape")
-    kernel = _kernel(rank, None if declared is None else as_ints(declared), kernel)
-    strides = _each(rank, "strides", get("strides"))
-    dilations = _each(rank, "dilations", get("dilations"))
+    kernel = kernel_of(rank, None if declared is None else as_ints(declared), kernel)
+    strides = each(rank, "strides", get("strides"))
+    dilations = each(rank, "dilations", get("dilations"))
     extent = tuple((k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True))
     begin, end = _pads(size, extent, strides, get)
     ceil_mode = bool(as_int(get("ceil_mode") or 0))
@@ -119,7 +119,8 @@ def windows_of(size: tuple[int, ...], get: Get, kernel: tuple[int, ...] | None =
     return Windows(size, kernel, strides, dilations, begin, end, tuple(count))
 
 
-def _kernel(rank: int, declared: tuple[int, ...] | None, weights: tuple[int, ...] | None) -> tuple[int, ...]:
+def kernel_of(rank: int, declared: tuple[int, ...] | None, weights: tuple[int, ...] | None) -> tuple[int, ...]:
+    """The kernel's spatial size, by `kernel_shape` or the weights. Raises ValueError where they differ."""
     kernel = declared if weights is None else weights
     if kernel is None:
         raise ValueError("kernel_shape is missing")
@@ -132,7 +133,8 @@ def _kernel(rank: int, declared: tuple[int, ...] | None, weights: tuple[int, ...
     return kernel
 
 
-def _each(rank: int, name: str, value: AttributeValue | None) -> tuple[int, ...]:
+def each(rank: int, name: str, value: AttributeValue | None) -> tuple[int, ...]:
+    """A number for each spatial dimension, 1 where left out. Raises ValueError where one is below 1."""
     numbers = (1,) * rank if value is None else as_ints(value)
     if len(numbers) != rank or min(numbers) < 1:
         raise ValueError(f"{name} {numbers} must be {rank} numbers, each at least 1")

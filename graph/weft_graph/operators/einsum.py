@@ -1,0 +1,82 @@
+"""Einsum: sums of products over the labels of an `equation`: `bij,bjk->bik`.
+
+There is no gradient of an operand in which a label stands twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from weft_graph.attributes import as_str
+from weft_graph.formals import FLOATS, INDICES, required, variadic
+from weft_graph.ir import WEFT_DOMAIN, AttributeValue
+from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
+from weft_graph.shapes.broadcasting import check_same_dtype
+from weft_graph.shapes.composing import apply
+from weft_graph.shapes.einsum import Equation, parsed, sizes_of
+from weft_graph.shapes.flow import incoming, refusal
+from weft_graph.types import Shape, TensorType
+
+_DTYPES = FLOATS | INDICES
+
+
+def _infer(context: InferContext) -> tuple[TensorType, ...]:
+    types = [context.input(index) for index in range(len(context.node.inputs))]
+    check_same_dtype(context, *range(len(types)))
+    try:
+        equation = parsed(as_str(context.attribute("equation")), [type_.rank for type_ in types])
+        sizes = sizes_of(equation, [type_.shape for type_ in types])
+    except ValueError as error:
+        raise context.shape_error(str(error)) from None
+    return (TensorType(types[0].dtype, tuple(sizes[label] for label in equation.result)),)
+
+
+def _gradient(context: GradientContext) -> tuple[str | None, ...]:
+    shapes = [context.type_of(name).shape for name in context.node.inputs]
+    equation = parsed(as_str(context.attribute("equation")), [len(shape) for shape in shapes])
+    return tuple(
+        _of_operand(context, equation, shapes, index) if context.needs(index) else None for index in range(len(shapes))
+    )
+
+
+def _of_operand(context: GradientContext, equation: Equation, shapes: Sequence[Shape], index: int) -> str:
+    """The product of the gradient and the others, summed to what the operand has, then spread over the rest."""
+    labels, sizes = equation.operands[index], sizes_of(equation, shapes)
+    if len(set(labels)) < len(labels):
+        raise refusal(context, f"operand {index} has a label twice in {as_str(context.attribute('equation'))!r}")
+    others = [_unstretched(context, equation, shapes, place) for place in range(len(shapes)) if place != index]
+    terms, values = (equation.result, *(term for term, _ in others)), (incoming(context), *(name for _, name in others))
+    # What only this operand has was summed, and is spread again; what was broadcast is summed.
+    alone = [axis for axis, label in enumerate(labels) if not any(label in term for term in terms)]
+    stretched = [axis for axis, label in enumerate(labels) if shapes[index][axis] != sizes[label]]
+    gone = sorted({*alone, *stretched})
+    target = "".join(label for axis, label in enumerate(labels) if axis not in gone)
+    part = apply(context, "Einsum", *values, equation=f"{','.join(terms)}->{target}")
+    if gone:
+        part = apply(context, "Unsqueeze", part, context.constant(np.array(gone, dtype=np.int64)))
+    if not alone:
+        return part
+    attributes: dict[str, AttributeValue] = {"axes": tuple(alone), "keepdims": 1}
+    return context.emit("ReduceSumGrad", (part, context.input(index)), attributes, domain=WEFT_DOMAIN)[0]
+
+
+def _unstretched(context: GradientContext, equation: Equation, shapes: Sequence[Shape], place: int) -> tuple[str, str]:
+    """(labels, name) of operand `place` without the dimensions of 1 that are broadcast."""
+    labels, name, sizes = equation.operands[place], context.input(place), sizes_of(equation, shapes)
+    axes = [axis for axis, label in enumerate(labels) if shapes[place][axis] != sizes[label]]
+    if not axes:
+        return labels, name
+    left = "".join(label for axis, label in enumerate(labels) if axis not in axes)
+    return left, apply(context, "Squeeze", name, context.constant(np.array(axes, dtype=np.int64)))
+
+
+SCHEMA = OpSchema(
+    op_type="Einsum",
+    inputs=(variadic("Inputs", _DTYPES),),
+    outputs=(required("Output", _DTYPES),),
+    infer=_infer,
+    gradient=_gradient,
+    attributes={"equation": Attribute(str, required=True)},
+)

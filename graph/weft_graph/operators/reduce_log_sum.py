@@ -1,0 +1,28 @@
+"""ReduceLogSum: the logarithm of the sum over `axes` (an input or an attribute), or over all."""
+
+from __future__ import annotations
+
+from weft_graph.formals import FLOATS, INT64, optional, required
+from weft_graph.schema import GradientContext, OpSchema
+from weft_graph.shapes.composing import apply
+from weft_graph.shapes.flops import reduced
+from weft_graph.shapes.flow import incoming
+from weft_graph.shapes.reductions import REDUCTION_ATTRIBUTES, by_data, infer_reduction, spread
+
+_DTYPES = FLOATS
+
+
+def _gradient(context: GradientContext) -> tuple[str | None, ...]:
+    share = apply(context, "Div", incoming(context), apply(context, "Exp", context.output(0)))
+    return by_data(context, spread(context, share))
+
+
+SCHEMA = OpSchema(
+    op_type="ReduceLogSum",
+    inputs=(required("data", _DTYPES), optional("axes", INT64)),
+    outputs=(required("reduced", _DTYPES),),
+    infer=infer_reduction,
+    gradient=_gradient,
+    attributes=REDUCTION_ATTRIBUTES,
+    flops=reduced,
+)

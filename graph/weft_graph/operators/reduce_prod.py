@@ -1,0 +1,30 @@
+"""ReduceProd: the product over `axes` (an input or an attribute), or over all."""
+
+from __future__ import annotations
+
+from weft_graph.formals import FLOATS, INDICES, INT64, optional, required
+from weft_graph.ir import WEFT_DOMAIN
+from weft_graph.schema import GradientContext, OpSchema
+from weft_graph.shapes.composing import given_attributes
+from weft_graph.shapes.flops import reduced
+from weft_graph.shapes.flow import incoming
+from weft_graph.shapes.reductions import REDUCTION_ATTRIBUTES, by_data, infer_reduction
+
+_DTYPES = FLOATS | INDICES
+
+
+def _gradient(context: GradientContext) -> tuple[str | None, ...]:
+    inputs = (incoming(context), *context.node.inputs)
+    attributes = given_attributes(context, REDUCTION_ATTRIBUTES)
+    return by_data(context, context.emit("ReduceProdGrad", inputs, attributes, domain=WEFT_DOMAIN)[0])
+
+
+SCHEMA = OpSchema(
+    op_type="ReduceProd",
+    inputs=(required("data", _DTYPES), optional("axes", INT64)),
+    outputs=(required("reduced", _DTYPES),),
+    infer=infer_reduction,
+    gradient=_gradient,
+    attributes=REDUCTION_ATTRIBUTES,
+    flops=reduced,
+)

@@ -1,0 +1,29 @@
+"""ReduceSumSquare: the sum of squares over `axes` (an input or an attribute), or over all."""
+
+from __future__ import annotations
+
+from weft_graph.formals import FLOATS, INDICES, INT64, optional, required
+from weft_graph.schema import GradientContext, OpSchema
+from weft_graph.shapes.composing import apply
+from weft_graph.shapes.flops import reduced
+from weft_graph.shapes.flow import incoming, scalar
+from weft_graph.shapes.reductions import REDUCTION_ATTRIBUTES, by_data, infer_reduction, spread
+
+_DTYPES = FLOATS | INDICES
+
+
+def _gradient(context: GradientContext) -> tuple[str | None, ...]:
+    gradient = incoming(context)
+    twice = apply(context, "Mul", gradient, scalar(context, 2, gradient))
+    return by_data(context, apply(context, "Mul", spread(context, twice), context.input(0)))
+
+
+SCHEMA = OpSchema(
+    op_type="ReduceSumSquare",
+    inputs=(required("data", _DTYPES), optional("axes", INT64)),
+    outputs=(required("reduced", _DTYPES),),
+    infer=infer_reduction,
+    gradient=_gradient,
+    attributes=REDUCTION_ATTRIBUTES,
+    flops=reduced,
+)

@@ -1,0 +1,29 @@
+"""Each sample's elements standardized, then scaled and shifted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from weft_graph.attributes import as_float, as_int
+from weft_graph.ir import AttributeValue
+from weft_graph.shapes.axes import normalised
+from weft_kernels.arguments import optional, required
+from weft_kernels.kernel import Array, KernelContext
+from weft_kernels.standardizing import standardized
+
+
+def run(
+    context: KernelContext, inputs: Sequence[Array | None], attributes: Mapping[str, AttributeValue]
+) -> tuple[Array, ...]:
+    xp = context.xp
+    data, scale = required(inputs, 2)
+    axis = normalised(as_int(attributes["axis"]), data.ndim)
+    rows = data.reshape(math.prod(data.shape[:axis]), math.prod(data.shape[axis:]))
+    normal, mean, inverse = standardized(xp, rows, as_float(attributes["epsilon"]))
+    result = normal.reshape(data.shape) * scale
+    bias = optional(inputs, 2)
+    if bias is not None:
+        result += bias
+    shape = (*data.shape[:axis], *(1,) * (data.ndim - axis))
+    return result.astype(data.dtype, copy=False), mean.reshape(shape), inverse.reshape(shape)

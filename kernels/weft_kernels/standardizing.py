@@ -1,0 +1,44 @@
+"""Rows of mean 0 and variance 1: what LayerNormalization, InstanceNormalization and GroupNormalization share."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from weft_kernels.kernel import Array
+from weft_kernels.normalization import statistics_dtype
+
+
+def standardized(xp: Any, rows: Array, epsilon: float) -> tuple[Array, Array, Array]:
+    """(rows (n, elements) less their mean times `inverse`, mean (n, 1), inverse (n, 1) = 1 / sqrt(variance + epsilon)).
+
+    All three are of the type that statistics are summed in.
+    """
+    dtype, count = statistics_dtype(xp, rows), max(rows.shape[1], 1)
+    mean = xp.sum(rows, axis=1, keepdims=True, dtype=dtype) / count
+    normal = rows - mean
+    inverse = 1 / xp.sqrt(xp.sum(xp.square(normal), axis=1, keepdims=True, dtype=dtype) / count + epsilon)
+    normal *= inverse
+    return normal, mean, inverse
+
+
+def standardized_gradient(xp: Any, gradient: Array, normal: Array, inverse: Array) -> Array:
+    """The gradient of the rows, by that of `normal`, a new array: Ba, Kiros and Hinton, "Layer normalization", 2016."""
+    count = max(normal.shape[1], 1)
+    result = gradient - xp.sum(gradient, axis=1, keepdims=True, dtype=normal.dtype) / count
+    result -= normal * (xp.sum(gradient * normal, axis=1, keepdims=True, dtype=normal.dtype) / count)
+    result *= inverse
+    return result  # type: ignore[no-any-return]  # xp is Any
+
+
+def group_rows(data: Array, groups: int) -> Array:
+    """(batch, channels, ...) with a row for each sample's group of channels."""
+    return data.reshape(data.shape[0] * groups, math.prod(data.shape[1:]) // groups)
+
+
+def normalized_groups(xp: Any, data: Array, scale: Array, bias: Array, *, groups: int, epsilon: float) -> Array:
+    """Each sample's groups of channels standardized, then scaled and shifted by numbers (channels,)."""
+    normal, _, _ = standardized(xp, group_rows(data, groups), epsilon)
+    beside = (-1, *(1,) * (data.ndim - 2))
+    result = normal.reshape(data.shape) * scale.reshape(beside) + bias.reshape(beside)
+    return result.astype(data.dtype, copy=False)
