@@ -12,8 +12,26 @@ REQUESTS: dict[str, tuple[m.Request, bytes | None]] = {
         m.Hello(job="job-1", term=2, slot=3, incarnation=4, process=PROCESS, session=5, description=DIGEST),
         None,
     ),
-    "push": (m.Push(frame=7, key=[0, 2], step=[9, 9], first=[0, 3], count=[2, 1], nbytes=[8, 4]), b"abcdefghijkl"),
-    "pull": (m.Pull(request=[11, 12], key=[0, 1], version=[1, 2**40], state=[0, 1]), None),
+    "push": (
+        m.Push(
+            frame=7,
+            cargo=[0, 2],
+            request=[10, 12],
+            key=[0, 2],
+            step=[9, 9],
+            first=[0, 3],
+            count=[2, 1],
+            chunks=[0, 5],
+            nbytes=[8, 8],
+        ),
+        b"abcdefghijklmnop",
+    ),
+    "pull": (
+        m.Pull(
+            request=[11, 12], key=[0, 1], version=[1, 2**40], state=[0, 1], settled=[0, 1], chunks=[0, 5]
+        ),
+        None,
+    ),
     "barrier": (m.Barrier(request=13, step=9, nothing=[1, 2]), None),
     "cancel": (m.Cancel(request=[11]), None),
     "why": (m.Why(request=[11, 12]), None),

@@ -12,7 +12,7 @@ import zmq
 from weft_kvstore.check import digest
 from weft_kvstore.codec import Buffer, decode_reply, encode
 from weft_kvstore.description import StoreDescription
-from weft_kvstore.messages import Hello, Message, Refused, Reply, Welcome
+from weft_kvstore.messages import Hello, Message, Pull, Push, Refused, Reply, Welcome
 
 HEAR_S = 20.0
 
@@ -59,6 +59,38 @@ def raw_peer(endpoint: str) -> Iterator[RawPeer]:
         socket.setsockopt(zmq.LINGER, 0)
         socket.connect(endpoint)
         yield RawPeer(socket)
+
+
+def pull_of(request: int, key: int, version: int, *, state: int = 0, settled: int = 0, chunks: int = 0) -> Pull:
+    """One pull."""
+    return Pull([request], [key], [version], [state], [settled], [chunks])
+
+
+def push_of(
+    key: Sequence[int],
+    nbytes: Sequence[int],
+    *,
+    frame: int = 1,
+    cargo: int = 0,
+    request: int = 0,
+    step: int = 0,
+    first: int = 0,
+    count: int = 1,
+    chunks: int = 0,
+) -> Push:
+    """A run of each of these keys, all else alike."""
+    runs = len(key)
+    return Push(
+        frame=frame,
+        cargo=[cargo] * runs,
+        request=[request] * runs,
+        key=list(key),
+        step=[step] * runs,
+        first=[first] * runs,
+        count=[count] * runs,
+        chunks=[chunks] * runs,
+        nbytes=list(nbytes),
+    )
 
 
 def hello_of(description: StoreDescription, slot: int, *, incarnation: int = 1) -> Hello:

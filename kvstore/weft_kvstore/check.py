@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from typing import Final
 
 import msgspec
 import numpy as np
 
 from weft_graph.program import Update
-from weft_kernels.rule import Rule, rules
-from weft_kvstore.description import KeyDescription, StoreDescription
+from weft_graph.schedule import value_at
+from weft_kernels.rule import Rule, rule_from
+from weft_kvstore.description import KeyDescription, Mode, StoreDescription
+from weft_kvstore.row_cut import row_cut
 from weft_kvstore.settings import MAX_SLICE_BYTES
 
 DTYPES: Final = frozenset({"float16", "float32", "float64", "int8", "int16", "int32", "int64"})
@@ -39,18 +42,28 @@ def check_description(description: StoreDescription) -> None:
             raise DescriptionError(f"keys: {key.key!r} is there twice")
         seen.add(key.key)
         _check_key(key, description.slots)
-    rule_of(description)
+        _check_mode(key, description.mode)
+    rule = rule_of(description)
+    for key in description.keys:
+        _check_rule(key, rule)
 
 
 def rule_of(description: StoreDescription) -> Rule:
-    """The description's rule. Raises DescriptionError where there is none of that name or a number it lacks."""
-    rule = rules().get(description.rule) if isinstance(description.rule, str) else None
-    if rule is None:
-        raise DescriptionError(f"rule: {description.rule!r} is none of {', '.join(sorted(rules()))}")
+    """The description's rule. Raises DescriptionError where there is no such rule, or a number that it lacks or that
+    is none."""
+    try:
+        rule = rule_from(description.rule)
+    except ValueError as error:
+        raise DescriptionError(str(error)) from error
     unknown = sorted(set(description.hyper) - set(rule.hyper))
     if unknown:
         known = ", ".join(sorted(rule.hyper))
         raise DescriptionError(f"hyper: rule {rule.name!r} has no {unknown[0]!r}; it has {known}")
+    for name, value in description.hyper.items():
+        try:
+            value_at(value, 0)
+        except (ValueError, TypeError, ArithmeticError) as error:
+            raise DescriptionError(f"hyper: {name!r}: {error}") from error
     return rule
 
 
@@ -75,3 +88,35 @@ def _check_key(key: KeyDescription, slots: int) -> None:
         raise DescriptionError(f"{where}: slots {key.slots} name one twice")
     if any(not 0 <= slot < slots for slot in key.slots):
         raise DescriptionError(f"{where}: slots {key.slots} are not all within 0 to {slots - 1}")
+    if key.rows:
+        _check_table(key, where)
+
+
+def _check_table(key: KeyDescription, where: str) -> None:
+    if not key.shape:
+        raise DescriptionError(f"{where}: a scalar is no table")
+    if key.whole:
+        raise DescriptionError(f"{where}: a table is cut by rows, so it cannot be whole")
+    if key.update is not Update.RULE:
+        raise DescriptionError(f"{where}: a table is updated by the rule, not by {key.update.value}")
+    if (row_bytes := row_cut(key, 1, 1).row_bytes) > MAX_SLICE_BYTES:
+        raise DescriptionError(f"{where}: a row has {row_bytes} bytes, more than {MAX_SLICE_BYTES}")
+
+
+def _check_mode(key: KeyDescription, mode: Mode) -> None:
+    if key.update is Update.GRADIENT and mode is not Mode.SYNC:
+        raise DescriptionError(f"key {key.key!r}: there is no merged gradient of a step in mode {mode.value}")
+
+
+def _check_rule(key: KeyDescription, rule: Rule) -> None:
+    if key.update is not Update.RULE or not key.slots:
+        return
+    if rule.whole and not key.whole:
+        what = "a table" if key.rows else "cut into slices"
+        raise DescriptionError(f"key {key.key!r}: it is {what}, and rule {rule.name!r} needs it whole")
+    unknown = sorted(set(key.multipliers) - set(rule.hyper))
+    if unknown:
+        raise DescriptionError(f"key {key.key!r}: multipliers: rule {rule.name!r} has no {unknown[0]!r}")
+    wrong = [name for name, factor in key.multipliers.items() if not math.isfinite(factor)]
+    if wrong:
+        raise DescriptionError(f"key {key.key!r}: multipliers: {wrong[0]!r} is no finite number")

@@ -99,6 +99,8 @@ class StoreClient(StoreFace):
             in_flight_bytes=sum(link.in_flight_bytes for link in links),
             operations=len(self._mind) + len(self._submitted),
             links=links,
+            rows_pushed=self._mind.rows_pushed,
+            rows_pulled=self._mind.rows_pulled,
         )
 
     def _hand_over(self, operation: Operation) -> None:

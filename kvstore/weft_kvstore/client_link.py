@@ -30,7 +30,8 @@ from weft_kvstore.messages import (
     Why,
 )
 from weft_kvstore.operation import BarrierOperation, Operation, PullOperation
-from weft_kvstore.outbox import Outbox, OutFrame
+from weft_kvstore.outbox import Outbox, OutFrame, OutSlice
+from weft_kvstore.row_operation import PullRowsOperation
 from weft_kvstore.settings import LinkSettings
 
 FIRST_RETRY_S: Final = 0.02
@@ -176,7 +177,7 @@ class ClientLink:
         if self.state is not LinkState.OPEN:
             return
         for some in _portions(self._new_pulls):
-            self.outgoing.append(encode(_pull_message(some)))
+            self.outgoing.append(encode(_pull_message(some, self.shard)))
         self._new_pulls.clear()
         if self._acknowledge:
             self.say(Acknowledge(self._acknowledge))
@@ -192,12 +193,21 @@ class ClientLink:
         if here:
             self.say(Why(here[:MAX_RUNS]))
 
+    def withdraw(self, slices: Iterable[OutSlice]) -> None:
+        """These need not be sent any more."""
+        for one in slices:
+            self.outbox.cancel(one)
+
     def close(self) -> None:
         self.say(Bye())
 
     def _send_request(self, operation: Operation) -> None:
         if isinstance(operation, PullOperation):
             self._new_pulls.append(operation)
+            if isinstance(operation, PullRowsOperation):
+                self.withdraw(operation.sent(self.shard))
+                for one in operation.cut_ids(self.shard):
+                    self.outbox.put(one)
         elif isinstance(operation, BarrierOperation):
             nothing = operation.nothing
             operation.pending[self.shard] = operation.parts
@@ -234,12 +244,14 @@ def _portions(pulls: list[PullOperation]) -> list[list[PullOperation]]:
     return [wanted[begin : begin + MAX_RUNS] for begin in range(0, len(wanted), MAX_RUNS)]
 
 
-def _pull_message(pulls: list[PullOperation]) -> Pull:
+def _pull_message(pulls: list[PullOperation], shard: int) -> Pull:
     return Pull(
         request=[one.number for one in pulls],
         key=[one.place for one in pulls],
         version=[one.step for one in pulls],
         state=[int(one.names is not None) for one in pulls],
+        settled=[int(one.settled) for one in pulls],
+        chunks=[one.chunks(shard) if isinstance(one, PullRowsOperation) else 0 for one in pulls],
     )
 
 
@@ -247,10 +259,13 @@ def _push_message(frame: OutFrame) -> list[Buffer]:
     runs = frame.runs()
     message = Push(
         frame=frame.number,
-        key=[run.entry[0] for run in runs],
-        step=[run.entry[1] for run in runs],
+        cargo=[run.entry[0] for run in runs],
+        request=[run.entry[1] for run in runs],
+        key=[run.entry[2] for run in runs],
+        step=[run.entry[3] for run in runs],
         first=[run.first for run in runs],
         count=[run.count for run in runs],
+        chunks=[run.entry[4] for run in runs],
         nbytes=[run.nbytes for run in runs],
     )
     return encode(message, frame.payload())

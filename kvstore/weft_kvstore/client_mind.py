@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
-from weft_kvstore.buffers import bytes_of
 from weft_kvstore.check import digest
 from weft_kvstore.client_link import ClientLink, LinkState
 from weft_kvstore.codec import Buffer, ProtocolError, decode_reply
@@ -26,9 +25,10 @@ from weft_kvstore.messages import (
     Values,
     Welcome,
 )
-from weft_kvstore.operation import BarrierOperation, Operation, PullOperation, PushOperation
+from weft_kvstore.operation import BarrierOperation, Operation, PullOperation, SendOperation
 from weft_kvstore.outbox import OutSlice
 from weft_kvstore.routing import Routing, routing_of
+from weft_kvstore.row_operation import PullRowsOperation, PushRowsOperation
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.store import StoreError, StoreLostError, StoreRefusedError, StoreTimeoutError
 
@@ -64,6 +64,8 @@ class ClientMind:
         self._number = 0
         self._to_ask = Deadlines()
         self._to_end = Deadlines()
+        self.rows_pushed = 0
+        self.rows_pulled = 0
         self._ask_before_s = min(ASK_BEFORE_S, settings.request_timeout_s / 4)
 
     def __len__(self) -> int:
@@ -73,15 +75,21 @@ class ClientMind:
         """Begins an operation; it ends at its deadline at the latest."""
         self._number += 1
         operation.number = self._number
-        if isinstance(operation, PushOperation):
-            shards = self._cut(operation)
+        if isinstance(operation, SendOperation):
+            try:
+                operation.cut(self.routing, self._description.keys[operation.place].priority)
+            except MemoryError as error:
+                self._end(operation, None, StoreError(f"slot {self._slot}: {operation}: no memory: {error}"))
+                return
+            shards = {shard: len(slices) for shard, slices in operation.slices.items()}
         elif isinstance(operation, PullOperation):
-            shards = self._asked(operation)
+            shards = operation.asked(self.routing)
         elif isinstance(operation, BarrierOperation):
             shards = {link.shard: operation.parts for link in self.links}
         else:
             raise TypeError(f"{operation} is no operation that a store knows")
         operation.pending = dict(shards)
+        self._count_rows(operation)
         if not shards:
             self._end(operation, operation.result(), None)
             return
@@ -94,10 +102,10 @@ class ClientMind:
         due = now + self._settings.request_timeout_s
         self._to_ask.add(due - self._ask_before_s, operation.number)
         self._to_end.add(due, operation.number)
-        if isinstance(operation, PushOperation):
-            for shard, run in self.routing.runs[operation.place].items():
-                for index in run:
-                    self.links[shard].outbox.put(operation.slices[index])
+        if isinstance(operation, SendOperation):
+            for shard, slices in operation.slices.items():
+                for one in slices:
+                    self.links[shard].outbox.put(one)
         else:
             for shard in shards:
                 self.links[shard].ask(operation)
@@ -154,20 +162,11 @@ class ClientMind:
         for link in self.links:
             link.close()
 
-    def _cut(self, push: PushOperation) -> dict[int, int]:
-        cut, runs = self.routing.cuts[push.place], self.routing.runs[push.place]
-        priority = self._description.keys[push.place].priority
-        base = bytes_of(push.array)
-        entry = (push.place, push.step)
-        push.slices = [
-            OutSlice(entry, index, base, cut.start(index), cut.start(index + 1), priority=priority, owner=push)
-            for index in range(cut.count)
-        ]
-        return {shard: len(run) for shard, run in runs.items()}
-
-    def _asked(self, pull: PullOperation) -> dict[int, int]:
-        arrays = 1 if pull.names is None else len(pull.names)
-        return {shard: len(run) * arrays for shard, run in self.routing.runs[pull.place].items() if arrays}
+    def _count_rows(self, operation: Operation) -> None:
+        if isinstance(operation, PushRowsOperation):
+            self.rows_pushed += len(operation.given.ids)
+        elif isinstance(operation, PullRowsOperation):
+            self.rows_pulled += operation.distinct
 
     def _handle(self, link: ClientLink, message: Reply, payload: memoryview, now: float) -> None:
         match message:
@@ -201,9 +200,9 @@ class ClientMind:
             begin += nbytes
             operation = link.requests.get(request)
             if isinstance(operation, PullOperation):  # Else it was given up meanwhile.
-                if values.version[run] < operation.version and self._description.keys[operation.place].slots:
+                if values.version[run] < operation.version:
                     raise ProtocolError(f"Values.version: {values.version[run]}, {operation} was asked for")
-                fresh = operation.write(values.array[run], values.first[run], values.count[run], part)
+                fresh = operation.write(link.shard, values.array[run], values.first[run], values.count[run], part)
                 self._settle(link, request, fresh)
         link.arrived(values.frame, payload.nbytes)
 
@@ -220,7 +219,7 @@ class ClientMind:
     def _acknowledged(self, link: ClientLink, slices: Sequence[OutSlice]) -> None:
         for one in slices:
             operation = one.owner
-            if isinstance(operation, PushOperation) and not operation.ended and operation.settle(link.shard):
+            if isinstance(operation, SendOperation) and not operation.ended and operation.settle(link.shard):
                 self._end(operation, None, None)
 
     def _failed(self, link: ClientLink, message: Failed) -> None:
@@ -236,7 +235,7 @@ class ClientMind:
             raise ProtocolError(f"PushRefused.run: run {message.run} of frame {message.frame} is not under way")
         begin = sum(run.count for run in runs[: message.run])
         operation = frame.slices[begin].owner
-        if isinstance(operation, PushOperation):
+        if isinstance(operation, SendOperation):
             self._end(operation, None, StoreRefusedError(f"{operation}: {link.name}: {message.reason}"))
 
     def _fail_all(self, link: ClientLink) -> None:
@@ -268,13 +267,14 @@ class ClientMind:
         self.outcomes.append((operation, result, error))
 
     def _give_up(self, operation: Operation) -> None:
-        if isinstance(operation, PushOperation):
-            for shard, run in self.routing.runs[operation.place].items():
-                for index in run:
-                    self.links[shard].outbox.cancel(operation.slices[index])
+        if isinstance(operation, SendOperation):
+            for shard, slices in operation.slices.items():
+                self.links[shard].withdraw(slices)
             return
         for shard in operation.pending:
             link = self.links[shard]
             link.forget(operation)
+            if isinstance(operation, PullRowsOperation):
+                link.withdraw(operation.sent(shard))
             if isinstance(operation, PullOperation):
                 link.say(Cancel([operation.number]))

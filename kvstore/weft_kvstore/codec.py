@@ -14,7 +14,7 @@ from weft_kvstore.messages import Message, Pull, Push, Reply, Request, Values
 from weft_kvstore.settings import MAX_FRAME_BYTES
 
 MAGIC: Final = b"WEFT"
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 PREFIX: Final = MAGIC + bytes([FORMAT_VERSION])
 MAX_HEADER_BYTES: Final = 1 << 20
 
@@ -26,9 +26,9 @@ _requests = msgspec.msgpack.Decoder(Request)
 _replies = msgspec.msgpack.Decoder(Reply)
 
 _COLUMNS: Final[dict[type[Push | Values | Pull], tuple[str, ...]]] = {
-    Push: ("key", "step", "first", "count", "nbytes"),
+    Push: ("cargo", "request", "key", "step", "first", "count", "chunks", "nbytes"),
     Values: ("request", "array", "version", "first", "count", "nbytes"),
-    Pull: ("request", "key", "version", "state"),
+    Pull: ("request", "key", "version", "state", "settled", "chunks"),
 }
 
 

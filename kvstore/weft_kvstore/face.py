@@ -1,4 +1,4 @@
-"""The four calls of a store, the same for every store: checked, made an operation, handed to a thread."""
+"""The calls of a store, the same for every store: checked, made an operation, handed to a thread."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from weft_kvstore.arguments import Arguments
+from weft_kvstore.cargo import Cargo
 from weft_kvstore.operation import Operation
 from weft_kvstore.store import Array, StoreError
 
@@ -20,13 +21,34 @@ class StoreFace:
         self._submit = submit
 
     def push(self, key: str, step: int, gradient: Array) -> Future[None]:
-        return self._begin(lambda future: self._arguments.push(future, key, step, gradient))
+        return self._begin(lambda future: self._arguments.push(future, key, step, gradient, Cargo.GRADIENT))
 
-    def pull(self, key: str, version: int) -> Future[Array]:
-        return self._begin(lambda future: self._arguments.pull(future, key, version, state=False))
+    def push_rows(self, key: str, step: int, ids: Array, rows: Array) -> Future[None]:
+        return self._begin(lambda future: self._arguments.push_rows(future, key, step, ids, rows, Cargo.GRADIENT))
 
-    def pull_state(self, key: str, version: int) -> Future[Mapping[str, Array]]:
-        return self._begin(lambda future: self._arguments.pull(future, key, version, state=True))
+    def set(self, key: str, version: int, value: Array) -> Future[None]:
+        return self._begin(lambda future: self._arguments.push(future, key, version, value, Cargo.VALUE))
+
+    def set_rows(self, key: str, version: int, ids: Array, rows: Array) -> Future[None]:
+        return self._begin(lambda future: self._arguments.push_rows(future, key, version, ids, rows, Cargo.VALUE))
+
+    def pull(self, key: str, version: int, *, settled: bool = False) -> Future[Array]:
+        return self._begin(lambda future: self._arguments.pull(future, key, version, state=False, settled=settled))
+
+    def pull_state(self, key: str, version: int, *, settled: bool = False) -> Future[Mapping[str, Array]]:
+        return self._begin(lambda future: self._arguments.pull(future, key, version, state=True, settled=settled))
+
+    def pull_rows(self, key: str, ids: Array, version: int, *, settled: bool = False) -> Future[Array]:
+        return self._begin(
+            lambda future: self._arguments.pull_rows(future, key, ids, version, state=False, settled=settled)
+        )
+
+    def pull_state_rows(
+        self, key: str, ids: Array, version: int, *, settled: bool = False
+    ) -> Future[Mapping[str, Array]]:
+        return self._begin(
+            lambda future: self._arguments.pull_rows(future, key, ids, version, state=True, settled=settled)
+        )
 
     def barrier(self, step: int, nothing: Sequence[str]) -> Future[None]:
         return self._begin(lambda future: self._arguments.barrier(future, step, nothing))
@@ -39,7 +61,7 @@ class StoreFace:
         except StoreError as error:
             future.set_exception(error)
         except MemoryError as error:
-            future.set_exception(StoreError(f"there is no memory for what is pulled: {error}"))
+            future.set_exception(StoreError(f"there is no memory for what is asked: {error}"))
         return future
 
 

@@ -1,55 +1,30 @@
-"""A job's part on one shard: its slices, and the pulls that wait for their versions. Pure.
+"""A job's part on one shard: its slices and tables, and the pulls that wait for their versions. Pure.
 
 Used by the shard behind its sockets and by the local store without any.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from collections.abc import Hashable, Iterable
+from functools import partial
 
 import numpy as np
 
-from weft_graph.ir import Initializer
-from weft_graph.program import Update
-from weft_kernels.initializers import first_values
 from weft_kernels.rule import Rule
-from weft_kvstore.buffers import bytes_of
 from weft_kvstore.check import rule_of
 from weft_kvstore.codec import ProtocolError
 from weft_kvstore.description import KeyDescription, StoreDescription
-from weft_kvstore.routing import KeySlices, routing_of
-from weft_kvstore.slice_state import Held, KeySpec, SliceState
+from weft_kvstore.first import first_elements, first_table_rows, is_given
+from weft_kvstore.hyper import KeyHyper
+from weft_kvstore.key_part import KeyPart, key_part
+from weft_kvstore.pull_wait import PullWait
+from weft_kvstore.routing import routing_of
+from weft_kvstore.row_chunks import check_chunks, unpacked_ids, unpacked_rows
+from weft_kvstore.rows import Rows, is_ascending
+from weft_kvstore.slice_state import SliceState
 from weft_kvstore.store import Array
-
-FirstValues: TypeAlias = Callable[[KeyDescription, int, int], Array]
-"""first(key, start, stop): elements start to stop of the key's first value."""
-
-
-class PullWait:
-    """A pull on this shard. `link` is whoever asked; `open` has the numbers of slices that are not answered."""
-
-    __slots__ = ("dropped", "key", "link", "open", "request", "state", "version")
-
-    def __init__(self, link: Any, request: int, key: int, version: int, *, state: bool) -> None:
-        self.link = link
-        self.request = request
-        self.key = key
-        self.version = version
-        self.state = state
-        self.open: set[int] = set()
-        self.dropped = False
-
-
-@dataclass(frozen=True, slots=True)
-class _KeyPart:
-    """The slices of one key that this shard has: numbers `first` and on."""
-
-    spec: KeySpec
-    cut: KeySlices
-    first: int
-    slices: tuple[SliceState, ...]
+from weft_kvstore.table_state import TableState
+from weft_kvstore.unit_state import AnyUnit, KeySpec
 
 
 class JobShard:
@@ -58,154 +33,221 @@ class JobShard:
     Raises DescriptionError for a rule that there is not, ValueError for an initializer that there is not.
     """
 
-    def __init__(
-        self, description: StoreDescription, shard: int, *, rule: Rule | None = None, first: FirstValues | None = None
-    ) -> None:
+    def __init__(self, description: StoreDescription, shard: int, *, rule: Rule | None = None) -> None:
         self.description = description
         self.shard = shard
         self._rule = rule or rule_of(description)
-        make = first or _first_values_of(description.seed)
+        self._parts: dict[int, KeyPart] = {}
+        self._tables: dict[int, TableState] = {}
         routing = routing_of(description)
-        self._parts: dict[int, _KeyPart] = {}
         for place, (key, cut, runs) in enumerate(zip(description.keys, routing.cuts, routing.runs, strict=True)):
-            if shard in runs:
-                self._parts[place] = self._part(place, key, cut, runs[shard], make)
-
-    def accept(
-        self, slot: int, key: int, step: int, payload: memoryview, *, first: int, count: int
-    ) -> list[SliceState]:
-        """Takes in a run of gradients; the payload's memory is taken over where it is writable.
-
-        Returns the slices that may now merge. Raises ProtocolError for a run that this shard does not have, and
-        PushRefusedError where the push contradicts what is there.
-        """
-        part = self._run(key, first, count)
-        told = part.cut.length(first, count)
-        if told != payload.nbytes:
-            raise ProtocolError(
-                f"Push.nbytes: {payload.nbytes} for {count} slices from {first} of key {part.spec.key!r}, not {told}"
-            )
-        slices = part.slices[first - part.first : first - part.first + count]
-        for one in slices:  # all before any: what is refused changes nothing
-            one.check(slot, step, pushes=True)
-        ready: list[SliceState] = []
-        begin = part.cut.start(first)
-        for one in slices:
-            start, stop = part.cut.start(one.index) - begin, part.cut.start(one.index + 1) - begin
-            if one.accept(slot, step, _writable(payload[start:stop], part.spec.dtype)):
-                ready.append(one)
-        return ready
+            if place in routing.tables and routing.tables[place].rows_on(shard) and routing.tables[place].row_bytes:
+                table = routing.tables[place]
+                make = partial(first_table_rows, key, description.seed, table.width)
+                if not is_given(key):
+                    make(np.zeros(0, np.int64))  # An initializer that there is not is found out now.
+                self._tables[place] = TableState(self._spec(place, key), table, shard, make)
+            elif shard in runs:
+                run, itemsize = runs[shard], np.dtype(key.dtype).itemsize
+                start, stop = cut.start(run.start) // itemsize, cut.start(run.stop) // itemsize
+                values = np.ascontiguousarray(first_elements(key, description.seed, start, stop))
+                shape = tuple(key.shape) if key.whole else None
+                self._parts[place] = key_part(self._spec(place, key), cut, run, values, shape)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the values that this shard has."""
-        return sum(one.nbytes for part in self._parts.values() for one in part.slices)
+        """Bytes of the values that this shard has, tables left out."""
+        return sum(part.nbytes for part in self._parts.values())
+
+    @property
+    def table_bytes(self) -> int:
+        """Bytes of the tables' values on this shard, were every row touched."""
+        return sum(table.capacity_bytes for table in self._tables.values())
 
     def slice_count(self, key: int) -> int:
         """How many slices of the key this shard has."""
         part = self._parts.get(key)
-        return len(part.slices) if part is not None else 0
+        return len(part.run) if part is not None else 0
 
-    def declare_nothing(self, slot: int, step: int, keys: Iterable[int]) -> list[SliceState]:
+    def accept(self, slot: int, key: int, step: int, payload: memoryview, *, first: int, count: int) -> list[SliceState]:
+        """Takes in a run of gradients; the payload's memory is taken over where it is writable.
+
+        Returns the units that may now merge. Raises ProtocolError for a run that this shard does not have, and
+        PushRefusedError where the push contradicts what is there.
+        """
+        part = self._part(key)
+        slices = part.cut_payload(payload, first, count)
+        for index, _ in slices:  # all before any: what is refused changes nothing
+            part.unit(index).check(slot, step, pushes=True)
+        return [
+            part.unit(index) for index, array in slices if part.unit(index).accept_slice(slot, step, index, array)
+        ]
+
+    def accept_chunks(
+        self, slot: int, key: int, step: int, payload: memoryview, *, first: int, count: int, chunks: int
+    ) -> list[TableState]:
+        """Takes in a run of chunks of a push of rows. Returns and raises as `accept` does."""
+        table = self._table(key)
+        name = table.spec.key
+        rows = unpacked_rows(payload, table.cut, self.shard, first=first, count=count, chunks=chunks, key=name)
+        ready = False
+        for index, part in enumerate(rows, first):
+            table.check_chunk(slot, step, index, part, chunks)
+            ready = table.accept_chunk(slot, step, index, part, chunks) or ready
+        return [table] if ready else []
+
+    def accept_rows(self, slot: int, key: int, step: int, rows: Rows) -> list[TableState]:
+        """Takes over all rows of a push, where there is one shard. Returns and raises as `accept` does."""
+        table = self._tables.get(key)
+        if table is None:
+            return []
+        table.check(slot, step, pushes=True)
+        return [table] if table.accept(slot, step, rows) else []
+
+    def set_slices(
+        self, slot: int, key: int, version: int, payload: memoryview, origin: Hashable, *, first: int, count: int
+    ) -> list[SliceState]:
+        """Sets a run of slices. Returns the units whose pulls or merge may have waited for it; raises as `accept`."""
+        part = self._part(key)
+        slices = part.cut_payload(payload, first, count)
+        for index, _ in slices:
+            part.unit(index).check_set(slot, version, (origin, index))
+        found: dict[int, SliceState] = {}
+        for index, array in slices:
+            unit = part.unit(index)
+            if unit.accept_set(version, (index, array), (origin, index)):
+                found[unit.index] = unit
+        return list(found.values())
+
+    def set_chunks(
+        self,
+        slot: int,
+        key: int,
+        version: int,
+        payload: memoryview,
+        origin: Hashable,
+        *,
+        first: int,
+        count: int,
+        chunks: int,
+    ) -> list[TableState]:
+        """Sets rows of a table, each chunk by itself. Returns and raises as `set_slices` does."""
+        table = self._table(key)
+        name = table.spec.key
+        rows = unpacked_rows(payload, table.cut, self.shard, first=first, count=count, chunks=chunks, key=name)
+        changed = [self.set_rows(slot, key, version, part, (origin, index)) for index, part in enumerate(rows, first)]
+        return [table] if any(changed) else []
+
+    def set_rows(self, slot: int, key: int, version: int, rows: Rows, origin: Hashable) -> list[TableState]:
+        """Sets rows by their places. Returns and raises as `set_slices` does."""
+        table = self._tables.get(key)
+        if table is None:
+            return []
+        table.check_set(slot, version, origin)
+        return [table] if table.accept_set(version, rows, origin) else []
+
+    def declare_nothing(self, slot: int, step: int, keys: Iterable[int]) -> list[AnyUnit]:
         """The slot has nothing for these keys in this step. Returns and raises as `accept` does."""
-        slices: list[SliceState] = []
+        units: list[AnyUnit] = []
         for key in keys:
             if not key < len(self.description.keys):
                 raise ProtocolError(f"Barrier.nothing: key {key}, there are {len(self.description.keys)}")
-            part = self._parts.get(key)
-            slices.extend(part.slices if part is not None else ())
-        for one in slices:  # all before any: what is refused changes nothing
+            units += self._units(key)
+        for one in units:  # all before any: what is refused changes nothing
             one.check(slot, step, pushes=False)
-        return [one for one in slices if one.accept(slot, step, None)]
+        return [one for one in units if one.accept(slot, step, None)]
 
-    def pull(self, wait: PullWait) -> list[SliceState]:
-        """Takes in a pull. Returns the slices that can be answered now; for the others it waits."""
-        part = self._parts.get(wait.key)
-        if part is None:
-            raise ProtocolError(f"Pull.key: {wait.key} has no slice on shard {self.shard}")
-        ready: list[SliceState] = []
-        for one in part.slices:
-            if one.is_at(wait.version):
-                ready.append(one)
-            else:
-                wait.open.add(one.index)
-                one.waits.append(wait)
-        return ready
+    def pull(self, wait: PullWait, chunks: int) -> list[AnyUnit]:
+        """Takes in a pull. Returns the units that can answer now; for the others it waits.
 
-    @staticmethod
-    def answered(one: SliceState) -> list[PullWait]:
-        """The pulls that a slice whose version has moved can answer; it keeps the others."""
-        if not one.waits:
+        A pull of a table waits for `chunks` chunks of ids first; no other pull has any.
+        """
+        table = self._tables.get(wait.key)
+        if table is not None:
+            check_chunks(table.cut.rows_on(self.shard), table.cut.ids_up, chunks, table.spec.key)
+            wait.expect(table.index, chunks)
             return []
-        ready = [wait for wait in one.waits if not wait.dropped and one.is_at(wait.version)]
-        one.waits = [wait for wait in one.waits if not wait.dropped and not one.is_at(wait.version)]
-        for wait in ready:
-            wait.open.discard(one.index)
-        return ready
+        part = self._part(wait.key)
+        if chunks:
+            raise ProtocolError(f"Pull.chunks: {chunks} of key {part.spec.key!r}, which is no table")
+        return [one for one in part.units if self._can_answer(one, wait)]
+
+    def accept_ids(
+        self, wait: PullWait, key: int, payload: memoryview, *, first: int, count: int, chunks: int
+    ) -> list[AnyUnit]:
+        """Takes in a run of the ids of a pull. Returns and raises as `pull` does."""
+        table = self._tables.get(wait.key)
+        if table is None or key != wait.key or chunks != wait.chunks:
+            raise ProtocolError(f"Push.request: {wait.request} asks for {wait.chunks} chunks of key {wait.key}")
+        ids = unpacked_ids(payload, table.cut, self.shard, first=first, count=count, chunks=chunks, key=table.spec.key)
+        if not wait.add_ids(first, ids):
+            return []
+        if not is_ascending(wait.places):
+            raise ProtocolError(f"ids: rows of key {table.spec.key!r} that do not ascend")
+        return self.pull_rows(wait, wait.places)
+
+    def pull_rows(self, wait: PullWait, places: Array) -> list[AnyUnit]:
+        """Takes in a pull of rows by their places. Returns as `pull` does."""
+        table = self._tables[wait.key]
+        wait.ids = places
+        return [table] if self._can_answer(table, wait) else []
 
     def replace(self, slot: int) -> None:
         """A newer incarnation fills the slot: its unmerged pushes are forgotten."""
-        for part in self._parts.values():
-            for one in part.slices:
+        for key in range(len(self.description.keys)):
+            for one in self._units(key):
                 one.replace(slot)
 
     def waits_for(self, wait: PullWait) -> tuple[str, list[int]]:
         """What an open pull waits for, in words, and the slots that are missing; nothing where all was answered."""
-        part = self._parts[wait.key]
+        units = {one.index: one for one in self._units(wait.key)}
+        if wait.ids is None and wait.key in self._tables:
+            return f"the ids of key {self.description.keys[wait.key].key!r} have not all come", []
         for index in sorted(wait.open):
-            one = part.slices[index - part.first]
-            if not one.is_at(wait.version):
-                missing = one.missing()
-                slots = ", ".join(map(str, missing)) or "none: it is being merged"
-                return (
-                    f"key {part.spec.key!r} has seen {one.version} steps; step {one.version} waits for slots {slots}",
-                    missing,
-                )
+            if not units[index].can_answer(wait):
+                return units[index].waits_for(wait)
         return "every slice was answered", []
 
-    def _run(self, key: int, first: int, count: int) -> _KeyPart:
+    @staticmethod
+    def _can_answer(one: AnyUnit, wait: PullWait) -> bool:
+        if one.can_answer(wait):
+            wait.open.discard(one.index)
+            return True
+        wait.open.add(one.index)
+        one.waits.append(wait)
+        return False
+
+    def _units(self, key: int) -> tuple[AnyUnit, ...]:
+        if key in self._tables:
+            return (self._tables[key],)
+        part = self._parts.get(key)
+        return part.units if part is not None else ()
+
+    def _part(self, key: int) -> KeyPart:
         part = self._parts.get(key)
         if part is None:
-            raise ProtocolError(f"Push.key: {key} has no slice on shard {self.shard}")
-        last = part.first + len(part.slices)
-        if not (part.first <= first and first + count <= last):
-            raise ProtocolError(
-                f"Push.first: slices {first} to {first + count - 1} of key {part.spec.key!r}; "
-                f"shard {self.shard} has {part.first} to {last - 1}"
-            )
+            raise ProtocolError(f"key: {key} has no slice on shard {self.shard}")
         return part
 
-    def _part(self, place: int, key: KeyDescription, cut: KeySlices, run: range, make: FirstValues) -> _KeyPart:
-        dtype = np.dtype(key.dtype)
-        numbers = {name: value for name, value in self.description.hyper.items() if isinstance(value, int | float)}
-        hyper = {**self._rule.hyper, **numbers}
-        merge, rule = self.description.merge, self._rule
-        spec = KeySpec(key.key, place, key.priority, dtype, key.slots, key.update, merge, rule, hyper)
-        begin, size = cut.start(run.start), cut.length(run.start, len(run))
-        values = np.ascontiguousarray(make(key, begin // dtype.itemsize, (begin + size) // dtype.itemsize), dtype)
-        names = self._rule.state if key.update is Update.RULE else ()
-        state = {name: np.zeros(values.size, dtype) for name in names}
-        bases = {name: bytes_of(array) for name, array in state.items()}
-        base = bytes_of(values)
-        slices: list[SliceState] = []
-        for index in run:
-            start, stop = cut.start(index) - begin, cut.start(index + 1) - begin
-            cutting = slice(start // dtype.itemsize, stop // dtype.itemsize)
-            own = {name: Held(array[cutting], bases[name], start) for name, array in state.items()}
-            slices.append(SliceState(spec, index, Held(values[cutting], base, start), own))
-        return _KeyPart(spec, cut, run.start, tuple(slices))
+    def _table(self, key: int) -> TableState:
+        table = self._tables.get(key)
+        if table is None:
+            raise ProtocolError(f"key: {key} has no rows on shard {self.shard}")
+        return table
 
-
-def _writable(payload: memoryview, dtype: np.dtype[Any]) -> Array:
-    """The payload as an array that a merge may write: itself where it can be, else a copy."""
-    array: Array = np.frombuffer(payload, dtype)
-    return array if array.flags.writeable and array.flags.aligned else array.copy()
-
-
-def _first_values_of(seed: int) -> FirstValues:
-    def make(key: KeyDescription, start: int, stop: int) -> Array:
-        attributes: Mapping[str, float] = dict(key.initializer.attributes)
-        initializer = Initializer(key.initializer.op_type, attributes)
-        return first_values(initializer, seed=seed, key=key.key, start=start, stop=stop, dtype=np.dtype(key.dtype))
-
-    return make
+    def _spec(self, place: int, key: KeyDescription) -> KeySpec:
+        description = self.description
+        hyper = KeyHyper({**self._rule.hyper, **description.hyper}, key.multipliers)
+        return KeySpec(
+            key.key,
+            place,
+            key.priority,
+            np.dtype(key.dtype),
+            key.slots,
+            key.update,
+            description.merge,
+            description.mode,
+            self._rule,
+            hyper,
+            given=is_given(key),
+        )

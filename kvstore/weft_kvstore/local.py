@@ -7,12 +7,16 @@ import time
 from collections import deque
 from types import TracebackType
 
+import msgspec
+
 from weft_kvstore.arguments import Arguments
+from weft_kvstore.check import check_description
 from weft_kvstore.description import StoreDescription
 from weft_kvstore.face import StoreFace, end_futures
 from weft_kvstore.local_mind import LocalMind
 from weft_kvstore.operation import Operation
 from weft_kvstore.settings import LinkSettings
+from weft_kvstore.statistics import ClientStatistics
 from weft_kvstore.store import Store, StoreError
 
 LONGEST_SLEEP_S = 60.0
@@ -25,9 +29,11 @@ class LocalStore(StoreFace):
     """
 
     def __init__(self, description: StoreDescription, *, settings: LinkSettings = LinkSettings()) -> None:  # noqa: B008  # frozen
-        super().__init__(Arguments(description, 0), lambda operation: self._hand_over(0, operation))
-        self._description = description
-        self._mind = LocalMind(description, settings)
+        check_description(description)
+        # Whatever the number of shards, there is one here: rows and slices are all on it.
+        self._description = msgspec.structs.replace(description, shards=("local",))
+        super().__init__(Arguments(self._description, 0), lambda operation: self._hand_over(0, operation))
+        self._mind = LocalMind(self._description, settings)
         self._submitted: deque[tuple[int, Operation]] = deque()
         self._closing = False
         self._changed = threading.Condition()
@@ -36,7 +42,20 @@ class LocalStore(StoreFace):
 
     def at_slot(self, slot: int) -> Store:
         """The same store as another slot sees it; closing it closes nothing. Raises ValueError."""
-        return _AtSlot(Arguments(self._description, slot), lambda operation: self._hand_over(slot, operation))
+        return _AtSlot(self, slot, Arguments(self._description, slot))
+
+    def statistics(self) -> ClientStatistics:
+        """Counts of slot 0 at this moment; nothing passes a socket."""
+        return self.statistics_of(0)
+
+    def statistics_of(self, slot: int) -> ClientStatistics:
+        """Counts of a slot at this moment; `operations` are those of all slots."""
+        mind = self._mind
+        return ClientStatistics(
+            operations=len(mind) + len(self._submitted),
+            rows_pushed=mind.rows_pushed[slot],
+            rows_pulled=mind.rows_pulled[slot],
+        )
 
     def close(self) -> None:
         with self._changed:
@@ -97,5 +116,13 @@ class LocalStore(StoreFace):
 
 
 class _AtSlot(StoreFace):
+    def __init__(self, store: LocalStore, slot: int, arguments: Arguments) -> None:
+        super().__init__(arguments, lambda operation: store._hand_over(slot, operation))
+        self._store = store
+        self._slot = slot
+
+    def statistics(self) -> ClientStatistics:
+        return self._store.statistics_of(self._slot)
+
     def close(self) -> None:
         """Nothing: the store belongs to whoever made it."""

@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from weft_kvstore.buffers import bytes_of
 from weft_kvstore.deadlines import Deadlines
 from weft_kvstore.description import StoreDescription
-from weft_kvstore.job_shard import JobShard, PullWait
+from weft_kvstore.cargo import Cargo
+from weft_kvstore.job_shard import JobShard
 from weft_kvstore.operation import BarrierOperation, Operation, PullOperation, PushOperation
+from weft_kvstore.pull_wait import PullWait
+from weft_kvstore.routing import routing_of
+from weft_kvstore.row_operation import PullRowsOperation, PushRowsOperation
+from weft_kvstore.rows import Rows
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.slice_state import PushRefusedError, SliceState
+from weft_kvstore.steps import PushRefusedError
 from weft_kvstore.store import StoreError, StoreLostError, StoreRefusedError, StoreTimeoutError
+from weft_kvstore.unit_state import RULE_ERRORS, AnyUnit
 from weft_kvstore.work_queue import WorkQueue
 
 
 class LocalMind:
-    """One shard that holds every slice, and the operations of all slots. `outcomes` collects what has ended."""
+    """The one shard of a description, and the operations of all slots. `outcomes` collects what has ended."""
 
     def __init__(self, description: StoreDescription, settings: LinkSettings) -> None:
         self.outcomes: list[tuple[Operation, Any, StoreError | None]] = []
-        self._description = description
         self._timeout_s = settings.request_timeout_s
-        self._shard = JobShard(msgspec.structs.replace(description, shards=("local",)), 0)
+        self._shard = JobShard(description, 0)
+        self._routing = routing_of(description)
+        self.rows_pushed = dict.fromkeys(range(description.slots), 0)
+        self.rows_pulled = dict.fromkeys(range(description.slots), 0)
         self._work: WorkQueue[str] = WorkQueue(priorities=settings.priorities)
         self._open: dict[int, PullWait] = {}
         self._number = 0
@@ -41,13 +49,13 @@ class LocalMind:
             self.outcomes.append((operation, None, StoreLostError(f"slot {slot}: {operation}: {self._failed}")))
             return
         try:
-            if isinstance(operation, PushOperation):
-                self._push(slot, operation)
+            if isinstance(operation, PushOperation | PushRowsOperation):
+                self._send(slot, operation)
             elif isinstance(operation, BarrierOperation):
                 self._put_work(self._shard.declare_nothing(slot, operation.step, operation.nothing))
                 self.outcomes.append((operation, None, None))
             elif isinstance(operation, PullOperation):
-                self._pull(operation, now)
+                self._pull(slot, operation, now)
         except PushRefusedError as error:
             self.outcomes.append((operation, None, StoreRefusedError(f"{operation}: {error}")))
 
@@ -60,13 +68,12 @@ class LocalMind:
         try:
             with np.errstate(all="ignore"):  # What overflows is the user's to see in the values.
                 moved = one.merge()
-        except (ArithmeticError, ValueError, TypeError, MemoryError) as error:
+        except RULE_ERRORS as error:
             where = f"key {one.spec.key!r}, slice {one.index}, step {one.version}"
             self.close(f"rule {one.spec.rule.name!r} failed on {where}: {error}")
             return True
         if moved:
-            for wait in JobShard.answered(one):
-                self._answer(wait, one)
+            self._answer_waiting(one)
         return True
 
     def tick(self, now: float) -> None:
@@ -89,39 +96,70 @@ class LocalMind:
             wait.dropped = True
             self.outcomes.append((wait.link, None, StoreLostError(f"{wait.link}: {reason}")))
 
-    def _push(self, slot: int, push: PushOperation) -> None:
-        if push.array.size:
-            try:
-                copy = bytes_of(push.array.copy())
-            except MemoryError as error:
-                self.outcomes.append((push, None, StoreError(f"slot {slot}: {push}: no memory: {error}")))
-                return
-            count = self._shard.slice_count(push.place)
-            self._put_work(self._shard.accept(slot, push.place, push.step, copy, first=0, count=count))
-        self.outcomes.append((push, None, None))
+    def _send(self, slot: int, send: PushOperation | PushRowsOperation) -> None:
+        try:
+            if isinstance(send, PushRowsOperation):
+                self._send_rows(slot, send)
+            elif send.array.size:
+                self._send_slices(slot, send)
+        except MemoryError as error:
+            self.outcomes.append((send, None, StoreError(f"slot {slot}: {send}: no memory: {error}")))
+            return
+        self.outcomes.append((send, None, None))
 
-    def _pull(self, pull: PullOperation, now: float) -> None:
-        key = self._description.keys[pull.place]
-        if not key.nbytes or pull.names == ():
+    def _send_slices(self, slot: int, send: PushOperation) -> None:
+        copy = bytes_of(send.array.copy())
+        place, step, count = send.place, send.step, self._shard.slice_count(send.place)
+        if send.cargo is Cargo.GRADIENT:
+            self._put_work(self._shard.accept(slot, place, step, copy, first=0, count=count))
+        else:
+            self._changed(self._shard.set_slices(slot, place, step, copy, self._next(), first=0, count=count))
+
+    def _send_rows(self, slot: int, send: PushRowsOperation) -> None:
+        rows = Rows(send.given.ids.copy(), send.given.values.copy())
+        if send.cargo is Cargo.GRADIENT:
+            self.rows_pushed[slot] += len(rows.ids)
+            self._put_work(self._shard.accept_rows(slot, send.place, send.step, rows))
+        else:
+            self._changed(self._shard.set_rows(slot, send.place, send.step, rows, self._next()))
+
+    def _pull(self, slot: int, pull: PullOperation, now: float) -> None:
+        rows = pull.ids.get(0) if isinstance(pull, PullRowsOperation) else None
+        if isinstance(pull, PullRowsOperation):
+            self.rows_pulled[slot] += pull.distinct
+        pull.pending = pull.asked(self._routing)
+        if not pull.pending:
             self.outcomes.append((pull, pull.result(), None))
             return
-        self._number += 1
-        wait = PullWait(pull, self._number, pull.place, pull.version, state=pull.names is not None)
-        arrays = 1 if pull.names is None else len(pull.names)
-        pull.pending = {0: self._shard.slice_count(pull.place) * arrays}
+        state = pull.names is not None
+        wait = PullWait(pull, self._next(), pull.place, pull.version, slot=slot, state=state, settled=pull.settled)
         self._open[wait.request] = wait
         self._deadlines.add(now + self._timeout_s, wait.request)
-        for one in self._shard.pull(wait):
+        for one in self._shard.pull(wait, 0) if rows is None else self._shard.pull_rows(wait, rows):
             self._answer(wait, one)
 
-    def _answer(self, wait: PullWait, one: SliceState) -> None:
+    def _answer_waiting(self, one: AnyUnit) -> None:
+        for wait in one.answerable():
+            self._answer(wait, one)
+
+    def _answer(self, wait: PullWait, one: AnyUnit) -> None:
         pull: PullOperation = wait.link
-        arrays = [one.weight.array] if pull.names is None else [one.state[name].array for name in pull.names]
-        fresh = sum(pull.write(number, one.index, 1, bytes_of(array)) for number, array in enumerate(arrays))
+        parts = one.answers(wait)
+        fresh = sum(pull.write(0, part.array, part.part, 1, part.base[part.start : part.stop]) for part in parts)
         if pull.settle(0, fresh):
             del self._open[wait.request]
             self.outcomes.append((pull, pull.result(), None))
 
-    def _put_work(self, slices: list[SliceState]) -> None:
-        for one in slices:
+    def _next(self) -> int:
+        self._number += 1
+        return self._number
+
+    def _changed(self, units: Sequence[AnyUnit]) -> None:
+        """Values were set: pulls, or a merge, may have waited for them."""
+        self._put_work(units)
+        for one in units:
+            self._answer_waiting(one)
+
+    def _put_work(self, units: Sequence[AnyUnit]) -> None:
+        for one in units:
             self._work.put("local", one)

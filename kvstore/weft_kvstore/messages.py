@@ -2,6 +2,7 @@
 
 Lists of one message are columns: entry i of each belongs to run i. A run is `count` adjacent slices of one key, the
 first of them numbered `first`; `nbytes` is the length of all of them together. Keys are places in the description.
+Of a table, a run is of adjacent chunks instead, of `chunks` in all; of any other key `chunks` is 0.
 """
 
 from __future__ import annotations
@@ -61,24 +62,34 @@ class Hello(Message, frozen=True, tag="hello"):
 
 
 class Push(Message, frozen=True, tag="push"):
-    """Gradients: run i is of key `key[i]` and step `step[i]`; the payload is their bytes, joined."""
+    """What a client sends: run i is of key `key[i]`; the payload is their bytes, joined.
+
+    `cargo[i]` 0: gradients of step `step[i]`; 1: values to be set at version `step[i]`; 2: ids of the rows that pull
+    `request[i]` asks for. `request[i]` numbers the client's call in any case.
+    """
 
     frame: Count
+    cargo: Column
+    request: Column
     key: Column
     step: Column
     first: Column
     count: Column
+    chunks: Column
     nbytes: Column
 
 
 class Pull(Message, frozen=True, tag="pull"):
     """Asks for the slices that this shard has of `key[i]`, once they are at `version[i]`. `state[i]` 1: the rule's
-    state instead of the value."""
+    state instead of the value. `settled[i]` 1: of every slot, where slots go on by themselves. Of a table the rows are
+    asked for whose ids follow, in `chunks[i]` chunks."""
 
     request: Column
     key: Column
     version: Column
     state: Column
+    settled: Column
+    chunks: Column
 
 
 class Barrier(Message, frozen=True, tag="barrier"):

@@ -165,8 +165,9 @@ class Outbox:
         if frame is None:
             raise ProtocolError(f"header: Acknowledge.frame: {number} is not under way")
         self.in_flight_bytes -= frame.nbytes
-        self.rate.acknowledged(frame.departure, frame.nbytes, now)
-        self._follow_rate()
+        if frame.nbytes:
+            self.rate.acknowledged(frame.departure, frame.nbytes, now)
+            self._follow_rate()
         return frame.slices
 
     def in_flight(self, number: int) -> OutFrame | None:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from typing import Final
 
-from weft_kvstore.job_shard import PullWait
 from weft_kvstore.messages import Hello
 from weft_kvstore.outbox import Outbox, OutSlice
+from weft_kvstore.pull_wait import PullWait
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.slice_state import Held, SliceState
+from weft_kvstore.unit_state import Answer, AnyUnit, Held
 
 MAX_OPEN_PULLS: Final = 1 << 16
 """Pulls that one connection may have open: two kinds for each of 32,768 keys."""
 
+MAX_IDS_BYTES: Final = 1 << 28
+"""Ids of rows that one connection's open pulls may hold: eight of the largest that a client makes."""
+
 
 class Peer:
-    """One client's connection. `pulls` are those not answered, `acknowledge` the frames not yet acknowledged."""
+    """One client's connection. `pulls` are those not answered, `ids_bytes` what their ids take, `acknowledge` the frames not
+    yet acknowledged."""
 
     def __init__(self, identity: bytes, hello: Hello, settings: LinkSettings, now: float) -> None:
         self.identity = identity
@@ -25,25 +29,34 @@ class Peer:
         self.heard = now
         self.outbox = Outbox(settings)
         self.pulls: dict[int, PullWait] = {}
+        self.ids_bytes = 0
         self.acknowledge: list[int] = []
         self.done: list[int] = []
 
-    def answer(self, wait: PullWait, one: SliceState) -> None:
-        """Hands a slice over to the outbox; its bytes are kept as they are until they are acknowledged."""
-        if not wait.state:
-            self._put(wait, one, 0, one.weight)
-        else:
-            for number, name in enumerate(one.spec.rule.state):
-                if name in one.state:
-                    self._put(wait, one, number, one.state[name])
+    def answer(self, wait: PullWait, one: AnyUnit) -> None:
+        """Hands an answer over to the outbox; its bytes are kept as they are until they are acknowledged."""
+        version = max(one.steps.seen(wait.slot, settled=wait.settled), wait.version)
+        for part in one.answers(wait):
+            self._put(wait, part, version, one.spec.priority)
         if not wait.open:
-            self.pulls.pop(wait.request, None)
+            self._forget(wait)
 
-    def _put(self, wait: PullWait, one: SliceState, number: int, held: Held) -> None:
-        held.lent += 1
-        entry = (wait.request, number, one.version)
-        priority = one.spec.priority
-        self.outbox.put(OutSlice(entry, one.index, held.base, held.start, held.stop, priority=priority, owner=held))
+    def asks(self, wait: PullWait) -> None:
+        """A pull that is not answered yet."""
+        self.pulls[wait.request] = wait
+
+    def _put(self, wait: PullWait, part: Answer, version: int, priority: int) -> None:
+        if part.held is not None:
+            part.held.lent += 1
+        entry = (wait.request, part.array, version)
+        owner = part.held
+        self.outbox.put(
+            OutSlice(entry, part.part, part.base, part.start, part.stop, priority=priority, owner=owner)
+        )
+
+    def _forget(self, wait: PullWait) -> None:
+        if self.pulls.pop(wait.request, None) is not None:
+            self.ids_bytes -= wait.ids_bytes
 
     def arrived(self, frame: int, now: float) -> None:
         """The client has acknowledged a frame. Raises ProtocolError for one that is not under way."""
@@ -51,9 +64,10 @@ class Peer:
 
     def cancel(self, request: int) -> None:
         """The client waits for this pull no longer: what of it has not left will not."""
-        wait = self.pulls.pop(request, None)
+        wait = self.pulls.get(request)
         if wait is not None:
             wait.dropped = True
+            self._forget(wait)
         _give_back(self.outbox.withdraw(lambda one: one.entry[0] == request))
 
     def close(self) -> None:

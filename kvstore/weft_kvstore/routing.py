@@ -2,7 +2,8 @@
 
 Bounds of slices depend on shape, dtype and the job's slice size alone, so sums do not depend on the number of shards.
 Each slice goes to the shard with the fewest bytes so far, so loads differ by at most one slice; within a key, slices of
-one shard are then made adjacent, so that they travel and are copied as one run.
+one shard are then made adjacent, so that they travel and are copied as one run. A key that is `whole` has all its slices
+on one shard. A table is spread by rows, evenly of itself: see `row_cut`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from weft_kvstore.description import KeyDescription, StoreDescription
+from weft_kvstore.row_cut import RowCut, row_cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +36,23 @@ class KeySlices:
 
 
 def slices_of(key: KeyDescription, slice_bytes: int) -> KeySlices:
-    """The cut of a key: whole elements, at least one to a slice; none for an empty value."""
+    """The cut of a key: whole elements, at least one to a slice; none for an empty value, nor for a table."""
     itemsize = np.dtype(key.dtype).itemsize
     step = max(slice_bytes // itemsize, 1) * itemsize
-    return KeySlices(key.nbytes, step, -(-key.nbytes // step))
+    nbytes = 0 if key.rows else key.nbytes
+    return KeySlices(nbytes, step, -(-nbytes // step))
 
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """`cuts` by key's place; `runs[key][shard]` are the slices that the shard has of the key."""
+    """`cuts` by key's place; `runs[key][shard]` are the slices that the shard has of the key; `tables` by key's place."""
 
     cuts: tuple[KeySlices, ...]
     runs: tuple[Mapping[int, range], ...]
+    tables: Mapping[int, RowCut]
 
     def shard_bytes(self, shard: int) -> int:
-        """Bytes of values on a shard."""
+        """Bytes of values on a shard, tables left out."""
         found = ((cut, runs[shard]) for cut, runs in zip(self.cuts, self.runs, strict=True) if shard in runs)
         return sum(cut.length(run.start, len(run)) for cut, run in found)
 
@@ -57,11 +61,21 @@ def routing_of(description: StoreDescription) -> Routing:
     """The routing that every process of this description computes alike."""
     loads = [(0, shard) for shard in range(len(description.shards))]
     cuts = tuple(slices_of(key, description.slice_bytes) for key in description.keys)
-    return Routing(cuts, tuple(_deal(cut, loads) for cut in cuts))
+    tables = {
+        place: row_cut(key, description.slice_bytes, len(description.shards))
+        for place, key in enumerate(description.keys)
+        if key.rows
+    }
+    runs = (_deal(cut, loads, whole=key.whole) for key, cut in zip(description.keys, cuts, strict=True))
+    return Routing(cuts, tuple(runs), tables)
 
 
-def _deal(cut: KeySlices, loads: list[tuple[int, int]]) -> Mapping[int, range]:
-    """Gives each slice to the shard with the fewest bytes; `loads` is a heap of (bytes, shard)."""
+def _deal(cut: KeySlices, loads: list[tuple[int, int]], *, whole: bool) -> Mapping[int, range]:
+    """Gives each slice, or all of them, to the shard with the fewest bytes; `loads` is a heap of (bytes, shard)."""
+    if whole and cut.count:
+        load, shard = loads[0]
+        heapq.heapreplace(loads, (load + cut.nbytes, shard))
+        return {shard: range(cut.count)}
     counts: dict[int, int] = {}
     shard = 0
     for index in range(cut.count):

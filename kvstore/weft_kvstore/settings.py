@@ -11,6 +11,15 @@ MAX_SLICE_BYTES: Final = 1 << 24
 MAX_FRAME_BYTES: Final = 1 << 25
 """The largest payload of a frame; a peer that sends more is cut off by ZeroMQ before it is read."""
 
+STEPS_AHEAD: Final = 2
+"""How far beyond the first step that is not applied a slot may push; bounds what waits past a gap."""
+
+SETS_AHEAD: Final = 8
+"""How far beyond a key's version a value may be set: a keeper sets at a step that no slot has begun."""
+
+SETS_WAITING: Final = 2
+"""Versions of one key for which values that were set may wait at once."""
+
 
 @dataclass(frozen=True, slots=True)
 class LinkSettings:

@@ -12,8 +12,9 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
+from weft_kvstore.cargo import Cargo
 from weft_kvstore.codec import Buffer, ProtocolError, decode_request, encode
-from weft_kvstore.job_shard import JobShard, PullWait
+from weft_kvstore.job_shard import JobShard
 from weft_kvstore.messages import (
     Acknowledge,
     Barrier,
@@ -37,11 +38,13 @@ from weft_kvstore.messages import (
     Welcome,
     Why,
 )
-from weft_kvstore.peer import MAX_OPEN_PULLS, Peer
+from weft_kvstore.peer import MAX_IDS_BYTES, MAX_OPEN_PULLS, Peer
+from weft_kvstore.pull_wait import PullWait
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard_door import Admission, Job, Namespace, admit
-from weft_kvstore.slice_state import PushRefusedError, SliceState
+from weft_kvstore.steps import PushRefusedError
 from weft_kvstore.store import StoreError
+from weft_kvstore.unit_state import RULE_ERRORS, AnyUnit
 from weft_kvstore.work_queue import WorkQueue
 
 BATCH_SLICES: Final = 16
@@ -50,6 +53,9 @@ BATCH_BYTES: Final = 1 << 20
 
 MAX_QUEUED_COPIES: Final = 16
 """How often one connection may have all of a job's values waiting to be sent; a client that asks for more is broken."""
+
+MAX_QUEUED_TABLES: Final = 2
+"""The same for its tables, whose rows are copied when they are asked for."""
 
 Outgoing: TypeAlias = tuple[bytes, list[Buffer]]
 
@@ -111,9 +117,13 @@ class ShardMind:
             peer.heard = self.jobs[peer.job].heard[peer.slot] = now
             self._handle(peer, message, payload, now)
         except ProtocolError as error:
-            self.counts.malformed += 1
-            self._say(identity, Refused(RefusalCode.MALFORMED, str(error)[:2048]))
-            self.lose(identity)
+            self._refuse(identity, error)
+
+    def _refuse(self, identity: bytes, error: ProtocolError) -> None:
+        """What a peer said is none of this format, or asks for too much: it is told, and forgotten."""
+        self.counts.malformed += 1
+        self._say(identity, Refused(RefusalCode.MALFORMED, str(error)[:2048]))
+        self.lose(identity)
 
     def lose(self, identity: bytes) -> None:
         """The connection is gone, or is to be forgotten."""
@@ -137,16 +147,29 @@ class ShardMind:
         try:
             with np.errstate(all="ignore"):  # What overflows is the user's to see in the values.
                 moved = one.merge()
-        except (ArithmeticError, ValueError, TypeError, MemoryError) as error:
+        except RULE_ERRORS as error:
             where = f"key {one.spec.key!r}, slice {one.index}, step {one.version}"
             self._close(namespace, f"rule {one.spec.rule.name!r} failed on {where}: {error}")
             return True
         if moved:
-            for wait in JobShard.answered(one):
-                peer: Peer = wait.link
-                peer.answer(wait, one)
-                self._to_flush[peer.identity] = peer
+            self._answer_waiting(one)
         return True
+
+    def _answer_waiting(self, one: AnyUnit) -> None:
+        for wait in one.answerable():
+            peer: Peer = wait.link
+            try:
+                self._answer(peer, wait, one)
+            except ProtocolError as error:
+                self._refuse(peer.identity, error)
+
+    def _answer(self, peer: Peer, wait: PullWait, one: AnyUnit) -> None:
+        job = self.jobs[peer.job]
+        most = MAX_QUEUED_COPIES * job.nbytes + MAX_QUEUED_TABLES * job.shard.table_bytes + BATCH_BYTES
+        if peer.outbox.queued_bytes > most:
+            raise ProtocolError(f"Pull.request: {peer.outbox.queued_bytes} bytes of values wait to be fetched already")
+        peer.answer(wait, one)
+        self._to_flush[peer.identity] = peer
 
     def wants_flush(self) -> bool:
         """Whether `flush` is due: nothing is left to merge, enough was merged, or a link that has values is idle."""
@@ -243,39 +266,78 @@ class ShardMind:
 
     def _push(self, peer: Peer, push: Push, payload: memoryview) -> None:
         self.counts.frames_received += 1
-        shard = self.jobs[peer.job].shard
         begin = 0
-        columns = zip(push.key, push.step, push.first, push.count, push.nbytes, strict=True)
-        for number, (key, step, first, count, nbytes) in enumerate(columns):
+        for number, nbytes in enumerate(push.nbytes):
             part = payload[begin : begin + nbytes]
             begin += nbytes
             try:
-                self._put_work(peer.job, shard.accept(peer.slot, key, step, part, first=first, count=count))
+                self._run(peer, push, number, part)
             except PushRefusedError as error:
                 self.counts.refused += 1
                 self._say(peer.identity, PushRefused(push.frame, number, str(error)[:2048]))
         peer.acknowledge.append(push.frame)
         self._to_flush[peer.identity] = peer
 
-    def _put_work(self, namespace: Namespace, slices: list[SliceState]) -> None:
-        for one in slices:
+    def _run(self, peer: Peer, push: Push, run: int, part: memoryview) -> None:
+        """One run of a frame."""
+        shard, slot = self.jobs[peer.job].shard, peer.slot
+        key, step, first, count = push.key[run], push.step[run], push.first[run], push.count[run]
+        chunks, request = push.chunks[run], push.request[run]
+        match push.cargo[run]:
+            case Cargo.GRADIENT if chunks:
+                ready = shard.accept_chunks(slot, key, step, part, first=first, count=count, chunks=chunks)
+                self._put_work(peer.job, ready)
+            case Cargo.GRADIENT:
+                self._put_work(peer.job, shard.accept(slot, key, step, part, first=first, count=count))
+            case Cargo.VALUE if chunks:
+                origin = (peer.hello.process, request)
+                changed = shard.set_chunks(
+                    slot, key, step, part, origin, first=first, count=count, chunks=chunks
+                )
+                self._changed(peer.job, changed)
+            case Cargo.VALUE:
+                origin = (peer.hello.process, request)
+                self._changed(peer.job, shard.set_slices(slot, key, step, part, origin, first=first, count=count))
+            case Cargo.IDS:
+                self._ids(peer, request, key, part, first=first, count=count, chunks=chunks)
+            case other:
+                raise ProtocolError(f"Push.cargo: {other} is none that there is")
+
+    def _changed(self, namespace: Namespace, units: Sequence[AnyUnit]) -> None:
+        """Values were set: pulls, or a merge, may have waited for them."""
+        self._put_work(namespace, units)
+        for one in units:
+            self._answer_waiting(one)
+
+    def _ids(
+        self, peer: Peer, request: int, key: int, part: memoryview, *, first: int, count: int, chunks: int
+    ) -> None:
+        wait = peer.pulls.get(request)
+        if wait is None:
+            return  # It was given up meanwhile.
+        before = wait.ids_bytes
+        ready = self.jobs[peer.job].shard.accept_ids(wait, key, part, first=first, count=count, chunks=chunks)
+        peer.ids_bytes += wait.ids_bytes - before
+        if peer.ids_bytes > MAX_IDS_BYTES:
+            raise ProtocolError(f"Push.request: {peer.ids_bytes} bytes of ids wait already")
+        for one in ready:
+            self._answer(peer, wait, one)
+
+    def _put_work(self, namespace: Namespace, units: Sequence[AnyUnit]) -> None:
+        for one in units:
             self.work.put(namespace, one)
 
     def _pull(self, peer: Peer, pull: Pull) -> None:
         job = self.jobs[peer.job]
-        shard = job.shard
-        for request, key, version, state in zip(pull.request, pull.key, pull.version, pull.state, strict=True):
+        columns = (pull.request, pull.key, pull.version, pull.state, pull.settled, pull.chunks)
+        for request, key, version, state, settled, chunks in zip(*columns, strict=True):
             if request in peer.pulls or len(peer.pulls) >= MAX_OPEN_PULLS:
                 raise ProtocolError(f"Pull.request: {request} is open already, or {MAX_OPEN_PULLS} are")
-            if peer.outbox.queued_bytes > MAX_QUEUED_COPIES * job.nbytes + BATCH_BYTES:
-                raise ProtocolError(
-                    f"Pull.request: {peer.outbox.queued_bytes} bytes of values wait to be fetched already"
-                )
-            wait = PullWait(peer, request, key, version, state=bool(state))
-            ready = shard.pull(wait)
-            peer.pulls[request] = wait
+            wait = PullWait(peer, request, key, version, slot=peer.slot, state=bool(state), settled=bool(settled))
+            ready = job.shard.pull(wait, chunks)
+            peer.asks(wait)
             for one in ready:
-                peer.answer(wait, one)
+                self._answer(peer, wait, one)
         self._to_flush[peer.identity] = peer
 
     def _barrier(self, peer: Peer, barrier: Barrier) -> None:

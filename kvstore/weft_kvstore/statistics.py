@@ -28,17 +28,22 @@ class LinkStatistics:
 
 @dataclass(frozen=True, slots=True)
 class ClientStatistics:
-    """Sums over the client's links, and each link by shard number. `operations` are futures that have not ended."""
+    """Sums over the client's links, and each link by shard number. `operations` are futures that have not ended.
 
-    bytes_sent: int
-    bytes_received: int
-    frames_sent: int
-    frames_received: int
-    queued_slices: int
-    queued_bytes: int
-    in_flight_bytes: int
-    operations: int
-    links: tuple[LinkStatistics, ...]
+    `rows_pushed` and `rows_pulled` count rows of tables in the calls begun: padding and repetitions left out.
+    """
+
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    frames_sent: int = 0
+    frames_received: int = 0
+    queued_slices: int = 0
+    queued_bytes: int = 0
+    in_flight_bytes: int = 0
+    operations: int = 0
+    links: tuple[LinkStatistics, ...] = ()
+    rows_pushed: int = 0
+    rows_pulled: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Slices with something to merge: the most urgent first within a job, jobs in turn by bytes. Pure.
+"""Units with something to merge: the most urgent first within a job, jobs in turn by bytes. Pure.
 
 Turns are deficit round robin: Shreedhar and Varghese, "Efficient fair queuing using deficit round-robin", 1996.
 """
@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Hashable
 from typing import Final, Generic, TypeVar
 
-from weft_kvstore.slice_state import SliceState
+from weft_kvstore.unit_state import AnyUnit
 
 QUANTUM_BYTES: Final = 1 << 20
 """What a job may merge before it is the next one's turn."""
@@ -19,12 +19,12 @@ J = TypeVar("J", bound=Hashable)
 
 
 class WorkQueue(Generic[J]):
-    """A job is in `_turns` exactly while it has slices in `_heaps`. A slice is in it once: `SliceState.queued`."""
+    """A job is in `_turns` exactly while it has units in `_heaps`. A unit is in it once: `AnyUnit.queued`."""
 
     def __init__(self, *, priorities: bool = True) -> None:
         self._priorities = priorities
         self._seq = 0
-        self._heaps: dict[J, list[tuple[int, int, SliceState]]] = {}
+        self._heaps: dict[J, list[tuple[int, int, AnyUnit]]] = {}
         self._turns: deque[J] = deque()
         self._deficit: dict[J, int] = {}
 
@@ -34,7 +34,7 @@ class WorkQueue(Generic[J]):
     def __bool__(self) -> bool:
         return bool(self._turns)
 
-    def put(self, job: J, one: SliceState) -> None:
+    def put(self, job: J, one: AnyUnit) -> None:
         if one.queued:
             return
         one.queued = True
@@ -46,8 +46,8 @@ class WorkQueue(Generic[J]):
             self._deficit[job] = QUANTUM_BYTES
         heapq.heappush(heap, (one.spec.priority if self._priorities else 0, self._seq, one))
 
-    def pop(self) -> tuple[J, SliceState] | None:
-        """The slice to merge next; None when there is no work."""
+    def pop(self) -> tuple[J, AnyUnit] | None:
+        """The unit to merge next; None when there is no work."""
         while self._turns:
             job = self._turns[0]
             heap = self._heaps[job]

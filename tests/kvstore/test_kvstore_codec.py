@@ -69,7 +69,8 @@ def test_a_client_does_not_read_what_only_clients_say(name: str) -> None:
 
 
 def pushed(**changes: object) -> list[bytes]:
-    fields = {"type": "push", "frame": 1, "key": [0], "step": [0], "first": [0], "count": [1], "nbytes": [4]}
+    columns = {name: [0] for name in ("cargo", "request", "key", "step", "first", "chunks")}
+    fields = {"type": "push", "frame": 1, **columns, "count": [1], "nbytes": [4]}
     return [PREFIX + msgspec.msgpack.encode({**fields, **changes}), b"abcd"]
 
 
@@ -81,7 +82,7 @@ def pushed(**changes: object) -> list[bytes]:
         ([b""], "header: begins with b''"),
         ([b"HTTP/1.1"], "header: begins with b'HTTP'"),
         ([MAGIC], "format version None"),
-        ([MAGIC + b"\x02"], "format version 2, this side speaks 1"),
+        ([MAGIC + b"\x01"], "format version 1, this side speaks 2"),
         ([PREFIX], "header: "),
         ([PREFIX + b"\x80"], "`type`"),
         ([PREFIX + msgspec.msgpack.encode({"type": "gift"})], "'gift'"),
@@ -94,12 +95,12 @@ def pushed(**changes: object) -> list[bytes]:
         (pushed(frame="1"), r"\$\.frame"),
         (pushed(key=[-1]), r"\$\.key\[0\]"),
         (pushed(step=[2**63]), r"\$\.step\[0\]"),
-        (pushed(step=[0, 1]), r"Push\.step has 2 entries, Push\.key has 1"),
+        (pushed(step=[0, 1]), r"Push\.step has 2 entries, Push\.cargo has 1"),
         (pushed(key=[0] * 5000), r"\$\.key"),
         (pushed(count=[0]), r"Push\.count\[0\] is 0"),
         (pushed(nbytes=[5]), r"4 bytes came, Push\.nbytes adds up to 5"),
         (pushed(nbytes=[2**63 - 1]), r"Push\.nbytes adds up to 9223372036854775807"),
-        (pushed(key=[], step=[], first=[], count=[], nbytes=[]), r"Push\.nbytes is empty"),
+        (pushed(cargo=[], request=[], key=[], step=[], first=[], count=[], chunks=[], nbytes=[]), r"Push\.nbytes is empty"),
     ],
 )
 def test_what_is_no_message_is_refused_by_part_and_field(parts: list[bytes], told: str) -> None:

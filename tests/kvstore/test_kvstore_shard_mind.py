@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from store_cluster import key_of, store_of
+from store_raw import pull_of, push_of
 from weft_kvstore.check import digest
 from weft_kvstore.codec import decode_reply, encode
 from weft_kvstore.description import StoreDescription
 from weft_kvstore.job_shard import JobShard
-from weft_kvstore.messages import Barrier, Cancel, Failed, Hello, Message, Pull, Push, PushRefused, Values
+from weft_kvstore.messages import Barrier, Cancel, Failed, Hello, Message, PushRefused, Values
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard_mind import ShardMind
 
@@ -50,12 +51,10 @@ class Shard:
 
     def push(self, slot: int, step: int, keys: Sequence[int] = (0,)) -> list[Any]:
         ones = np.ones(SIZE * len(keys), np.float32).tobytes()
-        count = len(keys)
-        columns = {"key": list(keys), "step": [step] * count, "first": [0] * count, "count": [1] * count}
-        return self.say(slot, Push(frame=step + 1, nbytes=[SIZE * 4] * count, **columns), ones)
+        return self.say(slot, push_of(keys, [SIZE * 4] * len(keys), frame=step + 1, step=step), ones)
 
     def pull(self, slot: int, version: int, request: int = 1, state: int = 0) -> list[Any]:
-        return self.say(slot, Pull([request], [0], [version], [state]))
+        return self.say(slot, pull_of(request, 0, version, state=state))
 
 
 def of(kind: type[Message], messages: list[Any]) -> list[Any]:
@@ -80,7 +79,7 @@ def test_a_refused_declaration_changes_no_key() -> None:
     shard.push(1, 0, keys=[0, 1])
     shard.work()
     for key in (0, 1):
-        (values,) = of(Values, shard.say(1, Pull([9 + key], [key], [1], [0])))
+        (values,) = of(Values, shard.say(1, pull_of(9 + key, key, 1)))
         assert values.version == [1]
 
 
@@ -96,7 +95,7 @@ def test_a_refused_run_takes_no_other_with_it() -> None:
 def test_bytes_under_way_to_a_peer_that_was_lost_are_not_written() -> None:
     """The socket may still read them: a peer that stalls and resumes would get half of a later step."""
     shard = Shard(a_store(slots=2))
-    shard.mind.receive(bytes([0]), encode(Pull([1], [0], [0], [0])), 0.0)
+    shard.mind.receive(bytes([0]), encode(pull_of(1, 0, 0)), 0.0)
     shard.mind.flush(0.0)
     (frame,) = [parts for _, parts in shard.mind.outgoing if len(parts) == 2]
     before = bytes(frame[1])

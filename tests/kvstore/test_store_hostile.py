@@ -15,7 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from store_cluster import WAIT_S, Array, clients_of, gradients_of, key_of, served, store_of
-from store_raw import ZMTP_GREETING, ZMTP_READY, RawPeer, hello_of, raw_peer
+from store_raw import ZMTP_GREETING, ZMTP_READY, RawPeer, hello_of, pull_of, raw_peer
+from store_raw import push_of as a_push
 from weft_kvstore.client import StoreClient
 from weft_kvstore.codec import FORMAT_VERSION, MAGIC, MAX_HEADER_BYTES, PREFIX, encode
 from weft_kvstore.description import StoreDescription
@@ -102,15 +103,23 @@ def _honest_training_goes_on(shard: Served) -> Iterator[None]:
 
 def push_of(**changes: object) -> Push:
     """A push of key `b` at step 0, with other columns where a test says so."""
-    columns = {"frame": 1, "key": [1], "step": [0], "first": [0], "count": [1], "nbytes": [28], **changes}
-    return msgspec.convert(columns, Push)
+    return msgspec.structs.replace(a_push([1], [28]), **changes)
 
 
 def header(**fields: object) -> bytes:
     return PREFIX + msgspec.msgpack.encode(fields)
 
 
-PUSH_COLUMNS = {"frame": 1, "key": [1], "step": [0], "first": [0], "nbytes": [28]}
+PUSH_COLUMNS = {
+    "frame": 1,
+    "cargo": [0],
+    "request": [0],
+    "key": [1],
+    "step": [0],
+    "first": [0],
+    "chunks": [0],
+    "nbytes": [28],
+}
 
 MALFORMED: dict[str, list[bytes]] = {
     "no parts but an empty one": [b""],
@@ -170,8 +179,8 @@ OUTSIDE: dict[str, Callable[[RawPeer], None]] = {
     "too many bytes": lambda peer: peer.say(push_of(nbytes=[32]), bytes(32)),
     "a part of an element": lambda peer: peer.say(push_of(nbytes=[27]), bytes(27)),
     "sizes that are not the payload's": lambda peer: peer.say(push_of(nbytes=[2**62]), bytes(28)),
-    "a pull of an unknown key": lambda peer: peer.say(Pull([1], [2], [0], [0])),
-    "a pull twice under one number": lambda peer: peer.say(Pull([1, 1], [0, 0], [2**40, 2**40], [0, 0])),
+    "a pull of an unknown key": lambda peer: peer.say(pull_of(1, 2, 0)),
+    "a pull twice under one number": lambda peer: peer.say(Pull([1, 1], [0, 0], [2**40, 2**40], [0, 0], [0, 0], [0, 0])),
     "an acknowledgement of nothing": lambda peer: peer.say(Acknowledge([77])),
     "a barrier over an unknown key": lambda peer: peer.say(Barrier(1, 0, [2**63 - 1])),
 }
@@ -187,7 +196,7 @@ def test_a_message_that_contradicts_the_description_is_refused_and_counted(shard
     assert shard.statistics().malformed == before + 1
 
 
-@pytest.mark.parametrize("message", [push_of(), Pull([1], [0], [0], [0]), Barrier(1, 0, []), Ping(), Why([1]), Bye()])
+@pytest.mark.parametrize("message", [push_of(), pull_of(1, 0, 0), Barrier(1, 0, []), Ping(), Why([1]), Bye()])
 def test_nothing_is_heard_before_a_hello(shard: Served, message: Push | Pull | Barrier | Ping | Why | Bye) -> None:
     before = shard.statistics().unknown_links
     with raw_peer(shard.endpoint) as peer:
@@ -230,7 +239,7 @@ def test_frames_of_an_older_incarnation_are_refused(shard: Served) -> None:
     description = msgspec.structs.replace(description, shards=(shard.endpoint,))
     shard.server.open(description, 0)
     old, new = np.full(4, 1e6, np.float32), np.full(4, 2.0, np.float32)
-    push = Push(1, key=[0], step=[0], first=[0], count=[1], nbytes=[16])
+    push = a_push([0], [16])
     with raw_peer(shard.endpoint) as ghost, clients_of(description, LinkSettings()) as clients:
         clients[1].close()
         assert isinstance(ghost.greet(hello_of(description, 1, incarnation=2)), Welcome)
@@ -324,7 +333,7 @@ def test_a_flood_of_pulls_whose_values_are_never_acknowledged(shard: Served) -> 
         assert isinstance(peer.greet(hello_of(shard.description, SPARE)), Welcome)
         for first in range(0, 20_000, 1000):
             requests = list(range(first, first + 1000))
-            peer.say(Pull(requests, [0] * 1000, [0] * 1000, [0] * 1000))
+            peer.say(Pull(requests, *[[0] * 1000] * 5))
         for _ in range(5):
             shard.train()
         assert shard.statistics().in_flight_bytes <= 3 * (4 << 20)
@@ -334,7 +343,7 @@ def test_a_flood_of_pulls_whose_values_are_never_acknowledged(shard: Served) -> 
 def honest_messages(shard: Served) -> list[list[bytes]]:
     """One of each thing that a client says."""
     hello: Hello = hello_of(shard.description, SPARE)
-    said = [hello, Pull([1], [0], [0], [0]), Barrier(1, 0, []), Cancel([1]), Why([1]), Ping(), Acknowledge([1])]
+    said = [hello, pull_of(1, 0, 0), Barrier(1, 0, []), Cancel([1]), Why([1]), Ping(), Acknowledge([1])]
     return [[bytes(part) for part in encode(each)] for each in said] + [
         [bytes(part) for part in encode(push_of(), bytes(28))]
     ]

@@ -1,0 +1,97 @@
+"""Chunks of rows and of ids as bytes: see `row_cut` for how they are cut. What comes is checked before it is used."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from weft_kvstore.codec import ProtocolError
+from weft_kvstore.row_cut import ID_BYTES, RowCut, chunks_of
+from weft_kvstore.rows import Rows, is_ascending
+from weft_kvstore.store import Array
+
+
+def packed(rows: Rows, cut: RowCut) -> Array:
+    """The bytes of chunks one after the other, each [ids][values]."""
+    count = len(rows.ids)
+    ids = np.ascontiguousarray(rows.ids, np.int64).view(np.uint8).reshape(count, ID_BYTES)
+    values = np.ascontiguousarray(rows.values).view(np.uint8).reshape(count, cut.row_bytes)
+    made = np.empty(count * (ID_BYTES + cut.row_bytes), np.uint8)
+    full = count // cut.rows_up
+    end = full * cut.rows_up
+    _pack(made[: full * cut.chunk_bytes], ids[:end], values[:end], full)
+    _pack(made[full * cut.chunk_bytes :], ids[end:], values[end:], 1)
+    return made
+
+
+def unpacked_rows(
+    payload: memoryview, cut: RowCut, shard: int, *, first: int, count: int, chunks: int, key: str
+) -> list[Rows]:
+    """Chunks `first` to `first + count` of the `chunks` of a push to a shard: places there and values, copied.
+
+    Copied because a small chunk would keep the memory of a whole frame. Raises ProtocolError, naming the field.
+    """
+    row = ID_BYTES + cut.row_bytes
+    parts = _parts(payload, cut.rows_on(shard), cut.rows_up, row, first=first, count=count, chunks=chunks, key=key)
+    found: list[Rows] = []
+    for part in parts:
+        rows = part.nbytes // row
+        places = _places(part[: rows * ID_BYTES], cut, shard, key)
+        values: Array = np.frombuffer(part[rows * ID_BYTES :], cut.dtype).reshape(rows, cut.width)
+        found.append(Rows(places, values.copy()))
+    return found
+
+
+def unpacked_ids(
+    payload: memoryview, cut: RowCut, shard: int, *, first: int, count: int, chunks: int, key: str
+) -> list[Array]:
+    """Chunks of the ids of a pull, as places on the shard. Raises ProtocolError, naming the field."""
+    most = cut.rows_on(shard)
+    parts = _parts(payload, most, cut.ids_up, ID_BYTES, first=first, count=count, chunks=chunks, key=key)
+    return [_places(part, cut, shard, key) for part in parts]
+
+
+def check_chunks(rows: int, a_chunk: int, chunks: int, key: str) -> None:
+    """Raises ProtocolError for a number of chunks that distinct rows cannot fill."""
+    if not 1 <= chunks <= chunks_of(rows, a_chunk):
+        raise ProtocolError(f"chunks: {chunks} of key {key!r}; its {rows} rows here take {chunks_of(rows, a_chunk)}")
+
+
+def _parts(
+    payload: memoryview, rows: int, a_chunk: int, row: int, *, first: int, count: int, chunks: int, key: str
+) -> list[memoryview]:
+    check_chunks(rows, a_chunk, chunks, key)
+    if first + count > chunks:
+        raise ProtocolError(f"Push.first: chunks {first} to {first + count - 1} of key {key!r}, there are {chunks}")
+    full = a_chunk * row
+    last = payload.nbytes - (count - 1) * full
+    whole = first + count < chunks
+    fits = last == full if whole else 0 <= last <= full and last % row == 0 and (last > 0 or chunks == 1)
+    if not fits:
+        raise ProtocolError(
+            f"Push.nbytes: {payload.nbytes} for chunks {first} to {first + count - 1} of {chunks} of key {key!r}, "
+            f"{full} bytes a full one"
+        )
+    return [payload[index * full : min((index + 1) * full, payload.nbytes)] for index in range(count)]
+
+
+def _places(part: memoryview, cut: RowCut, shard: int, key: str) -> Array:
+    ids: Array = np.frombuffer(part, np.int64)
+    if not ids.size:
+        return ids
+    if not is_ascending(ids):
+        raise ProtocolError(f"ids: rows of key {key!r} that do not ascend")
+    if not 0 <= ids[0] <= ids[-1] < cut.rows:
+        raise ProtocolError(f"ids: rows {ids[0]} to {ids[-1]} of key {key!r}, which has {cut.rows}")
+    if not cut.ids_on(shard, ids).all():
+        raise ProtocolError(f"ids: rows of key {key!r} that are not on shard {shard} of {cut.shards}")
+    places: Array = ids // cut.shards
+    return places
+
+
+def _pack(made: Array, ids: Array, values: Array, chunks: int) -> None:
+    if not made.size:
+        return
+    of_ids = ids.size // chunks
+    chunk = made.reshape(chunks, -1)
+    chunk[:, :of_ids] = ids.reshape(chunks, of_ids)
+    chunk[:, of_ids:] = values.reshape(chunks, -1)

@@ -1,0 +1,96 @@
+"""Some rows of a table: ids and values side by side, made distinct, summed, and looked up. No loop over rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft_kvstore.store import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows (n, width) of the ids (n) int64, which are distinct and ascending."""
+
+    ids: Array
+    values: Array
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.ids.nbytes + self.values.nbytes)
+
+
+def is_ascending(ids: Array) -> bool:
+    """Whether each id is larger than the one before it."""
+    return bool((ids[1:] > ids[:-1]).all())
+
+
+def summed_rows(ids: Array, values: Array) -> Rows:
+    """Rows of distinct ids: those of one id summed in their order, those of negative ids left out."""
+    ids, values = _without_padding(ids, values)
+    if is_ascending(ids):
+        return Rows(ids, values)
+    distinct, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
+    # From the first row on, one after the other: np.add.reduceat would add in an order of its own.
+    total = values[first]
+    again = np.ones(len(ids), bool)
+    again[first] = False
+    np.add.at(total, inverse[again], values[again])
+    return Rows(distinct, total)
+
+
+def last_rows(ids: Array, values: Array) -> Rows:
+    """Rows of distinct ids: of one id the last one, those of negative ids left out."""
+    ids, values = _without_padding(ids, values)
+    if is_ascending(ids):
+        return Rows(ids, values)
+    distinct, last = np.unique(ids[::-1], return_index=True)
+    return Rows(distinct, values[::-1][last])
+
+
+def merged(one: Rows, other: Rows) -> Rows:
+    """The sum of both, row by row: `one` before `other`, and what only one has as it is. Neither is written."""
+    ids = np.union1d(one.ids, other.ids) if len(one.ids) and len(other.ids) else (one.ids, other.ids)[not len(one.ids)]
+    values = np.empty((len(ids), one.values.shape[1]), one.values.dtype)
+    values[np.searchsorted(ids, one.ids)] = one.values
+    place = np.searchsorted(ids, other.ids)
+    both = np.isin(other.ids, one.ids, assume_unique=True)
+    values[place[~both]] = other.values[~both]
+    values[place[both]] += other.values[both]
+    return Rows(ids, values)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Ids as somebody asked for them, and where each row goes.
+
+    `ids` are distinct and ascending; the row of `ids[i]` is written at `places[i]` of the answer, then `copies` (m) are
+    filled from `sources` (m). `zeros` are the places of negative ids. `ordered`: the places ascend too.
+    """
+
+    ordered: bool
+    ids: Array
+    places: Array
+    copies: Array
+    sources: Array
+    zeros: Array
+
+
+def asked_rows(ids: Array) -> Asked:
+    """Sorts out what was asked for: ids (n) int64 in any order, repeated or negative."""
+    real = np.flatnonzero(ids >= 0)
+    zeros = np.flatnonzero(ids < 0)
+    none = real[:0]
+    own = ids[real]
+    if is_ascending(own):
+        return Asked(True, own, real, none, none, zeros)
+    distinct, first, inverse = np.unique(own, return_index=True, return_inverse=True)
+    again = np.ones(len(own), bool)
+    again[first] = False
+    return Asked(False, distinct, real[first], real[again], real[first[inverse[again]]], zeros)
+
+
+def _without_padding(ids: Array, values: Array) -> tuple[Array, Array]:
+    real = ids >= 0
+    return (ids, values) if real.all() else (ids[real], values[real])

@@ -1,0 +1,197 @@
+"""A table's rows on one shard: they come into being when they are first pushed or set. Pure.
+
+A row that was never touched takes no memory: a pull of it computes its first value. Rows are named by their place on
+the shard, ascending. The rule runs on the touched rows alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import numpy as np
+
+from weft_kvstore.assembly import Assemblies
+from weft_kvstore.buffers import bytes_of
+from weft_kvstore.pull_wait import PullWait
+from weft_kvstore.row_cut import RowCut, chunks_of
+from weft_kvstore.rows import Rows, last_rows, merged
+from weft_kvstore.steps import Complete, PushRefusedError
+from weft_kvstore.store import Array
+from weft_kvstore.unit_state import Answer, KeySpec, UnitState
+from weft_kvstore.zeros import zeros_on_demand
+
+FirstRows = Callable[[Array], Array]
+"""first(rows): the first values (n, width) of the table's rows (n) int64."""
+
+PIECE_ELEMENTS: Final = 1 << 18
+"""Elements that a rule is applied to at once: what fits a core's cache."""
+
+BLOCK: Final = 64
+"""A rule gets whole blocks of elements. A vectorised function may differ in its last bit between the body and the tail
+of an array, and how many rows of a step a shard has depends on the number of shards."""
+
+
+class TableState(UnitState[Rows, Rows]):
+    """The rows of a table on a shard. Invariants: rows that are not in `_touched` are zeros in every array, and so is
+    their state unless it starts at another number."""
+
+    __slots__ = ("_assemblies", "_first", "_shard", "_state", "_touched", "_waiting_bytes", "_weight", "cut")
+
+    def __init__(self, spec: KeySpec, cut: RowCut, shard: int, first: FirstRows) -> None:
+        """Raises MemoryError where not even the addresses are to be had."""
+        super().__init__(spec, 0, merged)
+        self.cut = cut
+        self._shard = shard
+        self._first = first
+        self._assemblies: Assemblies[Rows] = Assemblies()
+        self._waiting_bytes = 0
+        shape = (cut.rows_on(shard), cut.width)
+        self._weight = zeros_on_demand(shape, cut.dtype)
+        self._state = {name: zeros_on_demand(shape, cut.dtype) for name in spec.state}
+        self._touched = zeros_on_demand(shape[:1], np.dtype(np.bool_))
+
+    @property
+    def nbytes(self) -> int:
+        return self._waiting_bytes
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Bytes of the values, were every row touched."""
+        return int(self._weight.nbytes)
+
+    @property
+    def touched(self) -> int:
+        """How many rows have come into being."""
+        return int(np.count_nonzero(self._touched))
+
+    def where(self, slot: int, step: int) -> str:
+        return f"slot {slot}, key {self.spec.key!r}, step {step}"
+
+    def check(self, slot: int, step: int, *, pushes: bool) -> None:
+        super().check(slot, step, pushes=pushes)
+        if not pushes:
+            self._assemblies.check(slot, step, self.where(slot, step), count=None)
+
+    def check_chunk(self, slot: int, step: int, index: int, rows: Rows, chunks: int) -> None:
+        """Raises PushRefusedError where a chunk of a push contradicts what is there."""
+        self.check(slot, step, pushes=True)
+        where = self.where(slot, step)
+        self._assemblies.check(slot, step, where, count=chunks)
+        before = self._assemblies.part(slot, step, index - 1)
+        behind = self._assemblies.part(slot, step, index + 1)
+        for one, other in ((before, rows), (rows, behind)):
+            if one is not None and other is not None and not one.ids[-1] < other.ids[0]:
+                raise PushRefusedError(f"{where}: rows of chunk {index} are not between those beside it")
+
+    def accept_chunk(self, slot: int, step: int, index: int, rows: Rows, chunks: int) -> bool:
+        """Takes in what `check_chunk` lets pass, as `accept` does: the slot is in when all its chunks are."""
+        if self.steps.is_over(slot, step):
+            return False
+        parts = self._assemblies.add(slot, step, index, rows, chunks)
+        return parts is not None and self.accept(slot, step, joined(parts))
+
+    def accept(self, slot: int, step: int, gradient: Rows | None) -> bool:
+        self._waiting_bytes += gradient.nbytes if gradient is not None else 0
+        return super().accept(slot, step, gradient)
+
+    def merge(self) -> bool:
+        self._waiting_bytes = 0
+        return super().merge()
+
+    def replace(self, slot: int) -> None:
+        super().replace(slot)
+        self._assemblies.drop(slot)
+
+    def answers(self, wait: PullWait) -> Iterator[Answer]:
+        places = np.zeros(0, np.int64) if wait.ids is None else wait.ids
+        arrays = (self.state_rows(name, places) for name in self.spec.state) if wait.state else (self.values(places),)
+        a_chunk = self.cut.rows_down * self.cut.row_bytes
+        for number, array in enumerate(arrays):
+            base = bytes_of(array)
+            for index in range(chunks_of(len(places), self.cut.rows_down)):
+                start, stop = index * a_chunk, min((index + 1) * a_chunk, base.nbytes)
+                yield Answer(number, index, base, start, stop, None)
+
+    def values(self, places: Array) -> Array:
+        """Rows (n, width) as they are now, or as they would begin; a new array."""
+        found: Array = np.take(self._weight, places, axis=0)
+        new = ~self._touched[places]
+        if not self.spec.given and new.any():
+            found[new] = self._first(self._ids(places[new]))
+        return found
+
+    def state_rows(self, name: str, places: Array) -> Array:
+        """The rule's state of rows (n, width); a new array."""
+        found: Array = np.take(self._state[name], places, axis=0)
+        if start := self.spec.rule.state[name]:
+            found[~self._touched[places]] = start
+        return found
+
+    def lacks(self, wait: PullWait) -> bool:
+        return self.spec.given and wait.ids is not None and not self._touched[wait.ids].all()
+
+    def _lacks_for(self, total: Rows) -> bool:
+        return self.spec.given and not self._touched[total.ids].all()
+
+    def _replaces(self, waiting: list[Rows], value: Rows) -> list[Rows]:
+        """Joined at once: however often rows are set, no more of them wait than the table has."""
+        both = waiting + [value]
+        return [last_rows(np.concatenate([one.ids for one in both]), np.concatenate([one.values for one in both]))]
+
+    def _put(self, value: Rows) -> None:
+        self._touch(value.ids, first=False)
+        self._weight[value.ids] = value.values
+
+    def _apply(self, complete: Complete[Rows]) -> None:
+        if complete.total is None:
+            return
+        rows, piece = complete.total, max(PIECE_ELEMENTS // self.cut.width, 1)
+        for begin in range(0, len(rows.ids), piece):
+            part = slice(begin, begin + piece)
+            self._apply_to(rows.ids[part], rows.values[part], complete.step)
+
+    def _apply_to(self, places: Array, gradient: Array, step: int) -> None:
+        self._touch(places, first=True)
+        size = gradient.size
+        weight, *state = (self._gathered(array, places) for array in (self._weight, *self._state.values()))
+        padded = np.zeros(weight.size, weight.dtype)
+        padded[:size] = gradient.reshape(-1)
+        arrays = dict(zip(self._state, state, strict=True))
+        self.spec.rule.apply(weight, padded, arrays, self.updates + 1, self.spec.hyper.at(step))
+        shape = gradient.shape
+        self._weight[places] = weight[:size].reshape(shape)
+        for name, array in self._state.items():
+            array[places] = arrays[name][:size].reshape(shape)
+
+    def _gathered(self, array: Array, places: Array) -> Array:
+        """Rows one after the other, filled up to whole blocks by the first elements again."""
+        size = len(places) * self.cut.width
+        found = np.empty(-(-size // BLOCK) * BLOCK, array.dtype)
+        np.take(array, places, axis=0, out=found[:size].reshape(len(places), self.cut.width), mode="clip")
+        found[size:] = found[0]
+        return found
+
+    def _touch(self, places: Array, *, first: bool) -> None:
+        """Brings rows into being, with their first values where those are wanted."""
+        new = places[~self._touched[places]]
+        if not new.size:
+            return
+        if first and not self.spec.given:
+            self._weight[new] = self._first(self._ids(new))
+        for name, array in self._state.items():
+            if start := self.spec.rule.state[name]:
+                array[new] = start
+        self._touched[new] = True
+
+    def _ids(self, places: Array) -> Array:
+        """The table's rows at these places of the shard."""
+        found: Array = places * self.cut.shards + self._shard
+        return found
+
+
+def joined(parts: list[Rows]) -> Rows:
+    """Chunks of one push, one behind the other."""
+    if len(parts) == 1:
+        return parts[0]
+    return Rows(np.concatenate([part.ids for part in parts]), np.concatenate([part.values for part in parts]))

@@ -1,0 +1,224 @@
+"""What a shard merges as one: a slice, a whole key or a table. The steps, the values that were set, and who waits. Pure."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+
+from weft_graph.program import Update
+from weft_kernels.rule import Rule
+from weft_kernels.run import KernelError
+from weft_kvstore.description import Merge, Mode
+from weft_kvstore.hyper import KeyHyper
+from weft_kvstore.pull_wait import PullWait
+from weft_kvstore.settings import SETS_AHEAD, SETS_WAITING
+from weft_kvstore.steps import AsyncSteps, Complete, PushRefusedError, Steps, SyncSteps
+from weft_kvstore.store import Array
+
+G = TypeVar("G")
+S = TypeVar("S")
+
+RULE_ERRORS: Final = (ArithmeticError, ValueError, TypeError, MemoryError, KernelError)
+"""What a rule may raise from `merge`: the job ends then, not the shard."""
+
+SETS_KEPT: Final = 1024
+"""How many of the last parts that were set a unit knows again, where a connection broke before they were acknowledged."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeySpec:
+    """What all slices of a key on a shard have in common. `place` is the key's place in the description; `given` says
+    that there is no first value: it is set."""
+
+    key: str
+    place: int
+    priority: int
+    dtype: np.dtype[Any]
+    slots: tuple[int, ...]
+    update: Update
+    merge: Merge
+    mode: Mode
+    rule: Rule
+    hyper: KeyHyper
+    given: bool = False
+
+    @property
+    def state(self) -> tuple[str, ...]:
+        """The names of the key's state arrays."""
+        return tuple(self.rule.state) if self.update is Update.RULE else ()
+
+
+class Held:
+    """An array whose bytes may be on their way to a peer: `lent` counts how often. It is not written while lent."""
+
+    __slots__ = ("array", "base", "lent", "start")
+
+    def __init__(self, array: Array, base: memoryview, start: int) -> None:
+        self.array = array
+        self.base = base
+        self.start = start
+        self.lent = 0
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.array.nbytes
+
+
+class Answer(NamedTuple):
+    """Part of what answers a pull: number `part` of the pull's array `array`, as `base[start:stop]`. `held` is lent
+    until the bytes have arrived; None where they are the pull's own."""
+
+    array: int
+    part: int
+    base: memoryview
+    start: int
+    stop: int
+    held: Held | None
+
+
+class UnitState(ABC, Generic[G, S]):
+    """A unit. `G` is a gradient, `S` a value that was set. `updates` counts the steps that changed it.
+
+    Invariants: `_sets` holds only versions beyond the present one; `queued` while it is in a work queue.
+    """
+
+    __slots__ = ("_sets", "_taken", "index", "queued", "spec", "steps", "updates", "waits")
+
+    def __init__(self, spec: KeySpec, index: int, add: Callable[[G, G], G]) -> None:
+        self.spec = spec
+        self.index = index
+        self.steps: Steps[G] = (
+            SyncSteps(spec.slots, spec.merge, add) if spec.mode is Mode.SYNC else AsyncSteps(spec.slots)
+        )
+        self.updates = 0
+        self.queued = False
+        self.waits: list[PullWait] = []
+        self._sets: dict[int, list[S]] = {}
+        self._taken: deque[Hashable] = deque(maxlen=SETS_KEPT)
+
+    @property
+    def version(self) -> int:
+        return self.steps.version
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Bytes that a merge works on: what a job's turn is measured by."""
+
+    @abstractmethod
+    def where(self, slot: int, step: int) -> str:
+        """The words by which an error names it."""
+
+    @abstractmethod
+    def answers(self, wait: PullWait) -> Iterator[Answer]:
+        """What answers a pull that can be answered."""
+
+    @abstractmethod
+    def lacks(self, wait: PullWait) -> bool:
+        """Whether something that the pull asks for has never been set."""
+
+    @abstractmethod
+    def _apply(self, complete: Complete[G]) -> None:
+        """Makes the update. Its total may be written."""
+
+    @abstractmethod
+    def _lacks_for(self, total: G) -> bool:
+        """Whether something that the update would change has never been set."""
+
+    @abstractmethod
+    def _put(self, value: S) -> None:
+        """Takes a value that was set for what holds now."""
+
+    @abstractmethod
+    def _replaces(self, waiting: list[S], value: S) -> list[S]:
+        """What waits for a version, with one more value. Raises PushRefusedError where that is too much."""
+
+    def check(self, slot: int, step: int, *, pushes: bool) -> None:
+        """Raises PushRefusedError where a slot's gradient, or its word that it has none, contradicts what is there."""
+        self.steps.check(slot, step, self.where(slot, step), pushes=pushes)
+
+    def accept(self, slot: int, step: int, gradient: G | None) -> bool:
+        """Takes in what `check` lets pass: a slot's gradient, or None for nothing. What is taken over is written later.
+
+        True if `merge` may now have something to do. What was in before changes nothing: exactly once holds.
+        """
+        return self.steps.accept(slot, step, gradient)
+
+    def check_set(self, slot: int, version: int, origin: Hashable) -> None:
+        """Raises PushRefusedError for a version that has passed, or of which there is a value already."""
+        if origin in self._taken or self.spec.mode is Mode.ASYNC:
+            return
+        where = f"{self.where(slot, version)}: the value cannot be set"
+        if version == 0 and not self.spec.given:
+            raise PushRefusedError(f"{where}: version 0 is the initializer's")
+        if version < self.version:
+            raise PushRefusedError(f"{where}: it is at version {self.version} already")
+        if version > self.version + SETS_AHEAD:
+            raise PushRefusedError(f"{where}: more than {SETS_AHEAD} ahead of version {self.version}")
+        if version > self.version and version not in self._sets and len(self._sets) >= SETS_WAITING:
+            raise PushRefusedError(f"{where}: values wait for versions {sorted(self._sets)} already")
+
+    def accept_set(self, version: int, value: S, origin: Hashable) -> bool:
+        """Takes in what `check_set` lets pass, once. True if pulls or a merge may have waited for it."""
+        if origin in self._taken:
+            return False
+        now = self.spec.mode is Mode.ASYNC or version == self.version
+        if now:
+            self._put(value)
+        else:
+            self._sets[version] = self._replaces(self._sets.get(version, []), value)
+        self._taken.append(origin)
+        return now
+
+    def merge(self) -> bool:
+        """Merges and applies all that can be. True if a pull may have waited for it."""
+        moved = False
+        while (complete := self.steps.due()) is not None:
+            if complete.total is not None and self._lacks_for(complete.total):
+                break
+            if complete.total is not None or self.spec.update is Update.GRADIENT:
+                self._apply(complete)
+            if complete.total is not None:
+                self.updates += 1
+            self.steps.advance()
+            moved = True
+            for value in self._sets.pop(self.version, ()):
+                self._put(value)
+        return moved
+
+    def can_answer(self, wait: PullWait) -> bool:
+        return self.steps.is_at(wait.version, wait.slot, settled=wait.settled) and not self.lacks(wait)
+
+    def answerable(self) -> list[PullWait]:
+        """The pulls that can be answered now; it keeps the others."""
+        if not self.waits:
+            return []
+        open_waits = [wait for wait in self.waits if not wait.dropped]
+        ready = [wait for wait in open_waits if self.can_answer(wait)]
+        self.waits = [wait for wait in open_waits if wait not in ready] if ready else open_waits
+        for wait in ready:
+            wait.open.discard(self.index)
+        return ready
+
+    def replace(self, slot: int) -> None:
+        """A newer incarnation fills the slot: what the old one pushed and is not merged is forgotten."""
+        self.steps.replace(slot)
+
+    def waits_for(self, wait: PullWait) -> tuple[str, list[int]]:
+        """What an open pull waits for, in words, and the slots that are missing."""
+        key = f"key {self.spec.key!r}"
+        if not self.steps.is_at(wait.version, wait.slot, settled=wait.settled):
+            due = self.steps.due()
+            if due is not None and due.total is not None and self._lacks_for(due.total):
+                return f"{key} was never set", []
+            text, missing = self.steps.missing(wait.version, wait.slot, settled=wait.settled)
+            return f"{key} {text}", missing
+        return (f"{key} was never set" if self.lacks(wait) else f"{key} is being answered"), []
+
+
+AnyUnit: TypeAlias = UnitState[Any, Any]
