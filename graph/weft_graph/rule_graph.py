@@ -236,9 +236,9 @@ def _gradient_is_read(rule: RuleGraph) -> Iterator[GraphError]:
 
 _LEGALITIES: Final[tuple[Legality, ...]] = (
     _names_differ,
+    _inputs_are_known,
     _graph_is_legal,
     _operators_are_counted,
-    _inputs_are_known,
     _next_is_whole,
     _types_are_kept,
     _gradient_is_read,
