@@ -9,7 +9,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 .PHONY: help demo test check unit format clean
 
 help:
-	@echo "make demo    train a conv net on handwritten digits: 2 workers, 2 shards, on this machine"
+	@echo "make demo    train a conv net, then a table of a million rows: 2 workers, 2 shards, on this machine"
 	@echo "make test    format, lint, types, import layers, tests"
 	@echo "make check   the same without the tests"
 	@echo "make unit    the tests alone;  ARGS='-k store' passes arguments to pytest"
@@ -17,7 +17,7 @@ help:
 	@echo "make clean   remove $(VENV) and what tools left behind"
 
 demo: $(VENV)/.demo
-	@$(BIN)/python examples/digits.py
+	@$(BIN)/python examples/demo.py
 
 test: check unit
 

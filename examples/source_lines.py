@@ -121,16 +121,16 @@ def act(console: Console, client: weft.Client, folder: Path, *, passes: int = PA
 
 def _tell(console: Console, job: weft.Job, lines: Lines, dense: float) -> None:
     counts = np.bincount(lines.label[lines.trained :])
-    most = int(counts.argmax())
+    most, of = int(counts.argmax()), counts.sum()
+    took = stage.training_s(job)
     console.print(
-        f"\n[bold]test accuracy {job.metrics['evaluate/accuracy']:.4f}[/] on {counts.sum():,} lines, "
-        f"{stage.training_s(job):.1f} s of training; by chance {1 / len(lines.names):.4f}, "
-        f"always {lines.names[most]!r} {counts[most] / counts.sum():.4f}"
+        f"\n[bold]test accuracy {job.metrics['evaluate/accuracy']:.4f}[/] on {of:,} lines, {took:.1f} s of training\n"
+        f"  by chance {1 / len(lines.names):.4f}, always {lines.names[most]!r} {counts[most] / of:.4f}"
     )
     sparse = moved_bytes(job) / job.progress.steps
     console.print(
-        f"[bold]{sparse / MIB:.2f} MiB a step[/] over the wire, evaluation and the final table included; "
-        f"[bold]{dense / MIB:.0f} MiB[/] where the table is dense: {dense / sparse:.0f} times as much"
+        f"[bold]{sparse / MIB:.2f} MiB a step[/] over the wire, evaluation and the final table included\n"
+        f"  {dense / MIB:.0f} MiB where the table is dense: {dense / sparse:.0f} times as much"
     )
 
 
