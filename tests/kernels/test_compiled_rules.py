@@ -1,0 +1,209 @@
+"""Users' rules as they run: equal to the built-in ones, the same bits for any cut, written in place."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import weft
+from rule_documents import momentum, normalized, rule_document
+from weft import ops
+from weft.user_rule import UserRule
+from weft_kernels import rule_graph
+from weft_kernels.rule import Rule, rule_from, rules
+from weft_kernels.run import KernelError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@weft.rule(rate=0.01, weight_decay=0.0)
+def sgd(weight: Any, gradient: Any, rate: Any, weight_decay: Any) -> Any:
+    return weight - rate * (gradient + weight_decay * weight)
+
+
+@weft.rule(state={"momentum": 0.0}, rate=0.01, beta=0.9, weight_decay=0.0)
+def heavy_ball(weight: Any, gradient: Any, momentum: Any, rate: Any, beta: Any, weight_decay: Any) -> Any:
+    velocity = beta * momentum + gradient + weight_decay * weight
+    return weight - rate * velocity, {"momentum": velocity}
+
+
+@weft.rule(state={"mean": 0.0, "variance": 0.0}, rate=0.001, beta1=0.9, beta2=0.999, epsilon=1e-8)
+def adam(
+    weight: Any, gradient: Any, mean: Any, variance: Any, step: Any, rate: Any, beta1: Any, beta2: Any, epsilon: Any
+) -> Any:
+    mean = beta1 * mean + (1 - beta1) * gradient
+    variance = beta2 * variance + (1 - beta2) * gradient * gradient
+    move = mean / (1 - beta1**step) / (ops.sqrt(variance / (1 - beta2**step)) + epsilon)
+    return weight - rate * move, {"mean": mean, "variance": variance}
+
+
+@weft.rule(state={"sum": 0.0}, rate=0.01, epsilon=1e-10, weight_decay=0.0)
+def adagrad(weight: Any, gradient: Any, sum: Any, rate: Any, epsilon: Any, weight_decay: Any) -> Any:
+    gradient = gradient + weight_decay * weight
+    total = sum + gradient * gradient
+    return weight - rate * gradient / (ops.sqrt(total) + epsilon), {"sum": total}
+
+
+def run(rule: Rule, weight: Array, gradients: list[Array], hyper: dict[str, float]) -> tuple[Array, dict[str, Array]]:
+    """Applies the rule to a copy of the weight, once for each gradient."""
+    weight = weight.copy()
+    state = {name: np.full_like(weight, start) for name, start in rule.state.items()}
+    for step, gradient in enumerate(gradients, start=1):
+        rule.apply(weight, gradient.copy(), state, step, {**rule.hyper, **hyper})
+    return weight, state
+
+
+def drawn(dtype: str, shape: Any, count: int, seed: int = 0) -> list[Array]:
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal(shape).astype(dtype) for _ in range(count)]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(
+    ("written", "built_in", "hyper"),
+    [
+        (sgd, "sgd", {"weight_decay": 0.1}),
+        (heavy_ball, "momentum", {"weight_decay": 0.1}),
+        (adam, "adam", {"rate": 0.1}),
+        (adagrad, "adagrad", {"rate": 0.1, "weight_decay": 0.1}),
+    ],
+)
+def test_built_in_rules_are_those_that_are_written_as_graphs(
+    written: UserRule, built_in: str, hyper: dict[str, float], dtype: str
+) -> None:
+    weight, *gradients = drawn(dtype, 1000, 6)
+    rule = rule_from(written.document)
+    assert not rule.whole
+    given, state = run(rule, weight, gradients, hyper)
+    expected, known = run(rules()[built_in], weight, gradients, {"momentum": 0.9, **hyper})
+    rtol = 1e-12 if dtype == "float64" else 1e-5
+    np.testing.assert_allclose(given, expected, rtol=rtol, atol=rtol)
+    assert given.dtype == expected.dtype
+    for name, array in known.items():
+        np.testing.assert_allclose(state[name], array, rtol=rtol, atol=rtol)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("written", [heavy_ball, adam, adagrad], ids=lambda rule: rule.name)
+@settings(max_examples=8, deadline=None)
+@given(cuts=st.lists(st.integers(0, 300), max_size=3), block=st.sampled_from([7, 64, 1 << 15]))
+def test_any_cut_gives_the_same_bits(written: UserRule, dtype: str, cuts: list[int], block: int) -> None:
+    weight, *gradients = drawn(dtype, 300, 3)
+    rule = rule_from(written.document)
+    whole, state = run(rule, weight, gradients, {})
+    bounds = [0, *sorted(cuts), 300]
+    before, rule_graph.BLOCK_ELEMENTS = rule_graph.BLOCK_ELEMENTS, block  # type: ignore[misc]
+    try:
+        parts = [
+            run(rule, weight[start:stop], [gradient[start:stop] for gradient in gradients], {})
+            for start, stop in pairwise(bounds)
+        ]
+    finally:
+        rule_graph.BLOCK_ELEMENTS = before  # type: ignore[misc]
+    assert np.concatenate([part for part, _ in parts]).tobytes() == whole.tobytes()
+    for name, array in state.items():
+        assert np.concatenate([part[name] for _, part in parts]).tobytes() == array.tobytes()
+
+
+def test_rows_of_a_table_are_updated_as_the_elements_are() -> None:
+    weight, gradient = drawn("float32", (6, 5), 2)
+    rule = rule_from(adam.document)
+    flat, _ = run(rule, weight.reshape(-1), [gradient.reshape(-1)], {})
+    rows, state = run(rule, weight, [gradient], {})
+    assert rows.tobytes() == flat.tobytes()
+    assert state["mean"].shape == (6, 5)
+
+
+def test_arrays_that_are_not_in_one_piece_are_written_too() -> None:
+    weight, gradient = drawn("float32", (6, 5), 2)
+    rule = rule_from(momentum())
+    expected, _ = run(rule, weight, [gradient], {})
+    turned, state = np.asfortranarray(weight), {"velocity": np.zeros((6, 5), np.float32, order="F")}
+    rule.apply(turned, np.asfortranarray(gradient), state, 1, rule.hyper)
+    np.testing.assert_array_equal(turned, expected)
+
+
+def test_a_rule_with_a_norm_sees_the_key_whole() -> None:
+    weight, gradient = drawn("float32", (7, 3), 2)
+    rule = rule_from(normalized())
+    assert rule.whole
+    given, _ = run(rule, weight, [gradient], {"rate": 0.5})
+    expected = weight - 0.5 * gradient / np.sqrt(np.sum(gradient.astype(np.float64) ** 2))
+    np.testing.assert_allclose(given, expected, rtol=1e-6)
+    scalar, _ = run(rule, np.array(2.0), [np.array(-3.0)], {"rate": 0.5})
+    assert (scalar.shape, float(scalar)) == ((), 2.5)
+
+
+def test_a_rule_for_matrices_reduces_them_by_row() -> None:
+    @weft.rule(shape=("rows", "columns"), rate=0.1)
+    def by_row(weight: Any, gradient: Any, rate: Any) -> Any:
+        return weight - rate * gradient / ops.sqrt(ops.reduce_sum(gradient * gradient, 1, keepdims=True))
+
+    weight, gradient = drawn("float64", (7, 3), 2)
+    rule = rule_from(by_row.document)
+    given, _ = run(rule, weight, [gradient], {})
+    expected = weight - 0.1 * gradient / np.linalg.norm(gradient, axis=1, keepdims=True)
+    np.testing.assert_allclose(given, expected, rtol=1e-14)
+
+
+def test_states_may_take_each_others_place() -> None:
+    """What is written first is not what is read later: a <- b, b <- a, and the weight becomes the older gradient."""
+    document = rule_document(
+        [("Identity", "same", ("b",)), ("Identity", "g", ("gradient",))],
+        {"weight": "a", "a": "same", "b": "g"},
+        state={"a": 1.0, "b": 2.0},
+    )
+    rule = rule_from(document)
+    weight, state = np.zeros(3), {"a": np.full(3, 1.0), "b": np.full(3, 2.0)}
+    rule.apply(weight, np.full(3, 9.0), state, 1, {})
+    assert (weight.tolist(), state["a"].tolist(), state["b"].tolist()) == ([1.0] * 3, [2.0] * 3, [9.0] * 3)
+
+
+def test_numbers_of_a_float16_key_are_not_rounded_to_float16() -> None:
+    """1 - 0.999^step after one step is 0.001, of which float16 would keep three digits; 1 - 0.9999 it has not."""
+    document = rule_document(
+        [
+            ("Pow", "p", ("beta", "step")),
+            ("Sub", "c", ("one", "p")),
+            ("Div", "g", ("gradient", "c")),
+            ("Sub", "w", ("weight", "g")),
+        ],
+        {"weight": "w"},
+        hyper={"beta": 0.9999},
+        constants={"one": 1.0},
+    )
+    weight = np.zeros(1, np.float16)
+    rule_from(document).apply(weight, np.full(1, 1e-4, np.float16), {}, 1, {"beta": 0.9999})
+    assert float(weight[0]) == pytest.approx(-1.0, rel=2e-3)
+
+
+def test_numbers_follow_step_and_hyper_parameters() -> None:
+    """They are kept from one slice to the next, and no longer."""
+    rule = rule_from(rule_document(
+        [("Mul", "s", ("rate", "step")), ("Mul", "m", ("s", "gradient")), ("Sub", "w", ("weight", "m"))],
+        {"weight": "w"}, hyper={"rate": 1.0},
+    ))  # fmt: skip
+    moves = []
+    for step, rate in ((1, 1.0), (1, 1.0), (2, 1.0), (2, 0.5), (1, 1.0)):
+        weight = np.zeros(2)
+        rule.apply(weight, np.ones(2), {}, step, {"rate": rate})
+        moves.append(-weight[0])
+    assert moves == [1.0, 1.0, 2.0, 1.0, 1.0]
+
+
+def test_what_is_no_rule_is_named() -> None:
+    document = momentum()
+    document["graph"]["nodes"][3]["op_type"] = "Dropout"
+    with pytest.raises(ValueError, match=r"rule: node 'w' \(Dropout\): a rule takes"):
+        rule_from(document)
+
+
+def test_an_operator_that_fails_is_named() -> None:
+    rule = rule_from(momentum())
+    with pytest.raises(KernelError, match=r"node 'kept' \(Mul\)|node 'v' \(Add\)"):
+        rule.apply(np.zeros(3), np.zeros(4), {"velocity": np.zeros(5)}, 1, rule.hyper)
