@@ -36,26 +36,24 @@ def keys_text(keys: Iterable[KeyPlan]) -> str:
 
 def tables_text(programs: Programs) -> str:
     """Which keys are tables and what of them travels, and why others that are read by rows are dense; empty if none."""
+    evaluate = programs.evaluate
     pushed = {node.attributes["key"] for node in programs.train.nodes if node.op_type == SEND_ROWS}
-    fetched = {
-        node.attributes["key"]: node.outputs[0] for node in programs.evaluate.nodes if node.op_type == FETCH_ROWS
-    }
+    rows = {node.attributes["key"]: node.outputs[0] for node in evaluate.nodes if node.op_type == FETCH_ROWS}
+    # An evaluation program has no backward nodes, so what reads the rows there is the user's.
+    readers: dict[str, list[str]] = {value: [] for value in rows.values()}
+    for node in evaluate.nodes:
+        if node.inputs and node.inputs[0] in readers:
+            readers[node.inputs[0]].append(node.name)
     tables = [
-        f"{_reading(key, fetched[key.key], programs.evaluate)}, "
+        f"  {key.key}: a step fetches at most {evaluate.types[rows[key.key]].shape[0]} of {key.type.shape[0]} rows, "
+        f"those named at {_cut(', '.join(readers[rows[key.key]]))}, "
         + ("and pushes their gradients" if key.key in pushed else "and pushes nothing: it is not trained")
         for key in programs.keys
-        if key.key in fetched
+        if key.key in rows
     ]
     dense = [f"  {key.key}: {key.dense_because}" for key in programs.keys if key.dense_because]
     parts = {"tables, fetched and pushed by rows": tables, "read by rows, and dense all the same": dense}
     return "\n\n".join("\n".join((head, *lines)) for head, lines in parts.items() if lines)
-
-
-def _reading(key: KeyPlan, rows: str, evaluate: Program) -> str:
-    """An evaluation program has no backward nodes, so what reads the rows there is the user's."""
-    readers = _cut(", ".join(node.name for node in evaluate.nodes if rows in node.inputs))
-    most, count = evaluate.types[rows].shape[0], key.type.shape[0]
-    return f"  {key.key}: a step fetches at most {most} of {count} rows, those named at {readers}"
 
 
 def program_text(program: Program) -> str:
