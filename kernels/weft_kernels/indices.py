@@ -73,7 +73,7 @@ def summed_rows(xp: Any, rows: Array, index: Array, count: int) -> Array:
 
 
 def _added_in_order(rows: Array, index: Array, count: int) -> Array:
-    """`np.add.at` on flat elements is about four times as fast as on rows, and mostly twice as fast as sorting first."""
+    """`np.add.at` on flat elements is about four times as fast as on rows, mostly twice as fast as sorting first."""
     columns = rows.shape[1]
     result = np.zeros(count * columns, dtype=rows.dtype)
     step = max(1, _CHUNK // max(1, columns))
