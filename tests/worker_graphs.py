@@ -88,3 +88,40 @@ def normalized(dtype: DType = DType.FLOAT64) -> Graph:
         running("var", 1.0, dtype),
     ]
     return classifier(dtype, middle, parameters, [])
+
+
+BAG, VOCABULARY, WIDTH = 5, 40, 4
+
+
+def bags(
+    dtype: DType = DType.FLOAT64, *, dense: bool = True, trained: bool = True, vocabulary: int = VOCABULARY
+) -> Graph:
+    """ids (batch, 5) -> rows of `table` -> their mean -> Gemm -> mean cross-entropy, and the share of right answers.
+
+    Without `dense` the layer behind the table is frozen; with `trained` False the table is.
+    """
+    draw = Initializer("RandomUniform", {"low": -0.5, "high": 0.5})
+    nodes = [
+        Node("Gather", "look_up", ("table", "ids"), ("words",)),
+        Node("ReduceMean", "bag", ("words",), ("h",), {"axes": (1,), "keepdims": 0}),
+        Node("Gemm", "fc", ("h", "w", "b"), ("scores",)),
+        Node("SoftmaxCrossEntropyLoss", "cross_entropy", ("scores", "labels"), ("loss",)),
+        Node("ArgMax", "best", ("scores",), ("answers",), {"axis": 1, "keepdims": 0}),
+        Node("Equal", "right", ("answers", "labels"), ("hits",)),
+        Node("Cast", "as_number", ("hits",), ("hit_numbers",), {"to": 11}),
+        Node("ReduceMean", "share", ("hit_numbers",), ("accuracy",), {"keepdims": 0}),
+    ]
+    return Graph(
+        name="bags",
+        inputs=(
+            Input("ids", TensorType(DType.INT64, (BATCH, BAG))),
+            Input("labels", TensorType(DType.INT64, (BATCH,))),
+        ),
+        parameters=(
+            Parameter("table", TensorType(dtype, (vocabulary, WIDTH)), draw, trainable=trained),
+            Parameter("w", TensorType(dtype, (WIDTH, CLASSES)), draw, trainable=dense),
+            Parameter("b", TensorType(dtype, (CLASSES,)), draw, trainable=dense),
+        ),
+        nodes=tuple(nodes),
+        outputs=("loss", "accuracy"),
+    )

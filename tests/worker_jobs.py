@@ -25,7 +25,7 @@ from weft_kvstore.store import Store
 from weft_worker.run import Run
 from weft_worker.settings import RunSettings
 from weft_worker.task import Task
-from worker_graphs import CLASSES, FEATURES, METRICS
+from worker_graphs import BAG, CLASSES, FEATURES, METRICS, VOCABULARY
 
 WAIT_S = 30.0
 """Deadline of a whole run in these tests: far above what any takes."""
@@ -38,6 +38,17 @@ def save_data(path: Path, rows: int, dtype: str = "float64") -> Path:
     y = np.argmax(x @ draw.normal(size=(FEATURES, CLASSES)), axis=1)
     np.savez(path, x=x.astype(dtype), y=y.astype(np.int64))
     return path
+
+
+def save_bags(path: Path, rows: int, vocabulary: int = VOCABULARY) -> Path:
+    """Writes a `.npz` of `rows` bags of ids, some of them several times in a bag; y follows from the ids."""
+    draw = np.random.default_rng(4)
+    ids = draw.integers(0, vocabulary, size=(rows, BAG)) * draw.integers(0, 2, size=(rows, BAG))
+    np.savez(path, ids=ids, y=(ids.sum(axis=1) % CLASSES).astype(np.int64))
+    return path
+
+
+BAG_COLUMNS = {"ids": "ids", "labels": "y"}
 
 
 def programs_of(graph: Graph, metrics: Mapping[str, str] = METRICS) -> Programs:
@@ -60,7 +71,7 @@ class Job:
     rate: float = 0.1
     shards: tuple[str, ...] = ()
     keeper: int = 0
-    rule: str = "sgd"
+    rule: str | dict[str, Any] = "sgd"
     hyper: Mapping[str, Any] | None = None
     """The rule's numbers; plain descent at `rate` where left out."""
     mode: str = "sync"
@@ -68,6 +79,8 @@ class Job:
     """Whether the workers update dense keys themselves."""
     given: tuple[str, ...] = ()
     keep_state: bool = False
+    whole: bool = False
+    """Whether the rule needs keys that are not cut."""
     columns: Mapping[str, str] = field(default_factory=lambda: {"x": "x", "labels": "y"})
 
     def allocation(self, slot: int) -> WorkerAllocation:
@@ -122,6 +135,7 @@ class Job:
             priority=plan.priority,
             slots=list(range(self.slots)),
             rows=plan.rows,
+            whole=self.whole,
         )
         if not self.local or plan.rows or plan.update is not Update.RULE:
             return [key]

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from weft_graph.schedule import value_at
 from weft_kernels.rule import Rule, State
 from weft_kvstore.description import KeyDescription, StoreDescription
+from weft_kvstore.hyper import KeyHyper
 from weft_kvstore.store import Array
 
 
@@ -22,7 +22,7 @@ class LocalKey:
         self.key = key
         self.version: int | None = None
         self._rule = rule
-        self._numbers = {**rule.hyper, **description.hyper}
+        self._hyper = KeyHyper({**rule.hyper, **description.hyper}, key.multipliers)
         self._shape = tuple(key.shape)
         self._worked_shape = self._shape if rule.whole else (key.size,)
         dtype = np.dtype(key.dtype)
@@ -38,11 +38,10 @@ class LocalKey:
         """Applies the rule with the merged gradient of the step that `version` counts, which is used up."""
         assert self.version is not None
         step = self.version
-        hyper = {
-            name: value_at(value, step) * self.key.multipliers.get(name, 1.0) for name, value in self._numbers.items()
-        }
         with np.errstate(all="ignore"):  # What overflows is the user's to see in the values.
-            self._rule.apply(self._weight, gradient.reshape(self._worked_shape), self._state, step + 1, hyper)
+            self._rule.apply(
+                self._weight, gradient.reshape(self._worked_shape), self._state, step + 1, self._hyper.at(step)
+            )
         self.version = step + 1
 
     def value(self) -> Array:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import BinaryIO, Final
 
 from weft_kvstore.description import KeyDescription
+from weft_kvstore.first import is_given
 from weft_kvstore.store import Store
 from weft_worker.keeping import runs_of
 from weft_worker.pace import Pace
@@ -20,8 +21,6 @@ AHEAD: Final = 3
 
 FIRST_VALUES_DEADLINE_S: Final = 1800.0
 """For the worker that brings given values to have set them: they may be gigabytes, from far away."""
-
-GIVEN: Final = "Given"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ class Setting:
 
     def await_given(self, tell: Tell) -> None:
         """Waits until the first values of all keys that are given have been set. Raises StoreError."""
-        for key in given_keys(self.keys.values()):
+        for key in filter(is_given, self.keys.values()):
             pace = Pace(key.key, key.rows)
             patiently(
                 lambda pace=pace: pace.reached(self.store, 0),  # type: ignore[misc]  # bound now, not when called
@@ -92,8 +91,3 @@ class Setting:
         while len(under_way) > most:
             what, future = under_way.popleft()
             result_of(future, what, self.timeout_s)
-
-
-def given_keys(keys: Collection[KeyDescription]) -> list[KeyDescription]:
-    """Those whose first values are set by a worker."""
-    return [key for key in keys if key.initializer.op_type == GIVEN]
