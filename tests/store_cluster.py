@@ -5,16 +5,19 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from weft_graph.program import Update
 from weft_kvstore.client import StoreClient
-from weft_kvstore.description import InitializerDescription, KeyDescription, Merge, StoreDescription
+from weft_kvstore.description import InitializerDescription, KeyDescription, Merge, Mode, StoreDescription
+from weft_kvstore.local import LocalStore
 from weft_kvstore.routing import routing_of
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard_server import ShardServer
+from weft_kvstore.store import Store
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
@@ -28,16 +31,32 @@ def key_of(name: str, shape: Sequence[int], slots: int, *, priority: int = 0) ->
     return KeyDescription(name, "float32", tuple(shape), draw, Update.RULE, priority, tuple(range(slots)))
 
 
+def table_of(name: str, shape: Sequence[int], slots: int, *, priority: int = 0) -> KeyDescription:
+    """The same, reached by rows."""
+    return msgspec.structs.replace(key_of(name, shape, slots, priority=priority), rows=True)
+
+
+def given(key: KeyDescription) -> KeyDescription:
+    """The key without a first value: one has to be set."""
+    return msgspec.structs.replace(key, initializer=InitializerDescription("Given", {}))
+
+
+def constant(key: KeyDescription, value: float) -> KeyDescription:
+    """The key with one number as its first value."""
+    return msgspec.structs.replace(key, initializer=InitializerDescription("ConstantOfShape", {"value": value}))
+
+
 def store_of(
     keys: Sequence[KeyDescription],
     *,
     slots: int,
     shards: int,
     job: str = "job",
-    rule: str = "sgd",
-    hyper: Mapping[str, float] | None = None,
+    rule: str | Mapping[str, Any] = "sgd",
+    hyper: Mapping[str, float | Mapping[str, Any]] | None = None,
     slice_bytes: int = 1024,
     merge: Merge = Merge.SLOT,
+    mode: Mode = Mode.SYNC,
 ) -> StoreDescription:
     """A store whose shards have no addresses yet."""
     return StoreDescription(
@@ -51,6 +70,7 @@ def store_of(
         hyper={} if hyper is None else hyper,
         slice_bytes=slice_bytes,
         merge=merge,
+        mode=mode,
     )
 
 
@@ -82,6 +102,21 @@ def clients_of(
             stack.callback(client.close)
             clients.append(client)
         yield clients
+
+
+@contextmanager
+def stores_of(
+    kind: str, description: StoreDescription, settings: LinkSettings | None = None
+) -> Iterator[Sequence[Store]]:
+    """A store for each slot: "network" over shards of this process, or "local"."""
+    settings = settings or LinkSettings()
+    with ExitStack() as stack:
+        if kind == "network":
+            description, _ = stack.enter_context(served(description))
+            yield stack.enter_context(clients_of(description, settings))
+        else:
+            store = stack.enter_context(LocalStore(description, settings=settings))
+            yield [store, *(store.at_slot(slot) for slot in range(1, description.slots))]
 
 
 def slices_on(description: StoreDescription, shard: int) -> int:

@@ -38,8 +38,8 @@ class SliceState(UnitState[Array, "tuple[int, Array]"]):
     def nbytes(self) -> int:
         return self.weight.array.nbytes
 
-    def where(self, slot: int, step: int) -> str:
-        return f"slot {slot}, key {self.spec.key!r}, slice {self.index}, step {step}"
+    def named(self, slot: int) -> str:
+        return f"slot {slot}, key {self.spec.key!r}, slice {self.index}"
 
     def accept_slice(self, slot: int, step: int, _index: int, gradient: Array) -> bool:
         """Takes in the gradient of one slice, as `accept` does."""

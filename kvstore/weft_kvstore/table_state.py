@@ -65,8 +65,8 @@ class TableState(UnitState[Rows, Rows]):
         """How many rows have come into being."""
         return int(np.count_nonzero(self._touched))
 
-    def where(self, slot: int, step: int) -> str:
-        return f"slot {slot}, key {self.spec.key!r}, step {step}"
+    def named(self, slot: int) -> str:
+        return f"slot {slot}, key {self.spec.key!r}"
 
     def check(self, slot: int, step: int, *, pushes: bool) -> None:
         super().check(slot, step, pushes=pushes)

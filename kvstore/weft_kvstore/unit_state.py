@@ -111,8 +111,8 @@ class UnitState(ABC, Generic[G, S]):
         """Bytes that a merge works on: what a job's turn is measured by."""
 
     @abstractmethod
-    def where(self, slot: int, step: int) -> str:
-        """The words by which an error names it."""
+    def named(self, slot: int) -> str:
+        """The words by which an error names it and a slot."""
 
     @abstractmethod
     def answers(self, wait: PullWait) -> Iterator[Answer]:
@@ -138,6 +138,10 @@ class UnitState(ABC, Generic[G, S]):
     def _replaces(self, waiting: list[S], value: S) -> list[S]:
         """What waits for a version, with one more value. Raises PushRefusedError where that is too much."""
 
+    def where(self, slot: int, step: int) -> str:
+        """The words by which an error names it, a slot and a step."""
+        return f"{self.named(slot)}, step {step}"
+
     def check(self, slot: int, step: int, *, pushes: bool) -> None:
         """Raises PushRefusedError where a slot's gradient, or its word that it has none, contradicts what is there."""
         self.steps.check(slot, step, self.where(slot, step), pushes=pushes)
@@ -153,7 +157,7 @@ class UnitState(ABC, Generic[G, S]):
         """Raises PushRefusedError for a version that has passed, or of which there is a value already."""
         if origin in self._taken or self.spec.mode is Mode.ASYNC:
             return
-        where = f"{self.where(slot, version)}: the value cannot be set"
+        where = f"{self.named(slot)}, version {version}: the value cannot be set"
         if version == 0 and not self.spec.given:
             raise PushRefusedError(f"{where}: version 0 is the initializer's")
         if version < self.version:

@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from store_cluster import WAIT_S, clients_of, key_of, served, store_of
+from store_cluster import WAIT_S, clients_of, constant, key_of, served, store_of, stores_of
 from weft_graph.program import Update
-from weft_kvstore.description import InitializerDescription, KeyDescription, Merge, StoreDescription
+from weft_kvstore.description import KeyDescription, Merge, StoreDescription
 from weft_kvstore.local import LocalStore
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.store import Store, StoreError, StoreLostError, StoreRefusedError, StoreTimeoutError
@@ -27,19 +27,10 @@ Make = Callable[..., Sequence[Store]]
 def make(request: pytest.FixtureRequest) -> Iterator[Make]:
     with ExitStack() as stack:
 
-        def networked(description: StoreDescription, settings: LinkSettings = DEFAULTS) -> Sequence[Store]:
-            description, _ = stack.enter_context(served(description))
-            return stack.enter_context(clients_of(description, settings))
+        def make(description: StoreDescription, settings: LinkSettings = DEFAULTS) -> Sequence[Store]:
+            return stack.enter_context(stores_of(request.param, description, settings))
 
-        def local(description: StoreDescription, settings: LinkSettings = DEFAULTS) -> Sequence[Store]:
-            store = stack.enter_context(LocalStore(description, settings=settings))
-            return [store, *(store.at_slot(slot) for slot in range(1, description.slots))]
-
-        yield networked if request.param == "network" else local
-
-
-def constant(key: KeyDescription, value: float) -> KeyDescription:
-    return msgspec.structs.replace(key, initializer=InitializerDescription("ConstantOfShape", {"value": value}))
+        yield make
 
 
 def simple(
