@@ -67,6 +67,10 @@ def _reduction_cases() -> list[GradientCase]:
         f = _REDUCTIONS[op_type]
         ties = GradientCase("ties", op_type, (tied, rows), lambda x, f=f: f(x, axis=1, keepdims=True), smooth=False)
         cases.append(ties)
+    pooled = np.array([[[1.0, 3.0, 3.0]]])
+    cases.append(
+        GradientCase("ties", "GlobalMaxPool", (pooled,), lambda x: jnp.max(x, axis=2, keepdims=True), smooth=False)
+    )
     zeros = np.array([[0.0, 2.0, 0.5], [0.0, 0.0, 3.0], [1.5, -0.5, 2.0]])
     cases.append(GradientCase("zeros", "ReduceProd", (zeros, rows), lambda x: jnp.prod(x, axis=1, keepdims=True)))
     # Where a norm is 0 its gradient is 0, in the middle of all its slopes: JAX has NaN.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from onnx_node_cases import node_cases
+from onnx_node_cases import LEFT_OUT, OTHER_TYPES, OUR_TYPES, cases_to_run, node_cases
 from weft_graph.check import check
 from weft_graph.infer import infer
 from weft_graph.ir import Constant, Graph, Input
@@ -21,30 +21,7 @@ READ_BEFORE_A_STEP = {
 }
 """Inputs that a graph of ours holds as constants: shapes are known before the first step."""
 
-
-OUR_TYPES = {"BOOL", "UINT8", "INT8", "INT32", "INT64", "FLOAT16", "FLOAT", "DOUBLE"}
-
-OTHER_TYPES = {
-    *("UINT16", "INT16", "UINT32", "UINT64", "BFLOAT16", "STRING"),
-    *("INT2", "UINT2", "INT4", "UINT4", "FLOAT4E2M1", "FLOAT8E8M0"),
-    *("FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ"),
-    *("sequence_type", "optional_type"),
-}
-"""Types of ONNX's cases that weft does not have."""
-
-ANOTHER_GENERATOR = "compares with the draws of another generator"
-OLD_DROPOUT = "Dropout before opset 13, with its ratio as an attribute"
-LEFT_OUT = {
-    "test_training_dropout": ANOTHER_GENERATOR,
-    "test_training_dropout_default": ANOTHER_GENERATOR,
-    "test_training_dropout_default_mask": ANOTHER_GENERATOR,
-    "test_training_dropout_mask": ANOTHER_GENERATOR,
-    "test_dropout_default_old": OLD_DROPOUT,
-    "test_dropout_random_old": OLD_DROPOUT,
-}
-"""Cases of our types that are not run, with the reason."""
-
-RUN = sorted(n for n, case in node_cases().items() if case.element_types <= OUR_TYPES and n not in LEFT_OUT)
+RUN = sorted(cases_to_run())
 
 
 def test_every_case_that_is_not_run_is_listed() -> None:

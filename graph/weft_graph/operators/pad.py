@@ -55,6 +55,10 @@ SCHEMA = OpSchema(
     outputs=(required("output", ANY),),
     infer=_infer,
     gradient=_gradient,
-    attributes={"mode": Attribute(str, default="constant"), "pads": Attribute(tuple), "value": Attribute(float)},
+    attributes={
+        "mode": Attribute(str, default="constant"),
+        "pads": Attribute(tuple),
+        "value": Attribute(float, default=0.0),
+    },
     flops=moved,
 )

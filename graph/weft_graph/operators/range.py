@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weft_graph.formals import FLOATS, INDICES, required
-from weft_graph.schema import InferContext, OpSchema
+from weft_graph.schema import Attribute, InferContext, OpSchema
 from weft_graph.shapes.broadcasting import check_same_dtype
 from weft_graph.shapes.flops import moved
 from weft_graph.shapes.ranges import range_length
@@ -31,5 +31,7 @@ SCHEMA = OpSchema(
     inputs=(required("start", _DTYPES), required("limit", _DTYPES), required("delta", _DTYPES)),
     outputs=(required("output", _DTYPES),),
     infer=_infer,
+    # It is for float16 alone, whose numbers are exact products here; a file may carry it.
+    attributes={"stash_type": Attribute(int, default=1)},
     flops=moved,
 )

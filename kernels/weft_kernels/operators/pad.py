@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from weft_graph.attributes import as_str
+from weft_graph.attributes import as_float, as_str
 from weft_graph.ir import AttributeValue
 from weft_graph.shapes.padding import inside, kept, padded, sides_of
 from weft_kernels.arguments import optional, required
@@ -26,7 +26,7 @@ def run(
     if mode != "constant":
         return (xp.pad(left, tuple((max(begin, 0), max(end, 0)) for begin, end in sides), mode=mode),)
     constant = optional(inputs, 2)
-    value = attributes.get("value", 0) if constant is None else constant.reshape(-1)[0]
+    value = as_float(attributes["value"]) if constant is None else constant.reshape(-1)[0]
     result = xp.full(padded(data.shape, sides, mode), value, dtype=data.dtype)
     result[inside(sides)] = left
     return (result,)

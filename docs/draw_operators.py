@@ -1,0 +1,183 @@
+"""Writes docs/operators.md from the operators' schemas and from the lists of cases that the tests run.
+
+Run it with `python docs/draw_operators.py`; a test compares the page with the lists, so it cannot claim what is not
+tested. It needs the packages `onnx` and `jax`, as the tests do.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import onnx
+
+from weft_graph.schema import Attribute, OpSchema, schemas
+from weft_graph.shapes.flow import flat
+from weft_graph.types import DType
+
+PAGE = Path(__file__).with_name("operators.md")
+TESTS = Path(__file__).parents[1] / "tests"
+
+CONSTANT_INPUTS: Final = {"Range": "its inputs are constants"}
+"""Operators of floats without a gradient, and why."""
+
+OTHER_MEANING: Final = {
+    ("PRelu", 1): "the slope is by channel",
+    ("PRelu", 6): "the slope is by channel",
+    ("GroupNormalization", 18): "scale and bias are by group",
+}
+"""Versions that look like those taken, and mean something else."""
+
+_KINDS: Final[Mapping[Any, type]] = {
+    onnx.defs.OpSchema.AttrType.INT: int,
+    onnx.defs.OpSchema.AttrType.FLOAT: float,
+    onnx.defs.OpSchema.AttrType.STRING: str,
+    onnx.defs.OpSchema.AttrType.INTS: tuple,
+}
+_FLOAT_EXTREME: Final = 3.4e38
+
+INTRODUCTION: Final = """# Operators
+
+Written from the schemas and from the tests' lists of cases by `python docs/draw_operators.py`; a test compares.
+
+*Versions* are those of ONNX whose nodes the operator takes as they are: same attributes with the same defaults, no more
+inputs or outputs. An older form is refused by the name of its attribute. *Cases* counts ONNX's own node tests of weft's
+element types, of values and of inferred types. *JAX* counts cases whose gradients are compared with JAX's reverse mode,
+each in float64 (also in Fortran's order), float32 (strided and turned around) and float16; *differences* counts those
+that are also compared with central differences in float64.
+
+Where an operator has no slope or several, weft takes:
+
+- **equal elements share** a largest or smallest one's gradient evenly (Max, Min, ReduceMax, ReduceMin, GlobalMaxPool);
+  MaxPool gives all of it to the first of equals;
+- **on a bound** Clip's gradient is that of its input, so that a parameter there can leave it;
+- **at zero** Relu, Abs, ReduceL2 and LpNormalization have slope 0; LeakyRelu, PRelu, Elu and Celu have slope 1;
+- **steps** (Sign, Floor, Ceil, Round) have slope 0: nothing flows through them, and a parameter that is reached through
+  a step alone is refused."""
+
+
+def page() -> str:
+    sys.path.insert(0, str(TESTS))
+    try:
+        from gradient_cases import gradient_cases
+        from onnx_node_cases import cases_to_run
+    finally:
+        sys.path.remove(str(TESTS))
+    onnx_cases = Counter(case.op_type for case in cases_to_run().values())
+    gradients = gradient_cases()
+    jax = Counter((case.domain, case.op_type) for case in gradients)
+    differences = Counter((case.domain, case.op_type) for case in gradients if case.smooth)
+    users = {key: schema for key, schema in sorted(schemas().items(), key=lambda item: item[0][1]) if is_users(schema)}
+    rows = [
+        f"| {op_type} | {_versions(schema)} | {_types(schema)} | {gradient(schema)} "
+        f"| {onnx_cases[op_type] if not domain else '-'} | {jax[domain, op_type] or '-'} "
+        f"| {differences[domain, op_type] or '-'} |"
+        for (domain, op_type), schema in users.items()
+    ]
+    converters = sorted(op_type for (_, op_type), schema in schemas().items() if not is_users(schema))
+    return "\n".join(
+        [
+            INTRODUCTION,
+            "",
+            "| Operator | Versions | Element types | Gradient | Cases | JAX | Differences |",
+            "|---|---|---|---|---|---|---|",
+            *rows,
+            "",
+            "The converter also writes operators of the domain `weft`, which are proven with those that they serve: "
+            + ", ".join(converters)
+            + ".",
+            "",
+        ]
+    )
+
+
+def is_users(schema: OpSchema) -> bool:
+    """Whether users' graphs may hold it: all of ONNX's, and of weft's own those that have a gradient themselves."""
+    return not schema.domain or schema.gradient is not None
+
+
+def gradient(schema: OpSchema) -> str:
+    """`yes`, or why not."""
+    if schema.gradient is flat:
+        return "0: steps"
+    if schema.gradient is not None:
+        return "yes"
+    if not _has_floats(schema.outputs):
+        return "no: its outputs are no floats"
+    if not _has_floats(schema.inputs):
+        return "no: its inputs are no floats"
+    return f"no: {CONSTANT_INPUTS[schema.op_type]}"
+
+
+def _has_floats(formals: Any) -> bool:
+    return any(dtype.is_float for formal in formals for dtype in formal.dtypes)
+
+
+def _types(schema: OpSchema) -> str:
+    """Element types of the input that takes most, in families."""
+    dtypes = max((formal.dtypes for formal in schema.inputs), key=len)
+    if dtypes == frozenset(DType):
+        return "all"
+    families = {family: [d for d in DType if d in dtypes and d.startswith(family)] for family in ("float", "int")}
+    words = [
+        family + ("" if len(found) == 3 and family == "float" else "/".join(d.removeprefix(family) for d in found))
+        for family, found in families.items()
+        if found
+    ]
+    return ", ".join([*words, *(d for d in (DType.UINT8, DType.BOOL) if d in dtypes)])
+
+
+def _versions(schema: OpSchema) -> str:
+    """The versions of ONNX's operator that this one takes; `weft` where it is weft's own."""
+    if schema.domain:
+        return "weft"
+    every = sorted(
+        (
+            theirs
+            for theirs in onnx.defs.get_all_schemas_with_history()
+            if (theirs.domain, theirs.name) == ("", schema.op_type)
+        ),
+        key=lambda theirs: theirs.since_version,
+    )
+    return ", ".join(str(theirs.since_version) for theirs in every if takes(schema, theirs))
+
+
+def takes(ours: OpSchema, theirs: Any) -> bool:
+    """Whether a node of that version is one of this operator, by its attributes and the number of its values."""
+    if (ours.op_type, theirs.since_version) in OTHER_MEANING:
+        return False
+    is_variadic = any(formal.variadic for formal in ours.inputs)
+    needed = sum(not formal.optional for formal in ours.inputs)
+    if len(theirs.inputs) > len(ours.inputs) or (theirs.min_input < needed and not is_variadic):
+        return False
+    if len(theirs.outputs) > len(ours.outputs):
+        return False
+    if any(formal.required and not _is_required(theirs, name) for name, formal in ours.attributes.items()):
+        return False
+    return all(_takes_attribute(ours.attributes, name, theirs.attributes[name]) for name in theirs.attributes)
+
+
+def _is_required(theirs: Any, name: str) -> bool:
+    return name in theirs.attributes and theirs.attributes[name].required
+
+
+def _takes_attribute(ours: Mapping[str, Attribute], name: str, theirs: Any) -> bool:
+    if theirs.type == onnx.defs.OpSchema.AttrType.TENSOR:
+        return {name, "dtype"} <= set(ours)  # a tensor of one element, as a number and its type
+    if name not in ours or _KINDS.get(theirs.type) is not ours[name].kind:
+        return False
+    default = ours[name].default
+    if not theirs.default_value.name:
+        return default is None or theirs.required
+    value = onnx.helper.get_attribute_value(theirs.default_value)
+    value = value.decode() if isinstance(value, bytes) else value
+    if isinstance(value, float):
+        return abs(value) > _FLOAT_EXTREME if default is None else abs(value - float(default)) < 1e-6  # type: ignore[arg-type]  # a float's
+    return value == default
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
