@@ -1,0 +1,164 @@
+"""Rules of a user's own, schedules and multipliers, as scripts write them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft
+from weft import ops
+from weft.api import rule as api
+from weft.api import schedule
+from weft_graph.rule_graph import rule_graph_from_json, rule_graph_to_json
+
+
+@weft.rule(state={"velocity": 0.5}, rate=0.1, momentum=0.9)
+def nesterov(weight: Any, gradient: Any, velocity: Any, rate: Any, momentum: Any) -> Any:
+    """Looks ahead."""
+    velocity = momentum * velocity + gradient
+    return weight - rate * (gradient + momentum * velocity), {"velocity": velocity}
+
+
+@weft.rule(rate=0.1)
+def unit(weight: Any, gradient: Any, rate: Any) -> Any:
+    return weight - rate * gradient / ops.sqrt(ops.reduce_sum(gradient * gradient))
+
+
+def test_a_function_becomes_a_document_that_is_a_rule() -> None:
+    document = nesterov.document
+    assert rule_graph_to_json(rule_graph_from_json(document)) == document
+    assert (document["name"], document["state"]) == ("nesterov", {"velocity": 0.5})
+    assert document["hyper"] == {"rate": 0.1, "momentum": 0.9}
+    assert [each["name"] for each in document["graph"]["inputs"]] == [
+        "weight", "gradient", "velocity", "step", "rate", "momentum",
+    ]  # fmt: skip
+    assert (nesterov.name, nesterov.__doc__) == ("nesterov", "Looks ahead.")
+    assert repr(nesterov) == "<rule nesterov(rate=0.1, momentum=0.9), state: 'velocity'>"
+
+
+def test_calling_it_with_hyper_parameters_makes_the_rule_of_a_job() -> None:
+    made = nesterov(rate=weft.cosine(0.1, steps=10), multipliers={"*.bias": {"rate": 2.0, "momentum": 0.0}})
+    assert made == api.GraphRule(
+        document=nesterov.document,
+        hyper={"rate": schedule.Cosine(start=0.1, steps=10)},
+        multipliers=[api.GraphMultiplier.model_validate({"keys": "*.bias", "rate": 2.0, "momentum": 0.0})],
+    )
+    assert api.GraphRule.model_validate_json(made.model_dump_json()) == made
+
+
+def test_a_job_takes_the_rule_itself_too() -> None:
+    x, y = weft.input("x", ("batch", 4)), weft.input("y", ("batch",), "int64")
+    loss = weft.nn.cross_entropy(weft.nn.Linear(4, 3)(x), y)
+    spec = weft.job_spec(loss, data="points.npz", steps=1, rule=nesterov)
+    assert spec.rule == nesterov()
+    assert weft.JobSpec.model_validate_json(spec.model_dump_json()) == spec
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_it_runs_here_on_arrays(dtype: str) -> None:
+    weight, gradient = np.array([[1.0, 2.0]], dtype), np.array([[0.5, -1.0]], dtype)
+    new, state = nesterov.apply(weight, gradient, {"velocity": np.zeros((1, 2))}, rate=0.5)
+    assert (new.dtype, state["velocity"].dtype) == (np.dtype(dtype), np.dtype(dtype))
+    rtol = {"float16": 2e-3, "float32": 1e-6, "float64": 1e-14}[dtype]
+    np.testing.assert_allclose(new, [[1 - 0.5 * 1.9 * 0.5, 2 + 0.5 * 1.9]], rtol=rtol)
+    np.testing.assert_allclose(state["velocity"], gradient, rtol=rtol)
+    started, _ = nesterov.apply(weight, gradient, rate=0.0)
+    np.testing.assert_array_equal(started, weight)
+    assert nesterov.apply(weight, gradient)[1]["velocity"][0, 0] == pytest.approx(0.95, rel=2e-3)
+    reduced, _ = unit.apply(weight, gradient)
+    np.testing.assert_allclose(reduced, weight - 0.1 * gradient / np.linalg.norm(gradient.astype("f8")), rtol=2e-3)
+
+
+def test_a_schedule_follows_the_step_here_too() -> None:
+    @weft.rule(rate=0.1)
+    def plain(weight: Any, gradient: Any, rate: Any, step: Any) -> Any:
+        return weight - rate * step * gradient
+
+    decayed = weft.linear(1.0, 0.0, steps=4)
+    moves = [-plain.apply(np.zeros(1), np.ones(1), step=step, rate=decayed)[0][0] for step in range(1, 6)]
+    assert moves == [1.0, 1.5, 1.5, 1.0, 0.0]
+
+
+def returns(*results: Any) -> Any:
+    """A function of weight and gradient, with what it returns."""
+    return lambda weight, gradient: results[0] if len(results) == 1 else results
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "says"),
+    [
+        (lambda: weft.rule(rate=0.1)(lambda weight, gradient: weight - gradient), weft.ArgumentError,
+         "rule '<lambda>': its function does not take 'rate'"),
+        (lambda: weft.rule()(lambda weight, grad: weight - grad), weft.ArgumentError,
+         "nothing is called 'grad'; there are 'weight', 'gradient', 'step'"),
+        (lambda: weft.rule()(lambda *arrays: arrays[0]), weft.ArgumentError, "by name, not *arrays"),
+        (lambda: weft.rule()(returns(1.0)), weft.ArgumentError, "returns the next weight, or (next weight"),
+        (lambda: weft.rule()(lambda weight, gradient: (weight - gradient, {"v": gradient})), weft.ArgumentError,
+         "returns the next of 'v', and its states are none"),
+        (lambda: weft.rule(state={"v": 0.0})(lambda weight, gradient, v: weight - gradient), weft.ArgumentError,
+         "returns the next of none, and its states are 'v'"),
+        (lambda: weft.rule(state={"v": 0.0})(lambda weight, gradient, v: (weight - v * gradient, {"v": 1.0})),
+         weft.ArgumentError, "the next 'v' is an expression, not 1.0"),
+        (lambda: weft.rule(state={"rate": 0.0}, rate=0.1)(lambda weight, gradient, rate: weight), weft.ArgumentError,
+         "'rate' has two meanings"),
+        (lambda: weft.rule(step=0.1)(lambda weight, gradient, step: weight), weft.ArgumentError,
+         "'step' has two meanings"),
+        (lambda: weft.rule(shape=())(lambda weight, gradient: weight), weft.ArgumentError, "names of dimensions"),
+        (lambda: weft.rule()(lambda weight, gradient: weight), weft.GraphRefusedError, "never reads 'gradient'"),
+        (lambda: weft.rule()(lambda weight, gradient: ops.reduce_sum(weight * gradient)), weft.ShapeError,
+         "'reduce_sum' is float64[], and 'weight' is float64[elements]"),
+        (lambda: weft.rule()(lambda weight, gradient: weight - ops.dropout(gradient)), weft.GraphRefusedError,
+         "(Dropout): a rule takes"),
+        (lambda: weft.rule(rate=float("nan"))(lambda weight, gradient, rate: weight - rate * gradient),
+         weft.GraphRefusedError, "'rate' is nan"),
+        (lambda: nesterov(lr=0.1), weft.ArgumentError, "no hyper-parameter 'lr'; it has 'rate', 'momentum'"),
+        (lambda: nesterov(rate=float("inf")), weft.ArgumentError, "nesterov: hyper.rate is inf; it should be a finite"),
+        (lambda: nesterov.apply(np.zeros(3, int), np.zeros(3)), weft.ArgumentError, "floats, not int64"),
+        (lambda: nesterov.apply(np.zeros(3), np.zeros(2)), weft.ArgumentError, "gradient is of shape (2,)"),
+        (lambda: nesterov.apply(np.zeros(3), np.zeros(3), {"v": 0}), weft.ArgumentError, "has no state 'v'"),
+        (lambda: weft.Sgd(multipliers={"*": 2.0}), weft.ArgumentError, "factors by pattern"),
+        (lambda: weft.Sgd(multipliers={"*": {"lr": 2.0}}), weft.ArgumentError, "lr is 2.0"),
+        (lambda: weft.Sgd(multipliers={"*": {"rate": -2.0}}), weft.ArgumentError, "rate is -2.0; it should be greater"),
+        (lambda: weft.Sgd(weft.linear(0.1, -0.1, steps=3)), weft.ArgumentError, "its values go from -0.1 to 0.1"),
+        (lambda: weft.Adam(beta1=weft.warmup(1.0, 3)), weft.ArgumentError, "they have to be from 0 below 1"),
+        (lambda: weft.Adam(weft.exponential(0.1, 1.1, steps=3)), weft.ArgumentError, "grows without end; say an end"),
+        (lambda: weft.exponential(0.1, 0.5, steps=3, end=0.2), weft.ArgumentError, "away from 0.2"),
+        (lambda: weft.linear(0.1, steps=0), weft.ArgumentError, "linear: steps is 0; it should be greater"),
+        (lambda: weft.linear(0.1, steps=3, warmup=-1), weft.ArgumentError, "linear: steps is -1"),
+        (lambda: weft.piecewise(0.1, {0: 0.5}), weft.ArgumentError, "piecewise: step is 0"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_said_in_a_line(make: Any, error: type[Exception], says: str) -> None:
+    with pytest.raises(error) as caught:
+        make()
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_schedules_are_the_models() -> None:
+    warm = schedule.Warmup(steps=5, start=0.01)
+    assert weft.warmup(0.1, 5, start=0.01) == schedule.Constant(value=0.1, warmup=warm)
+    assert weft.linear(0.1, 0.01, steps=9, begin=2, warmup=5, warmup_start=0.01) == schedule.Linear(
+        start=0.1, end=0.01, steps=9, begin=2, warmup=warm
+    )
+    assert weft.cosine(0.1, steps=9) == schedule.Cosine(start=0.1, steps=9)
+    assert weft.polynomial(0.1, steps=9, power=2) == schedule.Polynomial(start=0.1, steps=9, power=2)
+    assert weft.exponential(0.1, 0.5, steps=9, end=0.01, staircase=True) == schedule.Exponential(
+        start=0.1, factor=0.5, steps=9, end=0.01, staircase=True
+    )
+    assert weft.piecewise(0.1, {20: 0.5, 10: 0.1}) == schedule.Piecewise(
+        start=0.1, boundaries=[schedule.Boundary(step=10, factor=0.1), schedule.Boundary(step=20, factor=0.5)]
+    )
+
+
+def test_rules_take_schedules_and_multipliers() -> None:
+    made = weft.Adagrad(weft.linear(0.1, steps=9), accumulator=0.1, multipliers={"*.bias": {"rate": 2.0}, "*": {}})
+    assert made == api.Adagrad(
+        rate=schedule.Linear(start=0.1, steps=9),
+        accumulator=0.1,
+        multipliers=[api.Multiplier(keys="*.bias", rate=2.0), api.Multiplier(keys="*")],
+    )
+    assert made.hyper()["rate"] == {"schedule": "linear", "start": 0.1, "end": 0.0, "steps": 9, "begin": 0}
+    assert api.Adagrad.model_validate_json(made.model_dump_json()) == made
