@@ -152,6 +152,7 @@ class Cluster:
         place, old = next((place, p) for place, p in enumerate(self.processes) if p.name == name)
         if old.exit_code is None:
             raise ClusterError(f"{name} still runs")
+        old.kill()  # it has ended: this closes the pipe to it
         command = old.command
         if name == SERVER:
             arguments = (*self._server_arguments(urlsplit(self.url).port or 0), EXIT_WITH_PARENT)

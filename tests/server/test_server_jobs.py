@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
-from server_running import Actor, cast, eventually, running, state, submit
+from server_running import cast, eventually, running, state, submit
 from server_specs import CLASSES, FEATURES, save_rows, spec_json
-from weft.api.agent import AgentKind
 from weft.api.job import Job, JobPage, ParameterList
 from weft.api.lifecycle import AllocationEvent
 from weft_graph.json_form import graph_schema
@@ -222,17 +223,39 @@ def test_jobs_and_events_outlive_the_server_and_pending_ones_still_start(
         assert [entry["seq"] for entry in log] == list(range(1, len(log) + 1))
 
 
-def test_a_job_that_ran_when_the_server_ended_has_failed_and_says_so(tmp_path: Path, document: dict[str, Any]) -> None:
+def test_a_job_goes_on_when_the_server_is_started_again_on_its_port(tmp_path: Path, document: dict[str, Any]) -> None:
+    with ExitStack() as played:
+        with running(tmp_path / "server") as client:
+            port = client.base_url.port
+            job = submit(client, document).json()["id"]
+            workers, shards = played.enter_context(cast(client, stop_at=AllocationEvent.RUNNING))
+            eventually(lambda: state(client, job) == "running", "the job runs")
+            before = client.get(f"/v1/jobs/{job}/events", params={"format": "json"}).json()["events"]
+        held = [actor.orders[-1].version for actor in (*workers, *shards)]
+        with running(tmp_path / "server", port=port) as client:
+            again = client.get(f"/v1/jobs/{job}/events", params={"format": "json"}).json()["events"]
+            assert again == before
+            assert client.get(f"/v1/jobs/{job}/values").headers["weft-step"] == "1"
+            for worker in workers:
+                worker.finish()
+            eventually(lambda: state(client, job) == "succeeded", "the job succeeds")
+            log = client.get(f"/v1/jobs/{job}/events", params={"format": "json"}).json()["events"]
+            assert [entry["seq"] for entry in log] == list(range(1, len(log) + 1))
+            everybody = [*workers, *shards]
+            eventually(
+                lambda: all(each.orders[-1].version > old for each, old in zip(everybody, held, strict=True)),
+                "orders have newer versions",
+            )
+            assert [actor.lost_times for actor in (*workers, *shards)] == [0, 0, 0]
+            played.close()
+
+
+def test_a_job_whose_memory_the_records_lack_fails_and_says_so(tmp_path: Path, document: dict[str, Any]) -> None:
     with running(tmp_path / "server") as client:
-        shard = Actor(client, AgentKind.SHARD, "shard-0")
-        job = submit(client, {**document, "parallelism": {"workers": 1, "shards": 1}}).json()["id"]
-        worker = Actor(client, AgentKind.WORKER, "worker-0", AllocationEvent.RUNNING)
-        eventually(lambda: state(client, job) == "running", "the job runs")
-        threads = [threading.Thread(target=actor.end) for actor in (shard, worker)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+        job = submit(client, document).json()["id"]
+    with closing(sqlite3.connect(tmp_path / "server" / "weft.db")) as database, database:
+        database.execute("UPDATE jobs SET state = 'running', document = json_set(document, '$.state', 'running')")
+        database.execute("DELETE FROM parts")
     with running(tmp_path / "server") as client:
         ended = client.get(f"/v1/jobs/{job}").json()
         assert ended["state"] == "failed"
