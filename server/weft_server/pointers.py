@@ -10,16 +10,16 @@ def escaped(token: str) -> str:
     return token.replace("~", "~0").replace("/", "~1")
 
 
-def pointer_of(loc: Sequence[int | str], body: object) -> str:
+def pointer_of(loc: Sequence[int | str], body: object, *, is_missing: bool = True) -> str:
     """The pointer of pydantic's `loc`, followed through the body.
 
     pydantic names the tags of unions on its way, which are no part of the document: what is not found there is
-    skipped, except at the end, where it names a field that is missing.
+    skipped, except at the end, where it names a field if one `is_missing`.
     """
     tokens: list[str] = []
     here = body
     for index, step in enumerate(loc):
-        names_missing_field = isinstance(here, dict) and index == len(loc) - 1
+        names_missing_field = is_missing and isinstance(here, dict) and index == len(loc) - 1
         if _holds(here, step):
             here = here[step]  # type: ignore[index]  # _holds has looked
         elif not names_missing_field:

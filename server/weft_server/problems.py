@@ -138,7 +138,7 @@ def field_error(error: Mapping[str, Any], body: object) -> FieldError:
     place, *loc = error["loc"] or ("body",)
     message = error["msg"].removeprefix("Value error, ")
     if place == "body":
-        return FieldError(pointer=pointer_of(loc, body), detail=message)
+        return FieldError(pointer=pointer_of(loc, body, is_missing=error["type"] == "missing"), detail=message)
     return FieldError(pointer="", detail=f"{place} {'.'.join(map(str, loc))!r}: {message}")
 
 

@@ -1,0 +1,271 @@
+"""Rules as they are submitted: what the store is told of them, and where what is wrong with them is named."""
+
+from __future__ import annotations
+
+import copy
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from rule_documents import momentum, normalized, outer
+from server_specs import FEATURES, linear, save_rows, spec_json
+from weft.api.job import JobSpec
+from weft.api.rule import RuleSpec
+from weft_graph.ir import Graph, Initializer, Node, Parameter
+from weft_graph.json_form import graph_to_json
+from weft_graph.rule_graph import rule_graph_from_json
+from weft_graph.types import DType, TensorType
+from weft_kernels.rule import rule_from
+from weft_server.check import JobRefusedError
+from weft_server.memory_check import Bounds
+from weft_server.plan import JobPlan
+from weft_server.problems import field_error
+from weft_server.reading import read_and_check
+
+LINEAR = {"schedule": "linear", "start": 0.1, "steps": 5}
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    return save_rows(tmp_path / "rows.npz")
+
+
+def planned(rows: Path, rule: Any, **changes: Any) -> JobPlan:
+    return read_and_check(JobSpec.model_validate(spec_json(rows, rule=rule, **changes)), None, Bounds())
+
+
+def refused(rows: Path, rule: Any, **changes: Any) -> dict[str, str]:
+    """Pointer -> detail of everything that is wrong with the job."""
+    with pytest.raises(JobRefusedError) as caught:
+        planned(rows, rule, **changes)
+    assert all("\n" not in error.detail for error in caught.value.errors)
+    return {error.pointer: error.detail for error in caught.value.errors}
+
+
+def with_table(dtype: DType = DType.FLOAT32) -> Graph:
+    """The classifier with a bias looked up in a table of five rows."""
+    graph = linear()
+    table = Parameter("rows", TensorType(dtype, (5, 3)), Initializer("RandomNormal", {"mean": 0.0, "scale": 1.0}))
+    return Graph(
+        name="embedded",
+        inputs=graph.inputs,
+        parameters=(*graph.parameters, table),
+        nodes=(
+            Node("Gather", "looked", ("rows", "y"), ("looked",)),
+            Node("Gemm", "product", ("x", "w", "b"), ("product",)),
+            Node("Add", "scores", ("product", "looked"), ("scores",)),
+            graph.nodes[1],
+        ),
+        outputs=graph.outputs,
+    )
+
+
+def test_a_users_rule_goes_to_the_store_with_every_hyper_parameter(rows: Path) -> None:
+    rule = {"name": "graph", "document": momentum(), "hyper": {"rate": LINEAR}}
+    plan = planned(rows, rule)
+    assert plan.hyper == {"rate": {**LINEAR, "end": 0.0, "begin": 0}, "momentum": 0.9}
+    assert isinstance(plan.rule, dict)
+    made = rule_from(plan.rule)
+    assert (made.name, made.whole, made.state, made.hyper) == (
+        "test", False, {"velocity": 0.0}, {"rate": 0.1, "momentum": 0.9},
+    )  # fmt: skip
+    assert JobPlan.model_validate_json(plan.model_dump_json()) == plan
+    assert rule_graph_from_json(plan.store("job", 1, [""]).model_dump(mode="json")["rule"]).next == made_next()
+
+
+def made_next() -> dict[str, str]:
+    return {"weight": "w", "velocity": "v"}
+
+
+@pytest.mark.parametrize(
+    ("rule", "stored", "hyper"),
+    [
+        (
+            {"name": "sgd", "rate": LINEAR, "momentum": {"schedule": "constant", "value": 0.0}},
+            "momentum",
+            {"rate": {**LINEAR, "end": 0.0, "begin": 0}, "momentum": {"schedule": "constant", "value": 0.0},
+             "weight_decay": 0.0},
+        ),
+        ({"name": "adagrad"}, "adagrad", {"rate": 0.01, "epsilon": 1e-10, "weight_decay": 0.0}),
+        (
+            {"name": "adagrad", "accumulator": 0.1, "weight_decay": 0.5},
+            {"name": "adagrad", "state": {"sum": 0.1}},
+            {"rate": 0.01, "epsilon": 1e-10, "weight_decay": 0.5},
+        ),
+    ],
+)  # fmt: skip
+def test_built_in_rules_go_by_name_or_by_what_their_state_starts_at(
+    rows: Path, rule: dict[str, Any], stored: Any, hyper: dict[str, Any]
+) -> None:
+    plan = planned(rows, rule)
+    assert (plan.rule, plan.hyper) == (stored, hyper)
+    assert set(rule_from(plan.rule).hyper) == set(hyper)
+
+
+def test_the_first_multiplier_that_matches_a_key_is_the_keys(rows: Path) -> None:
+    multipliers = [{"keys": "b*", "rate": 2.0, "weight_decay": 0.0}, {"keys": "*", "rate": 0.5}]
+    plan = planned(rows, {"name": "sgd", "multipliers": multipliers})
+    assert {key.key: key.multipliers for key in plan.keys} == {
+        "w": {"rate": 0.5},
+        "b": {"rate": 2.0, "weight_decay": 0.0},
+    }
+    own = {"name": "graph", "document": momentum(), "multipliers": [{"keys": "?", "momentum": -0.5}]}
+    assert {key.key: key.multipliers for key in planned(rows, own).keys} == {
+        "w": {"momentum": -0.5},
+        "b": {"momentum": -0.5},
+    }
+
+
+def test_a_rule_with_a_norm_keeps_its_keys_whole(rows: Path) -> None:
+    assert [key.whole for key in planned(rows, {"name": "graph", "document": normalized()}).keys] == [True, True]
+    assert [key.whole for key in planned(rows, {"name": "graph", "document": momentum()}).keys] == [False, False]
+
+
+def test_only_what_the_rule_updates_is_whole_and_multiplied(rows: Path) -> None:
+    document = graph_to_json(linear())
+    document["parameters"][1]["trainable"] = False
+    rule = {"name": "graph", "document": normalized(), "multipliers": [{"keys": "*", "rate": 2.0}]}
+    plan = planned(rows, rule, graph=document)
+    of = {key.key: (key.slots, key.whole, key.multipliers) for key in plan.keys}
+    assert of == {"w": ([0, 1], True, {"rate": 2.0}), "b": ([], False, {})}
+    found = refused(rows, {"name": "sgd", "multipliers": [{"keys": "b"}]}, graph=document)
+    assert found == {"/rule/multipliers/0/keys": "'b' matches no parameter that is trained; there are 'w'"}
+
+
+def test_a_table_takes_a_rule_that_goes_element_by_element_alone(rows: Path) -> None:
+    graph = graph_to_json(with_table())
+    plan = planned(rows, {"name": "graph", "document": momentum()}, graph=graph)
+    assert [(key.key, key.rows, key.whole) for key in plan.keys if key.rows] == [("rows", True, False)]
+    found = refused(rows, {"name": "graph", "document": normalized()}, graph=graph)
+    assert found.keys() == {"/rule/document/graph"}
+    assert "key 'rows' is a table" in found["/rule/document/graph"]
+    assert "node 'total' (ReduceSum)" in found["/rule/document/graph"]
+
+
+def test_memory_counts_the_rules_own_state(rows: Path) -> None:
+    for rule, arrays in (({"name": "sgd"}, 0), ({"name": "adam"}, 2), ({"name": "adagrad", "accumulator": 1.0}, 1),
+                         ({"name": "graph", "document": momentum()}, 1)):  # fmt: skip
+        kept = (12 + 3) * 4 * (1 + arrays)
+        spec = JobSpec.model_validate(spec_json(rows, rule=rule))
+        read_and_check(spec, None, Bounds(parameter_bytes=kept))
+        with pytest.raises(JobRefusedError, match=f"take {kept} bytes"):
+            read_and_check(spec, None, Bounds(parameter_bytes=kept - 1))
+
+
+def changed(document: dict[str, Any], pointer: str, value: Any) -> dict[str, Any]:
+    document = copy.deepcopy(document)
+    here: Any = document
+    *path, last = pointer.strip("/").split("/")
+    for token in path:
+        here = here[int(token)] if isinstance(here, list) else here[token]
+    here[int(last) if isinstance(here, list) else last] = value
+    return document
+
+
+OWN: dict[str, Any] = {
+    "name": "graph",
+    "document": momentum(),
+    "hyper": {},
+    "multipliers": [{"keys": "w", "rate": 2.0}],
+}
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "where", "says"),
+    [
+        ("/document/graph/nodes/3/op_type", "Dropout", "/rule/document/graph/nodes/3/op_type", "node 'w' (Dropout)"),
+        ("/document/graph/nodes/3/op_type", "Gremm", "/rule/document/graph/nodes/3/op_type", "'Gremm'"),
+        ("/document/next/weight", "kept", "/rule/document/next/weight", "no output of the graph"),
+        ("/document/hyper/more", 1.0, "/rule/document/hyper/more", "the graph has no input 'more'"),
+        ("/document/hyper", {"rate": 0.1}, "/rule/document/graph/inputs/5/name", "'momentum' is neither"),
+        ("/document/graph", None, "/rule/document/graph", "expected an object, got null"),
+        ("/document", {}, "/rule/document", "field 'name' is missing"),
+        ("/hyper/lr", 0.1, "/rule/hyper/lr", "rule 'test' has no hyper-parameter 'lr'; it has 'rate', 'momentum'"),
+        ("/multipliers/0/keys", "*.bias", "/rule/multipliers/0/keys", "'*.bias' matches no parameter that is trained"),
+        ("/multipliers/0/lr", 2.0, "/rule/multipliers/0/lr", "no hyper-parameter 'lr'; it has 'rate', 'momentum'"),
+        ("/document", outer(), "/rule/document/graph", "node 'square' (Mul)"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named(rows: Path, at: str, value: Any, where: str, says: str) -> None:
+    changes: dict[str, Any] = {}
+    if says == "node 'square' (Mul)":
+        wide = linear()
+        big = Parameter("w", TensorType(DType.FLOAT32, (FEATURES, 4096)), wide.parameters[0].initializer)
+        bias = Parameter("b", TensorType(DType.FLOAT32, (4096,)), wide.parameters[1].initializer)
+        changes["graph"] = graph_to_json(Graph("wide", wide.inputs, (big, bias), wide.nodes, wide.outputs))
+    found = refused(rows, changed(OWN, at, value), **changes)
+    assert where in found, found
+    assert says in found[where]
+
+
+def test_a_multiplier_of_what_a_built_in_rule_has_not_is_refused(rows: Path) -> None:
+    found = refused(rows, {"name": "adam", "multipliers": [{"keys": "w", "weight_decay": 0.0}]})
+    assert found == {
+        "/rule/multipliers/0/weight_decay": "the rule has no hyper-parameter 'weight_decay'; "
+        "it has 'rate', 'beta1', 'beta2', 'epsilon'"
+    }
+
+
+def test_a_key_of_another_rank_than_the_rules_is_named(rows: Path) -> None:
+    document = normalized()
+    for place in (0, 1):
+        document["graph"]["inputs"][place]["shape"] = ["rows", "columns"]
+    document["graph"]["nodes"][1]["attributes"] = {"keepdims": 1}
+    found = refused(rows, {"name": "graph", "document": document})
+    assert found == {
+        "/rule/document/graph": "key 'b': rule 'test' is for weights of shape [rows, columns], not float32[3]"
+    }
+
+
+def test_a_hostile_rule_is_refused_quickly(rows: Path) -> None:
+    node = {"op_type": "Mul", "name": "more", "inputs": ["w", "w"], "outputs": ["more"]}
+    constant = {"name": "c", "dtype": "float64", "shape": [1 << 14, 1 << 13], "data": ""}
+    begin = time.process_time()
+    many = refused(rows, changed(OWN, "/document/graph/nodes", [node] * 300_000))
+    assert "at most 256" in many["/rule/document/graph/nodes"]
+    large = refused(rows, changed(OWN, "/document/graph/constants", [constant]))
+    assert "elements, and at most" in large["/rule/document/graph/constants/0/shape"]
+    assert time.process_time() - begin < 3.0
+
+
+@pytest.mark.parametrize(
+    ("rule", "pointer", "says"),
+    [
+        ({"name": "sgd", "rate": -1}, "/rule/rate", "greater than 0"),
+        ({"name": "sgd", "rate": {**LINEAR, "end": -0.1}}, "/rule/rate", "its values go from -0.1 to 0.1"),
+        ({"name": "sgd", "rate": {**LINEAR, "steps": 0}}, "/rule/rate/steps", "greater than or equal to 1"),
+        ({"name": "sgd", "rate": {"schedule": "linear", "start": 1}}, "/rule/rate/steps", "Field required"),
+        ({"name": "sgd", "rate": {"schedule": "linaer"}}, "/rule/rate", "'linaer'"),
+        ({"name": "sgd", "momentum": {"schedule": "constant", "value": 1}}, "/rule/momentum", "from 0 below 1"),
+        ({"name": "adam", "rate": {"schedule": "exponential", "start": 1, "factor": 2, "steps": 1}}, "/rule/rate",
+         "grows without end"),
+        ({"name": "sgd", "rate": {"schedule": "piecewise", "start": 1, "boundaries": [{"step": 1, "factor": 1}] * 2}},
+         "/rule/rate", "/boundaries/1/step: step 1 does not come after step 1"),
+        ({"name": "adagrad", "accumulator": -1}, "/rule/accumulator", "greater than or equal to 0"),
+        ({"name": "sgd", "multipliers": [{"keys": "w", "lr": 1}]}, "/rule/multipliers/0/lr", "Extra inputs"),
+        ({"name": "sgd", "multipliers": [{"rate": 1}]}, "/rule/multipliers/0/keys", "Field required"),
+        ({"name": "sgd", "multipliers": [{"keys": "w"}] * 33}, "/rule/multipliers", "at most 32"),
+        ({"name": "graph", "document": {}, "hyper": {"a": float("nan")}}, "/rule/hyper/a", "a finite number"),
+        ({"name": "graph", "document": {}, "multipliers": [{"keys": "w", "rate": "x"}]}, "/rule/multipliers/0/rate",
+         "a valid number"),
+        ({"name": "graph"}, "/rule/document", "Field required"),
+        ({"name": "ftrl"}, "/rule", "'ftrl'"),
+    ],
+)  # fmt: skip
+def test_the_models_refuse_numbers_with_their_place(rule: dict[str, Any], pointer: str, says: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        TypeAdapter(dict[str, RuleSpec]).validate_python({"rule": rule})
+    body = {"rule": rule}
+    errors = [field_error({**error, "loc": ("body", *error["loc"])}, body) for error in caught.value.errors()]
+    assert [error.pointer for error in errors] == [pointer]
+    assert says in errors[0].detail
+
+
+def test_the_api_describes_every_rule_and_schedule() -> None:
+    described = TypeAdapter(RuleSpec).json_schema()
+    assert described["discriminator"]["mapping"].keys() == {"sgd", "adam", "adagrad", "graph"}
+    assert {"Linear", "Cosine", "Exponential", "Piecewise", "Polynomial", "Constant"} <= described["$defs"].keys()
+    assert all("description" in model for model in described["$defs"].values())
