@@ -95,12 +95,11 @@ class TensorFile:
         if not 2 <= length <= min(size - 8, MAX_HEADER_BYTES):
             raise TensorFileError(f"no safetensors document: {size} bytes, with a header of {length}")
         try:
-            header = json.loads(file.read(length))
-            entries = dict(header)
+            entries = json.loads(file.read(length))
             entries.pop("__metadata__", None)
             for name, entry in entries.items():
                 self._add(str(name), entry, 8 + length, size)
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise TensorFileError(f"no safetensors document: {type(error).__name__}: {error}") from error
 
     def read(self, name: str) -> Array:
