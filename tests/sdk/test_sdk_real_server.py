@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from safetensors.numpy import load_file
 
 import weft
 from acceptance_processes import ROOT
-from weft import nn
+from weft import nn, ops
 from weft.api.event import Event, MetricTaken, StateChanged
 from weft.api.lifecycle import JobState
 from weft.event_stream import Notice
@@ -27,7 +28,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[weft.Cluster]:
     folder = tmp_path_factory.mktemp("real")
     rng = np.random.default_rng(0)
     x = rng.standard_normal((100, 4)).astype(np.float32)
-    np.savez(folder / "points.npz", x=x, y=(x.sum(1) > 0).astype(np.int64))
+    for name in ("points.npz", "few.npz"):  # the examples' own job writes the first anew
+        np.savez(folder / name, x=x, y=(x.sum(1) > 0).astype(np.int64))
     with weft.Cluster(2, 2, data_root=folder) as cluster:
         yield cluster
 
@@ -187,3 +189,76 @@ def test_the_first_job_of_the_examples_runs(cluster: weft.Cluster, monkeypatch: 
     done = subprocess.run(command, cwd=cluster.data_root, capture_output=True, text=True, check=False, timeout=100)
     assert done.returncode == 0, done.stderr
     assert "'0.weight': (64, 20)" in done.stdout
+
+
+def quiet(client: weft.Client, **settings: Any) -> weft.JobHandle:
+    """A job whose values stay as they begin, but for less than 1e-20: its rate is next to nothing."""
+    scores = nn.Linear(4, 2, name="fc")(weft.input("x", ("batch", 4)))
+    loss = nn.cross_entropy(scores, weft.input("y", ("batch",), "int64"))
+    length = {"steps": STEPS} if "steps" not in settings else {}
+    return client.submit(
+        loss, data="few.npz", batch=20, workers=2, shards=2, rule=weft.Sgd(rate=1e-30), **length, **settings
+    )
+
+
+def test_a_job_begins_with_another_s_values_or_with_a_file_s(client: weft.Client, tmp_path: Path) -> None:
+    first = quiet(client, seed=5)
+    first.wait(timeout_s=60)
+    path = tmp_path / "first.safetensors"
+    first.save(path)
+    for init_from in (first, first.id, path):
+        job = quiet(client, init_from=init_from)
+        job.wait(timeout_s=60)
+        for name, value in first.values().items():
+            np.testing.assert_allclose(job.values()[name], value, rtol=0, atol=1e-20, strict=True)
+    with pytest.raises(weft.InvalidRequestError, match="/init_from"):
+        quiet(client, init_from="nosuchjob")
+
+
+def test_parameters_are_set_while_a_job_runs(cluster: weft.Cluster, client: weft.Client, tmp_path: Path) -> None:
+    job = quiet(client, steps=10_000_000)
+    next(event for event in job.events() if getattr(event.body, "state", None) is JobState.RUNNING)
+    step = job.set("fc.bias", [1.5, -2.0])
+    values = job.values()
+    assert values.step >= step > 0
+    np.testing.assert_array_equal(values["fc.bias"], np.array([1.5, -2.0], np.float32), strict=True)
+    set_ = run(cluster, "params", "set", job.id, "fc.weight=0.25", "--json")
+    assert json.loads(set_.stdout)["step"] > step
+    np.testing.assert_array_equal(job.values()["fc.weight"], np.full((2, 4), 0.25, np.float32), strict=True)
+    wrong = run(cluster, "params", "set", job.id, "fc=1")
+    assert (wrong.returncode, "it has fc.weight, fc.bias" in wrong.stderr) == (2, True)
+    job.cancel()
+    with pytest.raises(weft.ConflictError):
+        job.set("fc.bias", 0.0)
+
+
+def test_kept_state_is_saved_where_it_is_asked_for(client: weft.Client) -> None:
+    scores = nn.Linear(4, 2, name="fc")(weft.input("x", ("batch", 4)))
+    loss = nn.cross_entropy(scores, weft.input("y", ("batch",), "int64"))
+    job = client.submit(loss, data="few.npz", batch=20, steps=3, workers=2, rule=weft.Adam(), keep_state=True)
+    job.wait(timeout_s=60)
+    assert set(job.values()) == {"fc.weight", "fc.bias"}
+    state = {f"weft.state/{name}/{key}" for name in ("mean", "variance") for key in ("fc.weight", "fc.bias")}
+    assert set(job.values(state=True)) == {"fc.weight", "fc.bias"} | state
+    assert job.traffic.sent_bytes > 0
+    assert job.traffic.received_bytes > 0
+
+
+def test_a_dry_run_says_what_a_job_would_be_and_submits_none(
+    cluster: weft.Cluster, client: weft.Client, tmp_path: Path
+) -> None:
+    before = [job.id for job in client.jobs()]
+    bag = nn.EmbeddingBag(1000, 8, padding_id=0, name="bag")(ops.cast(weft.input("x", ("batch", 4)), "int64"))
+    loss = nn.cross_entropy(nn.Linear(8, 2, name="fc")(bag), weft.input("y", ("batch",), "int64"))
+    spec = weft.job_spec(loss, data="few.npz", batch=20, passes=2, rule=weft.Adam(), workers=2, shards=2)
+    dry = client.dry_run(spec)
+    assert (dry.steps, dry.steps_per_pass) == (10, 5)
+    assert {key.key: key.rows for key in dry.keys} == {"bag.weight": True, "fc.weight": False, "fc.bias": False}
+    assert dry.store_memory.table_bytes == 1000 * 8 * 4
+    assert dry.store_memory.table_state_bytes == 2 * 1000 * 8 * 4
+    path = tmp_path / "job.json"
+    path.write_text(spec.model_dump_json())
+    assert "FetchRows" in run(cluster, "programs", str(path)).stdout
+    assert "1 table by rows" in run(cluster, "programs", str(path), "--memory").stdout
+    assert run(cluster, "submit", str(path), "--dry-run").returncode == 0
+    assert [job.id for job in client.jobs()] == before
