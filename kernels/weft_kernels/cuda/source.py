@@ -17,16 +17,16 @@ import numpy as np
 
 C_TYPES: Final[Mapping[str, str]] = {
     "bool": "bool",
-    "uint8": "unsigned char",
-    "int8": "signed char",
+    "uint8": "byte_t",
+    "int8": "small_t",
     "int32": "int",
-    "int64": "long long",
-    "uint64": "unsigned long long",
+    "int64": "index_t",
+    "uint64": "word_t",
     "float16": "__half",
     "float32": "float",
     "float64": "double",
 }
-"""What an element type is called in CUDA C."""
+"""What an element type is called in CUDA C: one word each, as a cast needs it; the prelude has those that C has not."""
 
 _MADE_FOR: Final[Mapping[str, tuple[str, ...]]] = {
     "T": ("float16", "float32", "float64"),

@@ -9,6 +9,8 @@
 
 typedef long long index_t;
 typedef unsigned long long word_t;
+typedef unsigned char byte_t;
+typedef signed char small_t;
 
 template <typename T>
 struct Wide {
@@ -41,4 +43,49 @@ __device__ inline index_t lower_bound(const index_t* sorted, index_t count, inde
         }
     }
     return low;
+}
+
+// An update's gradient (count, width) is of all elements in order where has_ids is 0, and of the rows `ids` (count) of
+// what is updated (rows, width) where it is 1; ids are distinct, and a negative one is left.
+#define ROWS index_t count, index_t width, const index_t* ids, index_t has_ids
+
+// Where element e of the gradient lies in weight and state, or -1.
+__device__ inline index_t place_of(index_t e, index_t width, const index_t* ids, index_t has_ids) {
+    if (!has_ids) {
+        return e;
+    }
+    const index_t id = ids[e / width];
+    return id < 0 ? -1 : id * width + e % width;
+}
+
+#define UPDATE_LOOP                                                                \
+    GRID_LOOP(e, count * width)                                                    \
+    for (index_t at = place_of(e, width, ids, has_ids), once = 1; at >= 0 && once; once = 0)
+
+// C's remainder, which has the dividend's sign: exact in double for every type but 64-bit integers.
+template <typename T>
+__device__ inline T rest_of(T dividend, T divisor) {
+    return T(fmod(double(dividend), double(divisor)));
+}
+
+template <>
+__device__ inline long long rest_of(long long dividend, long long divisor) {
+    return dividend % divisor;
+}
+
+// NumPy's remainder, which has the divisor's sign, and quotient rounded down.
+template <typename T>
+__device__ inline T modulo(T dividend, T divisor) {
+    const T rest = rest_of(dividend, divisor);
+    return rest != T(0) && (rest < T(0)) != (divisor < T(0)) ? T(rest + divisor) : rest;
+}
+
+template <typename T>
+__device__ inline T round_down(T dividend, T divisor) {
+    return T(floor(double(dividend) / double(divisor)));
+}
+
+template <>
+__device__ inline long long round_down(long long dividend, long long divisor) {
+    return (dividend - modulo(dividend, divisor)) / divisor;
 }

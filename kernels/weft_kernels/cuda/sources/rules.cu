@@ -5,21 +5,6 @@
 // type, or in float32 for float16.
 // Launch: any one-dimensional grid and block; a thread loops over elements of the gradient.
 
-#define ROWS index_t count, index_t width, const index_t* ids, index_t has_ids
-
-// Where element e of the gradient lies in weight and state, or -1.
-__device__ inline index_t place_of(index_t e, index_t width, const index_t* ids, index_t has_ids) {
-    if (!has_ids) {
-        return e;
-    }
-    const index_t id = ids[e / width];
-    return id < 0 ? -1 : id * width + e % width;
-}
-
-#define UPDATE_LOOP                                                                \
-    GRID_LOOP(e, count * width)                                                    \
-    for (index_t at = place_of(e, width, ids, has_ids), once = 1; at >= 0 && once; once = 0)
-
 template <typename T>
 __global__ void sgd(T* weight, const T* gradient, ROWS, double rate, double weight_decay) {
     typedef typename Wide<T>::type W;
@@ -53,5 +38,17 @@ __global__ void adam(T* weight, const T* gradient, T* mean, T* variance, ROWS, d
         mean[at] = T(m);
         variance[at] = T(v);
         weight[at] = T(W(weight[at]) - W(rate / correction1) * m / (sqrt(v) / W(sqrt(correction2)) + W(epsilon)));
+    }
+}
+
+template <typename T>
+__global__ void adagrad(T* weight, const T* gradient, T* sum, ROWS, double rate, double epsilon, double weight_decay) {
+    typedef typename Wide<T>::type W;
+    UPDATE_LOOP {
+        const W w = W(weight[at]);
+        const W g = W(gradient[e]) + W(weight_decay) * w;
+        const W s = W(sum[at]) + g * g;
+        sum[at] = T(s);
+        weight[at] = T(w - W(rate) * g / (sqrt(s) + W(epsilon)));
     }
 }

@@ -1,0 +1,108 @@
+"""One CUDA kernel for nodes that go element by element: their bodies, written down by `tracing`, on one element.
+
+The kernel updates in place: it is what a rule is, on all elements or on some rows of a table.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from weft_graph.ir import Node
+from weft_graph.schema import schema_of
+from weft_kernels.cuda.source import C_TYPES, CudaSource, read_source
+from weft_kernels.cuda.tracing import NotTraceableError, Trace, Traced, TracingModule, c_type, literal
+from weft_kernels.kernel import Array, KernelContext, kernel_of
+
+_STRANGE: Final = re.compile(r"[^A-Za-z0-9_.:, \[\]()-]")
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """A generated kernel. Its arguments are `arrays` in order, the four of the rows, then `numbers`, each a double."""
+
+    text: str
+    arrays: tuple[str, ...]
+    numbers: tuple[str, ...]
+
+    @property
+    def source(self) -> CudaSource:
+        """The kernel alone, ready to be compiled."""
+        return read_source("generated.cu", self.text)
+
+
+def fuse(
+    title: str,
+    nodes: Iterable[Node],
+    *,
+    arrays: Mapping[str, np.dtype[Any]],
+    numbers: Mapping[str, np.dtype[Any]],
+    constants: Mapping[str, Array],
+    results: Mapping[str, str],
+    by_place: Sequence[str],
+    kernel: str = "fused",
+) -> Fused:
+    """The kernel of `nodes`, which are in an order that can be run.
+
+    `arrays` are inputs by name, all of one size, and `numbers` are inputs too, one number for all elements; `constants`
+    are single numbers. `results` names, for each array that is written, the value that it becomes. `by_place` are the
+    arrays that rows' ids place; the others are read in order, and not written.
+
+    Raises NotTraceableError where an operator is not one of elements.
+    """
+    trace = Trace()
+    values: dict[str, Traced] = {}
+    nodes = tuple(nodes)
+    read = {name for node in nodes for name in node.inputs} | set(results.values())
+    for place, (name, dtype) in enumerate(arrays.items()):
+        if name not in read:
+            continue
+        trace.lines.append(f"// {shown(name)}")
+        values[name] = trace.value(dtype, f"{c_type(dtype)}(a{place}[{'at' if name in by_place else 'e'}])")
+    for place, (name, dtype) in enumerate(numbers.items()):
+        trace.lines.append(f"// {shown(name)}")
+        values[name] = trace.value(dtype, f"{c_type(dtype)}(n{place})")
+    for name, array in constants.items():
+        if array.size != 1:
+            raise NotTraceableError(f"constant {name!r} has {array.size} elements")
+        values[name] = trace.value(array.dtype, literal(array.reshape(()).item(), array.dtype))
+    for node in nodes:
+        _write_down(node, trace, values)
+    written = [(list(arrays).index(name), arrays[name], values[value]) for name, value in results.items()]
+    lines = [*trace.lines, *(f"a{place}[at] = {_stored(value, dtype)};" for place, dtype, value in written)]
+    parameters = [
+        *(
+            f"{'' if name in results else 'const '}{C_TYPES[dtype.name]}* a{place}"
+            for place, (name, dtype) in enumerate(arrays.items())
+        ),
+        "ROWS",
+        *(f"double n{place}" for place in range(len(numbers))),
+    ]
+    body = "\n".join(f"        {line}" for line in lines)
+    signature = f"__global__ void {kernel}({', '.join(parameters)})"
+    text = f"// {shown(title)}, generated.\n{signature} {{\n    UPDATE_LOOP {{\n{body}\n    }}\n}}\n"
+    return Fused(text, tuple(arrays), tuple(numbers))
+
+
+def shown(name: str) -> str:
+    """A user's name inside a comment: nothing in it ends the comment or the line."""
+    return _STRANGE.sub("_", name)
+
+
+def _write_down(node: Node, trace: Trace, values: dict[str, Traced]) -> None:
+    schema = schema_of(node)
+    if not schema.pointwise:
+        raise NotTraceableError(f"node {node.name!r}: {node.op_type} is not a function of elements")
+    trace.lines.append(f"// {shown(node.name)} ({node.op_type})")
+    context = KernelContext(node=node.name, xp=TracingModule(trace), asked=node.outputs)
+    inputs: list[Any] = [values[name] if name else None for name in node.inputs]
+    outputs: Sequence[Any] = kernel_of(node)(context, inputs, schema.attributes_of(node))
+    values.update((name, value) for name, value in zip(node.outputs, outputs, strict=False) if name)
+
+
+def _stored(value: Traced, dtype: np.dtype[Any]) -> str:
+    return f"{C_TYPES[dtype.name]}({value.name})"

@@ -1,0 +1,67 @@
+"""Every CUDA source, own and generated, compiles for the GPUs of two generations. Needs NVRTC, and no GPU."""
+
+from __future__ import annotations
+
+import re
+from importlib import resources
+
+import numpy as np
+import pytest
+
+import nvrtc
+from cuda_operator_kernels import every_operator
+from cuda_rules import user_rules
+from nvrtc import ARCHITECTURES, compile_for
+from weft_graph.rule_graph import rule_graph_from_json
+from weft_kernels.cuda.rules import FusedRule
+from weft_kernels.cuda.source import CudaSource, read_source, sources
+
+pytestmark = pytest.mark.skipif(nvrtc.why_not() is not None, reason=str(nvrtc.why_not()))
+
+
+def _rules() -> CudaSource:
+    """Users' rules over every float type, in one source."""
+    texts = []
+    for name, document in user_rules().items():
+        fused = FusedRule(rule_graph_from_json(document))
+        for dtype in ("float16", "float32", "float64"):
+            kernel = f"rule_{name}_{dtype}"
+            texts.append(fused.fused(np.dtype(dtype)).text.replace(" fused(", f" {kernel}("))
+    return read_source("users_rules.cu", "\n".join(texts))
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("name", [*sources(), "every_operator.cu", "users_rules.cu"])
+def test_a_source_compiles(name: str, architecture: str) -> None:
+    generated = {"every_operator.cu": every_operator, "users_rules.cu": _rules}
+    source = generated[name]() if name in generated else sources()[name]
+    size, names = compile_for(source, architecture)
+    assert size > 1000
+    assert set(names) == set(source.entries)
+    assert source.entries
+
+
+def test_the_list_is_what_the_folder_holds() -> None:
+    """A source that is added is compiled, and every kernel in it is an entry for every element type."""
+    folder = resources.files("weft_kernels.cuda").joinpath("sources")
+    files = {file.name for file in folder.iterdir() if file.name.endswith(".cu")}
+    assert files
+    assert set(sources()) == files
+    for source in sources().values():
+        kernels = set(re.findall(r"__global__ void (\w+)\(", source.text))
+        assert kernels == {entry.split("<")[0] for entry in source.entries}
+
+
+def test_a_mistake_fails() -> None:
+    from cupy.cuda.compiler import CompileException
+
+    for body in (
+        "__global__ void f(float* x) { x[0] = y; }",
+        "template <typename T> __global__ void f(T* x) { x->missing = 0; }",
+        "__global__ void f(float* x) { x[0] = 1 }",
+    ):
+        with pytest.raises(CompileException, match="error"):
+            compile_for(read_source("wrong.cu", body), ARCHITECTURES[0])
+    for body, what in (("// nothing", "no kernel"), ("template <typename Q> __global__ void f(Q* x) {}", "'Q'")):
+        with pytest.raises(ValueError, match=what):
+            read_source("wrong.cu", body)
