@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,13 @@ from weft.api.agent import AgentKind, WorkerAllocation
 from weft.api.job import JobSpec
 from weft.api.lifecycle import AllocationEvent
 from weft_graph.convert import convert
+from weft_graph.ir import Graph, Initializer, Input, Node, Parameter
 from weft_graph.json_form import graph_to_json
+from weft_graph.types import BATCH, DType, TensorType
 from weft_kvstore.description import description_from_json
 from weft_kvstore.local import LocalStore
+from weft_server.check import JobRefusedError
+from weft_server.dry_run import dry_run_of
 from weft_server.lease import Lease
 from weft_server.memory_check import Bounds
 from weft_server.orders import allocation_of
@@ -80,3 +85,105 @@ def test_three_slots_train_beside_a_frozen_parameter_also_those_without_samples(
     after = load(records[0].uploads[-1][0])
     np.testing.assert_array_equal(after["b"], before["b"])
     assert not np.array_equal(after["w"], before["w"])
+
+
+def words(parallelism: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+    """A job on a table of ten rows of 4, read by ids of the column `labels`, and a dense layer behind it."""
+    draw = Initializer("RandomUniform", {"low": -0.5, "high": 0.5})
+    graph = Graph(
+        name="words",
+        inputs=(Input("ids", TensorType(DType.INT64, (BATCH,))), Input("y", TensorType(DType.INT64, (BATCH,)))),
+        parameters=(
+            Parameter("table", TensorType(DType.FLOAT32, (10, 4)), draw),
+            Parameter("w", TensorType(DType.FLOAT32, (4, 3)), draw),
+        ),
+        nodes=(
+            Node("Gather", "rows", ("table", "ids"), ("rows",)),
+            Node("MatMul", "scores", ("rows", "w"), ("scores",)),
+            Node("SoftmaxCrossEntropyLoss", "cross_entropy", ("scores", "y"), ("loss",)),
+        ),
+        outputs=("loss",),
+    )
+    data = {"columns": {"ids": "labels", "y": "labels"}, "batch": 4}
+    changes = {"parallelism": parallelism or {}, **changes}
+    return {"graph": graph_to_json(graph), "data": data, **changes}
+
+
+def planned(rows: Path, document: dict[str, Any]) -> JobPlan:
+    whole = spec_json(rows, **document)
+    whole["data"]["source"] = {"type": "numpy", "path": str(rows)}
+    return read_and_check(JobSpec.model_validate(whole), None, Bounds())
+
+
+def test_a_table_is_kept_and_sent_by_rows_and_costs_workers_its_rows_alone(rows: Path) -> None:
+    plan = planned(rows, words({"workers": 2, "shards": 3}, rule={"name": "adam"}))
+    assert {key.key: (key.rows, key.slots) for key in plan.keys} == {"table": (True, [0, 1]), "w": (False, [0, 1])}
+    run = dry_run_of(plan, None)
+    assert run.worker_memory.parameter_bytes == 4 * 3 * 4
+    assert (run.store_memory.table_bytes, run.store_memory.table_state_bytes) == (160, 320)
+    assert (run.store_memory.parameter_bytes, run.store_memory.state_bytes) == (48, 96)
+    # Two samples a worker: two rows of 16 bytes with their ids, both ways.
+    assert run.step_traffic.fetched_row_bytes == run.step_traffic.sent_row_bytes == 2 * 2 * (16 + 8)
+    assert (run.step_traffic.fetched_bytes, run.step_traffic.sent_bytes) == (96, 96)
+    assert plan.slices == 2
+
+
+def test_where_workers_update_dense_gradients_have_keys_of_their_own_and_tables_have_not(rows: Path) -> None:
+    plan = planned(rows, words({"workers": 2, "shards": 1, "update": "workers"}, rule={"name": "adam"}))
+    assert [(key.key, key.update, key.slots) for key in plan.keys] == [
+        ("table", "rule", [0, 1]),
+        ("w", "rule", []),
+        ("w/grad", "gradient", [0, 1]),
+    ]
+    weight, gradient = plan.keys[1:]
+    assert (gradient.shape, gradient.dtype, gradient.priority) == (weight.shape, weight.dtype, weight.priority)
+    assert [each.name for each in plan.parameters] == ["table", "w"]
+    run = dry_run_of(plan, None)
+    assert run.worker_memory.state_bytes == 2 * 48
+    assert (run.store_memory.parameter_bytes, run.store_memory.state_bytes) == (96, 0)
+
+
+def test_async_is_told_to_the_store(rows: Path) -> None:
+    plan = planned(rows, words({"workers": 2, "shards": 1, "mode": "async"}))
+    assert plan.store("job", 1, [""]).mode == "async"
+
+
+def test_a_plan_that_an_older_server_has_written_is_read(rows: Path) -> None:
+    written = planned(rows, words()).model_dump(mode="json")
+    for name in ("mode", "update", "keep_state", "dims", "state_arrays", "given"):
+        del written[name]
+    assert JobPlan.model_validate(written).mode == "sync"
+
+
+def refusals(rows: Path, document: dict[str, Any]) -> list[tuple[str, str]]:
+    with pytest.raises(JobRefusedError) as refused:
+        planned(rows, document)
+    return [(error.pointer, error.detail) for error in refused.value.errors]
+
+
+def test_async_workers_cannot_update_themselves(rows: Path) -> None:
+    ((pointer, detail),) = refusals(rows, words({"mode": "async", "update": "workers"}))
+    assert pointer == "/parallelism/update"
+    assert "sync mode only" in detail
+
+
+def test_names_that_files_or_gradients_need_are_refused(rows: Path) -> None:
+    def renamed(old: str, new: str, **parallelism: Any) -> dict[str, Any]:
+        document = words({"workers": 1, "shards": 1, **parallelism})
+        graph = json.loads(json.dumps(document["graph"]).replace(f'"{old}"', f'"{new}"'))
+        return {**document, "graph": graph}
+
+    assert planned(rows, renamed("table", "w/grad")).keys[0].key == "w/grad"
+    ((pointer, detail),) = refusals(rows, renamed("table", "w/grad", update="workers"))
+    assert pointer == "/graph/parameters/1/name"
+    assert "'w/grad' is the merged gradient of 'w'" in detail
+    ((pointer, detail),) = refusals(rows, renamed("table", "weft.state/x/w"))
+    assert pointer == "/graph/parameters/0/name"
+
+
+def test_a_batch_larger_than_the_data_is_refused(rows: Path) -> None:
+    document = words()
+    document["data"]["batch"] = 17
+    assert refusals(rows, document) == [
+        ("/data/batch", "a batch of 17 samples is more than the 16 rows to train on"),
+    ]
