@@ -7,6 +7,13 @@ go to `PUT /v1/allocations/{id}/parameters?term=&step=&final=`, one safetensors 
 allocation's term; the server refuses another one with 409 `stale-term`, an allocation that it does not know with 404
 `unknown-allocation`, an unknown agent with 404 `unknown-agent` (register again). An agent that ends takes leave with
 `DELETE /v1/agents/{id}`; one that does not is lost after its time.
+
+Whatever is answered is written: a server that is killed and starts again knows it. 503 `records-unavailable`, with
+`Retry-After`, says that it is not written yet; the same call comes again then. The keeper reads first values from
+`GET /v1/allocations/{id}/given?term=` and values that it is to set from `GET /v1/allocations/{id}/sets/{number}?term=`,
+until it has reported the number; 409 `not-wanted` says that they are done or were given up. With `keep_state` the final
+document holds tensors `weft.state/NAME/KEY` of every trainable parameter too, each of the parameter's type; else, and in
+live documents, there may be none.
 """
 
 from __future__ import annotations
