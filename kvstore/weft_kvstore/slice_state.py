@@ -53,7 +53,7 @@ class SliceState(UnitState[Array, "tuple[int, Array]"]):
     def lacks(self, wait: PullWait) -> bool:
         return bool(self._lacking)
 
-    def _lacks_for(self, total: Array) -> bool:
+    def _lacks_for(self, total: Array | None) -> bool:
         return bool(self._lacking)
 
     def _replaces(self, waiting: list[tuple[int, Array]], value: tuple[int, Array]) -> list[tuple[int, Array]]:

@@ -131,8 +131,16 @@ class TableState(UnitState[Rows, Rows]):
     def lacks(self, wait: PullWait) -> bool:
         return self.spec.given and wait.ids is not None and not self._touched[wait.ids].all()
 
-    def _lacks_for(self, total: Rows) -> bool:
-        return self.spec.given and not self._touched[total.ids].all()
+    def _lacks_for(self, total: Rows | None) -> bool:
+        return self.spec.given and total is not None and not self._touched[total.ids].all()
+
+    @property
+    def _fills(self) -> bool:
+        return self.spec.given
+
+    def _fill(self, value: Rows) -> None:
+        new = ~self._touched[value.ids]
+        self._put(Rows(value.ids[new], value.values[new]))
 
     def _replaces(self, waiting: list[Rows], value: Rows) -> list[Rows]:
         """Joined at once: however often rows are set, no more of them wait than the table has."""

@@ -127,12 +127,21 @@ class UnitState(ABC, Generic[G, S]):
         """Makes the update. Its total may be written."""
 
     @abstractmethod
-    def _lacks_for(self, total: G) -> bool:
-        """Whether something that the update would change has never been set."""
+    def _lacks_for(self, total: G | None) -> bool:
+        """Whether a step with this total cannot be gone through, for something was never set."""
 
     @abstractmethod
     def _put(self, value: S) -> None:
         """Takes a value that was set for what holds now."""
+
+    def _fill(self, value: S) -> None:
+        """Takes what of a value at version 0 has never been set; the rest has gone on since."""
+        raise NotImplementedError("only where parts have versions of their own")
+
+    @property
+    def _fills(self) -> bool:
+        """Whether parts of it may have no value at a later version."""
+        return False
 
     @abstractmethod
     def _replaces(self, waiting: list[S], value: S) -> list[S]:
@@ -160,7 +169,7 @@ class UnitState(ABC, Generic[G, S]):
         where = f"{self.named(slot)}, version {version}: the value cannot be set"
         if version == 0 and not self.spec.given:
             raise PushRefusedError(f"{where}: version 0 is the initializer's")
-        if version < self.version:
+        if version < self.version and not (version == 0 and self._fills):
             raise PushRefusedError(f"{where}: it is at version {self.version} already")
         if version > self.version + SETS_AHEAD:
             raise PushRefusedError(f"{where}: more than {SETS_AHEAD} ahead of version {self.version}")
@@ -171,19 +180,21 @@ class UnitState(ABC, Generic[G, S]):
         """Takes in what `check_set` lets pass, once. True if pulls or a merge may have waited for it."""
         if origin in self._taken:
             return False
-        now = self.spec.mode is Mode.ASYNC or version == self.version
-        if now:
-            self._put(value)
-        else:
+        waits = self.spec.mode is Mode.SYNC and version > self.version
+        if waits:
             self._sets[version] = self._replaces(self._sets.get(version, []), value)
+        elif self.spec.mode is Mode.SYNC and version < self.version:
+            self._fill(value)
+        else:
+            self._put(value)
         self._taken.append(origin)
-        return now
+        return not waits
 
     def merge(self) -> bool:
         """Merges and applies all that can be. True if a pull may have waited for it."""
         moved = False
         while (complete := self.steps.due()) is not None:
-            if complete.total is not None and self._lacks_for(complete.total):
+            if self._lacks_for(complete.total):
                 break
             if complete.total is not None or self.spec.update is Update.GRADIENT:
                 self._apply(complete)
@@ -218,7 +229,7 @@ class UnitState(ABC, Generic[G, S]):
         key = f"key {self.spec.key!r}"
         if not self.steps.is_at(wait.version, wait.slot, settled=wait.settled):
             due = self.steps.due()
-            if due is not None and due.total is not None and self._lacks_for(due.total):
+            if due is not None and self._lacks_for(due.total):
                 return f"{key} was never set", []
             text, missing = self.steps.missing(wait.version, wait.slot, settled=wait.settled)
             return f"{key} {text}", missing
