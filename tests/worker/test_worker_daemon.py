@@ -8,8 +8,10 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import BinaryIO
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
+from safetensors.numpy import save
 from typer.testing import CliRunner
 
 from weft.api.agent import AgentKind, Orders, Registration, SetDone, SetOrder, WorkerAllocation
@@ -21,7 +23,7 @@ from weft_kvstore.local import LocalStore
 from weft_kvstore.process import SWITCH_INTERVAL_S, tune_process
 from weft_worker.daemon import WorkerDaemon
 from weft_worker.settings import WorkerSettings
-from worker_graphs import mlp
+from worker_graphs import CLASSES, mlp
 from worker_jobs import WAIT_S, Job, programs_of, save_data
 
 READY, RUNNING, DONE, FAILED = (AllocationEvent(name) for name in ("ready", "running", "done", "failed"))
@@ -163,6 +165,27 @@ def test_an_upload_on_request_is_brought_while_the_run_goes_on(served, job):
     name, step, final = served.uploads.get(timeout=WAIT_S)
     assert (name, final) == ("a", False)
     assert step >= 0
+
+
+def test_ordered_parameters_are_set_while_the_run_goes_on(served, job):
+    allocation = endless(job, "a")
+    served.documents["sets/4"] = save({"b2": np.zeros(CLASSES)})
+    served.documents["sets/5"] = save({"b2": np.zeros(CLASSES + 1)})
+    served.order(allocation)
+    served.heard(2)
+    served.order(allocation, sets=(SetOrder(allocation="a", number=4), SetOrder(allocation="a", number=5)))
+    done, refused = served.sets.get(timeout=WAIT_S), served.sets.get(timeout=WAIT_S)
+    assert (done.number, done.error) == (4, None)
+    assert refused.number == 5
+    assert "parameter 'b2' is float64[3], the document has float64[4]" in refused.error
+
+
+def test_the_bytes_at_the_stores_socket_are_told_before_the_end(served, job):
+    served.order(renamed(job, "a"))
+    served.heard(3)
+    events = [(event, traffic is not None) for _, event, traffic in served.said]
+    assert events[-1] == (DONE, False)
+    assert events[-2] == (None, True)
 
 
 def test_a_worker_that_is_told_to_end_stops_its_run(served, job):

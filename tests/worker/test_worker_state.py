@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from weft.api.agent import Orders, ShardAllocation, WorkerAllocation
+from weft.api.agent import Orders, SetOrder, ShardAllocation, WorkerAllocation
 from weft.api.data import DataSpec, NumpySource
 from weft.api.lifecycle import ALLOCATION_TRANSITIONS, AllocationEvent, AllocationState, IllegalTransitionError, after
 from weft.api.store import StoreSpec
@@ -19,6 +19,7 @@ from weft_worker.state import (
     Lost,
     Ordered,
     Reached,
+    RequestSet,
     RequestUpload,
     StartRun,
     StopRun,
@@ -51,8 +52,9 @@ def allocation(name: str = "a", term: int = 1) -> WorkerAllocation:
     )
 
 
-def orders(*held, upload: tuple[str, ...] = ()) -> Ordered:
-    return Ordered(Orders(version=1, allocations=list(held), upload=list(upload)))
+def orders(*held, upload: tuple[str, ...] = (), sets: tuple[tuple[str, int], ...] = ()) -> Ordered:
+    wanted = [SetOrder(allocation=name, number=number) for name, number in sets]
+    return Ordered(Orders(version=1, allocations=list(held), upload=list(upload), sets=wanted))
 
 
 A, B = allocation("a"), allocation("b")
@@ -145,6 +147,27 @@ def test_an_upload_is_asked_of_the_run_that_holds_the_allocation(state):
     assert state.handle(orders(A, upload=("b",))) == []
 
 
+def test_a_set_is_asked_of_the_run_once_however_long_it_is_ordered(state):
+    first = state.handle(orders(A, sets=(("a", 1), ("b", 2))))
+    assert first == [StartRun(A), RequestSet(LEASE_A, 1)]
+    assert state.handle(orders(A, sets=(("a", 1), ("a", 2), ("a", 2)))) == [RequestSet(LEASE_A, 2)]
+    assert state.handle(orders(A, sets=(("a", 2),))) == []
+
+
+def test_a_set_is_not_asked_of_a_run_that_is_being_stopped(state):
+    state.handle(orders(A))
+    state.handle(orders())
+    assert state.handle(orders(A, sets=(("a", 1),))) == []
+
+
+def test_another_run_is_asked_for_numbers_of_its_own(state):
+    state.handle(orders(A, sets=(("a", 1),)))
+    newer = allocation("a", term=2)
+    state.handle(orders(newer))
+    state.handle(Ended(LEASE_A))
+    assert state.handle(orders(newer, sets=(("a", 1),))) == [RequestSet(lease_of(newer), 1)]
+
+
 def test_a_shards_allocation_is_not_a_workers(state):
     shard = ShardAllocation(id="s", term=1, job="job-1", shard=0, store=STORE)
     assert state.handle(orders(shard)) == []
@@ -178,6 +201,7 @@ class WorkerMachine(RuleBasedStateMachine):
         self.open: set[Lease] = set()
         self.told: dict[Lease, AllocationState] = {}
         self.exited = False
+        self.sets: set[tuple[Lease, int]] = set()
 
     def carry_out(self, stimulus) -> None:
         for instruction in self.state.handle(stimulus):
@@ -187,6 +211,7 @@ class WorkerMachine(RuleBasedStateMachine):
                     assert not self.exited, "nothing is started at the end"
                     self.run, self.stopped = lease_of(started), False
                     assert self.run not in self.open, "a lease is run once"
+                    self.sets = {each for each in self.sets if each[0] != self.run}
                     self.open.add(self.run)
                     self.told[self.run] = AllocationState.ASSIGNED
                 case StopRun(lease):
@@ -195,6 +220,11 @@ class WorkerMachine(RuleBasedStateMachine):
                     self.stopped = True
                 case RequestUpload(lease):
                     assert lease == self.run
+                case RequestSet(lease, number):
+                    assert lease == self.run
+                    assert not self.stopped
+                    assert (lease, number) not in self.sets, "a set is asked for once"
+                    self.sets.add((lease, number))
                 case Tell(lease, event, _):
                     assert lease in self.open
                     self.told[lease] = after(ALLOCATION_TRANSITIONS, self.told[lease], event)
@@ -203,9 +233,13 @@ class WorkerMachine(RuleBasedStateMachine):
                 case Exit():
                     self.exited = True
 
-    @rule(names=st.lists(st.sampled_from("ab"), max_size=2, unique=True), upload=st.sampled_from("ab"))
-    def order(self, names, upload) -> None:
-        self.carry_out(orders(*(allocation(name) for name in names), upload=(upload,)))
+    @rule(
+        names=st.lists(st.sampled_from("ab"), max_size=2, unique=True),
+        upload=st.sampled_from("ab"),
+        sets=st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 3)), max_size=3),
+    )
+    def order(self, names, upload, sets) -> None:
+        self.carry_out(orders(*(allocation(name) for name in names), upload=(upload,), sets=tuple(sets)))
 
     @rule()
     def lose(self) -> None:
