@@ -110,6 +110,14 @@ def formal_at(formals: Sequence[Formal], index: int) -> Formal | None:
     return formals[-1] if formals and formals[-1].variadic else None
 
 
+def name_at(formals: Sequence[Formal], index: int) -> str:
+    """What ONNX calls actual `index`; those that a variadic formal stands for are numbered. Raises IndexError."""
+    formal = formal_at(formals, index)
+    if formal is None:
+        raise IndexError(f"there are {len(formals)} formals, and none for {index}")
+    return f"{formal.name}{index}" if formal.variadic else formal.name
+
+
 @dataclass(frozen=True, slots=True)
 class Attribute:
     """A formal attribute: the Python type of its value, and its default where it has one.

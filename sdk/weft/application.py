@@ -15,7 +15,7 @@ from weft_graph.check import check
 from weft_graph.errors import DTypeError, GraphRefusedError, UnknownOperatorError
 from weft_graph.infer import Inference
 from weft_graph.ir import ONNX_DOMAIN, AttributeValue, Graph, Input, Node
-from weft_graph.schema import Formal, OpSchema, formal_at, schemas
+from weft_graph.schema import Formal, OpSchema, formal_at, name_at, schemas
 from weft_graph.types import DType
 
 _KINDS_OF_NUMBER: Mapping[type, str] = {bool: "biuf", int: "iuf", float: "f"}
@@ -45,7 +45,7 @@ def apply_many(
     label = label or Label(snake(op_type))
     operands = _operands(schema, inputs)
     count = sum(not formal.optional for formal in schema.outputs) if requested is None else requested
-    if not 1 <= count <= len(schema.outputs):
+    if count < 1 or formal_at(schema.outputs, count - 1) is None:
         raise GraphRefusedError(
             f"{op_type} gives 1 to {len(schema.outputs)} outputs, {count} are asked for", node=op_type
         )
@@ -158,7 +158,7 @@ def _word(operand: Expression) -> str:
 
 def _outputs(schema: OpSchema, count: int) -> tuple[str, ...]:
     """Names for the node's outputs that no operand can have."""
-    return tuple(f"{schema.op_type}>{formal.name}" for formal in schema.outputs[:count])
+    return tuple(f"{schema.op_type}>{name_at(schema.outputs, place)}" for place in range(count))
 
 
 def _shown(label: Label) -> str:

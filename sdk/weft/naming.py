@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from weft.records import Application, ConstantRecord, InputRecord, Label, ParameterRecord, Record, Scope
 from weft_graph.errors import GraphRefusedError
+from weft_graph.schema import name_at
 
 _WORDS: dict[type[object], str] = {
     InputRecord: "an input",
@@ -104,7 +105,7 @@ class Names:
             self._values[record] = (head,)
             return
         formals = record.schema.outputs
-        rest = (self._free(_joined(head, formals[place].name), record) for place in range(1, len(record.types)))
+        rest = (self._free(_joined(head, name_at(formals, place)), record) for place in range(1, len(record.types)))
         self._values[record] = (head, *rest)
         self._name_constants(record, head)
 

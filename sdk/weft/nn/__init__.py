@@ -7,6 +7,7 @@ A layer that is called twice shares its parameters. `name=` names a layer's para
 
 from __future__ import annotations
 
+from weft.nn.activations import ELU, GELU, SELU, HardSwish, LeakyReLU, Mish, PReLU, Softplus
 from weft.nn.embedding import Embedding, EmbeddingBag
 from weft.nn.initializers import (
     constant,
@@ -22,26 +23,51 @@ from weft.nn.initializers import (
 )
 from weft.nn.layer import Layer
 from weft.nn.losses import accuracy, cross_entropy, mean_squared_error
-from weft.nn.normalization import BatchNorm
+from weft.nn.normalization import BatchNorm, GroupNorm, InstanceNorm, LayerNorm
 from weft.nn.sequential import Sequential
-from weft.nn.stateless import AvgPool2d, Dropout, Flatten, MaxPool2d, ReLU, Sigmoid, Tanh
+from weft.nn.stateless import (
+    AvgPool2d,
+    Dropout,
+    Flatten,
+    GlobalAvgPool2d,
+    GlobalMaxPool2d,
+    MaxPool2d,
+    ReLU,
+    Sigmoid,
+    Tanh,
+)
+from weft.nn.transposed import ConvTranspose2d
 from weft.nn.weighted import Conv2d, Linear
 from weft.ops import log_softmax, relu, sigmoid, softmax, tanh
 
 __all__ = [
+    "ELU",
+    "GELU",
+    "SELU",
     "AvgPool2d",
     "BatchNorm",
     "Conv2d",
+    "ConvTranspose2d",
     "Dropout",
     "Embedding",
     "EmbeddingBag",
     "Flatten",
+    "GlobalAvgPool2d",
+    "GlobalMaxPool2d",
+    "GroupNorm",
+    "HardSwish",
+    "InstanceNorm",
     "Layer",
+    "LayerNorm",
+    "LeakyReLU",
     "Linear",
     "MaxPool2d",
+    "Mish",
+    "PReLU",
     "ReLU",
     "Sequential",
     "Sigmoid",
+    "Softplus",
     "Tanh",
     "accuracy",
     "constant",

@@ -1,6 +1,8 @@
-"""BatchNorm."""
+"""Layers that bring their input to mean 0 and variance 1: over the batch, the sample, its channels, groups of these."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from weft import ops
 from weft.expression import Expression, Operand
@@ -38,3 +40,77 @@ class BatchNorm(Layer):
             name=self.label(),
         )
         return y
+
+
+class LayerNorm(Layer):
+    """Normalizes each sample over its last dimensions, which have the sizes `shape`: x (..., *shape) gives the same.
+
+    Parameters (shape): `scale`, and `bias` unless that is left out.
+    """
+
+    kind = "layer_norm"
+
+    def __init__(
+        self, shape: int | Sequence[int], *, bias: bool = True, epsilon: float = 1e-5, name: str | None = None
+    ) -> None:
+        super().__init__(name)
+        listed = (shape,) if isinstance(shape, int) else tuple(shape)
+        self.shape = tuple(at_least_one("a size", size) for size in listed)
+        if not self.shape:
+            raise ValueError("a LayerNorm normalizes at least one dimension")
+        self.bias = bias
+        self.epsilon = epsilon
+
+    def __call__(self, x: Operand, /) -> Expression:
+        x = as_expression(x)
+        count = len(self.shape)
+        for axis, size in enumerate(self.shape, -count):
+            self.check_size(x, axis, size, "elements")
+        scale = self.parameter("scale", self.shape, ones, x.dtype)
+        bias = self.parameter("bias", self.shape, zeros, x.dtype) if self.bias else None
+        return ops.layer_normalization(x, scale, bias, axis=-count, epsilon=self.epsilon, name=self.label())
+
+
+class GroupNorm(Layer):
+    """Normalizes each sample's groups of channels: x (batch, channels, ...) gives the same shape.
+
+    Parameters (channels): `scale` and `bias`. Nothing depends on the batch, in training or after.
+    """
+
+    kind = "group_norm"
+
+    def __init__(self, groups: int, channels: int, *, epsilon: float = 1e-5, name: str | None = None) -> None:
+        super().__init__(name)
+        self.groups = at_least_one("groups", groups)
+        self.channels = at_least_one("channels", channels)
+        if channels % groups:
+            raise ValueError(f"{channels} channels do not make {groups} groups")
+        self.epsilon = epsilon
+
+    def __call__(self, x: Operand, /) -> Expression:
+        x = as_expression(x)
+        self.check_size(x, 1, self.channels, "channels")
+        scale = self.parameter("scale", (self.channels,), ones, x.dtype)
+        bias = self.parameter("bias", (self.channels,), zeros, x.dtype)
+        return ops.group_normalization(x, scale, bias, self.groups, epsilon=self.epsilon, name=self.label())
+
+
+class InstanceNorm(Layer):
+    """Normalizes each sample's channels by themselves: x (batch, channels, spatial ...) gives the same shape.
+
+    Parameters (channels): `scale` and `bias`.
+    """
+
+    kind = "instance_norm"
+
+    def __init__(self, channels: int, *, epsilon: float = 1e-5, name: str | None = None) -> None:
+        super().__init__(name)
+        self.channels = at_least_one("channels", channels)
+        self.epsilon = epsilon
+
+    def __call__(self, x: Operand, /) -> Expression:
+        x = as_expression(x)
+        self.check_size(x, 1, self.channels, "channels")
+        scale = self.parameter("scale", (self.channels,), ones, x.dtype)
+        bias = self.parameter("bias", (self.channels,), zeros, x.dtype)
+        return ops.instance_normalization(x, scale, bias, epsilon=self.epsilon, name=self.label())

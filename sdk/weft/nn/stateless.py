@@ -9,7 +9,7 @@ from weft.ops.neural import Pair
 from weft.records import Label
 
 
-class _Stateless(Layer):
+class Stateless(Layer):
     """A layer of one node. In a Sequential its node keeps the operator's name, which says more than a place."""
 
     def __init__(self, *, name: str | None = None) -> None:
@@ -19,7 +19,25 @@ class _Stateless(Layer):
         return self.label() if self.name is not None else None
 
 
-class MaxPool2d(_Stateless):
+class GlobalMaxPool2d(Stateless):
+    """The largest element of each channel: (batch, c, h, w) gives (batch, c, 1, 1)."""
+
+    kind = "global_max_pool"
+
+    def __call__(self, x: Operand, /) -> Expression:
+        return ops.global_max_pool(x, name=self.own_label())
+
+
+class GlobalAvgPool2d(Stateless):
+    """The mean of each channel: (batch, c, h, w) gives (batch, c, 1, 1)."""
+
+    kind = "global_average_pool"
+
+    def __call__(self, x: Operand, /) -> Expression:
+        return ops.global_average_pool(x, name=self.own_label())
+
+
+class MaxPool2d(Stateless):
     """The largest element of each window of (batch, c, h, w)."""
 
     kind = "max_pool"
@@ -34,7 +52,7 @@ class MaxPool2d(_Stateless):
         return ops.max_pool(x, self.kernel, strides=self.strides, pads=self.pads, name=self.own_label())
 
 
-class AvgPool2d(_Stateless):
+class AvgPool2d(Stateless):
     """The mean of each window of (batch, c, h, w)."""
 
     kind = "average_pool"
@@ -49,7 +67,7 @@ class AvgPool2d(_Stateless):
         return ops.average_pool(x, self.kernel, strides=self.strides, pads=self.pads, name=self.own_label())
 
 
-class Dropout(_Stateless):
+class Dropout(Stateless):
     """Zeroes a share `ratio` of the elements in training; the identity in evaluation."""
 
     kind = "dropout"
@@ -62,7 +80,7 @@ class Dropout(_Stateless):
         return ops.dropout(x, self.ratio, name=self.own_label())
 
 
-class Flatten(_Stateless):
+class Flatten(Stateless):
     """(batch, ...) as (batch, all the rest)."""
 
     kind = "flatten"
@@ -71,7 +89,7 @@ class Flatten(_Stateless):
         return ops.flatten(x, 1, name=self.own_label())
 
 
-class ReLU(_Stateless):
+class ReLU(Stateless):
     """max(x, 0)."""
 
     kind = "relu"
@@ -80,7 +98,7 @@ class ReLU(_Stateless):
         return ops.relu(x, name=self.own_label())
 
 
-class Sigmoid(_Stateless):
+class Sigmoid(Stateless):
     """1 / (1 + exp(-x))."""
 
     kind = "sigmoid"
@@ -89,7 +107,7 @@ class Sigmoid(_Stateless):
         return ops.sigmoid(x, name=self.own_label())
 
 
-class Tanh(_Stateless):
+class Tanh(Stateless):
     """The hyperbolic tangent of x."""
 
     kind = "tanh"

@@ -24,3 +24,8 @@ def gemm(
 ) -> Expression:
     """alpha * a' b' + beta * c for matrices a' (m, k), b' (k, n); c broadcasts to (m, n). a' is a or its transpose."""
     return one("Gemm", a, b, c, alpha=alpha, beta=beta, transA=int(trans_a), transB=int(trans_b), name=name)
+
+
+def einsum(equation: str, *operands: Operand, name: Name = None) -> Expression:
+    """Sums of products over labelled dimensions: `einsum("bij,bjk->bik", a, b)`, as `numpy.einsum`."""
+    return one("Einsum", *operands, equation=equation, name=name)

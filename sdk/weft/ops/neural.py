@@ -33,6 +33,33 @@ def conv(
     )
 
 
+def conv_transpose(
+    x: Operand,
+    w: Operand,
+    b: Operand | None = None,
+    *,
+    strides: Pair = 1,
+    pads: Pair = 0,
+    output_padding: Pair = 0,
+    dilations: Pair = 1,
+    group: int = 1,
+    name: Name = None,
+) -> Expression:
+    """x (batch, c, h, w) spread by filters w (c, m / group, kh, kw), with bias b (m), gives (batch, m, oh, ow)."""
+    return one(
+        "ConvTranspose",
+        x,
+        w,
+        b,
+        strides=pair(strides),
+        pads=sides(pads),
+        output_padding=pair(output_padding),
+        dilations=pair(dilations),
+        group=group,
+        name=name,
+    )
+
+
 def max_pool(
     x: Operand, kernel: Pair = 2, *, strides: Pair | None = None, pads: Pair = 0, name: Name = None
 ) -> Expression:
@@ -57,6 +84,11 @@ def average_pool(
 def global_average_pool(x: Operand, *, name: Name = None) -> Expression:
     """The mean over height and width: (batch, c, h, w) gives (batch, c, 1, 1)."""
     return one("GlobalAveragePool", x, name=name)
+
+
+def global_max_pool(x: Operand, *, name: Name = None) -> Expression:
+    """The largest element over height and width: (batch, c, h, w) gives (batch, c, 1, 1)."""
+    return one("GlobalMaxPool", x, name=name)
 
 
 def batch_normalization(
@@ -115,6 +147,30 @@ def softmax_cross_entropy(
     `reduction` is `mean` or `sum` over all labels, or `none`. A label equal to `ignore_index` is not counted.
     """
     return one("SoftmaxCrossEntropyLoss", scores, labels, reduction=reduction, ignore_index=ignore_index, name=name)
+
+
+def negative_log_likelihood(
+    log_probabilities: Operand,
+    labels: Operand,
+    weights: Operand | None = None,
+    *,
+    reduction: str = "mean",
+    ignore_index: int | None = None,
+    name: Name = None,
+) -> Expression:
+    """-log_probabilities[label]: (batch, classes, ...) and labels (batch, ...), weighed by class where `weights` are.
+
+    `reduction` is `mean` (over the sum of weights), `sum`, or `none`. A label equal to `ignore_index` is not counted.
+    """
+    return one(
+        "NegativeLogLikelihoodLoss",
+        log_probabilities,
+        labels,
+        weights,
+        reduction=reduction,
+        ignore_index=ignore_index,
+        name=name,
+    )
 
 
 def pair(value: Pair) -> tuple[int, ...]:

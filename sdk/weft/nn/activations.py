@@ -1,0 +1,110 @@
+"""Activation functions as layers, for use in a Sequential."""
+
+from __future__ import annotations
+
+from weft import ops
+from weft.expression import Expression, Operand
+from weft.nn.initializers import constant
+from weft.nn.layer import Layer, as_expression, at_least_one
+from weft.nn.stateless import Stateless
+from weft_graph.errors import ShapeError
+
+
+class LeakyReLU(Stateless):
+    """x, where it is below 0 alpha * x."""
+
+    kind = "leaky_relu"
+
+    def __init__(self, alpha: float = 0.01, *, name: str | None = None) -> None:
+        super().__init__(name=name)
+        self.alpha = alpha
+
+    def __call__(self, x: Operand, /) -> Expression:
+        return ops.leaky_relu(x, self.alpha, name=self.own_label())
+
+
+class PReLU(Layer):
+    """x, where it is below 0 times a slope that is trained: one for all, or one for each of `channels` (axis 1).
+
+    Parameter: slope, which starts at `start`. He et al. 2015.
+    """
+
+    kind = "prelu"
+
+    def __init__(self, channels: int | None = None, *, start: float = 0.25, name: str | None = None) -> None:
+        super().__init__(name)
+        self.channels = None if channels is None else at_least_one("channels", channels)
+        self.start = start
+
+    def __call__(self, x: Operand, /) -> Expression:
+        x = as_expression(x)
+        if self.channels is None:
+            slope = self.parameter("slope", (1,), constant(self.start), x.dtype)
+            if x.rank == 0:
+                raise ShapeError(f"layer {self.scope.name!r}: a PReLU takes no scalar", node=self.scope.name)
+            return ops.prelu(x, slope, name=self.label())
+        self.check_size(x, 1, self.channels, "channels")
+        shape = (self.channels, *(1,) * (x.rank - 2))
+        return ops.prelu(x, self.parameter("slope", shape, constant(self.start), x.dtype), name=self.label())
+
+
+class ELU(Stateless):
+    """x, where it is below 0 alpha * (exp(x) - 1)."""
+
+    kind = "elu"
+
+    def __init__(self, alpha: float = 1.0, *, name: str | None = None) -> None:
+        super().__init__(name=name)
+        self.alpha = alpha
+
+    def __call__(self, x: Operand, /) -> Expression:
+        return ops.elu(x, self.alpha, name=self.own_label())
+
+
+class SELU(Stateless):
+    """ELU with the two numbers that keep mean 0 and variance 1 over layers."""
+
+    kind = "selu"
+
+    def __call__(self, x: Operand, /) -> Expression:
+        return ops.selu(x, name=self.own_label())
+
+
+class GELU(Stateless):
+    """x * P(a standard normal number is below x), or with a tanh for P."""
+
+    kind = "gelu"
+
+    def __init__(self, *, approximate: bool = False, name: str | None = None) -> None:
+        super().__init__(name=name)
+        self.approximate = approximate
+
+    def __call__(self, x: Operand, /) -> Expression:
+        return ops.gelu(x, approximate=self.approximate, name=self.own_label())
+
+
+class Softplus(Stateless):
+    """log(exp(x) + 1)."""
+
+    kind = "softplus"
+
+    def __call__(self, x: Operand, /) -> Expression:
+        return ops.softplus(x, name=self.own_label())
+
+
+class HardSwish(Stateless):
+    """x * max(0, min(1, x / 6 + 1 / 2))."""
+
+    kind = "hard_swish"
+
+    def __call__(self, x: Operand, /) -> Expression:
+        return ops.hard_swish(x, name=self.own_label())
+
+
+class Mish(Stateless):
+    """x * tanh(log(exp(x) + 1))."""
+
+    kind = "mish"
+
+    def __call__(self, x: Operand, /) -> Expression:
+        return ops.mish(x, name=self.own_label())
