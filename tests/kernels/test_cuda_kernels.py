@@ -1,0 +1,194 @@
+"""This project's CUDA kernels, run on the CPU thread by thread, against NumPy's bodies over odd sizes.
+
+Convolution, pooling and cross-entropy are run by `test_operators_on_strict_arrays`, over JAX's and ONNX's cases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cuda_on_host
+from strict_arrays import own_kernels, to_device, to_host
+from weft_graph.shapes.windows import Windows
+from weft_kernels import windows as portable
+from weft_kernels.cuda import draws, rows, rules, windows
+from weft_kernels.cuda.source import read_source, sources
+from weft_kernels.random import draws as host_draws
+from weft_kernels.rule import rules as built_in
+
+pytest.importorskip("cupy", reason="the stand-in has CuPy's names; weft[cuda-compile] installs it")
+pytestmark = pytest.mark.skipif(
+    cuda_on_host.why_not() is not None, reason=f"kernels cannot be run on this CPU: {cuda_on_host.why_not()}"
+)
+FLOATS = ("float16", "float32", "float64")
+TOLERANCE = {"float16": (4e-3, 4e-3), "float32": (2e-6, 2e-6), "float64": (1e-13, 1e-14)}
+
+
+@pytest.fixture
+def xp() -> Iterator[Any]:
+    with own_kernels() as module:
+        yield module
+
+
+@pytest.mark.parametrize("start", [0, 1, 5, 2**40 + 3])
+@pytest.mark.parametrize("count", [0, 1, 3, 4, 1021])
+def test_masks_are_the_hosts_bits(xp: Any, start: int, count: int) -> None:
+    key, threshold = (0x0123456789ABCDEF, 0xFEDCBA9876543210), 2**63 + 12345
+    mask = to_host(draws.kept(xp, key, start, (count,), threshold))
+    np.testing.assert_array_equal(mask, host_draws(key, start, count) >= np.uint64(threshold))
+    assert count < 100 or 0 < mask.mean() < 1
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", built_in())
+def test_a_built_in_rule_is_numpys(xp: Any, name: str, dtype: str) -> None:
+    """Three updates of all elements, and of some rows of a table; the other rows keep their bits."""
+    rule = built_in()[name]
+    assert rules.has_rule(name), f"{name} has no kernel"
+    hyper = {**rule.hyper, **({"weight_decay": 0.01} if "weight_decay" in rule.hyper else {}), "rate": 0.05}
+    draw = np.random.default_rng(5)
+    first = {each: draw.uniform(0.5, 1, size=(9, 7)).astype(dtype) for each in ("weight", *rule.state)}
+    for ids in (None, np.array([8, 2, -1, 0, 5])):
+        wide = {each: array.astype(np.float64).copy() for each, array in first.items()}
+        device = {each: to_device(array) for each, array in first.items()}
+        for step in (1, 2, 3):
+            gradient = draw.normal(size=(9, 7) if ids is None else (5, 7)).astype(dtype)
+            state = {each: device[each] for each in rule.state}
+            given = None if ids is None else to_device(ids)
+            rules.apply_built_in(
+                xp, name, device["weight"], to_device(gradient), state, step=step, hyper=hyper, ids=given
+            )
+            for row, part in enumerate(range(9) if ids is None else ids):
+                if part >= 0:
+                    own = {each: wide[each][part] for each in rule.state}
+                    rule.apply(wide["weight"][part], gradient[row].astype(np.float64), own, step, hyper)
+                    wide.update((f"{each}", wide[each]) for each in own)
+        rtol, atol = TOLERANCE[dtype]
+        for each, array in device.items():
+            np.testing.assert_allclose(to_host(array), wide[each], rtol=3 * rtol, atol=3 * atol, err_msg=each)
+            if ids is not None:
+                np.testing.assert_array_equal(to_host(array)[[1, 3, 4, 6, 7]], first[each][[1, 3, 4, 6, 7]])
+        assert not np.array_equal(to_host(device["weight"]), first["weight"])
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("width", [(), (1,), (5,), (2, 3)])
+def test_rows_are_gathered_and_put_back(xp: Any, dtype: str, width: tuple[int, ...]) -> None:
+    table = np.random.default_rng(1).normal(size=(11, *width)).astype(dtype)
+    ids = np.array([10, -1, 0, 3, 3])
+    taken = to_host(rows.gather_rows(xp, to_device(table), to_device(ids)))
+    expected = table[ids]
+    expected[1] = 0
+    np.testing.assert_array_equal(taken, expected)
+    distinct, values = np.array([4, -1, 7]), np.full((3, *width), 0.5, dtype)
+    device = to_device(table)
+    rows.scatter_rows(xp, device, to_device(distinct), to_device(values))
+    table[[4, 7]] = 0.5
+    np.testing.assert_array_equal(to_host(device), table)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(("first", "second"), [([1, 4, 9], [0, 4, 8, 9]), ([], [2]), ([3], []), ([], []), ([5], [5])])
+def test_two_slots_rows_are_merged_in_order(xp: Any, dtype: str, first: list[int], second: list[int]) -> None:
+    draw = np.random.default_rng(2)
+    left, right = (draw.normal(size=(len(ids), 3)).astype(dtype) for ids in (first, second))
+    both = np.zeros((10, 3), dtype)
+    both[first] += left
+    both[second] += right
+    given = [to_device(np.array(ids, np.int64)) for ids in (first, second)]
+    ids, merged = rows.merge_rows(xp, given[0], to_device(left), given[1], to_device(right))
+    assert to_host(ids).tolist() == sorted({*first, *second})
+    np.testing.assert_array_equal(to_host(merged), both[to_host(ids)])
+
+
+def test_rows_of_one_id_are_summed_in_order(xp: Any) -> None:
+    """Numbers whose sum depends on its order: it is that of the gradient, however often it is run."""
+    given = np.array([[1e8], [1.0], [-1e8], [3.0]], np.float32)
+    index = np.array([1, 1, 1, -1])
+    expected = np.float32(np.float32(np.float32(1e8) + np.float32(1)) + np.float32(-1e8))
+    for _ in range(3):
+        summed = to_host(rows.sum_rows(xp, to_device(given), to_device(index), 3))
+        assert summed[:, 0].tolist() == [0, expected, 0]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_windows_are_numpys_to_the_bit(xp: Any, dtype: str) -> None:
+    """One, two and three dimensions with strides, dilation and unequal pads; groups; more dimensions are not taken."""
+    draw = np.random.default_rng(3)
+    for given in (
+        Windows((7,), (3,), (2,), (2,), (1,), (2,), (3,)),
+        Windows((5, 6), (2, 3), (1, 2), (2, 1), (1, 0), (0, 2), (4, 3)),
+        Windows((3, 4, 5), (2, 2, 3), (1, 2, 1), (1, 1, 2), (0, 1, 2), (1, 0, 0), (3, 2, 3)),
+    ):
+        data = draw.normal(size=(2, 4, *given.size)).astype(dtype)
+        made = windows.columns(xp, to_device(data), given, 2)
+        np.testing.assert_array_equal(to_host(made), portable.columns(np, data, given, 2))
+        lowered = draw.normal(size=(4, *given.kernel, 2, *given.count)).astype(dtype)
+        spread = to_host(windows.scattered(xp, to_device(lowered), given))
+        wide = portable.scattered(np, lowered.astype(np.float64), given)
+        np.testing.assert_allclose(spread, wide, *TOLERANCE[dtype])
+    four = Windows((2,) * 4, (1,) * 4, (1,) * 4, (1,) * 4, (0,) * 4, (0,) * 4, (2,) * 4)
+    assert not windows.fits(xp, to_device(np.zeros((1, 1, 2, 2, 2, 2))), four)
+
+
+def test_every_kernel_is_launched_by_these_tests(xp: Any) -> None:
+    """Which kernels are proven on the CPU is known by name; a new one is added here with its test."""
+    proven = {
+        *("im2col", "col2im", "max_pool_choice", "max_pool_spread"),
+        *("label_weights", "cross_entropy", "cross_entropy_grad"),
+        *("gather_rows", "scatter_rows", "sum_rows", "merge_rows", "kept", "sgd", "momentum", "adam", "adagrad"),
+    }
+    assert {entry.split("<")[0] for source in sources().values() for entry in source.entries} == proven
+
+
+def test_the_launcher_holds_arguments_against_parameters() -> None:
+    """What a GPU would take for a pointer without a word: each of these is caught here."""
+    source = read_source(
+        "probe.cu",
+        "__global__ void probe(const float* x, int* y, index_t n, double d) { GRID_LOOP(e, n) y[e] = int(x[e] + d); }",
+    )
+    module = cuda_on_host.host_module(source)
+    x, y, n, d = np.arange(5, dtype=np.float32), np.zeros(5, np.int32), np.int64(5), np.float64(2)
+    module.launch("probe", (1,), (2,), [x, y, n, d])
+    assert y.tolist() == [2, 3, 4, 5, 6]
+    read_only = y.copy()
+    read_only.flags.writeable = False
+    for args in (
+        [x, y, n],
+        [x.astype(np.float64), y, n, d],
+        [x, y.astype(np.int64), n, d],
+        [x, y, np.int32(5), d],
+        [x, y, d, n],
+        [x[::2], y, n, d],
+        [x, read_only, n, d],
+        [x, n, y, d],
+    ):
+        with pytest.raises(AssertionError):
+            module.launch("probe", (1,), (2,), args)
+
+
+def test_a_missing_barrier_shows() -> None:
+    """Threads in both orders: a kernel that reads what another thread has not written yet gives two results."""
+    body = """__global__ void turn(int* x) {{
+        SHARED_MEMORY(int, kept);
+        kept[threadIdx.x] = x[threadIdx.x];
+        {barrier}
+        x[threadIdx.x] = kept[(threadIdx.x + 1) % blockDim.x];
+        __syncthreads();
+    }}"""
+    results = {}
+    for barrier in ("__syncthreads();", ""):
+        module = cuda_on_host.host_module(read_source("turn.cu", body.format(barrier=barrier)))
+        for descending in (False, True):
+            x = np.arange(4, dtype=np.int32)
+            module.launch("turn", (1,), (4,), [x], shared_bytes=16, descending=descending)
+            results[barrier, descending] = x.tolist()
+    assert results["__syncthreads();", False] == results["__syncthreads();", True] == [1, 2, 3, 0]
+    assert results["", False] != results["", True]
+    halted = "__global__ void halt(int* x) { if (threadIdx.x) __syncthreads(); x[0] = 1; }"
+    with pytest.raises(AssertionError, match="ended while others waited"):
+        cuda_on_host.host_module(read_source("halt.cu", halted)).launch("halt", (1,), (2,), [np.zeros(1, np.int32)])
