@@ -7,6 +7,7 @@ A Cast to the element type that the rule was written in is one to the key's. Oth
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,10 +27,13 @@ NUMBERS: DType = DType.FLOAT64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BoundRule:
-    """A legal graph whose first `numbers` nodes read numbers alone. Inputs and outputs are those of `RuleGraph`."""
+    """A legal graph whose first `numbers` nodes read numbers alone. Inputs and outputs are those of `RuleGraph`.
+
+    `types` has every value's."""
 
     graph: Graph
     numbers: int
+    types: Mapping[str, TensorType]
 
 
 def bound_rule(rule: RuleGraph, dtype: DType, shape: Shape | None) -> BoundRule:
@@ -40,8 +44,7 @@ def bound_rule(rule: RuleGraph, dtype: DType, shape: Shape | None) -> BoundRule:
     arrays = TensorType(dtype, rule.type.shape if shape is None else _shape(rule, dtype, shape))
     binder = _Binder(rule, parts_of(rule), arrays)
     graph = binder.graph()
-    infer(graph)
-    return BoundRule(graph, len(binder.of_numbers))
+    return BoundRule(graph, len(binder.of_numbers), infer(graph))
 
 
 def _shape(rule: RuleGraph, dtype: DType, shape: Shape) -> Shape:

@@ -10,9 +10,7 @@ from typing import Final
 
 from weft_graph.cost import node_cost
 from weft_graph.errors import GraphError, GraphRefusedError
-from weft_graph.infer import infer
-from weft_graph.ir import Graph
-from weft_graph.rule_bind import bound_rule, error_at
+from weft_graph.rule_bind import BoundRule, bound_rule, error_at
 from weft_graph.rule_graph import RuleGraph
 from weft_graph.rule_parts import why_whole
 from weft_graph.types import TensorType
@@ -39,11 +37,11 @@ def check_rule_for(rule: RuleGraph, key: str, type_: TensorType, *, rows: bool =
         message = f"key {key!r} is a table, of which a rule sees the touched rows alone, and {whole}"
         raise GraphRefusedError(message, pointer="/graph", node=key)
     try:
-        graph = bound_rule(rule, type_.dtype, None if whole is None else type_.shape).graph
+        bound = bound_rule(rule, type_.dtype, None if whole is None else type_.shape)
     except GraphError as error:
         raise error_at(key, _in_document(error)) from None
     if whole is not None:
-        _check_cost(rule, key, type_, graph)
+        _check_cost(rule, key, type_, bound)
 
 
 def _in_document(error: GraphError) -> GraphError:
@@ -51,8 +49,12 @@ def _in_document(error: GraphError) -> GraphError:
     return type(error)(error.message, pointer="/graph", node=error.node)
 
 
-def _check_cost(rule: RuleGraph, key: str, type_: TensorType, graph: Graph) -> None:
-    types = infer(graph)
+def _check_cost(rule: RuleGraph, key: str, type_: TensorType, bound: BoundRule) -> None:
+    graph, types = bound.graph, bound.types
+    unknown = next((name for name, made in types.items() if not made.is_static), None)
+    if unknown is not None:
+        message = f"key {key!r}: value {unknown!r} is {types[unknown]}, whose size is not known before the update"
+        raise GraphRefusedError(message, pointer="/graph", node=unknown)
     elements = max(type_.size, FREE_ELEMENTS)
     most_flops = min(MOST_FLOPS, MOST_FLOPS_PER_ELEMENT * elements)
     most_bytes = min(MOST_BYTES, MOST_BYTES_PER_ELEMENT * elements)

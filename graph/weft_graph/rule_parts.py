@@ -1,9 +1,13 @@
-"""The two parts of a user's rule: numbers, which are worked out once for an update, and arrays as large as the key."""
+"""The two parts of a user's rule: numbers, which are worked out once for an update, and arrays as large as the key.
+
+A rule never changes and is held against many keys: what was found out about the last ones is kept.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from weft_graph.infer import infer
 from weft_graph.ir import Node
@@ -24,6 +28,7 @@ class Parts:
         return node.outputs[0] in self.numbers
 
 
+@lru_cache(maxsize=64)
 def parts_of(rule: RuleGraph) -> Parts:
     """The parts of a legal rule."""
     types = infer(rule.graph)
@@ -35,6 +40,7 @@ def parts_of(rule: RuleGraph) -> Parts:
     return Parts(types, frozenset(numbers))
 
 
+@lru_cache(maxsize=64)
 def why_whole(rule: RuleGraph) -> str | None:
     """What about the rule needs a key in one piece; None for a rule that goes element by element."""
     parts = parts_of(rule)

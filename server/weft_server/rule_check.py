@@ -11,11 +11,15 @@ from weft_graph.errors import GraphError
 from weft_graph.program import KeyPlan
 from weft_graph.rule_cost import check_rule_for
 from weft_graph.rule_graph import RuleGraph, rule_graph_from_json
+from weft_graph.rule_parts import why_whole
 from weft_server.data_check import listed
 from weft_server.pointers import escaped
 from weft_server.rule_planning import rule_of, updated_by_rule
 
 DOCUMENT = "/rule/document"
+
+MOST_TYPES = 128
+"""Each is a graph to infer here, and one to compile on a shard; the largest models have a few dozen."""
 
 
 def rule_errors(spec: RuleSpec, keys: Sequence[KeyPlan]) -> Iterator[FieldError]:
@@ -42,12 +46,17 @@ def _hyper_errors(spec: GraphRule, rule: RuleGraph) -> Iterator[FieldError]:
 
 
 def _key_errors(rule: RuleGraph, keys: Sequence[KeyPlan]) -> Iterator[FieldError]:
-    """What is wrong for the first key of each type."""
+    """What is wrong for the first key of each type; a rule that goes element by element does not look at shapes."""
+    whole = why_whole(rule) is not None
     seen: set[tuple[str, bool]] = set()
     for key in keys:
-        kind = (str(key.type), key.rows)
+        kind = (str(key.type) if whole else key.type.dtype.value, key.rows)
         if kind in seen:
             continue
+        if len(seen) == MOST_TYPES:
+            detail = f"key {key.key!r}: a rule that needs keys whole is for parameters of at most {MOST_TYPES} shapes"
+            yield FieldError(pointer=f"{DOCUMENT}/graph", detail=detail, node=key.key)
+            return
         seen.add(kind)
         try:
             check_rule_for(rule, key.key, key.type, rows=key.rows)

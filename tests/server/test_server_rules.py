@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from rule_documents import momentum, normalized, outer
+from rule_documents import momentum, normalized, outer, rule_document
 from server_specs import FEATURES, linear, save_rows, spec_json
 from weft.api.job import JobSpec
 from weft.api.rule import RuleSpec
 from weft_graph.ir import Graph, Initializer, Node, Parameter
 from weft_graph.json_form import graph_to_json
+from weft_graph.program import KeyPlan, Update
 from weft_graph.rule_graph import rule_graph_from_json
 from weft_graph.types import DType, TensorType
 from weft_kernels.rule import rule_from
@@ -24,6 +25,7 @@ from weft_server.memory_check import Bounds
 from weft_server.plan import JobPlan
 from weft_server.problems import field_error
 from weft_server.reading import read_and_check
+from weft_server.rule_check import rule_errors
 
 LINEAR = {"schedule": "linear", "start": 0.1, "steps": 5}
 
@@ -229,6 +231,28 @@ def test_a_hostile_rule_is_refused_quickly(rows: Path) -> None:
     large = refused(rows, changed(OWN, "/document/graph/constants", [constant]))
     assert "elements, and at most" in large["/rule/document/graph/constants/0/shape"]
     assert time.process_time() - begin < 3.0
+
+
+def many(count: int) -> list[KeyPlan]:
+    draw = Initializer("ConstantOfShape", {"value": 0.0})
+    shapes = [TensorType(DType.FLOAT32, (n + 1,)) for n in range(count)]
+    return [KeyPlan(f"k{n}", type_, draw, Update.RULE, n) for n, type_ in enumerate(shapes)]
+
+
+def test_a_large_graph_takes_no_longer_than_its_shapes_allow() -> None:
+    """Many parameters, every one of another shape, and patterns that are slow to match."""
+    slow = [{"keys": "*k" * 120, "rate": 1.0}] * 31 + [{"keys": "k*", "rate": 1.0}]
+    chain = [("Transpose", f"t{n}", (f"t{n - 1}" if n else "gradient",)) for n in range(60)]
+    document = rule_document([*chain, ("Mul", "m", ("rate", "t59")), ("Sub", "w", ("weight", "m"))],
+                             {"weight": "w"}, hyper={"rate": 0.1})  # fmt: skip
+    whole = TypeAdapter(RuleSpec).validate_python({"name": "graph", "document": document, "multipliers": slow})
+    begin = time.process_time()
+    found = list(rule_errors(whole, many(1000)))
+    assert "'k128': a rule that needs keys whole is for parameters of at most 128 shapes" in found[0].detail
+    assert len(found) == 1 + 31
+    own = TypeAdapter(RuleSpec).validate_python({"name": "graph", "document": momentum()})
+    assert not list(rule_errors(own, many(20_000)))
+    assert time.process_time() - begin < 8.0
 
 
 @pytest.mark.parametrize(
