@@ -24,8 +24,8 @@ from rich.style import Style
 from rich.text import Text
 
 DOCS = Path(__file__).parent
-COLUMNS, LINES = 100, 48
-COMMAND = [sys.executable, str(DOCS.parent / "examples" / "digits.py")]
+COLUMNS, LINES = 100, 60
+COMMAND = [sys.executable, str(DOCS.parent / "examples" / "demo.py")]
 
 
 def run() -> pyte.Screen:

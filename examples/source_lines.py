@@ -114,12 +114,13 @@ def act(console: Console, client: weft.Client, folder: Path, *, passes: int = PA
     job.save(parameters)
     with console.status(f"a dense table for comparison, {sum(DENSE_STEPS)} steps"):
         dense = dense_step_bytes(client, folder / "lines.npz", lines)
-    _tell(console, finished, lines, dense)
-    _sample(console, parameters, lines)
+    tell(console, finished, lines, dense)
+    sample(console, parameters, lines)
     console.print(f"the parameters are in {stage.shown(parameters)}")
 
 
-def _tell(console: Console, job: weft.Job, lines: Lines, dense: float) -> None:
+def tell(console: Console, job: weft.Job, lines: Lines, dense: float) -> None:
+    """How well the job does beside who guesses, and what it moved beside a dense table's `dense` bytes a step."""
     counts = np.bincount(lines.label[lines.trained :])
     most, of = int(counts.argmax()), counts.sum()
     took = stage.training_s(job)
@@ -134,7 +135,8 @@ def _tell(console: Console, job: weft.Job, lines: Lines, dense: float) -> None:
     )
 
 
-def _sample(console: Console, parameters: Path, lines: Lines) -> None:
+def sample(console: Console, parameters: Path, lines: Lines) -> None:
+    """Some lines for the test, evenly spread over them, with what is said of them."""
     held_out = range(lines.trained, len(lines.text))
     chosen = list(held_out[:: len(held_out) // SAMPLES])[:SAMPLES]
     text = [lines.text[place] for place in chosen]

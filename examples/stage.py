@@ -33,6 +33,7 @@ def perform(folder: Path, *acts: Act, then: Iterable[tuple[str, str]] = NEXT) ->
             client = stack.enter_context(cluster.client())
             console.print(f"a server, 2 shards and 2 workers run at {cluster.url}")
             for act in acts:
+                console.print()
                 act(console, client, folder)
     except KeyboardInterrupt:
         console.print("stopped; no process is left")

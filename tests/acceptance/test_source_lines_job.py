@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 from safetensors.numpy import load_file
 
 import python_lines
@@ -40,3 +42,11 @@ def test_accuracy_of_the_saved_table_in_plain_numpy_is_what_the_job_reports_and_
     assert accuracy > 20 / len(lines.names)
     trained = source_lines.moved_bytes(finished) - TABLE_BYTES  # the keeper brings the whole table once
     assert 0 < trained / finished.progress.steps < TABLE_BYTES / 20
+    screen = io.StringIO()
+    console = Console(file=screen, width=100, highlight=False)
+    source_lines.tell(console, finished, lines, dense=4 * TABLE_BYTES)
+    source_lines.sample(console, path, lines)
+    told = screen.getvalue()
+    assert f"test accuracy {finished.metrics['evaluate/accuracy']:.4f} on {len(label):,} lines" in told
+    assert "256 MiB where the table is dense" in told
+    assert told.count(" (0.") + told.count(" (1.") >= source_lines.SAMPLES
