@@ -127,7 +127,7 @@ class Controller:
             version=known.version,
             allocations=[self._runs[lease.job].allocation(lease) for lease in told],
             upload=sorted(known.uploads),
-            sets=[order for lease in told for order in self._runs[lease.job].set_orders(lease)],
+            sets=[order for lease in told for order in self._runs[lease.job].values.orders(lease)],
         )
 
     def report(self, allocation: str, report: Report, now: Moment) -> list[Instruction]:
@@ -156,7 +156,7 @@ class Controller:
     def check_parameters(self, allocation: str, term: int, step: int, final: bool) -> JobRun:
         """Whose parameters these are; raises a RefusalError when they are not wanted."""
         run, lease = self._lease(allocation)
-        run.check_parameters(lease, term, step, final)
+        run.values.check_brought(lease, term, step, final)
         return run
 
     def keep(self, allocation: str, term: int, step: int, final: bool, now: Moment) -> list[Instruction]:
@@ -167,12 +167,14 @@ class Controller:
 
     def give(self, job: str, given: Given, now: Moment) -> list[Instruction]:
         """Parameters of a pending job were given their first values. Raises UnknownError or WrongStateError."""
-        self._run(job).give(given)
+        run = self._run(job)
+        run.values.give(run.state, given)
         return self._settle(now)
 
     def ask_set(self, job: str, given: Given, now: Moment) -> tuple[int, list[Instruction]]:
         """(number, instructions): the keeper is to set parameters. Raises a RefusalError."""
-        number = self._run(job).ask_set(given)
+        run = self._run(job)
+        number = run.values.ask_set(run.state, given)
         return number, self._settle(now)
 
     def withdraw_set(self, job: str, number: int, why: str, now: Moment) -> list[Instruction]:
@@ -185,12 +187,12 @@ class Controller:
     def first_values(self, allocation: str, term: int) -> tuple[str, Given]:
         """(job, first values) that the keeper may read; raises a RefusalError."""
         run, lease = self._lease(allocation)
-        return run.job.id, run.first_values(lease, term)
+        return run.job.id, run.values.first(lease, term)
 
     def open_set(self, allocation: str, term: int, number: int) -> tuple[str, Given]:
         """(job, values) that the keeper is to set; raises a RefusalError."""
         run, lease = self._lease(allocation)
-        return run.job.id, run.open_set(lease, term, number)
+        return run.job.id, run.values.open_set(lease, term, number)
 
     def tick(self, now: Moment) -> list[Instruction]:
         """Time has passed: finds silent agents, missed deadlines, progress that is due."""

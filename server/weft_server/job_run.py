@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from weft.api.agent import AgentKind, Allocation, Report, SetDone, SetOrder
+from weft.api.agent import AgentKind, Allocation, Report, SetDone
 from weft.api.event import EventBody, LogLevel, LogLine, StateChanged
 from weft.api.job import Job, Progress
 from weft.api.lifecycle import (
@@ -23,7 +23,7 @@ from weft.api.lifecycle import (
     after,
 )
 from weft.api.store import StoreSpec
-from weft_server.instructions import Close, Instruction, Order, Remember, SetEnded
+from weft_server.instructions import Close, Instruction, Order, Remember
 from weft_server.job_log import JobLog
 from weft_server.lease import Agent, Lease
 from weft_server.memory import RUN, Parts, RunMemory
@@ -31,9 +31,9 @@ from weft_server.metric_sums import MetricSums
 from weft_server.moment import Moment
 from weft_server.orders import allocation_of
 from weft_server.places import Places
-from weft_server.plan import Given, JobPlan
-from weft_server.refusals import IllegalReportError, NotKeeperError, StaleTermError, WrongStateError
-from weft_server.run_sets import RunSets, outcome
+from weft_server.plan import JobPlan
+from weft_server.refusals import IllegalReportError, WrongStateError
+from weft_server.run_values import RunValues
 from weft_server.scheduler import Placement
 from weft_server.time_limits import STARTED, TimeLimits, overdue
 
@@ -48,14 +48,11 @@ class JobRun:
         self.plan = plan
         self.since = since
         self.places = Places(job.id)
-        self.given = plan.given
         self._limits = limits
         self._log = JobLog(job.id, plan, seq)
         self._parts = Parts()
         self._sums = MetricSums(plan.workers, self._parts)
-        self._sets = RunSets(self._parts)
-        self._ended_sets: list[Instruction] = []
-        self._has_final = False
+        self.values = RunValues(job.id, plan, self.places, self._parts)
         self._deadline: float | None = None
         self._store: StoreSpec | None = None
 
@@ -64,12 +61,11 @@ class JobRun:
         self._parts = Parts(written)
         memory = RunMemory.model_validate_json(written[RUN])
         self.places.restore(memory, written)
-        self.given = memory.given
         self._sums = MetricSums(self.plan.workers, self._parts)
         self._sums.restore(written)
-        self._sets = RunSets(self._parts)
-        self._sets.restore(memory.sets, written)
-        self._has_final = memory.has_final
+        self.values = RunValues(self.job.id, self.plan, self.places, self._parts)
+        self.values.given, self.values.has_final = memory.given, memory.has_final
+        self.values.sets.restore(memory.sets, written)
         self._log.resume(self.job.progress.step, memory.told_at, now)
         self._await(self.state, now)
 
@@ -101,21 +97,18 @@ class JobRun:
 
     def allocation(self, lease: Lease) -> Allocation:
         """The lease as its agent's orders hold it."""
+        given = self.values.given_names
         if self._store is None:
-            self._store = self.plan.store(self.job.id, self.places.term, self.places.endpoints, self._given_names)
-        given = self._given_names if lease is self.places.keeper else []
-        return allocation_of(lease, self.plan, self._store, keeper=lease is self.places.keeper, given=given)
-
-    def set_orders(self, lease: Lease) -> list[SetOrder]:
-        """What the agent of that lease is to set."""
-        return self._sets.orders(lease.id) if lease is self.places.keeper else []
+            self._store = self.plan.store(self.job.id, self.places.term, self.places.endpoints, given)
+        keeps = lease is self.places.keeper
+        return allocation_of(lease, self.plan, self._store, keeper=keeps, given=given if keeps else [])
 
     def report(self, lease: Lease, report: Report, silent: str, now: Moment) -> None:
         """Facts from an agent. `silent` names agents not heard of, for the reason of a failure; '' when there are none.
 
         Raises StaleTermError or IllegalReportError and changes nothing. A repeated report is ignored.
         """
-        self._check_term(lease, report.term)
+        self.places.check_held(lease, report.term)
         if report.seq <= lease.seq:
             return
         if report.event is not None and (lease.state, report.event) not in ALLOCATION_TRANSITIONS:
@@ -132,61 +125,22 @@ class JobRun:
         if report.event is not None:
             self._take_event(lease, report.event, report.reason, silent, now)
 
-    def check_parameters(self, lease: Lease, term: int, step: int, final: bool) -> None:
-        """Whether the keeper may bring parameters of that step now. Raises a RefusalError."""
-        self._check_keeper(lease, term, "bring")
-        steps = self.plan.steps
-        if step != steps if final else not 0 <= step <= steps:
-            raise NotKeeperError(f"step {step} of {steps} has no {'final ' if final else ''}parameters")
-
     def keep(self, lease: Lease, term: int, step: int, final: bool, now: Moment) -> None:
-        """The server has the parameters of `step`. Raises what `check_parameters` raises."""
-        self.check_parameters(lease, term, step, final)
+        """The server has the parameters of `step`. Raises what `RunValues.check_brought` raises."""
+        self.values.check_brought(lease, term, step, final)
         if final:
-            self._has_final = True
+            self.values.has_final = True
             self._advance(now)
-
-    def give(self, given: Given) -> None:
-        """The first values from now on. Raises WrongStateError unless the job is pending."""
-        if self.state is not JobState.PENDING:
-            raise WrongStateError(f"job {self.job.id} is {self.state}: it has its first values")
-        self.given = given
-
-    def check_set(self) -> None:
-        """Raises WrongStateError or FullError where parameters cannot be set now."""
-        if self.state not in {JobState.STARTING, JobState.RUNNING}:
-            advice = "submit a job with init_from to begin with other values"
-            raise WrongStateError(f"job {self.job.id} is {self.state}, nothing can be set any more; {advice}")
-        self._sets.check_room()
-
-    def ask_set(self, given: Given) -> int:
-        """The keeper is to set these values: the set's number. Raises what `check_set` raises."""
-        self.check_set()
-        self.places.order_keeper()
-        return self._sets.ask(given)
-
-    def open_set(self, lease: Lease, term: int, number: int) -> Given:
-        """What the keeper is to set. Raises a RefusalError."""
-        self._check_keeper(lease, term, "set")
-        given = self._sets.get(number)
-        if given is None:
-            raise NotKeeperError(f"set {number} of job {self.job.id} is done or was given up")
-        return given
-
-    def first_values(self, lease: Lease, term: int) -> Given:
-        """What the keeper sets before the first step. Raises a RefusalError."""
-        self._check_keeper(lease, term, "set")
-        if self.given is None:
-            raise NotKeeperError(f"job {self.job.id} begins with the values of its graph")
-        return self.given
 
     def withdraw_set(self, number: int, why: str, now: Moment) -> None:
         """Nobody waits for it any more."""
-        self._end_set(SetDone(number=number, step=0, error=why), now)
+        line = self.values.end_set(SetDone(number=number, step=0, error=why))
+        if line is not None:
+            self._append(line, now)
 
     def agent_lost(self, lease: Lease, why: str, now: Moment) -> None:
         """A lost agent fails the job, except a worker that has done its part and keeps nothing."""
-        if lease.state is AllocationState.DONE and (lease is not self.places.keeper or self._has_final):
+        if lease.state is AllocationState.DONE and (lease is not self.places.keeper or self.values.has_final):
             self._say(f"{lease.who} was lost after its last step: {why}", now, "warning")
             lease.apply(AllocationEvent.RELEASED)
             return
@@ -216,8 +170,7 @@ class JobRun:
         if parts and not self.state.is_terminal:
             out.append(Remember(self.job.id, parts))
         out += [Order(agent) for agent in self.places.drain()]
-        ended, self._ended_sets = self._ended_sets, []
-        out += ended
+        out += self.values.drain()
         if self.state.is_terminal:
             out.append(Close(self.job.id, self.state is JobState.SUCCEEDED))
         return out
@@ -225,16 +178,22 @@ class JobRun:
     def _write(self) -> None:
         """Writes down what has changed; sums and sets do so themselves."""
         self.places.write(self._parts)
-        memory = RunMemory(
-            term=self.places.term,
-            endpoints=self.places.endpoints,
-            keeper=None if self.places.keeper is None else self.places.keeper.id,
-            has_final=self._has_final,
-            given=self.given,
-            sets=self._sets.newest,
-            told_at=self._log.told_at,
-        )
-        self._parts.put(RUN, memory, memory.model_dump_json)
+        places, values, told_at = self.places, self.values, self._log.told_at
+        keeper = None if places.keeper is None else places.keeper.id
+
+        def document() -> str:
+            return RunMemory(
+                term=places.term,
+                endpoints=places.endpoints,
+                keeper=keeper,
+                has_final=values.has_final,
+                given=values.given,
+                sets=values.sets.newest,
+                told_at=told_at,
+            ).model_dump_json()
+
+        facts = (places.term, keeper, values.has_final, values.given, values.sets.newest, told_at)
+        self._parts.put(RUN, facts, document)
 
     def _take_metrics(self, lease: Lease, report: Report, now: Moment) -> None:
         if lease.kind is not AgentKind.WORKER:
@@ -250,19 +209,14 @@ class JobRun:
             self._append(taken, now)
 
     def _take_set(self, lease: Lease, done: SetDone, now: Moment) -> None:
-        if lease is self.places.keeper and not self._end_set(done, now):
+        if lease is not self.places.keeper:
+            return
+        line = self.values.end_set(done)
+        if line is None:
             how = f"at step {done.step}" if done.error is None else f"not: {done.error}"
             self._say(f"{lease.who} has carried out set {done.number} though it was given up, {how}", now, "warning")
-
-    def _end_set(self, done: SetDone, now: Moment) -> bool:
-        """Whether it was open."""
-        given = self._sets.end(done.number)
-        if given is None:
-            return False
-        self._ended_sets.append(SetEnded(self.job.id, done, given.file))
-        self._append(outcome(done, given), now)
-        self.places.order_keeper()
-        return True
+        else:
+            self._append(line, now)
 
     def _take_event(self, lease: Lease, event: AllocationEvent, reason: str | None, silent: str, now: Moment) -> None:
         lease.apply(event)
@@ -284,7 +238,7 @@ class JobRun:
         if self.state is JobState.RUNNING and self.places.workers_are_done:
             self._progress(now, last=True)
             self._move(JobEvent.TRAINED, now)
-        if self.state is JobState.FINISHING and self._has_final:
+        if self.state is JobState.FINISHING and self.values.has_final:
             self._move(JobEvent.KEPT, now)
 
     def _move(self, event: JobEvent, now: Moment, reason: str | None = None) -> None:
@@ -301,22 +255,6 @@ class JobRun:
         """The deadline of a state."""
         limit = {JobState.STARTING: self._limits.start_s, JobState.FINISHING: self._limits.keep_s}.get(state)
         self._deadline = None if limit is None else now.seconds + limit
-
-    @property
-    def _given_names(self) -> list[str]:
-        return [] if self.given is None else self.given.names
-
-    def _check_term(self, lease: Lease, term: int) -> None:
-        if term != lease.term:
-            raise StaleTermError(f"{lease.who} holds term {lease.term} of allocation {lease.id}, not {term}")
-        if not lease.is_held or self.state.is_terminal:
-            raise StaleTermError(f"allocation {lease.id} of {lease.who} was released")
-
-    def _check_keeper(self, lease: Lease, term: int, verb: str) -> None:
-        self._check_term(lease, term)
-        keeper = self.places.keeper
-        if lease is not keeper:
-            raise NotKeeperError(f"{lease.who} is not to {verb} parameters: {keeper.who if keeper else 'nobody'} is")
 
     def _at(self, lease: Lease) -> str:
         if self.state in {JobState.PENDING, JobState.STARTING}:

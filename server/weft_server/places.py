@@ -9,6 +9,7 @@ from weft.api.job import Traffic
 from weft.api.lifecycle import AllocationEvent, AllocationState
 from weft_server.lease import Agent, Lease
 from weft_server.memory import LEASE, LeaseMemory, Parts, RunMemory, under
+from weft_server.refusals import NotKeeperError, StaleTermError
 from weft_server.scheduler import Placement
 
 
@@ -81,6 +82,20 @@ class Places:
         """Writes down what has changed."""
         for lease in self.leases.values():
             lease.write(parts)
+
+    def check_held(self, lease: Lease, term: int) -> None:
+        """Raises StaleTermError unless the lease is held under that term. At a job's end none is."""
+        if term != lease.term:
+            raise StaleTermError(f"{lease.who} holds term {lease.term} of allocation {lease.id}, not {term}")
+        if not lease.is_held:
+            raise StaleTermError(f"allocation {lease.id} of {lease.who} was released")
+
+    def check_keeper(self, lease: Lease, term: int, verb: str) -> None:
+        """Raises StaleTermError, or NotKeeperError for another agent than the keeper; `verb` is what it would do."""
+        self.check_held(lease, term)
+        if lease is not self.keeper:
+            keeper = self.keeper.who if self.keeper else "nobody"
+            raise NotKeeperError(f"{lease.who} is not to {verb} parameters: {keeper} is")
 
     def tell(self, leases: Iterable[Lease]) -> None:
         """Their agents' orders hold them from now on."""

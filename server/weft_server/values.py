@@ -83,7 +83,7 @@ class Values:
         """Raises a RefusalError where nothing can be set now: the body need not be read."""
         run = self._run(job)
         if run.state is not JobState.PENDING:
-            run.check_set()
+            run.values.check_set(run.state)
 
     async def set(self, job: str, upload: Upload, names: Sequence[str], timeout_s: float) -> ValuesSet:
         """Sets parameters from a checked document. Raises KeeperSilentError or a RefusalError."""
@@ -138,7 +138,7 @@ class Values:
             run = self._run(job)
             if run.state is not JobState.PENDING:
                 return False
-            before, whole = run.given, given
+            before, whole = run.values.given, given
             if before is not None:
                 order = [each.name for each in run.plan.parameters]
                 whole = await self._threads.write(self._files.give_also, job, before, given, order)

@@ -112,7 +112,7 @@ class Asked:
 
     def bring(self, world: Killed) -> None:
         run = world.controller.run_of("job")
-        if run is not None and run.set_orders(run.keeper) == []:
+        if run is not None and run.values.orders(run.keeper) == []:
             world.carry_out(world.controller.ask_set("job", GIVEN, world.now)[1])
 
 

@@ -12,8 +12,8 @@ Whatever is answered is written: a server that is killed and starts again knows 
 `Retry-After`, says that it is not written yet; the same call comes again then. The keeper reads first values from
 `GET /v1/allocations/{id}/given?term=` and values that it is to set from `GET /v1/allocations/{id}/sets/{number}?term=`,
 until it has reported the number; 409 `not-wanted` says that they are done or were given up. With `keep_state` the final
-document holds tensors `weft.state/NAME/KEY` of every trainable parameter too, each of the parameter's type; else, and in
-live documents, there may be none.
+document holds tensors `weft.state/NAME/KEY` of every trainable parameter too, each of the parameter's type; in live
+documents there may be none.
 """
 
 from __future__ import annotations

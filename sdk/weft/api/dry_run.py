@@ -21,7 +21,8 @@ class WorkerMemory(Model):
     state_bytes: int
     """The rule's state, where workers update; else 0."""
     train_peak_bytes: int
-    """Values of a training step, fetched ones included, as the nodes run one after the other and each value goes after its last reader."""
+    """Values of a training step, fetched ones included, as the nodes run one after the other and each value goes after
+    its last reader."""
     evaluate_peak_bytes: int | None
     """The same of an evaluation batch; None where there is no evaluation."""
 

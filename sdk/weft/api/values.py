@@ -11,9 +11,9 @@
 
 The errors of `wrong-values` have pointers by tensor: `/conv1.weight`. A document may hold some of the parameters.
 Values of a pending job become its first ones; those of a job that starts or runs are set by its keeper, and the answer
-says from which step on they hold. An ended job is not changed: submit another one with `init_from`. What is wrong with `init_from` is
-refused at submit, with pointers below `/init_from`. With `state=true` a document has the rule's state too, as tensors
-`weft.state/NAME/KEY`, where the job was submitted with `keep_state`.
+says from which step on they hold. An ended job is not changed: submit another one with `init_from`. What is wrong with
+`init_from` is refused at submit, with pointers below `/init_from`. With `state=true` a document has the rule's state
+too, as tensors `weft.state/NAME/KEY`, where the job was submitted with `keep_state`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,94 @@
+"""Values of one job's parameters: the first ones, those to be set while it runs, whether the final ones are there.
+
+Pure. All of it is the keeper's to carry out; what any other agent asks for is refused.
+"""
+
+from __future__ import annotations
+
+from weft.api.agent import SetDone, SetOrder
+from weft.api.event import LogLine
+from weft.api.lifecycle import JobState
+from weft_server.instructions import SetEnded
+from weft_server.lease import Lease
+from weft_server.memory import Parts
+from weft_server.places import Places
+from weft_server.plan import Given, JobPlan
+from weft_server.refusals import NotKeeperError, WrongStateError
+from weft_server.run_sets import RunSets, outcome
+
+
+class RunValues:
+    """What is given to a job's parameters, and brought from them."""
+
+    def __init__(self, job: str, plan: JobPlan, places: Places, parts: Parts) -> None:
+        self.given = plan.given
+        """First values that are not those of the graph."""
+        self.has_final = False
+        self.sets = RunSets(parts)
+        self._job = job
+        self._steps = plan.steps
+        self._places = places
+        self._ended: list[SetEnded] = []
+
+    @property
+    def given_names(self) -> list[str]:
+        """Parameters that begin with values which were given."""
+        return [] if self.given is None else self.given.names
+
+    def check_brought(self, lease: Lease, term: int, step: int, final: bool) -> None:
+        """Whether the keeper may bring parameters of that step. Raises a RefusalError."""
+        self._places.check_keeper(lease, term, "bring")
+        if step != self._steps if final else not 0 <= step <= self._steps:
+            raise NotKeeperError(f"step {step} of {self._steps} has no {'final ' if final else ''}parameters")
+
+    def first(self, lease: Lease, term: int) -> Given:
+        """What the keeper sets before the first step. Raises a RefusalError."""
+        self._places.check_keeper(lease, term, "set")
+        if self.given is None:
+            raise NotKeeperError(f"job {self._job} begins with the values of its graph")
+        return self.given
+
+    def give(self, state: JobState, given: Given) -> None:
+        """The first values from now on. Raises WrongStateError unless the job is pending."""
+        if state is not JobState.PENDING:
+            raise WrongStateError(f"job {self._job} is {state}: it has its first values")
+        self.given = given
+
+    def check_set(self, state: JobState) -> None:
+        """Raises WrongStateError or FullError where parameters cannot be set now."""
+        if state not in {JobState.STARTING, JobState.RUNNING}:
+            advice = "submit a job with init_from to begin with other values"
+            raise WrongStateError(f"job {self._job} is {state}, nothing can be set any more; {advice}")
+        self.sets.check_room()
+
+    def ask_set(self, state: JobState, given: Given) -> int:
+        """The keeper is to set these values: the set's number. Raises what `check_set` raises."""
+        self.check_set(state)
+        self._places.order_keeper()
+        return self.sets.ask(given)
+
+    def open_set(self, lease: Lease, term: int, number: int) -> Given:
+        """What the keeper is to set. Raises a RefusalError."""
+        self._places.check_keeper(lease, term, "set")
+        given = self.sets.get(number)
+        if given is None:
+            raise NotKeeperError(f"set {number} of job {self._job} is done or was given up")
+        return given
+
+    def end_set(self, done: SetDone) -> LogLine | None:
+        """A set is done or not wanted any more: a line of the job's log; None where it was not open."""
+        given = self.sets.end(done.number)
+        if given is None:
+            return None
+        self._ended.append(SetEnded(self._job, done, given.file))
+        self._places.order_keeper()
+        return outcome(done, given)
+
+    def orders(self, lease: Lease) -> list[SetOrder]:
+        """What the agent of that lease is to set."""
+        return self.sets.orders(lease.id) if lease is self._places.keeper else []
+
+    def drain(self) -> list[SetEnded]:
+        """Sets that have ended since the last call."""
+        out, self._ended = self._ended, []
+        return out
