@@ -133,7 +133,7 @@ class Job:
             initializer=InitializerSpec(op_type="Given", attributes={}) if plan.key in self.given else initializer,
             update=plan.update.value,
             priority=plan.priority,
-            slots=list(range(self.slots)),
+            slots=[] if plan.rows and plan.update is not Update.RULE else list(range(self.slots)),
             rows=plan.rows,
             whole=self.whole,
         )

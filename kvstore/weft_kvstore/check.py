@@ -97,7 +97,7 @@ def _check_table(key: KeyDescription, where: str) -> None:
         raise DescriptionError(f"{where}: a scalar is no table")
     if key.whole:
         raise DescriptionError(f"{where}: a table is cut by rows, so it cannot be whole")
-    if key.update is not Update.RULE:
+    if key.update is not Update.RULE and key.slots:  # A frozen table is updated by nothing.
         raise DescriptionError(f"{where}: a table is updated by the rule, not by {key.update.value}")
     if (row_bytes := row_cut(key, 1, 1).row_bytes) > MAX_SLICE_BYTES:
         raise DescriptionError(f"{where}: a row has {row_bytes} bytes, more than {MAX_SLICE_BYTES}")

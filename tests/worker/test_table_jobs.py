@@ -18,7 +18,7 @@ from weft.api.lifecycle import AllocationEvent
 from weft_data.schedule import BatchPlan
 from weft_graph.ir import Graph
 from weft_kernels.kernel import Array
-from weft_kvstore.description import description_from_json
+from weft_kvstore.description import StoreDescription, description_from_json
 from weft_kvstore.local import LocalStore
 from weft_kvstore.shard_server import ShardServer
 from weft_kvstore.store import StoreLostError
@@ -204,11 +204,18 @@ def test_an_id_that_the_table_does_not_have_fails_the_run_by_node_and_step(tmp_p
 
 
 def test_a_frozen_table_is_fetched_by_rows_and_keeps_its_values(data):
-    graph = bags(trained=False)
-    job = job_of(graph, data)
-    (records,) = run_all(job, PlainCluster(first_values(graph), 1, job.rate).store)
+    """Over the store of one process, which has no value of it but the first."""
+    job = job_of(bags(trained=False), data, evaluate=(ROWS, ROWS + HELD_OUT))
+    with LocalStore(described(job)) as store:
+        first = store.pull_rows("table", np.arange(VOCABULARY), 0).result(WAIT_S)
+    (records,) = run_all(job)
     assert records.last == (DONE, None)
-    np.testing.assert_array_equal(load(records.uploads[0][0])["table"], first_values(graph)["table"])
+    np.testing.assert_array_equal(load(records.uploads[0][0])["table"], first)
+
+
+def described(job: Job) -> StoreDescription:
+    description = description_from_json(job.store_spec().model_dump(mode="json"))
+    return msgspec.structs.replace(description, shards=job.shards or ("",))
 
 
 @pytest.fixture
@@ -224,7 +231,7 @@ def test_three_workers_and_two_shards_equal_the_plain_formula_and_count_few_byte
     """The store makes the first values itself; the plain formula starts from them."""
     graph = bags()
     job = job_of(graph, data, slots=3, shards=tuple(s.endpoint for s in shards), evaluate=(ROWS, ROWS + HELD_OUT))
-    description = description_from_json(job.store_spec().model_dump(mode="json"))
+    description = described(job)
     for number, server in enumerate(shards):
         server.open(description, number)
     everything = run_all(job)

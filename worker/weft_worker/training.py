@@ -193,7 +193,7 @@ class Training:
         self.reports.metrics("evaluate", finished, self.evaluation.run(values, finished, settled=last))
 
     def _upload(self, finished: int, *, final: bool) -> None:
-        keep_state = final and self.task.allocation.keep_state
+        keep_state = self.task.allocation.keep_state
         document = self.keeping.document(finished, settled=final, with_state=keep_state)
         self.reports.upload(document, finished, final=final)
 

@@ -99,7 +99,7 @@ class Membership:
         return _parsed(Registered, response)
 
     def _beat(self, stop: threading.Event, registered: Registered) -> None:
-        known, held = 0, None
+        known = 0
         path = f"/v1/agents/{registered.id}/heartbeat"
         wait_s = min(registered.heartbeat_interval_s, 10.0)
         timeout_s = wait_s + registered.lost_after_s
@@ -110,9 +110,8 @@ class Membership:
 
         while not stop.is_set():
             orders = self._retried(stop, call)
-            # Compared whole: a server that was started again may count its versions anew.
-            if orders is not None and orders != held:
-                known, held = orders.version, orders
+            if orders is not None and orders.version != known:
+                known = orders.version
                 self._holder.hold(orders)
 
     def _leave(self, registered: Registered) -> None:
