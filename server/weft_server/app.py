@@ -10,7 +10,7 @@ from anyio import CapacityLimiter
 from fastapi import FastAPI
 
 from weft_server.database import open_database
-from weft_server.gate import LOOPBACK_NAMES, BodyGate, HostGate, TokenGate
+from weft_server.gate import LOOPBACK_NAMES, BodyGate, HostGate, PaceGate, TokenGate
 from weft_server.job_files import JobFiles
 from weft_server.moment import Clock, system_clock
 from weft_server.problems import add_handlers
@@ -49,8 +49,9 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
 
 
 def _add_gates(app: FastAPI, settings: Settings) -> None:
-    """The one added last is passed first: Host, then token, then the body's size."""
+    """The one added last is passed first: Host, then token, then the body's pace and size."""
     app.add_middleware(BodyGate, limit=_body_limit(settings))
+    app.add_middleware(PaceGate, grace_s=settings.body_grace_s)
     if settings.token is not None:
         app.add_middleware(TokenGate, token=settings.token.get_secret_value())
     if settings.is_loopback:

@@ -1,10 +1,11 @@
-"""Who may come in: the right Host on loopback, the right token where there is one, no body that is too large.
+"""Who may come in: the right Host on loopback, the right token where there is one, no body too large or too slow.
 
 Plain ASGI: every request passes here before any of it is read.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 from collections.abc import Callable
@@ -17,6 +18,8 @@ from weft_server.problems import ProblemError, problem, respond
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 """Probes carry no token, and say nothing but yes or no."""
+SLOWEST = 16 << 10
+"""Bytes a second that a body has to come at in the long run: a tenth of a poor mobile link."""
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
@@ -79,6 +82,47 @@ class BodyGate:
             await respond(error.problem, error.headers)(scope, receive, send)
             return
         await self._app(scope, _counted(receive, limit), send)
+
+
+class PaceGate:
+    """Refuses bodies that come too slowly: the sender may take `grace_s`, and a second more for each `SLOWEST` bytes.
+
+    Only time in which the server waits for the sender counts. Who holds many connections open would hold files and
+    memory with them.
+    """
+
+    def __init__(self, app: ASGIApp, grace_s: float) -> None:
+        self._app = app
+        self._grace_s = grace_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, _paced(receive, self._grace_s) if scope["type"] == "http" else receive, send)
+
+
+def _paced(receive: Receive, grace_s: float) -> Receive:
+    left = grace_s
+    more = True
+
+    async def pacing() -> Message:
+        nonlocal left, more
+        if not more:
+            return await receive()
+        began = asyncio.get_running_loop().time()
+        try:
+            message = await asyncio.wait_for(receive(), max(0.0, left))
+        except TimeoutError:
+            raise too_slow(grace_s) from None
+        left += len(message.get("body", b"")) / SLOWEST - (asyncio.get_running_loop().time() - began)
+        more = message["type"] == "http.request" and message.get("more_body", False)
+        return message
+
+    return pacing
+
+
+def too_slow(grace_s: float) -> ProblemError:
+    """The refusal of a body that does not come; the connection is closed, since the rest of it is not read."""
+    detail = f"the body came at less than {SLOWEST} bytes a second for {grace_s:g} s"
+    return ProblemError(HTTPStatus.REQUEST_TIMEOUT, "too-slow", detail, headers={"Connection": "close"})
 
 
 def too_large(limit: int, what: str) -> ProblemError:

@@ -45,6 +45,8 @@ class Settings(BaseSettings):
     """Largest body of a submitted job: a graph carries its constants."""
     report_bytes: int = Field(default=8 << 20, gt=0)
     """Largest body of any other call: a thousand metrics and log lines."""
+    body_grace_s: float = Field(default=30.0, gt=0)
+    """How long a body may stand still before its call is refused."""
     upload_bytes: int = Field(default=64 << 30, gt=0)
     """Largest document of values brought for jobs to begin with."""
     upload_hours: float = Field(default=6.0, gt=0)
