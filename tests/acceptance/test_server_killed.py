@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from safetensors.numpy import load
+from safetensors.numpy import load, save
 
 import weft
 from acceptance_processes import await_that
@@ -146,6 +146,25 @@ def test_a_job_outlives_a_server_that_is_killed_again_and_again(
     expected, found = values(cluster, plain), values(cluster, job)
     for name, array in expected.items():
         np.testing.assert_array_equal(found[name], array)
+
+
+def test_values_set_while_real_workers_run_hold_and_begin_other_jobs(
+    cluster: weft.Cluster, document: dict[str, Any]
+) -> None:
+    with httpx.Client(base_url=cluster.url, timeout=DEADLINE_S) as client:
+        long = {**document, "run": {"steps": 1000 * STEPS}, "rule": {"name": "sgd", "rate": 1e-30}}
+        job = submitted(client, {**long, "parallelism": {"workers": 1, "shards": 2}})
+        Follower(cluster.url, job).await_step(1)
+        given = np.full((4, 3), 7, np.float32)
+        response = client.put(f"/v1/jobs/{job}/values", content=save({"w": given}))
+        assert response.status_code == 200, response.text
+        assert response.json()["step"] >= 1
+        np.testing.assert_array_equal(values(cluster, job)["w"], given)
+        short = {**long, "run": {"steps": 2}, "init_from": {"job": job}, "keep_state": True}
+        follower = submitted(client, {**short, "parallelism": {"workers": 1, "shards": 1}})
+        check_whole(Follower(cluster.url, follower).join())
+        np.testing.assert_array_equal(values(cluster, follower)["w"], given)
+        client.post(f"/v1/jobs/{job}/cancel")
 
 
 def test_a_worker_that_ends_while_the_server_is_away_is_lost_as_usual(
