@@ -11,6 +11,8 @@ from pydantic import ValidationError
 from weft.api.daemon import start_daemon
 from weft_kvstore.process import tune_process
 from weft_worker.daemon import WorkerDaemon
+from weft_worker.device import open_device
+from weft_worker.errors import DeviceError
 from weft_worker.settings import WorkerSettings
 
 
@@ -20,16 +22,23 @@ def main(
     data_root: Annotated[
         list[Path] | None, typer.Option(help="A directory that data may be read from; may be given again.")
     ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda:0 or auto (WEFT_WORKER_DEVICE).")] = None,
     exit_with_parent: Annotated[bool, typer.Option(help="End when standard input closes.")] = False,
 ) -> None:
     """Runs jobs for a weft server. Every setting is also an environment variable WEFT_WORKER_..."""
-    given: dict[str, Any] = {"server": server, "name": name, "exit_with_parent": exit_with_parent or None}
+    given: dict[str, Any] = {"server": server, "name": name, "device": device}
+    given |= {"exit_with_parent": exit_with_parent or None}
     given["data_roots"] = tuple(data_root) if data_root else None
     try:
         settings = WorkerSettings(**{field: value for field, value in given.items() if value is not None})
     except ValidationError as error:
         wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
         raise typer.BadParameter(wrong) from error
+    try:
+        # A GPU that is not there is better said now than by every job.
+        open_device(settings.device)
+    except DeviceError as error:
+        raise typer.BadParameter(str(error)) from error
     tune_process()
     stop = start_daemon(settings.name, exit_with_parent=settings.exit_with_parent)
     WorkerDaemon(settings).run(stop)

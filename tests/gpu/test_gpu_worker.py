@@ -1,0 +1,55 @@
+"""A GPU as a worker's device: what goes there and back, and both demo jobs on it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from weft_worker.cuda_device import CudaDevice
+
+pytestmark = pytest.mark.gpu
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def test_gpu_brings_what_was_computed_and_keeps_it_whole(gpu: CudaDevice) -> None:
+    """Memory that is freed while its copy is under way is not given to the next kernel."""
+    xp: Any = gpu.xp
+    futures = []
+    for number in range(50):
+        made = xp.full((1 << 18,), number, dtype=xp.float32)
+        futures.append(gpu.bring([made, made[:10].reshape(5, 2).T]))
+        del made
+        xp.full((1 << 18,), -1.0, dtype=xp.float32)
+    for number, future in enumerate(futures):
+        whole, part = future.result(60)
+        assert part.flags.c_contiguous
+        assert part.shape == (2, 5)
+        assert np.all(whole == number)
+        assert np.all(part == number)
+    assert gpu.memory() >= 0
+    gpu.synchronize()
+
+
+def test_gpu_takes_and_gives_every_type(gpu: CudaDevice) -> None:
+    for dtype in ("bool", "uint8", "int8", "int32", "int64", "float16", "float32", "float64"):
+        for shape in ((), (0, 3), (2, 3)):
+            array = np.ones(shape, dtype)
+            back = gpu.to_host(gpu.to_device(array))
+            assert (back.dtype, back.shape) == (array.dtype, array.shape)
+            np.testing.assert_array_equal(back, array)
+
+
+@pytest.mark.parametrize("example", ["digits.py", "source_lines.py"])
+@pytest.mark.timeout(300)
+def test_gpu_trains_a_demo(gpu: CudaDevice, example: str) -> None:
+    environment = {**os.environ, "WEFT_WORKER_DEVICE": gpu.name}
+    ran = subprocess.run(
+        [sys.executable, EXAMPLES / example], env=environment, capture_output=True, text=True, timeout=280, check=False
+    )
+    assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-4000:]
