@@ -5,7 +5,7 @@ Against JAX's reverse mode in float64, over element types and memory layouts, an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -41,31 +41,44 @@ def _double_precision() -> Iterator[None]:
         jax.config.update("jax_enable_x64", was)
 
 
-@cache
 def _reference(name: str) -> tuple[list[Array], list[Array]]:
     """(cotangents of the outputs, JAX's gradients of the differentiated inputs), all float64.
 
     A cotangent is what an output is multiplied by before all are summed up to the loss; float16 can hold it.
     """
-    case = CASES[name]
-    primals = [np.asarray(case.inputs[place]) for place in case.differentiated]
+    return _references(CASES[name].op_type)[name]
 
+
+@cache
+def _references(op_type: str) -> dict[str, tuple[list[Array], list[Array]]]:
+    """Those of all cases of an operator, compiled as one: XLA takes longer to begin than to compile a few more."""
+    names = [name for name, case in CASES.items() if case.op_type == op_type]
+    functions = {name: _function(CASES[name]) for name in names}
+    primals = {name: [np.asarray(CASES[name].inputs[at]) for at in CASES[name].differentiated] for name in names}
+
+    def pulled_back(primals: dict[str, list[Any]], cotangents: dict[str, list[Any]]) -> dict[str, Any]:
+        return {name: jax.vjp(functions[name], *primals[name])[1](tuple(cotangents[name])) for name in names}
+
+    with _double_precision():
+        shapes = jax.eval_shape(lambda given: {name: functions[name](*given[name]) for name in names}, primals)
+        cotangents = {name: _cotangents([out.shape for out in shapes[name]]) for name in names}
+        # Without optimization it takes a tenth of the time that step by step takes.
+        quick = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+        gradients = jax.jit(pulled_back, compiler_options=quick)(primals, cotangents)
+    return {name: (cotangents[name], [np.asarray(found) * SCALE for found in gradients[name]]) for name in names}
+
+
+def _function(case: GradientCase) -> Callable[..., tuple[Any, ...]]:
     def function(*xs: Any) -> tuple[Any, ...]:
         outputs = _as_tuple(case.reference(*xs))
         return (*outputs, *xs) if case.flat else outputs
 
-    def pulled_back(xs: list[Any], cotangents: list[Any]) -> tuple[Any, ...]:
-        gradients: tuple[Any, ...] = jax.vjp(function, *xs)[1](tuple(cotangents))
-        return gradients
+    return function
 
-    with _double_precision():
-        rng = np.random.default_rng(7)
-        shapes = [out.shape for out in jax.eval_shape(function, *primals)]
-        cotangents = [rng.uniform(-1, 1, shape).astype(np.float16).astype(np.float64) for shape in shapes]
-        # Compiled as one and without optimization, it takes a tenth of the time that step by step takes.
-        quick = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-        gradients = jax.jit(pulled_back, compiler_options=quick)(primals, cotangents)
-    return cotangents, [np.asarray(gradient) * SCALE for gradient in gradients]
+
+def _cotangents(shapes: list[tuple[int, ...]]) -> list[Array]:
+    rng = np.random.default_rng(7)
+    return [rng.uniform(-1, 1, shape).astype(np.float16).astype(np.float64) for shape in shapes]
 
 
 def _as_tuple(outputs: Any) -> tuple[Any, ...]:
