@@ -111,3 +111,13 @@ def generated_cases() -> dict[str, Case]:
 @cache
 def every_operator() -> CudaSource:
     return read_source("every_operator.cu", "\n".join(case.fused.text for case in generated_cases().values()))
+
+
+@cache
+def one_of_each_operator() -> CudaSource:
+    """One kernel for each operator, over float32 where it takes that: what is quick to compile once more."""
+    chosen: dict[str, Case] = {}
+    for case in generated_cases().values():
+        if case.node.op_type not in chosen or any(array.dtype == np.float32 for array in case.inputs):
+            chosen[case.node.op_type] = case
+    return read_source("one_of_each_operator.cu", "\n".join(case.fused.text for case in chosen.values()))
