@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from weft_graph.ir import ONNX_DOMAIN, Node
+from weft_graph.shapes.slicing import slices_of
 from weft_graph.types import DType, TensorType
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -43,6 +44,23 @@ def fold(node: Node, inputs: Sequence[Array | None], type_: TensorType) -> Array
     return folded
 
 
+def fold_type(node: Node, type_: TensorType) -> Array | None:
+    """What Shape and Size say of an input of that type, where the dimensions that they tell of are numbers."""
+    if node.domain != ONNX_DOMAIN or node.op_type not in {"Shape", "Size"}:
+        return None
+    dims = type_.shape[_bounds(node)] if node.op_type == "Shape" else type_.shape
+    if not all(isinstance(dim, int) for dim in dims):
+        return None
+    folded = np.array(dims if node.op_type == "Shape" else type_.size, dtype=np.int64)
+    folded.flags.writeable = False
+    return folded
+
+
+def _bounds(node: Node) -> slice:
+    start, end = node.attributes.get("start", 0), node.attributes.get("end")
+    return slice(start if isinstance(start, int) else None, end if isinstance(end, int) else None)
+
+
 def _same_elements(_node: Node, inputs: Sequence[Array], _type: TensorType) -> Array:
     return inputs[0].copy()
 
@@ -60,6 +78,15 @@ def _divide(_node: Node, inputs: Sequence[Array], _type: TensorType) -> Array | 
 def _concat(node: Node, inputs: Sequence[Array], _type: TensorType) -> Array | None:
     axis = node.attributes.get("axis")
     return np.concatenate(inputs, axis=axis) if isinstance(axis, int) else None
+
+
+def _slice(node: Node, inputs: Sequence[Array], _type: TensorType) -> Array | None:
+    """By its lists as inputs, none left out in the middle: what is left out is not among the inputs."""
+    if len(inputs) < 3 or "" in node.inputs:
+        return None
+    data, *lists = inputs
+    taken: Array = data[slices_of(data.ndim, *(numbers.reshape(-1).tolist() for numbers in lists))]
+    return taken
 
 
 def _gather(node: Node, inputs: Sequence[Array], _type: TensorType) -> Array | None:
@@ -85,4 +112,5 @@ _BODIES: Final[Mapping[str, Body]] = {
     "Div": _divide,
     "Concat": _concat,
     "Gather": _gather,
+    "Slice": _slice,
 }

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from weft_graph.errors import DTypeError, GraphRefusedError, ShapeError
-from weft_graph.fold import fold
+from weft_graph.fold import fold, fold_type
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue, Constant, Graph, Node
 from weft_graph.limits import PROGRAM_LIMITS as LIMITS
 from weft_graph.program import Program
@@ -57,10 +57,14 @@ class Inference:
         return types
 
     def _fold(self, node: Node, types: tuple[TensorType, ...]) -> None:
-        """Only a node that reads nothing but known values is worth a look."""
-        if not node.outputs or not node.outputs[0] or not all(name in self.known for name in node.inputs if name):
+        """Only a node that reads nothing but known values is worth a look, and one that reads a shape."""
+        if not node.outputs or not node.outputs[0]:
             return
-        value = fold(node, [self.known.get(name) for name in node.inputs if name], types[0])
+        if all(name in self.known for name in node.inputs if name):
+            value = fold(node, [self.known.get(name) for name in node.inputs if name], types[0])
+        else:
+            first = self.types.get(node.inputs[0])
+            value = None if first is None else fold_type(node, first)
         if value is not None:
             self.known[node.outputs[0]] = value
 

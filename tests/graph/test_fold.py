@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from graph_strategies import examples
 from sample_graphs import node, tensor
-from weft_graph.fold import MAX_ELEMENTS, fold
+from weft_graph.fold import MAX_ELEMENTS, fold, fold_type
+from weft_graph.infer import infer
+from weft_graph.ir import Constant, Graph, Input
 from weft_graph.types import DType, array_type
 
 small = st.integers(-1000, 1000)
@@ -96,3 +98,41 @@ def test_what_is_larger_than_any_shape_is_left_to_the_kernels() -> None:
     assert fold(node("Identity", ["a"], ["b"]), [column], array_type(column)) is not None
     result = tensor(DType.INT64, column.size, column.size)
     assert fold(node("Add", ["a", "b"], ["c"]), [column, column.T], result) is None
+
+
+def test_a_slice_takes_part_of_a_shape() -> None:
+    inputs = [int64(2, 3, 4, 5), int64(-1), int64(-4), int64(0), int64(-2)]
+    result = fold(node("Slice", ["a", "b", "c", "d", "e"], ["f"]), inputs, tensor(DType.INT64, 2))
+    assert result is not None
+    assert result.tolist() == [5, 3]
+    assert fold(node("Slice", ["a"], ["f"], starts=(1,), ends=(3,)), inputs[:1], tensor(DType.INT64, 2)) is None
+
+
+def test_a_shape_is_known_where_its_dimensions_are_numbers() -> None:
+    data = tensor(DType.FLOAT32, "batch", 3, 4)
+    assert fold_type(node("Shape", ["a"], ["b"]), data) is None
+    assert fold_type(node("Size", ["a"], ["b"]), data) is None
+    assert fold_type(node("Relu", ["a"], ["b"]), tensor(DType.FLOAT32, 3)) is None
+    tail = fold_type(node("Shape", ["a"], ["b"], start=-2), data)
+    assert tail is not None
+    assert tail.tolist() == [3, 4]
+    size = fold_type(node("Size", ["a"], ["b"]), tensor(DType.FLOAT32, 3, 4))
+    assert size is not None
+    assert (size.tolist(), size.dtype) == (12, np.int64)
+
+
+def test_what_is_reshaped_to_another_s_shape_has_a_known_shape() -> None:
+    """As exporters write it: Shape, Slice, Concat, Reshape."""
+    graph = Graph(
+        name="g",
+        inputs=(Input("x", tensor(DType.FLOAT32, "batch", 6)), Input("like", tensor(DType.FLOAT32, "batch", 2, 3))),
+        parameters=(),
+        nodes=(
+            node("Shape", ["like"], ["tail"], start=1),
+            node("Concat", ["rest", "tail"], ["target"], axis=0),
+            node("Reshape", ["x", "target"], ["y"]),
+        ),
+        outputs=("y",),
+        constants=(Constant("rest", int64(-1)),),
+    )
+    assert infer(graph)["y"].shape == ("batch", 2, 3)
