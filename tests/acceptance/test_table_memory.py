@@ -1,0 +1,42 @@
+"""A table of 2 GiB on real processes: it exists on no worker."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+import weft
+from acceptance_processes import await_that
+from weft.api.agent import AgentKind
+
+ROWS, WIDTH, BAG, BATCH = 1 << 23, 64, 32, 256
+TABLE_BYTES = ROWS * WIDTH * 4
+MOST_BYTES = 500 << 20
+
+
+def peak_bytes(pid: int) -> int:
+    """The most memory that the process ever held."""
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+def test_a_worker_never_holds_the_table(tmp_path: Path) -> None:
+    draws = np.random.default_rng(0)
+    ids = draws.integers(0, ROWS, (4 * BATCH, BAG))
+    np.savez(tmp_path / "bags.npz", ids=ids, label=draws.integers(0, 2, 4 * BATCH))
+    bags = weft.nn.EmbeddingBag(ROWS, WIDTH)(weft.input("ids", ("batch", BAG), "int64"))
+    loss = weft.nn.cross_entropy(weft.nn.Linear(WIDTH, 2)(bags), weft.input("label", ("batch",), "int64"))
+    data = weft.numpy_data(tmp_path / "bags.npz", evaluate=(3 * BATCH, 4 * BATCH))
+    with weft.Cluster(workers=2, shards=2, data_root=tmp_path) as cluster, cluster.client() as client:
+        job = client.submit(loss, data=data, batch=BATCH, passes=100_000, rule=weft.Adam(), workers=2, shards=2)
+        assert TABLE_BYTES == 2 << 30
+        await_that(lambda: "evaluate/loss" in job.refresh().metrics, "an evaluation", 60)
+        peaks = {agent.name: peak_bytes(agent.pid) for agent in client.agents() if agent.kind is AgentKind.WORKER}
+        traffic = job.refresh().traffic
+        job.cancel()
+    assert len(peaks) == 2
+    assert max(peaks.values()) < MOST_BYTES, peaks
+    assert traffic.received_bytes > 0
