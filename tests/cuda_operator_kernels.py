@@ -114,10 +114,15 @@ def every_operator() -> CudaSource:
 
 
 @cache
-def one_of_each_operator() -> CudaSource:
-    """One kernel for each operator, over float32 where it takes that: what is quick to compile once more."""
+def compiled_operators(*, once: bool) -> CudaSource:
+    """Every operator's kernels but those over float64, whose functions NVRTC is slow with; or one for each operator.
+
+    float64 is compiled in the rules, and run here on the CPU.
+    """
     chosen: dict[str, Case] = {}
-    for case in generated_cases().values():
-        if case.node.op_type not in chosen or any(array.dtype == np.float32 for array in case.inputs):
+    for name, case in generated_cases().items():
+        if not once and "-float64-" not in name:
+            chosen[name] = case
+        if once and (case.node.op_type not in chosen or "-float32-" in name):
             chosen[case.node.op_type] = case
-    return read_source("one_of_each_operator.cu", "\n".join(case.fused.text for case in chosen.values()))
+    return read_source("operators.cu", "\n".join(case.fused.text for case in chosen.values()))

@@ -31,6 +31,7 @@ def compile_for(source: CudaSource, architecture: str) -> tuple[int, dict[str, s
     program: Any = compiler._NVRTCProgram(
         source.text, source.name, (), (), name_expressions=source.entries, method="cubin"
     )
-    options = (*core.assemble_cupy_compiler_options(()), f"-arch={architecture}")
+    # Machine code is made and not run: how good it is does not matter.
+    options = (*core.assemble_cupy_compiler_options(()), f"-arch={architecture}", "-Xptxas=-O0")
     binary, names = program.compile(options)
     return len(binary), names

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from importlib import resources
 
 import numpy as np
 import pytest
 
 import nvrtc
-from cuda_operator_kernels import every_operator, one_of_each_operator
+from cuda_operator_kernels import compiled_operators
 from cuda_rules import user_rules
 from nvrtc import ARCHITECTURES, compile_for
 from weft_graph.rule_graph import rule_graph_from_json
@@ -31,8 +32,8 @@ def _rules() -> CudaSource:
 
 
 GENERATED = {
-    "every_operator.cu": every_operator,
-    "one_of_each_operator.cu": one_of_each_operator,
+    "every_operator.cu": partial(compiled_operators, once=False),
+    "one_of_each_operator.cu": partial(compiled_operators, once=True),
     "users_rules.cu": _rules,
 }
 # What is wrong with a type is wrong for every GPU: all types of all operators are compiled for one of them.
