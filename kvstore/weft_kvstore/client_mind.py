@@ -264,6 +264,7 @@ class ClientMind:
         self._open.pop(operation.number, None)
         if error is not None:
             self._give_up(operation)
+        operation.let_go()
         self.outcomes.append((operation, result, error))
 
     def _give_up(self, operation: Operation) -> None:

@@ -50,6 +50,10 @@ class Operation:
         """What the future ends with."""
         return None
 
+    def let_go(self) -> None:
+        """It has ended: its parts, which know it, are forgotten, so that its arrays go at once and not when the
+        collector of cycles comes round."""
+
     def __str__(self) -> str:
         return f"{self.kind} of step {self.step}"
 
@@ -69,6 +73,9 @@ class SendOperation(Operation):
     @abstractmethod
     def cut(self, routing: Routing, priority: int) -> None:
         """Makes `slices`. Raises MemoryError."""
+
+    def let_go(self) -> None:
+        self.slices = {}
 
     def __str__(self) -> str:
         call, step = _CALLS[self.cargo]

@@ -105,6 +105,9 @@ class PullRowsOperation(PullOperation):
         self._slices[shard] = _slices(entry, base, self._cut.ids_up * ID_BYTES, chunks, self._priority, self)
         return self._slices[shard]
 
+    def let_go(self) -> None:
+        self._slices = {}
+
     def sent(self, shard: int) -> list[OutSlice]:
         """The chunks of ids that `cut_ids` made last."""
         return self._slices.get(shard, [])

@@ -166,7 +166,7 @@ def ordered(data: Path, document: bytes, **options: Any) -> tuple[Records, Noted
                 run.request_set(1)
             elif records.uploads:
                 run.stop()
-            elif records.sets:
+            elif records.sets and step > records.sets[0].step + 1:
                 run.request_upload()
 
         records.on_step = on_step
