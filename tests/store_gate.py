@@ -13,7 +13,8 @@ from typing import Self
 
 import zmq
 
-from weft_kvstore.codec import ProtocolError, decode_reply, decode_request
+from weft_kvstore.cargo import Cargo
+from weft_kvstore.codec import ProtocolError, decode_reply, decode_request, encode
 from weft_kvstore.messages import Acknowledge, Hello, Push
 
 HOLD_S = 3.0
@@ -133,8 +134,10 @@ class PushGate:
                 reply = link.far.recv_multipart()
                 frames = _acknowledged(reply)
                 acknowledged += [(link, frame) for frame in frames]
-                if not link.known.issuperset(frames) or not frames:
-                    self._near.send_multipart([identity, *reply])
+                new = [frame for frame in frames if frame not in link.known]
+                if not frames or new:
+                    told = encode(Acknowledge(new)) if frames else reply
+                    self._near.send_multipart([identity, *told])
                 link.known.update(frames)
         return acknowledged
 
@@ -194,8 +197,9 @@ def _pushed(message: list[bytes]) -> Push:
 
 
 def _push(message: list[bytes]) -> Push | None:
+    """The gradients of a message; ids of rows that are asked for go on."""
     request = decode_request(message)[0]
-    return request if isinstance(request, Push) else None
+    return request if isinstance(request, Push) and Cargo.GRADIENT in request.cargo else None
 
 
 def _slices(message: list[bytes]) -> int:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
+from typing import Any
 from dataclasses import dataclass, field
 
 import msgspec
@@ -14,17 +16,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from store_cluster import WAIT_S, Array, clients_of, gradients_of, key_of, served, store_of
+from store_cluster import given as given_key
+from store_cluster import WAIT_S, Array, clients_of, gradients_of, key_of, served, store_of, table_of
 from store_raw import ZMTP_GREETING, ZMTP_READY, RawPeer, hello_of, pull_of, raw_peer
 from store_raw import push_of as a_push
 from weft_kvstore.client import StoreClient
 from weft_kvstore.codec import FORMAT_VERSION, MAGIC, MAX_HEADER_BYTES, PREFIX, encode
 from weft_kvstore.description import StoreDescription
+from weft_kvstore.local import LocalStore
 from weft_kvstore.messages import (
     Acknowledge,
     Barrier,
     Bye,
     Cancel,
+    Failed,
     Hello,
     Ping,
     Pong,
@@ -33,6 +38,7 @@ from weft_kvstore.messages import (
     PushRefused,
     RefusalCode,
     Refused,
+    Values,
     Welcome,
     Why,
 )
@@ -45,6 +51,11 @@ SPARE = 2
 """A slot that contributes to no key: a hostile member may take it without holding the others up."""
 
 KEY_BYTES = 3000
+TABLE, ROWS, ROW_BYTES = 2, 100, 24
+"""The table's place, its rows, and the bytes of a row: a chunk to the shard has 32 rows, its ids 128."""
+
+ALL_ROWS = np.arange(ROWS)
+FULL = 32 * (8 + ROW_BYTES)
 
 
 @dataclass
@@ -64,16 +75,22 @@ class Served:
     def train(self) -> None:
         """One step of both clients, whose result must be exact."""
         if not self.expected:
-            self.expected = {key.key: self.clients[0].pull(key.key, 0).result(WAIT_S) for key in self.description.keys}
+            self.expected = {key: self.pull(0, key) for key in ("a", "b", "t")}
         gradients = [gradients_of(self.description, slot, self.step) for slot in range(SLOTS)]
         for client, gradient in zip(self.clients, gradients, strict=True):
-            for key in self.expected:
+            for key in ("a", "b"):
                 client.push(key, self.step, gradient[key])
+            client.push_rows("t", self.step, ALL_ROWS, gradient["t"])
         self.step += 1
         for key in self.expected:
             self.expected[key] -= gradients[0][key] + gradients[1][key]
-            for client in self.clients:
-                assert client.pull(key, self.step).result(WAIT_S).tobytes() == self.expected[key].tobytes()
+            for slot in range(SLOTS):
+                assert self.pull(slot, key).tobytes() == self.expected[key].tobytes()
+
+    def pull(self, slot: int, key: str) -> Array:
+        client = self.clients[slot]
+        pull = client.pull_rows(key, ALL_ROWS, self.step) if key == "t" else client.pull(key, self.step)
+        return pull.result(WAIT_S)
 
     def statistics(self) -> ShardStatistics:
         return self.server.statistics()
@@ -83,7 +100,8 @@ class Served:
 def shard() -> Iterator[Served]:
     """A shard that outlives every test of this module, so that what one leaves behind the next ones meet."""
     with ExitStack() as stack:
-        keys = [key_of("a", (KEY_BYTES // 4,), SLOTS), key_of("b", (7,), SLOTS)]
+        keys = [key_of("a", (KEY_BYTES // 4,), SLOTS), key_of("b", (7,), SLOTS), table_of("t", (ROWS, 6), SLOTS)]
+        keys.append(given_key(msgspec.structs.replace(table_of("free", (ROWS, 6), SLOTS), slots=(SPARE,))))
         link = LinkSettings(silence_s=20.0)
         description = store_of(keys, slots=SLOTS + 1, shards=1, hyper={"rate": 1.0})
         description, servers = stack.enter_context(served(description, link))
@@ -169,8 +187,52 @@ def test_a_malformed_message_is_refused_and_counted(shard: Served, name: str, me
     assert shard.statistics().malformed == before + 1
 
 
+def chunk_of(ids: Sequence[int], *, row_bytes: int = ROW_BYTES) -> bytes:
+    return np.array(ids, np.int64).tobytes() + bytes(row_bytes * len(ids))
+
+
+CHUNKS: dict[str, dict[str, Any]] = {
+    "rows that do not ascend": {"payload": chunk_of([4, 2])},
+    "a row twice": {"payload": chunk_of([4, 4])},
+    "a row that there is not": {"payload": chunk_of([4, ROWS])},
+    "a negative row": {"payload": chunk_of([-1, 4])},
+    "a row of 2**63 - 1": {"payload": chunk_of([2**63 - 1])},
+    "rows without their values": {"payload": chunk_of([1, 2], row_bytes=0)},
+    "half a row": {"payload": chunk_of([1])[:-1]},
+    "a byte alone": {"payload": b"x"},
+    "a chunk beyond the last": {"payload": chunk_of([1]), "first": 1},
+    "more chunks than rows fill": {"payload": chunk_of([1]), "chunks": 5},
+    "2**63 - 1 chunks": {"payload": chunk_of([1]), "chunks": 2**63 - 1},
+    "chunks whose sum overflows": {"payload": chunk_of([1]), "first": 2**63 - 1, "count": 2**63 - 1, "chunks": 2},
+    "a chunk in the middle that is not full": {"payload": chunk_of(range(31)), "chunks": 2},
+    "a chunk that is too full": {"payload": chunk_of(range(33))},
+    "an empty last chunk": {"payload": chunk_of(range(32)), "count": 2, "chunks": 2},
+    "an empty chunk of two": {"payload": b"", "chunks": 2},
+}
+IDS = {
+    "ids that do not ascend": {"payload": np.int64([4, 2]).tobytes()},
+    "an id that there is not": {"payload": np.int64([ROWS]).tobytes()},
+    "a part of an id": {"payload": bytes(7)},
+    "ids of another number of chunks": {"payload": bytes(8), "chunks": 2},
+    "ids of another key": {"payload": bytes(8), "key": 1},
+}
+
+
+def say_chunk(change: dict[str, Any], peer: RawPeer) -> None:
+    said = {"count": 1, "chunks": 1, **change}
+    payload = said.pop("payload")
+    peer.say(a_push([TABLE], [len(payload)], **said), payload)
+
+
+def say_ids(change: dict[str, Any], peer: RawPeer) -> None:
+    said = {"chunks": 1, "key": TABLE, **change}
+    payload = said.pop("payload")
+    peer.say(pull_of(5, TABLE, 0, chunks=1))
+    peer.say(a_push([said.pop("key")], [len(payload)], cargo=2, request=5, **said), payload)
+
+
 OUTSIDE: dict[str, Callable[[RawPeer], None]] = {
-    "an unknown key": lambda peer: peer.say(push_of(key=[2]), bytes(28)),
+    "an unknown key": lambda peer: peer.say(push_of(key=[9]), bytes(28)),
     "a key of 2**63 - 1": lambda peer: peer.say(push_of(key=[2**63 - 1]), bytes(28)),
     "a slice past the key's last": lambda peer: peer.say(push_of(first=[1]), bytes(28)),
     "2**63 - 1 slices": lambda peer: peer.say(push_of(count=[2**63 - 1]), bytes(28)),
@@ -179,9 +241,19 @@ OUTSIDE: dict[str, Callable[[RawPeer], None]] = {
     "too many bytes": lambda peer: peer.say(push_of(nbytes=[32]), bytes(32)),
     "a part of an element": lambda peer: peer.say(push_of(nbytes=[27]), bytes(27)),
     "sizes that are not the payload's": lambda peer: peer.say(push_of(nbytes=[2**62]), bytes(28)),
-    "a pull of an unknown key": lambda peer: peer.say(pull_of(1, 2, 0)),
+    "a pull of an unknown key": lambda peer: peer.say(pull_of(1, 9, 0)),
     "a pull twice under one number": lambda peer: peer.say(Pull([1, 1], [0, 0], [2**40, 2**40], [0, 0], [0, 0], [0, 0])),
     "an acknowledgement of nothing": lambda peer: peer.say(Acknowledge([77])),
+    **{name: partial(say_chunk, change) for name, change in CHUNKS.items()},
+    **{name: partial(say_ids, change) for name, change in IDS.items()},
+    "a table pushed as slices": lambda peer: peer.say(a_push([TABLE], [28]), bytes(28)),
+    "slices pushed as chunks": lambda peer: peer.say(a_push([1], [28], chunks=1), bytes(28)),
+    "a cargo that there is not": lambda peer: peer.say(push_of(cargo=[3]), bytes(28)),
+    "a value of another length": lambda peer: peer.say(push_of(cargo=[1], nbytes=[24]), bytes(24)),
+    "a pull of a table without ids": lambda peer: peer.say(pull_of(1, TABLE, 0)),
+    "a pull of more ids than there are rows": lambda peer: peer.say(pull_of(1, TABLE, 0, chunks=2)),
+    "a pull of 2**63 - 1 chunks of ids": lambda peer: peer.say(pull_of(1, TABLE, 0, chunks=2**63 - 1)),
+    "a pull of a dense key with ids": lambda peer: peer.say(pull_of(1, 0, 0, chunks=1)),
     "a barrier over an unknown key": lambda peer: peer.say(Barrier(1, 0, [2**63 - 1])),
 }
 
@@ -275,6 +347,87 @@ def test_a_push_by_a_slot_that_does_not_contribute_is_refused_and_counted(shard:
         assert (refused.frame, refused.run) == (9, 0)
         assert f"slot {SPARE}, key 'b', slice 0, step {step}" in refused.reason
     assert shard.statistics().refused == before + 1
+
+
+def test_chunks_of_a_push_may_come_in_any_order_and_again(shard: Served) -> None:
+    """In a second store, by hand: the slot is in when all have come; those that contradict what came are refused."""
+    description = store_of([table_of("t", (ROWS, 6), 1)], slots=1, shards=1, job="chunks", hyper={"rate": 1.0})
+    description = msgspec.structs.replace(description, shards=(shard.endpoint,))
+    shard.server.open(description, 0)
+    rows = np.arange(70, dtype=np.int64)
+    values = np.ones((70, 6), np.float32)
+
+    def chunk(number: int) -> bytes:
+        part = slice(32 * number, 32 * (number + 1))
+        return rows[part].tobytes() + values[part].tobytes()
+
+    def push(number: int, frame: int, payload: bytes, **changed: Any) -> Push:
+        return a_push([0], [len(payload)], **{"first": number, "chunks": 3, "frame": frame, **changed})
+
+    with raw_peer(shard.endpoint) as peer:
+        assert isinstance(peer.greet(hello_of(description, 0)), Welcome)
+        for frame, number in enumerate([2, 0, 2, 0], 1):
+            peer.say(push(number, frame, chunk(number)), chunk(number))
+            assert peer.hear(Acknowledge).frame == [frame]
+        peer.say(push(0, 5, chunk(0), chunks=4), chunk(0))
+        assert "a push of 3 parts before and of 4 now" in peer.hear(PushRefused).reason
+        assert peer.hear(Acknowledge).frame == [5]
+        wrong = (rows[:32] + 60).tobytes() + values[:32].tobytes()
+        peer.say(push(1, 6, wrong), wrong)
+        assert "rows of chunk 1 are not between those beside it" in peer.hear(PushRefused).reason
+        assert peer.hear(Acknowledge).frame == [6]
+        peer.say(Barrier(1, 0, [0]))
+        assert "pushed before and declares nothing" in peer.hear(Failed).reason
+        peer.say(push(1, 7, chunk(1)), chunk(1))
+        assert peer.hear(Acknowledge).frame == [7]
+        peer.say(push(1, 8, chunk(1)), chunk(1))
+        assert peer.hear(Acknowledge).frame == [8]
+        peer.say(pull_of(3, 0, 1, chunks=1))
+        peer.say(a_push([0], [24], cargo=2, request=3, chunks=1, frame=9), np.int64([0, 69, 70]).tobytes())
+        assert peer.hear(Values).version == [1]
+        peer.say(Bye())
+    with clients_of(description, LinkSettings()) as (client,):
+        first = shard_first(description)
+        found = client.pull_rows("t", np.array([0, 33, 69, 70]), 1).result(WAIT_S)
+        assert (first[[0, 33, 69, 70]] - found)[:, 0].round(5).tolist() == [1.0, 1.0, 1.0, 0.0]
+    shard.server.close_job("chunks")
+
+
+def shard_first(description: StoreDescription) -> Array:
+    with LocalStore(description) as store:
+        return store.pull_rows("t", ALL_ROWS, 0).result(WAIT_S)
+
+
+def test_a_member_that_sets_without_end_is_refused(shard: Served) -> None:
+    """Of values that wait, one for each of two versions is held at most, however often they are set."""
+    payload = chunk_of([1, 2])
+    with raw_peer(shard.endpoint) as peer:
+        assert isinstance(peer.greet(hello_of(shard.description, SPARE)), Welcome)
+        for frame, (version, told) in enumerate([(0, None), (2, None), (3, None), (2, None), (4, "wait for"), (9, "8")], 1):
+            peer.say(
+                a_push([3], [len(payload)], cargo=1, request=frame, step=version, chunks=1, frame=frame), payload
+            )
+            if told is not None:
+                assert told in peer.hear(PushRefused).reason
+            assert peer.hear(Acknowledge).frame == [frame]
+        (job,) = shard.server._mind.jobs.values()
+        table = job.shard._tables[3]
+        assert {version: [len(rows.ids) for rows in waiting] for version, waiting in table._sets.items()} == {
+            2: [2],
+            3: [2],
+        }
+
+
+def test_ids_that_wait_are_bounded(shard: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft_kvstore.shard_mind.MAX_IDS_BYTES", 3 * 8 * ROWS)
+    before = shard.statistics().malformed
+    with raw_peer(shard.endpoint) as peer:
+        assert isinstance(peer.greet(hello_of(shard.description, SPARE)), Welcome)
+        for request in range(1, 5):
+            peer.say(pull_of(request, TABLE, 2**40, chunks=1))
+            peer.say(a_push([TABLE], [8 * ROWS], cargo=2, request=request, chunks=1), ALL_ROWS.tobytes())
+        assert "bytes of ids wait already" in peer.hear(Refused).reason
+    assert shard.statistics().malformed == before + 1
 
 
 def tcp(endpoint: str) -> socket.socket:
