@@ -45,6 +45,8 @@ class Way:
         self.bucket = None if bytes_per_s is None else TokenBucket(bytes_per_s)
         self.entered: list[Parts] = []
         self.arrived: list[Parts] = []
+        self.bytes_entered = 0
+        """Bytes that the sender's sockets gave, ZeroMQ's framing included."""
         self.flowing = asyncio.Event()
         self._changed = threading.Condition()
 
@@ -162,6 +164,7 @@ class TcpProxy:
     async def _enter(self, source: socket.socket, queue: asyncio.Queue[bytes], way: Way) -> None:
         reader = ZmtpReader()
         while data := await self._loop.sock_recv(source, CHUNK_BYTES):
+            way.bytes_entered += len(data)
             await queue.put(data)
             way.record(way.entered, reader.feed(data))
         raise ConnectionResetError("the source closed")

@@ -13,9 +13,9 @@ from weft_kvstore.cargo import Cargo
 from weft_kvstore.check import check_description, rule_of
 from weft_kvstore.description import KeyDescription, StoreDescription
 from weft_kvstore.operation import BarrierOperation, KeyPull, PushOperation
+from weft_kvstore.routing import slices_of
 from weft_kvstore.row_cut import RowCut, row_cut
 from weft_kvstore.row_operation import PullRowsOperation, PushRowsOperation
-from weft_kvstore.routing import slices_of
 from weft_kvstore.rows import last_rows, summed_rows
 from weft_kvstore.store import Array, StoreRefusedError
 
@@ -37,7 +37,7 @@ class Arguments:
         self._places = {key.key: place for place, key in enumerate(description.keys)}
         self._state = tuple(rule_of(description).state)
 
-    def push(self, future: Future[Any], name: str, step: int, array: Array, cargo: Cargo) -> PushOperation:
+    def push(self, future: Future[Any], name: str, step: int, array: Array, *, cargo: Cargo) -> PushOperation:
         """Raises StoreRefusedError for a key, step or array that does not fit."""
         what = _WORDS[cargo][2]
         key, where = self._sent_to(name, step, cargo, rows=False)
@@ -47,10 +47,10 @@ class Arguments:
             )
         if not array.flags.c_contiguous:
             raise StoreRefusedError(f"{where}: the {what} is not C-contiguous")
-        return PushOperation(future, name, self._places[name], step, array, cargo)
+        return PushOperation(future, name, self._places[name], step, array, cargo=cargo)
 
     def push_rows(
-        self, future: Future[Any], name: str, step: int, ids: Array, rows: Array, cargo: Cargo
+        self, future: Future[Any], name: str, step: int, ids: Array, rows: Array, *, cargo: Cargo
     ) -> PushRowsOperation:
         """Raises StoreRefusedError for a key, step, ids or rows that do not fit."""
         key, where = self._sent_to(name, step, cargo, rows=True)
@@ -62,7 +62,7 @@ class Arguments:
             )
         flat = rows.reshape(len(ids), self._row_cut(key).width)
         given = summed_rows(ids, flat) if cargo is Cargo.GRADIENT else last_rows(ids, flat)
-        return PushRowsOperation(future, name, self._places[name], step, given, cargo)
+        return PushRowsOperation(future, name, self._places[name], step, given, cargo=cargo)
 
     def pull(self, future: Future[Any], name: str, version: int, *, state: bool, settled: bool) -> KeyPull:
         """Raises StoreRefusedError for a key or version that there is not, MemoryError."""

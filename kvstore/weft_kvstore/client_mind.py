@@ -75,19 +75,11 @@ class ClientMind:
         """Begins an operation; it ends at its deadline at the latest."""
         self._number += 1
         operation.number = self._number
-        if isinstance(operation, SendOperation):
-            try:
-                operation.cut(self.routing, self._description.keys[operation.place].priority)
-            except MemoryError as error:
-                self._end(operation, None, StoreError(f"slot {self._slot}: {operation}: no memory: {error}"))
-                return
-            shards = {shard: len(slices) for shard, slices in operation.slices.items()}
-        elif isinstance(operation, PullOperation):
-            shards = operation.asked(self.routing)
-        elif isinstance(operation, BarrierOperation):
-            shards = {link.shard: operation.parts for link in self.links}
-        else:
-            raise TypeError(f"{operation} is no operation that a store knows")
+        try:
+            shards = self._parts(operation)
+        except MemoryError as error:
+            self._end(operation, None, StoreError(f"slot {self._slot}: {operation}: no memory: {error}"))
+            return
         operation.pending = dict(shards)
         self._count_rows(operation)
         if not shards:
@@ -161,6 +153,17 @@ class ClientMind:
             self._end(operation, None, StoreError(f"slot {self._slot}: {operation}: {reason}"))
         for link in self.links:
             link.close()
+
+    def _parts(self, operation: Operation) -> dict[int, int]:
+        """How many parts of an operation each shard has. Raises MemoryError."""
+        if isinstance(operation, SendOperation):
+            operation.cut(self.routing, self._description.keys[operation.place].priority)
+            return {shard: len(slices) for shard, slices in operation.slices.items()}
+        if isinstance(operation, PullOperation):
+            return operation.asked(self.routing)
+        if isinstance(operation, BarrierOperation):
+            return {link.shard: operation.parts for link in self.links}
+        raise TypeError(f"{operation} is no operation that a store knows")
 
     def _count_rows(self, operation: Operation) -> None:
         if isinstance(operation, PushRowsOperation):

@@ -21,16 +21,16 @@ class StoreFace:
         self._submit = submit
 
     def push(self, key: str, step: int, gradient: Array) -> Future[None]:
-        return self._begin(lambda future: self._arguments.push(future, key, step, gradient, Cargo.GRADIENT))
+        return self._begin(lambda future: self._arguments.push(future, key, step, gradient, cargo=Cargo.GRADIENT))
 
     def push_rows(self, key: str, step: int, ids: Array, rows: Array) -> Future[None]:
-        return self._begin(lambda future: self._arguments.push_rows(future, key, step, ids, rows, Cargo.GRADIENT))
+        return self._begin(lambda future: self._arguments.push_rows(future, key, step, ids, rows, cargo=Cargo.GRADIENT))
 
     def set(self, key: str, version: int, value: Array) -> Future[None]:
-        return self._begin(lambda future: self._arguments.push(future, key, version, value, Cargo.VALUE))
+        return self._begin(lambda future: self._arguments.push(future, key, version, value, cargo=Cargo.VALUE))
 
     def set_rows(self, key: str, version: int, ids: Array, rows: Array) -> Future[None]:
-        return self._begin(lambda future: self._arguments.push_rows(future, key, version, ids, rows, Cargo.VALUE))
+        return self._begin(lambda future: self._arguments.push_rows(future, key, version, ids, rows, cargo=Cargo.VALUE))
 
     def pull(self, key: str, version: int, *, settled: bool = False) -> Future[Array]:
         return self._begin(lambda future: self._arguments.pull(future, key, version, state=False, settled=settled))

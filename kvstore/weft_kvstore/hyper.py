@@ -10,8 +10,10 @@ from weft_kernels.rule import Hyper
 
 
 class KeyHyper:
-    """`at(step)` gives the numbers for the update of that step, counted from 0. Numbers that never change are made once;
-    of schedules the last step is kept, since a key's slices ask for one step after the other."""
+    """`at(step)` gives the numbers for the update of that step, counted from 0.
+
+    Numbers that never change are made once; of schedules the last step is kept, since all slices of a key ask for it.
+    """
 
     __slots__ = ("_last", "_multipliers", "_schedules", "_step")
 

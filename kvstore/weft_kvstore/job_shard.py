@@ -69,7 +69,9 @@ class JobShard:
         part = self._parts.get(key)
         return len(part.run) if part is not None else 0
 
-    def accept(self, slot: int, key: int, step: int, payload: memoryview, *, first: int, count: int) -> list[SliceState]:
+    def accept(
+        self, slot: int, key: int, step: int, payload: memoryview, *, first: int, count: int
+    ) -> list[SliceState]:
         """Takes in a run of gradients; the payload's memory is taken over where it is writable.
 
         Returns the units that may now merge. Raises ProtocolError for a run that this shard does not have, and
@@ -79,9 +81,7 @@ class JobShard:
         slices = part.cut_payload(payload, first, count)
         for index, _ in slices:  # all before any: what is refused changes nothing
             part.unit(index).check(slot, step, pushes=True)
-        return [
-            part.unit(index) for index, array in slices if part.unit(index).accept_slice(slot, step, index, array)
-        ]
+        return [part.unit(index) for index, array in slices if part.unit(index).accept_slice(slot, step, index, array)]
 
     def accept_chunks(
         self, slot: int, key: int, step: int, payload: memoryview, *, first: int, count: int, chunks: int

@@ -33,9 +33,9 @@ class KeyPart:
         return self.units[0] if len(self.units) == 1 else self.units[index - self.run.start]
 
     def cut_payload(self, payload: memoryview, first: int, count: int) -> list[tuple[int, Array]]:
-        """Slices `first` and on of a key's bytes, each with its number; their memory is taken over where it is writable.
+        """Slices `first` and on of a key's bytes, each with its number.
 
-        Raises ProtocolError for a run that is not here, or has another length.
+        Their memory is taken over where it is writable. Raises ProtocolError for a run that is not here, or has another length.
         """
         if not (self.run.start <= first and first + count <= self.run.stop):
             raise ProtocolError(
@@ -49,14 +49,15 @@ class KeyPart:
             )
         begin = self.cut.start(first)
         return [
-            (index, _writable(payload[self.cut.start(index) - begin : self.cut.start(index + 1) - begin], self.spec.dtype))
+            (
+                index,
+                _writable(payload[self.cut.start(index) - begin : self.cut.start(index + 1) - begin], self.spec.dtype),
+            )
             for index in range(first, first + count)
         ]
 
 
-def key_part(
-    spec: KeySpec, cut: KeySlices, run: range, values: Array, shape: tuple[int, ...] | None
-) -> KeyPart:
+def key_part(spec: KeySpec, cut: KeySlices, run: range, values: Array, shape: tuple[int, ...] | None) -> KeyPart:
     """The part of a key with these first values (elements of the run); `shape` is the key's where it is whole."""
     state = {name: np.full(values.size, spec.rule.state[name], spec.dtype) for name in spec.state}
     if shape is not None:

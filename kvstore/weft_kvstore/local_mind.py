@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from weft_kvstore.buffers import bytes_of
+from weft_kvstore.cargo import Cargo
 from weft_kvstore.deadlines import Deadlines
 from weft_kvstore.description import StoreDescription
-from weft_kvstore.cargo import Cargo
 from weft_kvstore.job_shard import JobShard
 from weft_kvstore.operation import BarrierOperation, Operation, PullOperation, PushOperation
 from weft_kvstore.pull_wait import PullWait

@@ -88,7 +88,7 @@ class PushOperation(SendOperation):
 
     kind = "push"
 
-    def __init__(self, future: Future[Any], name: str, place: int, step: int, array: Array, cargo: Cargo) -> None:
+    def __init__(self, future: Future[Any], name: str, place: int, step: int, array: Array, *, cargo: Cargo) -> None:
         super().__init__(future, name, place, step, cargo)
         self.array = array
 

@@ -18,8 +18,8 @@ MAX_IDS_BYTES: Final = 1 << 28
 
 
 class Peer:
-    """One client's connection. `pulls` are those not answered, `ids_bytes` what their ids take, `acknowledge` the frames not
-    yet acknowledged."""
+    """One client's connection. `pulls` are those not answered, `ids_bytes` what their ids take, `acknowledge` the frames
+    not yet acknowledged."""
 
     def __init__(self, identity: bytes, hello: Hello, settings: LinkSettings, now: float) -> None:
         self.identity = identity
@@ -50,9 +50,7 @@ class Peer:
             part.held.lent += 1
         entry = (wait.request, part.array, version)
         owner = part.held
-        self.outbox.put(
-            OutSlice(entry, part.part, part.base, part.start, part.stop, priority=priority, owner=owner)
-        )
+        self.outbox.put(OutSlice(entry, part.part, part.base, part.start, part.stop, priority=priority, owner=owner))
 
     def _forget(self, wait: PullWait) -> None:
         if self.pulls.pop(wait.request, None) is not None:

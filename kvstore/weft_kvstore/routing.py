@@ -2,8 +2,8 @@
 
 Bounds of slices depend on shape, dtype and the job's slice size alone, so sums do not depend on the number of shards.
 Each slice goes to the shard with the fewest bytes so far, so loads differ by at most one slice; within a key, slices of
-one shard are then made adjacent, so that they travel and are copied as one run. A key that is `whole` has all its slices
-on one shard. A table is spread by rows, evenly of itself: see `row_cut`.
+one shard are then made adjacent, so that they travel and are copied as one run. A key that is `whole` has all its
+slices on one shard. A table is spread by rows, evenly of itself: see `row_cut`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def slices_of(key: KeyDescription, slice_bytes: int) -> KeySlices:
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """`cuts` by key's place; `runs[key][shard]` are the slices that the shard has of the key; `tables` by key's place."""
+    """`cuts` by key's place; `runs[key][shard]` are the slices that the shard has of the key. `tables`, by key's place,
+    have neither."""
 
     cuts: tuple[KeySlices, ...]
     runs: tuple[Mapping[int, range], ...]

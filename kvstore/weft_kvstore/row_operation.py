@@ -13,9 +13,9 @@ from weft_kvstore.cargo import Cargo
 from weft_kvstore.codec import ProtocolError
 from weft_kvstore.operation import PullOperation, SendOperation
 from weft_kvstore.outbox import OutSlice
+from weft_kvstore.routing import Routing
 from weft_kvstore.row_chunks import packed
 from weft_kvstore.row_cut import ID_BYTES, RowCut, chunks_of
-from weft_kvstore.routing import Routing
 from weft_kvstore.rows import Rows, asked_rows
 from weft_kvstore.store import Array
 
@@ -26,7 +26,7 @@ class PushRowsOperation(SendOperation):
     kind = "push of rows"
     rows = True
 
-    def __init__(self, future: Future[Any], name: str, place: int, step: int, given: Rows, cargo: Cargo) -> None:
+    def __init__(self, future: Future[Any], name: str, place: int, step: int, given: Rows, *, cargo: Cargo) -> None:
         super().__init__(future, name, place, step, cargo)
         self.given = given
 
@@ -40,7 +40,7 @@ class PushRowsOperation(SendOperation):
             base = bytes_of(packed(mine, cut))
             chunks = chunks_of(len(mine.ids), cut.rows_up)
             entry = (self.cargo, self.number, self.place, self.step, chunks)
-            self.slices[shard] = _slices(entry, base, cut.chunk_bytes, chunks, priority, self)
+            self.slices[shard] = _slices(entry, base, cut.chunk_bytes, chunks, priority=priority, owner=self)
 
 
 class PullRowsOperation(PullOperation):
@@ -89,9 +89,7 @@ class PullRowsOperation(PullOperation):
     def asked(self, routing: Routing) -> dict[int, int]:
         if not self.array_count or not self._cut.row_bytes:
             return {}
-        return {
-            shard: chunks_of(len(ids), self._cut.rows_down) * self.array_count for shard, ids in self.ids.items()
-        }
+        return {shard: chunks_of(len(ids), self._cut.rows_down) * self.array_count for shard, ids in self.ids.items()}
 
     def chunks(self, shard: int) -> int:
         """How many chunks of ids a shard gets."""
@@ -102,7 +100,9 @@ class PullRowsOperation(PullOperation):
         chunks = self.chunks(shard)
         entry = (Cargo.IDS, self.number, self.place, self.version, chunks)
         base = bytes_of(self.ids[shard])
-        self._slices[shard] = _slices(entry, base, self._cut.ids_up * ID_BYTES, chunks, self._priority, self)
+        self._slices[shard] = _slices(
+            entry, base, self._cut.ids_up * ID_BYTES, chunks, priority=self._priority, owner=self
+        )
         return self._slices[shard]
 
     def let_go(self) -> None:
@@ -144,7 +144,7 @@ def _picked(rows: Rows, mine: Array) -> Rows:
 
 
 def _slices(
-    entry: tuple[int, ...], base: memoryview, a_chunk: int, chunks: int, priority: int, owner: object
+    entry: tuple[int, ...], base: memoryview, a_chunk: int, chunks: int, *, priority: int, owner: object
 ) -> list[OutSlice]:
     return [
         OutSlice(

@@ -291,9 +291,7 @@ class ShardMind:
                 self._put_work(peer.job, shard.accept(slot, key, step, part, first=first, count=count))
             case Cargo.VALUE if chunks:
                 origin = (peer.hello.process, request)
-                changed = shard.set_chunks(
-                    slot, key, step, part, origin, first=first, count=count, chunks=chunks
-                )
+                changed = shard.set_chunks(slot, key, step, part, origin, first=first, count=count, chunks=chunks)
                 self._changed(peer.job, changed)
             case Cargo.VALUE:
                 origin = (peer.hello.process, request)

@@ -1,8 +1,8 @@
 """Which steps of a slice, a whole key or a table are in, merged and applied, whatever a gradient is there. Pure.
 
 In sync a step is complete when every contributing slot has pushed or declared nothing. Gradients are added in slot
-order: the longest complete prefix at once, later slots wait. The sum is g[a] + g[b] + ... of the slots that pushed, from
-the left, so it is the same bits for any order of arrival. `Merge.ARRIVAL` adds in the order of arrival instead.
+order: the longest complete prefix at once, later slots wait. The sum is g[a] + g[b] + ... of the slots that pushed,
+from the left, so it is the same bits for any order of arrival. `Merge.ARRIVAL` adds in the order of arrival instead.
 
 In async each slot's steps are complete one by one as they come, in step order.
 """
@@ -95,7 +95,7 @@ class _OpenStep(Generic[G]):
 
 
 class SyncSteps(Generic[G]):
-    """Invariants: `_open` holds only steps from `version` on; a slot that is merged or waits in a step is settled in it.
+    """Invariants: `_open` holds only steps from `version` on; a slot that is merged or waits in one is settled in it.
 
     `add(total, gradient)` gives their sum; it may write and keep the total, and is the only one that has it.
     """

@@ -144,7 +144,7 @@ class TableState(UnitState[Rows, Rows]):
 
     def _replaces(self, waiting: list[Rows], value: Rows) -> list[Rows]:
         """Joined at once: however often rows are set, no more of them wait than the table has."""
-        both = waiting + [value]
+        both = [*waiting, value]
         return [last_rows(np.concatenate([one.ids for one in both]), np.concatenate([one.values for one in both]))]
 
     def _put(self, value: Rows) -> None:

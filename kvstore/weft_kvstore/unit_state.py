@@ -1,4 +1,4 @@
-"""What a shard merges as one: a slice, a whole key or a table. The steps, the values that were set, and who waits. Pure."""
+"""What a shard merges as one: a slice, a whole key or a table. Its steps, what was set, and who waits. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RULE_ERRORS: Final = (ArithmeticError, ValueError, TypeError, MemoryError, Kerne
 """What a rule may raise from `merge`: the job ends then, not the shard."""
 
 SETS_KEPT: Final = 1024
-"""How many of the last parts that were set a unit knows again, where a connection broke before they were acknowledged."""
+"""How many of the last parts that were set a unit knows again, should they be sent again after a broken connection."""
 
 
 @dataclass(frozen=True, slots=True)

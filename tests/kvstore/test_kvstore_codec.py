@@ -68,9 +68,11 @@ def test_a_client_does_not_read_what_only_clients_say(name: str) -> None:
         decode_reply(encode(message, payload))
 
 
+COLUMNS = ("cargo", "request", "key", "step", "first", "count", "chunks", "nbytes")
+
+
 def pushed(**changes: object) -> list[bytes]:
-    columns = {name: [0] for name in ("cargo", "request", "key", "step", "first", "chunks")}
-    fields = {"type": "push", "frame": 1, **columns, "count": [1], "nbytes": [4]}
+    fields = {"type": "push", "frame": 1, **{key: [0] for key in COLUMNS}, "count": [1], "nbytes": [4]}
     return [PREFIX + msgspec.msgpack.encode({**fields, **changes}), b"abcd"]
 
 
@@ -100,7 +102,7 @@ def pushed(**changes: object) -> list[bytes]:
         (pushed(count=[0]), r"Push\.count\[0\] is 0"),
         (pushed(nbytes=[5]), r"4 bytes came, Push\.nbytes adds up to 5"),
         (pushed(nbytes=[2**63 - 1]), r"Push\.nbytes adds up to 9223372036854775807"),
-        (pushed(cargo=[], request=[], key=[], step=[], first=[], count=[], chunks=[], nbytes=[]), r"Push\.nbytes is empty"),
+        (pushed(**{key: [] for key in COLUMNS}), r"Push\.nbytes is empty"),
     ],
 )
 def test_what_is_no_message_is_refused_by_part_and_field(parts: list[bytes], told: str) -> None:

@@ -35,6 +35,10 @@ def zero(name: str, shape: tuple[int, ...], slots: int, *, priority: int = 0) ->
     return msgspec.structs.replace(key, initializer=InitializerDescription("ConstantOfShape", {"value": 0.0}))
 
 
+def table(name: str, shape: tuple[int, ...], slots: int) -> KeyDescription:
+    return msgspec.structs.replace(zero(name, shape, slots), rows=True)
+
+
 def described(*keys: KeyDescription, slots: int = 2, shards: int = 1) -> StoreDescription:
     made = store_of(keys, slots=slots, shards=shards, hyper={"rate": 1.0}, slice_bytes=256)
     return msgspec.structs.replace(made, shards=tuple(f"tcp://shard-{number}" for number in range(shards)))
@@ -71,6 +75,93 @@ def test_a_newer_incarnation_replaces_what_is_not_merged_and_is_told_done_for_wh
     third = simulation.join(1, incarnation=3)
     ended(simulation, third.push("w", 0, 99 * ones(4)))
     assert np.all(ended(simulation, third.pull("w", 1)) == -22.0)
+
+
+def test_a_newer_incarnation_replaces_rows_of_which_only_some_had_come() -> None:
+    """Its push has other rows, and so another number of chunks: what the old one left would contradict it."""
+    narrow = LinkSettings(silence_s=5.0, request_timeout_s=60.0, credit_bytes=256, frame_bytes=256)
+    simulation = Simulation(described(table("t", (100, 6), 1), slots=1), narrow)
+    ended(simulation, simulation.stores[0].pull_rows("t", np.arange(1), 0))
+    old = simulation.stores[0].push_rows("t", 0, np.arange(90), ones(90, 6))
+    shard = simulation.shards[0]
+    unit = next(iter(shard.jobs.values())).shard._tables[0]
+    while not unit._assemblies._open:
+        assert simulation.step(ANY)
+    ((_, half),) = unit._assemblies._open.items()
+    assert 0 < len(half.parts) < half.count
+    again = simulation.join(0, incarnation=2)
+    ended(simulation, again.push_rows("t", 0, np.arange(50, 60), 3 * ones(10, 6)))
+    assert not old.done()
+    found = ended(simulation, again.pull_rows("t", np.array([0, 49, 50, 59, 60]), 1))
+    assert found[:, 5].tolist() == [0.0, 0.0, -3.0, -3.0, 0.0]
+    assert (shard.counts.malformed, shard.counts.refused) == (0, 0)
+
+
+def test_a_pull_of_rows_whose_ids_were_lost_in_part_is_asked_again() -> None:
+    narrow = LinkSettings(silence_s=5.0, request_timeout_s=60.0, credit_bytes=300, frame_bytes=256)
+    simulation = Simulation(described(table("t", (1000, 6), 1), slots=1), narrow)
+    store = simulation.stores[0]
+    ended(simulation, store.pull_rows("t", np.arange(1), 0))
+    for lost in range(1, 12):
+        value = store.pull_rows("t", np.arange(999, 0, -2), 0)
+        for _ in range(lost * 3):
+            simulation.step(ANY)
+        simulation.cut(0, 0)
+        assert np.all(ended(simulation, value) == 0.0)
+    assert simulation.clients[0].links[0].session > 6
+    assert simulation.shards[0].counts.malformed == 0
+    peer = next(iter(simulation.shards[0].peers.values()))
+    assert (peer.ids_bytes, len(peer.pulls)) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"first": [7]}, "Values.first: chunks 7 to 7 of array 0; pull of rows of key 't', version 0 has 4 chunks"),
+        ({"count": [2**62]}, "Values.first: chunks 0 to"),
+        ({"array": [1]}, "Values.first: chunks 0 to 0 of array 1; .* 1 arrays"),
+        ({"nbytes": [24]}, "Values.nbytes: 24, the rows of 't' have 240"),
+    ],
+)
+def test_a_shard_that_answers_rows_with_nonsense_is_left(changed: dict[str, list[int]], told: str) -> None:
+    simulation = Simulation(described(table("t", (100, 6), 1), slots=1), LINK)
+    store = simulation.stores[0]
+    ended(simulation, store.pull_rows("t", np.arange(1), 0))
+    value = store.pull_rows("t", np.arange(40), 0)
+    simulation._pump()
+    answer = {"frame": 9, "request": [2], "array": [0], "version": [0], "first": [0], "count": [1], "nbytes": [240]}
+    values = Values(**{**answer, **changed})
+    simulation.clients[0].receive(0, encode(values, bytes(values.nbytes[0])), simulation.now)
+    simulation._pump()
+    with pytest.raises(StoreLostError, match=f"sent what is no message: {told}"):
+        value.result(0)
+
+
+def test_a_set_that_is_sent_again_after_its_version_has_passed_is_done() -> None:
+    """The connection breaks after the shard has taken the value in, and before it can say so."""
+    simulation = Simulation(described(zero("w", (4,), 1), table("t", (10, 2), 1), slots=1), LINK)
+    store = simulation.stores[0]
+    ended(simulation, store.pull("w", 0))
+    futures = [store.set("w", 1, 5 * ones(4)), store.set_rows("t", 1, np.array([3]), 7 * ones(1, 2))]
+    units = [unit for place in (0, 1) for unit in next(iter(simulation.shards[0].jobs.values())).shard._units(place)]
+    while not all(unit._taken for unit in units):
+        assert simulation.step(ANY)
+    push = store.push("w", 0, ones(4))
+    rows = store.push_rows("t", 0, np.array([3, 4]), ones(2, 2))
+    shard_now = simulation.shards[0]
+    while any(unit.version < 1 for unit in units):
+        simulation._pump()
+        connection = simulation.connections[0, 0]
+        connection.down.clear()  # what the shard says does not arrive
+        if connection.up:
+            shard_now.receive(connection.identity, connection.up.popleft(), simulation.now)
+        shard_now.work_once()
+    assert not any(future.done() for future in futures)
+    simulation.cut(0, 0)
+    for future in (*futures, push, rows):
+        ended(simulation, future)
+    assert ended(simulation, store.pull("w", 1)).tolist() == [5.0] * 4
+    assert ended(simulation, store.pull_rows("t", np.array([3, 4]), 1))[:, 0].tolist() == [7.0, -1.0]
 
 
 def test_a_gradient_that_is_in_the_sum_already_is_not_replaced() -> None:

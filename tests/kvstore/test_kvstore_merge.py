@@ -33,9 +33,7 @@ RULE = Rule(name="plain", state={}, hyper={}, apply=descend)
 
 def a_slice(slots: int = 4, merge: Merge = Merge.SLOT, priority: int = 0, size: int = SIZE) -> SliceState:
     slot_numbers, hyper = tuple(range(slots)), KeyHyper({}, {})
-    spec = KeySpec(
-        "w", 0, priority, np.dtype(np.float32), slot_numbers, Update.RULE, merge, Mode.SYNC, RULE, hyper
-    )
+    spec = KeySpec("w", 0, priority, np.dtype(np.float32), slot_numbers, Update.RULE, merge, Mode.SYNC, RULE, hyper)
     values = np.zeros(size, np.float32)
     return SliceState(spec, 0, Held(values, bytes_of(values), 0), {})
 

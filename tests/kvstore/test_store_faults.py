@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
@@ -14,13 +11,13 @@ import numpy as np
 import pytest
 import zmq
 
-from store_cluster import WAIT_S, Array, clients_of, free_port, gradients_of, key_of, served, slices_on, store_of
+from store_cluster import WAIT_S, Array, clients_of, gradients_of, key_of, served, slices_on, store_of, table_of
+from store_processes import shard_processes
 from store_proxies import TcpProxy
-from store_raw import hello_of, raw_peer
 from weft_kvstore.client import StoreClient
 from weft_kvstore.codec import decode_request
 from weft_kvstore.description import StoreDescription
-from weft_kvstore.messages import Bye, Push, RefusalCode, Refused
+from weft_kvstore.messages import Push
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.store import StoreError, StoreLostError, StoreTimeoutError
 
@@ -34,51 +31,9 @@ SETTINGS = LinkSettings(silence_s=SILENCE_S, ping_interval_s=0.2, request_timeou
 PATIENT = LinkSettings(silence_s=WAIT_S)
 
 
-class ShardProcess:
-    """`python -m weft_kvstore` for one shard of a description."""
-
-    def __init__(self, description_path: Path, description: StoreDescription, shard: int) -> None:
-        self._endpoint = description.shards[shard]
-        self._hello = hello_of(description, 0, incarnation=0)
-        description_path.write_bytes(msgspec.json.encode(description))
-        command = [sys.executable, "-m", "weft_kvstore", "--description", str(description_path)]
-        self._process = subprocess.Popen([*command, "--shard", str(shard), "--bind", self._endpoint])
-
-    def wait_until_serving(self) -> None:
-        """Until it knows its job. Starting Python takes seconds on a busy machine, more than silence is borne."""
-        until = time.monotonic() + WAIT_S
-        with raw_peer(self._endpoint) as peer:
-            while isinstance(answer := peer.greet(self._hello), Refused) and answer.code is RefusalCode.UNKNOWN_JOB:
-                assert time.monotonic() < until, "the shard did not open its job"
-            peer.say(Bye())
-
-    def kill(self) -> None:
-        """SIGKILL: no good-bye, no clean-up."""
-        self._process.kill()
-        self._process.wait(WAIT_S)
-
-
-@contextmanager
-def shard_processes(
-    description: StoreDescription, directory: Path
-) -> Iterator[tuple[StoreDescription, Callable[[int], ShardProcess]]]:
-    """The description with addresses, and a function that starts a shard and waits until it serves. Kills all."""
-    endpoints = tuple(f"tcp://127.0.0.1:{free_port()}" for _ in description.shards)
-    description = msgspec.structs.replace(description, shards=endpoints)
-    with ExitStack() as stack:
-
-        def start(shard: int) -> ShardProcess:
-            process = ShardProcess(directory / "store.json", description, shard)
-            stack.callback(process.kill)
-            process.wait_until_serving()
-            return process
-
-        yield description, start
-
-
 def spread(slots: int, shards: int, *, job: str = "job") -> StoreDescription:
-    """Key `wide` has slices on every shard, key `narrow` one on shard 0 alone."""
-    keys = [key_of("narrow", (256,), slots), key_of("wide", (256 * 4 * shards,), slots)]
+    """Key `wide` has slices on every shard, and so has table `t` rows; key `narrow` has one on shard 0 alone."""
+    keys = [key_of("narrow", (256,), slots), key_of("wide", (256 * 4 * shards,), slots), table_of("t", (40, 4), slots)]
     return store_of(keys, slots=slots, shards=shards, job=job, hyper={"rate": 1.0})
 
 
@@ -100,8 +55,10 @@ def test_a_killed_shard_fails_what_waits_on_it_and_nothing_else(tmp_path: Path) 
         waiting = {
             "key 'wide', version 1": clients[0].pull("wide", 1),
             "state of key 'wide', version 1": clients[1].pull("wide", 1),
+            "pull of rows of key 't', version 1": clients[0].pull_rows("t", np.arange(4), 1),
         }
         processes[1].kill()
+        waiting["push of rows of key 't', step 0"] = clients[0].push_rows("t", 0, np.arange(40), np.ones((40, 4), "f4"))
         waiting["key 'wide', step 1"] = clients[0].push("wide", 1, gradients["wide"])
         waiting["barrier of step 1"] = clients[0].barrier(1, [])
         for what, future in waiting.items():

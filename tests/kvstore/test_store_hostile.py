@@ -6,9 +6,9 @@ import contextlib
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
-from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
@@ -16,8 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from store_cluster import given as given_key
 from store_cluster import WAIT_S, Array, clients_of, gradients_of, key_of, served, store_of, table_of
+from store_cluster import given as given_key
 from store_raw import ZMTP_GREETING, ZMTP_READY, RawPeer, hello_of, pull_of, raw_peer
 from store_raw import push_of as a_push
 from weft_kvstore.client import StoreClient
@@ -242,7 +242,9 @@ OUTSIDE: dict[str, Callable[[RawPeer], None]] = {
     "a part of an element": lambda peer: peer.say(push_of(nbytes=[27]), bytes(27)),
     "sizes that are not the payload's": lambda peer: peer.say(push_of(nbytes=[2**62]), bytes(28)),
     "a pull of an unknown key": lambda peer: peer.say(pull_of(1, 9, 0)),
-    "a pull twice under one number": lambda peer: peer.say(Pull([1, 1], [0, 0], [2**40, 2**40], [0, 0], [0, 0], [0, 0])),
+    "a pull twice under one number": lambda peer: peer.say(
+        Pull([1, 1], [0, 0], [2**40, 2**40], [0, 0], [0, 0], [0, 0])
+    ),
     "an acknowledgement of nothing": lambda peer: peer.say(Acknowledge([77])),
     **{name: partial(say_chunk, change) for name, change in CHUNKS.items()},
     **{name: partial(say_ids, change) for name, change in IDS.items()},
@@ -403,10 +405,10 @@ def test_a_member_that_sets_without_end_is_refused(shard: Served) -> None:
     payload = chunk_of([1, 2])
     with raw_peer(shard.endpoint) as peer:
         assert isinstance(peer.greet(hello_of(shard.description, SPARE)), Welcome)
-        for frame, (version, told) in enumerate([(0, None), (2, None), (3, None), (2, None), (4, "wait for"), (9, "8")], 1):
-            peer.say(
-                a_push([3], [len(payload)], cargo=1, request=frame, step=version, chunks=1, frame=frame), payload
-            )
+        for frame, (version, told) in enumerate(
+            [(0, None), (2, None), (3, None), (2, None), (4, "wait for"), (9, "8")], 1
+        ):
+            peer.say(a_push([3], [len(payload)], cargo=1, request=frame, step=version, chunks=1, frame=frame), payload)
             if told is not None:
                 assert told in peer.hear(PushRefused).reason
             assert peer.hear(Acknowledge).frame == [frame]

@@ -50,9 +50,7 @@ def got(store: Store, key: str, ids: np.ndarray, version: int, **flags: bool) ->
 @pytest.mark.parametrize("width", [1, 3, 8])
 def test_rows_begin_as_a_dense_key_of_that_shape_does(make: Make, draw: str, width: int) -> None:
     numbers = {"low": -1.0, "high": 1.0} if draw == "RandomUniform" else {"mean": 0.0, "scale": 1.0}
-    table = msgspec.structs.replace(
-        table_of("t", (501, width), 1), initializer=InitializerDescription(draw, numbers)
-    )
+    table = msgspec.structs.replace(table_of("t", (501, width), 1), initializer=InitializerDescription(draw, numbers))
     (store,) = make(simple(table, shards=3, slice_bytes=64))
     ids = np.random.default_rng(2).permutation(501).astype(np.int64)[:300]
     whole = first_values(Initializer(draw, numbers), seed=7, key="t", start=0, stop=501 * width, dtype="float32")
@@ -145,7 +143,10 @@ def test_a_frozen_table_and_one_without_elements_have_every_version(make: Make) 
         (lambda store: store.push_rows("t", 0, ints(1), np.ones((1, 2))), r"rows are float64\[1, 2\]"),
         (lambda store: store.pull_rows("t", ints(1), -1), "step or version -1"),
         (lambda store: store.set("w", 1, ones(2)), r"set of key 'w', version 1: the value is float32\[2\]"),
-        (lambda store: store.set("w", 0, ones(9, 2)), "slice 0, version 0: the value cannot be set: version 0 is the init"),
+        (
+            lambda store: store.set("w", 0, ones(9, 2)),
+            "slice 0, version 0: the value cannot be set: version 0 is",
+        ),
         (lambda store: store.set("w", 9, ones(9, 2)), "cannot be set: more than 8 ahead of version 0"),
     ],
 )
@@ -213,7 +214,7 @@ def test_a_value_that_is_set_replaces_what_the_steps_before_it_made(make: Make) 
             assert got(store, "t", ints(1, 2, 7, 9), 2)[:, 0].tolist() == [10.0, -2.5, 20.0, 30.0]
     assert np.all(store.pull("w", 3).result(WAIT_S) == 10.0 - 1.75), "the state stays"
     assert got(store, "t", ints(1, 9), 3)[:, 0].tolist() == [10.0 - 1.75, 30.0]
-    with pytest.raises(StoreRefusedError, match=r"key 'w', slice \d, version 2: the value cannot be set: it is at version 3"):
+    with pytest.raises(StoreRefusedError, match=r"slice \d, version 2: the value cannot be set: it is at version 3"):
         store.set("w", 2, ones(300)).result(WAIT_S)
     with pytest.raises(StoreRefusedError, match="key 't', version 1: the value cannot be set: it is at version 3"):
         store.set_rows("t", 1, ints(1), ones(1, 3)).result(WAIT_S)
@@ -244,9 +245,7 @@ def lengthened(weight: Any, gradient: Any, state: Any, step: int, hyper: Any) ->
 WHOLE = Rule("whole", {"most": 0.5}, {"rate": 1.0}, lengthened, whole=True)
 
 
-def test_a_whole_key_travels_as_slices_and_its_rule_sees_its_shape(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_whole_key_travels_as_slices_and_its_rule_sees_its_shape(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("arguments", "job_shard", "check"):
         monkeypatch.setattr(f"weft_kvstore.{module}.rule_of", lambda _description: WHOLE)
     keys = [msgspec.structs.replace(constant(key_of(name, (20, 30), 2), 1.0), whole=True) for name in ("w", "v")]

@@ -1,0 +1,66 @@
+"""What rows cost: bytes at the socket, and memory of a shard that has a large table."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from store_cluster import WAIT_S, clients_of, served, store_of, table_of
+from store_processes import shard_processes
+from store_proxies import TcpProxy
+from weft_kvstore.settings import LinkSettings
+
+MIB = 1 << 20
+
+
+def test_bytes_at_the_socket_are_those_that_a_proxy_counts_and_follow_the_rows_not_the_table() -> None:
+    rows, width, touched, steps = 100_000, 16, 500, 4
+    settings = LinkSettings(silence_s=WAIT_S)
+    description = store_of([table_of("t", (rows, width), 1)], slots=1, shards=1, slice_bytes=16 << 10)
+    generator = np.random.Generator(np.random.Philox(3))
+    with (
+        served(description, settings) as (there, servers),
+        TcpProxy(servers[0].endpoint) as proxy,
+        clients_of(there, settings, [proxy.endpoint]) as (client,),
+    ):
+        for step in range(steps):
+            ids = np.sort(generator.choice(rows, touched, replace=False))
+            client.pull_rows("t", ids, step).result(WAIT_S)
+            client.push_rows("t", step, ids, np.ones((touched, width), np.float32)).result(WAIT_S)
+        counted = client.statistics()
+        told = {"up": (counted.bytes_sent, proxy.up), "down": (counted.bytes_received, proxy.down)}
+        for way, (nbytes, seen) in told.items():
+            assert abs(nbytes - seen.bytes_entered) <= 0.02 * seen.bytes_entered, way
+        values, ids_bytes = steps * touched * width * 4, steps * touched * 8
+        assert values + 2 * ids_bytes <= counted.bytes_sent <= 1.03 * (values + 2 * ids_bytes)
+        assert values <= counted.bytes_received <= 1.03 * values
+        assert counted.links[0].payload_bytes_sent == values + 2 * ids_bytes
+        assert counted.links[0].payload_bytes_received == values
+        assert (counted.rows_pushed, counted.rows_pulled) == (steps * touched, steps * touched)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_table_of_2_gib_takes_the_memory_of_the_rows_that_are_touched(tmp_path: Path) -> None:
+    """Adam keeps three arrays of 2 GiB. A touched row costs at most a page of each, and what is pulled nothing."""
+    rows, width, touched = 1 << 23, 64, 2000
+    description = store_of([table_of("t", (rows, width), 1)], slots=1, shards=1, rule="adam", slice_bytes=64 << 10)
+    generator = np.random.Generator(np.random.Philox(4))
+    with shard_processes(description, tmp_path) as (there, start):
+        shard = start(0)
+        before = shard.memory_bytes()
+        assert before < 300 * MIB
+        with clients_of(there, LinkSettings(silence_s=WAIT_S)) as (client,):
+            ids = generator.integers(0, rows, touched)
+            first = client.pull_rows("t", ids, 0).result(WAIT_S)
+            client.push_rows("t", 0, ids, np.ones((touched, width), np.float32)).result(WAIT_S)
+            moved = client.pull_rows("t", ids, 1).result(WAIT_S)
+            assert np.all(moved < first)
+            pages = 3 * touched * 4096 + touched * 4096
+            after = shard.memory_bytes()
+            assert after - before < pages + 48 * MIB
+            for _ in range(4):
+                client.pull_rows("t", generator.integers(0, rows, 20_000), 1).result(WAIT_S)
+            assert shard.memory_bytes() - after < 64 * MIB
