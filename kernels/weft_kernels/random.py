@@ -64,7 +64,7 @@ def draws(key: Key, start: int, count: int) -> Array:
 
 
 def block_draws(key: Key, blocks: Array) -> Array:
-    """The four draws of each of these blocks (n) uint64, wherever they lie: (n, 4) uint64, the same as `draws` gives."""
+    """The four draws of each of these blocks (n) uint64, wherever they lie: (n, 4) uint64, as `draws` gives them."""
     words = [blocks, np.zeros_like(blocks), np.zeros_like(blocks), np.zeros_like(blocks)]
     for number in range(_ROUNDS):
         keys = [np.uint64((word + number * bump) & _WORD) for word, bump in zip(key, _BUMPS, strict=True)]

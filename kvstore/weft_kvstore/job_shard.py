@@ -213,8 +213,7 @@ class JobShard:
         if one.can_answer(wait):
             wait.open.discard(one.index)
             return True
-        wait.open.add(one.index)
-        one.waits.append(wait)
+        one.wait_for(wait)
         return False
 
     def _units(self, key: int) -> tuple[AnyUnit, ...]:

@@ -35,7 +35,8 @@ class KeyPart:
     def cut_payload(self, payload: memoryview, first: int, count: int) -> list[tuple[int, Array]]:
         """Slices `first` and on of a key's bytes, each with its number.
 
-        Their memory is taken over where it is writable. Raises ProtocolError for a run that is not here, or has another length.
+        Their memory is taken over where it is writable. Raises ProtocolError for a run that is not here, or is of
+        another length.
         """
         if not (self.run.start <= first and first + count <= self.run.stop):
             raise ProtocolError(

@@ -80,8 +80,8 @@ class LocalMind:
         """Ends pulls whose deadline has come."""
         for number in self._deadlines.due(now, self._open):
             wait = self._open.pop(number)
-            wait.dropped = True
             text = f"{wait.link} took over {self._timeout_s:g} s: {self._shard.waits_for(wait)[0]}"
+            wait.drop()
             self.outcomes.append((wait.link, None, StoreTimeoutError(text)))
 
     def next_tick(self) -> float:
@@ -93,7 +93,7 @@ class LocalMind:
         self._failed = reason
         waits, self._open = self._open, {}
         for wait in waits.values():
-            wait.dropped = True
+            wait.drop()
             self.outcomes.append((wait.link, None, StoreLostError(f"{wait.link}: {reason}")))
 
     def _send(self, slot: int, send: PushOperation | PushRowsOperation) -> None:

@@ -18,8 +18,8 @@ MAX_IDS_BYTES: Final = 1 << 28
 
 
 class Peer:
-    """One client's connection. `pulls` are those not answered, `ids_bytes` what their ids take, `acknowledge` the frames
-    not yet acknowledged."""
+    """One client's connection. `pulls` are those not answered, `ids_bytes` what their ids take, `acknowledge` the
+    frames not yet acknowledged."""
 
     def __init__(self, identity: bytes, hello: Hello, settings: LinkSettings, now: float) -> None:
         self.identity = identity
@@ -64,14 +64,14 @@ class Peer:
         """The client waits for this pull no longer: what of it has not left will not."""
         wait = self.pulls.get(request)
         if wait is not None:
-            wait.dropped = True
+            wait.drop()
             self._forget(wait)
         _give_back(self.outbox.withdraw(lambda one: one.entry[0] == request))
 
     def close(self) -> None:
         """The connection is gone: nothing waits for it any more."""
         for wait in self.pulls.values():
-            wait.dropped = True
+            wait.drop()
         self.pulls.clear()
         _give_back(self.outbox.clear())
 

@@ -48,6 +48,12 @@ class PullWait:
         self.dropped = False
         self._parts: dict[int, Array] = {}
 
+    def drop(self) -> None:
+        """It was given up: nothing is kept for it."""
+        self.dropped = True
+        self.ids = None
+        self._parts = {}
+
     @property
     def places(self) -> Array:
         """The ids that have come, one chunk behind the other."""

@@ -12,7 +12,6 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from weft_kvstore.cargo import Cargo
 from weft_kvstore.codec import Buffer, ProtocolError, decode_request, encode
 from weft_kvstore.job_shard import JobShard
 from weft_kvstore.messages import (
@@ -38,8 +37,9 @@ from weft_kvstore.messages import (
     Welcome,
     Why,
 )
-from weft_kvstore.peer import MAX_IDS_BYTES, MAX_OPEN_PULLS, Peer
+from weft_kvstore.peer import MAX_OPEN_PULLS, Peer
 from weft_kvstore.pull_wait import PullWait
+from weft_kvstore.push_runs import Taken, take_run
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard_door import Admission, Job, Namespace, admit
 from weft_kvstore.steps import PushRefusedError
@@ -271,55 +271,21 @@ class ShardMind:
             part = payload[begin : begin + nbytes]
             begin += nbytes
             try:
-                self._run(peer, push, number, part)
+                self._taken(peer, take_run(self.jobs[peer.job].shard, peer, push, number, part))
             except PushRefusedError as error:
                 self.counts.refused += 1
                 self._say(peer.identity, PushRefused(push.frame, number, str(error)[:2048]))
         peer.acknowledge.append(push.frame)
         self._to_flush[peer.identity] = peer
 
-    def _run(self, peer: Peer, push: Push, run: int, part: memoryview) -> None:
-        """One run of a frame."""
-        shard, slot = self.jobs[peer.job].shard, peer.slot
-        key, step, first, count = push.key[run], push.step[run], push.first[run], push.count[run]
-        chunks, request = push.chunks[run], push.request[run]
-        match push.cargo[run]:
-            case Cargo.GRADIENT if chunks:
-                ready = shard.accept_chunks(slot, key, step, part, first=first, count=count, chunks=chunks)
-                self._put_work(peer.job, ready)
-            case Cargo.GRADIENT:
-                self._put_work(peer.job, shard.accept(slot, key, step, part, first=first, count=count))
-            case Cargo.VALUE if chunks:
-                origin = (peer.hello.process, request)
-                changed = shard.set_chunks(slot, key, step, part, origin, first=first, count=count, chunks=chunks)
-                self._changed(peer.job, changed)
-            case Cargo.VALUE:
-                origin = (peer.hello.process, request)
-                self._changed(peer.job, shard.set_slices(slot, key, step, part, origin, first=first, count=count))
-            case Cargo.IDS:
-                self._ids(peer, request, key, part, first=first, count=count, chunks=chunks)
-            case other:
-                raise ProtocolError(f"Push.cargo: {other} is none that there is")
-
-    def _changed(self, namespace: Namespace, units: Sequence[AnyUnit]) -> None:
-        """Values were set: pulls, or a merge, may have waited for them."""
-        self._put_work(namespace, units)
-        for one in units:
+    def _taken(self, peer: Peer, taken: Taken) -> None:
+        if taken.pull is not None:
+            for one in taken.units:
+                self._answer(peer, taken.pull, one)
+            return
+        self._put_work(peer.job, taken.units)
+        for one in taken.units if taken.changed else ():
             self._answer_waiting(one)
-
-    def _ids(
-        self, peer: Peer, request: int, key: int, part: memoryview, *, first: int, count: int, chunks: int
-    ) -> None:
-        wait = peer.pulls.get(request)
-        if wait is None:
-            return  # It was given up meanwhile.
-        before = wait.ids_bytes
-        ready = self.jobs[peer.job].shard.accept_ids(wait, key, part, first=first, count=count, chunks=chunks)
-        peer.ids_bytes += wait.ids_bytes - before
-        if peer.ids_bytes > MAX_IDS_BYTES:
-            raise ProtocolError(f"Push.request: {peer.ids_bytes} bytes of ids wait already")
-        for one in ready:
-            self._answer(peer, wait, one)
 
     def _put_work(self, namespace: Namespace, units: Sequence[AnyUnit]) -> None:
         for one in units:

@@ -13,18 +13,23 @@ import numpy as np
 from weft_graph.program import Update
 from weft_kernels.rule import Rule
 from weft_kernels.run import KernelError
+from weft_kvstore.async_steps import AsyncSteps
 from weft_kvstore.description import Merge, Mode
 from weft_kvstore.hyper import KeyHyper
 from weft_kvstore.pull_wait import PullWait
 from weft_kvstore.settings import SETS_AHEAD, SETS_WAITING
-from weft_kvstore.steps import AsyncSteps, Complete, PushRefusedError, Steps, SyncSteps
+from weft_kvstore.steps import Complete, PushRefusedError, Steps
 from weft_kvstore.store import Array
+from weft_kvstore.sync_steps import SyncSteps
 
 G = TypeVar("G")
 S = TypeVar("S")
 
 RULE_ERRORS: Final = (ArithmeticError, ValueError, TypeError, MemoryError, KernelError)
 """What a rule may raise from `merge`: the job ends then, not the shard."""
+
+LEAST_WAITS: Final = 64
+"""Pulls of a unit that may wait before those that were given up are looked for."""
 
 SETS_KEPT: Final = 1024
 """How many of the last parts that were set a unit knows again, should they be sent again after a broken connection."""
@@ -87,7 +92,7 @@ class UnitState(ABC, Generic[G, S]):
     Invariants: `_sets` holds only versions beyond the present one; `queued` while it is in a work queue.
     """
 
-    __slots__ = ("_sets", "_taken", "index", "queued", "spec", "steps", "updates", "waits")
+    __slots__ = ("_most_waits", "_sets", "_taken", "index", "queued", "spec", "steps", "updates", "waits")
 
     def __init__(self, spec: KeySpec, index: int, add: Callable[[G, G], G]) -> None:
         self.spec = spec
@@ -98,6 +103,7 @@ class UnitState(ABC, Generic[G, S]):
         self.updates = 0
         self.queued = False
         self.waits: list[PullWait] = []
+        self._most_waits = LEAST_WAITS
         self._sets: dict[int, list[S]] = {}
         self._taken: deque[Hashable] = deque(maxlen=SETS_KEPT)
 
@@ -164,7 +170,7 @@ class UnitState(ABC, Generic[G, S]):
 
     def check_set(self, slot: int, version: int, origin: Hashable) -> None:
         """Raises PushRefusedError for a version that has passed, or of which there is a value already."""
-        if origin in self._taken or self.spec.mode is Mode.ASYNC:
+        if origin in self._taken or self._holds_at_once:
             return
         where = f"{self.named(slot)}, version {version}: the value cannot be set"
         if version == 0 and not self.spec.given:
@@ -180,15 +186,20 @@ class UnitState(ABC, Generic[G, S]):
         """Takes in what `check_set` lets pass, once. True if pulls or a merge may have waited for it."""
         if origin in self._taken:
             return False
-        waits = self.spec.mode is Mode.SYNC and version > self.version
-        if waits:
-            self._sets[version] = self._replaces(self._sets.get(version, []), value)
-        elif self.spec.mode is Mode.SYNC and version < self.version:
+        self._taken.append(origin)
+        if self._holds_at_once or version == self.version:
+            self._put(value)
+        elif version < self.version:
             self._fill(value)
         else:
-            self._put(value)
-        self._taken.append(origin)
-        return not waits
+            self._sets[version] = self._replaces(self._sets.get(version, []), value)
+            return False
+        return True
+
+    @property
+    def _holds_at_once(self) -> bool:
+        """Whether a value that is set waits for no step: slots go on by themselves, or nobody contributes."""
+        return self.spec.mode is Mode.ASYNC or not self.spec.slots
 
     def merge(self) -> bool:
         """Merges and applies all that can be. True if a pull may have waited for it."""
@@ -211,14 +222,25 @@ class UnitState(ABC, Generic[G, S]):
 
     def answerable(self) -> list[PullWait]:
         """The pulls that can be answered now; it keeps the others."""
-        if not self.waits:
-            return []
-        open_waits = [wait for wait in self.waits if not wait.dropped]
-        ready = [wait for wait in open_waits if self.can_answer(wait)]
-        self.waits = [wait for wait in open_waits if wait not in ready] if ready else open_waits
-        for wait in ready:
-            wait.open.discard(self.index)
+        ready: list[PullWait] = []
+        waits, self.waits = self.waits, []
+        for wait in waits:
+            if wait.dropped:
+                continue
+            if self.can_answer(wait):
+                wait.open.discard(self.index)
+                ready.append(wait)
+            else:
+                self.waits.append(wait)
         return ready
+
+    def wait_for(self, wait: PullWait) -> None:
+        """A pull that cannot be answered now."""
+        wait.open.add(self.index)
+        self.waits.append(wait)
+        if len(self.waits) > self._most_waits:  # A peer that asks and gives up again must not fill the memory.
+            self.waits = [one for one in self.waits if not one.dropped]
+            self._most_waits = max(2 * len(self.waits), LEAST_WAITS)
 
     def replace(self, slot: int) -> None:
         """A newer incarnation fills the slot: what the old one pushed and is not merged is forgotten."""

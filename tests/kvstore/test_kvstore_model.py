@@ -23,11 +23,11 @@ from store_simulation import Simulation
 from weft_graph.ir import Initializer
 from weft_graph.program import Update
 from weft_kernels.initializers import first_values
+from weft_kvstore.async_steps import AsyncSteps
 from weft_kvstore.description import KeyDescription, Merge, Mode, StoreDescription
 from weft_kvstore.face import StoreFace
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.slice_state import SliceState
-from weft_kvstore.steps import AsyncSteps
 from weft_kvstore.table_state import TableState
 
 RATE, MOMENTUM = 0.1, 0.9

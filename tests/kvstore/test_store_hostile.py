@@ -420,8 +420,24 @@ def test_a_member_that_sets_without_end_is_refused(shard: Served) -> None:
         }
 
 
+def test_pulls_that_are_given_up_leave_nothing(shard: Served) -> None:
+    with raw_peer(shard.endpoint) as peer:
+        assert isinstance(peer.greet(hello_of(shard.description, SPARE)), Welcome)
+        for request in range(1, 1000):
+            peer.say(pull_of(request, TABLE, 2**40, chunks=1))
+            peer.say(a_push([TABLE], [8 * ROWS], cargo=2, request=request, chunks=1), ALL_ROWS.tobytes())
+            peer.say(Cancel([request]))
+        peer.say(Ping())
+        peer.hear(Pong)
+        (job,) = shard.server._mind.jobs.values()
+        waits = job.shard._tables[TABLE].waits
+        assert len(waits) <= 130
+        assert all(wait.ids is None for wait in waits if wait.dropped)
+        assert [one.ids_bytes for one in shard.server._mind.peers.values()] == [0, 0, 0]
+
+
 def test_ids_that_wait_are_bounded(shard: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft_kvstore.shard_mind.MAX_IDS_BYTES", 3 * 8 * ROWS)
+    monkeypatch.setattr("weft_kvstore.push_runs.MAX_IDS_BYTES", 3 * 8 * ROWS)
     before = shard.statistics().malformed
     with raw_peer(shard.endpoint) as peer:
         assert isinstance(peer.greet(hello_of(shard.description, SPARE)), Welcome)

@@ -119,6 +119,8 @@ def test_a_frozen_table_and_one_without_elements_have_every_version(make: Make) 
     frozen = msgspec.structs.replace(constant(table_of("f", (10, 2), 1), 3.0), slots=())
     (store,) = make(simple(frozen, table_of("none", (0, 4), 1), table_of("thin", (4, 0), 1)))
     assert got(store, "f", ints(9, 9), 12).tolist() == [[3.0, 3.0]] * 2
+    store.set_rows("f", 20, ints(9), 4 * ones(1, 2)).result(WAIT_S)
+    assert got(store, "f", ints(9, 8), 12)[:, 0].tolist() == [4.0, 3.0], "no step will come that it could wait for"
     assert got(store, "none", ints(-1), 3).tolist() == [[0.0] * 4]
     assert got(store, "thin", ints(2, 1), 3).shape == (2, 0)
     store.push_rows("thin", 0, ints(2, 1), ones(2, 0)).result(WAIT_S)

@@ -1,0 +1,88 @@
+"""Steps that apply as they arrive: each slot's one by one, in step order. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Generic
+
+from weft_kvstore.settings import STEPS_AHEAD
+from weft_kvstore.steps import Complete, G, PushRefusedError, check_contributes, contradiction, numbers, waits
+
+
+class AsyncSteps(Generic[G]):
+    """Invariants: `_through[slot]` counts the steps of a slot that are applied; `_waiting[slot]` holds later ones;
+    `_arrived` has every slot and step that waits and comes next in its slot, in order of arrival."""
+
+    __slots__ = ("_arrived", "_through", "_waiting")
+
+    def __init__(self, slots: tuple[int, ...]) -> None:
+        self._through = dict.fromkeys(slots, 0)
+        self._waiting: dict[int, dict[int, G | None]] = {slot: {} for slot in slots}
+        self._arrived: deque[tuple[int, int]] = deque()
+
+    @property
+    def version(self) -> int:
+        return min(self._through.values(), default=0)
+
+    def check(self, slot: int, step: int, where: str, *, pushes: bool) -> None:
+        check_contributes(slot, tuple(self._through), where)
+        waiting = self._waiting[slot]
+        if step in waiting and (before := waiting[step] is not None) != pushes:
+            raise PushRefusedError(f"{where}: {contradiction(before=before)}")
+        if step > self._through[slot] + STEPS_AHEAD and step > (first := self._first_missing(slot)) + STEPS_AHEAD:
+            text = f"more than {STEPS_AHEAD} steps ahead of step {first}, which waits for slots [{slot}]"
+            raise PushRefusedError(f"{where}: {text}")
+
+    def is_over(self, slot: int, step: int) -> bool:
+        return step < self._through[slot] or step in self._waiting[slot]
+
+    def accept(self, slot: int, step: int, gradient: G | None) -> bool:
+        if self.is_over(slot, step):
+            return False
+        waiting = self._waiting[slot]
+        is_next = step == self._first_missing(slot)
+        waiting[step] = gradient
+        if not is_next:
+            return False
+        while step in waiting:  # this one, and those behind it that came before it
+            self._arrived.append((slot, step))
+            step += 1
+        return True
+
+    def due(self) -> Complete[G] | None:
+        if not self._arrived:
+            return None
+        slot, step = self._arrived[0]
+        gradient = self._waiting[slot][step]
+        return Complete(step, 0 if gradient is None else 1, gradient)
+
+    def advance(self) -> None:
+        slot, step = self._arrived.popleft()
+        del self._waiting[slot][step]
+        self._through[slot] = step + 1
+
+    def replace(self, slot: int) -> None:
+        if slot in self._waiting:
+            self._waiting[slot].clear()
+            self._arrived = deque(one for one in self._arrived if one[0] != slot)
+
+    def seen(self, slot: int, *, settled: bool) -> int:
+        return self.version if settled else self._through.get(slot, self.version)
+
+    def is_at(self, version: int, slot: int, *, settled: bool) -> bool:
+        if not self._through or (not settled and slot not in self._through):
+            return True
+        return self.seen(slot, settled=settled) >= version
+
+    def missing(self, version: int, slot: int, *, settled: bool) -> tuple[str, list[int]]:
+        of = [one for one in self._through if settled or one == slot]
+        behind = {one: self._first_missing(one) for one in of if self._through[one] < version}
+        first = min(behind.values(), default=version)
+        missing = [one for one, step in behind.items() if step == first and step < version]
+        return f"has seen {first} steps of slots {numbers(of)}; {waits(first, missing)}", missing
+
+    def _first_missing(self, slot: int) -> int:
+        step = self._through[slot]
+        while step in self._waiting[slot]:
+            step += 1
+        return step
