@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from weft_graph.check import INITIALIZERS
 from weft_graph.ir import Initializer
-from weft_kernels.initializers import first_values
+from weft_kernels.initializers import first_rows, first_values
 from weft_kernels.random import draws, first_value_key
 
 ALL = {
@@ -95,3 +95,32 @@ def test_errors_name_the_key_and_the_initializer() -> None:
         first_values(Initializer("RandomNormal"), seed=0, key="w", start=0, stop=1, dtype="float32")
     with pytest.raises(ValueError, match="no elements 3 to 2"):
         first_values(ALL["RandomUniform"], seed=0, key="w", start=3, stop=2, dtype="float32")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("width", [1, 2, 3, 7, 64, 65])
+@pytest.mark.parametrize(
+    "initializer",
+    [
+        Initializer("RandomNormal", {"mean": 1.0, "scale": 2.0}),
+        Initializer("RandomUniform", {"low": -1.0, "high": 1.0}),
+        Initializer("ConstantOfShape", {"value": 3.0}),
+    ],
+    ids=lambda initializer: initializer.op_type,
+)
+def test_rows_that_lie_anywhere_have_the_bits_of_the_whole(initializer: Initializer, width: int, dtype: str) -> None:
+    """More rows than are made in one go, near the beginning and far beyond what could be made at all."""
+    whole = first_values(initializer, seed=5, key="t", start=0, stop=3000 * width, dtype=dtype).reshape(3000, width)
+    rows = np.random.Generator(np.random.Philox(1)).permutation(3000)[:1000]
+    found = first_rows(initializer, seed=5, key="t", rows=rows, width=width, dtype=dtype)
+    assert found.dtype == np.dtype(dtype)
+    assert found.tobytes() == whole[rows].tobytes()
+    far = np.array([2**52, 2**55 + 1], np.int64)
+    for row, values in zip(
+        far, first_rows(initializer, seed=5, key="t", rows=far, width=width, dtype=dtype), strict=True
+    ):
+        start = int(row) * width
+        alone = first_values(initializer, seed=5, key="t", start=start, stop=start + width, dtype=dtype)
+        assert values.tobytes() == alone.tobytes()
+    none = np.zeros(0, np.int64)
+    assert first_rows(initializer, seed=5, key="t", rows=none, width=width, dtype=dtype).shape == (0, width)
