@@ -6,7 +6,7 @@ import importlib.util
 import os
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +34,8 @@ START_TIMEOUT_S = 60.0
 EXIT_WITH_PARENT = "--exit-with-parent"
 
 STOP_GRACE_S = 5.0
+"""Of the agents together, then of the server, which has its database to close however long an agent hung."""
+
 POLL_S = 0.05
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -119,17 +121,14 @@ class Cluster:
             raise
 
     def stop(self) -> None:
-        """Ends all daemons: SIGTERM, and SIGKILL after five seconds. Idempotent. A second Ctrl-C kills at once."""
-        deadline = time.monotonic() + STOP_GRACE_S
+        """Ends all daemons: agents, then the server; SIGTERM, and SIGKILL after a grace of five seconds for each.
+
+        All agents share one grace, the server has its own. Idempotent. A second Ctrl-C kills at once.
+        """
         try:
             # Agents first, so that they can take leave of a server that still answers.
-            for process in self.processes[1:]:
-                process.ask_to_end()
-            for process in self.processes[1:]:
-                process.end(deadline - time.monotonic())
-            for process in self.processes[:1]:
-                process.ask_to_end()
-                process.end(deadline - time.monotonic())
+            _end_together(self.processes[1:])
+            _end_together(self.processes[:1])
         finally:
             for process in self.processes:
                 process.kill()
@@ -264,3 +263,12 @@ class Cluster:
         ended = [process.obituary() for process in self.processes if process.exit_code is not None]
         if ended:
             raise ClusterError("\n".join(ended))
+
+
+def _end_together(processes: Sequence[Process]) -> None:
+    """Ends these within one grace, which begins now; those that outlast it are killed."""
+    deadline = time.monotonic() + STOP_GRACE_S
+    for process in processes:
+        process.ask_to_end()
+    for process in processes:
+        process.end(deadline - time.monotonic())

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -52,6 +53,45 @@ def test_a_daemon_that_is_deaf_to_sigterm_is_killed(daemon) -> None:  # type: ig
     process.ask_to_end()
     process.end(grace_s=0)
     assert process.exit_code == -signal.SIGKILL
+
+
+class FakeDaemon:
+    """Stands in for a process: how it ends, and how long it was given for that."""
+
+    def __init__(self, hangs: bool, told: list[str]) -> None:
+        self.hangs = hangs
+        self.told = told
+        self.graces: list[float] = []
+        self.killed = False
+
+    def ask_to_end(self) -> None:
+        self.told.append("hanging" if self.hangs else "obedient")
+
+    def end(self, grace_s: float) -> None:
+        self.graces.append(grace_s)
+        self.killed = self.hangs
+        if self.hangs:
+            time.sleep(max(grace_s, 0))
+
+    def kill(self) -> None:
+        pass  # each has ended by then
+
+
+@pytest.mark.parametrize("hanging", [True, False])
+def test_agents_that_hang_take_nothing_of_the_server_s_time_to_end(
+    hanging: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weft.cluster.STOP_GRACE_S", 0.3)
+    told: list[str] = []
+    server, *agents = daemons = [FakeDaemon(False, told), FakeDaemon(hanging, told), FakeDaemon(hanging, told)]
+    cluster = weft.Cluster()
+    cluster.processes = daemons  # type: ignore[assignment]  # what stop calls of them
+    cluster.stop()
+    assert server.graces[0] > 0
+    assert told == [*["hanging" if hanging else "obedient"] * 2, "obedient"]
+    assert [agent.killed for agent in agents] == [hanging, hanging]
+    assert not hanging or agents[1].graces[0] <= 0  # agents share their time
+    assert cluster.processes == []
 
 
 def test_a_daemon_s_standard_input_ends_when_it_is_asked_to_end(daemon) -> None:  # type: ignore[no-untyped-def]
