@@ -27,9 +27,7 @@ REQUESTS: dict[str, tuple[m.Request, bytes | None]] = {
         b"abcdefghijklmnop",
     ),
     "pull": (
-        m.Pull(
-            request=[11, 12], key=[0, 1], version=[1, 2**40], state=[0, 1], settled=[0, 1], chunks=[0, 5]
-        ),
+        m.Pull(request=[11, 12], key=[0, 1], version=[1, 2**40], state=[0, 1], settled=[0, 1], chunks=[0, 5]),
         None,
     ),
     "barrier": (m.Barrier(request=13, step=9, nothing=[1, 2]), None),
