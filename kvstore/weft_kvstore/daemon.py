@@ -6,21 +6,21 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Annotated, Final, Protocol
+from typing import Annotated, Final
 
 import msgspec
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from weft.api.agent import AgentKind, Orders, Registration, ShardAllocation
+from weft.api.alive import HANGS_AFTER_S, AliveFile
 from weft.api.base import Name
 from weft.api.daemon import start_daemon
 from weft.api.lifecycle import AllocationEvent
-from weft.api.membership import Holder, Membership
+from weft.api.membership import Join, joining
 from weft.api.reporter import Reporter
 from weft_kvstore.description import StoreDescription, description_from_json
 from weft_kvstore.process import tune_process
@@ -65,7 +65,7 @@ class ShardSettings(BaseSettings):
     silence_s: Annotated[float, Field(gt=0, le=3600)] = 5.0
     """Seconds without a word after which a slot is held to be lost."""
     alive_file: Path | None = None
-    """A file that is touched at every turn of the heartbeat: its age tells a probe whether the daemon hangs."""
+    """A file that is touched at every heartbeat while the daemon's work goes on: its age tells a probe that it hangs."""
     exit_with_parent: bool = False
     """Whether to end when standard input closes."""
 
@@ -80,19 +80,6 @@ class ShardSettings(BaseSettings):
     @property
     def link(self) -> LinkSettings:
         return LinkSettings(credit_bytes=self.credit_bytes, frame_bytes=self.frame_bytes, silence_s=self.silence_s)
-
-
-class Members(Protocol):
-    """The part of `Membership` that the daemon uses."""
-
-    def run(self, stop: threading.Event) -> None: ...
-
-    def reporter(self, allocation_id: str, term: int) -> Reporter: ...
-
-    def close(self) -> None: ...
-
-
-Join = Callable[[Registration, Holder], Members]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +113,10 @@ class ShardDaemon:
         self._held: dict[Lease, _Held] = {}
         endpoint = advertised(settings, server.endpoint)
         registration = Registration(kind=AgentKind.SHARD, name=settings.name, endpoint=endpoint, pid=os.getpid())
-        self._members = (join or self._membership)(registration, self)
+        lives = lambda: server.round_age_s < HANGS_AFTER_S  # noqa: E731
+        alive = AliveFile(settings.alive_file, lives) if settings.alive_file is not None else None
+        join = join or joining(settings.server, token=settings.token, alive=alive)
+        self._members = join(registration, self)
 
     def hold(self, orders: Orders) -> None:
         """Called on the membership's thread."""
@@ -183,13 +173,6 @@ class ShardDaemon:
         _log.info("shard %d of job %s, term %d is open", allocation.shard, allocation.job, lease.term)
         reporter.report(event=AllocationEvent.READY)
         return _Held(allocation.store.job, reporter, is_open=True)
-
-    def _membership(self, registration: Registration, holder: Holder) -> Members:
-        if self._settings.server is None:
-            raise ValueError("server: none is given")
-        return Membership(
-            self._settings.server, registration, holder, token=self._settings.token, alive=self._settings.alive_file
-        )
 
 
 def advertised(settings: ShardSettings, bound: str) -> str:

@@ -64,7 +64,7 @@ class ShardServer:
         self.endpoint: str = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
         self._bytes_sent = 0
         self._bytes_received = 0
-        self._next_tick = clock()
+        self._next_tick = self._last_round = clock()
         self._wakeup = Wakeup()
         self._commands: deque[tuple[Callable[[], None], Future[None]]] = deque()
         self._stopping = False
@@ -81,6 +81,12 @@ class ShardServer:
             raise StoreError(f"the shard at {self.endpoint} was stopped")
         if self._thread.ident is None:
             self._thread.start()
+
+    @property
+    def round_age_s(self) -> float:
+        """Seconds since the socket's thread last came round, idle or not; more than a second or so: one piece of work
+        takes as long, or hangs."""
+        return self._clock() - self._last_round
 
     def open(self, description: StoreDescription, shard: int) -> None:
         """Makes the first values of this shard's slices, on the calling thread, and serves the job from then on.
@@ -165,6 +171,7 @@ class ShardServer:
 
     def _round(self, poller: zmq.Poller) -> None:
         """Reads what came, merges the most urgent slice, sends; looks at the socket again after each slice."""
+        self._last_round = self._clock()
         self._receive()
         while self._commands:
             self._carry_out(*self._commands.popleft())

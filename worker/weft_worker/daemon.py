@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Protocol
 
 from weft.api.agent import AgentKind, Orders, Registration, WorkerAllocation
+from weft.api.alive import AliveFile, Question
 from weft.api.lifecycle import AllocationEvent
-from weft.api.membership import Holder, Membership
+from weft.api.membership import Join, joining
 from weft.api.reporter import Reporter
 from weft_worker.run import Listener, Run
 from weft_worker.settings import WorkerSettings
@@ -44,17 +43,9 @@ LEAVE_S = 0.5
 _log = logging.getLogger("weft.worker")
 
 
-class Members(Protocol):
-    """The part of `Membership` that the daemon uses."""
-
-    def run(self, stop: threading.Event) -> None: ...
-
-    def reporter(self, allocation_id: str, term: int) -> Reporter: ...
-
-    def close(self) -> None: ...
-
-
-Join = Callable[[Registration, Holder], Members]
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Put in the queue by whoever wants to know whether it is handled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +62,13 @@ class WorkerDaemon:
     def __init__(self, settings: WorkerSettings, *, join: Join | None = None) -> None:
         self._settings = settings
         self._state = WorkerState()
-        self._stimuli: SimpleQueue[Stimulus | None] = SimpleQueue()
+        self._stimuli: SimpleQueue[Stimulus | _Asked | None] = SimpleQueue()
         self._carried: dict[Lease, Carried] = {}
         registration = Registration(kind=AgentKind.WORKER, name=settings.name, pid=os.getpid())
-        self._members = (join or self._membership)(registration, _Orders(self._stimuli))
+        self._question = Question(lambda: self._stimuli.put(_Asked()))
+        alive = AliveFile(settings.alive_file, self._question.lives) if settings.alive_file is not None else None
+        join = join or joining(settings.server, token=settings.token, alive=alive)
+        self._members = join(registration, _Orders(self._stimuli))
 
     def run(self, stop: threading.Event) -> None:
         """Works for the server until `stop` is set and what ran then has ended, or could not within a few seconds."""
@@ -85,7 +79,9 @@ class WorkerDaemon:
         for thread in threads:
             thread.start()
         while (stimulus := self._stimuli.get()) is not None:
-            if self._carry_out_all(self._state.handle(stimulus)):
+            if isinstance(stimulus, _Asked):
+                self._question.answer()
+            elif self._carry_out_all(self._state.handle(stimulus)):
                 break
         else:
             _log.error("%s did not end within %g s and is left", ", ".join(map(str, self._carried)), EXIT_DEADLINE_S)
@@ -137,16 +133,12 @@ class WorkerDaemon:
         self._carried[lease] = Carried(run, reporter)
         run.start()
 
-    def _membership(self, registration: Registration, holder: Holder) -> Members:
-        settings = self._settings
-        return Membership(settings.server, registration, holder, token=settings.token, alive=settings.alive_file)
-
 
 @dataclass(frozen=True, slots=True)
 class _Orders:
     """The membership's side: orders become stimuli."""
 
-    stimuli: SimpleQueue[Stimulus | None]
+    stimuli: SimpleQueue[Stimulus | _Asked | None]
 
     def hold(self, orders: Orders) -> None:
         self.stimuli.put(Ordered(orders))
@@ -160,7 +152,7 @@ class _Facts:
     """A run's side: facts become stimuli."""
 
     lease: Lease
-    stimuli: SimpleQueue[Stimulus | None]
+    stimuli: SimpleQueue[Stimulus | _Asked | None]
 
     def reached(self, event: AllocationEvent, reason: str | None) -> None:
         self.stimuli.put(Reached(self.lease, event, reason))

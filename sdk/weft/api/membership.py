@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Protocol, TypeVar
 
 import httpx
 from pydantic import ValidationError
 
 from weft.api.agent import Heartbeat, Orders, Registered, Registration
+from weft.api.alive import AliveFile
 from weft.api.base import Model
 from weft.api.problem import problem_code
 from weft.api.reporter import Reporter
@@ -40,6 +40,19 @@ class Holder(Protocol):
         """The server does not know this agent (any more): drop everything. It is registered again by itself."""
 
 
+class Members(Protocol):
+    """The part of `Membership` that a daemon uses."""
+
+    def run(self, stop: threading.Event) -> None: ...
+
+    def reporter(self, allocation_id: str, term: int) -> Reporter: ...
+
+    def close(self) -> None: ...
+
+
+Join = Callable[[Registration, Holder], Members]
+
+
 class _UnknownAgentError(Exception):
     """The server does not know this agent."""
 
@@ -47,8 +60,7 @@ class _UnknownAgentError(Exception):
 class Membership:
     """One agent's membership. `transport` replaces the network, for tests.
 
-    The file `alive` is touched before every call, also while none is answered: whoever restarts processes that hang sees
-    by its age that this one does not.
+    The file `alive` is touched before every call, also while none is answered, as long as the agent's work goes on.
     """
 
     def __init__(
@@ -58,7 +70,7 @@ class Membership:
         holder: Holder,
         *,
         token: str | None = None,
-        alive: Path | None = None,
+        alive: AliveFile | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         self._registration = registration
@@ -144,6 +156,13 @@ class Membership:
             return retried(call, stop, _log, f"server {self._client.base_url}")
         except UnreachableError:
             return None
+
+
+def joining(server: str | None, *, token: str | None, alive: AliveFile | None) -> Join:
+    """Who makes the membership of a daemon with these settings. Raises ValueError where no server is given."""
+    if server is None:
+        raise ValueError("server: none is given")
+    return lambda registration, holder: Membership(server, registration, holder, token=token, alive=alive)
 
 
 def _parsed(model: type[_M], response: httpx.Response) -> _M:

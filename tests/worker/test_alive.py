@@ -1,0 +1,160 @@
+"""The file that says that a daemon lives: old once the daemon's own work stands still, whatever its heartbeat does."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server_running import eventually
+from weft.api.agent import Orders
+from weft.api.alive import AliveFile, Question
+from weft_kvstore.daemon import ShardDaemon, ShardSettings
+from weft_kvstore.shard_mind import ShardMind
+from weft_kvstore.shard_server import ShardServer
+from weft_worker.daemon import WorkerDaemon
+from weft_worker.settings import WorkerSettings
+from weft_worker.state import WorkerState
+from worker_jobs import WAIT_S
+
+NOWHERE = "http://127.0.0.1:1"
+LONG_AGO = 1000.0
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tries come soon after each other, and what hangs is known soon."""
+    monkeypatch.setattr("weft.api.retry.FIRST_RETRY_S", 0.005)
+    monkeypatch.setattr("weft.api.retry.LONGEST_RETRY_S", 0.01)
+
+
+class Beats:
+    """Counts a membership's turns, and sees which of them touch the file."""
+
+    def __init__(self, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.file = file
+        self.turns = 0
+        intact = AliveFile.touch
+
+        def touch(each: AliveFile) -> None:
+            intact(each)
+            self.turns += 1
+
+        monkeypatch.setattr(AliveFile, "touch", touch)
+
+    def touches(self) -> bool:
+        """Whether some of the next turns touch the file."""
+        begun = self.turns
+        eventually(lambda: self.turns > begun + 1, "a heartbeat")
+        os.utime(self.file, (LONG_AGO, LONG_AGO))
+        begun = self.turns
+        eventually(lambda: self.turns > begun + 3, "three heartbeats")
+        return self.file.stat().st_mtime != LONG_AGO
+
+
+@pytest.fixture
+def beats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Beats:
+    return Beats(tmp_path / "alive", monkeypatch)
+
+
+Start = Callable[[Any], None]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Runs daemons, and ends them."""
+    stop = threading.Event()
+    threads: list[threading.Thread] = []
+
+    def run(daemon: Any) -> None:
+        threads.append(threading.Thread(target=daemon.run, args=(stop,)))
+        threads[-1].start()
+
+    yield run
+    stop.set()
+    for thread in threads:
+        thread.join(WAIT_S)
+        assert not thread.is_alive()
+
+
+def test_a_worker_whose_queue_stands_still_is_not_alive(
+    beats: Beats, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck, released = threading.Event(), threading.Event()
+    intact = WorkerState.handle
+
+    def handle(state: WorkerState, stimulus: Any) -> Any:
+        stuck.set()
+        released.wait(WAIT_S)
+        return intact(state, stimulus)
+
+    monkeypatch.setattr(WorkerState, "handle", handle)
+    daemon = WorkerDaemon(WorkerSettings(server=NOWHERE, name="worker-0", alive_file=beats.file))
+    start(daemon)
+    try:
+        eventually(beats.touches, "an idle worker's file is touched")
+        monkeypatch.setattr(daemon._question, "_limit_s", 0.02)
+        daemon._members._holder.hold(Orders(version=1, allocations=[]))  # type: ignore[attr-defined]
+        assert stuck.wait(WAIT_S)
+        eventually(lambda: not beats.touches(), "its file grows old though it asks the server")
+    finally:
+        released.set()
+    monkeypatch.setattr(daemon._question, "_limit_s", WAIT_S)
+    eventually(beats.touches, "it goes on")
+
+
+def test_a_shard_whose_socket_thread_stands_still_is_not_alive(
+    beats: Beats, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Idle rounds come often enough to be seen, and without busy work."""
+    limit_s = 1.5
+    monkeypatch.setattr("weft_kvstore.daemon.HANGS_AFTER_S", limit_s)
+    stuck, released = threading.Event(), threading.Event()
+    rounds = []
+
+    with ShardServer() as server:
+        start(ShardDaemon(ShardSettings(server=NOWHERE, alive_file=beats.file), server))
+        assert beats.touches()
+        assert beats.touches()
+
+        def work_once(mind: ShardMind) -> bool:
+            rounds.append(1)
+            if stuck.is_set():
+                released.wait(WAIT_S)
+            return False
+
+        monkeypatch.setattr(ShardMind, "work_once", work_once)
+        eventually(lambda: len(rounds) >= 2, "idle rounds")
+        stuck.set()
+        eventually(lambda: server.round_age_s > limit_s, "a round that does not end")
+        assert not beats.touches()
+        assert len(rounds) < 20
+        released.set()
+        stuck.clear()
+        eventually(lambda: server.round_age_s < limit_s, "the round ends")
+        assert beats.touches()
+
+
+def test_a_question_waits_for_its_answer_and_no_second_is_asked() -> None:
+    now, asked = [0.0], []
+    question = Question(lambda: asked.append(now[0]), limit_s=5, clock=lambda: now[0])
+    for at, lives in ((0, True), (4.9, True), (5, False), (9, False)):
+        now[0] = at
+        assert question.lives() is lives
+    assert asked == [0]
+    question.answer()
+    now[0] = 1000
+    assert question.lives()
+    assert asked == [0, 1000]
+
+
+def test_a_file_that_cannot_be_touched_ends_no_heartbeat(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = AliveFile(tmp_path / "missing" / "alive", lambda: True)
+    file.touch()
+    file.touch()
+    (record,) = caplog.records
+    assert "cannot be touched" in record.message
