@@ -11,7 +11,8 @@ import numpy as np
 
 from weft_graph.program import Update
 from weft_graph.schedule import value_at
-from weft_kernels.rule import Rule, rule_from
+from weft_kernels.rule import Rule
+from weft_kernels.rule_lookup import rule_from
 from weft_kvstore.description import KeyDescription, Mode, StoreDescription
 from weft_kvstore.row_cut import row_cut
 from weft_kvstore.settings import MAX_SLICE_BYTES

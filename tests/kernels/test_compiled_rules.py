@@ -15,7 +15,8 @@ from rule_documents import momentum, normalized, rule_document
 from weft import ops
 from weft.user_rule import UserRule
 from weft_kernels import rule_graph
-from weft_kernels.rule import Rule, rule_from, rules
+from weft_kernels.rule import Rule
+from weft_kernels.rule_lookup import rule_from, rules
 from weft_kernels.run import KernelError
 
 Array = np.ndarray[Any, np.dtype[Any]]

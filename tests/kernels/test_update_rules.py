@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from weft_graph.rules import BUILT_IN, rule_name, states_of, stored_rule
-from weft_kernels.rule import rule_from, rules
+from weft_kernels.rule_lookup import rule_from, rules
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
