@@ -42,8 +42,9 @@ if TYPE_CHECKING:
         WaitTimeoutError,
         WeftError,
     )
-    from weft.expression import Expression, Group, constant, graph, group, input, parameter  # noqa: A004 - ONNX's words
+    from weft.expression import Expression, Group, graph, group
     from weft.job_handle import JobHandle, Values
+    from weft.leaves import constant, input, parameter  # noqa: A004 - ONNX's words
     from weft.parameter_file import load
     from weft.rules import Adagrad, Adam, Sgd
     from weft.schedules import cosine, exponential, linear, piecewise, polynomial, warmup
@@ -83,8 +84,9 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "WaitTimeoutError",
         "WeftError",
     ),
-    "weft.expression": ("Expression", "Group", "constant", "graph", "group", "input", "parameter"),
+    "weft.expression": ("Expression", "Group", "graph", "group"),
     "weft.job_handle": ("JobHandle", "Values"),
+    "weft.leaves": ("constant", "input", "parameter"),
     "weft.parameter_file": ("load",),
     "weft.rules": ("Adagrad", "Adam", "Sgd"),
     "weft.schedules": ("cosine", "exponential", "linear", "piecewise", "polynomial", "warmup"),

@@ -1,4 +1,4 @@
-"""An operator applied to expressions: operands become expressions, and the node is checked and typed at once."""
+"""An operator applied to values: operands become values, and the node is checked and typed at once."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from weft.expression import Expression, Operand, constant
-from weft.records import Application, ConstantRecord, InputRecord, Label, ParameterRecord
+from weft.literal import constant_record
+from weft.records import Application, ConstantRecord, InputRecord, Label, ParameterRecord, Value
 from weft_graph.check import check
 from weft_graph.errors import DTypeError, GraphRefusedError, UnknownOperatorError
 from weft_graph.infer import Inference
@@ -22,25 +22,16 @@ _KINDS_OF_NUMBER: Mapping[type, str] = {bool: "biuf", int: "iuf", float: "f"}
 """NumPy kinds that a Python number may become without loss of meaning."""
 
 
-def apply(op_type: str, *inputs: Operand | None, **attributes: Any) -> Expression:
-    """The operator's first output; see `apply_many`."""
-    return apply_many(op_type, inputs, attributes, requested=1)[0]
-
-
-def apply_many(
+def application(
     op_type: str,
-    inputs: Sequence[Operand | None],
+    inputs: Sequence[Any],
     attributes: Mapping[str, Any],
     *,
-    requested: int | None = None,
-    label: Label | None = None,
-    domain: str = ONNX_DOMAIN,
-) -> tuple[Expression, ...]:
-    """The operator's first `requested` outputs; those that it always gives, where left out.
-
-    None among the inputs leaves out an optional one, None as an attribute takes the default. A Python number takes the
-    element type of the operand beside it. Raises UnknownOperatorError, ShapeError, DTypeError, GraphRefusedError.
-    """
+    requested: int | None,
+    label: Label | None,
+    domain: str,
+) -> Application:
+    """The operator applied to these inputs, typed; see `weft.expression.apply_many`."""
     schema = _schema(op_type, domain)
     label = label or Label(snake(op_type))
     operands = _operands(schema, inputs)
@@ -54,8 +45,7 @@ def apply_many(
     inference = _inferred(node, operands)
     known = inference.known.get(node.outputs[0])
     types = tuple(inference.types[name] for name in node.outputs)
-    record = Application(label, schema, operands, given, types, known)
-    return tuple(Expression(record, index) for index in range(count))
+    return Application(label, schema, operands, given, types, known)
 
 
 def snake(op_type: str) -> str:
@@ -63,7 +53,7 @@ def snake(op_type: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", op_type).lower()
 
 
-def _inferred(node: Node, operands: Sequence[Expression | None]) -> Inference:
+def _inferred(node: Node, operands: Sequence[Value | None]) -> Inference:
     """Types and known values around the node, which was found legal."""
     read = {name: operand for name, operand in zip(node.inputs, operands, strict=True) if operand is not None}
     inputs = tuple(Input(name, operand.type) for name, operand in read.items())
@@ -87,8 +77,8 @@ def _schema(op_type: str, domain: str) -> OpSchema:
     return schema
 
 
-def _operands(schema: OpSchema, inputs: Sequence[Operand | None]) -> tuple[Expression | None, ...]:
-    """The inputs as expressions, without the optional ones that are left out at the end."""
+def _operands(schema: OpSchema, inputs: Sequence[Any]) -> tuple[Value | None, ...]:
+    """The inputs as values, without the optional ones that are left out at the end."""
     listed = list(inputs)
     while listed and listed[-1] is None:
         listed.pop()
@@ -101,16 +91,14 @@ def _operands(schema: OpSchema, inputs: Sequence[Operand | None]) -> tuple[Expre
     return tuple(_operand(schema, formal, operand, pairs) for formal, operand in pairs)
 
 
-def _operand(
-    schema: OpSchema, formal: Formal, operand: Operand | None, pairs: Iterable[tuple[Formal, Operand | None]]
-) -> Expression | None:
-    if operand is None or isinstance(operand, Expression):
+def _operand(schema: OpSchema, formal: Formal, operand: Any, pairs: Iterable[tuple[Formal, Any]]) -> Value | None:
+    if operand is None or isinstance(operand, Value):
         return operand
-    beside = [o.dtype for f, o in pairs if isinstance(o, Expression) and f.dtypes == formal.dtypes]
+    beside = [o.dtype for f, o in pairs if isinstance(o, Value) and f.dtypes == formal.dtypes]
     try:
         if isinstance(operand, bool | int | float) and beside:
-            return constant(_number(operand, beside[0]))
-        return constant(operand)
+            return Value(constant_record(_number(operand, beside[0])))
+        return Value(constant_record(operand))
     except (DTypeError, OverflowError, ValueError) as error:
         raise DTypeError(f"{schema.op_type}: input {formal.name!r}: {error}", node=schema.op_type) from None
 
@@ -139,7 +127,7 @@ def _plain(schema: OpSchema, name: str, value: Any) -> AttributeValue:
     )
 
 
-def _words(schema: OpSchema, operands: Sequence[Expression | None]) -> tuple[str, ...]:
+def _words(schema: OpSchema, operands: Sequence[Value | None]) -> tuple[str, ...]:
     """What messages call the operands: what the user named them, else what the operator does. Each once."""
     words: list[str] = []
     for place, operand in enumerate(operands):
@@ -150,7 +138,7 @@ def _words(schema: OpSchema, operands: Sequence[Expression | None]) -> tuple[str
     return tuple(words)
 
 
-def _word(operand: Expression) -> str:
+def _word(operand: Value) -> str:
     record = operand.record
     named = isinstance(record, InputRecord | ParameterRecord | ConstantRecord) and record.label is not None
     return _shown(record.label) if named and record.label is not None else ""

@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from weft.expression import Expression
 from weft.naming import Names
-from weft.records import Application, ConstantRecord, InputRecord, ParameterRecord, Record
+from weft.records import Application, ConstantRecord, InputRecord, ParameterRecord, Record, Value
 from weft_graph.errors import GraphRefusedError
 from weft_graph.ir import Constant, Graph, Input, Node, Parameter
 
@@ -27,7 +26,7 @@ class Collected:
     names: dict[Record, tuple[str, ...]]
 
 
-def collect(outputs: Sequence[Expression], name: str) -> Collected:
+def collect(outputs: Sequence[Value], name: str) -> Collected:
     """The graph of these outputs. One that is asked for twice is one output of the graph."""
     if not outputs:
         raise GraphRefusedError("a graph has at least one output")
@@ -47,7 +46,7 @@ def collect(outputs: Sequence[Expression], name: str) -> Collected:
     return Collected(graph, asked, collector.names)
 
 
-def walk(outputs: Sequence[Expression]) -> Iterator[Record]:
+def walk(outputs: Sequence[Value]) -> Iterator[Record]:
     """Every record that the outputs need, once, inputs before what reads them. Depth is bounded by memory alone."""
     seen: set[int] = set()
     for output in outputs:
@@ -92,5 +91,5 @@ class _Collector:
                 attributes, schema = dict(record.attributes), record.schema
                 self.nodes.append(Node(schema.op_type, names[0], inputs, names, attributes, schema.domain))
 
-    def value(self, expression: Expression) -> str:
-        return self.names[expression.record][expression.index]
+    def value(self, value: Value) -> str:
+        return self.names[value.record][value.index]

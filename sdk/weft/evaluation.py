@@ -16,7 +16,7 @@ import numpy as np
 
 from weft.collect import Collected, collect
 from weft.errors import ArgumentError, EvaluatorError, FeedError
-from weft.expression import Array, Expression, Feeds
+from weft.records import Array, Value
 from weft_graph.errors import DTypeError, GraphRefusedError
 from weft_graph.inference_mode import to_inference
 from weft_graph.ir import Graph
@@ -29,11 +29,14 @@ PREFERRED = "numpy"
 
 INSTALL = "pip install 'weft[cluster]'"
 
+Feeds = Mapping[str | Value, Any]
+"""Values of inputs, by name or by the input's expression."""
+
 Evaluator = Callable[..., Mapping[str, Array]]
 
 
 def evaluate(
-    outputs: Sequence[Expression],
+    outputs: Sequence[Value],
     feeds: Feeds,
     *,
     parameters: Mapping[str, Any] | None = None,

@@ -1,4 +1,4 @@
-"""What an expression is made of: frozen records that point at what they are computed from.
+"""What an expression is made of: frozen records that point at the values they are computed from.
 
 Records are compared by identity: two equal calls of an operator are two nodes. They carry wishes for names; the names
 themselves are given when a graph is collected (`weft.collect`), so that building one graph leaves no trace in another.
@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from weft_graph.ir import AttributeValue, Initializer
 from weft_graph.schema import OpSchema
-from weft_graph.types import TensorType
+from weft_graph.types import DType, Shape, TensorType
 
-if TYPE_CHECKING:
-    from weft.expression import Expression
+Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,12 +67,12 @@ class ConstantRecord:
 
     label: Label | None
     types: tuple[TensorType]
-    array: np.ndarray
+    array: Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Application:
-    """An operator applied to expressions; None stands for an optional input that is left out.
+    """An operator applied to values; None stands for an optional input that is left out.
 
     `types` has an entry for each output that was asked for. `known` is output 0 where it is known before any step: a
     shape, say.
@@ -81,10 +80,42 @@ class Application:
 
     label: Label
     schema: OpSchema
-    inputs: tuple[Expression | None, ...]
+    inputs: tuple[Value | None, ...]
     attributes: Mapping[str, AttributeValue]
     types: tuple[TensorType, ...]
-    known: np.ndarray | None = None
+    known: Array | None = None
 
 
 Record = InputRecord | ParameterRecord | ConstantRecord | Application
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Value:
+    """Output `index` of `record`. `weft.expression.Expression` is what users have of it."""
+
+    record: Record
+    index: int = 0
+
+    @property
+    def type(self) -> TensorType:
+        """Element type and shape; a dimension is a number or a symbol such as `batch`."""
+        return self.record.types[self.index]
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+    @property
+    def shape(self) -> Shape:
+        return self.type.shape
+
+    @property
+    def rank(self) -> int:
+        return self.type.rank
+
+    @property
+    def known(self) -> Array | None:
+        """The value where it is known before any step: a constant, or a shape worked out of constants."""
+        if isinstance(self.record, ConstantRecord):
+            return self.record.array
+        return self.record.known if isinstance(self.record, Application) and self.index == 0 else None

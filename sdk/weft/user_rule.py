@@ -13,7 +13,9 @@ from weft.api.rule import GraphRule
 from weft.collect import collect
 from weft.errors import ArgumentError
 from weft.evaluation import run_graph
-from weft.expression import Array, Expression, input  # noqa: A004 - ONNX's word
+from weft.expression import Expression
+from weft.leaves import input  # noqa: A004 - ONNX's word
+from weft.records import Array
 from weft.rules import Hyper, Multipliers, graph_rule
 from weft_graph.ir import Graph
 from weft_graph.rule_bind import bound_rule

@@ -6,6 +6,7 @@ import operator
 from typing import Literal
 
 from weft import ops
+from weft.declared import element_type
 from weft.errors import ArgumentError
 from weft.expression import Expression, Operand
 from weft.nn.initializers import Init, normal
@@ -61,8 +62,6 @@ class Embedding(Layer):
         return ops.embedding(weight, ids, padding_id=self.padding_id, name=self.label("" if at_head else "rows"))
 
     def _element_type(self) -> DType:
-        from weft.expression import element_type  # needed once a parameter is made
-
         return element_type(self.dtype, self.scope.name)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from weft.expression import Expression, Operand, parameter
+from weft.expression import Expression, Operand
+from weft.leaves import parameter
 from weft.nn.initializers import Init
 from weft.records import Label, Scope
 from weft_graph.errors import ShapeError
@@ -92,7 +93,7 @@ class Layer(ABC):
 
 def as_expression(x: Operand) -> Expression:
     """`x`, or a constant of it."""
-    from weft.expression import constant  # a name that the initializers also use
+    from weft.leaves import constant  # a name that the initializers also use
 
     return x if isinstance(x, Expression) else constant(x)
 

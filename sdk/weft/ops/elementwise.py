@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from weft.expression import Expression, Operand, element_type
+from weft.declared import element_type
+from weft.expression import Expression, Operand
 from weft.ops.generic import Name, one
 from weft_graph.onnx_dtypes import NUMBER_OF_DTYPE
 from weft_graph.types import DType

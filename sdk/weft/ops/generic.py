@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.application import apply_many, snake
-from weft.expression import Expression, Operand
+from weft.application import snake
+from weft.expression import Expression, Operand, apply_many
 from weft.records import Label
 
 Name = str | Label | None

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.application import apply_many
-from weft.expression import Expression, Operand
+from weft.expression import Expression, Operand, apply_many
 from weft.ops.generic import Name, labelled, one
 from weft_graph.errors import ShapeError
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from weft.application import apply_many
-from weft.expression import Expression, Operand
+from weft.expression import Expression, Operand, apply_many
 from weft.ops.generic import Name, labelled, one
 from weft_graph.ir import WEFT_DOMAIN
 

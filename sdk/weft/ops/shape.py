@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from weft.application import apply_many
-from weft.expression import Expression, Operand, element_type
+from weft.declared import element_type
+from weft.expression import Expression, Operand, apply_many
 from weft.ops.generic import Name, labelled, one
 from weft_graph.types import DType
 
