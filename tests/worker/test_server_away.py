@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from weft.api.job import Traffic
 from weft.api.lifecycle import AllocationEvent
 from weft.api.membership import Membership
 from weft.api.reporter import Reporter
+from weft.api.retry import Verdict, verdict
 from weft.api.transfer import DEADLINE_S, DownloadError, UploadError
 from weft_worker.run import Run
 from weft_worker.settings import RunSettings
@@ -155,6 +156,48 @@ def test_only_the_servers_own_word_ends_what_is_told(status):
     assert each.flush(WAIT_S)
     each.close()
     assert len(server.calls) == 2
+
+
+@pytest.mark.parametrize("status", [400, 403, 405, 413, 415, 422])
+def test_what_would_be_refused_again_is_not_told_again_and_the_next_is_told(status):
+    server = Server(answered(503), answered(status))
+    each = reporter(server)
+    each.report(event=AllocationEvent.READY)
+    assert each.flush(WAIT_S)
+    each.report(event=AllocationEvent.RUNNING)
+    assert each.flush(WAIT_S)
+    each.close()
+    assert [server.taken[seq]["event"] for seq in server.order] == ["running"]
+    assert len(server.calls) == 3
+
+
+TAKEN, AGAIN, REFUSED, UNWANTED = Verdict
+VERDICTS: Mapping[Verdict, tuple[int, ...]] = {
+    TAKEN: (200, 201, 204, 299),
+    AGAIN: (301, 302, 304, 307, 308, 401, 408, 425, 429, 500, 501, 502, 503, 504, 507, 599),
+    REFUSED: (400, 402, 403, 405, 406, 410, 411, 412, 413, 415, 418, 422, 428, 431, 451, 499),
+    UNWANTED: (404, 409),
+}
+
+
+@pytest.mark.parametrize(
+    ("status", "means"), [(status, means) for means, statuses in VERDICTS.items() for status in statuses]
+)
+def test_what_each_class_of_answers_means(status, means):
+    assert verdict(httpx.Response(status, json=UNKNOWN)) is means
+    page = httpx.Response(status, text="<html>nobody is here</html>")
+    assert verdict(page) is (AGAIN if status == 404 else means)
+
+
+@pytest.mark.parametrize("status", [403, 405, 415, 409, 422])
+def test_an_upload_that_would_be_refused_again_is_not_brought_again(status):
+    server, answers = Server(), [answered(503), answered(status, "no")]
+    server.answer = lambda request: (answers.pop(0) if request.method == "PUT" else server._own)(request)
+    each = reporter(server)
+    with pytest.raises(UploadError, match=f"parameters of step 3 were refused: {status} no"):
+        each.upload(b"document", 3, True)
+    each.close()
+    assert len([method for method, _, _ in server.calls if method == "PUT"]) == 2
 
 
 class Holder:

@@ -17,8 +17,7 @@ from weft.api.agent import LogReport, MetricReport, Report, SetDone
 from weft.api.document import Document
 from weft.api.job import Traffic
 from weft.api.lifecycle import AllocationEvent
-from weft.api.problem import problem_code
-from weft.api.retry import UnreachableError, retried
+from weft.api.retry import UnreachableError, Verdict, retried, verdict
 from weft.api.transfer import Transfer, UploadError
 
 __all__ = ["Reporter", "UploadError"]
@@ -34,14 +33,6 @@ MOST_SETS = 64
 """Sets in one post."""
 MOST_WAITING_LOGS = 10_000
 """Log lines kept while the server cannot be reached; the oldest go first."""
-
-_REFUSED_FOR_GOOD = frozenset({httpx.codes.NOT_FOUND, httpx.codes.CONFLICT})
-"""The allocation is unknown, released or of another term: nothing about it is wanted any more. A 404 that is no problem
-document is a proxy's page while nothing is behind it, and says nothing."""
-_REFUSED_ONCE = frozenset(
-    {httpx.codes.BAD_REQUEST, httpx.codes.REQUEST_ENTITY_TOO_LARGE, httpx.codes.UNPROCESSABLE_ENTITY}
-)
-"""The document itself is refused; the same bytes would be refused again."""
 
 
 @dataclass
@@ -188,11 +179,11 @@ class Reporter:
             )
         except httpx.HTTPError as error:
             raise UnreachableError(f"{type(error).__name__}: {error}") from error
-        if not response.is_error:
+        found = verdict(response)
+        if found is Verdict.TAKEN:
             return True
         answer = f"answered by {response.status_code}: {response.text[:500]}"
-        is_page = response.status_code == httpx.codes.NOT_FOUND and problem_code(response.content) is None
-        if response.status_code not in _REFUSED_FOR_GOOD | _REFUSED_ONCE or is_page:
+        if found is Verdict.AGAIN:
             raise UnreachableError(answer)
         _log.warning("%s: a report was %s", self._path, answer)
-        return response.status_code in _REFUSED_ONCE
+        return found is Verdict.REFUSED

@@ -1,12 +1,14 @@
-"""How an agent tries a call to the server again: pauses that double, drawn at random, until told to stop."""
+"""How an agent tries a call to the server again: what an answer means, and pauses that double, drawn at random."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Final, TypeVar
 
+import httpx
 from tenacity import (
     RetryCallState,
     Retrying,
@@ -19,11 +21,50 @@ from tenacity import (
 )
 from tenacity.wait import wait_random_exponential
 
+from weft.api.problem import problem_code
+
 FIRST_RETRY_S = 0.1
 LONGEST_RETRY_S = 1.0
 """Well below the server's limit of silence, so that one failed call does not lose the agent."""
 
 _R = TypeVar("_R")
+
+
+class Verdict(Enum):
+    """What the answer to a call of an agent means for the same call, and for others about the same allocation."""
+
+    TAKEN = "taken"
+    AGAIN = "again"
+    """May be answered otherwise another time."""
+    REFUSED = "refused"
+    """The same call would be answered so again; another one need not."""
+    UNWANTED = "unwanted"
+    """The allocation is unknown, released or of another term: nothing about it is wanted any more."""
+
+
+_CLASSES: Final[Mapping[int, Verdict]] = {2: Verdict.TAKEN, 4: Verdict.REFUSED}
+"""By the first digit. What is not here is no server's answer to an agent: a proxy's redirect, a failure."""
+
+_STATUSES: Final[Mapping[int, Verdict]] = {
+    httpx.codes.UNAUTHORIZED: Verdict.AGAIN,  # the token may be in the midst of being changed
+    httpx.codes.NOT_FOUND: Verdict.UNWANTED,
+    httpx.codes.REQUEST_TIMEOUT: Verdict.AGAIN,
+    httpx.codes.CONFLICT: Verdict.UNWANTED,
+    httpx.codes.TOO_EARLY: Verdict.AGAIN,
+    httpx.codes.TOO_MANY_REQUESTS: Verdict.AGAIN,
+}
+"""Those that differ from their class."""
+
+
+def verdict(response: httpx.Response) -> Verdict:
+    """What an answer of the server means. The response has been read.
+
+    A 404 that is no problem document is a proxy's page while nothing is behind it, and says nothing.
+    """
+    status = response.status_code
+    if status == httpx.codes.NOT_FOUND and problem_code(response.content) is None:
+        return Verdict.AGAIN
+    return _STATUSES.get(status, _CLASSES.get(status // 100, Verdict.AGAIN))
 
 
 class UnreachableError(Exception):

@@ -11,8 +11,7 @@ from typing import BinaryIO
 import httpx
 
 from weft.api.document import Document
-from weft.api.problem import problem_code
-from weft.api.retry import UnreachableError, retried
+from weft.api.retry import UnreachableError, Verdict, retried, verdict
 
 _log = logging.getLogger("weft.transfer")
 
@@ -24,9 +23,6 @@ DEADLINE_S = 120.0
 SLOWEST_BYTES_S = 4 * 1024 * 1024
 """A document may take so much longer: at 2 GiB, eight minutes."""
 PIECE_BYTES = 1 << 20
-
-_WORTH_ANOTHER_TRY = frozenset({httpx.codes.UNAUTHORIZED, httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_MANY_REQUESTS})
-"""Answers that may differ next time; other 4xx will not."""
 
 Tell = Callable[[str], None]
 
@@ -87,12 +83,12 @@ class Transfer:
             )
         except httpx.HTTPError as error:
             raise UnreachableError(f"{type(error).__name__}: {error}") from error
-        if is_refused(response):
-            raise UploadError(
-                f"parameters of step {query['step']} were refused: {response.status_code} {response.text[:500]}"
-            )
-        if not response.is_success:
-            raise UnreachableError(f"answered by {response.status_code}: {response.text[:500]}")
+        answer = f"{response.status_code} {response.text[:500]}"
+        match verdict(response):
+            case Verdict.REFUSED | Verdict.UNWANTED:
+                raise UploadError(f"parameters of step {query['step']} were refused: {answer}")
+            case Verdict.AGAIN:
+                raise UnreachableError(f"answered by {answer}")
 
     def _get(self, what: str, into: BinaryIO, stop: threading.Event) -> None:
         into.seek(0)
@@ -105,9 +101,9 @@ class Transfer:
                 if not response.is_success:
                     response.read()
                     answer = f"{response.status_code} {response.text[:500]}"
-                    if is_refused(response):
-                        raise DownloadError(f"{what}: the server refused the document: {answer}")
-                    raise UnreachableError(f"answered by {answer}")
+                    if verdict(response) is Verdict.AGAIN:
+                        raise UnreachableError(f"answered by {answer}")
+                    raise DownloadError(f"{what}: the server refused the document: {answer}")
                 for piece in response.iter_bytes(PIECE_BYTES):
                     into.write(piece)
                     if stop.is_set():
@@ -115,13 +111,3 @@ class Transfer:
         except httpx.HTTPError as error:
             raise UnreachableError(f"{type(error).__name__}: {error}") from error
         into.flush()
-
-
-def is_refused(response: httpx.Response) -> bool:
-    """Whether the same call would be answered so again: a client error of the server itself.
-
-    A 404 that is no problem document is a proxy's page while nothing is behind it.
-    """
-    if not response.is_client_error or response.status_code in _WORTH_ANOTHER_TRY:
-        return False
-    return response.status_code != httpx.codes.NOT_FOUND or problem_code(response.content) is not None
