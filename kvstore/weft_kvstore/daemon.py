@@ -65,7 +65,7 @@ class ShardSettings(BaseSettings):
     silence_s: Annotated[float, Field(gt=0, le=3600)] = 5.0
     """Seconds without a word after which a slot is held to be lost."""
     alive_file: Path | None = None
-    """A file that is touched at every heartbeat while the daemon's work goes on: its age tells a probe that it hangs."""
+    """A file that is touched at every heartbeat while the daemon's work goes on: its age tells a probe if it hangs."""
     exit_with_parent: bool = False
     """Whether to end when standard input closes."""
 

@@ -58,6 +58,11 @@ class KeyDescription(msgspec.Struct, frozen=True):
     def nbytes(self) -> int:
         return self.size * np.dtype(self.dtype).itemsize
 
+    @property
+    def row_bytes(self) -> int:
+        """Of one row of a table."""
+        return math.prod(self.shape[1:]) * np.dtype(self.dtype).itemsize
+
 
 class StoreDescription(msgspec.Struct, frozen=True):
     """Everything that processes of one store must agree on. `shards` are ZeroMQ endpoints by shard number.

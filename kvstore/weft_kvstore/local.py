@@ -29,9 +29,9 @@ class LocalStore(StoreFace):
     """
 
     def __init__(self, description: StoreDescription, *, settings: LinkSettings = LinkSettings()) -> None:  # noqa: B008  # frozen
-        check_description(description)
-        # Whatever the number of shards, there is one here: rows and slices are all on it.
+        # Whatever the number of shards, none too, there is one here: rows and slices are all on it.
         self._description = msgspec.structs.replace(description, shards=("local",))
+        check_description(self._description)
         super().__init__(Arguments(self._description, 0), lambda operation: self._hand_over(0, operation))
         self._mind = LocalMind(self._description, settings)
         self._submitted: deque[tuple[int, Operation]] = deque()

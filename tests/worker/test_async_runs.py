@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from safetensors.numpy import load
@@ -42,7 +41,7 @@ def job_of(data: Path, **options: Any) -> Job:
 def store_for(job: Job, timeout_s: float = 30.0) -> Iterator[LocalStore]:
     description = description_from_json(job.store_spec().model_dump(mode="json"))
     settings = LinkSettings(request_timeout_s=timeout_s)
-    with LocalStore(msgspec.structs.replace(description, shards=("",)), settings=settings) as store:
+    with LocalStore(description, settings=settings) as store:
         yield store
 
 

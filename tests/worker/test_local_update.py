@@ -53,8 +53,7 @@ def job_of(data: Path, rule: str = "momentum", **options: Any) -> Job:
 
 
 def described(job: Job) -> StoreDescription:
-    description = description_from_json(job.store_spec().model_dump(mode="json"))
-    return description if description.shards else msgspec.structs.replace(description, shards=("",))
+    return description_from_json(job.store_spec().model_dump(mode="json"))
 
 
 def outcome(job: Job, **settings: Any) -> dict[str, Array]:

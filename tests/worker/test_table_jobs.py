@@ -236,7 +236,7 @@ def test_three_workers_and_two_shards_equal_the_plain_formula_and_count_few_byte
         server.open(description, number)
     everything = run_all(job)
     assert [records.last for records in everything] == [(DONE, None)] * 3
-    with LocalStore(msgspec.structs.replace(description, shards=("",))) as store:
+    with LocalStore(description) as store:
         first = {key: store.pull(key, 0).result(WAIT_S) for key in ("w", "b")}
         first["table"] = store.pull_rows("table", np.arange(VOCABULARY), 0).result(WAIT_S)
     plain = run_all(replace(job, shards=()), PlainCluster(first, 3, job.rate).store)

@@ -109,14 +109,17 @@ class CudaDevice:
     def _complete(self) -> None:
         """Copies end in the order in which they were started: one thread waits for each in turn."""
         while True:
-            copy = self._waiting.get()
-            try:
-                with self._device:
-                    copy.done.synchronize()
-            except Exception as error:  # noqa: BLE001  # who waits for the future is told, whatever it is
-                copy.future.set_exception(DeviceError(f"device {self.name!r}: {error}"))
-            else:
-                copy.future.set_result(copy.hosts)
+            # In a function of its own: a name here would keep the last copy's memory while there is nothing to do.
+            self._end(self._waiting.get())
+
+    def _end(self, copy: _Copy) -> None:
+        try:
+            with self._device:
+                copy.done.synchronize()
+        except Exception as error:  # noqa: BLE001  # who waits for the future is told, whatever it is
+            copy.future.set_exception(DeviceError(f"device {self.name!r}: {error}"))
+        else:
+            copy.future.set_result(copy.hosts)
 
     @contextmanager
     def _on(self, stream: Any) -> Iterator[None]:

@@ -15,7 +15,6 @@ from weft_graph.program import Update
 from weft_kvstore.buffers import bytes_of
 from weft_kvstore.description import KeyDescription
 from weft_kvstore.store import Array, Store, StoreTimeoutError
-from weft_worker.pace import row_bytes
 from weft_worker.patience import result_of
 from weft_worker.tensor_file import Tensor, header_of
 
@@ -110,7 +109,7 @@ def pull_all(
 
 def runs_of(key: KeyDescription) -> Iterator[Array]:
     """The ids of all rows of a table, in runs of a few MiB of rows."""
-    at_once = max(RUN_BYTES // max(row_bytes(key), 1), 1)
+    at_once = max(RUN_BYTES // max(key.row_bytes, 1), 1)
     for start in range(0, key.shape[0], at_once):
         yield np.arange(start, min(start + at_once, key.shape[0]), dtype=np.int64)
 

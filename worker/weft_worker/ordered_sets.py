@@ -71,10 +71,13 @@ class OrderedSets:
 
     def _bring(self) -> None:
         while (number := self._next()) is not None:
-            brought = self._one(number)
-            with self._changed:
-                self._ordered.popleft()
-                self._brought.append(brought)
+            self._keep(self._one(number))
+
+    def _keep(self, brought: BroughtSet) -> None:
+        """In a function of its own: a name in the loop would keep the last file open while nothing is ordered."""
+        with self._changed:
+            self._ordered.popleft()
+            self._brought.append(brought)
 
     def _next(self) -> int | None:
         with self._changed:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -34,15 +32,6 @@ def pace_of(keys: Iterable[KeyDescription]) -> Pace:
     return Pace(chosen.key, chosen.rows)
 
 
-def row_bytes(key: KeyDescription) -> int:
-    """Bytes of one row of a table."""
-    return math.prod(key.shape[1:]) * _itemsize(key)
-
-
 def pulled_bytes(key: KeyDescription) -> int:
     """Bytes of the least that can be pulled of the key."""
-    return row_bytes(key) if key.rows else key.nbytes
-
-
-def _itemsize(key: KeyDescription) -> int:
-    return np.dtype[Any](key.dtype).itemsize
+    return key.row_bytes if key.rows else key.nbytes

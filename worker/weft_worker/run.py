@@ -9,8 +9,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
 
-import msgspec
-
 from weft.api.agent import WorkerAllocation
 from weft.api.lifecycle import AllocationEvent
 from weft_data.source import Source
@@ -31,11 +29,11 @@ from weft_worker.keeping import Keeping
 from weft_worker.local_update import LocalUpdateStore
 from weft_worker.ordered_sets import OrderedSets
 from weft_worker.reports import Reporter, RunReports
-from weft_worker.setting import Setting
 from weft_worker.settings import RunSettings
 from weft_worker.step import COMPUTE, IO, StepPusher
 from weft_worker.task import Task, course_of, open_data, task_of
 from weft_worker.training import RunSignals, Training
+from weft_worker.value_setter import ValueSetter
 
 OpenStore = Callable[[Task], Store]
 OpenDevice = Callable[[str], Device]
@@ -57,8 +55,7 @@ class Listener(Protocol):
 def open_store(task: Task) -> Store:
     """The way to the job's shards; without any, the values are kept in this process."""
     if not task.description.shards:
-        # A description names one shard at least; where the values are kept here, its address is never looked at.
-        return LocalStore(msgspec.structs.replace(task.description, shards=("",)))
+        return LocalStore(task.description)
     return StoreClient(task.description, task.allocation.slot, incarnation=task.allocation.incarnation)
 
 
@@ -175,7 +172,7 @@ class Run:
             pusher=pusher,
             evaluation=evaluation,
             keeping=Keeping(store, task.keys, state, task.allocation.job, timeout_s),
-            setting=Setting(store, parameters, task.local.keys, timeout_s),
+            setter=ValueSetter(store, parameters, task.local.keys, timeout_s),
             sets=self._sets,
             reports=RunReports(self._reporter, self._clock, store.statistics),
             signals=self._signals,

@@ -51,7 +51,7 @@ class WorkerSettings(BaseSettings, RunSettings):
     data_roots: Annotated[tuple[Path, ...] | None, NoDecode] = None
     """Directories that data may be read from; anywhere where left out. In the environment, joined as in PATH."""
     alive_file: Path | None = None
-    """A file that is touched at every heartbeat while the daemon's work goes on: its age tells a probe that it hangs."""
+    """A file that is touched at every heartbeat while the daemon's work goes on: its age tells a probe if it hangs."""
     exit_with_parent: bool = False
     """Whether to end when standard input closes."""
 

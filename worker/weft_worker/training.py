@@ -27,10 +27,10 @@ from weft_worker.metrics import MetricSums
 from weft_worker.ordered_sets import BroughtSet, OrderedSets
 from weft_worker.patience import patiently
 from weft_worker.reports import RunReports
-from weft_worker.setting import Setting
 from weft_worker.settings import RunSettings
 from weft_worker.step import COMPUTE, PushedStep, StepContext, StepPusher
 from weft_worker.task import Task
+from weft_worker.value_setter import ValueSetter
 
 SLOTS_DEADLINE_S = 3600.0
 """In async, for the slowest slot to come to its end once this one has: each goes at its own speed."""
@@ -57,7 +57,7 @@ class Training:
     pusher: StepPusher
     evaluation: Evaluation | None
     keeping: Keeping
-    setting: Setting
+    setter: ValueSetter
     sets: OrderedSets
     reports: RunReports
     signals: RunSignals
@@ -82,9 +82,9 @@ class Training:
         if allocation.keeper and allocation.given:
             with tempfile.TemporaryFile() as file:
                 self.reports.download("given", file, self.signals.stop)
-                self.setting.set_all(file, 0, allocation.given)
+                self.setter.set_all(file, 0, allocation.given)
         else:
-            self.setting.await_given(self._warn)
+            self.setter.await_given(self._warn)
 
     def _steps(self) -> None:
         sums = MetricSums(self.binder.program.outputs)
@@ -172,7 +172,7 @@ class Training:
         if brought.file is not None:
             try:
                 with brought.file:
-                    self.setting.set_all(brought.file, version)
+                    self.setter.set_all(brought.file, version)
             except (WorkerError, StoreError, OSError) as raised:
                 # Whoever ordered it is told; where the store itself is lost, the next step says so.
                 error = f"{type(raised).__name__}: {raised}"

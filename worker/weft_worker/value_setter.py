@@ -24,7 +24,7 @@ FIRST_VALUES_DEADLINE_S: Final = 1800.0
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class ValueSetter:
     """What can be set: `keys` of the `store`, by name, but for `local`, which every worker updates by itself."""
 
     store: Store
