@@ -78,8 +78,10 @@ class UserRule:
         numbers[STEP] = float(step)
         feeds.update({name: np.asarray(numbers[name], t.dtype.numpy) for name, t in types.items() if name in numbers})
         values = run_graph(bound, feeds)
-        new = {name: values[value].reshape(weight.shape) for name, value in self._rule.next.items()}
-        return new.pop(WEIGHT), new
+        computed = {name: values[value].reshape(weight.shape) for name, value in self._rule.next.items()}
+        with np.errstate(over="ignore"):
+            updated = computed.pop(WEIGHT).astype(weight.dtype, copy=False)
+        return updated, {name: _kept(array, weight.dtype) for name, array in computed.items()}
 
     def __repr__(self) -> str:
         hyper = ", ".join(f"{name}={default:g}" for name, default in self._hyper())
@@ -89,7 +91,7 @@ class UserRule:
         return list(self._rule.hyper.items())
 
     def _array(self, name: str, value: Any, weight: Array, type_: TensorType) -> Array:
-        array = np.asarray(value, weight.dtype)
+        array = np.asarray(value, weight.dtype).astype(type_.dtype.numpy, copy=False)
         if array.shape != weight.shape:
             raise ArgumentError(f"{name} is of shape {array.shape}, and the weight of {weight.shape}")
         return array.reshape(type_.static_shape)
@@ -99,6 +101,15 @@ class UserRule:
         if unknown:
             has = _listed(self._rule.hyper)
             raise ArgumentError(f"rule {self.name!r} has no hyper-parameter {unknown[0]!r}; it has {has}")
+
+
+def _kept(state: Array, dtype: np.dtype[Any]) -> Array:
+    """A computed state in the weight's element type; a narrower one keeps it finite, and what is not 0 from being 0."""
+    if state.dtype == dtype:
+        return state
+    limits = np.finfo(dtype)
+    kept = np.clip(state, -limits.max, limits.max).astype(dtype)
+    return np.where((kept == 0) & (state != 0), np.copysign(limits.smallest_subnormal, state).astype(dtype), kept)
 
 
 def rule(
