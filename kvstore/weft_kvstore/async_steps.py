@@ -11,14 +11,14 @@ from weft_kvstore.steps import Complete, G, PushRefusedError, check_contributes,
 
 class AsyncSteps(Generic[G]):
     """Invariants: `_through[slot]` counts the steps of a slot that are applied; `_waiting[slot]` holds later ones;
-    `_arrived` has every slot and step that waits and comes next in its slot, in order of arrival."""
+    `arrived` has every slot and step that waits and comes next in its slot, in order of arrival."""
 
-    __slots__ = ("_arrived", "_through", "_waiting")
+    __slots__ = ("_through", "_waiting", "arrived")
 
     def __init__(self, slots: tuple[int, ...]) -> None:
         self._through = dict.fromkeys(slots, 0)
         self._waiting: dict[int, dict[int, G | None]] = {slot: {} for slot in slots}
-        self._arrived: deque[tuple[int, int]] = deque()
+        self.arrived: deque[tuple[int, int]] = deque()
 
     @property
     def version(self) -> int:
@@ -45,26 +45,29 @@ class AsyncSteps(Generic[G]):
         if not is_next:
             return False
         while step in waiting:  # this one, and those behind it that came before it
-            self._arrived.append((slot, step))
+            self.arrived.append((slot, step))
             step += 1
         return True
 
+    def merge(self) -> None:
+        pass  # Each gradient is an update of its own.
+
     def due(self) -> Complete[G] | None:
-        if not self._arrived:
+        if not self.arrived:
             return None
-        slot, step = self._arrived[0]
+        slot, step = self.arrived[0]
         gradient = self._waiting[slot][step]
         return Complete(step, 0 if gradient is None else 1, gradient)
 
     def advance(self) -> None:
-        slot, step = self._arrived.popleft()
+        slot, step = self.arrived.popleft()
         del self._waiting[slot][step]
         self._through[slot] = step + 1
 
     def replace(self, slot: int) -> None:
         if slot in self._waiting:
             self._waiting[slot].clear()
-            self._arrived = deque(one for one in self._arrived if one[0] != slot)
+            self.arrived = deque(one for one in self.arrived if one[0] != slot)
 
     def seen(self, slot: int, *, settled: bool) -> int:
         return self.version if settled else self._through.get(slot, self.version)

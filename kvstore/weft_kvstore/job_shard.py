@@ -24,7 +24,7 @@ from weft_kvstore.rows import Rows, is_ascending
 from weft_kvstore.slice_state import SliceState
 from weft_kvstore.store import Array
 from weft_kvstore.table_state import TableState
-from weft_kvstore.unit_state import AnyUnit, KeySpec
+from weft_kvstore.unit_state import AnyUnit, KeyRules
 
 
 class JobShard:
@@ -234,10 +234,10 @@ class JobShard:
             raise ProtocolError(f"key: {key} has no rows on shard {self.shard}")
         return table
 
-    def _spec(self, place: int, key: KeyDescription) -> KeySpec:
+    def _spec(self, place: int, key: KeyDescription) -> KeyRules:
         description = self.description
         hyper = KeyHyper({**self._rule.hyper, **description.hyper}, key.multipliers)
-        return KeySpec(
+        return KeyRules(
             key.key,
             place,
             key.priority,

@@ -12,14 +12,14 @@ from weft_kvstore.codec import ProtocolError
 from weft_kvstore.routing import KeySlices
 from weft_kvstore.slice_state import SliceState, WholeState
 from weft_kvstore.store import Array
-from weft_kvstore.unit_state import Held, KeySpec
+from weft_kvstore.unit_state import KeyRules, Lendable
 
 
 @dataclass(frozen=True, slots=True)
 class KeyPart:
     """Slices `run` of a key. `units` merge them: one each, or one for all."""
 
-    spec: KeySpec
+    spec: KeyRules
     cut: KeySlices
     run: range
     units: tuple[SliceState, ...]
@@ -58,12 +58,12 @@ class KeyPart:
         ]
 
 
-def key_part(spec: KeySpec, cut: KeySlices, run: range, values: Array, shape: tuple[int, ...] | None) -> KeyPart:
+def key_part(spec: KeyRules, cut: KeySlices, run: range, values: Array, shape: tuple[int, ...] | None) -> KeyPart:
     """The part of a key with these first values (elements of the run); `shape` is the key's where it is whole."""
     state = {name: np.full(values.size, spec.rule.state[name], spec.dtype) for name in spec.state}
     if shape is not None:
-        held = {name: Held(array.reshape(shape), bytes_of(array), 0) for name, array in state.items()}
-        whole = WholeState(spec, cut, Held(values.reshape(shape), bytes_of(values), 0), held)
+        held = {name: Lendable(array.reshape(shape), bytes_of(array), 0) for name, array in state.items()}
+        whole = WholeState(spec, cut, Lendable(values.reshape(shape), bytes_of(values), 0), held)
         return KeyPart(spec, cut, run, (whole,))
     bases = {name: bytes_of(array) for name, array in state.items()}
     base, begin, itemsize = bytes_of(values), cut.start(run.start), spec.dtype.itemsize
@@ -71,8 +71,8 @@ def key_part(spec: KeySpec, cut: KeySlices, run: range, values: Array, shape: tu
     for index in run:
         start, stop = cut.start(index) - begin, cut.start(index + 1) - begin
         cutting = slice(start // itemsize, stop // itemsize)
-        own = {name: Held(array[cutting], bases[name], start) for name, array in state.items()}
-        slices.append(SliceState(spec, index, Held(values[cutting], base, start), own))
+        own = {name: Lendable(array[cutting], bases[name], start) for name, array in state.items()}
+        slices.append(SliceState(spec, index, Lendable(values[cutting], base, start), own))
     return KeyPart(spec, cut, run, tuple(slices))
 
 

@@ -8,7 +8,7 @@ from weft_kvstore.messages import Hello
 from weft_kvstore.outbox import Outbox, OutSlice
 from weft_kvstore.pull_wait import PullWait
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.unit_state import Answer, AnyUnit, Held
+from weft_kvstore.unit_state import Answer, AnyUnit, Lendable
 
 MAX_OPEN_PULLS: Final = 1 << 16
 """Pulls that one connection may have open: two kinds for each of 32,768 keys."""
@@ -78,5 +78,5 @@ class Peer:
 
 def _give_back(slices: tuple[OutSlice, ...] | list[OutSlice]) -> None:
     for one in slices:
-        if isinstance(one.owner, Held):
+        if isinstance(one.owner, Lendable):
             one.owner.lent -= 1

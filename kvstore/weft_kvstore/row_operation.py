@@ -16,7 +16,7 @@ from weft_kvstore.outbox import OutSlice
 from weft_kvstore.routing import Routing
 from weft_kvstore.row_chunks import packed
 from weft_kvstore.row_cut import ID_BYTES, RowCut, chunks_of
-from weft_kvstore.rows import Rows, asked_rows
+from weft_kvstore.rows import Rows, wanted_rows
 from weft_kvstore.store import Array
 
 
@@ -66,25 +66,25 @@ class PullRowsOperation(PullOperation):
         super().__init__(future, name, place, version, names, settled=settled)
         self._cut = cut
         self._priority = priority
-        self._asked = asked_rows(ids)
+        self._wanted = wanted_rows(ids)
         self._arrays: list[Array] = [np.empty((len(ids), *row_shape), cut.dtype) for _ in range(self.array_count)]
         self._flat = [array.reshape(len(ids), cut.width) for array in self._arrays]
         for array in self._flat:
-            array[self._asked.zeros] = 0
+            array[self._wanted.zeros] = 0
         self.ids: dict[int, Array] = {}
         """What each shard is asked for: distinct and ascending."""
         self._places: dict[int, Array] = {}
         self._slices: dict[int, list[OutSlice]] = {}
         for shard in range(cut.shards):
-            mine = cut.ids_on(shard, self._asked.ids)
+            mine = cut.ids_on(shard, self._wanted.ids)
             if mine.any():
-                self.ids[shard] = np.ascontiguousarray(self._asked.ids[mine])
-                self._places[shard] = self._asked.places[mine]
+                self.ids[shard] = np.ascontiguousarray(self._wanted.ids[mine])
+                self._places[shard] = self._wanted.places[mine]
 
     @property
     def distinct(self) -> int:
         """How many rows travel."""
-        return len(self._asked.ids)
+        return len(self._wanted.ids)
 
     def asked(self, routing: Routing) -> dict[int, int]:
         if not self.array_count or not self._cut.row_bytes:
@@ -125,17 +125,17 @@ class PullRowsOperation(PullOperation):
             told = len(mine) * self._cut.row_bytes
             raise ProtocolError(f"Values.nbytes: {payload.nbytes}, the rows of {self.name!r} have {told}")
         rows: Array = np.frombuffer(payload, self._cut.dtype).reshape(len(mine), self._cut.width)
-        if self._asked.ordered and mine[-1] - mine[0] == len(mine) - 1:
+        if self._wanted.ordered and mine[-1] - mine[0] == len(mine) - 1:
             self._flat[array][mine[0] : mine[-1] + 1] = rows
         else:
             self._flat[array][mine] = rows
         return self.fresh(shard, array, first, count)
 
     def result(self) -> Any:
-        asked = self._asked
-        if asked.copies.size:
+        wanted = self._wanted
+        if wanted.copies.size:
             for array in self._flat:
-                array[asked.copies] = array[asked.sources]
+                array[wanted.copies] = array[wanted.sources]
         return self.named(self._arrays)
 
 

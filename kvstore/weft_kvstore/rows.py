@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from weft_kernels.indices import summed_rows as added_rows
 from weft_kvstore.store import Array
 
 
@@ -31,13 +32,8 @@ def summed_rows(ids: Array, values: Array) -> Rows:
     ids, values = _without_padding(ids, values)
     if is_ascending(ids):
         return Rows(ids, values)
-    distinct, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
-    # From the first row on, one after the other: np.add.reduceat would add in an order of its own.
-    total = values[first]
-    again = np.ones(len(ids), bool)
-    again[first] = False
-    np.add.at(total, inverse[again], values[again])
-    return Rows(distinct, total)
+    distinct, inverse = np.unique(ids, return_inverse=True)
+    return Rows(distinct, added_rows(np, values, inverse, len(distinct)))
 
 
 def last_rows(ids: Array, values: Array) -> Rows:
@@ -62,7 +58,7 @@ def merged(one: Rows, other: Rows) -> Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Wanted:
     """Ids as somebody asked for them, and where each row goes.
 
     `ids` are distinct and ascending; the row of `ids[i]` is written at `places[i]` of the answer, then `copies` (m) are
@@ -77,18 +73,18 @@ class Asked:
     zeros: Array
 
 
-def asked_rows(ids: Array) -> Asked:
+def wanted_rows(ids: Array) -> Wanted:
     """Sorts out what was asked for: ids (n) int64 in any order, repeated or negative."""
     real = np.flatnonzero(ids >= 0)
     zeros = np.flatnonzero(ids < 0)
     none = real[:0]
     own = ids[real]
     if is_ascending(own):
-        return Asked(True, own, real, none, none, zeros)
+        return Wanted(True, own, real, none, none, zeros)
     distinct, first, inverse = np.unique(own, return_index=True, return_inverse=True)
     again = np.ones(len(own), bool)
     again[first] = False
-    return Asked(False, distinct, real[first], real[again], real[first[inverse[again]]], zeros)
+    return Wanted(False, distinct, real[first], real[again], real[first[inverse[again]]], zeros)
 
 
 def _without_padding(ids: Array, values: Array) -> tuple[Array, Array]:

@@ -14,7 +14,7 @@ from weft_kvstore.pull_wait import PullWait
 from weft_kvstore.routing import KeySlices
 from weft_kvstore.steps import Complete
 from weft_kvstore.store import Array
-from weft_kvstore.unit_state import Answer, Held, KeySpec, UnitState
+from weft_kvstore.unit_state import Answer, KeyRules, Lendable, UnitState
 
 
 class SliceState(UnitState[Array, "tuple[int, Array]"]):
@@ -22,7 +22,7 @@ class SliceState(UnitState[Array, "tuple[int, Array]"]):
 
     __slots__ = ("_lacking", "_state_arrays", "state", "weight")
 
-    def __init__(self, spec: KeySpec, index: int, weight: Held, state: Mapping[str, Held]) -> None:
+    def __init__(self, spec: KeyRules, index: int, weight: Lendable, state: Mapping[str, Lendable]) -> None:
         super().__init__(spec, index, _add)
         self.weight = weight
         self.state = dict(state)
@@ -97,7 +97,7 @@ class WholeState(SliceState):
 
     __slots__ = ("_assemblies", "_cut")
 
-    def __init__(self, spec: KeySpec, cut: KeySlices, weight: Held, state: Mapping[str, Held]) -> None:
+    def __init__(self, spec: KeyRules, cut: KeySlices, weight: Lendable, state: Mapping[str, Lendable]) -> None:
         self._cut = cut
         self._assemblies: Assemblies[Array] = Assemblies()
         super().__init__(spec, 0, weight, state)
@@ -134,12 +134,12 @@ class WholeState(SliceState):
         return self.weight.array.reshape(-1)[start:stop]
 
 
-def writable(held: Held) -> Held:
+def writable(held: Lendable) -> Lendable:
     """The array, to be written. While its bytes are on their way to somebody, a copy takes its place."""
     if not held.lent:
         return held
     array = held.array.copy()
-    return Held(array, bytes_of(array), 0)
+    return Lendable(array, bytes_of(array), 0)
 
 
 def _add(total: Array, gradient: Array) -> Array:

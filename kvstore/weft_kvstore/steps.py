@@ -41,8 +41,11 @@ class Steps(Protocol[G]):
         """Takes in what `check` lets pass: a slot's gradient, or None for nothing. True if it may be due at once. What
         was in before changes nothing: exactly once holds."""
 
+    def merge(self) -> None:
+        """Adds what has come and can be added."""
+
     def due(self) -> Complete[G] | None:
-        """The next update, once it is complete. It stays the next one until `advance`."""
+        """The next update, once `merge` has completed it. It stays the next one until `advance`."""
 
     def advance(self) -> None:
         """The update that is due was applied."""

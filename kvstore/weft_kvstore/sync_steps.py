@@ -27,8 +27,8 @@ class _OpenStep(Generic[G]):
     contributors: int = 0
     total: G | None = None
 
-    def merge(self, slots: Sequence[int], merge: Merge, add: Callable[[G, G], G]) -> bool:
-        """Adds what can be added. True when every slot is in."""
+    def merge(self, slots: Sequence[int], merge: Merge, add: Callable[[G, G], G]) -> None:
+        """Adds what can be added."""
         order = slots[self.merged :] if merge is Merge.SLOT else tuple(self.waiting)
         for slot in order:
             if slot not in self.waiting:
@@ -39,7 +39,6 @@ class _OpenStep(Generic[G]):
                 continue
             self.contributors += 1
             self.total = gradient if self.total is None else add(self.total, gradient)
-        return self.merged == len(slots)
 
 
 class SyncSteps(Generic[G]):
@@ -86,9 +85,14 @@ class SyncSteps(Generic[G]):
         open_step.waiting[slot] = gradient
         return step == self._version
 
+    def merge(self) -> None:
+        open_step = self._open.get(self._version)
+        if open_step is not None:
+            open_step.merge(self._slots, self._merge, self._add)
+
     def due(self) -> Complete[G] | None:
         open_step = self._open.get(self._version)
-        if open_step is None or not open_step.merge(self._slots, self._merge, self._add):
+        if open_step is None or open_step.merged < len(self._slots):
             return None
         return Complete(self._version, open_step.contributors, open_step.total)
 

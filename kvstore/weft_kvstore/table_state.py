@@ -18,7 +18,7 @@ from weft_kvstore.row_cut import RowCut, chunks_of
 from weft_kvstore.rows import Rows, last_rows, merged
 from weft_kvstore.steps import Complete, PushRefusedError
 from weft_kvstore.store import Array
-from weft_kvstore.unit_state import Answer, KeySpec, UnitState
+from weft_kvstore.unit_state import Answer, KeyRules, UnitState
 from weft_kvstore.zeros import zeros_on_demand
 
 FirstRows = Callable[[Array], Array]
@@ -38,7 +38,7 @@ class TableState(UnitState[Rows, Rows]):
 
     __slots__ = ("_assemblies", "_first", "_shard", "_state", "_touched", "_waiting_bytes", "_weight", "cut")
 
-    def __init__(self, spec: KeySpec, cut: RowCut, shard: int, first: FirstRows) -> None:
+    def __init__(self, spec: KeyRules, cut: RowCut, shard: int, first: FirstRows) -> None:
         """Raises MemoryError where not even the addresses are to be had."""
         super().__init__(spec, 0, merged)
         self.cut = cut

@@ -36,7 +36,7 @@ SETS_KEPT: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class KeySpec:
+class KeyRules:
     """What all slices of a key on a shard have in common. `place` is the key's place in the description; `given` says
     that there is no first value: it is set."""
 
@@ -58,7 +58,7 @@ class KeySpec:
         return tuple(self.rule.state) if self.update is Update.RULE else ()
 
 
-class Held:
+class Lendable:
     """An array whose bytes may be on their way to a peer: `lent` counts how often. It is not written while lent."""
 
     __slots__ = ("array", "base", "lent", "start")
@@ -83,7 +83,7 @@ class Answer(NamedTuple):
     base: memoryview
     start: int
     stop: int
-    held: Held | None
+    held: Lendable | None
 
 
 class UnitState(ABC, Generic[G, S]):
@@ -94,7 +94,7 @@ class UnitState(ABC, Generic[G, S]):
 
     __slots__ = ("_most_waits", "_sets", "_taken", "index", "queued", "spec", "steps", "updates", "waits")
 
-    def __init__(self, spec: KeySpec, index: int, add: Callable[[G, G], G]) -> None:
+    def __init__(self, spec: KeyRules, index: int, add: Callable[[G, G], G]) -> None:
         self.spec = spec
         self.index = index
         self.steps: Steps[G] = (
@@ -204,7 +204,7 @@ class UnitState(ABC, Generic[G, S]):
     def merge(self) -> bool:
         """Merges and applies all that can be. True if a pull may have waited for it."""
         moved = False
-        while (complete := self.steps.due()) is not None:
+        while (complete := self._next_due()) is not None:
             if self._lacks_for(complete.total):
                 break
             if complete.total is not None or self.spec.update is Update.GRADIENT:
@@ -216,6 +216,10 @@ class UnitState(ABC, Generic[G, S]):
             for value in self._sets.pop(self.version, ()):
                 self._put(value)
         return moved
+
+    def _next_due(self) -> Complete[G] | None:
+        self.steps.merge()
+        return self.steps.due()
 
     def can_answer(self, wait: PullWait) -> bool:
         return self.steps.is_at(wait.version, wait.slot, settled=wait.settled) and not self.lacks(wait)

@@ -16,9 +16,10 @@ from weft_kvstore.buffers import bytes_of
 from weft_kvstore.check import DescriptionError, check_description, digest
 from weft_kvstore.description import Merge, Mode
 from weft_kvstore.hyper import KeyHyper
+from weft_kvstore.pull_wait import PullWait
 from weft_kvstore.slice_state import SliceState
 from weft_kvstore.steps import PushRefusedError
-from weft_kvstore.unit_state import Held, KeySpec
+from weft_kvstore.unit_state import KeyRules, Lendable
 from weft_kvstore.work_queue import QUANTUM_BYTES, WorkQueue
 
 SIZE = 50
@@ -33,9 +34,9 @@ RULE = Rule(name="plain", state={}, hyper={}, apply=descend)
 
 def a_slice(slots: int = 4, merge: Merge = Merge.SLOT, priority: int = 0, size: int = SIZE) -> SliceState:
     slot_numbers, hyper = tuple(range(slots)), KeyHyper({}, {})
-    spec = KeySpec("w", 0, priority, np.dtype(np.float32), slot_numbers, Update.RULE, merge, Mode.SYNC, RULE, hyper)
+    spec = KeyRules("w", 0, priority, np.dtype(np.float32), slot_numbers, Update.RULE, merge, Mode.SYNC, RULE, hyper)
     values = np.zeros(size, np.float32)
-    return SliceState(spec, 0, Held(values, bytes_of(values), 0), {})
+    return SliceState(spec, 0, Lendable(values, bytes_of(values), 0), {})
 
 
 def gradient(slot: int) -> np.ndarray:
@@ -113,6 +114,20 @@ def test_a_refused_push_changes_nothing() -> None:
     one.merge()
     assert (one.version, one.updates) == (1, 1)
     assert np.all(one.weight.array == -1)
+
+
+def test_asking_what_a_pull_waits_for_merges_nothing() -> None:
+    one = a_slice(slots=3)
+    wait = PullWait(None, 1, 0, 1, slot=0, state=False, settled=False)
+    first = gradient(0)
+    for slot, given in ((0, first), (1, gradient(1))):
+        one.accept(slot, 0, given)
+    assert one.waits_for(wait) == ("key 'w' has seen 0 steps; step 0 waits for slots 2", [2])
+    one.accept(2, 0, gradient(2))
+    assert one.waits_for(wait) == ("key 'w' has seen 0 steps; step 0 waits for slots none: it is being merged", [])
+    assert first.tobytes() == gradient(0).tobytes()
+    assert one.merge()
+    assert one.waits_for(wait) == ("key 'w' is being answered", [])
 
 
 def test_a_value_that_is_lent_is_not_written() -> None:

@@ -293,7 +293,7 @@ def test_async_applies_each_push_once_and_in_the_slots_order_and_its_replay_has_
     advance = AsyncSteps.advance
 
     def logged(steps: AsyncSteps[Any]) -> None:
-        log.append((steps, *steps._arrived[0]))
+        log.append((steps, *steps.arrived[0]))
         advance(steps)
 
     with pytest.MonkeyPatch.context() as patched:
