@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, Unpack
 from urllib.parse import quote
 
 from weft.api.agent import AgentInfo, AgentList
-from weft.api.data import DataSpec
 from weft.api.dry_run import DryRun
-from weft.api.job import FromUpload, Job, JobPage, JobSpec, Merge, Mode, UpdateBy
+from weft.api.job import FromUpload, Job, JobPage, JobSpec
 from weft.api.lifecycle import JobState
-from weft.api.rule import RuleSpec
 from weft.api.values import Uploaded
-from weft.first_values import FirstValues, file_of
+from weft.first_values import file_of
 from weft.http import DEFAULT_RETRY, SYSTEM_CLOCK, Clock, Http, Retry
+from weft.job_arguments import JobArguments, shown_with_keywords_of
 from weft.job_handle import JobHandle
-from weft.submission import SLICE_BYTES, job_spec
+from weft.submission import job_spec
 
 if TYPE_CHECKING:
     import httpx
 
     from weft.expression import Expression
-    from weft.user_rule import UserRule
 
 DEFAULT_URL = "http://127.0.0.1:8470"
 URL_VARIABLE = "WEFT_URL"
@@ -68,28 +66,8 @@ class Client:
         """The server's URL."""
         return self.http.url
 
-    def submit(
-        self,
-        loss: Expression,
-        *,
-        metrics: Mapping[str, Expression] | None = None,
-        data: DataSpec | str | os.PathLike[str],
-        batch: int | None = None,
-        passes: int | None = None,
-        steps: int | None = None,
-        evaluate_every: int | None = None,
-        rule: RuleSpec | UserRule | None = None,
-        workers: int = 1,
-        shards: int = 1,
-        mode: Mode | str = Mode.SYNC,
-        update: UpdateBy | str = UpdateBy.SHARDS,
-        merge: Merge | str = Merge.SLOT,
-        slice_bytes: int = SLICE_BYTES,
-        init_from: FirstValues | None = None,
-        keep_state: bool = False,
-        seed: int = 0,
-        name: str = "job",
-    ) -> JobHandle:
+    @shown_with_keywords_of(job_spec)
+    def submit(self, loss: Expression, **arguments: Unpack[JobArguments]) -> JobHandle:
         """Train the parameters of `loss`, a scalar that is the mean over the batch; returns once the job is accepted.
 
         `metrics` are further such scalars by name. `batch` samples make a step, over all workers; the data's own count
@@ -107,27 +85,10 @@ class Client:
         Raises ArgumentError for what makes no sense here, InvalidRequestError, with a pointer for each thing that the
         server finds wrong, before anything starts. `weft.job_spec` makes the same job without sending it.
         """
-        file = file_of(init_from)
-        spec = job_spec(
-            loss,
-            metrics=metrics,
-            data=data,
-            batch=batch,
-            passes=passes,
-            steps=steps,
-            evaluate_every=evaluate_every,
-            rule=rule,
-            workers=workers,
-            shards=shards,
-            mode=mode,
-            update=update,
-            merge=merge,
-            slice_bytes=slice_bytes,
-            init_from=None if file is not None else init_from,
-            keep_state=keep_state,
-            seed=seed,
-            name=name,
-        )
+        file = file_of(arguments.get("init_from"))
+        if file is not None:
+            arguments["init_from"] = None
+        spec = job_spec(loss, **arguments)
         if file is not None:
             spec = spec.model_copy(update={"init_from": self.upload(file)})
         return self.submit_spec(spec)

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from weft.expression import Expression
     from weft.user_rule import UserRule
 
-SLICE_BYTES = 128 * 1024
-"""The API's own size of a slice."""
+SLICE_BYTES = Parallelism().slice_bytes
 
 
 def job_spec(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import httpx
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from weft import nn
 from weft.api.job import JobPage, JobSpec, RunLength
 from weft.api.lifecycle import JobState
 from weft.http import Retry
+from weft.job_arguments import JobArguments
 from weft_graph.json_form import graph_from_json
 
 DATA = weft.numpy_data("points.npz", columns={"x": "features"}, train=(0, 80), evaluate=(80, 100))
@@ -52,6 +55,20 @@ def test_a_loss_that_is_also_a_metric_is_one_output() -> None:
     spec = JobSpec.model_validate(script.body())
     assert spec.metrics == {"again": spec.loss}
     assert spec.graph["outputs"] == [spec.loss]
+
+
+def test_submit_takes_what_job_spec_takes_and_is_shown_with_it() -> None:
+    """Editors read the typed dictionary, `help` the signature: no third list may drift away from them."""
+    own, whole = inspect.signature(weft.Client.submit), inspect.signature(weft.job_spec)
+    assert list(own.parameters.values())[1:] == list(whole.parameters.values())
+    assert own.return_annotation == "JobHandle"
+    keywords = {name: p for name, p in whole.parameters.items() if p.kind is p.KEYWORD_ONLY}
+    typed = {name: each.__forward_arg__ for name, each in JobArguments.__annotations__.items()}
+    assert {name: text.removeprefix("Required[") for name, text in typed.items()} == {
+        name: p.annotation + ("]" if p.default is p.empty else "") for name, p in keywords.items()
+    }
+    with pytest.raises(TypeError, match="'loops'"):
+        answers(job()).client().submit(expressions()[0], data=DATA, steps=1, loops=3)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(("length", "what"), [({}, "passes or steps"), ({"passes": 1, "steps": 1}, "passes or steps")])

@@ -1,0 +1,54 @@
+"""What a job is made of, as keywords: `weft.job_spec` takes them, `Client.submit` passes them on."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Required, TypedDict, TypeVar
+
+from weft.api.data import DataSpec
+from weft.api.job import Merge, Mode, UpdateBy
+from weft.api.rule import RuleSpec
+from weft.first_values import FirstValues
+
+if TYPE_CHECKING:
+    from weft.expression import Expression
+    from weft.user_rule import UserRule
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class JobArguments(TypedDict, total=False):
+    """The keywords of `weft.job_spec`, whose signature has their defaults."""
+
+    metrics: Mapping[str, Expression] | None
+    data: Required[DataSpec | str | os.PathLike[str]]
+    batch: int | None
+    passes: int | None
+    steps: int | None
+    evaluate_every: int | None
+    rule: RuleSpec | UserRule | None
+    workers: int
+    shards: int
+    mode: Mode | str
+    update: UpdateBy | str
+    merge: Merge | str
+    slice_bytes: int
+    init_from: FirstValues | None
+    keep_state: bool
+    seed: int
+    name: str
+
+
+def shown_with_keywords_of(source: Callable[..., Any]) -> Callable[[F], F]:
+    """Shows a function in `help` with the keywords that it passes on to `source`, and their defaults."""
+    keywords = [p for p in inspect.signature(source).parameters.values() if p.kind is p.KEYWORD_ONLY]
+
+    def shown(function: F) -> F:
+        own = inspect.signature(function)
+        named = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        function.__signature__ = own.replace(parameters=[*named, *keywords])  # type: ignore[attr-defined]
+        return function
+
+    return shown
