@@ -91,11 +91,12 @@ def watch_parent(
 
     The pipe closes however the parent ended. The thread does not keep the process alive.
     """
-    source = stdin if stdin is not None else sys.stdin.buffer
+    # Not through a buffered reader: a thread that waits in one holds its lock, and the interpreter aborts on it at its end.
+    pipe = (stdin if stdin is not None else sys.stdin.buffer).fileno()
 
     def watch() -> None:
         try:
-            while source.read(4096):
+            while os.read(pipe, 4096):
                 pass
         except OSError:
             pass  # a pipe that cannot be read any more has no parent at its other end
