@@ -9,7 +9,9 @@ import numpy as np
 
 from weft_graph.ir import Constant, Graph, Input, Node
 from weft_graph.json_form import graph_to_json
+from weft_graph.onnx_dtypes import NUMBER_OF_DTYPE
 from weft_graph.types import DType, TensorType
+from written_rules import adam
 
 
 def _rule(
@@ -67,6 +69,17 @@ def user_rules() -> dict[str, dict[str, Any]]:
         hyper={"rate": 0.1, "beta": 0.9},
         constants=[_number("one", 1.0), _number("zero", 0.0)],
     )
+    # float16 on the way by name: it is rounded there, whatever the key's type.
+    narrow = _rule(
+        "narrow",
+        [
+            Node("Cast", "half", ("gradient",), ("half",), {"to": NUMBER_OF_DTYPE[DType.FLOAT16]}),
+            Node("Cast", "single", ("half",), ("single",), {"to": NUMBER_OF_DTYPE[DType.FLOAT32]}),
+            Node("Sub", "left", ("gradient", "single"), ("left",)),
+            Node("Sub", "next", ("weight", "left"), ("next",)),
+        ],
+        {"weight": "next"},
+    )
     # Names that end a comment, begin a line, and continue one: they are a user's.
     hostile = _rule(
         "evil #error */ \\",
@@ -78,4 +91,5 @@ def user_rules() -> dict[str, dict[str, Any]]:
         {"weight": "next"},
         constants=[_number("low", -0.25), _number("high", float("inf"))],
     )
-    return {"descent": descent, "lion": lion, "hostile": hostile}
+    # An epsilon that float16 does not have, and squares of gradients that it does not have.
+    return {"descent": descent, "lion": lion, "hostile": hostile, "adam": adam.document, "narrow": narrow}

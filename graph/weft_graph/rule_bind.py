@@ -3,6 +3,9 @@
 Values of the element type that the rule was written in become those of the key's, except numbers (see
 `weft_graph.rule_parts`), which become float64: Adam's bias correction of a float16 key is not rounded to three digits.
 A Cast to the element type that the rule was written in is one to the key's. Other element types stay as they are.
+
+A rule computes on float16 keys in float32, whose elements are rounded once they are written: in float16 an epsilon of
+1e-8 is 0, and what squares a gradient is soon 0 or infinite.
 """
 
 from __future__ import annotations
@@ -25,6 +28,11 @@ NUMBERS: DType = DType.FLOAT64
 """The element type of numbers: what Python computes the built-in rules' numbers in."""
 
 
+def computed_in(dtype: DType) -> DType:
+    """The element type that a rule computes in, for keys of that one."""
+    return DType.FLOAT32 if dtype is DType.FLOAT16 else dtype
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class BoundRule:
     """A legal graph whose first `numbers` nodes read numbers alone. Inputs and outputs are those of `RuleGraph`.
@@ -39,9 +47,9 @@ class BoundRule:
 def bound_rule(rule: RuleGraph, dtype: DType, shape: Shape | None) -> BoundRule:
     """The rule for keys of that element type, and of that shape unless it is None: any shape, element by element.
 
-    Raises GraphError where the rule is not for such keys, naming the node.
+    Arrays are of the type that it computes in. Raises GraphError where the rule is not for such keys, naming the node.
     """
-    arrays = TensorType(dtype, rule.type.shape if shape is None else _shape(rule, dtype, shape))
+    arrays = TensorType(computed_in(dtype), rule.type.shape if shape is None else _shape(rule, dtype, shape))
     binder = _Binder(rule, parts_of(rule), arrays)
     graph = binder.graph()
     return BoundRule(graph, len(binder.of_numbers), infer(graph))
@@ -55,8 +63,9 @@ def _shape(rule: RuleGraph, dtype: DType, shape: Shape) -> Shape:
     if why_whole(rule) is None:
         return shape
     written = rule.type.shape
-    sizes = dict(zip(written, shape, strict=False))
-    if len(written) != len(shape) or any(sizes[name] != size for name, size in zip(written, shape, strict=True)):
+    same_rank = len(written) == len(shape)
+    sizes = dict(zip(written, shape, strict=True)) if same_rank else {}
+    if not same_rank or any(sizes[name] != size for name, size in zip(written, shape, strict=True)):
         raise ShapeError(f"rule {rule.name!r} is for weights of shape [{', '.join(map(str, written))}], not {key}")
     return shape
 

@@ -1,7 +1,7 @@
-"""The rules that shards have built in: their numbers and their state.
+"""The rules that shards have built in: their state, and their hyper-parameters with the defaults.
 
-A rule's state is fixed by its name, so plain and momentum descent are two rules to a shard. Names and numbers are those
-of `weft_kernels.rules`; they are written here too because the server does not import kernels.
+A rule's state is fixed by its name, so plain and momentum descent are two rules to a shard. What is said here is said
+here alone: the bodies in `weft_kernels`, the CUDA kernels' arguments and the API's defaults are derived from it.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ Number = TypeVar("Number")
 
 @dataclass(frozen=True, slots=True)
 class BuiltIn:
-    """A built-in rule: its hyper-parameters, and what each of its state arrays starts at."""
+    """A built-in rule: each hyper-parameter's default, and what each of its state arrays starts at."""
 
-    hyper: tuple[str, ...]
+    hyper: Mapping[str, float]
     state: Mapping[str, float]
 
 
 BUILT_IN: Final[Mapping[str, BuiltIn]] = MappingProxyType(
     {
-        "sgd": BuiltIn(("rate", "weight_decay"), {}),
-        "momentum": BuiltIn(("rate", "momentum", "weight_decay"), {"momentum": 0.0}),
-        "adam": BuiltIn(("rate", "beta1", "beta2", "epsilon"), {"mean": 0.0, "variance": 0.0}),
-        "adagrad": BuiltIn(("rate", "epsilon", "weight_decay"), {"sum": 0.0}),
+        "sgd": BuiltIn({"rate": 0.01, "weight_decay": 0.0}, {}),
+        "momentum": BuiltIn({"rate": 0.01, "momentum": 0.9, "weight_decay": 0.0}, {"momentum": 0.0}),
+        "adam": BuiltIn({"rate": 0.001, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}, {"mean": 0.0, "variance": 0.0}),
+        "adagrad": BuiltIn({"rate": 0.01, "epsilon": 1e-10, "weight_decay": 0.0}, {"sum": 0.0}),
     }
 )
+"""By name; state and hyper-parameters are in the order of the CUDA kernels' arguments."""
 
 
 def stored_rule(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -19,12 +19,11 @@ from weft_graph.rule_graph import STEP, WEIGHT, RuleGraph, rule_graph_from_json
 from weft_graph.rule_parts import why_whole
 from weft_graph.schema import schema_of
 from weft_graph.types import DType, array_text
+from weft_kernels.blocks import CACHE_ELEMENTS
+from weft_kernels.half_rule import with_half
 from weft_kernels.kernel import Array, Kernel, KernelContext, kernel_of
 from weft_kernels.rule import Hyper, Rule, State
 from weft_kernels.run import KernelError
-
-BLOCK_ELEMENTS: Final = 1 << 15
-"""A slice of float32, unless it is set: its values are within a core's second cache, and one call each does it."""
 
 
 def compiled(document: Mapping[str, Any]) -> Rule:
@@ -35,7 +34,7 @@ def compiled(document: Mapping[str, Any]) -> Rule:
         raise ValueError(f"rule: {error.message}") from None
     whole = why_whole(rule) is not None
     run = _Whole(rule) if whole else _Pointwise(rule)
-    return Rule(rule.name, dict(rule.state), dict(rule.hyper), run.apply, whole)
+    return Rule(rule.name, dict(rule.state), dict(rule.hyper), with_half(run.apply, whole=whole), whole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ class _Call:
             raise KernelError(f"node {self.node.name!r} ({self.node.op_type}): {error} [{shown}]") from error
         for place in self.spent:
             values[place] = None
-        for place, output in zip(self.writes, outputs, strict=False):
+        for place, output in zip(self.writes, outputs[: len(self.writes)], strict=True):
             if place >= 0:
                 values[place] = output
 
@@ -155,8 +154,8 @@ class _Pointwise:
             program.update(numbers, arrays)
             return
         flat = {name: array.reshape(-1) for name, array in arrays.items()}
-        for start in range(0, weight.size, BLOCK_ELEMENTS):
-            stop = start + BLOCK_ELEMENTS
+        for start in range(0, weight.size, CACHE_ELEMENTS):
+            stop = start + CACHE_ELEMENTS
             program.update(numbers, {name: array[start:stop] for name, array in flat.items()})
 
 

@@ -180,8 +180,9 @@ def test_numbers_are_float64_and_are_cast_once_where_they_meet_arrays() -> None:
     bound = bound_rule(rule, DType.FLOAT16, None)
     types = {name: str(type_) for name, type_ in infer(bound.graph).items()}
     assert types["p"] == types["c"] == types["one"] == "float64[]"
-    assert types["c.cast"] == types["one.cast"] == "float16[]"
-    assert types["w"] == "float16[n]"
+    # Arrays of float16 keys are computed in float32.
+    assert types["c.cast"] == types["one.cast"] == "float32[]"
+    assert types["w"] == types["weight"] == "float32[n]"
     assert [node.name for node in bound.graph.nodes] == ["p", "c", "c.cast", "g", "h", "m", "w"]
     assert bound.numbers == 3
 
@@ -197,9 +198,9 @@ def test_a_cast_to_the_rules_element_type_is_one_to_the_keys() -> None:
         {"weight": "w"},
         attributes={"wide": {"to": 1}, "back": {"to": 11}},
     )
-    graph = bound_rule(rule_graph_from_json(document), DType.FLOAT16, None).graph
-    types = infer(graph)
-    assert (types["square"].dtype, types["w"].dtype) == (DType.FLOAT32, DType.FLOAT16)
+    for key, computed in ((DType.FLOAT16, DType.FLOAT32), (DType.FLOAT32,) * 2, (DType.FLOAT64,) * 2):
+        types = bound_rule(rule_graph_from_json(document), key, None).types
+        assert (types["square"].dtype, types["back"].dtype, types["w"].dtype) == (DType.FLOAT32, computed, computed)
 
 
 def test_a_rule_for_matrices_is_not_for_vectors() -> None:

@@ -44,13 +44,16 @@ def fuse(
     constants: Mapping[str, Array],
     results: Mapping[str, str],
     by_place: Sequence[str],
+    states: Sequence[str] = (),
+    computed: np.dtype[Any] | None = None,
     kernel: str = "fused",
 ) -> Fused:
     """The kernel of `nodes`, which are in an order that can be run.
 
     `arrays` are inputs by name, all of one size, and `numbers` are inputs too, one number for all elements; `constants`
     are single numbers. `results` names, for each array that is written, the value that it becomes. `by_place` are the
-    arrays that rows' ids place; the others are read in order, and not written.
+    arrays that rows' ids place; the others are read in order, and not written. `states` are rounded as a rule's state
+    is; see `weft_kernels.half_rule`. `computed` is the element type that arrays are computed in, where not their own.
 
     Raises NotTraceableError where an operator is not one of elements.
     """
@@ -62,7 +65,8 @@ def fuse(
         if name not in read:
             continue
         trace.lines.append(f"// {shown(name)}")
-        values[name] = trace.value(dtype, f"{c_type(dtype)}(a{place}[{'at' if name in by_place else 'e'}])")
+        loaded = computed or dtype
+        values[name] = trace.value(loaded, f"{c_type(loaded)}(a{place}[{'at' if name in by_place else 'e'}])")
     for place, (name, dtype) in enumerate(numbers.items()):
         trace.lines.append(f"// {shown(name)}")
         values[name] = trace.value(dtype, f"{c_type(dtype)}(n{place})")
@@ -72,8 +76,14 @@ def fuse(
         values[name] = trace.value(array.dtype, literal(array.reshape(()).item(), array.dtype))
     for node in nodes:
         _write_down(node, trace, values)
-    written = [(list(arrays).index(name), arrays[name], values[value]) for name, value in results.items()]
-    lines = [*trace.lines, *(f"a{place}[at] = {_stored(value, dtype)};" for place, dtype, value in written)]
+    places = {name: place for place, name in enumerate(arrays)}
+    lines = [
+        *trace.lines,
+        *(
+            f"a{places[name]}[at] = {_stored(values[value], arrays[name], name in states)};"
+            for name, value in results.items()
+        ),
+    ]
     parameters = [
         *(
             f"{'' if name in results else 'const '}{C_TYPES[dtype.name]}* a{place}"
@@ -101,8 +111,10 @@ def _write_down(node: Node, trace: Trace, values: dict[str, Traced]) -> None:
     context = KernelContext(node=node.name, xp=TracingModule(trace), asked=node.outputs)
     inputs: list[Any] = [values[name] if name else None for name in node.inputs]
     outputs: Sequence[Any] = kernel_of(node)(context, inputs, schema.attributes_of(node))
-    values.update((name, value) for name, value in zip(node.outputs, outputs, strict=False) if name)
+    given = zip(node.outputs, outputs[: len(node.outputs)], strict=True)
+    values.update((name, value) for name, value in given if name)
 
 
-def _stored(value: Traced, dtype: np.dtype[Any]) -> str:
-    return f"{C_TYPES[dtype.name]}({value.name})"
+def _stored(value: Traced, dtype: np.dtype[Any], is_state: bool) -> str:
+    kind = C_TYPES[dtype.name]
+    return f"as_state<{kind}>({value.name})" if is_state else f"{kind}({value.name})"

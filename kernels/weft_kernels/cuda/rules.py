@@ -5,53 +5,34 @@ Both update all elements of a key, or the rows of a table that a gradient is of,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
 
-from weft_graph.rule_bind import bound_rule
-from weft_graph.rule_graph import STEP, WEIGHT, RuleGraph
+from weft_graph.rule_bind import bound_rule, computed_in
+from weft_graph.rule_graph import GRADIENT, STEP, WEIGHT, RuleGraph
+from weft_graph.rules import BUILT_IN
 from weft_graph.types import DType
 from weft_kernels.cuda.module import launch, launch_source
 from weft_kernels.cuda.pointwise import Fused, fuse
+from weft_kernels.cuda.source import sources
 from weft_kernels.kernel import Array, KernelContext
 from weft_kernels.rule import Hyper, State
 from weft_kernels.run import run_nodes
 
 _FILE: Final = "rules.cu"
-GRADIENT: Final = "gradient"
-
-
-def _sgd(hyper: Hyper, _step: int) -> tuple[float, ...]:
-    return hyper["rate"], hyper["weight_decay"]
-
-
-def _momentum(hyper: Hyper, _step: int) -> tuple[float, ...]:
-    return hyper["rate"], hyper["momentum"], hyper["weight_decay"]
-
-
-def _adam(hyper: Hyper, step: int) -> tuple[float, ...]:
-    beta1, beta2 = hyper["beta1"], hyper["beta2"]
-    return hyper["rate"], beta1, beta2, hyper["epsilon"], 1.0 - beta1**step, 1.0 - beta2**step
-
-
-def _adagrad(hyper: Hyper, _step: int) -> tuple[float, ...]:
-    return hyper["rate"], hyper["epsilon"], hyper["weight_decay"]
-
-
-_NUMBERS: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Hyper, int], tuple[float, ...]]]]] = {
-    "sgd": ((), _sgd),
-    "momentum": (("momentum",), _momentum),
-    "adam": (("mean", "variance"), _adam),
-    "adagrad": (("sum",), _adagrad),
-}
-"""For each built-in rule its states and its numbers, in the order of its kernel's arguments."""
 
 
 def has_rule(name: str) -> bool:
     """Whether a built-in rule of that name has a kernel."""
-    return name in _NUMBERS
+    return any(entry.startswith(f"{name}<") for entry in sources()[_FILE].entries)
+
+
+def _numbers_of(name: str, hyper: Hyper, step: int) -> tuple[float, ...]:
+    """A built-in rule's numbers in the order of its kernel's arguments."""
+    numbers = tuple(float(hyper[each]) for each in BUILT_IN[name].hyper)
+    # A power for each element would cost more than the rest of the update.
+    return (*numbers, 1.0 - hyper["beta1"] ** step, 1.0 - hyper["beta2"] ** step) if name == "adam" else numbers
 
 
 def apply_built_in(
@@ -69,9 +50,8 @@ def apply_built_in(
 
     With `ids` (n,) int64, distinct, `gradient` (n, ...) is of those rows of them alone; a negative id is left.
     """
-    states, numbers = _NUMBERS[name]
-    arrays = (weight, gradient, *(state[each] for each in states))
-    given = (*arrays, *_rows(xp, gradient, ids), *map(float, numbers(hyper, step)))
+    arrays = (weight, gradient, *(state[each] for each in BUILT_IN[name].state))
+    given = (*arrays, *_rows(xp, gradient, ids), *_numbers_of(name, hyper, step))
     launch(xp, _FILE, name, gradient.size, *given, types=(weight.dtype,))
 
 
@@ -142,6 +122,8 @@ class FusedRule:
             constants=constants,
             results=rule.next,
             by_place=(WEIGHT, *rule.state),
+            states=tuple(rule.state),
+            computed=computed_in(DType(dtype.name)).numpy,
         )
 
 

@@ -1,7 +1,7 @@
 """An array module that writes CUDA C: a body runs on it once, and what it does to an element is written down.
 
 So every operator that goes element by element has one body, whose meaning NumPy, CuPy and a fused kernel share. Types
-follow NumPy, which is asked; float16 is computed in float32 and rounded where it is stored.
+follow NumPy, which is asked; float16 is computed in float32, and rounded where it is stored or cast to.
 """
 
 from __future__ import annotations
@@ -107,12 +107,14 @@ class Traced:
         self.name = name
 
     def astype(self, dtype: Any, copy: bool = True) -> Traced:
-        """The element as another type; float16 is rounded where it is stored."""
+        """The element as another type, rounded if it is float16."""
         wanted: Dtype = np.dtype(dtype)
         if wanted == self.dtype:
             return self
         kind = c_type(wanted)
         text = f"{self.name} != {c_type(self.dtype)}(0)" if kind == "bool" else f"{kind}({self.name})"
+        if wanted == np.float16:
+            text = f"{kind}({C_TYPES['float16']}({text}))"
         return self.trace.value(wanted, text)
 
     def copy(self) -> Traced:
@@ -174,9 +176,6 @@ class TracingModule:
 
     def zeros_like(self, like: Traced) -> Traced:
         return self.full_like(like, 0)
-
-    def ones_like(self, like: Traced) -> Traced:
-        return self.full_like(like, 1)
 
     def clip(self, value: Any, low: Any, high: Any) -> Traced:
         return self._trace.apply("minimum", (self._trace.apply("maximum", (value, low)), high))

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from weft_kernels.built_in import built_in
 from weft_kernels.kernel import Array
-from weft_kernels.rule import Hyper, Rule, State
+from weft_kernels.rule import Hyper, State
 
 
 def _apply(weight: Array, gradient: Array, state: State, _step: int, hyper: Hyper) -> None:
@@ -28,9 +29,4 @@ def _apply(weight: Array, gradient: Array, state: State, _step: int, hyper: Hype
     np.subtract(weight, gradient, out=weight)
 
 
-RULE = Rule(
-    name="adagrad",
-    state={"sum": 0.0},
-    hyper={"rate": 0.01, "epsilon": 1e-10, "weight_decay": 0.0},
-    apply=_apply,
-)
+RULE = built_in("adagrad", _apply)

@@ -10,8 +10,9 @@ import math
 
 import numpy as np
 
+from weft_kernels.built_in import built_in
 from weft_kernels.kernel import Array
-from weft_kernels.rule import Hyper, Rule, State
+from weft_kernels.rule import Hyper, State
 
 
 def _apply(weight: Array, gradient: Array, state: State, step: int, hyper: Hyper) -> None:
@@ -33,9 +34,4 @@ def _apply(weight: Array, gradient: Array, state: State, step: int, hyper: Hyper
     np.subtract(weight, scratch, out=weight)
 
 
-RULE = Rule(
-    name="adam",
-    state={"mean": 0.0, "variance": 0.0},
-    hyper={"rate": 0.001, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8},
-    apply=_apply,
-)
+RULE = built_in("adam", _apply)

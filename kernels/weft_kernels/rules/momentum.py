@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from weft_kernels.built_in import built_in
 from weft_kernels.kernel import Array
-from weft_kernels.rule import Hyper, Rule, State
+from weft_kernels.rule import Hyper, State
 
 
 def _apply(weight: Array, gradient: Array, state: State, _step: int, hyper: Hyper) -> None:
@@ -24,9 +25,4 @@ def _apply(weight: Array, gradient: Array, state: State, _step: int, hyper: Hype
     np.subtract(weight, gradient, out=weight)
 
 
-RULE = Rule(
-    name="momentum",
-    state={"momentum": 0.0},
-    hyper={"rate": 0.01, "momentum": 0.9, "weight_decay": 0.0},
-    apply=_apply,
-)
+RULE = built_in("momentum", _apply)

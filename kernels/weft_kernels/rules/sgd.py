@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from weft_kernels.built_in import built_in
 from weft_kernels.kernel import Array
-from weft_kernels.rule import Hyper, Rule, State
+from weft_kernels.rule import Hyper, State
 
 
 def _apply(weight: Array, gradient: Array, _state: State, _step: int, hyper: Hyper) -> None:
@@ -17,4 +18,4 @@ def _apply(weight: Array, gradient: Array, _state: State, _step: int, hyper: Hyp
     np.subtract(weight, gradient, out=weight)
 
 
-RULE = Rule(name="sgd", state={}, hyper={"rate": 0.01, "weight_decay": 0.0}, apply=_apply)
+RULE = built_in("sgd", _apply)

@@ -26,6 +26,19 @@ __device__ inline float infinity() {
     return __int_as_float(0x7f800000);
 }
 
+// A rule's state as it is kept: float16 is rounded, but what is not 0 does not become 0, and nothing becomes infinite.
+template <typename T>
+__device__ inline T as_state(typename Wide<T>::type number) {
+    return number;
+}
+
+template <>
+__device__ inline __half as_state<__half>(float number) {
+    const float largest = 65504.0f, smallest = 5.9604644775390625e-8f;
+    const __half rounded = __half(number > largest ? largest : number < -largest ? -largest : number);
+    return number != 0 && float(rounded) == 0 ? __half(number < 0 ? -smallest : smallest) : rounded;
+}
+
 // Element e of n for this thread, whatever the grid: any launch covers everything.
 #define GRID_LOOP(e, n)                                                                   \
     for (index_t e = index_t(blockIdx.x) * blockDim.x + threadIdx.x; e < index_t(n); \

@@ -1,4 +1,5 @@
-// The built-in update rules, in place: dense, or on some rows of a table.
+// The built-in update rules, in place: dense, or on some rows of a table. Operations are in the order of the bodies in
+// `weft_kernels.rules`, so that results differ by the rounding of a fused product and sum alone.
 //
 // gradient (count, width) belongs to the rows `ids` (count) of weight and state (rows, width) where has_ids is 1, and to
 // all of them in order where it is 0; ids are distinct, and a negative one is left. Numbers are computed in the array's
@@ -9,8 +10,7 @@ template <typename T>
 __global__ void sgd(T* weight, const T* gradient, ROWS, double rate, double weight_decay) {
     typedef typename Wide<T>::type W;
     UPDATE_LOOP {
-        const W w = W(weight[at]);
-        weight[at] = T(w - W(rate) * (W(gradient[e]) + W(weight_decay) * w));
+        weight[at] = T(W(weight[at]) * W(1 - rate * weight_decay) - W(gradient[e]) * W(rate));
     }
 }
 
@@ -20,9 +20,9 @@ __global__ void momentum(T* weight, const T* gradient, T* velocity, ROWS, double
     typedef typename Wide<T>::type W;
     UPDATE_LOOP {
         const W w = W(weight[at]);
-        const W moved = W(factor) * W(velocity[at]) + W(gradient[e]) + W(weight_decay) * w;
-        velocity[at] = T(moved);
-        weight[at] = T(w - W(rate) * moved);
+        const W moved = W(velocity[at]) * W(factor) + W(gradient[e]) + w * W(weight_decay);
+        velocity[at] = as_state<T>(moved);
+        weight[at] = T(w - moved * W(rate));
     }
 }
 
@@ -33,11 +33,12 @@ __global__ void adam(T* weight, const T* gradient, T* mean, T* variance, ROWS, d
     typedef typename Wide<T>::type W;
     UPDATE_LOOP {
         const W g = W(gradient[e]);
-        const W m = W(beta1) * W(mean[at]) + W(1 - beta1) * g;
-        const W v = W(beta2) * W(variance[at]) + W(1 - beta2) * g * g;
-        mean[at] = T(m);
-        variance[at] = T(v);
-        weight[at] = T(W(weight[at]) - W(rate / correction1) * m / (sqrt(v) / W(sqrt(correction2)) + W(epsilon)));
+        const W m = W(mean[at]) * W(beta1) + g * W(1 - beta1);
+        const W v = W(variance[at]) * W(beta2) + g * g * W(1 - beta2);
+        mean[at] = as_state<T>(m);
+        variance[at] = as_state<T>(v);
+        const W root = sqrt(v) * W(1 / sqrt(correction2)) + W(epsilon);
+        weight[at] = T(W(weight[at]) - m / root * W(rate / correction1));
     }
 }
 
@@ -46,9 +47,9 @@ __global__ void adagrad(T* weight, const T* gradient, T* sum, ROWS, double rate,
     typedef typename Wide<T>::type W;
     UPDATE_LOOP {
         const W w = W(weight[at]);
-        const W g = W(gradient[e]) + W(weight_decay) * w;
+        const W g = W(gradient[e]) + w * W(weight_decay);
         const W s = W(sum[at]) + g * g;
-        sum[at] = T(s);
-        weight[at] = T(w - W(rate) * g / (sqrt(s) + W(epsilon)));
+        sum[at] = as_state<T>(s);
+        weight[at] = T(w - g / (sqrt(s) + W(epsilon)) * W(rate));
     }
 }
