@@ -17,26 +17,22 @@ STEP_INTERVAL_S = 1.0
 class JobLog:
     """Entries not carried out yet, in order. `seq` is the newest entry's number."""
 
-    def __init__(self, job: str, plan: JobPlan, seq: int = 0) -> None:
+    def __init__(
+        self, job: str, plan: JobPlan, seq: int = 0, *, told_step: int = 0, told: Moment | None = None
+    ) -> None:
+        """`told_step`, `told`: of which step progress was told last, and when."""
         self.seq = seq
         self._job = job
         self._plan = plan
         self._entries: list[Instruction] = []
         self._saved: Job | None = None
-        self._told_step = 0
-        self._told: Moment | None = None
+        self._told_step = told_step
+        self._told = told
 
     @property
     def told_at(self) -> datetime | None:
         """When progress was told last."""
         return None if self._told is None else self._told.at
-
-    def resume(self, step: int, told_at: datetime | None, now: Moment) -> None:
-        """Goes on where an earlier process has told of `step`."""
-        self._told_step = step
-        if told_at is not None:
-            # Another process's seconds mean nothing here: what has passed is taken from the calendar.
-            self._told = Moment(told_at, now.seconds - max(0.0, (now.at - told_at).total_seconds()))
 
     def append(self, body: EventBody, now: Moment) -> None:
         self.seq += 1

@@ -8,7 +8,8 @@ pending --placed--> starting: shards are told; once all are ready, workers are t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from weft.api.agent import AgentKind, Allocation, Report, SetDone
 from weft.api.event import EventBody, LogLevel, LogLine, StateChanged
@@ -43,30 +44,32 @@ _ENDING = {JobEvent.KEPT, JobEvent.FAILED, JobEvent.CANCELLED}
 class JobRun:
     """A job that has not ended. `job` is what is told of it."""
 
-    def __init__(self, job: Job, plan: JobPlan, seq: int, limits: TimeLimits, since: float) -> None:
+    def __init__(
+        self,
+        job: Job,
+        plan: JobPlan,
+        seq: int,
+        limits: TimeLimits,
+        now: Moment,
+        *,
+        written: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """A job whose newest event is `seq`; it goes on from what an earlier process has `written`, by part.
+
+        Deadlines begin anew.
+        """
+        memory = RunMemory.model_validate_json(written[RUN]) if RUN in written else RunMemory(given=plan.given)
         self.job = job
         self.plan = plan
-        self.since = since
-        self.places = Places(job.id)
+        self.since = now.seconds
+        self.places = Places(job.id, memory, written)
         self._limits = limits
-        self._log = JobLog(job.id, plan, seq)
-        self._parts = Parts()
-        self._sums = MetricSums(plan.workers, self._parts)
-        self.values = RunValues(job.id, plan, self.places, self._parts)
+        self._log = JobLog(job.id, plan, seq, told_step=job.progress.step, told=memory.told(now))
+        self._parts = Parts(written)
+        self._sums = MetricSums(plan.workers, self._parts, written)
+        self.values = RunValues(job.id, plan.steps, self.places, self._parts, memory=memory, written=written)
         self._deadline: float | None = None
         self._store: StoreSpec | None = None
-
-    def restore(self, written: Mapping[str, str], now: Moment) -> None:
-        """Goes on where an earlier process was. Deadlines begin anew."""
-        self._parts = Parts(written)
-        memory = RunMemory.model_validate_json(written[RUN])
-        self.places.restore(memory, written)
-        self._sums = MetricSums(self.plan.workers, self._parts)
-        self._sums.restore(written)
-        self.values = RunValues(self.job.id, self.plan, self.places, self._parts)
-        self.values.given, self.values.has_final = memory.given, memory.has_final
-        self.values.sets.restore(memory.sets, written)
-        self._log.resume(self.job.progress.step, memory.told_at, now)
         self._await(self.state, now)
 
     @property
@@ -81,12 +84,14 @@ class JobRun:
             raise WrongStateError(f"job {self.job.id} is {self.state}: it has no parameters yet")
         return keeper
 
-    def wait(self, reason: str) -> None:
-        """What a pending job waits for."""
-        if self.state is JobState.PENDING and reason != self.job.reason:
+    def wait(self, reason: str) -> bool:
+        """What a pending job waits for: whether that is new."""
+        is_new = self.state is JobState.PENDING and reason != self.job.reason
+        if is_new:
             self._set(reason=reason)
+        return is_new
 
-    def place(self, placement: Placement, agents: Mapping[str, Agent], term: int, now: Moment) -> None:
+    def place(self, placement: Placement, agents: Callable[[str], Agent], term: int, now: Moment) -> None:
         """PLACED: gives every place to an agent, and tells the shards."""
         self.places.fill(placement, agents, term)
         self._move(JobEvent.PLACED, now)
@@ -103,8 +108,8 @@ class JobRun:
         keeps = lease is self.places.keeper
         return allocation_of(lease, self.plan, self._store, keeper=keeps, given=given if keeps else [])
 
-    def report(self, lease: Lease, report: Report, silent: str, now: Moment) -> None:
-        """Facts from an agent. `silent` names agents not heard of, for the reason of a failure; '' when there are none.
+    def report(self, lease: Lease, report: Report, silent: Callable[[], str], now: Moment) -> None:
+        """Facts from an agent. `silent()` names agents not heard of, for the reason of a failure; '' for none.
 
         Raises StaleTermError or IllegalReportError and changes nothing. A repeated report is ignored.
         """
@@ -113,10 +118,7 @@ class JobRun:
             return
         if report.event is not None and (lease.state, report.event) not in ALLOCATION_TRANSITIONS:
             raise IllegalReportError(f"{lease.who} is {lease.state} and cannot be {report.event} next")
-        lease.seq = report.seq
-        told = [metric.step for metric in report.metrics] + ([] if report.step is None else [report.step])
-        lease.step = max(lease.step, min(max(told, default=0), self.plan.steps))
-        lease.traffic = lease.traffic if report.traffic is None else report.traffic
+        lease.take(report, self.plan.steps)
         self._take_metrics(lease, report, now)
         for line in report.logs:
             self._append(LogLine(level=line.level, source=lease.source, message=line.message), now)
@@ -155,12 +157,12 @@ class JobRun:
     def fail(self, reason: str, now: Moment) -> None:
         self._move(JobEvent.FAILED, now, reason)
 
-    def tick(self, now: Moment) -> None:
-        """Deadlines, and progress that is due."""
+    def tick(self, now: Moment) -> bool:
+        """Deadlines, and progress that is due: whether there was any."""
         if self._deadline is not None and now.seconds >= self._deadline:
             self.fail(overdue(self.state, self.places, self._limits), now)
-        elif self.state is JobState.RUNNING:
-            self._progress(now)
+            return True
+        return self.state is JobState.RUNNING and self._progress(now)
 
     def drain(self) -> list[Instruction]:
         """The instructions since the last call."""
@@ -218,13 +220,17 @@ class JobRun:
         else:
             self._append(line, now)
 
-    def _take_event(self, lease: Lease, event: AllocationEvent, reason: str | None, silent: str, now: Moment) -> None:
+    def _take_event(
+        self, lease: Lease, event: AllocationEvent, reason: str | None, silent: Callable[[], str], now: Moment
+    ) -> None:
         lease.apply(event)
         if event is AllocationEvent.FAILED:
             because = f": {reason}" if reason else " and gave no reason"
-            self.fail(f"{lease.who} failed {self._at(lease)}{because}{silent}", now)
+            self.fail(f"{lease.who} failed {self._at(lease)}{because}{silent()}", now)
         elif event is AllocationEvent.RELEASED:
-            self.fail(f"{lease.who} gave its place up {self._at(lease)}{f': {reason}' if reason else ''}{silent}", now)
+            self.fail(
+                f"{lease.who} gave its place up {self._at(lease)}{f': {reason}' if reason else ''}{silent()}", now
+            )
         else:
             self._advance(now)
 
@@ -262,12 +268,14 @@ class JobRun:
         step = lease.step if lease.kind is AgentKind.WORKER else self.places.step
         return f"at step {step} of {self.plan.steps}"
 
-    def _progress(self, now: Moment, *, last: bool = False) -> None:
+    def _progress(self, now: Moment, *, last: bool = False) -> bool:
         done = self._log.step(self.places.step, now, last=last)
-        if done is not None:
-            progress = Progress(step=done.step, steps=done.steps, pass_number=done.pass_number)
-            self._set(progress=progress, traffic=self.places.traffic)
-            self._append(done, now)
+        if done is None:
+            return False
+        progress = Progress(step=done.step, steps=done.steps, pass_number=done.pass_number)
+        self._set(progress=progress, traffic=self.places.traffic)
+        self._append(done, now)
+        return True
 
     def _set(self, **changes: object) -> None:
         self.job = self.job.model_copy(update=changes)

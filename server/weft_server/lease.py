@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Self
 
-from weft.api.agent import AgentInfo, AgentKind, Registration
+from weft.api.agent import AgentInfo, AgentKind, Registration, Report
 from weft.api.job import Traffic
 from weft.api.lifecycle import (
     AGENT_TRANSITIONS,
@@ -40,11 +40,13 @@ class Lease:
     """Whether the agent's orders hold it; workers are told once every shard is ready."""
     traffic: Traffic = field(default_factory=Traffic)
     """Of this place since its start, as it was reported last."""
+    changed: dict[str, Lease] = field(default_factory=dict, repr=False, compare=False)
+    """Leases of the same job that have changed since they were written down, this one among them if it has."""
 
     @classmethod
-    def restored(cls, job: str, memory: LeaseMemory) -> Self:
+    def restored(cls, job: str, memory: LeaseMemory, changed: dict[str, Lease]) -> Self:
         """As an earlier process has written it down."""
-        return cls(job=job, **dict(memory))
+        return cls(job=job, **dict(memory), changed=changed)
 
     def write(self, parts: Parts) -> None:
         """Writes down what has changed."""
@@ -71,6 +73,21 @@ class Lease:
     def apply(self, event: AllocationEvent) -> None:
         """Moves on. Raises IllegalTransitionError and changes nothing where the table has no such event."""
         self.state = after(ALLOCATION_TRANSITIONS, self.state, event)
+        self.changed[self.id] = self
+
+    def take(self, report: Report, steps: int) -> None:
+        """What a report tells beside its event: its number, the newest step up to `steps`, bytes at the sockets."""
+        told = [metric.step for metric in report.metrics] + ([] if report.step is None else [report.step])
+        self.seq = report.seq
+        self.step = max(self.step, min(max(told, default=0), steps))
+        self.traffic = self.traffic if report.traffic is None else report.traffic
+        self.changed[self.id] = self
+
+    def tell(self) -> bool:
+        """Its agent's orders hold it from now on: whether that is new."""
+        was_told, self.told = self.told, True
+        self.changed[self.id] = self
+        return not was_told
 
 
 @dataclass

@@ -24,3 +24,8 @@ class Limits:
     """Jobs that have not ended: their plans, constants included, are in memory, and each is looked at in every tick."""
     most_agents: int = 4096
     """The workers and shards of a few of the largest jobs."""
+
+    @property
+    def late_after_s(self) -> float:
+        """From here on an agent's silence may be what another agent's failure comes from."""
+        return 2 * self.heartbeat_interval_s

@@ -17,6 +17,7 @@ from weft.api.agent import AgentKind, Registration
 from weft.api.base import Model
 from weft.api.job import Job, Traffic
 from weft.api.lifecycle import AllocationState
+from weft_server.moment import Moment
 from weft_server.plan import Given, JobPlan
 
 RUN = "run"
@@ -53,6 +54,12 @@ class RunMemory(Model):
     """Sets asked for so far; the newest one's number."""
     told_at: datetime | None = None
     """When progress was told last."""
+
+    def told(self, now: Moment) -> Moment | None:
+        """The same in this process's seconds: another's mean nothing here, what has passed is of the calendar."""
+        if self.told_at is None:
+            return None
+        return Moment(self.told_at, now.seconds - max(0.0, (now.at - self.told_at).total_seconds()))
 
 
 class SetMemory(Model):

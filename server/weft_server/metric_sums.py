@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from weft.api.agent import MetricReport
 from weft.api.event import MetricTaken
@@ -16,15 +17,15 @@ MOST_OPEN = 4096
 
 
 class MetricSums:
-    """The sums of one job that some slots have not reported yet. They are written down in `parts`."""
+    """The sums of one job that some slots have not reported yet. They are written down in `parts`.
 
-    def __init__(self, slots: int, parts: Parts) -> None:
+    What an earlier process has `written` is taken up.
+    """
+
+    def __init__(self, slots: int, parts: Parts, written: Mapping[str, str] = MappingProxyType({})) -> None:
         self._slots = slots
         self._parts = parts
         self._open: dict[_Place, dict[int, MetricReport]] = {}
-
-    def restore(self, written: Mapping[str, str]) -> None:
-        """Takes up what an earlier process has written down."""
         for name, document in under(written, SUM):
             report = MetricReport.model_validate_json(document)
             slot = int(name.rsplit("/", 1)[1])

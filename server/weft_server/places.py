@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from weft.api.agent import AgentKind
 from weft.api.job import Traffic
@@ -14,17 +14,23 @@ from weft_server.scheduler import Placement
 
 
 class Places:
-    """Every lease of a job; none before it is placed."""
+    """Every lease of a job; none before it is placed. What an earlier process has written down is taken up."""
 
-    def __init__(self, job: str) -> None:
-        self.leases: dict[str, Lease] = {}
-        self.term = 0
-        self.keeper: Lease | None = None
-        """The worker that brings and sets parameters."""
-        self.endpoints: list[str] = []
-        """The shards'."""
+    def __init__(self, job: str, memory: RunMemory, written: Mapping[str, str]) -> None:
         self._job = job
         self._ordered: set[str] = set()
+        self._changed: dict[str, Lease] = {}
+        self._freed: list[Lease] = []
+        kept = [LeaseMemory.model_validate_json(document) for _, document in under(written, LEASE)]
+        self.leases: dict[str, Lease] = {
+            each.id: Lease.restored(job, each, self._changed)
+            for each in sorted(kept, key=lambda lease: (lease.kind, lease.place))
+        }
+        self.term = memory.term
+        self.keeper: Lease | None = None if memory.keeper is None else self.leases[memory.keeper]
+        """The worker that brings and sets parameters."""
+        self.endpoints = memory.endpoints
+        """The shards'."""
 
     @property
     def workers(self) -> list[Lease]:
@@ -58,30 +64,25 @@ class Places:
     def shards_are_ready(self) -> bool:
         return all(shard.state is AllocationState.READY for shard in self.shards)
 
-    def fill(self, placement: Placement, agents: Mapping[str, Agent], term: int) -> None:
+    def fill(self, placement: Placement, agents: Callable[[str], Agent], term: int) -> None:
         """Gives every place to an agent."""
         self.term = term
         for kind, ids in ((AgentKind.SHARD, placement.shards), (AgentKind.WORKER, placement.workers)):
             for place, agent_id in enumerate(ids):
-                agent = agents[agent_id]
+                agent = agents(agent_id)
                 identifier = f"{self._job}-{term}-{kind}-{place}"
-                lease = Lease(identifier, term, self._job, agent.id, agent.name, kind, place)
-                self.leases[identifier] = agent.leases[identifier] = lease
-        self.endpoints = [agents[agent_id].registration.endpoint or "" for agent_id in placement.shards]
+                lease = Lease(identifier, term, self._job, agent.id, agent.name, kind, place, changed=self._changed)
+                self.leases[identifier] = agent.leases[identifier] = self._changed[identifier] = lease
+        self.endpoints = [agents(agent_id).registration.endpoint or "" for agent_id in placement.shards]
         self.keeper = self.workers[placement.keeper]
-
-    def restore(self, memory: RunMemory, written: Mapping[str, str]) -> None:
-        """Takes up what an earlier process has written down."""
-        kept = [LeaseMemory.model_validate_json(document) for _, document in under(written, LEASE)]
-        for each in sorted(kept, key=lambda lease: (lease.kind, lease.place)):
-            self.leases[each.id] = Lease.restored(self._job, each)
-        self.term, self.endpoints = memory.term, memory.endpoints
-        self.keeper = None if memory.keeper is None else self.leases[memory.keeper]
 
     def write(self, parts: Parts) -> None:
         """Writes down what has changed."""
-        for lease in self.leases.values():
+        for lease in self._changed.values():
             lease.write(parts)
+            if not lease.is_held:
+                self._freed.append(lease)
+        self._changed.clear()
 
     def check_held(self, lease: Lease, term: int) -> None:
         """Raises StaleTermError unless the lease is held under that term. At a job's end none is."""
@@ -99,10 +100,7 @@ class Places:
 
     def tell(self, leases: Iterable[Lease]) -> None:
         """Their agents' orders hold them from now on."""
-        for lease in leases:
-            if not lease.told:
-                lease.told = True
-                self._ordered.add(lease.agent)
+        self._ordered.update(lease.agent for lease in leases if lease.tell())
 
     def order_keeper(self) -> None:
         """What the keeper is to do has changed."""
@@ -119,4 +117,9 @@ class Places:
     def drain(self) -> list[str]:
         """Agents whose orders have changed since the last call."""
         out, self._ordered = sorted(self._ordered), set()
+        return out
+
+    def freed(self) -> list[Lease]:
+        """Leases that were found released when they were written down, since the last call."""
+        out, self._freed = self._freed, []
         return out

@@ -18,15 +18,11 @@ MOST_SETS = 16
 class RunSets:
     """The sets of one job that are not done, in order of their numbers. They are written down in `parts`."""
 
-    def __init__(self, parts: Parts) -> None:
-        self.newest = 0
+    def __init__(self, parts: Parts, newest: int, written: Mapping[str, str]) -> None:
+        self.newest = newest
         """The newest set's number."""
         self._parts = parts
         self._open: dict[int, Given] = {}
-
-    def restore(self, newest: int, written: Mapping[str, str]) -> None:
-        """Takes up what an earlier process has written down."""
-        self.newest = newest
         kept = [SetMemory.model_validate_json(document) for _, document in under(written, SET)]
         for each in sorted(kept, key=lambda memory: memory.number):
             self._put(each.number, each.given)

@@ -5,14 +5,16 @@ Pure. All of it is the keeper's to carry out; what any other agent asks for is r
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from weft.api.agent import SetDone, SetOrder
 from weft.api.event import LogLine
 from weft.api.lifecycle import JobState
 from weft_server.instructions import SetEnded
 from weft_server.lease import Lease
-from weft_server.memory import Parts
+from weft_server.memory import Parts, RunMemory
 from weft_server.places import Places
-from weft_server.plan import Given, JobPlan
+from weft_server.plan import Given
 from weft_server.refusals import NotKeeperError, WrongStateError
 from weft_server.run_sets import RunSets, outcome
 
@@ -20,13 +22,15 @@ from weft_server.run_sets import RunSets, outcome
 class RunValues:
     """What is given to a job's parameters, and brought from them."""
 
-    def __init__(self, job: str, plan: JobPlan, places: Places, parts: Parts) -> None:
-        self.given = plan.given
+    def __init__(
+        self, job: str, steps: int, places: Places, parts: Parts, *, memory: RunMemory, written: Mapping[str, str]
+    ) -> None:
+        self.given = memory.given
         """First values that are not those of the graph."""
-        self.has_final = False
-        self.sets = RunSets(parts)
+        self.has_final = memory.has_final
+        self.sets = RunSets(parts, memory.sets, written)
         self._job = job
-        self._steps = plan.steps
+        self._steps = steps
         self._places = places
         self._ended: list[SetEnded] = []
 

@@ -8,6 +8,7 @@ for more than is registered holds nobody up.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -64,11 +65,13 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class Decision:
     """What starts, and for every other pending job the reason why it does not."""
 
     placements: tuple[Placement, ...]
     waiting: dict[str, str]
+    until: float = math.inf
+    """Seconds at which another decision may follow from the same jobs and agents."""
 
 
 @dataclass
@@ -82,8 +85,8 @@ class _Room:
     kept_for: str | None = None
 
 
-def schedule(view: View, now: float) -> Schedule:
-    """Decides for every pending job. The same view gives the same schedule."""
+def schedule(view: View, now: float) -> Decision:
+    """Decides for every pending job. The same view gives the same decision."""
     workers = [agent for agent in view.agents if agent.kind is AgentKind.WORKER]
     room = _Room(
         workers=len(workers),
@@ -93,6 +96,7 @@ def schedule(view: View, now: float) -> Schedule:
     )
     placements: list[Placement] = []
     waiting: dict[str, str] = {}
+    until = math.inf
     for job in view.jobs:
         reason = _lacking(job, room)
         if reason is None:
@@ -100,9 +104,12 @@ def schedule(view: View, now: float) -> Schedule:
             continue
         waiting[job.id] = reason
         fits_when_free = job.workers <= room.workers and job.shards <= len(room.shards)
-        if room.kept_for is None and fits_when_free and now - job.since >= PATIENCE_S:
-            room.kept_for = job.id
-    return Schedule(tuple(placements), waiting)
+        if room.kept_for is None and fits_when_free:
+            if now >= job.since + PATIENCE_S:
+                room.kept_for = job.id
+            else:
+                until = min(until, job.since + PATIENCE_S)
+    return Decision(tuple(placements), waiting, until)
 
 
 def _lacking(job: PendingJob, room: _Room) -> str | None:

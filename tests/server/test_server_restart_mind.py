@@ -118,8 +118,8 @@ class Asked:
 
 STEP_S = 0.5
 """Exact in both clocks, so that rates are equal to the last bit."""
-TERM = 6
-"""Five agents have registered before the job was placed."""
+TERM = 1
+"""Terms count placements, and this is the first job that is placed."""
 
 
 def facts(last: AllocationEvent = DONE) -> Iterator[Fact | Final | Asked]:
