@@ -12,6 +12,7 @@ from weft import ops
 from weft.api import rule as api
 from weft.api import schedule
 from weft_graph.rule_graph import rule_graph_from_json, rule_graph_to_json
+from weft_kernels.rule_lookup import rule_from
 
 
 @weft.rule(state={"velocity": 0.5}, rate=0.1, momentum=0.9)
@@ -69,6 +70,21 @@ def test_it_runs_here_on_arrays(dtype: str) -> None:
     assert nesterov.apply(weight, gradient)[1]["velocity"][0, 0] == pytest.approx(0.95, rel=2e-3)
     reduced, _ = unit.apply(weight, gradient)
     np.testing.assert_allclose(reduced, weight - 0.1 * gradient / np.linalg.norm(gradient.astype("f8")), rtol=2e-3)
+
+
+def test_a_rule_of_halves_loses_no_small_and_no_large_state_as_on_a_shard() -> None:
+    @weft.rule(state={"square": 0.0}, rate=0.5)
+    def adagrad(weight: Any, gradient: Any, square: Any, rate: Any) -> Any:
+        square = square + gradient * gradient
+        return weight - rate * gradient / (ops.sqrt(square) + 1e-12), {"square": square}
+
+    weight, gradient = np.zeros(4, np.float16), np.array([1e-5, -3.0, 1000.0, 0.0], np.float16)
+    on_shard, its_square = weight.copy(), np.zeros_like(weight)
+    rule_from(adagrad.document).apply(on_shard, gradient.copy(), {"square": its_square}, 1, {"rate": 0.5})
+    updated, state = adagrad.apply(weight, gradient)
+    np.testing.assert_array_equal(updated, np.array([-0.5, 0.5, -0.5, 0.0], np.float16))
+    np.testing.assert_array_equal(state["square"], np.array([6e-8, 9.0, 65504.0, 0.0], np.float16))
+    assert (updated.tobytes(), state["square"].tobytes()) == (on_shard.tobytes(), its_square.tobytes())
 
 
 def test_a_schedule_follows_the_step_here_too() -> None:
