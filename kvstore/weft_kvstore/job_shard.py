@@ -152,7 +152,7 @@ class JobShard:
         for key in keys:
             if not key < len(self.description.keys):
                 raise ProtocolError(f"Barrier.nothing: key {key}, there are {len(self.description.keys)}")
-            units += self._units(key)
+            units += self.units(key)
         for one in units:  # all before any: what is refused changes nothing
             one.check(slot, step, pushes=False)
         return [one for one in units if one.accept(slot, step, None)]
@@ -195,12 +195,12 @@ class JobShard:
     def replace(self, slot: int) -> None:
         """A newer incarnation fills the slot: its unmerged pushes are forgotten."""
         for key in range(len(self.description.keys)):
-            for one in self._units(key):
+            for one in self.units(key):
                 one.replace(slot)
 
     def waits_for(self, wait: PullWait) -> tuple[str, list[int]]:
         """What an open pull waits for, in words, and the slots that are missing; nothing where all was answered."""
-        units = {one.index: one for one in self._units(wait.key)}
+        units = {one.index: one for one in self.units(wait.key)}
         if wait.ids is None and wait.key in self._tables:
             return f"the ids of key {self.description.keys[wait.key].key!r} have not all come", []
         for index in sorted(wait.open):
@@ -216,7 +216,8 @@ class JobShard:
         one.wait_for(wait)
         return False
 
-    def _units(self, key: int) -> tuple[AnyUnit, ...]:
+    def units(self, key: int) -> tuple[AnyUnit, ...]:
+        """What merges the key here."""
         if key in self._tables:
             return (self._tables[key],)
         part = self._parts.get(key)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
+from typing import Any, Final
 
 from weft_kvstore.buffers import bytes_of
 from weft_kvstore.cargo import Cargo
 from weft_kvstore.deadlines import Deadlines
 from weft_kvstore.description import StoreDescription
 from weft_kvstore.job_shard import JobShard
+from weft_kvstore.merger import Merger
 from weft_kvstore.operation import BarrierOperation, Operation, PullOperation, PushOperation
 from weft_kvstore.pull_wait import PullWait
 from weft_kvstore.routing import routing_of
@@ -20,8 +18,10 @@ from weft_kvstore.rows import Rows
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.steps import PushRefusedError
 from weft_kvstore.store import StoreError, StoreLostError, StoreRefusedError, StoreTimeoutError
-from weft_kvstore.unit_state import RULE_ERRORS, AnyUnit
-from weft_kvstore.work_queue import WorkQueue
+from weft_kvstore.unit_state import AnyUnit
+
+LOCAL: Final = "local"
+"""The one job."""
 
 
 class LocalMind:
@@ -34,7 +34,7 @@ class LocalMind:
         self._routing = routing_of(description)
         self.rows_pushed = dict.fromkeys(range(description.slots), 0)
         self.rows_pulled = dict.fromkeys(range(description.slots), 0)
-        self._work: WorkQueue[str] = WorkQueue(priorities=settings.priorities)
+        self._merger = Merger(self._answer, self._job_failed, priorities=settings.priorities)
         self._open: dict[int, PullWait] = {}
         self._number = 0
         self._deadlines = Deadlines()
@@ -52,29 +52,18 @@ class LocalMind:
             if isinstance(operation, PushOperation | PushRowsOperation):
                 self._send(slot, operation)
             elif isinstance(operation, BarrierOperation):
-                self._put_work(self._shard.declare_nothing(slot, operation.step, operation.nothing))
+                self._merger.put(LOCAL, self._shard.declare_nothing(slot, operation.step, operation.nothing))
                 self.outcomes.append((operation, None, None))
             elif isinstance(operation, PullOperation):
                 self._pull(slot, operation, now)
+            else:
+                raise TypeError(f"{operation} is no operation that a store knows")
         except PushRefusedError as error:
             self.outcomes.append((operation, None, StoreRefusedError(f"{operation}: {error}")))
 
     def work_once(self) -> bool:
         """Merges the most urgent slice. True if there was one. A rule that fails ends the store."""
-        found = self._work.pop()
-        if found is None:
-            return False
-        one = found[1]
-        try:
-            with np.errstate(all="ignore"):  # What overflows is the user's to see in the values.
-                moved = one.merge()
-        except RULE_ERRORS as error:
-            where = f"key {one.spec.key!r}, slice {one.index}, step {one.version}"
-            self.close(f"rule {one.spec.rule.name!r} failed on {where}: {error}")
-            return True
-        if moved:
-            self._answer_waiting(one)
-        return True
+        return self._merger.work_once()
 
     def tick(self, now: float) -> None:
         """Ends pulls whose deadline has come."""
@@ -111,17 +100,19 @@ class LocalMind:
         copy = bytes_of(send.array.copy())
         place, step, count = send.place, send.step, self._shard.slice_count(send.place)
         if send.cargo is Cargo.GRADIENT:
-            self._put_work(self._shard.accept(slot, place, step, copy, first=0, count=count))
+            self._merger.put(LOCAL, self._shard.accept(slot, place, step, copy, first=0, count=count))
         else:
-            self._changed(self._shard.set_slices(slot, place, step, copy, self._next(), first=0, count=count))
+            self._merger.changed(
+                LOCAL, self._shard.set_slices(slot, place, step, copy, self._next(), first=0, count=count)
+            )
 
     def _send_rows(self, slot: int, send: PushRowsOperation) -> None:
         rows = Rows(send.given.ids.copy(), send.given.values.copy())
         if send.cargo is Cargo.GRADIENT:
             self.rows_pushed[slot] += len(rows.ids)
-            self._put_work(self._shard.accept_rows(slot, send.place, send.step, rows))
+            self._merger.put(LOCAL, self._shard.accept_rows(slot, send.place, send.step, rows))
         else:
-            self._changed(self._shard.set_rows(slot, send.place, send.step, rows, self._next()))
+            self._merger.changed(LOCAL, self._shard.set_rows(slot, send.place, send.step, rows, self._next()))
 
     def _pull(self, slot: int, pull: PullOperation, now: float) -> None:
         rows = pull.ids.get(0) if isinstance(pull, PullRowsOperation) else None
@@ -138,10 +129,6 @@ class LocalMind:
         for one in self._shard.pull(wait, 0) if rows is None else self._shard.pull_rows(wait, rows):
             self._answer(wait, one)
 
-    def _answer_waiting(self, one: AnyUnit) -> None:
-        for wait in one.answerable():
-            self._answer(wait, one)
-
     def _answer(self, wait: PullWait, one: AnyUnit) -> None:
         pull: PullOperation = wait.link
         parts = one.answers(wait)
@@ -150,16 +137,9 @@ class LocalMind:
             del self._open[wait.request]
             self.outcomes.append((pull, pull.result(), None))
 
+    def _job_failed(self, _job: str, reason: str) -> None:
+        self.close(reason)
+
     def _next(self) -> int:
         self._number += 1
         return self._number
-
-    def _changed(self, units: Sequence[AnyUnit]) -> None:
-        """Values were set: pulls, or a merge, may have waited for them."""
-        self._put_work(units)
-        for one in units:
-            self._answer_waiting(one)
-
-    def _put_work(self, units: Sequence[AnyUnit]) -> None:
-        for one in units:
-            self._work.put("local", one)

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-import numpy as np
-
 from weft_kvstore.codec import Buffer, ProtocolError, decode_request, encode
 from weft_kvstore.job_shard import JobShard
+from weft_kvstore.merger import BATCH_BYTES, Merger
 from weft_kvstore.messages import (
     Acknowledge,
     Barrier,
@@ -44,12 +43,7 @@ from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard_door import Admission, Job, Namespace, admit
 from weft_kvstore.steps import PushRefusedError
 from weft_kvstore.store import StoreError
-from weft_kvstore.unit_state import RULE_ERRORS, AnyUnit
-from weft_kvstore.work_queue import WorkQueue
-
-BATCH_SLICES: Final = 16
-BATCH_BYTES: Final = 1 << 20
-"""Slices, or bytes of them, that may be merged before values leave for links that are busy anyway: fuller frames."""
+from weft_kvstore.unit_state import AnyUnit
 
 MAX_QUEUED_COPIES: Final = 16
 """How often one connection may have all of a job's values waiting to be sent; a client that asks for more is broken."""
@@ -81,13 +75,11 @@ class ShardMind:
     peers: dict[bytes, Peer] = field(default_factory=dict)
     outgoing: list[Outgoing] = field(default_factory=list)
     counts: Counts = field(default_factory=Counts)
-    work: WorkQueue[Namespace] = field(init=False)
+    work: Merger[Namespace] = field(init=False)
     _to_flush: dict[bytes, Peer] = field(default_factory=dict)
-    _merged_slices: int = 0
-    _merged_bytes: int = 0
 
     def __post_init__(self) -> None:
-        self.work = WorkQueue(priorities=self.settings.priorities)
+        self.work = Merger(self._answer_late, self._close, priorities=self.settings.priorities)
 
     def open(self, shard: JobShard) -> None:
         """Adds a job. Raises StoreError where it is here already."""
@@ -138,30 +130,13 @@ class ShardMind:
 
     def work_once(self) -> bool:
         """Merges the most urgent slice. True if there was one. A rule that fails closes its job, not the shard."""
-        found = self.work.pop()
-        if found is None:
-            return False
-        namespace, one = found
-        self._merged_slices += 1
-        self._merged_bytes += one.nbytes
-        try:
-            with np.errstate(all="ignore"):  # What overflows is the user's to see in the values.
-                moved = one.merge()
-        except RULE_ERRORS as error:
-            where = f"key {one.spec.key!r}, slice {one.index}, step {one.version}"
-            self._close(namespace, f"rule {one.spec.rule.name!r} failed on {where}: {error}")
-            return True
-        if moved:
-            self._answer_waiting(one)
-        return True
+        return self.work.work_once()
 
-    def _answer_waiting(self, one: AnyUnit) -> None:
-        for wait in one.answerable():
-            peer: Peer = wait.link
-            try:
-                self._answer(peer, wait, one)
-            except ProtocolError as error:
-                self._refuse(peer.identity, error)
+    def _answer_late(self, wait: PullWait, one: AnyUnit) -> None:
+        try:
+            self._answer(wait.link, wait, one)
+        except ProtocolError as error:
+            self._refuse(wait.link.identity, error)
 
     def _answer(self, peer: Peer, wait: PullWait, one: AnyUnit) -> None:
         job = self.jobs[peer.job]
@@ -175,13 +150,13 @@ class ShardMind:
         """Whether `flush` is due: nothing is left to merge, enough was merged, or a link that has values is idle."""
         if not self._to_flush:
             return False
-        if not self.work or self._merged_slices >= BATCH_SLICES or self._merged_bytes >= BATCH_BYTES:
+        if not self.work or self.work.batch_is_full:
             return True
         return any(peer.outbox.queued_slices and not peer.outbox.in_flight_bytes for peer in self._to_flush.values())
 
     def flush(self, now: float) -> None:
         """Puts acknowledgements and as many frames as credit allows into `outgoing`."""
-        self._merged_slices = self._merged_bytes = 0
+        self.work.begin_batch()
         waiting, self._to_flush = self._to_flush, {}
         for peer in waiting.values():
             if peer.done:
@@ -283,13 +258,10 @@ class ShardMind:
             for one in taken.units:
                 self._answer(peer, taken.pull, one)
             return
-        self._put_work(peer.job, taken.units)
-        for one in taken.units if taken.changed else ():
-            self._answer_waiting(one)
-
-    def _put_work(self, namespace: Namespace, units: Sequence[AnyUnit]) -> None:
-        for one in units:
-            self.work.put(namespace, one)
+        if taken.changed:
+            self.work.changed(peer.job, taken.units)
+        else:
+            self.work.put(peer.job, taken.units)
 
     def _pull(self, peer: Peer, pull: Pull) -> None:
         job = self.jobs[peer.job]
@@ -311,7 +283,7 @@ class ShardMind:
             self.counts.refused += 1
             self._say(peer.identity, Failed(barrier.request, FailureCode.REFUSED, str(error)[:2048]))
             return
-        self._put_work(peer.job, ready)
+        self.work.put(peer.job, ready)
         peer.done.append(barrier.request)
         self._to_flush[peer.identity] = peer
 

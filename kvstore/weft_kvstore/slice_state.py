@@ -76,8 +76,10 @@ class SliceState(UnitState[Array, "tuple[int, Array]"]):
         elif self.spec.update is Update.GRADIENT:
             np.copyto(weight, total.reshape(weight.shape))
         elif self.spec.update is Update.RULE:
-            hyper = self.spec.hyper.at(complete.step)
-            self.spec.rule.apply(weight, total.reshape(weight.shape), self._writable_state(), self.updates + 1, hyper)
+            state = self._writable_state()
+            with self._rule_runs(complete.step):
+                hyper = self.spec.hyper.at(complete.step)
+                self.spec.rule.apply(weight, total.reshape(weight.shape), state, self.updates + 1, hyper)
         elif total.dtype.kind == "f":
             np.divide(total.reshape(weight.shape), complete.contributors, out=weight)
         else:

@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from weft_kernels.rule_rows import apply_to_rows
 from weft_kvstore.assembly import Assemblies
 from weft_kvstore.buffers import bytes_of
 from weft_kvstore.pull_wait import PullWait
@@ -25,24 +26,20 @@ FirstRows = Callable[[Array], Array]
 """first(rows): the first values (n, width) of the table's rows (n) int64."""
 
 PIECE_ELEMENTS: Final = 1 << 18
-"""Elements that a rule is applied to at once: what fits a core's cache."""
-
-BLOCK: Final = 64
-"""A rule gets whole blocks of elements. A vectorised function may differ in its last bit between the body and the tail
-of an array, and how many rows of a step a shard has depends on the number of shards."""
+"""Elements of first values that are made at once: what fits a core's cache."""
 
 
 class TableState(UnitState[Rows, Rows]):
     """The rows of a table on a shard. Invariants: rows that are not in `_touched` are zeros in every array, and so is
     their state unless it starts at another number."""
 
-    __slots__ = ("_assemblies", "_first", "_shard", "_state", "_touched", "_waiting_bytes", "_weight", "cut")
+    __slots__ = ("_assemblies", "_first", "_state", "_touched", "_waiting_bytes", "_weight", "cut", "shard")
 
     def __init__(self, spec: KeyRules, cut: RowCut, shard: int, first: FirstRows) -> None:
         """Raises MemoryError where not even the addresses are to be had."""
         super().__init__(spec, 0, merged)
         self.cut = cut
-        self._shard = shard
+        self.shard = shard
         self._first = first
         self._assemblies: Assemblies[Rows] = Assemblies()
         self._waiting_bytes = 0
@@ -154,31 +151,21 @@ class TableState(UnitState[Rows, Rows]):
     def _apply(self, complete: Complete[Rows]) -> None:
         if complete.total is None:
             return
-        rows, piece = complete.total, max(PIECE_ELEMENTS // self.cut.width, 1)
+        rows, step = complete.total, complete.step
+        piece = max(PIECE_ELEMENTS // self.cut.width, 1)
         for begin in range(0, len(rows.ids), piece):
-            part = slice(begin, begin + piece)
-            self._apply_to(rows.ids[part], rows.values[part], complete.step)
-
-    def _apply_to(self, places: Array, gradient: Array, step: int) -> None:
-        self._touch(places, first=True)
-        size = gradient.size
-        weight, *state = (self._gathered(array, places) for array in (self._weight, *self._state.values()))
-        padded = np.zeros(weight.size, weight.dtype)
-        padded[:size] = gradient.reshape(-1)
-        arrays = dict(zip(self._state, state, strict=True))
-        self.spec.rule.apply(weight, padded, arrays, self.updates + 1, self.spec.hyper.at(step))
-        shape = gradient.shape
-        self._weight[places] = weight[:size].reshape(shape)
-        for name, array in self._state.items():
-            array[places] = arrays[name][:size].reshape(shape)
-
-    def _gathered(self, array: Array, places: Array) -> Array:
-        """Rows one after the other, filled up to whole blocks by the first elements again."""
-        size = len(places) * self.cut.width
-        found = np.empty(-(-size // BLOCK) * BLOCK, array.dtype)
-        np.take(array, places, axis=0, out=found[:size].reshape(len(places), self.cut.width), mode="clip")
-        found[size:] = found[0]
-        return found
+            self._touch(rows.ids[begin : begin + piece], first=True)
+        with self._rule_runs(step):
+            hyper = self.spec.hyper.at(step)
+            apply_to_rows(
+                self.spec.rule,
+                self._weight,
+                rows.values,
+                self._state,
+                rows.ids,
+                step=self.updates + 1,
+                hyper=hyper,
+            )
 
     def _touch(self, places: Array, *, first: bool) -> None:
         """Brings rows into being, with their first values where those are wanted."""
@@ -194,7 +181,7 @@ class TableState(UnitState[Rows, Rows]):
 
     def _ids(self, places: Array) -> Array:
         """The table's rows at these places of the shard."""
-        found: Array = places * self.cut.shards + self._shard
+        found: Array = places * self.cut.shards + self.shard
         return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -25,14 +26,18 @@ from weft_kvstore.sync_steps import SyncSteps
 G = TypeVar("G")
 S = TypeVar("S")
 
-RULE_ERRORS: Final = (ArithmeticError, ValueError, TypeError, MemoryError, KernelError)
-"""What a rule may raise from `merge`: the job ends then, not the shard."""
+RULE_ERRORS: Final = (ArithmeticError, ValueError, MemoryError, KernelError)
+"""What a rule or a schedule may raise on the numbers that it meets. Anything else is a fault of the store."""
 
 LEAST_WAITS: Final = 64
 """Pulls of a unit that may wait before those that were given up are looked for."""
 
 SETS_KEPT: Final = 1024
 """How many of the last parts that were set a unit knows again, should they be sent again after a broken connection."""
+
+
+class RuleFailedError(Exception):
+    """A rule cannot make an update: the job ends, not the shard. The text names the rule, key, slice and step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +135,7 @@ class UnitState(ABC, Generic[G, S]):
 
     @abstractmethod
     def _apply(self, complete: Complete[G]) -> None:
-        """Makes the update. Its total may be written."""
+        """Makes the update. Its total may be written. Raises RuleFailedError, MemoryError."""
 
     @abstractmethod
     def _lacks_for(self, total: G | None) -> bool:
@@ -156,6 +161,19 @@ class UnitState(ABC, Generic[G, S]):
     def where(self, slot: int, step: int) -> str:
         """The words by which an error names it, a slot and a step."""
         return f"{self.named(slot)}, step {step}"
+
+    def at_step(self, step: int) -> str:
+        """The words by which an error names it and a step of its own."""
+        return f"key {self.spec.key!r}, slice {self.index}, step {step}"
+
+    @contextmanager
+    def _rule_runs(self, step: int) -> Iterator[None]:
+        """Around the rule's own call, for what it raises is the user's to hear of. Raises RuleFailedError."""
+        try:
+            yield
+        except RULE_ERRORS as error:
+            told = f"rule {self.spec.rule.name!r} failed on {self.at_step(step)}: {error}"
+            raise RuleFailedError(told) from error
 
     def check(self, slot: int, step: int, *, pushes: bool) -> None:
         """Raises PushRefusedError where a slot's gradient, or its word that it has none, contradicts what is there."""
@@ -202,7 +220,10 @@ class UnitState(ABC, Generic[G, S]):
         return self.spec.mode is Mode.ASYNC or not self.spec.slots
 
     def merge(self) -> bool:
-        """Merges and applies all that can be. True if a pull may have waited for it."""
+        """Merges and applies all that can be. True if a pull may have waited for it.
+
+        Raises RuleFailedError, and MemoryError where sums find none: it cannot go on then.
+        """
         moved = False
         while (complete := self._next_due()) is not None:
             if self._lacks_for(complete.total):

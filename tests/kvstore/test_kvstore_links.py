@@ -143,7 +143,7 @@ def test_a_set_that_is_sent_again_after_its_version_has_passed_is_done() -> None
     store = simulation.stores[0]
     ended(simulation, store.pull("w", 0))
     futures = [store.set("w", 1, 5 * ones(4)), store.set_rows("t", 1, np.array([3]), 7 * ones(1, 2))]
-    units = [unit for place in (0, 1) for unit in next(iter(simulation.shards[0].jobs.values())).shard._units(place)]
+    units = [unit for place in (0, 1) for unit in next(iter(simulation.shards[0].jobs.values())).shard.units(place)]
     while not all(unit._taken for unit in units):
         assert simulation.step(ANY)
     push = store.push("w", 0, ones(4))

@@ -304,7 +304,7 @@ def test_async_applies_each_push_once_and_in_the_slots_order_and_its_replay_has_
     keys = program.description.keys
     for mind in simulation.shards:
         for place, key in enumerate(keys):
-            for unit in next(iter(mind.jobs.values())).shard._units(place):
+            for unit in next(iter(mind.jobs.values())).shard.units(place):
                 applied = [(slot, step) for steps, slot, step in log if steps is unit.steps]
                 assert Counter(applied) == Counter((slot, step) for slot in key.slots for step in range(program.steps))
                 for slot in key.slots:
@@ -317,7 +317,7 @@ def test_async_applies_each_push_once_and_in_the_slots_order_and_its_replay_has_
 def part_of(unit: Any, key: KeyDescription) -> Any:
     """What of the key a unit of a shard has."""
     if isinstance(unit, TableState):
-        return np.arange(unit._shard, key.shape[0], unit.cut.shards)
+        return np.arange(unit.shard, key.shape[0], unit.cut.shards)
     assert isinstance(unit, SliceState)
     return slice(unit.index * 16, unit.index * 16 + unit.weight.array.size)
 
