@@ -32,6 +32,9 @@ SEND_BARRIER: Final = "SendBarrier"
 UNIQUE_ROWS: Final = "UniqueRows"
 EMBEDDING: Final = "Embedding"
 
+ID_BYTES: Final = 8
+"""Of a row's id, int64, in memory and on the wire."""
+
 COMMUNICATION: Final = frozenset({FETCH, SEND, FETCH_ROWS, SEND_ROWS, SEND_BARRIER})
 """Operators that the worker carries out with the store; they have no schema and no kernel."""
 

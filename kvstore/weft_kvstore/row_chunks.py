@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from weft_graph.weft_domain import ID_BYTES
 from weft_kvstore.codec import ProtocolError
-from weft_kvstore.row_cut import ID_BYTES, RowCut, chunks_of
+from weft_kvstore.row_cut import RowCut, chunks_of
 from weft_kvstore.rows import Rows, is_ascending
 from weft_kvstore.store import Array
 

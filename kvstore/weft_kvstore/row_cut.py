@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from weft_graph.weft_domain import ID_BYTES
 from weft_kvstore.description import KeyDescription
 from weft_kvstore.store import Array
-
-ID_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from weft_graph.weft_domain import ID_BYTES
 from weft_kvstore.buffers import bytes_of
 from weft_kvstore.cargo import Cargo
 from weft_kvstore.codec import ProtocolError
@@ -15,7 +16,7 @@ from weft_kvstore.operation import PullOperation, SendOperation
 from weft_kvstore.outbox import OutSlice
 from weft_kvstore.routing import Routing
 from weft_kvstore.row_chunks import packed
-from weft_kvstore.row_cut import ID_BYTES, RowCut, chunks_of
+from weft_kvstore.row_cut import RowCut, chunks_of
 from weft_kvstore.rows import Rows, wanted_rows
 from weft_kvstore.store import Array
 

@@ -14,7 +14,7 @@ from weft.absence import AWAY, Absence
 from weft.api.event import Event, EventPage
 from weft.api.job import Job, ParameterInfo, ParameterList, Traffic
 from weft.api.lifecycle import JobState
-from weft.api.values import ValuesSet
+from weft.api.values import STEP_HEADER, ValuesSet
 from weft.errors import JobCancelledError, JobFailedError, ProtocolError, WaitTimeoutError
 from weft.event_stream import Notice, follow, narrate
 from weft.http import Http, Retry
@@ -29,8 +29,6 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 POLL = Retry(first_s=0.1, longest_s=1.0)
 """How `wait` asks: often at first, so that a short job is seen to end, then once a second."""
-
-STEP_HEADER = "Weft-Step"
 
 VALUES_TIMEOUT_S = 60.0
 """Of values of a running job: longer than the server itself waits for the worker that brings them."""

@@ -10,18 +10,20 @@ from itertools import chain, islice
 
 from weft.api.job import JobSpec, Mode, UpdateBy
 from weft.api.problem import FieldError
+from weft.api.store import gradient_key
+from weft.api.values import STATE
 from weft_data.source import Description
 from weft_graph.check import problems
 from weft_graph.convert import convert
 from weft_graph.errors import GraphError
 from weft_graph.ir import Graph
 from weft_graph.json_form import graph_from_json
+from weft_graph.json_place import escape_token
+from weft_graph.schedule import MOST_STEPS
 from weft_server.data_check import column_errors, listed, row_errors
 from weft_server.memory_check import Bounds, memory_errors
-from weft_server.parameter_file import STATE
 from weft_server.plan import JobPlan
-from weft_server.planning import gradient_key, plan_of
-from weft_server.pointers import escaped
+from weft_server.planning import plan_of
 from weft_server.rule_check import rule_errors
 
 MOST_ERRORS = 50
@@ -29,7 +31,6 @@ MOST_ERRORS = 50
 MOST_IN_SUMMARY = 3
 """What the answer's one line lists of them."""
 SAFETENSORS_METADATA = "__metadata__"
-MOST_STEPS = 1 << 40
 MOST_SLICES = 1_000_000
 """Of one job: each is an object on its shard and is counted by every worker at every step."""
 
@@ -117,7 +118,7 @@ def _name_errors(spec: JobSpec, graph: Graph) -> Iterator[FieldError]:
 
 
 def _output_errors(spec: JobSpec, graph: Graph) -> Iterator[FieldError]:
-    wanted = {"/loss": spec.loss, **{f"/metrics/{escaped(name)}": value for name, value in spec.metrics.items()}}
+    wanted = {"/loss": spec.loss, **{f"/metrics/{escape_token(name)}": value for name, value in spec.metrics.items()}}
     outputs = frozenset(graph.outputs)
     for pointer, value in wanted.items():
         if value not in outputs:

@@ -9,8 +9,8 @@ from weft.api.job import JobSpec
 from weft.api.problem import FieldError
 from weft_data.source import Description
 from weft_graph.ir import Graph, Input
+from weft_graph.json_place import escape_token
 from weft_graph.types import BATCH
-from weft_server.pointers import escaped
 
 MOST_NAMES = 20
 """What a message lists of names; an answer's size does not grow with the graph's."""
@@ -20,7 +20,7 @@ def column_errors(data: DataSpec, graph: Graph, source: Description) -> Iterator
     inputs = {each.name: (index, each) for index, each in enumerate(graph.inputs)}
     for name in data.columns.keys() - inputs.keys():
         detail = f"the graph has no input {name!r}; it has {listed(inputs)}"
-        yield FieldError(pointer=f"/data/columns/{escaped(name)}", detail=detail)
+        yield FieldError(pointer=f"/data/columns/{escape_token(name)}", detail=detail)
     dims: dict[str, tuple[int, str]] = {}
     for name, (index, given) in inputs.items():
         if name not in data.columns:
@@ -35,7 +35,7 @@ def column_errors(data: DataSpec, graph: Graph, source: Description) -> Iterator
 def _fit_errors(
     column_name: str, given: Input, source: Description, dims: dict[str, tuple[int, str]]
 ) -> Iterator[FieldError]:
-    pointer = f"/data/columns/{escaped(given.name)}"
+    pointer = f"/data/columns/{escape_token(given.name)}"
     column = source.column(column_name)
     if column is None:
         has = listed(each.name for each in source.columns)

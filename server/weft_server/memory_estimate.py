@@ -10,12 +10,10 @@ from weft.api.store import KeySpec
 from weft_data.cut import part
 from weft_graph.infer import infer_program
 from weft_graph.memory import program_memory
-from weft_graph.program import Program, Programs
+from weft_graph.program import Program, Programs, Update
 from weft_graph.types import BATCH, TensorType
-from weft_graph.weft_domain import FETCH, FETCH_ROWS, SEND, SEND_ROWS
+from weft_graph.weft_domain import FETCH, FETCH_ROWS, ID_BYTES, SEND, SEND_ROWS
 from weft_server.plan import JobPlan, nbytes
-
-ID_BYTES = 8
 
 
 def train_samples(plan: JobPlan) -> int:
@@ -43,7 +41,7 @@ def worker_memory(plan: JobPlan, programs: Programs) -> WorkerMemory:
     evaluated = evaluate_samples(plan)
     return WorkerMemory(
         parameter_bytes=sum(map(nbytes, own)),
-        state_bytes=plan.state_arrays * sum(nbytes(key) for key in plan.keys if key.update == "gradient"),
+        state_bytes=plan.state_arrays * sum(nbytes(key) for key in plan.keys if key.update == Update.GRADIENT.value),
         train_peak_bytes=peak(plan, programs.train, train_samples(plan)),
         evaluate_peak_bytes=None if evaluated is None else peak(plan, programs.evaluate, evaluated),
     )
@@ -105,4 +103,4 @@ def _state(keys: Iterable[KeySpec], arrays: int) -> int:
 
 def _kept(key: KeySpec, arrays: int) -> int:
     """Bytes of a key with its state. A key that nobody sends has none: no rule is ever run on it."""
-    return nbytes(key) * (1 + (arrays if key.update == "rule" and key.slots else 0))
+    return nbytes(key) * (1 + (arrays if key.update == Update.RULE.value and key.slots else 0))

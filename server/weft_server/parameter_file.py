@@ -17,8 +17,9 @@ from safetensors import SafetensorError, safe_open
 
 from weft.api.job import ParameterInfo
 from weft.api.problem import FieldError
+from weft.api.values import STATE, state_key, state_tensor
+from weft_graph.json_place import escape_token
 from weft_server.plan import nbytes
-from weft_server.pointers import escaped
 
 DTYPES = {
     "bool": "BOOL",
@@ -40,9 +41,6 @@ _HEADER_SLACK_BYTES = 1 << 16
 _HEADER_ENTRY_BYTES = 512
 """What a tensor's entry takes beside its name, generously: dtype, shape and offsets as text."""
 
-
-STATE = "weft.state/"
-"""What the names of a rule's state begin with: `weft.state/NAME/KEY`."""
 
 Header = dict[str, tuple[str, list[int]]]
 """Tensor -> (element type as the format names it, shape)."""
@@ -80,7 +78,7 @@ def state_parameters(parameters: Sequence[ParameterInfo], arrays: int) -> list[P
     For the document's size alone.
     """
     trained = [each for each in parameters if each.trainable]
-    return [each.model_copy(update={"name": f"{STATE}{'-' * 128}/{each.name}"}) for each in trained] * arrays
+    return [each.model_copy(update={"name": state_tensor("-" * 128, each.name)}) for each in trained] * arrays
 
 
 def read_header(path: Path, limit: int) -> Header:
@@ -109,7 +107,7 @@ def check_document(
     found = read_header(path, limit)
     state = {name: found.pop(name) for name in list(found) if arrays and name.startswith(STATE)}
     missing = [
-        FieldError(pointer=f"/{escaped(each.name)}", detail=f"parameter {each.name!r} is not in it")
+        FieldError(pointer=f"/{escape_token(each.name)}", detail=f"parameter {each.name!r} is not in it")
         for each in parameters
         if each.name not in found
     ]
@@ -124,7 +122,7 @@ def part_errors(found: Header, parameters: Sequence[ParameterInfo]) -> Iterator[
     """What of a document's tensors is not as the job's parameters are; it may lack some."""
     wanted = _kinds(parameters)
     for name in sorted(found):
-        pointer = f"/{escaped(name)}"
+        pointer = f"/{escape_token(name)}"
         if name not in wanted:
             yield FieldError(pointer=pointer, detail=f"it holds {name!r}, which is no parameter of the job")
         elif found[name] != wanted[name]:
@@ -138,18 +136,15 @@ def _state_errors(state: Header, parameters: Sequence[ParameterInfo], arrays: in
     for name, kind in sorted(state.items()):
         key = state_key(name)
         if key not in wanted or kind != wanted[key]:
-            yield FieldError(pointer=f"/{escaped(name)}", detail=f"{name!r} is {_show(kind)}, no state of a parameter")
+            yield FieldError(
+                pointer=f"/{escape_token(name)}", detail=f"{name!r} is {_show(kind)}, no state of a parameter"
+            )
         else:
             counts[key] += 1
     for key, count in counts.items():
         if count != arrays:
             detail = f"parameter {key!r} has {count} state arrays in it, its rule has {arrays}"
-            yield FieldError(pointer=f"/{escaped(key)}", detail=detail)
-
-
-def state_key(name: str) -> str:
-    """The key that a tensor `weft.state/NAME/KEY` belongs to; '' for another tensor."""
-    return name.removeprefix(STATE).partition("/")[2] if name.startswith(STATE) else ""
+            yield FieldError(pointer=f"/{escape_token(key)}", detail=detail)
 
 
 def _kinds(parameters: Sequence[ParameterInfo]) -> Header:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft.api.data import Rows
 from weft.api.job import JobSpec, Parallelism, ParameterInfo, UpdateBy
-from weft.api.store import InitializerSpec, KeySpec
+from weft.api.store import InitializerSpec, KeySpec, gradient_key
 from weft_data.source import Description
 from weft_graph.program import KeyPlan, Programs, Update
 from weft_graph.program_json import programs_to_json
@@ -40,11 +40,6 @@ def plan_of(spec: JobSpec, programs: Programs, source: Description) -> JobPlan:
         dims=_dims(spec, programs, source),
         state_arrays=len(rule.states),
     )
-
-
-def gradient_key(key: str) -> str:
-    """The key of a parameter's merged gradient, for workers that update."""
-    return f"{key}/grad"
 
 
 def _keys(programs: Programs, parallelism: Parallelism, rule: RulePlan) -> list[KeySpec]:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-
-def escaped(token: str) -> str:
-    """A name as one token of a pointer."""
-    return token.replace("~", "~0").replace("/", "~1")
+from weft_graph.json_place import escape_token
 
 
 def pointer_of(loc: Sequence[int | str], body: object, *, is_missing: bool = True) -> str:
@@ -24,7 +21,7 @@ def pointer_of(loc: Sequence[int | str], body: object, *, is_missing: bool = Tru
             here = here[step]  # type: ignore[index]  # _holds has looked
         elif not names_missing_field:
             continue
-        tokens.append(escaped(str(step)))
+        tokens.append(escape_token(str(step)))
     return "".join(f"/{token}" for token in tokens)
 
 

@@ -12,10 +12,10 @@ from weft.api.problem import FieldError
 from weft_data.errors import DataError
 from weft_data.numpy_source import open_source
 from weft_data.source import Description
+from weft_graph.json_place import escape_token
 from weft_server.check import JobRefusedError, check, read_graph
 from weft_server.memory_check import Bounds
 from weft_server.plan import JobPlan
-from weft_server.pointers import escaped
 
 
 def read_and_check(spec: JobSpec, roots: Sequence[Path] | None, bounds: Bounds) -> JobPlan:
@@ -47,7 +47,7 @@ def _data_errors(error: DataError, data: DataSpec) -> list[FieldError]:
     fed = [name for name, column in data.columns.items() if column == error.column]
     if not fed:
         return [FieldError(pointer="/data/source/path", detail=error.message)]
-    return [FieldError(pointer=f"/data/columns/{escaped(name)}", detail=error.message, node=name) for name in fed]
+    return [FieldError(pointer=f"/data/columns/{escape_token(name)}", detail=error.message, node=name) for name in fed]
 
 
 @contextmanager

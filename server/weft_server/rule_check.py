@@ -8,12 +8,12 @@ from fnmatch import fnmatchcase
 from weft.api.problem import FieldError
 from weft.api.rule import GraphMultiplier, GraphRule, Multiplier, RuleSpec
 from weft_graph.errors import GraphError
+from weft_graph.json_place import escape_token
 from weft_graph.program import KeyPlan
 from weft_graph.rule_cost import check_rule_for
 from weft_graph.rule_graph import RuleGraph, rule_graph_from_json
 from weft_graph.rule_parts import why_whole
 from weft_server.data_check import listed
-from weft_server.pointers import escaped
 from weft_server.rule_planning import rule_of, updated_by_rule
 
 DOCUMENT = "/rule/document"
@@ -42,7 +42,7 @@ def rule_errors(spec: RuleSpec, keys: Sequence[KeyPlan]) -> Iterator[FieldError]
 def _hyper_errors(spec: GraphRule, rule: RuleGraph) -> Iterator[FieldError]:
     for name in spec.hyper.keys() - rule.hyper.keys():
         detail = f"rule {rule.name!r} has no hyper-parameter {name!r}; it has {listed(rule.hyper) or 'none'}"
-        yield FieldError(pointer=f"/rule/hyper/{escaped(name)}", detail=detail)
+        yield FieldError(pointer=f"/rule/hyper/{escape_token(name)}", detail=detail)
 
 
 def _key_errors(rule: RuleGraph, keys: Sequence[KeyPlan]) -> Iterator[FieldError]:
@@ -74,4 +74,4 @@ def _multiplier_errors(spec: RuleSpec, known: Mapping[str, object], keys: Sequen
         for name in multiplier.factors():
             if name not in known:
                 detail = f"the rule has no hyper-parameter {name!r}; it has {listed(known) or 'none'}"
-                yield FieldError(pointer=f"{pointer}/{escaped(name)}", detail=detail)
+                yield FieldError(pointer=f"{pointer}/{escape_token(name)}", detail=detail)

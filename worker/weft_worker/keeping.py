@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from weft.api.document import Document
+from weft.api.values import state_tensor
 from weft_graph.program import Update
 from weft_kvstore.buffers import bytes_of
 from weft_kvstore.description import KeyDescription
@@ -23,8 +24,6 @@ RUN_BYTES: Final = 4 * 1024 * 1024
 PIECE_BYTES: Final = 1024 * 1024
 AHEAD: Final = 2
 """Answers that are asked for while one is handed on."""
-
-STATE_NAME: Final = "weft.state/{name}/{key}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ class Keeping:
         tensors = [Tensor(key.key, key.dtype, tuple(key.shape)) for key in self.keys]
         for key in stateful:
             for name in self.state:
-                tensors.append(Tensor(STATE_NAME.format(name=name, key=key.key), key.dtype, tuple(key.shape)))
+                tensors.append(Tensor(state_tensor(name, key.key), key.dtype, tuple(key.shape)))
         head = header_of(tensors, {"job": self.job, "step": str(version)})
 
         def pieces() -> Iterator[bytes]:

@@ -8,20 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 import msgspec
 
+from weft.api.store import GRADIENT_SUFFIX, gradient_key
 from weft_graph.program import Update
 from weft_kvstore.description import KeyDescription, Mode, StoreDescription
 from weft_worker.errors import TaskError
-
-SUFFIX: Final = "/grad"
-
-
-def gradient_key(key: str) -> str:
-    """The key that has the merged gradient of `key`."""
-    return key + SUFFIX
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +42,7 @@ def local_keys_of(description: StoreDescription) -> LocalKeys:
 def _check(key: KeyDescription | None, gradient: KeyDescription, description: StoreDescription) -> None:
     where = f"the store's description: key {gradient.key!r} holds a merged gradient"
     if key is None:
-        raise TaskError(f"{where}, and there is no key of the same name without {SUFFIX!r}")
+        raise TaskError(f"{where}, and there is no key of the same name without {GRADIENT_SUFFIX!r}")
     if description.mode is not Mode.SYNC:
         raise TaskError(f"{where}, and workers update only in mode 'sync', not {description.mode.value!r}")
     if key.slots:

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from queue import Empty, PriorityQueue
 from typing import Any, Final
 
+from weft.api.store import gradient_key
 from weft_kernels.rule import Rule
 from weft_kvstore.deadlines import Deadlines
 from weft_kvstore.statistics import ClientStatistics
 from weft_kvstore.store import Array, Store, StoreError, StoreLostError, StoreRefusedError, StoreTimeoutError
 from weft_worker.local_key import LocalKey
-from weft_worker.local_keys import LocalKeys, gradient_key
+from weft_worker.local_keys import LocalKeys
 
 TIMEOUT_S: Final = 120.0
 """For a version of a key to come about: above the store's own deadline, whose message says which slots are missing."""

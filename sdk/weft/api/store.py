@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import Field
 
 from weft.api.base import Model
+
+GRADIENT_SUFFIX: Final = "/grad"
+
+
+def gradient_key(key: str) -> str:
+    """The key that has the merged gradient of `key`, where workers update."""
+    return key + GRADIENT_SUFFIX
 
 
 class InitializerSpec(Model):

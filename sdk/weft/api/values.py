@@ -19,8 +19,24 @@ too, as tensors `weft.state/NAME/KEY`, where the job was submitted with `keep_st
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Final
 
 from weft.api.base import Count, Identifier, Model
+
+STEP_HEADER: Final = "Weft-Step"
+"""How many steps were finished when a document's values held."""
+STATE: Final = "weft.state/"
+"""What the names of a rule's state begin with in documents."""
+
+
+def state_tensor(name: str, key: str) -> str:
+    """The name of the tensor of a key's state: `weft.state/NAME/KEY`."""
+    return f"{STATE}{name}/{key}"
+
+
+def state_key(tensor: str) -> str:
+    """The key that a tensor `weft.state/NAME/KEY` belongs to; '' for another tensor."""
+    return tensor.removeprefix(STATE).partition("/")[2] if tensor.startswith(STATE) else ""
 
 
 class ValuesSet(Model):

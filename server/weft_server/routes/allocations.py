@@ -60,8 +60,6 @@ async def given(allocation: PathId, use: Use, term: Term) -> Response:
 
 
 @router.get("/{allocation}/sets/{number}", responses=DOCUMENT, response_class=Response)
-async def open_set(
-    allocation: PathId, number: Annotated[int, Path(ge=0, le=1 << 53)], use: Use, term: Term
-) -> Response:
+async def open_set(allocation: PathId, number: Annotated[Count, Path()], use: Use, term: Term) -> Response:
     """Values that the keeper is to set at the next step that no worker has begun."""
     return await document(use, *use.service.values.open_set(allocation, term, number))

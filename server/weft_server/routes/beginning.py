@@ -9,10 +9,10 @@ from pathlib import Path
 
 from weft.api.job import FromJob, FromUpload, JobSpec, ParameterInfo
 from weft.api.problem import FieldError
+from weft.api.values import STATE
 from weft_server.check import JobRefusedError
 from weft_server.parameter_file import (
     MOST_ERRORS,
-    STATE,
     Header,
     ParameterFileError,
     largest_header,

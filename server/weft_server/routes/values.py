@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from fastapi import APIRouter, Query, Request, Response
 
-from weft.api.values import ValuesSet
+from weft.api.values import STEP_HEADER, ValuesSet
 from weft_server.bodies import received
 from weft_server.parameter_file import Selection, largest_document
 from weft_server.problems import ProblemError
@@ -42,7 +42,7 @@ async def values(
     if state and not plan.keep_state:
         raise WrongStateError(f"job {job} was not submitted with keep_state: its rule's state is not kept")
     selection, step = await _selection(use, job, plan.steps, partial(Selection, names=name, state=state))
-    return answer(selection, **{"Weft-Step": str(step)})
+    return answer(selection, **{STEP_HEADER: str(step)})
 
 
 @router.put("/{job}/values")
