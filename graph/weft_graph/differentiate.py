@@ -133,7 +133,13 @@ class _Backward:
             gradients = gradient_of(context)
         except NoGradientError as error:
             raise self._no_gradient(node, error.message, blocked) from error
-        for place, (name, gradient) in enumerate(zip(node.inputs, gradients, strict=False)):
+        if len(gradients) != len(node.inputs):
+            message = (
+                f"node {node.name!r}: the gradient of {node.op_type} is of {len(gradients)} inputs, and the node has "
+                f"{len(node.inputs)}"
+            )
+            raise GraphError(message, node=node.name)
+        for place, (name, gradient) in enumerate(zip(node.inputs, gradients, strict=True)):
             if gradient is not None and context.needs(place):
                 self._accumulate(node, name, gradient)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from functools import cache
 from importlib import resources
@@ -84,7 +83,7 @@ def graph_from_place(place: Place) -> Graph:
 
 
 def _parameter_to_json(parameter: Parameter) -> Json:
-    """`row_sparse` is written where it is false alone: graphs from before it was there keep their hash."""
+    """`row_sparse` is written where it is false alone: graphs from before it was there keep their text."""
     document = {
         "name": parameter.name,
         **type_to_json(parameter.type),
@@ -103,17 +102,6 @@ def _parameter_from_json(place: Place) -> Parameter:
         trainable=fields["trainable"].boolean() if "trainable" in fields else True,
         row_sparse=fields["row_sparse"].boolean() if "row_sparse" in fields else True,
     )
-
-
-def content_hash(graph: Graph) -> str:
-    """`sha256:` and the hash of the graph's canonical JSON: sorted keys, no blanks, defaults as the writer has them.
-
-    By it two submitted graphs are known to be one, whoever wrote them and however their documents were laid out.
-    The order of an object's keys has no part in it. The order of lists has: nodes in another order may sum
-    gradients in another order, so that two graphs of one hash train to the same bits.
-    """
-    canonical = json.dumps(graph_to_json(graph), sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return f"sha256:{hashlib.sha256(canonical.encode('ascii')).hexdigest()}"
 
 
 @cache

@@ -40,7 +40,9 @@ class Curve(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
+class ConstantValue:
+    """One number for all steps. `ir.Constant` is a value of a graph."""
+
     value: float
 
     def at(self, _step: int) -> float:
@@ -214,7 +216,7 @@ def _begin(fields: Mapping[str, Place]) -> int:
 
 
 def _constant(fields: Mapping[str, Place]) -> Curve:
-    return Constant(fields["value"].number())
+    return ConstantValue(fields["value"].number())
 
 
 def _linear(fields: Mapping[str, Place]) -> Curve:

@@ -13,15 +13,11 @@ from typing import Any, Final
 import numpy as np
 
 from weft_graph.ir import Initializer
+from weft_kernels.blocks import CACHE_ELEMENTS, VECTOR_BLOCK, whole_blocks
 from weft_kernels.kernel import Array
 from weft_kernels.random import Key, as_uniform, block_draws, draws, first_value_key
 
 DRAWS_PER_ELEMENT: Final = 2
-_CHUNK: Final = 1 << 14
-"""Elements computed at once: what fits a core's cache."""
-_BLOCK: Final = 64
-"""Elements are computed in whole blocks. A vectorised logarithm may differ in its last bit between the body and the
-tail of an array, and an element's place in a block does not depend on how the key is cut."""
 
 
 def first_values(
@@ -51,7 +47,7 @@ def first_rows(
         values.fill(initializer.attributes.get("value", 0.0))
         return values
     stream = first_value_key(seed, key)
-    piece = max(_CHUNK // max(width, 1), 1)
+    piece = max(CACHE_ELEMENTS // max(width, 1), 1)
     for begin in range(0, len(rows) if width else 0, piece):
         some = rows[begin : begin + piece].astype(np.uint64)
         values[begin : begin + piece] = _filled_rows(fill, stream, some, width)
@@ -87,7 +83,7 @@ def _filled_rows(fill: _Fill, key: Key, rows: Array, width: int) -> Array:
         raw = np.take_along_axis(raw, (odd[:, None] + np.arange(width))[:, :, None], axis=1)
     size = len(rows) * width
     # Whole blocks, as when a run is filled; what fills the last one up is used for nothing.
-    uniform = np.zeros((-(-size // _BLOCK) * _BLOCK, DRAWS_PER_ELEMENT))
+    uniform = np.zeros((whole_blocks(size), DRAWS_PER_ELEMENT))
     uniform[:size] = as_uniform(raw.reshape(size, DRAWS_PER_ELEMENT))
     made: Array = fill(uniform[:, 0].copy(), uniform[:, 1].copy())[:size]
     return made.reshape(len(rows), width)
@@ -95,8 +91,8 @@ def _filled_rows(fill: _Fill, key: Key, rows: Array, width: int) -> Array:
 
 def _filled(fill: _Fill, key: Key, start: int, stop: int, dtype: np.dtype[Any]) -> Array:
     values = np.empty(stop - start, dtype=dtype)
-    for low in range(start // _BLOCK * _BLOCK, stop, _CHUNK):
-        count = min(_CHUNK, -(-(stop - low) // _BLOCK) * _BLOCK)
+    for low in range(start // VECTOR_BLOCK * VECTOR_BLOCK, stop, CACHE_ELEMENTS):
+        count = min(CACHE_ELEMENTS, whole_blocks(stop - low))
         uniform = as_uniform(draws(key, low * DRAWS_PER_ELEMENT, count * DRAWS_PER_ELEMENT))
         made = fill(uniform[0::2].copy(), uniform[1::2].copy())
         first, last = max(start, low), min(stop, low + count)

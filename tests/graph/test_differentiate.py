@@ -12,7 +12,7 @@ import pytest
 
 from sample_graphs import floats, ints, line, mlp, node, normalized_mlp, scalar, tensor, weight
 from weft_graph.differentiate import Differentiated, differentiate
-from weft_graph.errors import DTypeError, GraphRefusedError, NoGradientError, ShapeError
+from weft_graph.errors import DTypeError, GraphError, GraphRefusedError, NoGradientError, ShapeError
 from weft_graph.infer import infer
 from weft_graph.ir import Graph, Node
 from weft_graph.program import LOSS_SCALE
@@ -191,6 +191,19 @@ def test_an_operator_without_gradient_is_named_with_the_parameter_that_it_blocks
     )
     assert caught.value.node == "n_a1"
     assert caught.value.pointer == "/nodes/2"
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_an_operator_gives_a_gradient_for_each_of_its_inputs(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """Too few would leave a parameter untrained without a word."""
+    from weft_graph import schema
+
+    known = dict(schema.schemas())
+    known["", "MatMul"] = replace(known["", "MatMul"], gradient=lambda _: (None,) * count)
+    monkeypatch.setattr(schema, "schemas", lambda: known)
+    graph = line([node("MatMul", ["x", "w"], ["y"]), node("ReduceSum", ["y"], ["loss"], keepdims=0)], [weight("w", 4)])
+    with pytest.raises(GraphError, match=f"'n_y': the gradient of MatMul is of {count} inputs, and the node has 2"):
+        differentiate(graph, "loss")
 
 
 def test_a_gradient_that_refuses_is_named_with_the_parameter() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -198,6 +199,24 @@ def test_gradient_is_the_central_difference(name: str) -> None:
         for index in np.ndindex(arrays[place].shape):
             difference[index] = (loss(place, index, STEP) - loss(place, index, -STEP)) / (2 * STEP)
         np.testing.assert_allclose(gradients[place], difference * SCALE, rtol=1e-5, atol=1e-7, err_msg=place)
+
+
+def test_inputs_that_are_left_out_by_name_change_nothing() -> None:
+    """`Op(x, , )` is `Op(x)`: a gradient is given for every input that the node has, also for one that is ''."""
+    longer = 0
+    for name, case in CASES.items():
+        formals = schemas()[case.domain, case.op_type].inputs
+        room = len(formals) - len(case.inputs)
+        if room <= 0 or formals[-1].variadic:
+            continue
+        cotangents, _ = _reference(name)
+        arrays = _arrays(case, cotangents, "float32", "contiguous")
+        short = differentiate(_graph(case, arrays, cotangents), "loss")
+        padded = replace(case, inputs=(*case.inputs, *(None,) * room))
+        long = differentiate(_graph(padded, arrays, cotangents), "loss")
+        assert [node.op_type for node in long.graph.nodes] == [node.op_type for node in short.graph.nodes], name
+        longer += 1
+    assert longer > 10
 
 
 def test_every_operator_with_a_gradient_has_a_case() -> None:

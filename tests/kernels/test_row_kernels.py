@@ -146,7 +146,7 @@ def test_gradients_of_a_row_are_added_in_the_order_of_its_ids() -> None:
     sums = []
     for order in ([0, 1, 2], [0, 2, 1]):
         gradient = np.array([1e8, 1.0, -1e8], dtype=np.float32)[order]
-        sums.append(run("GatherGrad", gradient, np.zeros(2, dtype=np.float32), [1, 1, 1])[0].tolist())
+        sums.append(run("GatherGrad", gradient, np.zeros(2, dtype=np.float32), [1, 1, 1], wraps=0)[0].tolist())
     assert sums == [[0, 0], [0, 1]]
 
 
@@ -156,20 +156,34 @@ def test_many_gradients_are_added_like_a_few() -> None:
     ids, gradient = rng.integers(0, 700, 30_000), rng.standard_normal((30_000, 7)).astype(np.float32)
     expected = np.zeros((700, 7), dtype=np.float32)
     np.add.at(expected, ids, gradient)
-    (found,) = run("GatherGrad", gradient, expected, ids)
+    (found,) = run("GatherGrad", gradient, expected, ids, wraps=0)
     np.testing.assert_array_equal(found, expected)
 
 
 def test_half_precision_is_rounded_once() -> None:
     """Added one by one in float16 ones stop at 2048."""
     ones, table = np.ones((4096, 1), dtype=np.float16), np.zeros((2, 1), dtype=np.float16)
-    assert run("GatherGrad", ones, table, np.zeros(4096, dtype=np.int64))[0].tolist() == [[4096], [0]]
+    assert run("GatherGrad", ones, table, np.zeros(4096, dtype=np.int64), wraps=0)[0].tolist() == [[4096], [0]]
+
+
+def test_a_gradients_index_counts_from_the_end_where_it_says_so() -> None:
+    """Beside padding too: what is read by Gather and what by Embedding is the node's to say."""
+    gradient, table = np.ones((2, 1)), np.zeros((3, 1))
+    assert run("GatherGrad", gradient, table, [-1, 0], wraps=1)[0].tolist() == [[1], [0], [1]]
+    assert run("GatherGrad", gradient, table, [-1, 0], wraps=1, padding_id=0)[0].tolist() == [[0], [0], [1]]
+    with pytest.raises(KernelError, match=r"index -1 is outside \[0, 3\)"):
+        run("GatherGrad", gradient, table, [-1, 0], wraps=0)
 
 
 def test_a_gradient_of_padding_belongs_to_no_row() -> None:
     gradient, table = np.ones((3, 2)), np.zeros((4, 2))
-    assert run("GatherGrad", gradient, table, [2, 0, 2], padding_id=2)[0].tolist() == [[1, 1], [0, 0], [0, 0], [0, 0]]
-    assert run("GatherGrad", gradient, table, [-1, -1, 3], padding_id=-1)[0][3].tolist() == [1, 1]
+    assert run("GatherGrad", gradient, table, [2, 0, 2], wraps=0, padding_id=2)[0].tolist() == [
+        [1, 1],
+        [0, 0],
+        [0, 0],
+        [0, 0],
+    ]
+    assert run("GatherGrad", gradient, table, [-1, -1, 3], wraps=0, padding_id=-1)[0][3].tolist() == [1, 1]
 
 
 @pytest.mark.parametrize("rows", [30, 100_000])

@@ -27,7 +27,7 @@ def _gradient(context: GradientContext) -> tuple[str | None, ...]:
     attributes: dict[str, AttributeValue] = {"axis": 0}
     if padding is not None:
         attributes["padding_id"] = padding
-    return gathering_gradient(context, attributes)
+    return gathering_gradient(context, attributes, wraps=False)
 
 
 SCHEMA = OpSchema(

@@ -19,7 +19,7 @@ def _infer(context: InferContext) -> tuple[TensorType, ...]:
 
 
 def _gradient(context: GradientContext) -> tuple[str | None, ...]:
-    return gathering_gradient(context, {"axis": as_int(context.attribute("axis"))})
+    return gathering_gradient(context, {"axis": as_int(context.attribute("axis"))}, wraps=True)
 
 
 SCHEMA = OpSchema(

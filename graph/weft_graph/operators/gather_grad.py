@@ -1,7 +1,7 @@
 """GatherGrad(gradient, data, indices): the sum, for each entry of `data` along `axis`, of the gradients that name it.
 
 Gradients of one entry are added in the order of the indices. Entries that no index names have gradient 0, and an index
-that is `padding_id` names none.
+that is `padding_id` names none. An index below 0 counts from the end if `wraps`, and is an error otherwise.
 """
 
 from __future__ import annotations
@@ -21,6 +21,10 @@ SCHEMA = OpSchema(
     inputs=(required("gradient", FLOATS), required("data", FLOATS), required("indices", INDICES)),
     outputs=(required("data_gradient", FLOATS),),
     infer=_infer,
-    attributes={"axis": Attribute(int, default=0), "padding_id": Attribute(int)},
+    attributes={
+        "axis": Attribute(int, default=0),
+        "wraps": Attribute(int, required=True),
+        "padding_id": Attribute(int),
+    },
     domain=WEFT_DOMAIN,
 )

@@ -45,7 +45,7 @@ def _gradient(context: GradientContext) -> tuple[str | None, ...]:
     gradients: list[str | None] = list(
         context.emit("LayerNormalizationGrad", inputs, attributes, domain=WEFT_DOMAIN, outputs=2)
     )
-    if context.input(2):
+    if len(context.node.inputs) > 2:
         gradients.append(sum_to(context, gradient, context.input(2)) if context.needs(2) else None)
     return tuple(gradients)
 

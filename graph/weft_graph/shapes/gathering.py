@@ -30,9 +30,10 @@ def check_known_indices(context: InferContext, axis: int, low: int, allowed: int
 
 
 def gathering_gradient(
-    context: GradientContext, attributes: Mapping[str, AttributeValue]
+    context: GradientContext, attributes: Mapping[str, AttributeValue], *, wraps: bool
 ) -> tuple[str | None, str | None]:
-    """GatherGrad of the data, with these attributes; nothing of the indices."""
+    """GatherGrad of the data, with these attributes; nothing of the indices, which may be below 0 if `wraps`."""
+    attributes = {**attributes, "wraps": int(wraps)}
     data, indices = context.input(0), context.input(1)
     (gradient,) = context.emit("GatherGrad", (incoming(context), data, indices), attributes, domain=WEFT_DOMAIN)
     return gradient, None

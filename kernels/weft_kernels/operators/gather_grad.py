@@ -21,7 +21,8 @@ def run(
     axis = normalised(as_int(attributes["axis"]), data.ndim)
     padding = as_int(attributes["padding_id"]) if "padding_id" in attributes else None
     count, before, after = data.shape[axis], data.shape[:axis], data.shape[axis + 1 :]
-    index = checked_indices(xp, indices, count, wraps=padding is None, padding_id=padding).reshape(-1)
+    wraps = bool(as_int(attributes["wraps"]))
+    index = checked_indices(xp, indices, count, wraps=wraps, padding_id=padding).reshape(-1)
     # (before, indices, after) -> a row for each index, of all that belongs to it.
     rows = gradient.reshape(math.prod(before), index.size, math.prod(after)).swapaxes(0, 1)
     summed = summed_rows(xp, rows.reshape(index.size, math.prod(before) * math.prod(after)), index, count)
