@@ -21,27 +21,17 @@ from weft_graph.json_form import graph_from_json
 from weft_graph.json_place import escape_token
 from weft_graph.schedule import MOST_STEPS
 from weft_server.data_check import column_errors, listed, row_errors
+from weft_server.job_refused import JobRefusedError
 from weft_server.memory_check import Bounds, memory_errors
 from weft_server.plan import JobPlan
 from weft_server.planning import plan_of
-from weft_server.rule_check import rule_errors
+from weft_server.rule_check import read_rule, rule_errors
 
 MOST_ERRORS = 50
 """What one answer lists; who has more wrong than that mends the first ones first."""
-MOST_IN_SUMMARY = 3
-"""What the answer's one line lists of them."""
 SAFETENSORS_METADATA = "__metadata__"
 MOST_SLICES = 1_000_000
 """Of one job: each is an object on its shard and is counted by every worker at every step."""
-
-
-class JobRefusedError(Exception):
-    """The job cannot run. `errors` has at least one entry."""
-
-    def __init__(self, errors: list[FieldError]) -> None:
-        more = [f"and {len(errors) - MOST_IN_SUMMARY} more"] if len(errors) > MOST_IN_SUMMARY else []
-        super().__init__("; ".join([*(error.detail for error in errors[:MOST_IN_SUMMARY]), *more]))
-        self.errors = errors
 
 
 def read_graph(spec: JobSpec) -> Graph:
@@ -74,10 +64,11 @@ def check(spec: JobSpec, graph: Graph, source: Description, bounds: Bounds) -> J
         raise JobRefusedError(errors)
     try:
         programs = convert(graph, loss=spec.loss, metrics=spec.metrics)
-        wrong = list(islice(rule_errors(spec.rule, programs.keys), MOST_ERRORS))
+        rule = read_rule(spec.rule)
+        wrong = list(islice(rule_errors(rule, programs.keys), MOST_ERRORS))
         if wrong:
             raise JobRefusedError(wrong)
-        plan = plan_of(spec, programs, source)
+        plan = plan_of(spec, rule, programs, source)
         errors = [*_length_errors(spec, plan), *_slice_errors(plan), *memory_errors(plan, programs, bounds)]
     except GraphError as error:
         raise JobRefusedError([graph_error(error)]) from error

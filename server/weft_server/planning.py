@@ -10,14 +10,13 @@ from weft_graph.program import KeyPlan, Programs, Update
 from weft_graph.program_json import programs_to_json
 from weft_graph.weft_domain import SEND, SEND_ROWS
 from weft_server.plan import JobPlan
-from weft_server.rule_planning import RulePlan, plan_rule
+from weft_server.rule_planning import RulePlan
 
 
-def plan_of(spec: JobSpec, programs: Programs, source: Description) -> JobPlan:
+def plan_of(spec: JobSpec, rule: RulePlan, programs: Programs, source: Description) -> JobPlan:
     """The plan; training rows that are left out are all of the source's."""
     train = spec.data.train or Rows(start=0, stop=source.rows)
     steps_per_pass = -(-(train.stop - train.start) // spec.data.batch)
-    rule = plan_rule(spec.rule)
     return JobPlan(
         name=spec.name,
         programs=programs_to_json(programs),

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
 
 from weft.api.problem import FieldError
-from weft.api.rule import GraphMultiplier, GraphRule, Multiplier, RuleSpec
+from weft.api.rule import RuleSpec
 from weft_graph.errors import GraphError
 from weft_graph.json_place import escape_token
 from weft_graph.program import KeyPlan
 from weft_graph.rule_cost import check_rule_for
-from weft_graph.rule_graph import RuleGraph, rule_graph_from_json
+from weft_graph.rule_graph import RuleGraph
 from weft_graph.rule_parts import why_whole
 from weft_server.data_check import listed
-from weft_server.rule_planning import rule_of, updated_by_rule
+from weft_server.job_refused import JobRefusedError
+from weft_server.rule_planning import RulePlan, Stretch, plan_rule, updated_by_rule
 
 DOCUMENT = "/rule/document"
 
@@ -22,25 +22,29 @@ MOST_TYPES = 128
 """Each is a graph to infer here, and one to compile on a shard; the largest models have a few dozen."""
 
 
-def rule_errors(spec: RuleSpec, keys: Sequence[KeyPlan]) -> Iterator[FieldError]:
-    """Everything that is wrong with the rule for these keys; the first thing alone that is wrong with its graph."""
+def read_rule(spec: RuleSpec) -> RulePlan:
+    """The rule's plan. Raises JobRefusedError with the first thing that is wrong with a user's own graph."""
+    try:
+        return plan_rule(spec)
+    except GraphError as error:
+        detail = f"rule: {error.message}"
+        raise JobRefusedError(
+            [FieldError(pointer=f"{DOCUMENT}{error.pointer}", detail=detail, node=error.node)]
+        ) from error
+
+
+def rule_errors(rule: RulePlan, keys: Sequence[KeyPlan]) -> Iterator[FieldError]:
+    """Everything that is wrong with the rule for these keys."""
     trained = updated_by_rule(keys)
-    if isinstance(spec, GraphRule):
-        try:
-            rule = rule_graph_from_json(spec.document)
-        except GraphError as error:
-            yield FieldError(pointer=f"{DOCUMENT}{error.pointer}", detail=f"rule: {error.message}", node=error.node)
-            return
-        yield from _hyper_errors(spec, rule)
-        yield from _key_errors(rule, trained)
-        known: Mapping[str, object] = rule.hyper
-    else:
-        known = rule_of(spec)[1]
-    yield from _multiplier_errors(spec, known, [key.key for key in trained])
+    known: Mapping[str, object] = rule.hyper if rule.graph is None else rule.graph.hyper
+    if rule.graph is not None:
+        yield from _hyper_errors(rule.hyper, rule.graph)
+        yield from _key_errors(rule.graph, trained)
+    yield from _stretch_errors(rule.stretches, known, [key.key for key in trained])
 
 
-def _hyper_errors(spec: GraphRule, rule: RuleGraph) -> Iterator[FieldError]:
-    for name in spec.hyper.keys() - rule.hyper.keys():
+def _hyper_errors(given: Mapping[str, object], rule: RuleGraph) -> Iterator[FieldError]:
+    for name in given.keys() - rule.hyper.keys():
         detail = f"rule {rule.name!r} has no hyper-parameter {name!r}; it has {listed(rule.hyper) or 'none'}"
         yield FieldError(pointer=f"/rule/hyper/{escape_token(name)}", detail=detail)
 
@@ -64,14 +68,15 @@ def _key_errors(rule: RuleGraph, keys: Sequence[KeyPlan]) -> Iterator[FieldError
             yield FieldError(pointer=f"{DOCUMENT}{error.pointer}", detail=error.message, node=error.node)
 
 
-def _multiplier_errors(spec: RuleSpec, known: Mapping[str, object], keys: Sequence[str]) -> Iterator[FieldError]:
-    multipliers: Sequence[Multiplier | GraphMultiplier] = spec.multipliers
-    for index, multiplier in enumerate(multipliers):
+def _stretch_errors(
+    stretches: Sequence[Stretch], known: Mapping[str, object], keys: Sequence[str]
+) -> Iterator[FieldError]:
+    for index, stretch in enumerate(stretches):
         pointer = f"/rule/multipliers/{index}"
-        if not any(fnmatchcase(key, multiplier.keys) for key in keys):
-            detail = f"{multiplier.keys!r} matches no parameter that is trained; there are {listed(keys)}"
+        if not any(map(stretch.is_for, keys)):
+            detail = f"{stretch.keys!r} matches no parameter that is trained; there are {listed(keys)}"
             yield FieldError(pointer=f"{pointer}/keys", detail=detail)
-        for name in multiplier.factors():
+        for name in stretch.factors:
             if name not in known:
                 detail = f"the rule has no hyper-parameter {name!r}; it has {listed(known) or 'none'}"
                 yield FieldError(pointer=f"{pointer}/{escape_token(name)}", detail=detail)

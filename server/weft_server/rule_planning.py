@@ -1,15 +1,15 @@
-"""Makes the shards' rule of the rule that a job was submitted with. Pure; checks nothing: see `rule_check`."""
+"""Makes the shards' rule of the rule that a job was submitted with. Pure; `rule_check` says whether it can be run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
 from weft.api.rule import GraphMultiplier, GraphRule, Multiplier, RuleSpec
 from weft_graph.program import KeyPlan, Update
-from weft_graph.rule_graph import rule_graph_from_json, rule_graph_to_json
+from weft_graph.rule_graph import RuleGraph, rule_graph_from_json, rule_graph_to_json
 from weft_graph.rule_parts import why_whole
 from weft_graph.rules import StoredRule, states_of, stored_rule
 from weft_graph.schedule import value_at
@@ -18,44 +18,52 @@ Hyper = dict[str, float | dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
+class Stretch:
+    """What hyper-parameters are multiplied by, for keys whose names match `keys` as in shells."""
+
+    keys: str
+    factors: Mapping[str, float]
+
+    def is_for(self, key: str) -> bool:
+        return fnmatchcase(key, self.keys)
+
+
+@dataclass(frozen=True, slots=True)
 class RulePlan:
-    """What the store is told of a rule. `hyper` has all numbers and schedules; `whole`: no key may be cut."""
+    """What the store is told of a rule. `hyper` has all numbers and schedules; `graph` is a user's own rule."""
 
     rule: str | dict[str, Any]
     hyper: Hyper
-    whole: bool
-    multipliers: Callable[[str], dict[str, float]]
-    """Key -> {hyper-parameter: factor}."""
+    graph: RuleGraph | None
+    stretches: tuple[Stretch, ...]
 
     @property
     def states(self) -> Mapping[str, float]:
         """What is kept beside each key, in arrays of its shape: {name: start}."""
         return states_of(self.rule)
 
+    @property
+    def whole(self) -> bool:
+        """Whether no key may be cut."""
+        return self.graph is not None and why_whole(self.graph) is not None
+
+    def multipliers(self, key: str) -> dict[str, float]:
+        """{hyper-parameter: factor} of a key: the first stretch that is for it counts alone."""
+        return next((dict(stretch.factors) for stretch in self.stretches if stretch.is_for(key)), {})
+
 
 def plan_rule(spec: RuleSpec) -> RulePlan:
-    """The plan of a rule that has passed `rule_check`."""
-    rule, hyper = rule_of(spec)
-    whole = isinstance(spec, GraphRule) and why_whole(rule_graph_from_json(spec.document)) is not None
+    """The plan of a rule. Raises GraphError, with a pointer into its document, where a user's is no rule."""
     given: Sequence[Multiplier | GraphMultiplier] = spec.multipliers
-    patterns = [(each.keys, each.factors()) for each in given]
-
-    def multipliers(key: str) -> dict[str, float]:
-        return next((dict(factors) for pattern, factors in patterns if fnmatchcase(key, pattern)), {})
-
-    return RulePlan(rule, hyper, whole, multipliers)
-
-
-def rule_of(spec: RuleSpec) -> tuple[str | dict[str, Any], Hyper]:
-    """(the shards' rule, its hyper-parameters), every one of them."""
+    stretches = tuple(Stretch(each.keys, each.factors()) for each in given)
     if not isinstance(spec, GraphRule):
         stored, numbers = stored_rule(spec.name, spec.hyper(), spec.starts())
-        return _plain(stored), numbers
-    rule = rule_graph_from_json(spec.document)
-    hyper: Hyper = {**rule.hyper, **spec.values()}
-    document = rule_graph_to_json(rule)
+        return RulePlan(_plain(stored), numbers, None, stretches)
+    graph = rule_graph_from_json(spec.document)
+    hyper: Hyper = {**graph.hyper, **spec.values()}
+    document = rule_graph_to_json(graph)
     document["hyper"] = {name: value_at(value, 0) for name, value in hyper.items()}
-    return document, hyper
+    return RulePlan(document, hyper, graph, stretches)
 
 
 def updated_by_rule(keys: Iterable[KeyPlan]) -> list[KeyPlan]:

@@ -15,10 +15,10 @@ from weft.api.job import JobSpec
 from weft.api.rule import Adam, Sgd
 from weft_graph.convert import convert
 from weft_graph.program_json import programs_to_json
-from weft_server.check import JobRefusedError
+from weft_server.job_refused import JobRefusedError
 from weft_server.memory_check import Bounds
 from weft_server.reading import read_and_check
-from weft_server.rule_planning import rule_of
+from weft_server.rule_planning import plan_rule
 
 
 @pytest.fixture
@@ -83,7 +83,8 @@ def test_samples_of_steps_and_passes_follow_the_batches(rows: Path) -> None:
     ],
 )
 def test_rules_become_those_of_the_shard(rule: Sgd | Adam, expected: tuple[str, dict[str, float]]) -> None:
-    assert rule_of(rule) == expected
+    planned = plan_rule(rule)
+    assert (planned.rule, planned.hyper) == expected
 
 
 @pytest.mark.parametrize(
@@ -103,7 +104,7 @@ def test_rules_become_those_of_the_shard(rule: Sgd | Adam, expected: tuple[str, 
         ("/data/evaluate/start", 11, "/data/evaluate", "11 to 16 overlap with training rows 0 to 12"),
         ("/data/train", None, "/data/evaluate", "0 to 16 (all rows, as train is left out)"),
         ("/data/source/path", "/nowhere/rows.npz", "/data/source/path", "/nowhere/rows.npz"),
-        ("/run/passes", 1 << 45, "/run/passes", "steps are more than"),
+        ("/run/passes", 1 << 52, "/run/passes", "steps are more than"),
     ],
 )
 def test_what_is_wrong_is_named(rows: Path, pointer: str, value: Any, where: str, says: str) -> None:

@@ -9,7 +9,11 @@ from server_specs import plan
 from weft.api.agent import AgentKind, LogReport, MetricReport, ShardAllocation, WorkerAllocation
 from weft.api.event import MetricTaken, StepDone
 from weft.api.lifecycle import AgentState, AllocationEvent, JobState
+from weft_server.instructions import Instruction
+from weft_server.job_run import JobRun
+from weft_server.lease import Lease
 from weft_server.limits import Limits
+from weft_server.memory import Parts
 from weft_server.refusals import (
     FullError,
     IllegalReportError,
@@ -19,6 +23,7 @@ from weft_server.refusals import (
     WrongKindError,
     WrongStateError,
 )
+from weft_server.scheduler import PATIENCE_S, Decision, View, schedule
 
 WORKER, SHARD = AgentKind.WORKER, AgentKind.SHARD
 ACTIVE = [JobState.STARTING, JobState.RUNNING, JobState.FINISHING]
@@ -465,3 +470,74 @@ def test_there_is_room_for_a_job_again_once_another_has_ended() -> None:
         world.controller.check_room()
     world.carry_out(world.controller.cancel("job", world.now))
     world.controller.check_room()
+
+
+class Looked:
+    """Counts what the mind looks at."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.at: list[str] = []
+        drain, write, matched = JobRun.drain, Lease.write, schedule
+
+        def drained(run: JobRun) -> list[Instruction]:
+            self.at.append(run.job.id)
+            return drain(run)
+
+        def written(lease: Lease, parts: Parts) -> None:
+            self.at.append(lease.who)
+            write(lease, parts)
+
+        def scheduled(view: View, now: float) -> Decision:
+            self.at.append("everything")
+            return matched(view, now)
+
+        patch.setattr(JobRun, "drain", drained)
+        patch.setattr(Lease, "write", written)
+        patch.setattr("weft_server.controller.schedule", scheduled)
+
+    def since(self) -> list[str]:
+        """Jobs, leases and schedules that were looked at since the last call."""
+        out, self.at = self.at, []
+        return out
+
+
+def test_a_fact_is_looked_at_where_it_belongs_and_nowhere_else(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    workers, shards = world.agents(workers=6)
+    everybody = [*workers, *shards]
+    for job in ("one", "two", "three"):
+        world.submit(plan(), job)
+        world.bring_to(JobState.RUNNING, job)
+    world.submit(plan(), "waiting")
+    world.tick(0.2, alive=everybody)
+    looked = Looked(monkeypatch)
+    world.report(world.lease(WORKER, 1, "two"), step=1)
+    assert looked.since() == ["two", "worker-3 (slot 1)"]
+    world.tick(0.2, alive=everybody)
+    assert looked.since() == []
+    world.report(world.lease(WORKER, 0, "two"), step=1)
+    world.tick(1.0, alive=everybody)
+    assert looked.since() == ["two", "worker-2 (slot 0)", "two"], "progress is due for one of the jobs"
+    world.carry_out(world.controller.cancel("two", world.now))
+    assert looked.since().count("everything") == 1
+    assert world.jobs["waiting"].state is JobState.STARTING
+
+
+def test_what_waits_is_matched_again_when_agents_or_jobs_change_and_when_patience_ends(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers, shards = world.agents(workers=2)
+    world.submit(plan(workers=1), "holder")
+    world.bring_to(JobState.RUNNING, "holder")
+    world.submit(plan(workers=2), "large")
+    world.tick(0.2, alive=[*workers, *shards])
+    looked = Looked(monkeypatch)
+    world.tick(PATIENCE_S - 1.0, alive=[*workers, *shards])
+    assert looked.since() == []
+    world.tick(1.0, alive=[*workers, *shards])
+    assert looked.since() == ["everything"]
+    world.submit(plan(workers=1), "small")
+    assert "kept for job large" in (world.jobs["small"].reason or "")
+    looked.since()
+    world.carry_out(world.controller.cancel("large", world.now))
+    assert "everything" in looked.since()
+    assert world.jobs["small"].state is JobState.STARTING

@@ -21,14 +21,15 @@ from weft_graph.json_form import graph_to_json
 from weft_graph.types import BATCH, DType, TensorType
 from weft_kvstore.description import description_from_json
 from weft_kvstore.local import LocalStore
-from weft_server.check import JobRefusedError
 from weft_server.dry_run import dry_run_of
+from weft_server.job_refused import JobRefusedError
 from weft_server.lease import Lease
 from weft_server.memory_check import Bounds
 from weft_server.orders import allocation_of
 from weft_server.plan import JobPlan
 from weft_server.planning import plan_of
 from weft_server.reading import describe, read_and_check
+from weft_server.rule_planning import plan_rule
 from weft_worker.run import Run
 from weft_worker.settings import RunSettings
 from worker_graphs import METRICS, normalized
@@ -56,7 +57,7 @@ def test_the_store_waits_for_nobody_about_a_key_that_no_step_sends(rows: Path) -
 def test_every_slot_contributes_to_running_statistics(rows: Path) -> None:
     programs = convert(normalized(), loss="loss", metrics=METRICS)
     job = spec(rows)
-    plan = plan_of(job, programs, describe(job.data, None))
+    plan = plan_of(job, plan_rule(job.rule), programs, describe(job.data, None))
     assert {key.key for key in plan.keys if key.update == "mean"} == {"mean", "var"}
     assert all(key.slots == [0, 1] for key in plan.keys)
 

@@ -17,15 +17,15 @@ from weft.api.rule import RuleSpec
 from weft_graph.ir import Graph, Initializer, Node, Parameter
 from weft_graph.json_form import graph_to_json
 from weft_graph.program import KeyPlan, Update
-from weft_graph.rule_graph import rule_graph_from_json
+from weft_graph.rule_graph import RuleGraph, checked, rule_graph_from_json
 from weft_graph.types import DType, TensorType
 from weft_kernels.rule_lookup import rule_from
-from weft_server.check import JobRefusedError
+from weft_server.job_refused import JobRefusedError
 from weft_server.memory_check import Bounds
 from weft_server.plan import JobPlan
 from weft_server.problems import field_error
 from weft_server.reading import read_and_check
-from weft_server.rule_check import rule_errors
+from weft_server.rule_check import read_rule, rule_errors
 
 LINEAR = {"schedule": "linear", "start": 0.1, "steps": 5}
 
@@ -247,11 +247,11 @@ def test_a_large_graph_takes_no_longer_than_its_shapes_allow() -> None:
                              {"weight": "w"}, hyper={"rate": 0.1})  # fmt: skip
     whole = TypeAdapter(RuleSpec).validate_python({"name": "graph", "document": document, "multipliers": slow})
     begin = time.process_time()
-    found = list(rule_errors(whole, many(1000)))
+    found = list(rule_errors(read_rule(whole), many(1000)))
     assert "'k128': a rule that needs keys whole is for parameters of at most 128 shapes" in found[0].detail
     assert len(found) == 1 + 31
     own = TypeAdapter(RuleSpec).validate_python({"name": "graph", "document": momentum()})
-    assert not list(rule_errors(own, many(20_000)))
+    assert not list(rule_errors(read_rule(own), many(20_000)))
     assert time.process_time() - begin < 8.0
 
 
@@ -293,3 +293,15 @@ def test_the_api_describes_every_rule_and_schedule() -> None:
     assert described["discriminator"]["mapping"].keys() == {"sgd", "adam", "adagrad", "graph"}
     assert {"Linear", "Cosine", "Exponential", "Piecewise", "Polynomial", "Constant"} <= described["$defs"].keys()
     assert all("description" in model for model in described["$defs"].values())
+
+
+def test_a_rule_is_read_once_at_submit(rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def counted(rule: RuleGraph, pointer: str = "") -> RuleGraph:
+        read.append(rule.name)
+        return checked(rule, pointer)
+
+    monkeypatch.setattr("weft_graph.rule_graph.checked", counted)
+    planned(rows, {"name": "graph", "document": momentum()})
+    assert read == ["test"]

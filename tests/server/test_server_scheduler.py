@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -62,8 +64,10 @@ def test_younger_jobs_fill_gaps_until_the_oldest_has_waited_long_enough() -> Non
     jobs = [job("large", 2, since=100.0), job("small", 1, since=101.0)]
     early = schedule(View(jobs, agents), 100.0 + PATIENCE_S - 1)
     assert [placement.job for placement in early.placements] == ["small"]
+    assert early.until == 100.0 + PATIENCE_S
     late = schedule(View(jobs, agents), 100.0 + PATIENCE_S)
     assert late.placements == ()
+    assert late.until == math.inf
     assert late.waiting["small"] == "needs 1 worker; the free ones are kept for job large, which is older"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from weft.api.job import FromJob, FromUpload, JobSpec, ParameterInfo
 from weft.api.problem import FieldError
 from weft.api.values import STATE
-from weft_server.check import JobRefusedError
+from weft_server.job_refused import JobRefusedError
 from weft_server.parameter_file import (
     MOST_ERRORS,
     Header,
