@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Final
 
 from weft_graph.attributes import as_int
 from weft_graph.ir import ONNX_DOMAIN, WEFT_DOMAIN, Node, Parameter
 from weft_graph.schema import schema_of
 from weft_graph.weft_domain import EMBEDDING
 
+_COPYING: Final = frozenset({(ONNX_DOMAIN, "Identity"), (ONNX_DOMAIN, "Cast"), (ONNX_DOMAIN, "Transpose")})
+"""Operators that give their whole input again, of the same rank."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tables:
     """`keys` are the tables, in the order of the parameters. `dense` has a reason for each parameter that some node
-    reads by rows and that is no table."""
+    reads by rows, as it is or a copy of it, and that is no table."""
 
     keys: tuple[str, ...]
     dense: Mapping[str, str]
@@ -24,14 +28,21 @@ class Tables:
 def find_tables(parameters: Iterable[Parameter], nodes: Iterable[Node], outputs: Collection[str]) -> Tables:
     """The parameters that are read by Gather along their first axis and by Embedding, and by nothing else.
 
-    `nodes` are those that will run, `outputs` the values that the job asks for: what is asked for is needed whole.
+    `nodes` are those that will run, in an order that can be run, `outputs` the values that the job asks for: what is
+    asked for is needed whole.
     """
     known = {parameter.name: parameter for parameter in parameters}
+    copies = {name: name for name in known}
     by_rows: set[str] = set()
     whole: dict[str, str] = {}
     for node in nodes:
+        if (node.domain, node.op_type) in _COPYING and node.inputs[0] in copies:
+            copies[node.outputs[0]] = copies[node.inputs[0]]
         for place, name in enumerate(node.inputs):
             if name not in known:
+                # Rows of a copy of the parameter: it is whole, and somebody meant a table.
+                if name in copies and is_row_read(node, place, known[copies[name]].type.rank):
+                    by_rows.add(copies[name])
                 continue
             if is_row_read(node, place, known[name].type.rank):
                 by_rows.add(name)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Never, TypeAlias
 from weft.api import rule
 from weft.arguments import checked
 from weft.errors import ArgumentError
+from weft_graph.rules import BUILT_IN
 
 if TYPE_CHECKING:
     from weft.api.schedule import AnySchedule
@@ -21,10 +22,10 @@ Multipliers = Mapping[str, Mapping[str, float]]
 
 
 def Sgd(  # noqa: N802 - makes a model of that name, and stands for it in scripts
-    rate: Hyper = 0.01,
+    rate: Hyper = BUILT_IN["sgd"].hyper["rate"],
     *,
     momentum: Hyper = 0.0,
-    weight_decay: Hyper = 0.0,
+    weight_decay: Hyper = BUILT_IN["sgd"].hyper["weight_decay"],
     multipliers: Multipliers | None = None,
     **unknown: Never,
 ) -> rule.Sgd:
@@ -39,11 +40,11 @@ def Sgd(  # noqa: N802 - makes a model of that name, and stands for it in script
 
 
 def Adam(  # noqa: N802 - makes a model of that name, and stands for it in scripts
-    rate: Hyper = 0.001,
+    rate: Hyper = BUILT_IN["adam"].hyper["rate"],
     *,
-    beta1: Hyper = 0.9,
-    beta2: Hyper = 0.999,
-    epsilon: Hyper = 1e-8,
+    beta1: Hyper = BUILT_IN["adam"].hyper["beta1"],
+    beta2: Hyper = BUILT_IN["adam"].hyper["beta2"],
+    epsilon: Hyper = BUILT_IN["adam"].hyper["epsilon"],
     multipliers: Multipliers | None = None,
     **unknown: Never,
 ) -> rule.Adam:
@@ -58,11 +59,11 @@ def Adam(  # noqa: N802 - makes a model of that name, and stands for it in scrip
 
 
 def Adagrad(  # noqa: N802 - makes a model of that name, and stands for it in scripts
-    rate: Hyper = 0.01,
+    rate: Hyper = BUILT_IN["adagrad"].hyper["rate"],
     *,
-    epsilon: Hyper = 1e-10,
-    weight_decay: Hyper = 0.0,
-    accumulator: float = 0.0,
+    epsilon: Hyper = BUILT_IN["adagrad"].hyper["epsilon"],
+    weight_decay: Hyper = BUILT_IN["adagrad"].hyper["weight_decay"],
+    accumulator: float = BUILT_IN["adagrad"].state["sum"],
     multipliers: Multipliers | None = None,
     **unknown: Never,
 ) -> rule.Adagrad:

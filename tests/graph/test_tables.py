@@ -198,6 +198,19 @@ def test_what_is_dense_although_read_by_rows_says_why(graph: Graph, because: str
     assert f"read by rows, and dense all the same\n  T: {because}\n" in programs_text(programs)
 
 
+def test_rows_of_a_copy_say_why_the_parameter_is_dense() -> None:
+    """Nobody would find out otherwise that a Cast has made a table travel whole."""
+    once = (
+        node("Cast", ["T"], ["wide"], to=1),
+        node("Identity", ["wide"], ["same"]),
+        node("Transpose", ["same"], ["turned"]),
+        node("Transpose", ["turned"], ["back"]),
+        node("Gather", ["back", "a"], ["ta"]),
+    )
+    (key,) = converted(looked_up(*once, GATHERED, parameters=[table("T", 11, 4)])).keys
+    assert (key.rows, key.dense_because) == (False, "node 'n_wide' (Cast) reads it otherwise than by rows")
+
+
 def test_a_value_that_the_job_asks_for_is_needed_whole() -> None:
     graph = one_table()
     found = find_tables(graph.parameters, graph.nodes, ["loss", "T"])

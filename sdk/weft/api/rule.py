@@ -11,6 +11,7 @@ from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag
 
 from weft.api.base import Model
 from weft.api.schedule import AnySchedule, Schedule
+from weft_graph.rules import BUILT_IN
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +122,10 @@ class Sgd(_BuiltIn):
     """w -= rate * (g + weight_decay * w), with momentum m: v = m * v + g; w -= rate * v."""
 
     name: Literal["sgd"] = "sgd"
-    rate: Rate = 0.01
+    rate: Rate = BUILT_IN["sgd"].hyper["rate"]
     momentum: Decay = 0.0
-    weight_decay: WeightDecay = 0.0
+    """0 is none: another one makes it the shards' rule `momentum`."""
+    weight_decay: WeightDecay = BUILT_IN["sgd"].hyper["weight_decay"]
     multipliers: Multipliers = Field(default_factory=list)
 
 
@@ -131,10 +133,10 @@ class Adam(_BuiltIn):
     """Adam with bias correction, Kingma and Ba 2015, algorithm 1."""
 
     name: Literal["adam"] = "adam"
-    rate: Rate = 0.001
-    beta1: Decay = 0.9
-    beta2: Decay = 0.999
-    epsilon: Epsilon = 1e-8
+    rate: Rate = BUILT_IN["adam"].hyper["rate"]
+    beta1: Decay = BUILT_IN["adam"].hyper["beta1"]
+    beta2: Decay = BUILT_IN["adam"].hyper["beta2"]
+    epsilon: Epsilon = BUILT_IN["adam"].hyper["epsilon"]
     multipliers: Multipliers = Field(default_factory=list)
 
 
@@ -147,10 +149,10 @@ class Adagrad(_BuiltIn):
     NOT_HYPER: ClassVar[frozenset[str]] = frozenset({"name", "multipliers", "accumulator"})
 
     name: Literal["adagrad"] = "adagrad"
-    rate: Rate = 0.01
-    epsilon: Epsilon = 1e-10
-    weight_decay: WeightDecay = 0.0
-    accumulator: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] = 0.0
+    rate: Rate = BUILT_IN["adagrad"].hyper["rate"]
+    epsilon: Epsilon = BUILT_IN["adagrad"].hyper["epsilon"]
+    weight_decay: WeightDecay = BUILT_IN["adagrad"].hyper["weight_decay"]
+    accumulator: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] = BUILT_IN["adagrad"].state["sum"]
     multipliers: Multipliers = Field(default_factory=list)
 
     def starts(self) -> dict[str, float]:
