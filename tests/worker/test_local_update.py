@@ -28,6 +28,7 @@ from weft_kvstore.store import StoreError, StoreLostError, StoreRefusedError, St
 from weft_worker.errors import TaskError
 from weft_worker.local_keys import local_keys_of
 from weft_worker.local_update import LocalUpdateStore
+from weft_worker.updating import on_host
 from worker_graphs import bags, mlp, normalized
 from worker_jobs import BAG_COLUMNS, WAIT_S, Job, programs_of, run_all, save_bags, save_data
 
@@ -147,7 +148,7 @@ class Bench:
         self.description = two_keys()
         self.inner = LocalStore(self.description)
         local = local_keys_of(self.description)
-        self.store = LocalUpdateStore(self.inner, local, rule or rule_from("sgd"), timeout_s=timeout_s)
+        self.store = LocalUpdateStore(self.inner, local, on_host(rule or rule_from("sgd")), timeout_s=timeout_s)
         self.other = self.inner.at_slot(1)
 
     def step(self, step: int) -> None:
@@ -249,7 +250,7 @@ def test_a_rule_that_fails_names_key_and_step_and_fails_the_run(data, monkeypatc
 
 def test_a_version_that_does_not_come_about_fails_by_its_name():
     bench = Bench(timeout_s=0.1)
-    with pytest.raises(StoreTimeoutError, match=r"version 7 of key 'w', .* took over 0\.1 s: the key is at version"):
+    with pytest.raises(StoreTimeoutError, match=r"version 7 of key 'w', .* took over 0\.1 s: it has 'w' at version"):
         bench.store.pull("w", 7).result(WAIT_S)
     bench.store.close()
 
@@ -262,6 +263,21 @@ def test_what_the_store_fails_with_reaches_who_waits_for_the_key(bench):
     bench.step(0)
     with pytest.raises(StoreLostError, match="shard 1 is silent"):
         bench.store.pull("w", 1).result(WAIT_S)
+
+
+def test_what_breaks_while_a_wait_is_given_ends_all_who_wait(bench):
+    def broken(key: str, step: int, gradient: Array) -> Future[None]:
+        raise MemoryError("no room for a copy")
+
+    bench.store.pull("w", 0).result(WAIT_S)
+    bench.step(0)
+    bench.inner.push = broken  # type: ignore[method-assign]
+    early, later = bench.store.push("w", 2, np.ones(2, np.float32)), bench.store.pull("w", 4)
+    bench.store.barrier(1, ["w"])
+    bench.other.push("w/grad", 1, np.ones(2, np.float32)).result(WAIT_S)
+    for each in (early, later, bench.store.pull("w", 2)):
+        with pytest.raises(StoreLostError, match="MemoryError: no room for a copy"):
+            each.result(WAIT_S)
 
 
 def test_closing_fails_what_waits_and_what_comes_and_leaves_no_thread():

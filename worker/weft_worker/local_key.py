@@ -1,4 +1,4 @@
-"""One key that a worker updates itself: its value, the rule's state, and what happens at each version. Pure."""
+"""One key that a worker updates itself: its value and the rule's state, on the device that updates it."""
 
 from __future__ import annotations
 
@@ -6,48 +6,49 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from weft_kernels.rule import Rule, State
+from weft_kernels.rule import State
 from weft_kvstore.description import KeyDescription, StoreDescription
 from weft_kvstore.hyper import KeyHyper
 from weft_kvstore.store import Array
+from weft_worker.updating import Updating
 
 
 class LocalKey:
-    """A key's value and state at `version`, which counts its updates; None before its first value is there.
+    """To be used by one thread, within the device's `use`. There is no value before `begin`.
 
-    The rule runs on the whole key at once: flat where it is pointwise, as on a shard's slices: the same bits.
+    The rule runs on the whole key at once: flat where it is pointwise, as on a shard's slices: the same bits on a CPU.
     """
 
-    def __init__(self, key: KeyDescription, rule: Rule, description: StoreDescription) -> None:
-        self.key = key
-        self.version: int | None = None
-        self._rule = rule
+    def __init__(self, key: KeyDescription, updating: Updating, description: StoreDescription) -> None:
+        rule, self._device, self._apply = updating.rule, updating.device, updating.apply
         self._hyper = KeyHyper({**rule.hyper, **description.hyper}, key.multipliers)
         self._shape = tuple(key.shape)
         self._worked_shape = self._shape if rule.whole else (key.size,)
-        dtype = np.dtype(key.dtype)
-        self._weight: Array = np.empty(0, dtype)
-        self._state: State = {name: np.full(self._worked_shape, start, dtype) for name, start in rule.state.items()}
+        self._starts = rule.state
+        self._dtype = np.dtype(key.dtype)
+        self._weight: Array = np.empty(0, self._dtype)
+        self._state: State = {}
 
     def begin(self, first: Array) -> None:
-        """Takes over the first value."""
-        self._weight = first.reshape(self._worked_shape)
-        self.version = 0
+        """Takes over the first value, an array of the host's."""
+        xp = self._device.xp
+        self._weight = self._device.to_device(first).reshape(self._worked_shape)
+        self._state = {name: xp.full(self._worked_shape, start, self._dtype) for name, start in self._starts.items()}
 
-    def update(self, gradient: Array) -> None:
-        """Applies the rule with the merged gradient of the step that `version` counts, which is used up."""
-        assert self.version is not None
-        step = self.version
+    def update(self, gradient: Array, step: int) -> None:
+        """Applies the rule with the merged gradient of that step, an array of the host's, which is used up."""
+        there = self._device.to_device(gradient).reshape(self._worked_shape)
         with np.errstate(all="ignore"):  # What overflows is the user's to see in the values.
-            self._rule.apply(
-                self._weight, gradient.reshape(self._worked_shape), self._state, step + 1, self._hyper.at(step)
-            )
-        self.version = step + 1
+            self._apply(self._weight, there, self._state, step + 1, self._hyper.at(step))
 
     def value(self) -> Array:
-        """A copy, for whoever asked."""
+        """A copy on the host, for whoever asked."""
+        return self._device.to_host(self.value_there())
+
+    def value_there(self) -> Array:
+        """A copy on the device: kernels may read it after the next update was started."""
         return self._weight.reshape(self._shape).copy()
 
     def state(self) -> Mapping[str, Array]:
-        """Copies, by the rule's names."""
-        return {name: array.reshape(self._shape).copy() for name, array in self._state.items()}
+        """Copies on the host, by the rule's names."""
+        return {name: self._device.to_host(array.reshape(self._shape).copy()) for name, array in self._state.items()}

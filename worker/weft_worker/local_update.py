@@ -1,84 +1,92 @@
 """A store over the job's store, for a worker that updates keys itself: merged gradients come, values are handed out.
 
 Such a key's merged gradient is pulled from the moment its own is pushed; the rule is applied on this store's own
-thread, key by key as gradients arrive, never on the thread that moves bytes.
+thread, key by key as gradients arrive, never on the thread that moves bytes. What waits for what is the mind's:
+`weft_worker.local_update_mind`.
 """
 
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import Empty, PriorityQueue
 from typing import Any, Final
 
 from weft.api.store import gradient_key
-from weft_kernels.rule import Rule
-from weft_kvstore.deadlines import Deadlines
 from weft_kvstore.statistics import ClientStatistics
-from weft_kvstore.store import Array, Store, StoreError, StoreLostError, StoreRefusedError, StoreTimeoutError
+from weft_kvstore.store import Array, Store, StoreError, StoreLostError, StoreRefusedError
+from weft_worker.device import Device
 from weft_worker.local_key import LocalKey
 from weft_worker.local_keys import LocalKeys
+from weft_worker.local_update_mind import Begin, End, Give, Instruction, LocalUpdateMind
+from weft_worker.updating import Updating
 
 TIMEOUT_S: Final = 120.0
 """For a version of a key to come about: above the store's own deadline, whose message says which slots are missing."""
 
-Take = Callable[[LocalKey], Any]
+LONGEST_PAUSE_S: Final = 60.0
+
+_log = logging.getLogger("weft.worker")
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, frozen=True, slots=True)
 class _Wait:
-    """Somebody waits for a key's version, and takes something of it then."""
+    """What somebody waits with; `give` ends the future, or has it ended, once what it waits for is there."""
 
-    key: str
-    version: int
+    what: str
     future: Future[Any]
-    take: Take
-
-    def __str__(self) -> str:
-        return f"version {self.version} of key {self.key!r}, which this worker updates"
+    give: Callable[[], None]
 
 
 class LocalUpdateStore:
-    """Implements `Store`. `local.keys` are updated here, by `rule`; everything else is the store's, which it closes.
+    """Implements `Store` and `KeysThere`. `local.keys` are updated here; everything else is the store's, which it
+    closes.
 
     At most one gradient of a key is under way: this slot contributes to a step once it has the gradient of the one
     before. So no shard can pass a version that this worker has not pulled.
     """
 
-    def __init__(self, store: Store, local: LocalKeys, rule: Rule, *, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, store: Store, local: LocalKeys, updating: Updating, *, timeout_s: float = TIMEOUT_S) -> None:
         self._store = store
-        self._rule = rule
-        self._timeout_s = timeout_s
-        self._keys = {name: LocalKey(key, rule, local.seen) for name, key in local.keys.items()}
-        self._waits: dict[str, list[_Wait]] = {name: [] for name in self._keys}
-        self._failed: dict[str, StoreError] = {}
-        self._asked: set[str] = set()
-        self._open: dict[int, _Wait] = {}
-        self._deadlines = Deadlines()
+        self._updating = updating
+        self._keys = {name: LocalKey(key, updating, local.seen) for name, key in local.keys.items()}
+        self._priorities = {name: key.priority for name, key in local.keys.items()}
+        self._mind = LocalUpdateMind(self._keys, timeout_s)
+        self._waits: dict[int, _Wait] = {}
         self._numbers = itertools.count()
         self._events: PriorityQueue[tuple[int, int, Callable[[], None]]] = PriorityQueue()
         self._closing = False
-        self._over = False
+        self._over: str | None = None
+        """Why nothing is handled any more."""
         self._lock = threading.Lock()
+        """Held while an event is put, and while none may be any more."""
+        self._doing = ""
         self._thread = threading.Thread(target=self._run, name="local-update", daemon=True)
         self._thread.start()
+
+    @property
+    def device(self) -> Device:
+        """Where values are kept."""
+        return self._updating.device
+
+    @property
+    def keys_there(self) -> Collection[str]:
+        return self._keys.keys()
+
+    def pull_there(self, key: str, version: int) -> Future[Array]:
+        return self._value(key, version, self._keys[key].value_there)
 
     def push(self, key: str, step: int, gradient: Array) -> Future[None]:
         if key not in self._keys:
             return self._store.push(key, step, gradient)
-        if self._keys[key].version == step:
+        if self._mind.version(key) == step:  # Read on another thread than the mind's: it stays so until this push.
             return self._push(key, step, gradient)
-        told: Future[None] = Future()
-
-        def push() -> None:
-            self._push(key, step, gradient).add_done_callback(lambda ended: _hand_on(ended, told))
-
-        _join([self._when(key, step, lambda _: None)], told, push)
-        return told
+        return self._once_at([key], step, lambda: self._push(key, step, gradient))
 
     def push_rows(self, key: str, step: int, ids: Array, rows: Array) -> Future[None]:
         return self._store.push_rows(key, step, ids, rows)
@@ -86,7 +94,7 @@ class LocalUpdateStore:
     def pull(self, key: str, version: int, *, settled: bool = False) -> Future[Array]:
         if key not in self._keys:
             return self._store.pull(key, version, settled=settled)
-        return self._when(key, version, LocalKey.value)
+        return self._value(key, version, self._keys[key].value)
 
     def pull_rows(self, key: str, ids: Array, version: int, *, settled: bool = False) -> Future[Array]:
         return self._store.pull_rows(key, ids, version, settled=settled)
@@ -94,7 +102,7 @@ class LocalUpdateStore:
     def pull_state(self, key: str, version: int, *, settled: bool = False) -> Future[Mapping[str, Array]]:
         if key not in self._keys:
             return self._store.pull_state(key, version, settled=settled)
-        return self._when(key, version, LocalKey.state)
+        return self._value(key, version, self._keys[key].state)
 
     def pull_state_rows(
         self, key: str, ids: Array, version: int, *, settled: bool = False
@@ -120,15 +128,13 @@ class LocalUpdateStore:
         if not local:
             return self._store.barrier(step, nothing)
         declared = [gradient_key(key) if key in self._keys else key for key in nothing]
-        told: Future[None] = Future()
 
-        def declare() -> None:
+        def declare() -> Future[None]:
             for key in local:
                 self._ask_gradient(key, step)
-            self._store.barrier(step, declared).add_done_callback(lambda ended: _hand_on(ended, told))
+            return self._store.barrier(step, declared)
 
-        _join([self._when(key, step, lambda _: None) for key in local], told, declare)
-        return told
+        return self._once_at(local, step, declare)
 
     def statistics(self) -> ClientStatistics:
         return self._store.statistics()
@@ -141,24 +147,41 @@ class LocalUpdateStore:
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
-    def _when(self, key: str, version: int, take: Take) -> Future[Any]:
+    def _value(self, key: str, version: int, take: Callable[[], Any]) -> Future[Any]:
         """Ends with what `take` gives at that version of the key."""
-        wait = _Wait(key, version, Future(), take)
-        self._put(key, lambda: self._admit(wait), wait)
-        return wait.future
+        future: Future[Any] = Future()
+        self._wait([key], version, future, lambda: future.set_result(take()))
+        return future
 
-    def _put(self, key: str, event: Callable[[], None], wait: _Wait | None = None) -> None:
+    def _once_at(self, keys: Sequence[str], version: int, call: Callable[[], Future[None]]) -> Future[None]:
+        """Ends as the future does that `call` returns, which is called once the keys are at the version."""
+        told: Future[None] = Future()
+        self._wait(keys, version, told, lambda: call().add_done_callback(lambda ended: _hand_on(ended, told)))
+        return told
+
+    def _wait(self, keys: Sequence[str], version: int, future: Future[Any], give: Callable[[], None]) -> None:
+        future.set_running_or_notify_cancel()  # Only its end ends it, so that it can always be set.
+        number, shown = next(self._numbers), ", ".join(map(repr, keys))
+        wait = _Wait(f"version {version} of key {shown}, which this worker updates", future, give)
+
+        def want() -> None:
+            self._carry_out(self._mind.want(number, keys, version, time.monotonic()))
+
+        with self._lock:
+            if self._over is None:
+                self._waits[number] = wait
+                self._put_event(min(self._priorities[key] for key in keys), want)
+                return
+        future.set_exception(StoreLostError(f"{wait.what}: {self._over}"))
+
+    def _put(self, key: str, event: Callable[[], None]) -> None:
         """Has the thread handle an event: of urgent keys first, of one key in order."""
         with self._lock:
-            if not self._over:
-                if wait is not None:
-                    number = next(self._numbers)
-                    self._open[number] = wait
-                    self._deadlines.add(time.monotonic() + self._timeout_s, number)
-                self._events.put((self._keys[key].key.priority, next(self._numbers), event))
-                return
-        if wait is not None:
-            wait.future.set_exception(StoreLostError(f"{wait}: the store was closed"))
+            if self._over is None:
+                self._put_event(self._priorities[key], event)
+
+    def _put_event(self, priority: int, event: Callable[[], None]) -> None:
+        self._events.put((priority, next(self._numbers), event))
 
     def _push(self, key: str, step: int, gradient: Array) -> Future[None]:
         self._ask_gradient(key, step)
@@ -166,125 +189,74 @@ class LocalUpdateStore:
 
     def _ask_gradient(self, key: str, step: int) -> None:
         future = self._store.pull(gradient_key(key), step + 1)
-        future.add_done_callback(lambda ended: self._put(key, lambda: self._updated(key, step, ended)))
+        future.add_done_callback(lambda ended: self._put(key, lambda: self._gradient_came(key, step, ended)))
 
     def _run(self) -> None:
         reason = "the store was closed"
         try:
-            while not self._closing:
-                self._round()
-        except Exception as error:  # the thread's outermost frame: whoever waits must hear of it
-            reason = f"the thread that updates has failed: {type(error).__name__}: {error}"
-            raise
-        finally:
-            with self._lock:
-                self._over = True
-                waits = list(self._open.values())
-            for wait in waits:
-                if not wait.future.done():
-                    wait.future.set_exception(StoreLostError(f"{wait}: {reason}"))
+            with self._updating.device.use():
+                while not self._closing:
+                    self._round()
+        except Exception as error:  # noqa: BLE001  # the thread's outermost frame: whoever waits must hear of it
+            reason = f"{self._doing}: {type(error).__name__}: {error}"
+            _log.exception("%s", self._doing)
+        with self._lock:
+            self._over = reason
+            waits, self._waits = self._waits, {}
+        for wait in (each for each in waits.values() if not each.future.done()):
+            wait.future.set_exception(StoreLostError(f"{wait.what}: {reason}"))
 
     def _round(self) -> None:
-        with self._lock:
-            pause_s = min(self._deadlines.next() - time.monotonic(), self._timeout_s)
+        self._doing = "the thread that updates has failed"
+        pause_s = min(self._mind.due() - time.monotonic(), LONGEST_PAUSE_S)
         try:
             event = self._events.get(timeout=max(pause_s, 0.0))[2]
         except Empty:
             pass
         else:
             event()
-        self._end_late()
+        self._carry_out(self._mind.tick(time.monotonic()))
 
-    def _end_late(self) -> None:
-        with self._lock:
-            for number in [number for number, wait in self._open.items() if wait.future.done()]:
-                del self._open[number]
-            late = [self._open.pop(number) for number in self._deadlines.due(time.monotonic(), self._open)]
-        for wait in late:
-            at = self._keys[wait.key].version
-            text = f"{wait} took over {self._timeout_s:g} s: the key is at version {at}"
-            wait.future.set_exception(StoreTimeoutError(text))
-
-    def _admit(self, wait: _Wait) -> None:
-        key = self._keys[wait.key]
-        if wait.future.done():
-            return
-        if wait.key in self._failed:
-            wait.future.set_exception(self._failed[wait.key])
-        elif key.version == wait.version:
-            wait.future.set_result(wait.take(key))
-        elif key.version is not None and key.version > wait.version:
-            wait.future.set_exception(StoreError(f"{wait}: the key is at version {key.version} already"))
-        else:
-            self._waits[wait.key].append(wait)
-            self._begin(wait.key)
+    def _carry_out(self, instructions: Sequence[Instruction]) -> None:
+        for instruction in instructions:
+            match instruction:
+                case Begin(key):
+                    self._begin(key)
+                case Give(number):
+                    self._waits[number].give()  # Should this raise, the wait is still among those that are ended.
+                    del self._waits[number]
+                case End(number, error):
+                    self._waits.pop(number).future.set_exception(error)
 
     def _begin(self, key: str) -> None:
-        """Asks for the first value, once."""
-        if key not in self._asked:
-            self._asked.add(key)
-            future = self._store.pull(key, 0)
-            future.add_done_callback(lambda ended: self._put(key, lambda: self._begun(key, ended)))
+        future = self._store.pull(key, 0)
+        future.add_done_callback(lambda ended: self._put(key, lambda: self._first_came(key, ended)))
 
-    def _begun(self, key: str, ended: Future[Array]) -> None:
-        if self._came(key, ended):
+    def _first_came(self, key: str, ended: Future[Array]) -> None:
+        error = _error_of(key, ended)
+        if error is None:
             self._keys[key].begin(ended.result())
-            self._answer(key)
+        self._carry_out(self._mind.reached(key, 0) if error is None else self._mind.failed(key, error))
 
-    def _updated(self, key: str, step: int, ended: Future[Array]) -> None:
+    def _gradient_came(self, key: str, step: int, ended: Future[Array]) -> None:
         """The merged gradient of `step` is there, or will not come."""
-        if not self._came(key, ended):
-            return
-        where = f"key {key!r}, step {step}"
-        try:
-            if self._keys[key].version != step:
-                raise ValueError(f"the key is at version {self._keys[key].version}")
-            self._keys[key].update(ended.result())
-        except Exception as error:  # noqa: BLE001  # a rule may be a user's: what it raises goes to those who wait
-            told = StoreError(f"rule {self._rule.name!r} failed on {where}: {type(error).__name__}: {error}")
-            self._fail(key, told)
-        else:
-            self._answer(key)
-
-    def _came(self, key: str, ended: Future[Array]) -> bool:
-        error = ended.exception()
-        if error is not None:
-            told = error if isinstance(error, StoreError) else StoreError(f"key {key!r}: {error}")
-            self._fail(key, told)
-        return error is None and key not in self._failed
-
-    def _fail(self, key: str, error: StoreError) -> None:
-        self._failed.setdefault(key, error)
-        self._answer(key)
-
-    def _answer(self, key: str) -> None:
-        """Looks again at who waits for the key."""
-        waits, self._waits[key] = self._waits[key], []
-        for wait in waits:
-            self._admit(wait)
+        error = _error_of(key, ended) or self._mind.misfit(key, step)
+        if error is None:
+            self._doing = f"rule {self._updating.rule.name!r} failed on key {key!r}, step {step}"
+            self._keys[key].update(ended.result(), step)
+        self._carry_out(self._mind.reached(key, step + 1) if error is None else self._mind.failed(key, error))
 
 
-def _join(parts: Sequence[Future[Any]], told: Future[None], then: Callable[[], None]) -> None:
-    """Calls `then` when all parts have ended; `told` ends with the first error instead."""
-    lock, left = threading.Lock(), [len(parts)]
-
-    def ended(part: Future[Any]) -> None:
-        error = part.exception()
-        with lock:
-            left[0] -= 1
-            last = left[0] == 0
-            first_error = error is not None and not told.done()
-            if first_error:
-                told.set_exception(error)
-        if last and not told.done():
-            then()
-
-    for part in parts:
-        part.add_done_callback(ended)
+def _error_of(key: str, ended: Future[Any]) -> StoreError | None:
+    """Why the store has not brought what was asked for."""
+    if ended.cancelled():
+        return StoreLostError(f"key {key!r}: the store gave it up")
+    error = ended.exception()
+    return error if error is None or isinstance(error, StoreError) else StoreError(f"key {key!r}: {error}")
 
 
 def _hand_on(ended: Future[None], told: Future[None]) -> None:
-    error = ended.exception()
+    error = StoreLostError("the store gave it up") if ended.cancelled() else ended.exception()
     if error is not None:
         told.set_exception(error)
     else:

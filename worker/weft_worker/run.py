@@ -30,9 +30,10 @@ from weft_worker.local_update import LocalUpdateStore
 from weft_worker.ordered_sets import OrderedSets
 from weft_worker.reports import Reporter, RunReports
 from weft_worker.settings import RunSettings
-from weft_worker.step import COMPUTE, IO, StepPusher
+from weft_worker.step import COMPUTE, IO, KeysThere, StepPusher
 from weft_worker.task import Task, course_of, open_data, task_of
 from weft_worker.training import RunSignals, Training
+from weft_worker.updating import updating_on
 from weft_worker.value_setter import ValueSetter
 
 OpenStore = Callable[[Task], Store]
@@ -59,10 +60,18 @@ def open_store(task: Task) -> Store:
     return StoreClient(task.description, task.allocation.slot, incarnation=task.allocation.incarnation)
 
 
-def store_of(task: Task, opened: OpenStore) -> Store:
+def store_of(task: Task, opened: OpenStore, device: Device) -> Store:
     """The store as the run uses it: over the opened one, where this worker updates keys itself."""
-    store = opened(task)
-    return LocalUpdateStore(store, task.local, rule_of(task.description)) if task.local.keys else store
+    local = task.local
+    if not local.keys:
+        return opened(task)
+    updating = updating_on(device, task.description, rule_of(task.description), local.keys.values())
+    return LocalUpdateStore(opened(task), local, updating)
+
+
+def there_of(store: Store, device: Device) -> KeysThere | None:
+    """The store's keys that are on the device, where that is not the host."""
+    return store if isinstance(store, LocalUpdateStore) and store.device is device else None
 
 
 class Run:
@@ -134,24 +143,24 @@ class Run:
     def _prepare(self, stack: ExitStack) -> Training:
         """Opens and binds everything; `stack` closes it, the store first."""
         task = task_of(self._allocation)
+        device = self._open_device(self._settings.device)
         source = open_data(task, self._data_roots)
         stack.callback(source.close)
         engine = self._engine()
         stack.callback(engine.close)
         stack.callback(self._sets.close)
-        training = self._bound(task, source, engine, self._connect(task, stack))
+        training = self._bound(task, source, engine, device, self._connect(task, device, stack))
         self._listener.reached(AllocationEvent.READY, None)
         return training
 
-    def _bound(self, task: Task, source: Source, engine: Engine, store: Store) -> Training:
+    def _bound(self, task: Task, source: Source, engine: Engine, device: Device, store: Store) -> Training:
         """Binds the programs to every size of batch that will come, so that errors show before the first step."""
         data, seed = task.allocation.data, task.allocation.seed
-        device = self._open_device(self._settings.device)
         binder, feeder = Binder(task.programs.train, device), Feeder(source, data.columns, task.programs.train.inputs)
         course = course_of(task, feeder.rows)
         for size in course.training_sizes():
             binder.plan(feeder.dims(size))
-        pusher = StepPusher(engine, store, device)
+        pusher = StepPusher(engine, store, device, there=there_of(store, device))
         evaluation = None
         if data.evaluate is not None:
             held_out = Feeder(source, data.columns, task.programs.evaluate.inputs)
@@ -179,12 +188,12 @@ class Run:
             settings=self._settings,
         )
 
-    def _connect(self, task: Task, stack: ExitStack) -> Store:
+    def _connect(self, task: Task, device: Device, stack: ExitStack) -> Store:
         """Opens the store, and has a thread close it: when the run ends, or earlier when it is stopped.
 
         The run's own thread may be waiting for the store just then, and whoever stops the run must not wait at all.
         """
-        store = store_of(task, self._open_store)
+        store = store_of(task, self._open_store, device)
         closer = threading.Thread(
             target=self._close_at_the_end, args=(store,), name=f"close-{self._allocation.id}", daemon=True
         )

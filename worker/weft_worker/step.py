@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from weft_graph.types import BATCH
 from weft_graph.weft_domain import FETCH, FETCH_ROWS, SEND, SEND_BARRIER, SEND_ROWS
@@ -57,13 +57,27 @@ class PushedStep:
         return values
 
 
-class StepPusher:
-    """Turns runs of plans into the engine's work. `store` carries out communication, `device` computes."""
+class KeysThere(Protocol):
+    """Keys whose values are kept in the device's memory, and need not come from the host."""
 
-    def __init__(self, engine: Engine, store: Store, device: Device | None = None) -> None:
+    @property
+    def keys_there(self) -> Collection[str]: ...
+
+    def pull_there(self, key: str, version: int) -> Future[Array]:
+        """One of those keys' value at `version`, a copy on the device; as `Store.pull`."""
+
+
+class StepPusher:
+    """Turns runs of plans into the engine's work. `store` carries out communication, `device` computes; the values of
+    `there` are on the device already."""
+
+    def __init__(
+        self, engine: Engine, store: Store, device: Device | None = None, *, there: KeysThere | None = None
+    ) -> None:
         self._engine = engine
         self._store = store
         self._device = device or CpuDevice()
+        self._there = there
 
     def push(
         self,
@@ -78,7 +92,7 @@ class StepPusher:
 
         `feeds` has an array for each of the plan's inputs; `nothing` are keys that the barrier declares nothing for.
         """
-        run = _Run(self._engine, self._store, self._device, plan, context, nothing=tuple(nothing))
+        run = _Run(self._engine, self._store, self._device, plan, context, nothing=tuple(nothing), there=self._there)
         for name, place in plan.inputs.items():
             run.table.put(place, self._device.to_device(feeds[name]))
         for bound in plan.nodes:
@@ -122,6 +136,7 @@ class _Run:
         context: StepContext,
         *,
         nothing: tuple[str, ...],
+        there: KeysThere | None,
     ) -> None:
         self.table = ValueTable(plan)
         self.barriers: tuple[Variable, ...] = ()
@@ -131,6 +146,7 @@ class _Run:
         self._plan = plan
         self._context = context
         self._nothing = nothing
+        self._there = there
         self._variables: dict[int, Variable] = {}
         self._sent: list[Variable] = []
 
@@ -167,12 +183,14 @@ class _Run:
         (place,) = bound.outputs
         assert place is not None
 
+        there = self._there if self._there is not None and bound.key in self._there.keys_there else None
+
         def keep(array: Array) -> None:
-            self.table.put(place, self._device.to_device(array))
+            self.table.put(place, array if there is not None else self._device.to_device(array))
 
         def start(on_complete: OnComplete) -> None:
-            future = self._store.pull(bound.key, self._context.step)
-            future.add_done_callback(_completing(on_complete, keep))
+            pull = self._store.pull if there is None else there.pull_there
+            pull(bound.key, self._context.step).add_done_callback(_completing(on_complete, keep))
 
         self._push_io(bound, start, (), self._define(bound))
 
