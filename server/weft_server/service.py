@@ -56,6 +56,8 @@ class Service:
         self._journal = Journal(self._record, self._recorded)
         self._orders: dict[str, Orders] = {}
         """What agents are told: their newest orders that are written."""
+        self._submitting: dict[str, asyncio.Task[None]] = {}
+        """Jobs that the records may have and the controller has not."""
         self._ticker: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -113,6 +115,7 @@ class Service:
 
     async def plan(self, job: str) -> JobPlan:
         """Raises UnknownError."""
+        await self._handed_over(job)
         run = self._controller.run_of(job)
         found = run.plan if run is not None else await self.threads.read(self.records.plan, job)
         if found is None:
@@ -120,7 +123,10 @@ class Service:
         return found
 
     async def submit(self, job_id: str, spec: JobSpec, plan: JobPlan, key: str | None, digest: str) -> Job:
-        """Keeps the job, then lets it run. Raises FullError, or IntegrityError when the key was taken meanwhile."""
+        """Keeps the job, then lets it run. Raises FullError, or IntegrityError when the key was taken meanwhile.
+
+        A caller that goes away does not part the two: what is kept is always handed over.
+        """
         self._controller.check_room()
         now = self.clock()
         job = Job(
@@ -133,11 +139,21 @@ class Service:
             created_at=now.at,
         )
         first = Event(seq=1, at=now.at, body=StateChanged(state=JobState.PENDING))
-        await self.threads.write(
-            self.records.add, Submission(job, spec.model_dump_json(by_alias=True), plan, first, key, digest)
-        )
-        await self._apply(self._controller.submit(job, plan, 1, self.clock()))
-        return await self.job(job.id)
+        submission = Submission(job, spec.model_dump_json(by_alias=True), plan, first, key, digest)
+        task = self._submitting[job_id] = asyncio.create_task(self._hand_over(submission), name="submission")
+        task.add_done_callback(lambda _: self._submitting.pop(job_id))
+        await asyncio.shield(task)
+        return await self.job(job_id)
+
+    async def _hand_over(self, submission: Submission) -> None:
+        await self.threads.write(self.records.add, submission)
+        await self._apply(self._controller.submit(submission.job, submission.plan, 1, self.clock()))
+
+    async def _handed_over(self, job: str) -> None:
+        """Returns once the controller has the job, if the records have: they are told first."""
+        submission = self._submitting.get(job)
+        if submission is not None:
+            await asyncio.wait([submission])
 
     def waits_for(self, workers: int, shards: int) -> str | None:
         """What a job of that size would wait for if it were submitted now; None where it would start."""
@@ -145,20 +161,15 @@ class Service:
 
     async def cancel(self, job: str) -> Job:
         """Raises UnknownError, or WrongStateError for a job that has ended otherwise. A cancelled one stays so."""
-        current = await self.job(job)
-        if not current.state.is_terminal and self._controller.run_of(job) is None:
-            # It was kept a moment ago, and the controller has not seen it yet.
-            await self.threads.write(lambda: None)
-            current = await self.job(job)
-        if current.state is JobState.CANCELLED:
-            await self._written([])
-            return current
-        if current.state.is_terminal:
-            raise WrongStateError(f"job {job} has {current.state}: it cannot be cancelled")
-        if self._controller.run_of(job) is None:
-            raise WrongStateError(f"job {job} is {current.state} and not in the scheduler's hands yet: cancel it again")
-        await self._written(self._controller.cancel(job, self.clock()))
-        return await self.job(job)
+        await self._handed_over(job)
+        if self._controller.run_of(job) is not None:
+            await self._written(self._controller.cancel(job, self.clock()))
+            return await self.job(job)
+        ended = await self.job(job)
+        if ended.state is not JobState.CANCELLED:
+            raise WrongStateError(f"job {job} has {ended.state}: it cannot be cancelled")
+        await self._written([])
+        return ended
 
     async def register(self, registration: Registration) -> Registered:
         registered, instructions = self._controller.register(registration, self.clock())

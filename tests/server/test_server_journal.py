@@ -13,15 +13,20 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from server_running import DEADLINE_S, cast, eventually, running, state, submit
-from server_specs import save_rows, spec_json
+from server_specs import plan, save_rows, spec, spec_json
 from weft.api.event import Event, LogLine
 from weft.api.job import Job, Progress
 from weft.api.lifecycle import AllocationEvent, JobState
 from weft_server import journal
+from weft_server.database import open_database
 from weft_server.instructions import Append, Close, Instruction, Order, Save
 from weft_server.job_files import JobFiles
 from weft_server.journal import Journal
+from weft_server.limits import Limits
+from weft_server.moment import system_clock
 from weft_server.records import Records, Submission
+from weft_server.refusals import UnknownError
+from weft_server.service import Service
 from weft_server.threads import FILE_THREADS
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
@@ -212,13 +217,36 @@ def test_slow_files_hold_up_no_query(tmp_path: Path, monkeypatch: pytest.MonkeyP
                 thread.join(DEADLINE_S)
 
 
-def test_a_job_that_the_controller_has_not_seen_yet_cannot_be_cancelled_and_the_answer_says_so(
+def test_a_job_whose_submitter_has_gone_away_is_handed_over_and_can_be_cancelled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    document = spec_json(save_rows(tmp_path / "rows.npz"))
-    with running(tmp_path / "server") as client:
-        id = submit(client, document).json()["id"]
-        monkeypatch.setattr("weft_server.controller.Controller.run_of", lambda _self, _job: None)
-        refused = client.post(f"/v1/jobs/{id}/cancel")
-        assert (refused.status_code, refused.json()["code"]) == (409, "wrong-state")
-        assert "is pending and not in the scheduler's hands yet" in refused.json()["detail"]
+    kept, go_on = threading.Event(), threading.Event()
+    add = Records.add
+
+    def slow(records: Records, submission: Submission) -> None:
+        add(records, submission)
+        kept.set()
+        go_on.wait(DEADLINE_S)
+
+    monkeypatch.setattr(Records, "add", slow)
+    job_plan, job_spec = plan(), spec(save_rows(tmp_path / "rows.npz"))
+
+    async def story(service: Service) -> None:
+        await service.start()
+        submitting = asyncio.create_task(service.submit("job", job_spec, job_plan, None, ""))
+        await asyncio.to_thread(kept.wait, DEADLINE_S)
+        submitting.cancel()
+        cancelling = asyncio.create_task(service.cancel("job"))
+        await asyncio.wait([submitting])
+        go_on.set()
+        assert (await cancelling).state is JobState.CANCELLED
+        assert (await service.cancel("job")).state is JobState.CANCELLED
+        with pytest.raises(UnknownError):
+            await service.cancel("none")
+        await service.stop()
+
+    engine = open_database(tmp_path / "weft.db")
+    try:
+        asyncio.run(story(Service(Records(engine), JobFiles(tmp_path / "files"), Limits(), system_clock)))
+    finally:
+        engine.dispose()
