@@ -24,13 +24,6 @@ def gather_rows(xp: Any, table: Array, ids: Array) -> Array:
     return result
 
 
-def scatter_rows(xp: Any, table: Array, ids: Array, values: Array) -> None:
-    """Writes `values` (n, ...) to the rows `ids` (n,) of the C-contiguous `table`; a negative id is left."""
-    ids, values = xp.ascontiguousarray(ids), xp.ascontiguousarray(values)
-    width = values.size // max(ids.size, 1)
-    launch(xp, _FILE, "scatter_rows", values.size, values, ids, table, ids.size, width, types=(table.dtype,))
-
-
 def sum_rows(xp: Any, rows: Array, index: Array, count: int) -> Array:
     """The sum, for each of `count` places, of the rows (n, columns) whose index (n,) names it, in order.
 

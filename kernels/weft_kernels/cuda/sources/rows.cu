@@ -1,4 +1,4 @@
-// Rows of arrays by number: gathered, put back, summed by number, and the union of two slots' rows.
+// Rows of arrays by number: gathered, summed by number, and the union of two slots' rows.
 //
 // Launch: any one-dimensional grid and block; a thread loops over elements of what it writes. Each element is written by
 // one thread, which sums in order: results do not depend on the launch.
@@ -9,17 +9,6 @@ __global__ void gather_rows(const T* table, const index_t* ids, T* result, index
     GRID_LOOP(e, count * width) {
         const index_t id = ids[e / width];
         result[e] = id < 0 ? T(0) : table[id * width + e % width];
-    }
-}
-
-// table (rows, width): its rows `ids` (count), which are distinct, become `values` (count, width); a negative id is left.
-template <typename T>
-__global__ void scatter_rows(const T* values, const index_t* ids, T* table, index_t count, index_t width) {
-    GRID_LOOP(e, count * width) {
-        const index_t id = ids[e / width];
-        if (id >= 0) {
-            table[id * width + e % width] = values[e];
-        }
     }
 }
 
