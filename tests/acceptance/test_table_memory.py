@@ -34,9 +34,8 @@ def test_a_worker_never_holds_the_table(tmp_path: Path) -> None:
         job = client.submit(loss, data=data, batch=BATCH, passes=100_000, rule=weft.Adam(), workers=2, shards=2)
         assert TABLE_BYTES == 2 << 30
         await_that(lambda: "evaluate/loss" in job.refresh().metrics, "an evaluation", 60)
+        await_that(lambda: job.refresh().traffic.received_bytes > 0, "rows that have come", 20)
         peaks = {agent.name: peak_bytes(agent.pid) for agent in client.agents() if agent.kind is AgentKind.WORKER}
-        traffic = job.refresh().traffic
         job.cancel()
     assert len(peaks) == 2
     assert max(peaks.values()) < MOST_BYTES, peaks
-    assert traffic.received_bytes > 0
