@@ -34,6 +34,7 @@ from starlette.exceptions import HTTPException
 
 from weft.api.problem import FieldError, Problem
 from weft_server.job_refused import JobRefusedError
+from weft_server.keeper_values import KeeperSilentError
 from weft_server.pointers import pointer_of
 from weft_server.refusals import (
     FullError,
@@ -47,7 +48,6 @@ from weft_server.refusals import (
     WrongKindError,
     WrongStateError,
 )
-from weft_server.values import KeeperSilentError
 
 _log = logging.getLogger("weft.server")
 

@@ -22,6 +22,7 @@ from weft_server.controller import Controller
 from weft_server.instructions import Append, Close, Instruction, Order, Save, SetEnded
 from weft_server.job_files import JobFiles
 from weft_server.journal import Journal
+from weft_server.keeper_values import KeeperValues
 from weft_server.limits import Limits
 from weft_server.memory import RUN, KeptJob
 from weft_server.moment import Clock, Moment
@@ -29,7 +30,6 @@ from weft_server.plan import JobPlan
 from weft_server.records import Records, Submission
 from weft_server.refusals import NotWrittenError, UnknownError, WrongStateError
 from weft_server.threads import Threads
-from weft_server.values import Values
 
 _log = logging.getLogger("weft.server")
 
@@ -50,7 +50,7 @@ class Service:
         self.threads = Threads()
         self.closing = False
         self._controller = Controller(limits, new_id)
-        self.values = Values(
+        self.values = KeeperValues(
             self._controller, files, threads=self.threads, bells=self.bells, apply=self._written, clock=clock
         )
         self._journal = Journal(self._record, self._recorded)

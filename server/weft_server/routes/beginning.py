@@ -11,6 +11,7 @@ from weft.api.job import FromJob, FromUpload, JobSpec, ParameterInfo
 from weft.api.problem import FieldError
 from weft.api.values import STATE
 from weft_server.job_refused import JobRefusedError
+from weft_server.keeper_values import KeeperSilentError
 from weft_server.parameter_file import (
     MOST_ERRORS,
     Header,
@@ -23,7 +24,6 @@ from weft_server.plan import Given, JobPlan
 from weft_server.refusals import NotWrittenError, RefusalError, WrongStateError
 from weft_server.routes.context import Context
 from weft_server.uploads import LARGEST_HEADER_BYTES
-from weft_server.values import KeeperSilentError
 
 TRIES = 3
 """A document may go between the moment it is found and the moment it is copied; a second look finds where it is."""
@@ -43,7 +43,8 @@ async def begun(use: Context, job: str, spec: JobSpec, plan: JobPlan, *, keep: b
         path = await _taken(use, job, spec.init_from)
         names = await threads.on_files(_fitting, path, plan.parameters)
         yield plan.model_copy(update={"given": Given(names=names, file=FILE)})
-    except BaseException:
+    except Exception:
+        # Not where the caller went away: the job may have been kept. If not, the next start of the server tidies up.
         keep = False
         raise
     finally:

@@ -31,7 +31,7 @@ class KeeperSilentError(Exception):
     """The keeper did not bring or set the parameters in time."""
 
 
-class Values:
+class KeeperValues:
     """What is asked of keepers, and who waits for it."""
 
     def __init__(
