@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from weft_graph.program import Update
+from weft_kvstore.calls import Asked, Sent
 from weft_kvstore.cargo import Cargo
 from weft_kvstore.check import check_description, rule_of
 from weft_kvstore.description import KeyDescription, StoreDescription
@@ -47,7 +48,7 @@ class Arguments:
             )
         if not array.flags.c_contiguous:
             raise StoreRefusedError(f"{where}: the {what} is not C-contiguous")
-        return PushOperation(future, name, self._places[name], step, array, cargo=cargo)
+        return PushOperation(future, Sent(cargo, name, self._places[name], step, key.priority), array)
 
     def push_rows(
         self, future: Future[Any], name: str, step: int, ids: Array, rows: Array, *, cargo: Cargo
@@ -62,7 +63,7 @@ class Arguments:
             )
         flat = rows.reshape(len(ids), self._row_cut(key).width)
         given = summed_rows(ids, flat) if cargo is Cargo.GRADIENT else last_rows(ids, flat)
-        return PushRowsOperation(future, name, self._places[name], step, given, cargo=cargo)
+        return PushRowsOperation(future, Sent(cargo, name, self._places[name], step, key.priority, rows=True), given)
 
     def pull(self, future: Future[Any], name: str, version: int, *, state: bool, settled: bool) -> KeyPull:
         """Raises StoreRefusedError for a key or version that there is not, MemoryError."""
@@ -71,8 +72,8 @@ class Arguments:
         names = self._state_of(key) if state else None
         cut = slices_of(key, self._description.slice_bytes)
         dtype, shape = np.dtype(key.dtype), tuple(key.shape)
-        place = self._places[name]
-        return KeyPull(future, name, place, version, names, settled=settled, cut=cut, dtype=dtype, shape=shape)
+        asked = Asked(name, self._places[name], version, names, settled, key.priority)
+        return KeyPull(future, asked, cut=cut, dtype=dtype, shape=shape)
 
     def pull_rows(
         self, future: Future[Any], name: str, ids: Array, version: int, *, state: bool, settled: bool
@@ -85,20 +86,9 @@ class Arguments:
         if len(ids) > MAX_PULLED_ROWS:
             raise StoreRefusedError(f"{where}: {len(ids)} rows; a call may ask for {MAX_PULLED_ROWS}")
         names = self._state_of(key) if state else None
+        asked = Asked(name, self._places[name], version, names, settled, key.priority, rows=True)
         cut, shape = self._row_cut(key), tuple(key.shape[1:])
-        place = self._places[name]
-        return PullRowsOperation(
-            future,
-            name,
-            place,
-            version,
-            names,
-            settled=settled,
-            cut=cut,
-            ids=ids,
-            row_shape=shape,
-            priority=key.priority,
-        )
+        return PullRowsOperation(future, asked, cut=cut, ids=ids, row_shape=shape)
 
     def barrier(self, future: Future[Any], step: int, nothing: Sequence[str]) -> BarrierOperation:
         """Raises StoreRefusedError for a key that there is not or to which the slot does not contribute."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import NamedTuple
 
 
 class Cargo(IntEnum):
@@ -11,3 +12,13 @@ class Cargo(IntEnum):
     GRADIENT = 0
     VALUE = 1
     IDS = 2
+
+
+class SentEntry(NamedTuple):
+    """What a run that a client sends says beside slice numbers: see `messages.Push`."""
+
+    cargo: Cargo
+    request: int
+    key: int
+    step: int
+    chunks: int

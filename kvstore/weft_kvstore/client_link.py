@@ -13,11 +13,12 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Final
 
+from weft_kvstore.cargo import SentEntry
 from weft_kvstore.codec import Buffer, ProtocolError, encode
 from weft_kvstore.messages import (
     MAX_RUNS,
     Acknowledge,
-    Barrier,
+    Because,
     Bye,
     Hello,
     Message,
@@ -29,9 +30,8 @@ from weft_kvstore.messages import (
     Welcome,
     Why,
 )
-from weft_kvstore.operation import BarrierOperation, Operation, PullOperation
-from weft_kvstore.outbox import Outbox, OutFrame, OutSlice
-from weft_kvstore.row_operation import PullRowsOperation
+from weft_kvstore.operation import Operation, PullOperation, Request, SentSlice
+from weft_kvstore.outbox import Outbox, OutFrame
 from weft_kvstore.settings import LinkSettings
 
 FIRST_RETRY_S: Final = 0.02
@@ -59,8 +59,8 @@ class ClientLink:
         self.shard = shard
         self.name = f"shard {shard} at {endpoint}"
         self.state = LinkState.DOWN
-        self.outbox = Outbox(settings)
-        self.requests: dict[int, Operation] = {}
+        self.outbox: Outbox[SentEntry, Operation] = Outbox(settings)
+        self.requests: dict[int, Request] = {}
         self.outgoing: list[list[Buffer]] = []
         self.reopen = False
         self.lost: str | None = None
@@ -84,14 +84,23 @@ class ClientLink:
         self._new_pulls: list[PullOperation] = []
         self._acknowledge: list[int] = []
 
-    def ask(self, operation: Operation) -> None:
+    def ask(self, request: Request) -> None:
         """Begins a pull or a barrier on this shard."""
-        self.requests[operation.number] = operation
+        self.requests[request.number] = request
         if self.state is LinkState.OPEN:
-            self._send_request(operation)
+            request.make(self)
 
-    def forget(self, operation: Operation) -> None:
-        self.requests.pop(operation.number, None)
+    def forget(self, request: Request) -> None:
+        self.requests.pop(request.number, None)
+
+    def pull(self, operation: PullOperation) -> None:
+        """Asks for what a pull wants, with the next `flush`."""
+        self._new_pulls.append(operation)
+
+    def put(self, slices: Iterable[SentSlice]) -> None:
+        """Queues these to be sent."""
+        for one in slices:
+            self.outbox.put(one)
 
     def say(self, message: Message) -> None:
         """Sends a control message now; it goes before all data that has not left. Nothing while there is no link."""
@@ -103,6 +112,12 @@ class ClientLink:
         self.frames_received += 1
         self.payload_bytes_received += nbytes
         self._acknowledge.append(frame)
+
+    def explain(self, message: Because) -> None:
+        """The shard says what a request waits for."""
+        request = self.requests.get(message.request)
+        if request is not None:
+            request.because[self.shard] = message.reason
 
     def heard(self, now: float) -> None:
         """Anything came from the shard."""
@@ -123,8 +138,8 @@ class ClientLink:
         self._heard = now
         self._retry_s = FIRST_RETRY_S
         self._ping_s = min(self._settings.ping_s, message.silence_ms / 4000)
-        for operation in self.requests.values():
-            self._send_request(operation)
+        for request in self.requests.values():
+            request.make(self)
 
     def turned_away(self, message: Refused, now: float) -> None:
         """The shard will not talk: now, or never."""
@@ -193,26 +208,13 @@ class ClientLink:
         if here:
             self.say(Why(here[:MAX_RUNS]))
 
-    def withdraw(self, slices: Iterable[OutSlice]) -> None:
+    def withdraw(self, slices: Iterable[SentSlice]) -> None:
         """These need not be sent any more."""
         for one in slices:
             self.outbox.cancel(one)
 
     def close(self) -> None:
         self.say(Bye())
-
-    def _send_request(self, operation: Operation) -> None:
-        if isinstance(operation, PullOperation):
-            self._new_pulls.append(operation)
-            if isinstance(operation, PullRowsOperation):
-                self.withdraw(operation.sent(self.shard))
-                for one in operation.cut_ids(self.shard):
-                    self.outbox.put(one)
-        elif isinstance(operation, BarrierOperation):
-            nothing = operation.nothing
-            operation.pending[self.shard] = operation.parts
-            for begin in range(0, max(len(nothing), 1), MAX_RUNS):
-                self.say(Barrier(operation.number, operation.step, nothing[begin : begin + MAX_RUNS]))
 
     def _connect(self, now: float) -> None:
         self.session += 1
@@ -247,25 +249,25 @@ def _portions(pulls: list[PullOperation]) -> list[list[PullOperation]]:
 def _pull_message(pulls: list[PullOperation], shard: int) -> Pull:
     return Pull(
         request=[one.number for one in pulls],
-        key=[one.place for one in pulls],
-        version=[one.step for one in pulls],
-        state=[int(one.names is not None) for one in pulls],
-        settled=[int(one.settled) for one in pulls],
-        chunks=[one.chunks(shard) if isinstance(one, PullRowsOperation) else 0 for one in pulls],
+        key=[one.asked.place for one in pulls],
+        version=[one.asked.version for one in pulls],
+        state=[int(one.asked.names is not None) for one in pulls],
+        settled=[int(one.asked.settled) for one in pulls],
+        chunks=[one.chunks(shard) for one in pulls],
     )
 
 
-def _push_message(frame: OutFrame) -> list[Buffer]:
+def _push_message(frame: OutFrame[SentEntry, Operation]) -> list[Buffer]:
     runs = frame.runs()
     message = Push(
         frame=frame.number,
-        cargo=[run.entry[0] for run in runs],
-        request=[run.entry[1] for run in runs],
-        key=[run.entry[2] for run in runs],
-        step=[run.entry[3] for run in runs],
+        cargo=[run.entry.cargo for run in runs],
+        request=[run.entry.request for run in runs],
+        key=[run.entry.key for run in runs],
+        step=[run.entry.step for run in runs],
         first=[run.first for run in runs],
         count=[run.count for run in runs],
-        chunks=[run.entry[4] for run in runs],
+        chunks=[run.entry.chunks for run in runs],
         nbytes=[run.nbytes for run in runs],
     )
     return encode(message, frame.payload())

@@ -13,7 +13,6 @@ from weft_kvstore.description import StoreDescription
 from weft_kvstore.messages import (
     Acknowledge,
     Because,
-    Cancel,
     Done,
     Failed,
     FailureCode,
@@ -25,10 +24,8 @@ from weft_kvstore.messages import (
     Values,
     Welcome,
 )
-from weft_kvstore.operation import BarrierOperation, Operation, PullOperation, SendOperation
-from weft_kvstore.outbox import OutSlice
+from weft_kvstore.operation import Operation, Request, SentSlice
 from weft_kvstore.routing import Routing, routing_of
-from weft_kvstore.row_operation import PullRowsOperation, PushRowsOperation
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.store import StoreError, StoreLostError, StoreRefusedError, StoreTimeoutError
 
@@ -55,7 +52,6 @@ class ClientMind:
     ) -> None:
         self.routing: Routing = routing_of(description)
         self.outcomes: list[Outcome] = []
-        self._description = description
         self._settings = settings
         self._slot = slot
         hello = Hello(description.job, description.term, slot, incarnation, process, 0, digest(description))
@@ -76,12 +72,13 @@ class ClientMind:
         self._number += 1
         operation.number = self._number
         try:
-            shards = self._parts(operation)
+            shards = operation.prepare(self.routing)
         except MemoryError as error:
             self._end(operation, None, StoreError(f"slot {self._slot}: {operation}: no memory: {error}"))
             return
-        operation.pending = dict(shards)
-        self._count_rows(operation)
+        operation.pending = shards
+        self.rows_pushed += operation.rows_pushed
+        self.rows_pulled += operation.rows_pulled
         if not shards:
             self._end(operation, operation.result(), None)
             return
@@ -94,13 +91,8 @@ class ClientMind:
         due = now + self._settings.request_timeout_s
         self._to_ask.add(due - self._ask_before_s, operation.number)
         self._to_end.add(due, operation.number)
-        if isinstance(operation, SendOperation):
-            for shard, slices in operation.slices.items():
-                for one in slices:
-                    self.links[shard].outbox.put(one)
-        else:
-            for shard in shards:
-                self.links[shard].ask(operation)
+        for shard in shards:
+            operation.begin(self.links[shard])
 
     def receive(self, shard: int, parts: Sequence[Buffer], now: float) -> None:
         """One message of a shard. A shard that talks nonsense is left for good."""
@@ -154,23 +146,6 @@ class ClientMind:
         for link in self.links:
             link.close()
 
-    def _parts(self, operation: Operation) -> dict[int, int]:
-        """How many parts of an operation each shard has. Raises MemoryError."""
-        if isinstance(operation, SendOperation):
-            operation.cut(self.routing, self._description.keys[operation.place].priority)
-            return {shard: len(slices) for shard, slices in operation.slices.items()}
-        if isinstance(operation, PullOperation):
-            return operation.asked(self.routing)
-        if isinstance(operation, BarrierOperation):
-            return {link.shard: operation.parts for link in self.links}
-        raise TypeError(f"{operation} is no operation that a store knows")
-
-    def _count_rows(self, operation: Operation) -> None:
-        if isinstance(operation, PushRowsOperation):
-            self.rows_pushed += len(operation.given.ids)
-        elif isinstance(operation, PullRowsOperation):
-            self.rows_pulled += operation.distinct
-
     def _handle(self, link: ClientLink, message: Reply, payload: memoryview, now: float) -> None:
         match message:
             case Values():
@@ -179,16 +154,13 @@ class ClientMind:
                 for frame in message.frame:
                     self._acknowledged(link, link.outbox.acknowledge(frame, now))
             case Done():
-                for request in message.request:
-                    self._settle(link, request, 1)
+                self._done(link, message)
             case Failed():
                 self._failed(link, message)
             case PushRefused():
                 self._push_refused(link, message)
             case Because():
-                operation = link.requests.get(message.request)
-                if operation is not None:
-                    operation.because[link.shard] = message.reason
+                link.explain(message)
             case Welcome():
                 link.welcome(message, now)
             case Refused():
@@ -202,28 +174,29 @@ class ClientMind:
             part = payload[begin : begin + nbytes]
             begin += nbytes
             operation = link.requests.get(request)
-            if isinstance(operation, PullOperation):  # Else it was given up meanwhile.
-                if values.version[run] < operation.version:
-                    raise ProtocolError(f"Values.version: {values.version[run]}, {operation} was asked for")
-                fresh = operation.write(link.shard, values.array[run], values.first[run], values.count[run], part)
-                self._settle(link, request, fresh)
+            if operation is not None:  # Else it was given up meanwhile.
+                parts = range(values.first[run], values.first[run] + values.count[run])
+                fresh = operation.write(link.shard, values.array[run], values.version[run], parts, part)
+                self._settled(link, operation, ended=operation.settle(link.shard, fresh))
         link.arrived(values.frame, payload.nbytes)
 
-    def _settle(self, link: ClientLink, request: int, count: int) -> None:
-        operation = link.requests.get(request)
-        if operation is None:
-            return
-        ended = operation.settle(link.shard, count)
-        if link.shard not in operation.pending:
-            link.forget(operation)
-        if ended:
-            self._end(operation, operation.result(), None)
+    def _done(self, link: ClientLink, done: Done) -> None:
+        for number in done.request:
+            request = link.requests.get(number)
+            if request is not None:
+                self._settled(link, request, ended=request.done(link.shard))
 
-    def _acknowledged(self, link: ClientLink, slices: Sequence[OutSlice]) -> None:
+    def _settled(self, link: ClientLink, request: Request, *, ended: bool) -> None:
+        """Parts of a request have come from a shard."""
+        if link.shard not in request.pending:
+            link.forget(request)
+        if ended:
+            self._end(request, request.result(), None)
+
+    def _acknowledged(self, link: ClientLink, slices: Sequence[SentSlice]) -> None:
         for one in slices:
-            operation = one.owner
-            if isinstance(operation, SendOperation) and not operation.ended and operation.settle(link.shard):
-                self._end(operation, None, None)
+            if one.owner.delivered(link.shard):
+                self._end(one.owner, None, None)
 
     def _failed(self, link: ClientLink, message: Failed) -> None:
         operation = link.requests.get(message.request)
@@ -238,8 +211,7 @@ class ClientMind:
             raise ProtocolError(f"PushRefused.run: run {message.run} of frame {message.frame} is not under way")
         begin = sum(run.count for run in runs[: message.run])
         operation = frame.slices[begin].owner
-        if isinstance(operation, SendOperation):
-            self._end(operation, None, StoreRefusedError(f"{operation}: {link.name}: {message.reason}"))
+        self._end(operation, None, StoreRefusedError(f"{operation}: {link.name}: {message.reason}"))
 
     def _fail_all(self, link: ClientLink) -> None:
         for operation in [one for one in self._open.values() if link.shard in one.pending]:
@@ -266,19 +238,7 @@ class ClientMind:
         operation.ended = True
         self._open.pop(operation.number, None)
         if error is not None:
-            self._give_up(operation)
+            for shard in operation.pending:
+                operation.give_up(self.links[shard])
         operation.let_go()
         self.outcomes.append((operation, result, error))
-
-    def _give_up(self, operation: Operation) -> None:
-        if isinstance(operation, SendOperation):
-            for shard, slices in operation.slices.items():
-                self.links[shard].withdraw(slices)
-            return
-        for shard in operation.pending:
-            link = self.links[shard]
-            link.forget(operation)
-            if isinstance(operation, PullRowsOperation):
-                link.withdraw(operation.sent(shard))
-            if isinstance(operation, PullOperation):
-                link.say(Cancel([operation.number]))

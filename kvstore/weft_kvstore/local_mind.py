@@ -98,32 +98,31 @@ class LocalMind:
 
     def _send_slices(self, slot: int, send: PushOperation) -> None:
         copy = bytes_of(send.array.copy())
-        place, step, count = send.place, send.step, self._shard.slice_count(send.place)
-        if send.cargo is Cargo.GRADIENT:
-            self._merger.put(LOCAL, self._shard.accept(slot, place, step, copy, first=0, count=count))
+        sent, count = send.sent, self._shard.slice_count(send.sent.place)
+        if sent.cargo is Cargo.GRADIENT:
+            self._merger.put(LOCAL, self._shard.accept(slot, sent.place, sent.step, copy, first=0, count=count))
         else:
-            self._merger.changed(
-                LOCAL, self._shard.set_slices(slot, place, step, copy, self._next(), first=0, count=count)
-            )
+            units = self._shard.set_slices(slot, sent.place, sent.step, copy, self._next(), first=0, count=count)
+            self._merger.changed(LOCAL, units)
 
     def _send_rows(self, slot: int, send: PushRowsOperation) -> None:
-        rows = Rows(send.given.ids.copy(), send.given.values.copy())
-        if send.cargo is Cargo.GRADIENT:
-            self.rows_pushed[slot] += len(rows.ids)
-            self._merger.put(LOCAL, self._shard.accept_rows(slot, send.place, send.step, rows))
+        sent, rows = send.sent, Rows(send.given.ids.copy(), send.given.values.copy())
+        if sent.cargo is Cargo.GRADIENT:
+            self.rows_pushed[slot] += send.rows_pushed
+            self._merger.put(LOCAL, self._shard.accept_rows(slot, sent.place, sent.step, rows))
         else:
-            self._merger.changed(LOCAL, self._shard.set_rows(slot, send.place, send.step, rows, self._next()))
+            self._merger.changed(LOCAL, self._shard.set_rows(slot, sent.place, sent.step, rows, self._next()))
 
     def _pull(self, slot: int, pull: PullOperation, now: float) -> None:
         rows = pull.ids.get(0) if isinstance(pull, PullRowsOperation) else None
-        if isinstance(pull, PullRowsOperation):
-            self.rows_pulled[slot] += pull.distinct
-        pull.pending = pull.asked(self._routing)
+        self.rows_pulled[slot] += pull.rows_pulled
+        pull.pending = pull.prepare(self._routing)
         if not pull.pending:
             self.outcomes.append((pull, pull.result(), None))
             return
-        state = pull.names is not None
-        wait = PullWait(pull, self._next(), pull.place, pull.version, slot=slot, state=state, settled=pull.settled)
+        asked = pull.asked
+        state = asked.names is not None
+        wait = PullWait(pull, self._next(), asked.place, asked.version, slot=slot, state=state, settled=asked.settled)
         self._open[wait.request] = wait
         self._deadlines.add(now + self._timeout_s, wait.request)
         for one in self._shard.pull(wait, 0) if rows is None else self._shard.pull_rows(wait, rows):
@@ -131,8 +130,10 @@ class LocalMind:
 
     def _answer(self, wait: PullWait, one: AnyUnit) -> None:
         pull: PullOperation = wait.link
-        parts = one.answers(wait)
-        fresh = sum(pull.write(0, part.array, part.part, 1, part.base[part.start : part.stop]) for part in parts)
+        version, fresh = wait.version, 0
+        for part in one.answers(wait):
+            parts = range(part.part, part.part + 1)
+            fresh += pull.write(0, part.array, version, parts, part.base[part.start : part.stop])
         if pull.settle(0, fresh):
             del self._open[wait.request]
             self.outcomes.append((pull, pull.result(), None))

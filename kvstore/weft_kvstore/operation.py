@@ -2,39 +2,87 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
-from typing import Any, Final
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 from weft_kvstore.buffers import bytes_of
-from weft_kvstore.cargo import Cargo
+from weft_kvstore.calls import Asked, Sent
+from weft_kvstore.cargo import SentEntry
 from weft_kvstore.codec import ProtocolError
-from weft_kvstore.messages import MAX_RUNS
+from weft_kvstore.messages import MAX_RUNS, Barrier, Cancel, Message
 from weft_kvstore.outbox import OutSlice
 from weft_kvstore.routing import KeySlices, Routing
 from weft_kvstore.store import Array
 
-_CALLS: Final = {Cargo.GRADIENT: ("push", "step"), Cargo.VALUE: ("set", "version")}
+SentSlice: TypeAlias = "OutSlice[SentEntry, Operation]"
 
 
-class Operation:
+class Link(Protocol):
+    """What an operation uses of the link to a shard."""
+
+    shard: int
+
+    def put(self, slices: Iterable[SentSlice]) -> None:
+        """Queues these to be sent."""
+
+    def withdraw(self, slices: Iterable[SentSlice]) -> None:
+        """These need not be sent any more."""
+
+    def say(self, message: Message) -> None:
+        """Sends a control message."""
+
+    def ask(self, request: Request) -> None:
+        """Begins a request: it is made while there is a connection, and again on each new one."""
+
+    def forget(self, request: Request) -> None:
+        """The request is not made again."""
+
+    def pull(self, operation: PullOperation) -> None:
+        """Asks for what a pull wants, together with others."""
+
+
+class Operation(ABC):
     """`pending[shard]` counts what is missing from each shard; the operation ends when nothing is.
 
     `because` is what shards said that it waits for. `number` is the request's number on the wire.
     """
 
-    kind = "operation"
-
-    def __init__(self, future: Future[Any], step: int) -> None:
+    def __init__(self, future: Future[Any]) -> None:
         self.future = future
-        self.step = step
         self.number = 0
         self.pending: dict[int, int] = {}
         self.because: dict[int, str] = {}
         self.ended = False
+
+    @abstractmethod
+    def prepare(self, routing: Routing) -> dict[int, int]:
+        """Makes what is to be sent. How many parts each shard has of it, where it has some. Raises MemoryError."""
+
+    @abstractmethod
+    def begin(self, link: Link) -> None:
+        """Hands the link what its shard has to get."""
+
+    @abstractmethod
+    def give_up(self, link: Link) -> None:
+        """It has ended without this shard's parts."""
+
+    @property
+    def rows_pushed(self) -> int:
+        """Rows of a table that it sends as a gradient or a value."""
+        return 0
+
+    @property
+    def rows_pulled(self) -> int:
+        """Distinct rows of a table that it asks for."""
+        return 0
+
+    def delivered(self, shard: int) -> bool:
+        """A slice that it sent has arrived. True if that was the last thing that was missing."""
+        return False
 
     def settle(self, shard: int, count: int = 1) -> bool:
         """So many of a shard's parts have come. True if that was the last of all."""
@@ -50,156 +98,187 @@ class Operation:
         """What the future ends with."""
         return None
 
+    @abstractmethod
     def let_go(self) -> None:
         """It has ended: its parts, which know it, are forgotten, so that its arrays go at once and not when the
         collector of cycles comes round."""
 
+    @abstractmethod
     def __str__(self) -> str:
-        return f"{self.kind} of step {self.step}"
+        """What an error calls it."""
 
 
 class SendOperation(Operation):
-    """A gradient, or a value to set, on its way. `slices` are all its parts, by shard, once it was cut."""
+    """A gradient, or a value to set, on its way. `slices` are all its parts, by shard, once it was prepared."""
 
-    rows = False
+    def __init__(self, future: Future[Any], sent: Sent) -> None:
+        super().__init__(future)
+        self.sent = sent
+        self.slices: dict[int, list[SentSlice]] = {}
 
-    def __init__(self, future: Future[Any], name: str, place: int, step: int, cargo: Cargo) -> None:
-        super().__init__(future, step)
-        self.name = name
-        self.place = place
-        self.cargo = cargo
-        self.slices: dict[int, list[OutSlice]] = {}
+    def prepare(self, routing: Routing) -> dict[int, int]:
+        self.slices = self.cut(routing)
+        return {shard: len(slices) for shard, slices in self.slices.items()}
 
     @abstractmethod
-    def cut(self, routing: Routing, priority: int) -> None:
-        """Makes `slices`. Raises MemoryError."""
+    def cut(self, routing: Routing) -> dict[int, list[SentSlice]]:
+        """All its parts by shard. Raises MemoryError."""
+
+    def begin(self, link: Link) -> None:
+        link.put(self.slices[link.shard])
+
+    def give_up(self, link: Link) -> None:
+        link.withdraw(self.slices[link.shard])
+
+    def delivered(self, shard: int) -> bool:
+        return not self.ended and self.settle(shard)
 
     def let_go(self) -> None:
         self.slices = {}
 
     def __str__(self) -> str:
-        call, step = _CALLS[self.cargo]
-        what = f"{call} of rows" if self.rows else call
-        return f"{what} of key {self.name!r}, {step} {self.step}"
+        return str(self.sent)
 
 
 class PushOperation(SendOperation):
     """All of a key; `array` is the caller's and kept until the end."""
 
-    kind = "push"
-
-    def __init__(self, future: Future[Any], name: str, place: int, step: int, array: Array, *, cargo: Cargo) -> None:
-        super().__init__(future, name, place, step, cargo)
+    def __init__(self, future: Future[Any], sent: Sent, array: Array) -> None:
+        super().__init__(future, sent)
         self.array = array
 
-    def cut(self, routing: Routing, priority: int) -> None:
-        cut = routing.cuts[self.place]
+    def cut(self, routing: Routing) -> dict[int, list[SentSlice]]:
+        sent = self.sent
+        cut = routing.cuts[sent.place]
         base = bytes_of(self.array)
-        entry = (self.cargo, self.number, self.place, self.step, 0)
-        self.slices = {
+        entry = SentEntry(sent.cargo, self.number, sent.place, sent.step, 0)
+        return {
             shard: [
-                OutSlice(entry, index, base, cut.start(index), cut.start(index + 1), priority=priority, owner=self)
+                OutSlice(entry, index, base, cut.start(index), cut.start(index + 1), priority=sent.priority, owner=self)
                 for index in run
             ]
-            for shard, run in routing.runs[self.place].items()
+            for shard, run in routing.runs[sent.place].items()
         }
 
 
-class PullOperation(Operation):
-    """Values, or the rule's state, on their way: `names` are the state's arrays, None for the value itself."""
+class Request(Operation):
+    """What a shard answers: it is asked again on every new connection until it has."""
 
-    kind = "pull"
-    rows = False
+    def begin(self, link: Link) -> None:
+        link.ask(self)
 
-    def __init__(
-        self, future: Future[Any], name: str, place: int, version: int, names: Sequence[str] | None, *, settled: bool
-    ) -> None:
-        super().__init__(future, version)
-        self.name = name
-        self.place = place
-        self.version = version
-        self.names = names
-        self.settled = settled
-        self.seen: set[tuple[int, int, int]] = set()
+    def give_up(self, link: Link) -> None:
+        link.forget(self)
 
-    @property
-    def array_count(self) -> int:
-        return 1 if self.names is None else len(self.names)
+    def let_go(self) -> None:
+        pass  # A request has no parts, unless it sends ids.
 
     @abstractmethod
-    def asked(self, routing: Routing) -> dict[int, int]:
-        """How many parts will come from each shard that has some."""
+    def make(self, link: Link) -> None:
+        """Asks the shard, for the first time or anew."""
 
-    @abstractmethod
-    def write(self, shard: int, array: int, first: int, count: int, payload: memoryview) -> int:
-        """Copies adjacent parts into place. Returns how many of them were new. Raises ProtocolError."""
+    def done(self, shard: int) -> bool:
+        """The shard has taken in one of its messages. True if nothing is missing any more. Raises ProtocolError."""
+        raise ProtocolError(f"Done.request: {self.number}, {self} ends with values")
 
-    def fresh(self, shard: int, array: int, first: int, count: int) -> int:
-        """Notes which parts have come. Returns how many of them were new."""
-        found = {(shard, array, index) for index in range(first, first + count)} - self.seen
-        self.seen |= found
+    def write(self, shard: int, array: int, version: int, run: range, payload: memoryview) -> int:
+        """Copies parts `run` into place. Returns how many of them were new. Raises ProtocolError."""
+        raise ProtocolError(f"Values.request: {self.number}, {self} asks for none")
+
+
+class PullOperation(Request):
+    """Values, or the rule's state, on their way."""
+
+    def __init__(self, future: Future[Any], asked: Asked) -> None:
+        super().__init__(future)
+        self.asked = asked
+        self._seen: set[tuple[int, int, int]] = set()
+
+    def make(self, link: Link) -> None:
+        link.pull(self)
+
+    def give_up(self, link: Link) -> None:
+        super().give_up(link)
+        link.say(Cancel([self.number]))
+
+    def chunks(self, shard: int) -> int:
+        """How many chunks of ids a shard gets."""
+        return 0
+
+    def write(self, shard: int, array: int, version: int, run: range, payload: memoryview) -> int:
+        if version < self.asked.version:
+            raise ProtocolError(f"Values.version: {version}, {self} was asked for")
+        self.copy(shard, array, run, payload)
+        found = {(shard, array, index) for index in run} - self._seen
+        self._seen |= found
         return len(found)
 
-    def named(self, arrays: Sequence[Array]) -> Array | Mapping[str, Array]:
-        return arrays[0] if self.names is None else dict(zip(self.names, arrays, strict=True))
+    @abstractmethod
+    def copy(self, shard: int, array: int, run: range, payload: memoryview) -> None:
+        """Copies adjacent parts into place. Raises ProtocolError where they are not of this pull."""
 
     def __str__(self) -> str:
-        what = "pull" if self.names is None else "pull of the state"
-        return f"{what} of {'rows of ' if self.rows else ''}key {self.name!r}, version {self.step}"
+        return str(self.asked)
 
 
 class KeyPull(PullOperation):
     """All of a key."""
 
     def __init__(
-        self,
-        future: Future[Any],
-        name: str,
-        place: int,
-        version: int,
-        names: Sequence[str] | None,
-        *,
-        settled: bool,
-        cut: KeySlices,
-        dtype: np.dtype[Any],
-        shape: tuple[int, ...],
+        self, future: Future[Any], asked: Asked, *, cut: KeySlices, dtype: np.dtype[Any], shape: tuple[int, ...]
     ) -> None:
         """Makes the arrays that the caller will own. Raises MemoryError."""
-        super().__init__(future, name, place, version, names, settled=settled)
+        super().__init__(future, asked)
         self._cut = cut
-        self._arrays: list[Array] = [np.empty(shape, dtype) for _ in range(self.array_count)]
+        self._arrays: list[Array] = [np.empty(shape, dtype) for _ in range(asked.array_count)]
         self._bytes = [bytes_of(array) for array in self._arrays]
+        self._runs: Mapping[int, range] = {}
 
-    def asked(self, routing: Routing) -> dict[int, int]:
-        arrays = self.array_count
-        return {shard: len(run) * arrays for shard, run in routing.runs[self.place].items() if arrays}
+    def prepare(self, routing: Routing) -> dict[int, int]:
+        arrays = self.asked.array_count
+        self._runs = routing.runs[self.asked.place]
+        return {shard: len(run) * arrays for shard, run in self._runs.items() if arrays}
 
-    def write(self, shard: int, array: int, first: int, count: int, payload: memoryview) -> int:
-        if array >= len(self._bytes) or first + count > self._cut.count:
+    def copy(self, shard: int, array: int, run: range, payload: memoryview) -> None:
+        own = self._runs.get(shard, range(0))
+        if array >= len(self._bytes) or run.start < own.start or run.stop > own.stop:
             raise ProtocolError(
-                f"Values.first: slices {first} to {first + count - 1} of array {array}; key {self.name!r} has "
-                f"{self._cut.count} slices and {len(self._bytes)} arrays"
+                f"Values.first: slices {run.start} to {run.stop - 1} of array {array}; of key {self.asked.name!r} the "
+                f"shard has slices {own.start} to {own.stop - 1} and {len(self._bytes)} arrays"
             )
-        start, stop = self._cut.start(first), self._cut.start(first + count)
+        start, stop = self._cut.start(run.start), self._cut.start(run.stop)
         if stop - start != payload.nbytes:
-            raise ProtocolError(f"Values.nbytes: {payload.nbytes}, the slices of {self.name!r} have {stop - start}")
+            told = stop - start
+            raise ProtocolError(f"Values.nbytes: {payload.nbytes}, the slices of {self.asked.name!r} have {told}")
         self._bytes[array][start:stop] = payload
-        return self.fresh(0, array, first, count)
 
     def result(self) -> Any:
-        return self.named(self._arrays)
+        return self.asked.named(self._arrays)
 
 
-class BarrierOperation(Operation):
+class BarrierOperation(Request):
     """A barrier; `nothing` are the places of keys that the slot has nothing for."""
 
-    kind = "barrier"
-
     def __init__(self, future: Future[Any], step: int, nothing: list[int]) -> None:
-        super().__init__(future, step)
+        super().__init__(future)
+        self.step = step
         self.nothing = nothing
 
     @property
     def parts(self) -> int:
         """How many messages it takes."""
         return max(-(-len(self.nothing) // MAX_RUNS), 1)
+
+    def prepare(self, routing: Routing) -> dict[int, int]:
+        return dict.fromkeys(range(routing.shards), self.parts)
+
+    def make(self, link: Link) -> None:
+        self.pending[link.shard] = self.parts
+        for begin in range(0, max(len(self.nothing), 1), MAX_RUNS):
+            link.say(Barrier(self.number, self.step, self.nothing[begin : begin + MAX_RUNS]))
+
+    def done(self, shard: int) -> bool:
+        return self.settle(shard)
+
+    def __str__(self) -> str:
+        return f"barrier of step {self.step}"

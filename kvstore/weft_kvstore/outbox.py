@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from weft_kvstore.codec import Buffer, ProtocolError
 from weft_kvstore.messages import MAX_RUNS
@@ -29,23 +29,26 @@ FIRST_CREDIT_BYTES: Final = 256 << 10
 """Before anything is measured: a slow link's 20 ms at 100 Mbit/s."""
 MAX_AUTO_CREDIT_BYTES: Final = 4 << 20
 
+E = TypeVar("E")
+W = TypeVar("W")
 
-class OutSlice:
-    """A slice that waits, or is under way. `entry` is what its run says beside slice numbers; `base[start:stop]` its
-    bytes, which stay unchanged until it is acknowledged; `owner` is the caller's."""
+
+class OutSlice(Generic[E, W]):
+    """A slice that waits, or is under way. `entry` (an E) is what its run says beside slice numbers;
+    `base[start:stop]` its bytes, which stay unchanged until it is acknowledged; `owner` (a W) is the caller's."""
 
     __slots__ = ("base", "cancelled", "entry", "index", "owner", "priority", "queued", "seq", "start", "stop")
 
     def __init__(
         self,
-        entry: tuple[int, ...],
+        entry: E,
         index: int,
         base: memoryview,
         start: int,
         stop: int,
         *,
         priority: int,
-        owner: object,
+        owner: W,
     ) -> None:
         self.priority = priority
         self.entry = entry
@@ -64,32 +67,32 @@ class OutSlice:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class OutRun(Generic[E]):
     """Adjacent slices of one entry."""
 
-    entry: tuple[int, ...]
+    entry: E
     first: int
     count: int
     nbytes: int
 
 
 @dataclass(frozen=True, slots=True)
-class OutFrame:
+class OutFrame(Generic[E, W]):
     """A frame that leaves now: its number, its runs and their bytes in the same order."""
 
     number: int
-    slices: tuple[OutSlice, ...]
+    slices: tuple[OutSlice[E, W], ...]
     nbytes: int
     departure: Departure
 
-    def runs(self) -> list[Run]:
-        found: list[Run] = []
+    def runs(self) -> list[OutRun[E]]:
+        found: list[OutRun[E]] = []
         for one in self.slices:
             last = found[-1] if found else None
             if last is not None and last.entry == one.entry and last.first + last.count == one.index:
-                found[-1] = Run(last.entry, last.first, last.count + 1, last.nbytes + one.nbytes)
+                found[-1] = OutRun(last.entry, last.first, last.count + 1, last.nbytes + one.nbytes)
             else:
-                found.append(Run(one.entry, one.index, 1, one.nbytes))
+                found.append(OutRun(one.entry, one.index, 1, one.nbytes))
         return found
 
     def payload(self) -> Buffer:
@@ -103,7 +106,7 @@ class OutFrame:
         return first.base[first.start : last.stop]
 
 
-class Outbox:
+class Outbox(Generic[E, W]):
     """Slices on their way to one peer.
 
     `credit_bytes` and `frame_bytes` are the bounds of this moment.
@@ -118,13 +121,13 @@ class Outbox:
         self.in_flight_bytes = 0
         self.rate = LinkRate()
         self._settings = settings
-        self._heap: list[tuple[int, int, OutSlice]] = []
+        self._heap: list[tuple[int, int, OutSlice[E, W]]] = []
         self._seq = 0
-        self._frames: dict[int, OutFrame] = {}
+        self._frames: dict[int, OutFrame[E, W]] = {}
         self._frame_number = 0
         self._follow_rate()
 
-    def put(self, one: OutSlice) -> None:
+    def put(self, one: OutSlice[E, W]) -> None:
         """Hands a slice over. Equal priorities keep the order in which they came."""
         if not self._settings.priorities:
             one.priority = 0
@@ -132,14 +135,14 @@ class Outbox:
         one.seq = self._seq
         self._enter(one)
 
-    def fill(self, now: float) -> OutFrame | None:
+    def fill(self, now: float) -> OutFrame[E, W] | None:
         """The frame to send now, of the most urgent slices; None where nothing waits or the credit is used up."""
         if not self._heap:
             return None
         room = self.credit_bytes - self.in_flight_bytes
         alone = self.in_flight_bytes == 0
         limit = min(self.frame_bytes, room)
-        taken: list[OutSlice] = []
+        taken: list[OutSlice[E, W]] = []
         total = 0
         while (one := self._head()) is not None and len(taken) < MAX_RUNS:
             # The first slice may be larger than the frame, and than the credit where nothing is under way.
@@ -159,7 +162,7 @@ class Outbox:
         self.in_flight_bytes += total
         return frame
 
-    def acknowledge(self, number: int, now: float) -> tuple[OutSlice, ...]:
+    def acknowledge(self, number: int, now: float) -> tuple[OutSlice[E, W], ...]:
         """The slices of a frame that arrived. Raises ProtocolError for a frame that is not under way."""
         frame = self._frames.pop(number, None)
         if frame is None:
@@ -170,17 +173,17 @@ class Outbox:
             self._follow_rate()
         return frame.slices
 
-    def in_flight(self, number: int) -> OutFrame | None:
+    def in_flight(self, number: int) -> OutFrame[E, W] | None:
         """The frame of that number, if it is under way."""
         return self._frames.get(number)
 
-    def cancel(self, one: OutSlice) -> None:
+    def cancel(self, one: OutSlice[E, W]) -> None:
         """A slice that need not be sent any more; if it is under way, nothing changes."""
         if one.queued:
             self._leave(one)  # It stays in the heap, without counting, until it comes to its head.
         one.cancelled = True
 
-    def withdraw(self, wanted: Callable[[OutSlice], bool]) -> list[OutSlice]:
+    def withdraw(self, wanted: Callable[[OutSlice[E, W]], bool]) -> list[OutSlice[E, W]]:
         """Cancels and returns the waiting slices that are `wanted`."""
         found = [one for _, _, one in self._heap if one.queued and wanted(one)]
         for one in found:
@@ -198,7 +201,7 @@ class Outbox:
                 if not one.cancelled:
                     self._enter(one)
 
-    def clear(self) -> list[OutSlice]:
+    def clear(self) -> list[OutSlice[E, W]]:
         """Empties it, for a peer that is gone; returns the slices that never left.
 
         Those under way are not among them: the socket may still read their bytes, so nobody may ever write them.
@@ -227,18 +230,18 @@ class Outbox:
         wanted = 0 if rate is None else int(rate * FRAME_TIME_S)
         return min(max(wanted, MIN_FRAME_BYTES), MAX_AUTO_FRAME_BYTES)
 
-    def _head(self) -> OutSlice | None:
+    def _head(self) -> OutSlice[E, W] | None:
         while self._heap and self._heap[0][2].cancelled:
             heapq.heappop(self._heap)
         return self._heap[0][2] if self._heap else None
 
-    def _enter(self, one: OutSlice) -> None:
+    def _enter(self, one: OutSlice[E, W]) -> None:
         one.queued = True
         self.queued_bytes += one.nbytes
         self.queued_slices += 1
         heapq.heappush(self._heap, (one.priority, one.seq, one))
 
-    def _leave(self, one: OutSlice) -> None:
+    def _leave(self, one: OutSlice[E, W]) -> None:
         one.queued = False
         self.queued_bytes -= one.nbytes
         self.queued_slices -= 1

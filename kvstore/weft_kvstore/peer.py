@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 
 from weft_kvstore.messages import Hello
 from weft_kvstore.outbox import Outbox, OutSlice
@@ -17,6 +18,14 @@ MAX_IDS_BYTES: Final = 1 << 28
 """Ids of rows that one connection's open pulls may hold: eight of the largest that a client makes."""
 
 
+class AnswerEntry(NamedTuple):
+    """What a run of values says beside slice numbers: see `messages.Values`."""
+
+    request: int
+    array: int
+    version: int
+
+
 class Peer:
     """One client's connection. `pulls` are those not answered, `ids_bytes` what their ids take, `acknowledge` the
     frames not yet acknowledged."""
@@ -27,7 +36,7 @@ class Peer:
         self.slot = hello.slot
         self.hello = hello
         self.heard = now
-        self.outbox = Outbox(settings)
+        self.outbox: Outbox[AnswerEntry, Lendable | None] = Outbox(settings)
         self.pulls: dict[int, PullWait] = {}
         self.ids_bytes = 0
         self.acknowledge: list[int] = []
@@ -48,7 +57,7 @@ class Peer:
     def _put(self, wait: PullWait, part: Answer, version: int, priority: int) -> None:
         if part.held is not None:
             part.held.lent += 1
-        entry = (wait.request, part.array, version)
+        entry = AnswerEntry(wait.request, part.array, version)
         owner = part.held
         self.outbox.put(OutSlice(entry, part.part, part.base, part.start, part.stop, priority=priority, owner=owner))
 
@@ -66,7 +75,7 @@ class Peer:
         if wait is not None:
             wait.drop()
             self._forget(wait)
-        _give_back(self.outbox.withdraw(lambda one: one.entry[0] == request))
+        _give_back(self.outbox.withdraw(lambda one: one.entry.request == request))
 
     def close(self) -> None:
         """The connection is gone: nothing waits for it any more."""
@@ -76,7 +85,7 @@ class Peer:
         _give_back(self.outbox.clear())
 
 
-def _give_back(slices: tuple[OutSlice, ...] | list[OutSlice]) -> None:
+def _give_back(slices: Iterable[OutSlice[AnswerEntry, Lendable | None]]) -> None:
     for one in slices:
-        if isinstance(one.owner, Lendable):
+        if one.owner is not None:
             one.owner.lent -= 1

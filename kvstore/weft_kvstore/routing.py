@@ -45,17 +45,13 @@ def slices_of(key: KeyDescription, slice_bytes: int) -> KeySlices:
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """`cuts` by key's place; `runs[key][shard]` are the slices that the shard has of the key. `tables`, by key's place,
-    have neither."""
+    """`shards` is their number. `cuts` by key's place; `runs[key][shard]` are the slices that the shard has of the key.
+    `tables`, by key's place, have neither."""
 
+    shards: int
     cuts: tuple[KeySlices, ...]
     runs: tuple[Mapping[int, range], ...]
     tables: Mapping[int, RowCut]
-
-    def shard_bytes(self, shard: int) -> int:
-        """Bytes of values on a shard, tables left out."""
-        found = ((cut, runs[shard]) for cut, runs in zip(self.cuts, self.runs, strict=True) if shard in runs)
-        return sum(cut.length(run.start, len(run)) for cut, run in found)
 
 
 def routing_of(description: StoreDescription) -> Routing:
@@ -68,7 +64,7 @@ def routing_of(description: StoreDescription) -> Routing:
         if key.rows
     }
     runs = (_deal(cut, loads, whole=key.whole) for key, cut in zip(description.keys, cuts, strict=True))
-    return Routing(cuts, tuple(runs), tables)
+    return Routing(len(description.shards), cuts, tuple(runs), tables)
 
 
 def _deal(cut: KeySlices, loads: list[tuple[int, int]], *, whole: bool) -> Mapping[int, range]:

@@ -44,6 +44,10 @@ class RowCut:
         """How many rows a shard has."""
         return len(range(shard, self.rows, self.shards))
 
+    def bytes_on(self, shard: int) -> int:
+        """Bytes of the values that a shard has, were every row touched; with none there is nothing to send it."""
+        return self.rows_on(shard) * self.row_bytes
+
     def ids_on(self, shard: int, ids: Array) -> Array:
         """Which of these ids (n) int64 are rows of the shard (n) bool."""
         found: Array = ids % self.shards == shard

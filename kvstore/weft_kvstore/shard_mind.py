@@ -169,9 +169,9 @@ class ShardMind:
                 runs = frame.runs()
                 message = Values(
                     frame=frame.number,
-                    request=[run.entry[0] for run in runs],
-                    array=[run.entry[1] for run in runs],
-                    version=[run.entry[2] for run in runs],
+                    request=[run.entry.request for run in runs],
+                    array=[run.entry.array for run in runs],
+                    version=[run.entry.version for run in runs],
                     first=[run.first for run in runs],
                     count=[run.count for run in runs],
                     nbytes=[run.nbytes for run in runs],

@@ -15,7 +15,7 @@ from store_simulation import Simulation
 from weft_kvstore.codec import decode_reply, decode_request, encode
 from weft_kvstore.description import InitializerDescription, KeyDescription, StoreDescription
 from weft_kvstore.job_shard import JobShard
-from weft_kvstore.messages import Push, RefusalCode, Refused, Values
+from weft_kvstore.messages import Done, Push, RefusalCode, Refused, Values
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard_mind import ShardMind
 from weft_kvstore.store import StoreLostError, StoreRefusedError, StoreTimeoutError
@@ -61,6 +61,9 @@ def pass_time(simulation: Simulation, seconds: float) -> None:
             pass
         for mind in simulation.shards:
             mind.tick(simulation.now)
+
+
+VALUES = Values(frame=1, request=[0], array=[0], version=[1], first=[1], count=[1], nbytes=[1024])
 
 
 def test_a_newer_incarnation_replaces_what_is_not_merged_and_is_told_done_for_what_is() -> None:
@@ -396,7 +399,9 @@ def test_values_that_do_not_fit_are_nonsense() -> None:
     number = next(iter(simulation.clients[0].links[0].requests))
     values = Values(frame=1, request=[number], array=[0], version=[1], first=[3], count=[1], nbytes=[4])
     simulation.clients[0].receive(0, [bytes(part) for part in encode(values, b"abcd")], simulation.now)
-    with pytest.raises(StoreLostError, match=r"Values\.first: slices 3 to 3 of array 0; key 'w' has 1 slices"):
+    with pytest.raises(
+        StoreLostError, match=r"Values\.first: slices 3 to 3 of array 0; of key 'w' the shard has slices 0 to 0"
+    ):
         ended(simulation, value)
 
 
@@ -409,3 +414,29 @@ def test_a_refusal_names_its_reason() -> None:
         ended(simulation, stranger.pull("w", 0))
     refused = Refused(RefusalCode.OTHER_DESCRIPTION, "x")
     assert decode_reply(encode(refused))[0] == refused
+
+
+@pytest.mark.parametrize(
+    ("begin", "reply", "told"),
+    [
+        (
+            lambda store: store.pull("w", 1),
+            Done([0]),
+            r"Done.*pull of key 'w', version 1 ends with values",
+        ),
+        (lambda store: store.barrier(0, []), VALUES, r"Values\.request: \d+, barrier of step 0 asks for none"),
+        (lambda store: store.pull("w", 1), VALUES, r"of key 'w' the shard has slices 0 to 0 and 1 arrays"),
+    ],
+)
+def test_a_shard_that_answers_with_what_was_not_asked_is_left(begin: Any, reply: Any, told: str) -> None:
+    """A pull does not end by words, nor a barrier by values, nor one shard's slices by those of another."""
+    simulation = Simulation(store_of([key_of("w", (512,), 1)], slots=1, shards=2, slice_bytes=1024), LINK)
+    ended(simulation, simulation.stores[0].pull("w", 0))
+    future = begin(simulation.stores[0])
+    client = simulation.clients[0]
+    number = next(iter(client.links[0].requests))
+    message = msgspec.structs.replace(reply, request=[number])
+    payload = bytes(1024) if isinstance(reply, Values) else None
+    client.receive(0, [bytes(part) for part in encode(message, payload)], simulation.now)
+    with pytest.raises(StoreLostError, match=told):
+        ended(simulation, future)
