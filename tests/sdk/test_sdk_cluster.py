@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -194,30 +192,3 @@ def test_a_cluster_starts_registers_mourns_and_ends(tmp_path: Path) -> None:
         assert cluster.ended() == []
     assert not any(alive(pid) for pid in pids.values())
     cluster.stop()
-
-
-def test_weft_up_says_where_it_is_and_ends_with_sigterm_leaving_none(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "from weft.cli import main; main()", "up", "--workers", "1", "--shards", "1"]
-    with subprocess.Popen(
-        [*command, "--port", "0", "--directory", str(tmp_path / "state"), "--data-root", str(tmp_path)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    ) as up:  # fmt: skip
-        assert up.stdout is not None
-        first = up.stdout.readline()
-        assert "weft is up at http://127.0.0.1:" in first
-        port = first.split("127.0.0.1:")[1].split(":")[0]
-        below = descendants(up.pid)
-        assert len(below) == 3
-        second = subprocess.run(
-            [*command, "--port", port, "--directory", str(tmp_path / "other")],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert second.returncode == 1
-        assert f"port {port} of 127.0.0.1 is in use" in second.stderr
-        assert "Traceback" not in second.stderr
-        up.send_signal(signal.SIGTERM)
-        up.communicate(timeout=30)
-        assert up.returncode == 0
-    assert not any(alive(pid) for pid in below)

@@ -11,13 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import Result
 from safetensors.numpy import load_file
+from typer.testing import CliRunner
 
 import weft
 from acceptance_processes import ROOT
 from weft import nn, ops
 from weft.api.event import Event, MetricTaken, StateChanged
 from weft.api.lifecycle import JobState
+from weft.cli.app import app
 from weft.event_stream import Notice
 
 STEPS = 12
@@ -49,7 +52,13 @@ def submit(client: weft.Client, *, features: int = 4, steps: int = STEPS, name: 
     )
 
 
-def run(cluster: weft.Cluster, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(cluster: weft.Cluster, *arguments: str) -> Result:
+    """The command line, in this process."""
+    return CliRunner().invoke(app, [*arguments, "--url", cluster.url], catch_exceptions=False)
+
+
+def run_process(cluster: weft.Cluster, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command line, as a shell runs it."""
     command = [sys.executable, "-c", "from weft.cli import main; main()", *arguments, "--url", cluster.url]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
@@ -135,7 +144,7 @@ def test_the_command_line_shows_saves_and_explains(cluster: weft.Cluster, client
     assert f"weft params save {job.id}" in run(cluster, "show", job.id[:8]).stdout
     assert json.loads(run(cluster, "show", job.id, "--json").stdout)["id"] == job.id
     path = tmp_path / "shown.safetensors"
-    assert run(cluster, "params", "save", job.id, str(path)).returncode == 0
+    assert run(cluster, "params", "save", job.id, str(path)).exit_code == 0
     np.testing.assert_array_equal(load_file(path)["fc.weight"], job.values()["fc.weight"])
     printed = json.loads(run(cluster, "params", "get", job.id, "fc.bias", "--json").stdout)
     np.testing.assert_array_equal(np.array(printed["values"], np.float32), job.values()["fc.bias"])
@@ -143,14 +152,14 @@ def test_the_command_line_shows_saves_and_explains(cluster: weft.Cluster, client
     assert "keys" in json.loads(run(cluster, "programs", job.id, "--json").stdout)
     assert "succeeded" in run(cluster, "logs", job.id).stdout.splitlines()[-1]
     missing = run(cluster, "params", "get", job.id, "fc.nothing")
-    assert missing.returncode == 1
+    assert missing.exit_code == 1
     assert "fc.weight" in missing.stderr
 
 
 def test_a_refused_document_shows_its_pointers_on_the_command_line(cluster: weft.Cluster, tmp_path: Path) -> None:
     path = tmp_path / "job.json"
     path.write_text('{"name": "a b", "graph": {}, "loss": "l", "run": {"steps": 0}, "surplus": 1}')
-    refused = run(cluster, "submit", str(path))
+    refused = run_process(cluster, "submit", str(path))
     assert refused.returncode == 1
     assert refused.stdout == ""
     for pointer in ("/name:", "/run/steps:", "/surplus:", "/data:"):
@@ -163,7 +172,7 @@ def test_a_job_spec_is_a_job_file(cluster: weft.Cluster, client: weft.Client, tm
     loss = nn.cross_entropy(scores, weft.input("y", ("batch",), "int64"))
     path = tmp_path / "job.json"
     path.write_text(weft.job_spec(loss, data="points.npz", steps=2, name="filed").model_dump_json(indent=2))
-    submitted = run(cluster, "submit", str(path), "--watch", "--json")
+    submitted = run_process(cluster, "submit", str(path), "--watch", "--json")
     assert submitted.returncode == 0, submitted.stderr
     assert submitted.stderr.splitlines()[-1] == "succeeded"
     assert client.job(json.loads(submitted.stdout)["id"]).state is JobState.SUCCEEDED
@@ -226,7 +235,7 @@ def test_parameters_are_set_while_a_job_runs(cluster: weft.Cluster, client: weft
     assert json.loads(set_.stdout)["step"] > step
     np.testing.assert_array_equal(job.values()["fc.weight"], np.full((2, 4), 0.25, np.float32), strict=True)
     wrong = run(cluster, "params", "set", job.id, "fc=1")
-    assert (wrong.returncode, "it has fc.weight, fc.bias" in wrong.stderr) == (2, True)
+    assert (wrong.exit_code, "it has fc.weight, fc.bias" in wrong.stderr) == (2, True)
     job.cancel()
     with pytest.raises(weft.ConflictError):
         job.set("fc.bias", 0.0)
@@ -260,5 +269,5 @@ def test_a_dry_run_says_what_a_job_would_be_and_submits_none(
     path.write_text(spec.model_dump_json())
     assert "FetchRows" in run(cluster, "programs", str(path)).stdout
     assert "1 table by rows" in run(cluster, "programs", str(path), "--memory").stdout
-    assert run(cluster, "submit", str(path), "--dry-run").returncode == 0
+    assert run(cluster, "submit", str(path), "--dry-run").exit_code == 0
     assert [job.id for job in client.jobs()] == before

@@ -125,7 +125,7 @@ def test_a_start_that_fails_counts_as_a_death() -> None:
         tend(cluster, 60)
 
 
-def test_weft_up_starts_server_and_worker_again_on_the_same_port_and_data(tmp_path: Path) -> None:
+def test_weft_up_says_where_it_is_starts_what_ends_again_and_ends_with_sigterm_leaving_none(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from weft.cli import main; main()", "up", "--workers", "1", "--shards", "1"]
     with subprocess.Popen(
         [*command, "--port", "0", "--directory", str(tmp_path / "state"), "--data-root", str(tmp_path)],
@@ -133,8 +133,18 @@ def test_weft_up_starts_server_and_worker_again_on_the_same_port_and_data(tmp_pa
     ) as up:  # fmt: skip
         assert up.stdout is not None
         assert up.stderr is not None
-        url = up.stdout.readline().split(" at ")[1].split(": ")[0]
+        greeting = up.stdout.readline()
+        assert greeting.startswith("weft is up at http://127.0.0.1:")
+        url = greeting.split(" at ")[1].split(": ")[0]
         first = pids(url)
+        port = url.rpartition(":")[2]
+        second = subprocess.run(
+            [*command, "--port", port, "--directory", str(tmp_path / "other")],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert second.returncode == 1
+        assert f"port {port} of 127.0.0.1 is in use" in second.stderr
+        assert "Traceback" not in second.stderr
         kill(server_pid(tmp_path))
         assert next(line for line in up.stderr if "listens again" in line).strip() == (
             f"the server listens again at {url}"
