@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -58,10 +59,13 @@ def test_one_slot_alone_gets_the_bits_that_it_gets_in_sync(data):
 
 
 class Noted:
-    """A slot's store; keeps the gradient of `w` of the first step."""
+    """A slot's store; keeps the gradient of `w` of the first step. What others push waits for that of slot 0, whose
+    first values would have seen it otherwise."""
 
-    def __init__(self, store: Any) -> None:
+    def __init__(self, store: Any, first: threading.Event, slot: int) -> None:
         self.store = store
+        self.first = first
+        self.slot = slot
         self.gradient: Array | None = None
 
     def __getattr__(self, call: str) -> Any:
@@ -70,6 +74,10 @@ class Noted:
     def push(self, key: str, step: int, gradient: Array) -> Future[None]:
         if (key, step) == ("w", 0):
             self.gradient = gradient.copy()
+            if self.slot == 0:
+                self.first.set()
+        if self.slot > 0:
+            assert self.first.wait(WAIT_S)
         return self.store.push(key, step, gradient)
 
 
@@ -79,7 +87,8 @@ def test_a_slots_loss_is_the_mean_of_its_own_batch(data):
     for mode in ("async", "sync"):
         job = job_of(data, mode=mode, slots=2, steps=1)
         with store_for(job) as store:
-            noted = [Noted(store.at_slot(slot)) for slot in range(2)]
+            first = threading.Event()
+            noted = [Noted(store.at_slot(slot), first, slot) for slot in range(2)]
             run_all(job, lambda slot, noted=noted: noted[slot])
         found[mode] = noted[0].gradient
     np.testing.assert_allclose(found["async"], 2 * found["sync"], rtol=1e-12)
