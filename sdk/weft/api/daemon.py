@@ -91,7 +91,7 @@ def watch_parent(
 
     The pipe closes however the parent ended. The thread does not keep the process alive.
     """
-    # Not through a buffered reader: a thread that waits in one holds its lock, and the interpreter aborts on it at its end.
+    # Not through a buffered reader: a thread waiting in one holds its lock, and the interpreter aborts on that at exit.
     pipe = (stdin if stdin is not None else sys.stdin.buffer).fileno()
 
     def watch() -> None:
