@@ -1,6 +1,16 @@
 """A client's link to one shard: its connection's life, and what is under way on it. Pure: the time is a parameter.
 
-    DOWN --connect--> GREETING --Welcome--> OPEN --disconnected, or half the silence--> DOWN
+| State    | What comes                                 | Then                                                |
+|----------|--------------------------------------------|-----------------------------------------------------|
+| DOWN     | the time to try again                      | GREETING: a new socket, and a Hello on it           |
+| GREETING | Welcome                                    | OPEN                                                |
+| GREETING | Refused, which may pass                    | DOWN, before the first Welcome; else refused        |
+| both     | disconnected, or no Hello is known         | DOWN; the time to try again doubles                 |
+| both     | half the silence without a word            | GREETING: a new socket, and a Hello on it           |
+| any      | any other Refused, another boot, nonsense  | refused, for good: everything fails, no more tries  |
+| any      | the silence without a word since OPEN      | lost besides: everything fails, until a Welcome     |
+
+Both are GREETING and OPEN. That the link is lost is no state of the connection: it goes on trying.
 
 A connection that breaks may have lost anything. The next one begins with a Hello; after its Welcome, all pulls and
 barriers that are not answered are asked again, and all slices that are not acknowledged are sent again. The shard takes

@@ -18,6 +18,7 @@ from weft_kvstore.first import first_elements, first_table_rows, is_given
 from weft_kvstore.hyper import KeyHyper
 from weft_kvstore.key_part import KeyPart, key_part
 from weft_kvstore.pull_wait import PullWait
+from weft_kvstore.push_run import Run
 from weft_kvstore.routing import routing_of
 from weft_kvstore.row_chunks import check_chunks, unpacked_ids, unpacked_rows
 from weft_kvstore.rows import Rows, is_ascending
@@ -41,7 +42,7 @@ class JobShard:
         self._tables: dict[int, TableState] = {}
         routing = routing_of(description)
         for place, (key, cut, runs) in enumerate(zip(description.keys, routing.cuts, routing.runs, strict=True)):
-            if place in routing.tables and routing.tables[place].rows_on(shard) and routing.tables[place].row_bytes:
+            if place in routing.tables and routing.tables[place].bytes_on(shard):
                 table = routing.tables[place]
                 make = partial(first_table_rows, key, description.seed, table.width)
                 if not is_given(key):
@@ -64,85 +65,67 @@ class JobShard:
         """Bytes of the tables' values on this shard, were every row touched."""
         return sum(table.capacity_bytes for table in self._tables.values())
 
+    @property
+    def waiting_sets(self) -> int:
+        """Parts that were set for versions that are still to come."""
+        return sum(one.waiting_sets for key in range(len(self.description.keys)) for one in self.units(key))
+
     def slice_count(self, key: int) -> int:
         """How many slices of the key this shard has."""
         part = self._parts.get(key)
         return len(part.run) if part is not None else 0
 
-    def accept(
-        self, slot: int, key: int, step: int, payload: memoryview, *, first: int, count: int
-    ) -> list[SliceState]:
+    def accept(self, slot: int, run: Run) -> list[SliceState]:
         """Takes in a run of gradients; the payload's memory is taken over where it is writable.
 
         Returns the units that may now merge. Raises ProtocolError for a run that this shard does not have, and
         PushRefusedError where the push contradicts what is there.
         """
-        part = self._part(key)
-        slices = part.cut_payload(payload, first, count)
+        part = self._part(run.key)
+        slices = part.cut_payload(run)
         for index, _ in slices:  # all before any: what is refused changes nothing
-            part.unit(index).check(slot, step, pushes=True)
-        return [part.unit(index) for index, array in slices if part.unit(index).accept_slice(slot, step, index, array)]
+            part.unit(index).check(slot, run.step, pushes=True)
+        taken = [(part.unit(index), index, array) for index, array in slices]
+        return [unit for unit, index, array in taken if unit.accept_slice(slot, run.step, index, array)]
 
-    def accept_chunks(
-        self, slot: int, key: int, step: int, payload: memoryview, *, first: int, count: int, chunks: int
-    ) -> list[TableState]:
+    def accept_chunks(self, slot: int, run: Run) -> list[TableState]:
         """Takes in a run of chunks of a push of rows. Returns and raises as `accept` does."""
-        table = self._table(key)
-        name = table.spec.key
-        rows = unpacked_rows(payload, table.cut, self.shard, first=first, count=count, chunks=chunks, key=name)
+        table = self._table(run.key)
         ready = False
-        for index, part in enumerate(rows, first):
-            table.check_chunk(slot, step, index, part, chunks)
-            ready = table.accept_chunk(slot, step, index, part, chunks) or ready
+        for index, part in enumerate(unpacked_rows(run, table.cut, self.shard, table.spec.key), run.first):
+            table.check_chunk(slot, run.step, index, part, run.chunks)
+            ready = table.accept_chunk(slot, run.step, index, part, run.chunks) or ready
         return [table] if ready else []
 
     def accept_rows(self, slot: int, key: int, step: int, rows: Rows) -> list[TableState]:
         """Takes over all rows of a push, where there is one shard. Returns and raises as `accept` does."""
-        table = self._tables.get(key)
-        if table is None:
-            return []
+        table = self._table(key)
         table.check(slot, step, pushes=True)
         return [table] if table.accept(slot, step, rows) else []
 
-    def set_slices(
-        self, slot: int, key: int, version: int, payload: memoryview, origin: Hashable, *, first: int, count: int
-    ) -> list[SliceState]:
+    def set_slices(self, slot: int, run: Run, origin: Hashable) -> list[SliceState]:
         """Sets a run of slices. Returns the units whose pulls or merge may have waited for it; raises as `accept`."""
-        part = self._part(key)
-        slices = part.cut_payload(payload, first, count)
+        part = self._part(run.key)
+        slices = part.cut_payload(run)
         for index, _ in slices:
-            part.unit(index).check_set(slot, version, (origin, index))
+            part.unit(index).check_set(slot, run.step, (origin, index))
         found: dict[int, SliceState] = {}
         for index, array in slices:
             unit = part.unit(index)
-            if unit.accept_set(version, (index, array), (origin, index)):
+            if unit.accept_set(run.step, (index, array), (origin, index)):
                 found[unit.index] = unit
         return list(found.values())
 
-    def set_chunks(
-        self,
-        slot: int,
-        key: int,
-        version: int,
-        payload: memoryview,
-        origin: Hashable,
-        *,
-        first: int,
-        count: int,
-        chunks: int,
-    ) -> list[TableState]:
+    def set_chunks(self, slot: int, run: Run, origin: Hashable) -> list[TableState]:
         """Sets rows of a table, each chunk by itself. Returns and raises as `set_slices` does."""
-        table = self._table(key)
-        name = table.spec.key
-        rows = unpacked_rows(payload, table.cut, self.shard, first=first, count=count, chunks=chunks, key=name)
-        changed = [self.set_rows(slot, key, version, part, (origin, index)) for index, part in enumerate(rows, first)]
+        table = self._table(run.key)
+        chunks = enumerate(unpacked_rows(run, table.cut, self.shard, table.spec.key), run.first)
+        changed = [self.set_rows(slot, run.key, run.step, part, (origin, index)) for index, part in chunks]
         return [table] if any(changed) else []
 
     def set_rows(self, slot: int, key: int, version: int, rows: Rows, origin: Hashable) -> list[TableState]:
         """Sets rows by their places. Returns and raises as `set_slices` does."""
-        table = self._tables.get(key)
-        if table is None:
-            return []
+        table = self._table(key)
         table.check_set(slot, version, origin)
         return [table] if table.accept_set(version, rows, origin) else []
 
@@ -172,15 +155,13 @@ class JobShard:
             raise ProtocolError(f"Pull.chunks: {chunks} of key {part.spec.key!r}, which is no table")
         return [one for one in part.units if self._can_answer(one, wait)]
 
-    def accept_ids(
-        self, wait: PullWait, key: int, payload: memoryview, *, first: int, count: int, chunks: int
-    ) -> list[AnyUnit]:
+    def accept_ids(self, wait: PullWait, run: Run) -> list[AnyUnit]:
         """Takes in a run of the ids of a pull. Returns and raises as `pull` does."""
         table = self._tables.get(wait.key)
-        if table is None or key != wait.key or chunks != wait.chunks:
+        if table is None or run.key != wait.key or run.chunks != wait.chunks:
             raise ProtocolError(f"Push.request: {wait.request} asks for {wait.chunks} chunks of key {wait.key}")
-        ids = unpacked_ids(payload, table.cut, self.shard, first=first, count=count, chunks=chunks, key=table.spec.key)
-        if not wait.add_ids(first, ids):
+        ids = unpacked_ids(run, table.cut, self.shard, table.spec.key)
+        if not wait.add_ids(run.first, ids):
             return []
         if not is_ascending(wait.places):
             raise ProtocolError(f"ids: rows of key {table.spec.key!r} that do not ascend")

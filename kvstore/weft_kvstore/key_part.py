@@ -9,6 +9,7 @@ import numpy as np
 
 from weft_kvstore.buffers import bytes_of
 from weft_kvstore.codec import ProtocolError
+from weft_kvstore.push_run import Run
 from weft_kvstore.routing import KeySlices
 from weft_kvstore.slice_state import SliceState, WholeState
 from weft_kvstore.store import Array
@@ -32,30 +33,26 @@ class KeyPart:
         """The unit that has a slice."""
         return self.units[0] if len(self.units) == 1 else self.units[index - self.run.start]
 
-    def cut_payload(self, payload: memoryview, first: int, count: int) -> list[tuple[int, Array]]:
-        """Slices `first` and on of a key's bytes, each with its number.
+    def cut_payload(self, run: Run) -> list[tuple[int, Array]]:
+        """The slices of a run, each with its number.
 
         Their memory is taken over where it is writable. Raises ProtocolError for a run that is not here, or is of
         another length.
         """
-        if not (self.run.start <= first and first + count <= self.run.stop):
+        if not (self.run.start <= run.first and run.stop <= self.run.stop):
             raise ProtocolError(
-                f"Push.first: slices {first} to {first + count - 1} of key {self.spec.key!r}; "
+                f"Push.first: slices {run.first} to {run.stop - 1} of key {self.spec.key!r}; "
                 f"this shard has {self.run.start} to {self.run.stop - 1}"
             )
-        told = self.cut.length(first, count)
-        if told != payload.nbytes:
+        told = self.cut.length(run.first, run.count)
+        if told != run.payload.nbytes:
             raise ProtocolError(
-                f"Push.nbytes: {payload.nbytes} for {count} slices from {first} of key {self.spec.key!r}, not {told}"
+                f"Push.nbytes: {run.payload.nbytes} for {run.count} slices from {run.first} of key {self.spec.key!r}, "
+                f"not {told}"
             )
-        begin = self.cut.start(first)
-        return [
-            (
-                index,
-                _writable(payload[self.cut.start(index) - begin : self.cut.start(index + 1) - begin], self.spec.dtype),
-            )
-            for index in range(first, first + count)
-        ]
+        bounds = [self.cut.start(index) - self.cut.start(run.first) for index in range(run.first, run.stop + 1)]
+        cutting = zip(range(run.first, run.stop), bounds, bounds[1:], strict=False)
+        return [(index, _writable(run.payload[start:stop], self.spec.dtype)) for index, start, stop in cutting]
 
 
 def key_part(spec: KeyRules, cut: KeySlices, run: range, values: Array, shape: tuple[int, ...] | None) -> KeyPart:

@@ -12,6 +12,7 @@ from weft_kvstore.job_shard import JobShard
 from weft_kvstore.merger import Merger
 from weft_kvstore.operation import BarrierOperation, Operation, PullOperation, PushOperation
 from weft_kvstore.pull_wait import PullWait
+from weft_kvstore.push_run import Run
 from weft_kvstore.routing import routing_of
 from weft_kvstore.row_operation import PullRowsOperation, PushRowsOperation
 from weft_kvstore.rows import Rows
@@ -97,18 +98,20 @@ class LocalMind:
         self.outcomes.append((send, None, None))
 
     def _send_slices(self, slot: int, send: PushOperation) -> None:
-        copy = bytes_of(send.array.copy())
         sent, count = send.sent, self._shard.slice_count(send.sent.place)
+        copy = bytes_of(send.array.copy())
+        run = Run(sent.cargo, self._next(), sent.place, sent.step, first=0, count=count, chunks=0, payload=copy)
         if sent.cargo is Cargo.GRADIENT:
-            self._merger.put(LOCAL, self._shard.accept(slot, sent.place, sent.step, copy, first=0, count=count))
+            self._merger.put(LOCAL, self._shard.accept(slot, run))
         else:
-            units = self._shard.set_slices(slot, sent.place, sent.step, copy, self._next(), first=0, count=count)
-            self._merger.changed(LOCAL, units)
+            self._merger.changed(LOCAL, self._shard.set_slices(slot, run, run.request))
 
     def _send_rows(self, slot: int, send: PushRowsOperation) -> None:
         sent, rows = send.sent, Rows(send.given.ids.copy(), send.given.values.copy())
+        self.rows_pushed[slot] += send.rows_pushed
+        if not self._routing.tables[sent.place].bytes_on(0):
+            return  # A table without elements.
         if sent.cargo is Cargo.GRADIENT:
-            self.rows_pushed[slot] += send.rows_pushed
             self._merger.put(LOCAL, self._shard.accept_rows(slot, sent.place, sent.step, rows))
         else:
             self._merger.changed(LOCAL, self._shard.set_rows(slot, sent.place, sent.step, rows, self._next()))

@@ -6,6 +6,7 @@ import numpy as np
 
 from weft_graph.weft_domain import ID_BYTES
 from weft_kvstore.codec import ProtocolError
+from weft_kvstore.push_run import Run
 from weft_kvstore.row_cut import RowCut, chunks_of
 from weft_kvstore.rows import Rows, is_ascending
 from weft_kvstore.store import Array
@@ -24,17 +25,14 @@ def packed(rows: Rows, cut: RowCut) -> Array:
     return made
 
 
-def unpacked_rows(
-    payload: memoryview, cut: RowCut, shard: int, *, first: int, count: int, chunks: int, key: str
-) -> list[Rows]:
-    """Chunks `first` to `first + count` of the `chunks` of a push to a shard: places there and values, copied.
+def unpacked_rows(run: Run, cut: RowCut, shard: int, key: str) -> list[Rows]:
+    """The chunks of a run of a push to a shard: places there and values, copied; `key` is the key's name.
 
     Copied because a small chunk would keep the memory of a whole frame. Raises ProtocolError, naming the field.
     """
     row = ID_BYTES + cut.row_bytes
-    parts = _parts(payload, cut.rows_on(shard), cut.rows_up, row, first=first, count=count, chunks=chunks, key=key)
     found: list[Rows] = []
-    for part in parts:
+    for part in _parts(run, cut.rows_on(shard), cut.rows_up, row, key):
         rows = part.nbytes // row
         places = _places(part[: rows * ID_BYTES], cut, shard, key)
         values: Array = np.frombuffer(part[rows * ID_BYTES :], cut.dtype).reshape(rows, cut.width)
@@ -42,13 +40,9 @@ def unpacked_rows(
     return found
 
 
-def unpacked_ids(
-    payload: memoryview, cut: RowCut, shard: int, *, first: int, count: int, chunks: int, key: str
-) -> list[Array]:
-    """Chunks of the ids of a pull, as places on the shard. Raises ProtocolError, naming the field."""
-    most = cut.rows_on(shard)
-    parts = _parts(payload, most, cut.ids_up, ID_BYTES, first=first, count=count, chunks=chunks, key=key)
-    return [_places(part, cut, shard, key) for part in parts]
+def unpacked_ids(run: Run, cut: RowCut, shard: int, key: str) -> list[Array]:
+    """The chunks of a run of a pull's ids, as places on the shard. Raises ProtocolError, naming the field."""
+    return [_places(part, cut, shard, key) for part in _parts(run, cut.rows_on(shard), cut.ids_up, ID_BYTES, key)]
 
 
 def check_chunks(rows: int, a_chunk: int, chunks: int, key: str) -> None:
@@ -57,22 +51,20 @@ def check_chunks(rows: int, a_chunk: int, chunks: int, key: str) -> None:
         raise ProtocolError(f"chunks: {chunks} of key {key!r}; its {rows} rows here take {chunks_of(rows, a_chunk)}")
 
 
-def _parts(
-    payload: memoryview, rows: int, a_chunk: int, row: int, *, first: int, count: int, chunks: int, key: str
-) -> list[memoryview]:
-    check_chunks(rows, a_chunk, chunks, key)
-    if first + count > chunks:
-        raise ProtocolError(f"Push.first: chunks {first} to {first + count - 1} of key {key!r}, there are {chunks}")
+def _parts(run: Run, rows: int, a_chunk: int, row: int, key: str) -> list[memoryview]:
+    check_chunks(rows, a_chunk, run.chunks, key)
+    named = f"chunks {run.first} to {run.stop - 1}"
+    if run.stop > run.chunks:
+        raise ProtocolError(f"Push.first: {named} of key {key!r}, there are {run.chunks}")
     full = a_chunk * row
-    last = payload.nbytes - (count - 1) * full
-    whole = first + count < chunks
-    fits = last == full if whole else 0 <= last <= full and last % row == 0 and (last > 0 or chunks == 1)
+    nbytes = run.payload.nbytes
+    last = nbytes - (run.count - 1) * full
+    whole = run.stop < run.chunks
+    fits = last == full if whole else 0 <= last <= full and last % row == 0 and (last > 0 or run.chunks == 1)
     if not fits:
-        raise ProtocolError(
-            f"Push.nbytes: {payload.nbytes} for chunks {first} to {first + count - 1} of {chunks} of key {key!r}, "
-            f"{full} bytes a full one"
-        )
-    return [payload[index * full : min((index + 1) * full, payload.nbytes)] for index in range(count)]
+        told = f"{named} of {run.chunks} of key {key!r}, {full} bytes a full one"
+        raise ProtocolError(f"Push.nbytes: {nbytes} for {told}")
+    return [run.payload[index * full : min((index + 1) * full, nbytes)] for index in range(run.count)]
 
 
 def _places(part: memoryview, cut: RowCut, shard: int, key: str) -> Array:

@@ -38,6 +38,7 @@ from weft_kvstore.messages import (
 )
 from weft_kvstore.peer import MAX_OPEN_PULLS, Peer
 from weft_kvstore.pull_wait import PullWait
+from weft_kvstore.push_run import runs_of
 from weft_kvstore.push_runs import Taken, take_run
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard_door import Admission, Job, Namespace, admit
@@ -241,12 +242,9 @@ class ShardMind:
 
     def _push(self, peer: Peer, push: Push, payload: memoryview) -> None:
         self.counts.frames_received += 1
-        begin = 0
-        for number, nbytes in enumerate(push.nbytes):
-            part = payload[begin : begin + nbytes]
-            begin += nbytes
+        for number, run in enumerate(runs_of(push, payload)):
             try:
-                self._taken(peer, take_run(self.jobs[peer.job].shard, peer, push, number, part))
+                self._taken(peer, take_run(self.jobs[peer.job].shard, peer, run))
             except PushRefusedError as error:
                 self.counts.refused += 1
                 self._say(peer.identity, PushRefused(push.frame, number, str(error)[:2048]))

@@ -139,6 +139,7 @@ class ShardServer:
             queued_bytes=sum(peer.outbox.queued_bytes for peer in peers),
             in_flight_bytes=sum(peer.outbox.in_flight_bytes for peer in peers),
             waiting_pulls=sum(len(peer.pulls) for peer in peers),
+            waiting_sets=sum(job.shard.waiting_sets for job in list(mind.jobs.values())),
         )
 
     def _command(self, work: Callable[[], None]) -> None:

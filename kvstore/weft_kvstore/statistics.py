@@ -49,7 +49,8 @@ class ClientStatistics:
 @dataclass(frozen=True, slots=True)
 class ShardStatistics:
     """A shard server. `malformed` counts messages that were none of this format or contradicted the description,
-    `refused` Hellos and pushes that were refused, `unknown_links` messages from connections without a Hello."""
+    `refused` Hellos and pushes that were refused, `unknown_links` messages from connections without a Hello.
+    `waiting_sets` are parts of values that were set for versions still to come; of a table, one for each version."""
 
     bytes_sent: int
     bytes_received: int
@@ -64,3 +65,4 @@ class ShardStatistics:
     queued_bytes: int
     in_flight_bytes: int
     waiting_pulls: int
+    waiting_sets: int

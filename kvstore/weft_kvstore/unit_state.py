@@ -117,6 +117,11 @@ class UnitState(ABC, Generic[G, S]):
         return self.steps.version
 
     @property
+    def waiting_sets(self) -> int:
+        """Parts that were set for versions that are still to come."""
+        return sum(len(values) for values in list(self._sets.values()))
+
+    @property
     @abstractmethod
     def nbytes(self) -> int:
         """Bytes that a merge works on: what a job's turn is measured by."""

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from concurrent.futures import Future
 
 import numpy as np
 import pytest
 
 from store_cluster import key_of, store_of
 from weft_kernels.rule import Rule
+from weft_kvstore.codec import ProtocolError
 from weft_kvstore.job_shard import JobShard
 from weft_kvstore.local_mind import LocalMind
 from weft_kvstore.merger import Merger
-from weft_kvstore.operation import Operation
+from weft_kvstore.operation import Link, Operation
 from weft_kvstore.pull_wait import PullWait
+from weft_kvstore.routing import Routing
+from weft_kvstore.rows import Rows
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.unit_state import AnyUnit
 
@@ -101,10 +104,31 @@ def test_an_answer_that_loses_a_connection_is_the_last_one_for_it() -> None:
     assert told == [1]
 
 
-def test_an_operation_that_the_local_store_does_not_know_is_an_error() -> None:
-    class Other(Operation):
-        def __str__(self) -> str:
-            return "another operation"
+class Other(Operation):
+    def prepare(self, routing: Routing) -> dict[int, int]:
+        return {}
 
+    def begin(self, link: Link) -> None:
+        pass
+
+    give_up = begin
+
+    def let_go(self) -> None:
+        pass
+
+    def __str__(self) -> str:
+        return "another operation"
+
+
+def test_an_operation_that_the_local_store_does_not_know_is_an_error() -> None:
     with pytest.raises(TypeError, match="another operation"):
-        LocalMind(DESCRIPTION, LinkSettings()).begin(0, Other(Any, 0), 0.0)  # type: ignore[arg-type]
+        LocalMind(DESCRIPTION, LinkSettings()).begin(0, Other(Future()), 0.0)
+
+
+def test_rows_for_a_key_that_is_no_table_are_an_error() -> None:
+    shard = JobShard(DESCRIPTION, 0)
+    rows = Rows(np.zeros(1, np.int64), np.zeros((1, 1), np.float32))
+    with pytest.raises(ProtocolError, match="key: 0 has no rows on shard 0"):
+        shard.accept_rows(0, 0, 0, rows)
+    with pytest.raises(ProtocolError, match="key: 0 has no rows on shard 0"):
+        shard.set_rows(0, 0, 1, rows, "origin")
