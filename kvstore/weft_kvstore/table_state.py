@@ -6,7 +6,7 @@ the shard, ascending. The rule runs on the touched rows alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from weft_kernels.rule_rows import apply_to_rows
 from weft_kvstore.assembly import Assemblies
 from weft_kvstore.buffers import bytes_of
+from weft_kvstore.first_made import FirstMade, MakeRows
 from weft_kvstore.pull_wait import PullWait
 from weft_kvstore.row_cut import RowCut, chunks_of
 from weft_kvstore.rows import Rows, last_rows, merged
@@ -21,9 +22,6 @@ from weft_kvstore.steps import Complete, PushRefusedError
 from weft_kvstore.store import Array
 from weft_kvstore.unit_state import Answer, KeyRules, UnitState
 from weft_kvstore.zeros import zeros_on_demand
-
-FirstRows = Callable[[Array], Array]
-"""first(rows): the first values (n, width) of the table's rows (n) int64."""
 
 PIECE_ELEMENTS: Final = 1 << 18
 """Elements of first values that are made at once: what fits a core's cache."""
@@ -35,12 +33,12 @@ class TableState(UnitState[Rows, Rows]):
 
     __slots__ = ("_assemblies", "_first", "_state", "_touched", "_waiting_bytes", "_weight", "cut", "shard")
 
-    def __init__(self, spec: KeyRules, cut: RowCut, shard: int, first: FirstRows) -> None:
+    def __init__(self, spec: KeyRules, cut: RowCut, shard: int, first: MakeRows) -> None:
         """Raises MemoryError where not even the addresses are to be had."""
         super().__init__(spec, 0, merged)
         self.cut = cut
         self.shard = shard
-        self._first = first
+        self._first = FirstMade(first)
         self._assemblies: Assemblies[Rows] = Assemblies()
         self._waiting_bytes = 0
         shape = (cut.rows_on(shard), cut.width)
@@ -115,7 +113,7 @@ class TableState(UnitState[Rows, Rows]):
         found: Array = np.take(self._weight, places, axis=0)
         new = ~self._touched[places]
         if not self.spec.given and new.any():
-            found[new] = self._first(self._ids(places[new]))
+            found[new] = self._first.shown(self._ids(places[new]))
         return found
 
     def state_rows(self, name: str, places: Array) -> Array:
@@ -173,7 +171,7 @@ class TableState(UnitState[Rows, Rows]):
         if not new.size:
             return
         if first and not self.spec.given:
-            self._weight[new] = self._first(self._ids(new))
+            self._weight[new] = self._first.taken(self._ids(new))
         for name, array in self._state.items():
             if start := self.spec.rule.state[name]:
                 array[new] = start
