@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from weft_kvstore.messages import Hello
+from weft_kvstore.codec import Buffer, encode
+from weft_kvstore.messages import Acknowledge, Done, Hello, Values
 from weft_kvstore.outbox import Outbox, OutSlice
 from weft_kvstore.pull_wait import PullWait
 from weft_kvstore.settings import LinkSettings
@@ -53,6 +54,30 @@ class Peer:
     def asks(self, wait: PullWait) -> None:
         """A pull that is not answered yet."""
         self.pulls[wait.request] = wait
+
+    def receipts(self) -> Iterator[list[Buffer]]:
+        """Says what was taken in since the last time."""
+        if self.done:
+            yield encode(Done(self.done))
+            self.done = []
+        if self.acknowledge:
+            yield encode(Acknowledge(self.acknowledge))
+            self.acknowledge = []
+
+    def frames(self, now: float) -> Iterator[list[Buffer]]:
+        """As many frames of values as credit allows."""
+        while (frame := self.outbox.fill(now)) is not None:
+            runs = frame.runs()
+            message = Values(
+                frame=frame.number,
+                request=[run.entry.request for run in runs],
+                array=[run.entry.array for run in runs],
+                version=[run.entry.version for run in runs],
+                first=[run.first for run in runs],
+                count=[run.count for run in runs],
+                nbytes=[run.nbytes for run in runs],
+            )
+            yield encode(message, frame.payload())
 
     def _put(self, wait: PullWait, part: Answer, version: int, priority: int) -> None:
         if part.held is not None:

@@ -19,7 +19,6 @@ from weft_kvstore.messages import (
     Because,
     Bye,
     Cancel,
-    Done,
     Failed,
     FailureCode,
     Hello,
@@ -32,7 +31,6 @@ from weft_kvstore.messages import (
     RefusalCode,
     Refused,
     Request,
-    Values,
     Welcome,
     Why,
 )
@@ -160,25 +158,10 @@ class ShardMind:
         self.work.begin_batch()
         waiting, self._to_flush = self._to_flush, {}
         for peer in waiting.values():
-            if peer.done:
-                self._say(peer.identity, Done(peer.done))
-                peer.done = []
-            if peer.acknowledge:
-                self._say(peer.identity, Acknowledge(peer.acknowledge))
-                peer.acknowledge = []
-            while (frame := peer.outbox.fill(now)) is not None:
-                runs = frame.runs()
-                message = Values(
-                    frame=frame.number,
-                    request=[run.entry.request for run in runs],
-                    array=[run.entry.array for run in runs],
-                    version=[run.entry.version for run in runs],
-                    first=[run.first for run in runs],
-                    count=[run.count for run in runs],
-                    nbytes=[run.nbytes for run in runs],
-                )
+            self.outgoing += [(peer.identity, parts) for parts in peer.receipts()]
+            for parts in peer.frames(now):
                 self.counts.frames_sent += 1
-                self.outgoing.append((peer.identity, encode(message, frame.payload())))
+                self.outgoing.append((peer.identity, parts))
 
     def tick(self, now: float) -> None:
         """Forgets silent connections, and fails pulls that wait for silent slots. To be called every ping or so."""
