@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -34,7 +34,10 @@ STYLES: Mapping[str, str] = {"warning": "yellow", "error": "red", "debug": "dim"
 
 @dataclass(slots=True)
 class RunView:
-    """What is known of a run from its events; `train` and `evaluate` are the newest metrics."""
+    """What is known of a run from its events; `train` and `evaluate` are the newest metrics.
+
+    `since` are the training's metrics since the last evaluation, which its line has the mean of.
+    """
 
     steps: int
     step: int = 0
@@ -43,6 +46,7 @@ class RunView:
     state: str = ""
     train: dict[str, float] = field(default_factory=dict)
     evaluate: dict[str, float] = field(default_factory=dict)
+    since: list[MetricTaken] = field(default_factory=list)
     _shown_at: datetime | None = None
     _noticed: str = ""
 
@@ -61,6 +65,7 @@ class RunView:
                 return None
             case MetricTaken(split="train"):
                 self.train = dict(body.values)
+                self.since.append(body)
                 return None
             case MetricTaken():
                 self.evaluate = dict(body.values)
@@ -97,9 +102,16 @@ class RunView:
         return Text(self.state if change.state.is_terminal else line, "bold")
 
     def _evaluated(self, taken: MetricTaken) -> str:
-        """One line of 80 cells where there are two metrics: the training's and the evaluation's."""
-        train = f"train {shown(self.train, gap=' ')}  " if self.train else ""
+        """One line of 80 cells where there are two metrics: the training's since the last one, and the evaluation's."""
+        train = f"train {shown(mean(self.since), gap=' ')}  " if self.since else ""
+        self.since.clear()
         return f"{self.steps_done(taken.step)}  {train}eval {shown(taken.values, gap=' ')}"
+
+
+def mean(taken: Sequence[MetricTaken]) -> dict[str, float]:
+    """The mean over all samples of what was taken of some each."""
+    samples = sum(each.samples for each in taken)
+    return {name: sum(each.values[name] * each.samples for each in taken) / samples for name in taken[0].values}
 
 
 def shown(metrics: Mapping[str, float], *, gap: str = "  ") -> str:

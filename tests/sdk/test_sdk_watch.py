@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator
+from typing import Literal
 
 import pytest
 from rich.console import Console
@@ -68,6 +69,25 @@ def test_a_narrow_terminal_keeps_steps_and_metrics_and_drops_the_rate() -> None:
     last = [line for line in written(to).splitlines() if "16/20" in line][-1]
     assert "loss 0.2500" in last
     assert "samples/s" not in last
+
+
+def test_the_line_of_a_pass_has_the_mean_of_its_steps_and_of_no_other_s() -> None:
+    def taken(seq: int, split: Literal["train", "evaluate"], loss: float, samples: int) -> Event:
+        return event(seq, MetricTaken(split=split, step=seq, values={"loss": loss}, samples=samples))
+
+    to = console(terminal=False)
+    watch(
+        [
+            taken(1, "train", 4.0, 30), taken(2, "train", 1.0, 10), taken(3, "evaluate", 0.5, 5),
+            taken(4, "train", 1.0, 20), taken(5, "evaluate", 0.25, 5), taken(6, "evaluate", 0.25, 5),
+        ],
+        job(), to,
+    )  # fmt: skip
+    assert written(to).splitlines()[1:] == [
+        " 3/10  train loss 3.2500  eval loss 0.5000",
+        " 5/10  train loss 1.0000  eval loss 0.2500",
+        " 6/10  eval loss 0.2500",
+    ]
 
 
 def test_what_a_job_waits_for_is_said_once() -> None:
