@@ -12,6 +12,8 @@ from pydantic import ValidationError
 
 from weft.api.daemon import start_daemon
 from weft_server.app import create_app
+from weft_server.database import DatabaseRefusedError
+from weft_server.directory import UnknownResultsError
 from weft_server.serving import DirectoryInUseError, serve
 from weft_server.settings import Settings
 
@@ -29,6 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stop = start_daemon("server", exit_with_parent=settings.exit_with_parent)
     try:
         serve(create_app(settings), settings, stop)
+    except (DatabaseRefusedError, UnknownResultsError) as error:
+        _complain(str(error))
+        return EXIT_REFUSED
     except (OSError, DirectoryInUseError) as error:
         _complain(f"cannot serve on {settings.host}:{settings.port} from {settings.directory}: {error}")
         return EXIT_REFUSED

@@ -57,6 +57,10 @@ class JobFiles:
             path.unlink(missing_ok=True)
         return sorted(path.name for path in self._jobs.iterdir())
 
+    def results(self) -> list[str]:
+        """Jobs that there are final parameters of."""
+        return sorted(path.parent.name for path in self._jobs.glob(f"*/{FINAL}"))
+
     def final(self, job: str) -> Path | None:
         """The final parameters, if they are there."""
         path = self._jobs / job / FINAL

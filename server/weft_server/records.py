@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 
 from sqlalchemy import Engine, delete, func, select, update
 from sqlalchemy.dialects.sqlite import insert
@@ -43,6 +44,12 @@ class Records:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._file = _identity(engine)
+
+    @property
+    def is_moved(self) -> bool:
+        """Whether the database's path leads to another file than the one that was opened, or to none."""
+        return _identity(self._engine) != self._file
 
     def submitted(self, key: str, digest: str) -> Job | None:
         """The job submitted under that key. Raises KeyReusedError where the body was another."""
@@ -154,6 +161,15 @@ class Records:
         """How many jobs there are; a readiness probe asks it."""
         with Session(self._engine) as session:
             return session.scalars(select(func.count()).select_from(JobRow)).one()
+
+
+def _identity(engine: Engine) -> tuple[int, int] | None:
+    """(device, inode) of the database's file."""
+    try:
+        found = Path(engine.url.database or "").stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _job(row: JobRow) -> Job:

@@ -255,11 +255,17 @@ class Service:
             _log.warning("files of job %s, which are not needed any more, are left: %s", job, error)
 
     async def _tidy(self, jobs: Sequence[str]) -> None:
-        """Ends the files of jobs that ended, or were never kept, when an earlier process was killed."""
+        """Ends the files of jobs that ended, or were never kept, when an earlier process was killed.
+
+        A job that was never kept has no result: one that the records do not know is another database's, and stays.
+        """
         states = await self.threads.read(self.records.states, jobs)
+        results = set(await self.threads.on_files(self.files.results))
         for job in jobs:
             state = states.get(job)
-            if state is None or state.is_terminal:
+            if state is None and job in results:
+                _log.error("the records do not know job %s: its final parameters are left where they are", job)
+            elif state is None or state.is_terminal:
                 await self._on_disk(self.files.end, job, state is JobState.SUCCEEDED)
 
 

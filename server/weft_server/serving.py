@@ -15,6 +15,7 @@ from typing import IO
 import uvicorn
 from fastapi import FastAPI
 
+from weft_server.directory import check_directory
 from weft_server.settings import Settings
 
 GRACE_S = 3
@@ -63,9 +64,13 @@ class Server(uvicorn.Server):
 
 
 def serve(app: FastAPI, settings: Settings, stop: threading.Event) -> None:
-    """Serves until `stop` is set. Raises OSError when the address is taken, DirectoryInUseError."""
+    """Serves until `stop` is set. Raises OSError when the address is taken, DirectoryInUseError.
+
+    Raises what `check_directory` raises too.
+    """
     settings.directory.mkdir(parents=True, exist_ok=True)
     with locked(settings.directory), listening(settings.host, settings.port) as listener:
+        check_directory(settings.directory)
         Server(app, settings.directory / "server.json", stop).run(sockets=[listener])
 
 

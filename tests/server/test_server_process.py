@@ -16,9 +16,11 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import text
 
-from server_running import DEADLINE_S, eventually
+from server_running import DEADLINE_S, eventually, running
 from weft.api.daemon import ORPHANED_EXIT_CODE, watch_parent
+from weft_server.database import open_database
 
 
 @contextmanager
@@ -105,3 +107,51 @@ def test_a_daemon_whose_parent_is_gone_stops_and_is_ended_hard_after_a_grace(end
             assert codes == [ORPHANED_EXIT_CODE]
             thread.join(DEADLINE_S)
     assert thread.daemon
+
+
+def start_of(directory: Path) -> tuple[int, str]:
+    """(exit code, what was said) of a server that does not start there."""
+    with process(directory, "--port", "0") as started:
+        _, said = started.communicate(timeout=DEADLINE_S)
+    return started.returncode, said.decode()
+
+
+def test_results_that_the_database_does_not_know_are_never_deleted(tmp_path: Path) -> None:
+    result = tmp_path / "jobs" / "a1" / "parameters.safetensors"
+    for kept in (result, tmp_path / "jobs" / "b2" / "parameters.safetensors"):
+        kept.parent.mkdir(parents=True)
+        kept.write_bytes(b"values")
+    code, said = start_of(tmp_path)
+    assert code == 2
+    assert f"{result.parent} (and 1 more folders beside it) holds final parameters of a job that" in said
+    assert len(said.splitlines()) == 1
+    with running(tmp_path) as client:
+        assert client.get("/readyz").status_code == 200
+    assert result.read_bytes() == b"values"
+
+
+@pytest.mark.parametrize("newer", [True, False])
+def test_a_database_that_cannot_be_read_is_named_in_one_line(tmp_path: Path, newer: bool) -> None:
+    path = tmp_path / "weft.db"
+    if newer:
+        engine = open_database(path)
+        with engine.begin() as connection:
+            connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+        engine.dispose()
+    else:
+        path.write_bytes(b"no database, but rather long " * 100)
+    code, said = start_of(tmp_path)
+    assert code == 2
+    assert len(said.splitlines()) == 1
+    assert f"{path} was made by a newer weft" in said if newer else f"{path} cannot be opened" in said
+
+
+def test_a_server_whose_database_was_moved_is_not_ready(tmp_path: Path) -> None:
+    with running(tmp_path) as client:
+        assert client.get("/readyz").status_code == 200
+        (tmp_path / "weft.db").rename(tmp_path / "away.db")
+        assert "was moved or replaced" in client.get("/readyz").json()["detail"]
+        (tmp_path / "weft.db").write_bytes(b"")
+        assert client.get("/readyz").status_code == 503
+        (tmp_path / "away.db").replace(tmp_path / "weft.db")
+        assert client.get("/readyz").status_code == 200

@@ -24,9 +24,13 @@ async def readyz(use: Use) -> dict[str, str]:
     """The database answers, takes what is written, and time is being watched."""
     try:
         await use.service.threads.read(use.service.records.count)
+        is_moved = await use.service.threads.read(lambda: use.service.records.is_moved)
     except SQLAlchemyError as error:
         detail = "the database does not answer"
         raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, "not-ready", detail) from error
+    if is_moved:
+        detail = "the database's file was moved or replaced; what is written now is lost"
+        raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, "not-ready", detail)
     if use.service.unready is not None:
         raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, "not-ready", use.service.unready)
     return {"status": "ready"}
