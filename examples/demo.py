@@ -12,4 +12,4 @@ import stage
 FOLDER = Path("build/demo")
 
 if __name__ == "__main__":
-    sys.exit(stage.perform(FOLDER, digits.act, source_lines.act))
+    sys.exit(stage.perform(FOLDER, digits.act, source_lines.act, takes="about two minutes"))

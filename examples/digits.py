@@ -113,7 +113,7 @@ def main() -> int:
     parser.add_argument("--directory", type=Path, default=Path("build/digits"), help="for the data and the parameters")
     parser.add_argument("--passes", type=int, default=PASSES, help="over the training rows")
     arguments = parser.parse_args()
-    return stage.perform(arguments.directory, partial(act, passes=arguments.passes))
+    return stage.perform(arguments.directory, partial(act, passes=arguments.passes), takes="less than a minute")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +23,7 @@ import stage
 import weft
 from python_lines import LENGTH, ROWS, Lines, padded, read_lines
 from weft import nn
+from weft.api.event import StateChanged
 
 WIDTH = 16
 PASSES = 5
@@ -30,6 +32,8 @@ BATCH = 1024
 DENSE_STEPS = (1, 4)
 """Lengths of the two runs whose difference is what a dense step costs, without the start and the end of a run."""
 SAMPLES = 6
+SCREEN = 80
+"""Cells of the narrowest terminal that is spoken to."""
 MIB = 1 << 20
 
 
@@ -65,13 +69,21 @@ def train(client: weft.Client, path: Path, lines: Lines, passes: int) -> weft.Jo
     )
 
 
-def dense_step_bytes(client: weft.Client, path: Path, lines: Lines) -> float:
-    """Bytes that a step moves where the table travels whole, both ways over both workers; measured."""
+def dense_step_bytes(
+    client: weft.Client, path: Path, lines: Lines, say: Callable[[str], None] = lambda _: None
+) -> float:
+    """Bytes that a step moves where the table travels whole, both ways over both workers; measured.
+
+    `say` is told how far that is.
+    """
     loss, _, _ = build(len(lines.names), row_sparse=False)
     data, totals = weft.numpy_data(path, train=(0, lines.trained)), []
     for steps in DENSE_STEPS:
         rule, name = weft.Adam(rate=0.02), f"source-lines-dense-{steps}"
         job = client.submit(loss, data=data, batch=BATCH, steps=steps, rule=rule, workers=2, shards=2, name=name)
+        for event in job.events():
+            if isinstance(event.body, StateChanged):
+                say(f"{steps} of {sum(DENSE_STEPS)} steps with a dense table: {event.body.state.value}")
         totals.append(moved_bytes(job.wait()))
     short, long = DENSE_STEPS
     return (totals[1] - totals[0]) / (long - short)
@@ -105,15 +117,16 @@ def act(console: Console, client: weft.Client, folder: Path, *, passes: int = PA
         write_data(folder / "lines.npz", lines)
     held_out = len(lines.text) - lines.trained
     console.print(
-        f"{lines.trained:,} lines of {len(lines.names)} modules of Python's library to train on, {held_out:,} others "
-        f"to test on;\na table of {ROWS:,} rows, of which a step moves those of its lines"
+        f"{lines.trained:,} lines of {len(lines.names)} modules of Python's library to train on,\n"
+        f"{held_out:,} others to test on; a table of {ROWS:,} rows, of which\na step moves those of its lines"
     )
     job = train(client, folder / "lines.npz", lines, passes)
     finished = job.watch(console)
     parameters = folder / "lines.safetensors"
     job.save(parameters)
-    with console.status(f"a dense table for comparison, {sum(DENSE_STEPS)} steps"):
-        dense = dense_step_bytes(client, folder / "lines.npz", lines)
+    console.print(f"\nand {sum(DENSE_STEPS)} steps with a dense table, for comparison")
+    with console.status("a dense table") as status:
+        dense = dense_step_bytes(client, folder / "lines.npz", lines, status.update)
     tell(console, finished, lines, dense)
     sample(console, parameters, lines)
     console.print(f"the parameters are in {stage.shown(parameters)}")
@@ -141,12 +154,17 @@ def sample(console: Console, parameters: Path, lines: Lines) -> None:
     chosen = list(held_out[:: len(held_out) // SAMPLES])[:SAMPLES]
     text = [lines.text[place] for place in chosen]
     shares = predict(parameters, text, len(lines.names))
-    console.print("\nSome lines that it never saw:")
-    for line, place, share in zip(text, chosen, shares, strict=True):
-        best, true = int(share.argmax()), int(lines.label[place])
-        right = "" if best == true else f"; it is of {lines.names[true]}"
-        shown = line if len(line) <= 48 else f"{line[:47]}…"
-        console.print(f"  {shown:<48}  {lines.names[best]} ({share[best]:.2f}){right}", markup=False)
+    said = [_said(share, int(lines.label[place]), lines.names) for share, place in zip(shares, chosen, strict=True)]
+    room = min(SCREEN - 4 - max(map(len, said)), max(map(len, text)))
+    console.print("\nSome lines that it never saw, and where it puts them:")
+    for line, where in zip(text, said, strict=True):
+        shown = line if len(line) <= room else f"{line[: room - 1]}…"
+        console.print(f"  {shown:<{room}}  {where}", markup=False)
+
+
+def _said(share: np.ndarray, true: int, names: list[str]) -> str:
+    best = int(share.argmax())
+    return f"{names[best]} ({share[best]:.2f})" + ("" if best == true else f", really from {names[true]}")
 
 
 def main() -> int:
@@ -155,7 +173,7 @@ def main() -> int:
     parser.add_argument("--directory", type=Path, default=Path("build/lines"), help="for the data and the parameters")
     parser.add_argument("--passes", type=int, default=PASSES, help="over the training lines")
     arguments = parser.parse_args()
-    return stage.perform(arguments.directory, partial(act, passes=arguments.passes))
+    return stage.perform(arguments.directory, partial(act, passes=arguments.passes), takes="about a minute")
 
 
 if __name__ == "__main__":

@@ -21,8 +21,11 @@ NEXT = (
 )
 
 
-def perform(folder: Path, *acts: Act, then: Iterable[tuple[str, str]] = NEXT) -> int:
-    """Runs the acts on one cluster of two workers and two shards; returns the exit code. `then` is what to try next."""
+def perform(folder: Path, *acts: Act, takes: str, then: Iterable[tuple[str, str]] = NEXT) -> int:
+    """Runs the acts on one cluster of two workers and two shards; returns the exit code.
+
+    `takes` says how long that is, on two cores; `then` what to try next.
+    """
     console = Console(highlight=False, soft_wrap=True)
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
@@ -32,6 +35,7 @@ def perform(folder: Path, *acts: Act, then: Iterable[tuple[str, str]] = NEXT) ->
                 cluster = stack.enter_context(weft.Cluster(2, 2, data_root=folder, progress=status.update))
             client = stack.enter_context(cluster.client())
             console.print(f"a server, 2 shards and 2 workers run at {cluster.url}")
+            console.print(f"all of it takes {takes} on two cores; Ctrl-C ends it")
             for act in acts:
                 console.print()
                 act(console, client, folder)
@@ -61,4 +65,4 @@ def _suggest(console: Console, then: Iterable[tuple[str, str]]) -> None:
     bin_ = shown(Path(sys.executable).parent)
     console.print("\nTry next:")
     for command, what in then:
-        console.print(f"  {f'{bin_}/{command}':<44} # {what}")
+        console.print(f"  {f'{bin_}/{command}':<38} # {what}")

@@ -20,6 +20,7 @@ def test_the_demo_reaches_its_accuracy_and_says_what_to_try_next() -> None:
     assert found, done.stdout
     assert float(found[-1]) >= 0.97
     assert "weft up" in done.stdout
+    assert "takes less than a minute" in done.stdout
 
 
 def test_ctrl_c_in_the_demo_leaves_no_process() -> None:

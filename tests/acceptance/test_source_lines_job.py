@@ -43,10 +43,11 @@ def test_accuracy_of_the_saved_table_in_plain_numpy_is_what_the_job_reports_and_
     trained = source_lines.moved_bytes(finished) - TABLE_BYTES  # the keeper brings the whole table once
     assert 0 < trained / finished.progress.steps < TABLE_BYTES / 20
     screen = io.StringIO()
-    console = Console(file=screen, width=100, highlight=False)
+    console = Console(file=screen, width=100, highlight=False, soft_wrap=True)
     source_lines.tell(console, finished, lines, dense=4 * TABLE_BYTES)
     source_lines.sample(console, path, lines)
     told = screen.getvalue()
+    assert max(map(len, told.splitlines())) <= 80
     assert f"test accuracy {finished.metrics['evaluate/accuracy']:.4f} on {len(label):,} lines" in told
     assert "256 MiB where the table is dense" in told
     assert told.count(" (0.") + told.count(" (1.") >= source_lines.SAMPLES
