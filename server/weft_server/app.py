@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
-from anyio import CapacityLimiter
 from fastapi import FastAPI
 
+from weft_server.checks import Checks
 from weft_server.database import open_database
 from weft_server.gate import LOOPBACK_NAMES, BodyGate, HostGate, PaceGate, TokenGate
 from weft_server.job_files import JobFiles
@@ -30,9 +30,10 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         settings.directory.mkdir(parents=True, exist_ok=True)
         engine = open_database(settings.directory / "weft.db")
         service = Service(Records(engine), JobFiles(settings.directory), settings.limits, clock)
-        brought = Uploads(settings.directory, settings.upload_hours)
+        brought = Uploads(settings.directory, settings.upload_hours, settings.uploads_bytes)
         brought.clean(clock().at, at_start=True)
-        app.state.context = Context(service, brought, settings, CapacityLimiter(settings.concurrent_checks))
+        checks = Checks(settings.concurrent_checks, settings.waiting_checks)
+        app.state.context = Context(service, brought, settings, checks)
         try:
             await service.start()
             yield

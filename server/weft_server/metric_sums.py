@@ -12,7 +12,7 @@ from weft_server.memory import SUM, Parts, under
 _Place = tuple[str, int]
 """(split, step)."""
 
-MOST_OPEN = 4096
+MOST_OPEN = 1024
 """Incomplete sums kept. Slots of one job are a few steps apart, so more than that are never completed."""
 
 

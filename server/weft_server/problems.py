@@ -11,7 +11,8 @@ refusals.NotKeeperError     409 not-wanted
 refusals.NotSetError        409 values-not-set
 refusals.IllegalReportError 422 illegal-report
 refusals.WrongKindError     422 incomplete-registration
-refusals.FullError          503 too-many-jobs, too-many-agents, too-many-sets, too-many-uploads
+refusals.FullError          503 too-many-jobs, too-many-agents, too-many-sets, too-many-uploads, ...
+refusals.CallerLeftError    408 caller-left: nobody reads it
 refusals.NotWrittenError    503 records-unavailable
 values.KeeperSilentError    504 keeper-silent
 OperationalError            503 records-unavailable: the database is locked, its disk is full
@@ -37,6 +38,7 @@ from weft_server.job_refused import JobRefusedError
 from weft_server.keeper_values import KeeperSilentError
 from weft_server.pointers import pointer_of
 from weft_server.refusals import (
+    CallerLeftError,
     FullError,
     IllegalReportError,
     NotKeeperError,
@@ -53,6 +55,8 @@ _log = logging.getLogger("weft.server")
 
 MEDIA_TYPE = "application/problem+json"
 MOST_ERRORS = 50
+SHOWN = 3
+"""Errors that the detail tells too, for those who read nothing else."""
 RETRY = {"Retry-After": "1"}
 """Of every 503: what is in the way may be gone in a second, and agents try again as often."""
 
@@ -64,6 +68,7 @@ STATUS: Mapping[type[RefusalError], HTTPStatus] = {
     NotSetError: HTTPStatus.CONFLICT,
     IllegalReportError: HTTPStatus.UNPROCESSABLE_ENTITY,
     WrongKindError: HTTPStatus.UNPROCESSABLE_ENTITY,
+    CallerLeftError: HTTPStatus.REQUEST_TIMEOUT,
     FullError: HTTPStatus.SERVICE_UNAVAILABLE,
     NotWrittenError: HTTPStatus.SERVICE_UNAVAILABLE,
 }
@@ -129,7 +134,9 @@ def _validation(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     body = error.body
     found = [field_error(each, body) for each in error.errors()[:MOST_ERRORS]]
-    detail = "; ".join(f"{each.pointer or 'request'}: {each.detail}" for each in found[:3])
+    detail = "; ".join(f"{each.pointer or 'request'}: {each.detail}" for each in found[:SHOWN])
+    more = len(error.errors()) - SHOWN
+    detail += f"; and {more} more" if more > 0 else ""
     return respond(problem(HTTPStatus.UNPROCESSABLE_ENTITY, "invalid-request", detail, found))
 
 

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import cast
 
-from sqlalchemy import Engine, delete, func, select, update
+from sqlalchemy import Engine, Table, bindparam, delete, func, select, update
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.orm import Session
 
@@ -196,9 +197,14 @@ def _remember(session: Session, instructions: Sequence[Instruction]) -> None:
         session.execute(
             put.on_conflict_do_update(index_elements=["job", "part"], set_={"document": put.excluded.document}), written
         )
+    dropped: list[dict[str, str]] = []
     for (job, part), text in parts.items():
         if text is None:
-            session.execute(delete(PartRow).where(PartRow.job == job, PartRow.part == part))
+            dropped.append({"of_job": job, "of_part": part})
+    if dropped:
+        table = cast(Table, PartRow.__table__)
+        gone = table.delete().where(table.c.job == bindparam("of_job"), table.c.part == bindparam("of_part"))
+        session.connection().execute(gone, dropped)
 
 
 def _parts(session: Session, job: str) -> dict[str, str]:

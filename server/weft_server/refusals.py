@@ -9,6 +9,7 @@ RefusalError
 +-- WrongKindError       a registration that lacks what its kind needs
 +-- FullError            as many jobs, agents or sets as the server holds are there
 +-- NotSetError          the keeper could not set a job's parameters
++-- CallerLeftError      who asked has hung up before it was their turn
 +-- NotWrittenError      what was decided is not in the records yet: a crash would lose it
 """
 
@@ -54,11 +55,20 @@ class WrongKindError(RefusalError):
 
 
 class FullError(RefusalError):
-    """There are `most` of a `noun` already: jobs that have not ended, agents, sets of a job."""
+    """There are `most` of a `noun` already: jobs that have not ended, agents, sets of a job, checks that wait."""
 
     def __init__(self, noun: str, most: int) -> None:
         super().__init__(f"there are {most} {noun}s already, as many as this server holds; try again later")
         self.code = f"too-many-{noun}s"
+
+
+class CallerLeftError(RefusalError):
+    """Nobody is there to be answered."""
+
+    code = "caller-left"
+
+    def __init__(self) -> None:
+        super().__init__("the caller has left before it was their turn")
 
 
 class NotSetError(RefusalError):

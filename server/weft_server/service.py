@@ -34,6 +34,8 @@ from weft_server.threads import Threads
 _log = logging.getLogger("weft.server")
 
 TICK_INTERVAL_S = 0.2
+MOST_LOGGED = 50
+"""Events that one call adds to the server's own log, beside changes of state; jobs' logs have all of them."""
 VERSIONS = 1 << 32
 """Of an agent's orders in one process's life: each process counts from its own start's number times this, so a version
 that an agent knows never comes again with other orders."""
@@ -210,8 +212,12 @@ class Service:
 
     async def _apply(self, instructions: Sequence[Instruction]) -> bool:
         """Carries instructions out through the journal. Whether the records have them. Never raises for the records."""
-        for each in instructions:
-            if isinstance(each, Append):
+        appended = [each for each in instructions if isinstance(each, Append)]
+        for each in appended[:MOST_LOGGED]:
+            _log_event(each)
+        if len(appended) > MOST_LOGGED:
+            _log.info("and %d more events of jobs", len(appended) - MOST_LOGGED)
+            for each in [each for each in appended[MOST_LOGGED:] if isinstance(each.event.body, StateChanged)]:
                 _log_event(each)
         return await self._journal.carry_out(instructions)
 

@@ -49,6 +49,8 @@ class Settings(BaseSettings):
     """How long a body may stand still before its call is refused."""
     upload_bytes: int = Field(default=64 << 30, gt=0)
     """Largest document of values brought for jobs to begin with."""
+    uploads_bytes: int = Field(default=256 << 30, gt=0)
+    """Most that all of them take together; the oldest make room."""
     upload_hours: float = Field(default=6.0, gt=0)
     """How long such a document is kept."""
     parameter_bytes: int = Field(default=64 << 30, gt=0)
@@ -59,6 +61,8 @@ class Settings(BaseSettings):
     """Jobs that have not ended; their plans are held in memory, constants included."""
     concurrent_checks: int = Field(default=2, ge=1)
     """Submitted jobs that are checked at the same time, each on a thread; more wait."""
+    waiting_checks: int = Field(default=64, ge=1)
+    """Of those that wait; more are sent away for a moment."""
 
     @model_validator(mode="after")
     def _guarded(self) -> Settings:

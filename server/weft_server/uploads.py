@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+import threading
+from collections import deque
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from weft.api.values import Uploaded
+from weft.api.values import Uploaded, UploadInfo, UploadList
 from weft_server.job_files import Upload
-from weft_server.parameter_file import read_header
+from weft_server.parameter_file import ParameterFileError, read_header
 from weft_server.refusals import FullError, UnknownError
 
 LARGEST_HEADER_BYTES = 16 << 20
 """Of a document of which nothing is known: some hundred thousand tensors."""
-MOST_UPLOADS = 256
+MOST_UPLOADS = 1024
+MOST_AT_ONCE = 64
+"""Documents that are being brought."""
+YOUNG = timedelta(minutes=5)
+"""A document that came just now makes room for no other: its job is about to be submitted."""
 _TEMPORARY = ".upload-"
 
 
 class Uploads:
-    """Files below one directory. An upload's age is that of its file, so it outlives the server's process."""
+    """Files below one directory. An upload's age is that of its file, so it outlives the server's process.
 
-    def __init__(self, directory: Path, hours: float) -> None:
+    They are bounded in number and bytes; the oldest make room. Jobs have copies of their own.
+    """
+
+    def __init__(self, directory: Path, hours: float, most_bytes: int) -> None:
         self._folder = directory / "uploads"
         self._folder.mkdir(parents=True, exist_ok=True)
         self._lifetime = timedelta(hours=hours)
+        self._most_bytes = most_bytes
+        self._lock = threading.Lock()
+        self._coming: set[Path] = set()
 
     def clean(self, now: datetime, *, at_start: bool = False) -> None:
         """Deletes what has expired; at the server's start also what was not brought to its end."""
@@ -36,17 +49,28 @@ class Uploads:
     def start(self, identifier: str, now: datetime) -> Upload:
         """A temporary file for a new upload. Raises FullError."""
         self.clean(now)
-        if sum(1 for _ in self._folder.iterdir()) >= MOST_UPLOADS:
-            raise FullError("upload", MOST_UPLOADS)
         path = self._folder / f"{_TEMPORARY}{identifier}"
-        return Upload(path, path.open("wb"))
+        with self._lock:
+            if len(self._coming) >= MOST_AT_ONCE:
+                raise FullError("upload", MOST_AT_ONCE)
+            self._make_room(0, now)
+            upload = Upload(path, path.open("wb"))
+            self._coming.add(path)
+        return upload
 
-    def keep(self, upload: Upload, identifier: str) -> Uploaded:
-        """Checks that it is a safetensors document and gives it its name. Raises ParameterFileError."""
+    def keep(self, upload: Upload, identifier: str, now: datetime) -> Uploaded:
+        """Checks that it is a safetensors document with tensors and gives it its name.
+
+        Raises ParameterFileError, or FullError where nothing makes room for it.
+        """
         upload.close()
         names = list(read_header(upload.path, LARGEST_HEADER_BYTES))
+        if not names:
+            raise ParameterFileError("there is no tensor in it")
         target = self._path(identifier)
-        upload.path.replace(target)
+        with self._lock:
+            self._make_room(upload.path.stat().st_size, now)
+            upload.path.replace(target)
         expires = self._expires(target)
         return Uploaded(id=identifier, names=names, size_bytes=target.stat().st_size, expires_at=expires)
 
@@ -54,6 +78,16 @@ class Uploads:
         """Deletes what was not kept. Idempotent."""
         upload.file.close()
         upload.path.unlink(missing_ok=True)
+        with self._lock:
+            self._coming.discard(upload.path)
+
+    def describe(self, now: datetime) -> UploadList:
+        """Those that have not expired, oldest first."""
+        kept = [(each, each.stat()) for each in self._kept()]
+        shown = [
+            UploadInfo(id=each.stem, size_bytes=stat.st_size, expires_at=self._expires(each)) for each, stat in kept
+        ]
+        return UploadList(uploads=[each for each in shown if each.expires_at > now])
 
     def find(self, identifier: str, now: datetime) -> Path:
         """The document. Raises UnknownError, also for one that has expired."""
@@ -68,6 +102,21 @@ class Uploads:
             self._path(identifier).unlink()
         except FileNotFoundError as error:
             raise UnknownError("upload", identifier) from error
+
+    def _kept(self) -> Sequence[Path]:
+        """Oldest first."""
+        return sorted(self._folder.glob("*.safetensors"), key=self._expires)
+
+    def _make_room(self, size: int, now: datetime) -> None:
+        """Deletes the oldest ones until one more of `size` bytes fits. Raises FullError where those left are young."""
+        kept = deque(self._kept())
+        total = sum(path.stat().st_size for path in kept)
+        while len(kept) >= MOST_UPLOADS or total + size > self._most_bytes:
+            if not kept or self._expires(kept[0]) - self._lifetime + YOUNG > now:
+                raise FullError("upload", len(kept))
+            oldest = kept.popleft()
+            total -= oldest.stat().st_size
+            oldest.unlink(missing_ok=True)
 
     def _path(self, identifier: str) -> Path:
         return self._folder / f"{identifier}.safetensors"

@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
-from server_running import cast, eventually, running, state, submit
+from server_running import DEADLINE_S, cast, eventually, running, state, submit
 from server_specs import CLASSES, FEATURES, save_rows, spec_json
-from weft.api.job import Job, JobPage, ParameterList
+from weft.api.job import Job, JobPage, JobSpec, ParameterList
 from weft.api.lifecycle import AllocationEvent
 from weft_graph.json_form import graph_schema
+from weft_server.plan import JobPlan
+from weft_server.reading import read_and_check
 
 
 @pytest.fixture
@@ -296,3 +298,35 @@ def test_a_job_beyond_those_that_the_server_holds_is_refused_until_one_has_ended
         assert submit(client, document, **{"Idempotency-Key": "k"}).json()["id"] == first
         client.post(f"/v1/jobs/{first}/cancel")
         assert submit(client, document).status_code == 201
+
+
+def test_what_was_asked_by_clients_that_hung_up_is_not_checked(
+    tmp_path: Path, document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, checked = threading.Event(), []
+
+    def slow(spec: JobSpec, *others: Any) -> JobPlan:
+        checked.append(spec.name)
+        assert gate.wait(DEADLINE_S)
+        return read_and_check(spec, *others)
+
+    monkeypatch.setattr("weft_server.routes.jobs.read_and_check", slow)
+    with running(tmp_path / "server", concurrent_checks=1, waiting_checks=3) as client:
+        url = f"{client.base_url}/v1/jobs?dry_run=true"
+
+        def hang_up(name: str) -> None:
+            with pytest.raises(httpx.ReadTimeout):
+                httpx.post(url, json={**document, "name": name}, timeout=httpx.Timeout(DEADLINE_S, read=0.5))
+
+        patient = threading.Thread(target=httpx.post, args=(url,), kwargs={"json": document, "timeout": DEADLINE_S})
+        patient.start()
+        eventually(lambda: checked, "the first check has begun")
+        leaving = [threading.Thread(target=hang_up, args=(f"left-{number}",)) for number in range(3)]
+        for each in leaving:
+            each.start()
+        for each in leaving:
+            each.join(DEADLINE_S)
+        gate.set()
+        assert submit(client, {**document, "name": "last"}).status_code == 201
+        patient.join(DEADLINE_S)
+    assert checked == ["linear", "last"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Engine, inspect, text
+from sqlalchemy import Engine, event, inspect, text
 from sqlalchemy.exc import IntegrityError
 
 from server_specs import plan
@@ -17,7 +17,7 @@ from weft.api.event import Event, LogLine, StateChanged
 from weft.api.job import Job, Progress
 from weft.api.lifecycle import JobState
 from weft_server.database import migrate, open_database
-from weft_server.instructions import Append, Save
+from weft_server.instructions import Append, Remember, Save
 from weft_server.records import KeyReusedError, Records, Submission
 from weft_server.tables import Base
 
@@ -87,7 +87,7 @@ def test_instructions_are_carried_out_whole_or_not_at_all(records: Records) -> N
     assert len(records.events("a", 0, 10)) == 1
     records.carry_out([log("a", 2), Save(running), log("a", 3)])
     assert records.job("a") == running
-    assert [event.seq for event in records.events("a", 1, 10)] == [2, 3]
+    assert [each.seq for each in records.events("a", 1, 10)] == [2, 3]
 
 
 def test_instructions_that_come_a_second_time_change_nothing(records: Records) -> None:
@@ -97,7 +97,7 @@ def test_instructions_that_come_a_second_time_change_nothing(records: Records) -
     for _ in range(2):
         records.carry_out([log("a", 2), Save(running)])
     assert records.job("a") == running
-    assert [event.seq for event in records.events("a", 0, 10)] == [1, 2]
+    assert [each.seq for each in records.events("a", 0, 10)] == [1, 2]
 
 
 def test_a_key_finds_its_job_and_refuses_another_body(records: Records) -> None:
@@ -125,3 +125,16 @@ def test_a_metric_that_is_not_finite_is_kept(records: Records) -> None:
     found = records.job("a")
     assert found is not None
     assert found.metrics == {"train/loss": float("inf")}
+
+
+def test_many_parts_and_events_go_in_a_few_statements(engine: Engine, records: Records) -> None:
+    add(records, "a")
+    said: list[str] = []
+    event.listen(engine, "before_cursor_execute", lambda *about: said.append(about[2]))
+    parts = [f"sum/train/{step}/0" for step in range(2000)]
+    records.carry_out([Remember("a", dict.fromkeys(parts, "{}")), *(log("a", seq) for seq in range(2, 2002))])
+    records.carry_out([Remember("a", dict.fromkeys(parts[1:]))])
+    assert len(said) < 20
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT part FROM parts")).scalars().all() == parts[:1]
+    assert len(records.events("a", 0, 5000)) == 2001

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -322,20 +323,44 @@ def test_uploads_expire_are_bounded_and_hostile_ones_are_refused(
 ) -> None:
     monkeypatch.setattr("weft_server.uploads.MOST_UPLOADS", 2)
     with running(tmp_path / "few", upload_bytes=1 << 16, upload_hours=1e-9) as client:
-        for content in (b"", b"\xff" * 64, (1 << 40).to_bytes(8, "little") + b"{}"):
+        for content in (b"", save({}), b"\xff" * 64, (1 << 40).to_bytes(8, "little") + b"{}"):
             refused(client.post("/v1/uploads", content=content), 422, "wrong-values")
         refused(client.post("/v1/uploads", content=b"\0" * (1 << 17)), 413, "too-large")
         upload = client.post("/v1/uploads", content=save({"b": B})).json()["id"]
         late = submit(client, {**document, "init_from": {"upload": upload}})
         assert refused(late, 422, "job-refused").errors[0].detail == f"there is no upload {upload!r}"
         assert client.post("/v1/uploads", content=save({"b": B})).status_code == 201, "expired ones make room"
-    with running(tmp_path / "few", upload_hours=1.0) as client:
-        for _ in range(2):
-            last = client.post("/v1/uploads", content=save({"b": B}))
-        assert last.status_code in {201, 503}
-        full = refused(client.post("/v1/uploads", content=save({"b": B})), 503, "too-many-uploads")
-        assert "there are 2 uploads already" in full.detail
-        assert client.get("/v1/uploads").status_code == 405, "uploads are listed nowhere"
+
+
+def test_the_oldest_uploads_make_room_and_young_ones_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft_server.uploads.MOST_UPLOADS", 3)
+    content = save({"b": B})
+    folder = tmp_path / "few" / "uploads"
+
+    def bring() -> str:
+        return str(client.post("/v1/uploads", content=content).json()["id"])
+
+    def age(upload: str, minutes: float) -> None:
+        path = folder / f"{upload}.safetensors"
+        then = path.stat().st_mtime - 60 * minutes
+        os.utime(path, (then, then))
+
+    with running(tmp_path / "few", uploads_bytes=3 * len(content)) as client:
+        (folder / ".upload-left-over").write_bytes(content)
+        first, second, third = bring(), bring(), bring()
+        full = refused(client.post("/v1/uploads", content=content), 503, "too-many-uploads")
+        assert "there are 3 uploads already" in full.detail
+        age(second, 20)
+        age(third, 10)
+        fourth = bring()
+        shown = client.get("/v1/uploads").json()["uploads"]
+        assert [each["id"] for each in shown] == [third, first, fourth]
+        assert {each["size_bytes"] for each in shown} == {len(content)}
+        larger = save({"b": np.zeros(1 + B.size, B.dtype)})
+        refused(client.post("/v1/uploads", content=larger), 503, "too-many-uploads")
+        age(first, 8)
+        assert client.post("/v1/uploads", content=larger).status_code == 201, "two gave way to more bytes"
+        assert len(client.get("/v1/uploads").json()["uploads"]) == 2
 
 
 def test_the_rules_state_is_kept_where_it_was_asked_for_and_given_only_when_asked(

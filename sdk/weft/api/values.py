@@ -47,10 +47,24 @@ class ValuesSet(Model):
 
 
 class Uploaded(Model):
-    """A document that was brought for `init_from`. It is deleted at `expires_at`, and is listed nowhere."""
+    """A document that was brought for `init_from`. It goes at `expires_at`, or when newer ones need its room."""
 
     id: Identifier
     names: list[str]
     """Its tensors."""
     size_bytes: Count
     expires_at: datetime
+
+
+class UploadInfo(Model):
+    """A document that is kept for `init_from`, without a look into it."""
+
+    id: Identifier
+    size_bytes: Count
+    expires_at: datetime
+
+
+class UploadList(Model):
+    """Oldest first."""
+
+    uploads: list[UploadInfo]

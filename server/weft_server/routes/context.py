@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from anyio import CapacityLimiter
 from fastapi import Depends, Path, Request
 
+from weft_server.checks import Checks
 from weft_server.service import Service
 from weft_server.settings import Settings
 from weft_server.uploads import Uploads
@@ -18,8 +18,8 @@ class Context:
     service: Service
     uploads: Uploads
     settings: Settings
-    checks: CapacityLimiter
-    """How many submitted jobs are checked at the same time."""
+    checks: Checks
+    """Whose submitted job is checked next."""
 
 
 def _context(request: Request) -> Context:

@@ -45,11 +45,12 @@ async def submit(
 ) -> Job | Response:
     """Checks the job and keeps it; it starts when it fits. The same `Idempotency-Key` and body give the same job."""
     if dry_run:
-        return Response((await _dry_run(use, spec)).model_dump_json(), media_type="application/json")
+        return Response((await _dry_run(use, spec, request)).model_dump_json(), media_type="application/json")
     digest = hashlib.sha256(await request.body()).hexdigest()
     job = await _submitted(use, idempotency_key, digest)
     if job is None:
-        checked = await _checked(use, spec)
+        async with use.checks.turn(request.is_disconnected):
+            checked = await _checked(use, spec)
         identifier = new_id()
         try:
             async with begun(use, identifier, spec, checked) as plan:
@@ -93,13 +94,17 @@ async def list_parameters(job: PathId, use: Use) -> ParameterList:
 
 async def _checked(use: Context, spec: JobSpec) -> JobPlan:
     settings = use.settings
-    return await to_thread.run_sync(read_and_check, spec, settings.readable, settings.bounds, limiter=use.checks)
+    return await to_thread.run_sync(read_and_check, spec, settings.readable, settings.bounds)
 
 
-async def _dry_run(use: Context, spec: JobSpec) -> DryRun:
-    async with begun(use, new_id(), spec, await _checked(use, spec), keep=False) as plan:
+async def _dry_run(use: Context, spec: JobSpec, request: Request) -> DryRun:
+    async with use.checks.turn(request.is_disconnected, behind=True):
+        checked = await _checked(use, spec)
+    async with begun(use, new_id(), spec, checked, keep=False) as plan:
         waits_for = use.service.waits_for(plan.workers, plan.shards)
-        return await to_thread.run_sync(dry_run_of, plan, waits_for, limiter=use.checks)
+        # Not behind others again: it has waited once.
+        async with use.checks.turn(request.is_disconnected):
+            return await to_thread.run_sync(dry_run_of, plan, waits_for)
 
 
 async def _submitted(use: Context, key: str | None, digest: str) -> Job | None:

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from fastapi import APIRouter, Request
 
-from weft.api.values import Uploaded
+from weft.api.values import Uploaded, UploadList
 from weft_server.bodies import received
 from weft_server.routes.context import PathId, Use
 from weft_server.strict_json import StrictRoute
@@ -18,11 +18,17 @@ router = APIRouter(prefix="/v1/uploads", tags=["values"], route_class=StrictRout
 
 @router.post("", status_code=HTTPStatus.CREATED)
 async def upload(request: Request, use: Use) -> Uploaded:
-    """Keeps a safetensors document for some hours, for the `init_from` of jobs. Its id is not told to others."""
+    """Keeps a safetensors document for some hours, for jobs' `init_from`; the oldest ones make room."""
     service, uploads, identifier = use.service, use.uploads, uuid4().hex
     start = partial(uploads.start, identifier, service.clock().at)
     async with received(request, service.threads, start, uploads.discard, use.settings.upload_bytes) as written:
-        return await service.threads.on_files(uploads.keep, written, identifier)
+        return await service.threads.on_files(uploads.keep, written, identifier, service.clock().at)
+
+
+@router.get("")
+async def list_uploads(use: Use) -> UploadList:
+    """Documents that are kept, oldest first: for whoever has to make room."""
+    return await use.service.threads.on_files(use.uploads.describe, use.service.clock().at)
 
 
 @router.delete("/{upload}", status_code=HTTPStatus.NO_CONTENT)

@@ -1,0 +1,115 @@
+"""Turns of those who submit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from weft_server.checks import Checks
+from weft_server.refusals import CallerLeftError, FullError
+
+
+async def there() -> bool:
+    return False
+
+
+async def gone() -> bool:
+    return True
+
+
+class Held:
+    """Callers of `checks`, who hold their turns until they are let go."""
+
+    def __init__(self, checks: Checks) -> None:
+        self.checks = checks
+        self.began: list[str] = []
+        self.gates: dict[str, asyncio.Event] = {}
+
+    async def come(
+        self, name: str, has_left: Callable[[], Awaitable[bool]] = there, *, behind: bool = False
+    ) -> asyncio.Task[None]:
+        self.gates[name] = asyncio.Event()
+        task = asyncio.create_task(self._hold(name, has_left, behind))
+        await settled()
+        return task
+
+    async def let_go(self, name: str) -> None:
+        self.gates[name].set()
+        await settled()
+
+    async def _hold(self, name: str, has_left: Callable[[], Awaitable[bool]], behind: bool) -> None:
+        async with self.checks.turn(has_left, behind=behind):
+            self.began.append(name)
+            await self.gates[name].wait()
+
+
+async def settled() -> None:
+    """Everything that can go on without another fact has."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def test_submits_come_before_dry_runs_and_those_in_their_order() -> None:
+    async def scenario() -> None:
+        held = Held(Checks(1, 10))
+        await held.come("first")
+        for name, behind in (("dry 1", True), ("dry 2", True), ("submit 1", False), ("submit 2", False)):
+            await held.come(name, behind=behind)
+        for name in ("first", "submit 1", "submit 2", "dry 1", "dry 2"):
+            await held.let_go(name)
+        assert held.began == ["first", "submit 1", "submit 2", "dry 1", "dry 2"]
+        await held.come("later")
+        assert held.began[-1] == "later", "the turn is free again"
+
+    asyncio.run(scenario())
+
+
+def test_what_a_caller_left_is_never_begun() -> None:
+    async def scenario() -> None:
+        held = Held(Checks(1, 10))
+        await held.come("first")
+        left = [await held.come(f"left {number}", gone) for number in range(5)]
+        await held.come("there")
+        await held.let_go("first")
+        assert held.began == ["first", "there"]
+        for each in left:
+            with pytest.raises(CallerLeftError):
+                await each
+
+    asyncio.run(scenario())
+
+
+def test_the_line_is_bounded_and_those_that_left_make_room() -> None:
+    async def scenario() -> None:
+        held = Held(Checks(1, 2))
+        await held.come("first")
+        await held.come("second", behind=True)
+        third = await held.come("third", gone)
+        await held.come("fourth")
+        with pytest.raises(CallerLeftError):
+            await third
+        fifth = await held.come("fifth")
+        with pytest.raises(FullError, match="there are 2 checks already"):
+            await fifth
+
+    asyncio.run(scenario())
+
+
+def test_a_caller_that_is_cancelled_gives_its_turn_on() -> None:
+    async def scenario() -> None:
+        held = Held(Checks(1, 10))
+        await held.come("first")
+        waiting = await held.come("cancelled in line")
+        running = await held.come("cancelled at its turn")
+        await held.come("last")
+        waiting.cancel()
+        held.gates["first"].set()
+        while "cancelled at its turn" not in held.began:
+            await asyncio.sleep(0)
+        running.cancel()
+        await settled()
+        assert held.began == ["first", "cancelled at its turn", "last"]
+
+    asyncio.run(scenario())
