@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable
 from datetime import timedelta
@@ -75,9 +76,10 @@ def test_no_jobs_says_how_to_make_one(run: Run) -> None:
 def test_jobs_are_a_table_and_a_document_for_scripts(run: Run) -> None:
     page = JobPage(jobs=[job("abc", metrics={"evaluate/accuracy": 0.98, "train/loss": 0.1}), job("def")])
     lines = run(answers(page), "jobs").stdout.splitlines()
-    assert lines[0].split() == ["id", "name", "state", "step", "metrics", "created"]
-    assert lines[2].split()[:6] == ["abc", "digits", "running", "3/10", "eval", "accuracy"]
-    assert lines[3].split()[:5] == ["def", "digits", "running", "3/10", "-"]
+    assert lines[0].split() == ["id", "name", "state", "step", "age", "metrics"]
+    (row, other) = (line.rstrip().split("  ") for line in lines[2:])
+    assert [row[0], row[1], row[2], row[3], row[-1]] == ["abc", "digits", "running", "3/10", "eval accuracy 0.9800"]
+    assert [*other[:4], other[-1]] == ["def", "digits", "running", "3/10", "-"]
     assert JobPage.model_validate_json(run(answers(page), "jobs", "--json").stdout) == page
 
 
@@ -314,14 +316,86 @@ def test_following_the_logs_of_a_waiting_job_says_what_for_beside_them(run: Run)
     assert [json.loads(line)["seq"] for line in result.stdout.splitlines()] == [1, 2]
 
 
-def test_a_terminal_cuts_programs_and_says_how_to_see_them_whole(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "train:\n  " + "x" * 300
-    whole = run(answers(job(), httpx.Response(200, text=text)), "programs", "job-1")
-    assert whole.stdout == f"{text}\n"
+PROGRAMS = """\
+keys
+  priority  key        type                           first value                                       update
+  0         fc.weight  float32[10, 64]                RandomUniform(low=-0.0883883461, high=0.0883883)  rule
+  12        fc.bias    float32[10]                    ConstantOfShape(value=0.0)                        mean
+
+program train: 3 nodes
+  inputs     image float32[batch, 1, 8, 8], label int64[batch], weft.loss_scale float32[], another float32[]
+  outputs    loss = loss
+  #   node                  operator                             reads               writes
+  0   weft.fetch/fc.weight  Fetch(key=fc.weight, priority=0)                         fc.weight float32[10, 64]
+  1   fc                    Gemm(alpha=1.0, beta=1.0, transB=1)  image, fc.weight    fc float32[batch, 10]
+  10  weft.send/fc.weight   Send(key=fc.weight, priority=0)      fc.weight_gradient"""
+
+NARROWED = """\
+keys
+  priority  update  key        type
+  0         rule    fc.weight  float32[10, 64]
+  12        mean    fc.bias    float32[10]
+
+program train: 3 nodes
+  inputs     image float32[batch, 1, 8, 8], label
+             int64[batch], weft.loss_scale
+             float32[], another float32[]
+  outputs    loss = loss
+  0   weft.fetch/fc.weight = Fetch(key=fc.weight, …
+      -> fc.weight float32[10, 64]
+  1   fc = Gemm(alpha=1.0, beta=1.0, transB=1)
+      image, fc.weight -> fc float32[batch, 10]
+  10  weft.send/fc.weight = Send(key=fc.weight, pr…
+      fc.weight_gradient ->"""
+
+
+def test_a_narrow_terminal_has_two_lines_a_node_and_says_how_to_see_all(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shown() -> Result:
+        return run(answers(job(), httpx.Response(200, text=PROGRAMS)), "programs", "job-1")
+
+    assert shown().stdout == f"{PROGRAMS}\n"
     monkeypatch.setenv("FORCE_COLOR", "1")
-    cut = run(answers(job(), httpx.Response(200, text=text)), "programs", "job-1")
-    assert cut.stdout.splitlines() == ["train:", "  " + "x" * 197 + "…"]
-    assert "weft programs job-1 | less -S" in cut.stderr
+    assert shown().stdout == f"{PROGRAMS}\n"  # 200 columns have room
+    monkeypatch.setenv("COLUMNS", "50")
+    assert shown().stdout.splitlines() == NARROWED.splitlines()
+    assert "weft programs job-1 | less -S" in shown().stderr
+
+
+def on_screen(text: str) -> list[str]:
+    return [re.sub(r"\x1b\[[0-9;]*m", "", line).rstrip() for line in text.splitlines()]
+
+
+def test_80_columns_hold_a_line_for_each_job_and_agent(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    metrics = {"evaluate/loss": 0.0641, "evaluate/accuracy": 0.9806, "train/loss": 0.1}
+    listed = [
+        job("0123456789abcdef", metrics=metrics, name="source-lines", state=JobState.SUCCEEDED),
+        job("1123456789abcdef", metrics=metrics, name="a-name-that-says-all-there-is-to-be-said"),
+    ]
+    for some in (listed[:1], listed):
+        _, _, *lines = on_screen(run(answers(JobPage(jobs=some)), "jobs").stdout)
+        assert len(lines) == len(some)
+        assert max(map(len, lines)) <= 80
+        assert all(line.startswith(each.id) for each, line in zip(some, lines, strict=True))
+    assert "source-lines" in lines[0]
+    _, _, alone = on_screen(run(answers(JobPage(jobs=listed[:1])), "jobs").stdout)
+    assert alone.endswith("eval loss 0.0641 …")
+    agents = [
+        AgentInfo(
+            id=name, kind=AgentKind(name.split("-")[0]), name=name, endpoint="tcp://127.0.0.1:35555", pid=4194304,
+            state=AgentState.ALIVE, registered_at=START, silent_s=0.3, jobs=[each.id for each in listed],
+        )
+        for name in ("shard-0", "worker-1")
+    ]  # fmt: skip
+    _, _, *lines = on_screen(run(answers(AgentList(agents=agents)), "agents").stdout)
+    assert len(lines) == 2
+    assert max(map(len, lines)) <= 80
+    assert all("01234567 +1" in line and line.endswith("tcp://127.0.0.1:35555") for line in lines)
+    monkeypatch.setenv("COLUMNS", "200")
+    assert f"{listed[0].id}, {listed[1].id}" in run(answers(AgentList(agents=agents)), "agents").stdout
 
 
 def test_agents_are_in_the_order_of_kind_and_number(run: Run) -> None:

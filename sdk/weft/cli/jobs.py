@@ -71,7 +71,7 @@ def jobs(
     if json:
         Console().out(JobPage(jobs=found).model_dump_json(indent=2), highlight=False)
     elif found:
-        Console().print(render.jobs_table(found, render.now()))
+        render.print_table(render.jobs_table(found, render.now(), render.room()))
         for job in found:
             if job.state is JobState.PENDING and job.reason:
                 Console(soft_wrap=True, highlight=False, markup=False).print(render.state_line(job))
@@ -137,7 +137,7 @@ def agents(url: Url = None, json: Json = False) -> None:
     if json:
         Console().out(AgentList(agents=found).model_dump_json(indent=2), highlight=False)
     elif found:
-        Console().print(render.agents_table(found))
+        render.print_table(render.agents_table(found, render.room()))
     else:
         _say(f"no workers or shards have registered; `{command('up')}` starts some with a server of their own")
 

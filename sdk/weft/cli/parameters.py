@@ -40,7 +40,7 @@ def list_(id: JobId, url: Url = None, json: Json = False) -> None:  # noqa: A002
     if json:
         Console().out(ParameterList(parameters=found).model_dump_json(indent=2), highlight=False)
     else:
-        Console().print(render.parameters_table(found))
+        render.print_table(render.parameters_table(found))
 
 
 @params.command()

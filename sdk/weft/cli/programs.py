@@ -12,6 +12,7 @@ from rich.text import Text
 from weft.api.dry_run import DryRun
 from weft.cli import render
 from weft.cli.job_file import job_file, read
+from weft.cli.narrow_programs import narrow
 from weft.cli.options import Json, Url, find_job
 from weft.client import Client
 from weft.command_line import command
@@ -31,7 +32,7 @@ def add_to(app: typer.Typer) -> None:
 def programs(target: Target, memory: Memory = False, url: Url = None, json: Json = False) -> None:
     """Print what the converter makes of a job's graph; of a job file without submitting it.
 
-    A terminal cuts its lines; a pipe or a file has them whole.
+    A terminal that is too narrow for its tables gets two lines a node; a pipe or a file has them whole.
     """
     out, file = Console(), job_file(target)
     with Client(url) as client:
@@ -46,7 +47,7 @@ def programs(target: Target, memory: Memory = False, url: Url = None, json: Json
         else:
             job = find_job(client, target)
             text = _indented(job.programs()) if json else job.programs_text()
-    _print(out, text, target, cut=not json)
+    _print(out, text, target, fit=not json)
 
 
 def tell_dry_run(out: Console, run: DryRun, json: bool) -> None:
@@ -109,14 +110,14 @@ def _traffic(run: DryRun) -> str:
     return text
 
 
-def _print(out: Console, text: str, target: str, *, cut: bool) -> None:
-    lines = text.rstrip("\n").splitlines()
-    cut = cut and out.is_terminal and any(len(line) > out.width for line in lines)
-    for line in lines:
-        out.out(f"{line[: out.width - 1]}…" if cut and len(line) > out.width else line, highlight=False)
-    if cut:
+def _print(out: Console, text: str, target: str, *, fit: bool) -> None:
+    fit = fit and out.is_terminal and any(len(line) > out.width for line in text.splitlines())
+    whole = text.rstrip("\n")
+    # As it is: rich would fold long lines and colour numbers.
+    out.file.write(f"{narrow(whole, out.width) if fit else whole}\n")
+    if fit:
         Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(
-            f"lines are cut at this width; whole: {command(f'programs {target}')} | less -S"
+            f"narrowed to this terminal; whole: {command(f'programs {target}')} | less -S"
         )
 
 

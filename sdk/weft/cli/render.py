@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from rich import box
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -27,21 +28,43 @@ STATE_STYLES = {
 }
 
 
+GAP = 2
+"""Cells between two columns."""
+SHORTEST_NAME = 8
+SHORT_ID = 8
+WIDEST = 1000
+"""Cells of a line that nobody's terminal bounds."""
+
+
 def table(*headings: str) -> Table:
-    """An empty table without lines; a column is never cut, so that ids can be copied."""
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    """An empty table without lines. Nothing in it is folded, so that ids can be copied: see `print_table`."""
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for heading in headings:
-        made.add_column(heading, overflow="fold")
+        made.add_column(heading, no_wrap=True)
     return made
 
 
-def jobs_table(jobs: Sequence[Job], now: datetime) -> Table:
-    """A line for each job."""
-    made = table("id", "name", "state", "step", "metrics", "created")
-    for job in jobs:
-        made.add_row(
-            job.id, job.name, state_text(job.state), steps(job), metrics_line(job), f"{ago(now - job.created_at)} ago"
-        )
+def print_table(made: Table) -> None:
+    """Prints it as wide as it is; a terminal that is narrower breaks its lines, which then still are one."""
+    Console(width=WIDEST).print(made)
+
+
+def room() -> int:
+    """Cells of a line on this terminal; plenty where none reads."""
+    console = Console()
+    return console.width if console.is_terminal else WIDEST
+
+
+def jobs_table(jobs: Sequence[Job], now: datetime, width: int) -> Table:
+    """A line of `width` cells for each job: metrics that have no room are left out, long names cut."""
+    headings = ("id", "name", "state", "step", "age", "metrics")
+    rows = [[job.id, job.name, job.state.value, steps(job), ago(now - job.created_at)] for job in jobs]
+    widths = [max(map(len, column)) for column in zip(headings[:-1], *rows, strict=True)]
+    left = width - sum(widths) - GAP * len(widths)  # what the metrics have
+    name = max(SHORTEST_NAME, widths[1] + min(left - len(headings[-1]), 0))
+    made = table(*headings)
+    for job, (id_, _, _, done, age) in zip(jobs, rows, strict=True):
+        made.add_row(id_, Text(cut(job.name, name)), state_text(job.state), done, age, metrics_line(job, max(left, 0)))
     return made
 
 
@@ -72,8 +95,13 @@ def job_lines(job: Job, now: datetime) -> Table:
     return made
 
 
-def agents_table(agents: Sequence[AgentInfo]) -> Table:
-    """A line for each worker and shard."""
+def agents_table(agents: Sequence[AgentInfo], width: int) -> Table:
+    """A line for each worker and shard; jobs by the beginning of their ids where `width` cells hold no more."""
+    made = _agents_table(agents, short=False)
+    return made if Console(width=WIDEST).measure(made).maximum <= width else _agents_table(agents, short=True)
+
+
+def _agents_table(agents: Sequence[AgentInfo], *, short: bool) -> Table:
     made = table("name", "kind", "state", "jobs", "heard", "pid", "endpoint")
     for agent in agents:
         style = "green" if agent.state is AgentState.ALIVE else "red"
@@ -81,7 +109,7 @@ def agents_table(agents: Sequence[AgentInfo]) -> Table:
             agent.name,
             agent.kind.value,
             Text(agent.state.value, style),
-            ", ".join(agent.jobs) or "-",
+            _first_of(agent.jobs) if short else ", ".join(agent.jobs) or "-",
             f"{ago(timedelta(seconds=agent.silent_s))} ago",
             str(agent.pid),
             agent.endpoint or "-",
@@ -122,13 +150,32 @@ def steps(job: Job) -> str:
     return f"{job.progress.step}/{job.progress.steps}"
 
 
-def metrics_line(job: Job) -> str:
-    """The evaluation's metrics where there are any, else those of training; it says which."""
-    for split, prefix in (("eval ", "evaluate/"), ("train ", "train/")):
+def metrics_line(job: Job, width: int) -> str:
+    """The evaluation's metrics where there are any, else those of training; it says which. As many as have room."""
+    for split, prefix in (("eval", "evaluate/"), ("train", "train/")):
         found = {name.removeprefix(prefix): value for name, value in job.metrics.items() if name.startswith(prefix)}
         if found:
-            return f"{split}{shown(found)}"
+            return cut(f"{split} {shown(found)}", width, at="  ")
     return "-"
+
+
+def cut(text: str, width: int, at: str = "") -> str:
+    """The text if it has room, else its beginning and an ellipsis: as many of its parts as fit, which `at` divides."""
+    if len(text) <= width:
+        return text
+    parts = text.split(at) if at else [text]
+    for count in range(len(parts) - 1, 0, -1):
+        begun = f"{at.join(parts[:count])} …"
+        if len(begun) <= width:
+            return begun
+    return f"{text[: max(width - 1, 0)]}…"
+
+
+def _first_of(jobs: Sequence[str]) -> str:
+    """`8f41c2aa +2`: the beginning of an id is enough for the commands."""
+    if not jobs:
+        return "-"
+    return jobs[0][:SHORT_ID] + (f" +{len(jobs) - 1}" if len(jobs) > 1 else "")
 
 
 def state_line(job: Job) -> str:
