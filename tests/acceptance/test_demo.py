@@ -6,6 +6,9 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+
+import pytest
 
 from acceptance_processes import ROOT, alive, await_that, descendants
 
@@ -23,6 +26,15 @@ def test_the_demo_reaches_its_accuracy_and_says_what_to_try_next() -> None:
     assert "takes less than a minute" in done.stdout
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Whoever starts the tests in the background has SIGINT ignored, and what ignores it hands that on."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_in_the_demo_leaves_no_process() -> None:
     with subprocess.Popen(COMMAND, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as demo:
         assert demo.stdout is not None
