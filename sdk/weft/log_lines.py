@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 UNSHOWN = frozenset({"event", "level", "timestamp", "daemon", "logger", "exception"})
@@ -18,6 +20,31 @@ def readable(line: str) -> str:
     first = " ".join([str(record.get("level", "")), str(record["event"]), *fields]).strip()
     exception = record.get("exception")
     return f"{first}\n{exception}" if exception else first
+
+
+def telling(lines: Iterable[str], most: int) -> list[str]:
+    """Of a daemon's last lines the newest that may be about its end, each on one line: errors before all others.
+
+    What is no record is an error, such as the last line of a traceback, whose frames are left out. A warning that
+    repeats is about something else.
+    """
+    said = [(_one_line(line), _is_error(line)) for line in lines if line.strip() and not line[0].isspace()]
+    count = Counter(text for text, _ in said)
+    errors = list(dict.fromkeys(text for text, is_error in said if is_error))
+    others = [text for text, is_error in said if not is_error and count[text] == 1]
+    return (others + errors)[-most:]
+
+
+def _one_line(line: str) -> str:
+    record = _record(line)
+    exception = str(record.get("exception") or "").strip() if record else ""
+    first = readable(line).splitlines()[0]
+    return f"{first}: {exception.splitlines()[-1]}" if exception else first
+
+
+def _is_error(line: str) -> bool:
+    record = _record(line)
+    return record is None or record.get("level") in {"error", "critical"}
 
 
 def _record(line: str) -> dict[str, Any] | None:

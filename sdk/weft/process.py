@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from textwrap import indent
 
-from weft.log_lines import readable
+from weft.log_lines import readable, telling
 
 LOG_TAIL_LINES = 12
 
@@ -105,7 +105,18 @@ class Process:
 
     def obituary(self) -> str:
         """How it ended: its name, its exit code or signal, and the end of its log."""
+        tail = indent("\n".join(map(readable, self.log_tail())), "  ") or "  (it wrote nothing)"
+        return f"{self._end()}; the end of {self.command.log}:\n{tail}"
+
+    def notice_of_death(self, most: int) -> str:
+        """How it ended, where its log is, and at most so many lines of it, set in, that may be about this end."""
+        log, here = self.command.log, Path.cwd()
+        shown = log.relative_to(here) if log.is_relative_to(here) else log
+        return "\n".join(
+            (f"{self._end()}; its log is {shown}", *(f"  {line}" for line in telling(self.log_tail(), most)))
+        )
+
+    def _end(self) -> str:
         code = self.exit_code
         how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
-        tail = indent("\n".join(map(readable, self.log_tail())), "  ") or "  (it wrote nothing)"
-        return f"{self.name} ended with {how}; the end of {self.command.log}:\n{tail}"
+        return f"{self.name} ended with {how}"

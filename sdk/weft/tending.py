@@ -7,14 +7,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from weft.cluster import SERVER, Cluster
+from weft.command_line import command
 from weft.errors import ClusterError
 from weft.process import Process
 from weft.revivals import DEFAULT_LIMITS, RevivalLimits, Revivals
 
+LOG_LINES = 1
+"""Of what an ended daemon wrote; the rest is in its log."""
+
+LOST = f"""\
+Jobs in which it held a place fail.
+Run one again from other parameters: {command("submit JOB.json --init-from ID|FILE")}"""
+
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Something that happened to a daemon, for people. `is_bad`: one ended."""
+    """Something that happened to a daemon, for people. `is_bad`: one ended. Lines of its log are set in."""
 
     text: str
     is_bad: bool = False
@@ -51,12 +59,18 @@ class Tending:
         now, limits = self._clock(), self._revivals.limits
         pause_s = self._revivals.died(process.name, process.lived_s, now)
         if pause_s is not None:
-            where = " on its port and data" if process.name == SERVER else ""
-            return Told(f"{process.obituary()}\n{process.name} is started again{where} in {pause_s:g} s", is_bad=True)
+            ended = process.notice_of_death(LOG_LINES)
+            if process.name == SERVER:
+                text = f"{ended}\n{process.name} is started again on its port and data in {pause_s:g} s; jobs go on"
+            else:
+                text = f"{ended}\n{process.name} is started again in {pause_s:g} s. {LOST}"
+            return Told(text, is_bad=True)
         often = f"{process.name} has ended {limits.most + 1} times in a row, within {limits.healthy_s:g} s of its start"
         if process.name == SERVER:
             raise ClusterError(f"{process.obituary()}\n{often}: nothing works without it")
-        return Told(f"{process.obituary()}\n{often}, and is not started again; the others go on", is_bad=True)
+        return Told(
+            f"{process.notice_of_death(LOG_LINES)}\n{often}, and is not started again; the others go on", is_bad=True
+        )
 
     def _started(self, name: str) -> Told:
         try:

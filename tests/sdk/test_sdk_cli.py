@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -15,6 +16,7 @@ import httpx
 import numpy as np
 import pytest
 from click.testing import Result
+from rich.console import Console
 from safetensors.numpy import load_file, save
 from typer.testing import CliRunner
 
@@ -27,7 +29,7 @@ from weft.api.lifecycle import AgentState, JobState
 from weft.cli import jobs as jobs_module
 from weft.cli import parameters as parameters_module
 from weft.cli import programs as programs_module
-from weft.cli import render
+from weft.cli import render, up
 from weft.cli.app import app
 
 Run = Callable[..., Result]
@@ -341,11 +343,11 @@ program train: 3 nodes
              int64[batch], weft.loss_scale
              float32[], another float32[]
   outputs    loss = loss
-  0   weft.fetch/fc.weight = Fetch(key=fc.weight, …
+  0   weft.fetch/fc.weight = Fetch(key=fc.weight,…
       -> fc.weight float32[10, 64]
   1   fc = Gemm(alpha=1.0, beta=1.0, transB=1)
       image, fc.weight -> fc float32[batch, 10]
-  10  weft.send/fc.weight = Send(key=fc.weight, pr…
+  10  weft.send/fc.weight = Send(key=fc.weight, p…
       fc.weight_gradient ->"""
 
 
@@ -409,3 +411,10 @@ def test_agents_are_in_the_order_of_kind_and_number(run: Run) -> None:
     ]  # fmt: skip
     listed = json.loads(run(answers(AgentList(agents=agents)), "agents", "--json").stdout)["agents"]
     assert [agent["name"] for agent in listed] == ["shard-0", "shard-1", "worker-1", "worker-2", "worker-10"]
+
+
+def test_a_daemon_s_words_are_cut_to_the_terminal_and_ours_are_not() -> None:
+    to = Console(file=io.StringIO(), force_terminal=True, width=80)
+    assert up._fitted("  error " + "x" * 100, to) == "  error " + "x" * 71 + "…"
+    assert up._fitted("x" * 100, to) == "x" * 100
+    assert up._fitted("  " + "x" * 100, Console(file=io.StringIO())) == "  " + "x" * 100

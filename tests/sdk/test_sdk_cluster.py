@@ -118,6 +118,15 @@ def test_an_obituary_shows_records_as_people_read_them(daemon) -> None:  # type:
     assert process.obituary().endswith(":\n  error no way on slot=1\n  Trace\n  End")
 
 
+def test_a_notice_of_death_has_the_log_s_name_and_few_lines(daemon) -> None:  # type: ignore[no-untyped-def]
+    process = daemon(MORTAL)
+    process.end(20)
+    assert process.notice_of_death(1).splitlines() == [
+        f"fake-0 ended with exit code 7; its log is {process.command.log}",
+        "  two: last words",
+    ]
+
+
 def test_a_signal_is_named(daemon) -> None:  # type: ignore[no-untyped-def]
     process = daemon(STUBBORN)
     await_line(process, "deaf")

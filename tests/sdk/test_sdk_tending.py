@@ -49,6 +49,9 @@ class FakeProcess:
     def obituary(self) -> str:
         return f"{self.name} ended"
 
+    def notice_of_death(self, most: int) -> str:
+        return f"{self.name} ended"
+
 
 class FakeCluster:
     """Whatever is started ends at once, but for what is in `lives`."""
@@ -93,7 +96,7 @@ def test_a_server_is_started_again_on_its_port_and_said_to_listen_once() -> None
     cluster = FakeCluster("server")
     cluster.lives.add("server")
     assert tend(cluster, 10) == [
-        Told("server ended\nserver is started again on its port and data in 1 s", is_bad=True),
+        Told("server ended\nserver is started again on its port and data in 1 s; jobs go on", is_bad=True),
         Told("server is started again as process 7"),
         Told("the server listens again at http://127.0.0.1:1"),
     ]
@@ -116,6 +119,15 @@ def test_an_agent_that_ends_again_and_again_is_let_go_and_the_others_go_on() -> 
         "worker-0 ended\nworker-0 has ended 5 times in a row, within 60 s of its start, "
         "and is not started again; the others go on"
     ]
+
+
+def test_the_jobs_of_an_agent_that_ends_are_said_to_fail_and_how_to_go_on() -> None:
+    cluster = FakeCluster("shard-1")
+    cluster.lives.add("shard-1")
+    lines = tend(cluster, 10)[0].text.splitlines()
+    assert lines[1] == "shard-1 is started again in 1 s. Jobs in which it held a place fail."
+    assert lines[2].endswith("weft submit JOB.json --init-from ID|FILE")
+    assert len(lines) == 3  # and one line of its log
 
 
 def test_a_start_that_fails_counts_as_a_death() -> None:

@@ -54,6 +54,11 @@ def up(
         cluster.stop()
 
 
+def _fitted(line: str, console: Console) -> str:
+    """A line of a log, which is set in, cut to the terminal; others are ours, and whole."""
+    return render.cut(line, console.width) if line.startswith("  ") and console.is_terminal else line
+
+
 def _interrupt(_number: int, _frame: FrameType | None) -> Never:
     """SIGTERM and SIGHUP end the command in the way that Ctrl-C does."""
     raise KeyboardInterrupt
@@ -77,5 +82,6 @@ def _look_after(err: Console, cluster: Cluster) -> Never:
     never, tending = threading.Event(), Tending(cluster)
     while True:
         for told in tending.look():
-            err.print(Text(told.text, "red" if told.is_bad else "green"))
+            for line in told.text.splitlines():
+                err.print(Text(_fitted(line, err), "red" if told.is_bad else "green"))
         never.wait(LOOK_S)
