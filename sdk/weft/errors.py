@@ -61,7 +61,9 @@ class ConnectError(WeftError):
     """Nothing answered at `url`."""
 
     def __init__(self, url: str, detail: str) -> None:
-        super().__init__(f"no server at {url}; start one with: {command('up')} ({detail})")
+        super().__init__(
+            f"no server at {url} ({detail}); start one with: {command('up')}, or wait if that is starting it again"
+        )
         self.url = url
 
 

@@ -7,6 +7,7 @@ Every call of this API may be repeated: reads by nature, a cancel because it end
 from __future__ import annotations
 
 import ipaddress
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +23,9 @@ from weft.api.problem import Problem
 from weft.errors import ArgumentError, ClosedError, ConnectError, ProblemError, ProtocolError, UrlError, error_for
 
 M = TypeVar("M", bound=BaseModel)
+
+LOG = logging.getLogger(__name__)
+"""Says at level INFO that a call is tried again: a program that shows it need not seem to hang."""
 
 CONNECT_TIMEOUT_S = 5.0
 RETRIED_STATUSES = frozenset({502, 503, 504})
@@ -80,6 +84,7 @@ class Http:
         self.url = url.rstrip("/")
         self.clock = clock
         self.retry = retry
+        self._is_away = False
         self._client = httpx.Client(
             base_url=_checked(self.url),
             headers={"Authorization": f"Bearer {_checked_token(token)}"} if token else {},
@@ -172,14 +177,23 @@ class Http:
             wait=wait_exponential(multiplier=self.retry.first_s, max=self.retry.longest_s),
             retry=retry_if_exception_type((httpx.TransportError, _RetriableStatusError)),
             sleep=self.clock.sleep,
+            before_sleep=self._tell_once,
             retry_error_callback=give_up,
         )
         try:
-            return retrying(attempt)
+            response = retrying(attempt)
+            self._is_away = False
+            return response
         except _RetriableStatusError as error:
             raise error.error from None
         except httpx.TransportError as error:
             raise ConnectError(self.url, _said(error)) from None  # its causes are sockets' words for the same
+
+    def _tell_once(self, _state: RetryCallState) -> None:
+        """One line for an absence of the server, however many calls fall into it."""
+        if not self._is_away:
+            LOG.info("no answer from %s yet; trying again", self.url)
+        self._is_away = True
 
 
 def _chunks(file: BinaryIO) -> Iterator[bytes]:

@@ -58,8 +58,44 @@ def test_no_server_is_exit_code_3_and_one_message(run: Run) -> None:
     result = run(answers(unavailable), "jobs")
     assert result.exit_code == 3
     assert result.stdout == ""
-    assert result.stderr.startswith("weft: no server at http://127.0.0.1:8470; start one with: weft up")
+    told, error = result.stderr.splitlines()
+    assert told == "no answer from http://127.0.0.1:8470 yet; trying again"
+    assert error.startswith("weft: no server at http://127.0.0.1:8470 (")
+    assert error.endswith("; start one with: weft up, or wait if that is starting it again")
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("arguments", [["watch", "job-1"], ["logs", "-f", "job-1"]])
+def test_following_bears_a_server_that_is_away_when_it_begins(run: Run, arguments: list[str]) -> None:
+    end = stream(sse(states("running", "succeeded")))
+    script = answers(*[unavailable] * 20, job(), end, job(state=JobState.SUCCEEDED))
+    result = run(script, *arguments)
+    assert result.exit_code == 0
+    assert "succeeded" in result.stdout
+    assert result.stderr.splitlines() == [
+        "no answer from http://127.0.0.1:8470 yet; trying again",
+        "no answer from http://127.0.0.1:8470; waiting up to 30 s for the server to be back",
+    ]
+    assert run(answers(unavailable), *arguments).exit_code == 3
+
+
+def test_the_end_of_weft_up_names_the_jobs_that_end_with_it() -> None:
+    assert up._stopping([]) == "stopping"
+    assert up._stopping([job("a")]) == "stopping; 1 job still runs, and ends with it: a (digits)"
+    assert up._stopping([job(name) for name in "abcd"]) == (
+        "stopping; 4 jobs still run, and end with it: a (digits), b (digits), c (digits), ..."
+    )
+
+
+def test_the_end_of_weft_up_asks_for_jobs_that_hold_agents_and_waits_for_no_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    script = answers(JobPage(jobs=[job("a")]), unavailable)
+    monkeypatch.setattr(up, "Client", lambda _url, **settings: script.client(retry=settings["retry"]))
+    assert [each.id for each in up._running("")] == ["a"]
+    assert script.requests[0].url.params.get_list("state") == ["starting", "running", "finishing"]
+    assert up._running("") == []
+    assert len(script.requests) == 2
 
 
 def test_a_url_that_is_none_is_wrong_usage() -> None:

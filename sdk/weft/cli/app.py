@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import Any
 
@@ -10,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 from typer.core import TyperGroup
 
+from weft import http
 from weft.cli import jobs, parameters, programs, up
 from weft.errors import ArgumentError, ConnectError, WeftError
 
@@ -30,6 +32,8 @@ class Reporting(TyperGroup):
     """Turns what users can meet into a message. What they cannot, a defect of weft, keeps its traceback."""
 
     def invoke(self, ctx: Any) -> Any:
+        http.LOG.addHandler(_SHOWN)  # once, however often it is added
+        http.LOG.setLevel(logging.INFO)
         try:
             return super().invoke(ctx)
         except ConnectError as error:
@@ -42,6 +46,16 @@ class Reporting(TyperGroup):
             code = EXIT_INTERRUPTED
         sys.exit(code)
 
+
+class _Shown(logging.Handler):
+    """Prints what the client says of its calls to where standard error is now."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = Text(record.getMessage(), "yellow")
+        Console(stderr=True, highlight=False, soft_wrap=True).print(text)
+
+
+_SHOWN = _Shown()
 
 app = typer.Typer(
     name="weft", cls=Reporting, help=HELP, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False

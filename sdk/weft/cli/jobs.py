@@ -13,7 +13,7 @@ from weft.api.job import JobPage
 from weft.api.lifecycle import JobState
 from weft.cli import render
 from weft.cli.job_file import InitFrom, beginning_with
-from weft.cli.options import JobId, Json, Url, find_job
+from weft.cli.options import JobId, Json, Url, await_job, find_job
 from weft.cli.programs import tell_dry_run
 from weft.client import Client
 from weft.command_line import command
@@ -96,7 +96,7 @@ def show(id: JobId, url: Url = None, json: Json = False) -> None:  # noqa: A002 
 def watch(id: JobId, url: Url = None) -> None:  # noqa: A002 - the argument's name to users
     """Show a job's progress until it ends; leaving with Ctrl-C does not stop it."""
     with Client(url) as client:
-        _watch(find_job(client, id), Console())
+        _watch(await_job(client, id, _warn), Console())
 
 
 def logs(
@@ -108,12 +108,11 @@ def logs(
 ) -> None:
     """Print a job's events: states, steps, metrics, logs. With --json one event a line."""
     out = Console(soft_wrap=True, highlight=False)
-    err = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
     with Client(url) as client:
-        job = find_job(client, id)
+        job = await_job(client, id, _warn) if follow else find_job(client, id)
         for event in job.narrated(after) if follow else job.log(after):
             if isinstance(event, Notice):
-                err.print(event.text, style="yellow")
+                _warn(event.text)
             elif json:
                 out.out(event.model_dump_json(), highlight=False)
             else:
@@ -148,6 +147,10 @@ def _watch(job: JobHandle, progress: Console) -> None:
     except JobError:
         progress.print(f"all of it: {command(f'logs {job.id}')}", highlight=False, markup=False, soft_wrap=True)
         raise
+
+
+def _warn(text: str) -> None:
+    Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(text, style="yellow")
 
 
 def _say(text: str) -> None:

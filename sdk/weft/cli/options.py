@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice
 from typing import Annotated
 
 import typer
 
+from weft.absence import AWAY, Absence, Resumption
 from weft.client import Client
 from weft.command_line import command
 from weft.errors import NotFoundError, WeftError
 from weft.job_handle import JobHandle
+
+PATIENCE_S = 30.0
+"""With a server that has not answered yet: enough to be started again; there may as well be none."""
 
 SEARCHED_JOBS = 1000
 """Newest jobs among which the beginning of an id is looked for."""
@@ -22,6 +27,18 @@ JobId = Annotated[str, typer.Argument(metavar="ID", help="A job's id, or its beg
 
 class NoSuchJobError(WeftError):
     """No job, or more than one, has an id that begins so."""
+
+
+def await_job(client: Client, id: str, say: Callable[[str], None]) -> JobHandle:  # noqa: A002 - what users call it
+    """What `find_job` gives, also of a server that is being started again: `say` is told that it is waited for."""
+    absence = Absence(client.http, Resumption(patience_s=PATIENCE_S))
+    while True:
+        try:
+            return find_job(client, id)
+        except AWAY as error:
+            if not absence.failures:
+                say(absence.notice)
+            absence.endure(error)
 
 
 def find_job(client: Client, id: str) -> JobHandle:  # noqa: A002 - what users call it

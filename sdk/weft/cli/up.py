@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Never
@@ -12,13 +13,20 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from weft.api.job import Job
+from weft.api.lifecycle import JobState
 from weft.cli import render
-from weft.client import DEFAULT_URL
+from weft.client import DEFAULT_URL, Client
 from weft.cluster import Cluster
 from weft.command_line import command
+from weft.errors import WeftError
+from weft.http import Retry
 from weft.tending import Tending
 
 LOOK_S = 0.5
+ANSWER_S = 2.0
+"""For which the end waits to be told what runs."""
+NAMED_JOBS = 3
 
 
 def add_to(app: typer.Typer) -> None:
@@ -49,9 +57,27 @@ def up(
         _greet(out, cluster)
         _look_after(err, cluster)
     except KeyboardInterrupt:
-        err.print("stopping")
+        err.print(_stopping(_running(cluster.url)), markup=False)
     finally:
         cluster.stop()
+
+
+def _running(url: str) -> list[Job]:
+    """The jobs that hold agents; none where the server does not answer at once."""
+    try:
+        with Client(url, timeout_s=ANSWER_S, retry=Retry(attempts=1)) as client:
+            return [job.job for job in client.jobs(state=[JobState.STARTING, JobState.RUNNING, JobState.FINISHING])]
+    except WeftError:
+        return []
+
+
+def _stopping(running: Sequence[Job]) -> str:
+    if not running:
+        return "stopping"
+    verb = "runs, and ends" if len(running) == 1 else "run, and end"
+    named = ", ".join(f"{job.id} ({job.name})" for job in running[:NAMED_JOBS])
+    more = ", ..." if len(running) > NAMED_JOBS else ""
+    return f"stopping; {render.counted(len(running), 'job')} still {verb} with it: {named}{more}"
 
 
 def _fitted(line: str, console: Console) -> str:
