@@ -49,8 +49,8 @@ class AsyncSteps(Generic[G]):
             step += 1
         return True
 
-    def merge(self) -> None:
-        pass  # Each gradient is an update of its own.
+    def merge_next(self) -> int | None:
+        return None  # Each gradient is an update of its own.
 
     def due(self) -> Complete[G] | None:
         if not self.arrived:
@@ -64,10 +64,12 @@ class AsyncSteps(Generic[G]):
         del self._waiting[slot][step]
         self._through[slot] = step + 1
 
-    def replace(self, slot: int) -> None:
-        if slot in self._waiting:
-            self._waiting[slot].clear()
-            self.arrived = deque(one for one in self.arrived if one[0] != slot)
+    def replace(self, slot: int, *, keep_due: bool = False) -> None:
+        if slot not in self._waiting:
+            return
+        due = self.arrived[0] if keep_due else None
+        self._waiting[slot] = {step: one for step, one in self._waiting[slot].items() if (slot, step) == due}
+        self.arrived = deque(one for one in self.arrived if one[0] != slot or one == due)
 
     def seen(self, slot: int, *, settled: bool) -> int:
         return self.version if settled else self._through.get(slot, self.version)

@@ -5,11 +5,13 @@ Used by the shard behind its sockets and by the local store without any.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
+from weft_kernels.blocks import VECTOR_BLOCK
 from weft_kernels.rule import Rule
 from weft_kvstore.check import rule_of
 from weft_kvstore.codec import ProtocolError
@@ -26,6 +28,7 @@ from weft_kvstore.slice_state import SliceState
 from weft_kvstore.store import Array
 from weft_kvstore.table_state import TableState
 from weft_kvstore.unit_state import AnyUnit, KeyRules
+from weft_kvstore.work import PIECE_ELEMENTS, PIECE_NODES
 
 
 class JobShard:
@@ -140,8 +143,8 @@ class JobShard:
             one.check(slot, step, pushes=False)
         return [one for one in units if one.accept(slot, step, None)]
 
-    def pull(self, wait: PullWait, chunks: int) -> list[AnyUnit]:
-        """Takes in a pull. Returns the units that can answer now; for the others it waits.
+    def pull(self, wait: PullWait, chunks: int) -> Sequence[AnyUnit]:
+        """Takes in a pull. Returns the units that have to answer it.
 
         A pull of a table waits for `chunks` chunks of ids first; no other pull has any.
         """
@@ -153,7 +156,7 @@ class JobShard:
         part = self._part(wait.key)
         if chunks:
             raise ProtocolError(f"Pull.chunks: {chunks} of key {part.spec.key!r}, which is no table")
-        return [one for one in part.units if self._can_answer(one, wait)]
+        return part.units
 
     def accept_ids(self, wait: PullWait, run: Run) -> list[AnyUnit]:
         """Takes in a run of the ids of a pull. Returns and raises as `pull` does."""
@@ -171,7 +174,7 @@ class JobShard:
         """Takes in a pull of rows by their places. Returns as `pull` does."""
         table = self._tables[wait.key]
         wait.ids = places
-        return [table] if self._can_answer(table, wait) else []
+        return [table]
 
     def replace(self, slot: int) -> None:
         """A newer incarnation fills the slot: its unmerged pushes are forgotten."""
@@ -188,14 +191,6 @@ class JobShard:
             if not units[index].can_answer(wait):
                 return units[index].waits_for(wait)
         return "every slice was answered", []
-
-    @staticmethod
-    def _can_answer(one: AnyUnit, wait: PullWait) -> bool:
-        if one.can_answer(wait):
-            wait.open.discard(one.index)
-            return True
-        one.wait_for(wait)
-        return False
 
     def units(self, key: int) -> tuple[AnyUnit, ...]:
         """What merges the key here."""
@@ -231,4 +226,13 @@ class JobShard:
             self._rule,
             hyper,
             given=is_given(key),
+            a_piece=_a_piece(description.rule),
         )
+
+
+def _a_piece(rule: str | Mapping[str, Any]) -> int:
+    """Elements that the rule updates in some 50 ms at most; whole blocks, so that cutting changes no bit."""
+    if isinstance(rule, str) or "graph" not in rule:
+        return PIECE_ELEMENTS
+    nodes = max(len(rule["graph"]["nodes"]), PIECE_NODES)
+    return PIECE_ELEMENTS * PIECE_NODES // nodes // VECTOR_BLOCK * VECTOR_BLOCK

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 from weft_kvstore.buffers import bytes_of
@@ -63,7 +64,7 @@ class LocalMind:
             self.outcomes.append((operation, None, StoreRefusedError(f"{operation}: {error}")))
 
     def work_once(self) -> bool:
-        """Merges the most urgent slice. True if there was one. A rule that fails ends the store."""
+        """The most urgent piece of work. True if there was one. A rule that fails ends the store."""
         return self._merger.work_once()
 
     def tick(self, now: float) -> None:
@@ -128,15 +129,21 @@ class LocalMind:
         wait = PullWait(pull, self._next(), asked.place, asked.version, slot=slot, state=state, settled=asked.settled)
         self._open[wait.request] = wait
         self._deadlines.add(now + self._timeout_s, wait.request)
-        for one in self._shard.pull(wait, 0) if rows is None else self._shard.pull_rows(wait, rows):
-            self._answer(wait, one)
+        units = self._shard.pull(wait, 0) if rows is None else self._shard.pull_rows(wait, rows)
+        self._merger.answer(LOCAL, wait, units)
 
-    def _answer(self, wait: PullWait, one: AnyUnit) -> None:
+    def _answer(self, wait: PullWait, one: AnyUnit) -> Iterator[None]:
         pull: PullOperation = wait.link
         version, fresh = wait.version, 0
         for part in one.answers(wait):
+            if part is None:
+                yield
+                if wait.dropped:
+                    return
+                continue
             parts = range(part.part, part.part + 1)
             fresh += pull.write(0, part.array, version, parts, part.base[part.start : part.stop])
+        wait.open.discard(one.index)
         if pull.settle(0, fresh):
             del self._open[wait.request]
             self.outcomes.append((pull, pull.result(), None))

@@ -43,11 +43,18 @@ class Peer:
         self.acknowledge: list[int] = []
         self.done: list[int] = []
 
-    def answer(self, wait: PullWait, one: AnyUnit) -> None:
-        """Hands an answer over to the outbox; its bytes are kept as they are until they are acknowledged."""
+    def answer(self, wait: PullWait, one: AnyUnit) -> Iterator[None]:
+        """Hands an answer over to the outbox, and stops after each piece; its bytes are kept as they are until they
+        are acknowledged."""
         version = max(one.steps.seen(wait.slot, settled=wait.settled), wait.version)
         for part in one.answers(wait):
-            self._put(wait, part, version, one.spec.priority)
+            if part is not None:
+                self._put(wait, part, version, one.spec.priority)
+                continue
+            yield
+            if wait.dropped:
+                return
+        wait.open.discard(one.index)
         if not wait.open:
             self._forget(wait)
 

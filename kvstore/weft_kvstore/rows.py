@@ -18,6 +18,11 @@ class Rows:
     values: Array
 
     @property
+    def size(self) -> int:
+        """Elements of the values."""
+        return int(self.values.size)
+
+    @property
     def nbytes(self) -> int:
         return int(self.ids.nbytes + self.values.nbytes)
 

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from weft_kvstore.check import digest
 from weft_kvstore.job_shard import JobShard
 from weft_kvstore.messages import Hello, RefusalCode, Refused
 from weft_kvstore.peer import Peer
+
+MAX_QUEUED_COPIES: Final = 16
+"""How often one connection may have all of a job's values waiting to be sent; a client that asks for more is broken."""
+
+MAX_QUEUED_TABLES: Final = 2
+"""The same for its tables, whose rows are copied when they are asked for."""
 
 Namespace: TypeAlias = tuple[str, int]
 """A job's name and the term of its lease."""
@@ -24,10 +30,11 @@ class Job:
     heard: dict[int, float] = field(default_factory=dict)
     links: dict[int, Peer] = field(default_factory=dict)
     digest: bytes = field(init=False)
-    nbytes: int = field(init=False)
+    most_queued: int = field(init=False)
+    """Bytes of values that may wait for one connection."""
 
     def __post_init__(self) -> None:
-        self.nbytes = self.shard.nbytes
+        self.most_queued = MAX_QUEUED_COPIES * self.shard.nbytes + MAX_QUEUED_TABLES * self.shard.table_bytes
         self.digest = digest(self.shard.description)
 
     @property

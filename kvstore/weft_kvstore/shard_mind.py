@@ -6,9 +6,9 @@ what is to be sent; `flush` adds acknowledgements and frames, as late as possibl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from weft_kvstore.codec import Buffer, ProtocolError, decode_request, encode
 from weft_kvstore.job_shard import JobShard
@@ -44,12 +44,6 @@ from weft_kvstore.steps import PushRefusedError
 from weft_kvstore.store import StoreError
 from weft_kvstore.unit_state import AnyUnit
 
-MAX_QUEUED_COPIES: Final = 16
-"""How often one connection may have all of a job's values waiting to be sent; a client that asks for more is broken."""
-
-MAX_QUEUED_TABLES: Final = 2
-"""The same for its tables, whose rows are copied when they are asked for."""
-
 Outgoing: TypeAlias = tuple[bytes, list[Buffer]]
 
 
@@ -78,7 +72,7 @@ class ShardMind:
     _to_flush: dict[bytes, Peer] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.work = Merger(self._answer_late, self._close, priorities=self.settings.priorities)
+        self.work = Merger(self._answer, self._close, priorities=self.settings.priorities)
 
     def open(self, shard: JobShard) -> None:
         """Adds a job. Raises StoreError where it is here already."""
@@ -128,22 +122,21 @@ class ShardMind:
             del job.links[peer.slot]
 
     def work_once(self) -> bool:
-        """Merges the most urgent slice. True if there was one. A rule that fails closes its job, not the shard."""
+        """The most urgent piece of work. True if there was one. A rule that fails closes its job, not the shard."""
         return self.work.work_once()
 
-    def _answer_late(self, wait: PullWait, one: AnyUnit) -> None:
-        try:
-            self._answer(wait.link, wait, one)
-        except ProtocolError as error:
-            self._refuse(wait.link.identity, error)
-
-    def _answer(self, peer: Peer, wait: PullWait, one: AnyUnit) -> None:
+    def _answer(self, wait: PullWait, one: AnyUnit) -> Iterator[None]:
+        peer: Peer = wait.link
         job = self.jobs[peer.job]
-        most = MAX_QUEUED_COPIES * job.nbytes + MAX_QUEUED_TABLES * job.shard.table_bytes + BATCH_BYTES
-        if peer.outbox.queued_bytes > most:
-            raise ProtocolError(f"Pull.request: {peer.outbox.queued_bytes} bytes of values wait to be fetched already")
-        peer.answer(wait, one)
-        self._to_flush[peer.identity] = peer
+        if peer.outbox.queued_bytes > job.most_queued + BATCH_BYTES:
+            told = f"Pull.request: {peer.outbox.queued_bytes} bytes of values wait to be fetched already"
+            self._refuse(peer.identity, ProtocolError(told))
+            return
+        for _ in peer.answer(wait, one):
+            self._to_flush[peer.identity] = peer
+            yield
+        if not wait.dropped:
+            self._to_flush[peer.identity] = peer
 
     def wants_flush(self) -> bool:
         """Whether `flush` is due: nothing is left to merge, enough was merged, or a link that has values is idle."""
@@ -226,6 +219,8 @@ class ShardMind:
     def _push(self, peer: Peer, push: Push, payload: memoryview) -> None:
         self.counts.frames_received += 1
         for number, run in enumerate(runs_of(push, payload)):
+            if peer.identity not in self.peers:  # An answer has lost it.
+                return
             try:
                 self._taken(peer, take_run(self.jobs[peer.job].shard, peer, run))
             except PushRefusedError as error:
@@ -236,8 +231,7 @@ class ShardMind:
 
     def _taken(self, peer: Peer, taken: Taken) -> None:
         if taken.pull is not None:
-            for one in taken.units:
-                self._answer(peer, taken.pull, one)
+            self.work.answer(peer.job, taken.pull, taken.units)
             return
         if taken.changed:
             self.work.changed(peer.job, taken.units)
@@ -251,10 +245,11 @@ class ShardMind:
             if request in peer.pulls or len(peer.pulls) >= MAX_OPEN_PULLS:
                 raise ProtocolError(f"Pull.request: {request} is open already, or {MAX_OPEN_PULLS} are")
             wait = PullWait(peer, request, key, version, slot=peer.slot, state=bool(state), settled=bool(settled))
-            ready = job.shard.pull(wait, chunks)
+            units = job.shard.pull(wait, chunks)
             peer.asks(wait)
-            for one in ready:
-                self._answer(peer, wait, one)
+            self.work.answer(peer.job, wait, units)
+            if wait.dropped:  # It has asked for too much, and is no peer any more.
+                return
         self._to_flush[peer.identity] = peer
 
     def _barrier(self, peer: Peer, barrier: Barrier) -> None:

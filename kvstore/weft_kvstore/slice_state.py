@@ -12,9 +12,11 @@ from weft_kvstore.assembly import Assemblies
 from weft_kvstore.buffers import bytes_of
 from weft_kvstore.pull_wait import PullWait
 from weft_kvstore.routing import KeySlices
+from weft_kvstore.sets_ahead import SetsAhead, SlicesAhead
 from weft_kvstore.steps import Complete
 from weft_kvstore.store import Array
 from weft_kvstore.unit_state import Answer, KeyRules, Lendable, UnitState
+from weft_kvstore.work import PIECE_SLICES
 
 
 class SliceState(UnitState[Array, "tuple[int, Array]"]):
@@ -45,7 +47,7 @@ class SliceState(UnitState[Array, "tuple[int, Array]"]):
         """Takes in the gradient of one slice, as `accept` does."""
         return self.accept(slot, step, gradient)
 
-    def answers(self, wait: PullWait) -> Iterator[Answer]:
+    def answers(self, wait: PullWait) -> Iterator[Answer | None]:
         held = [self.weight] if not wait.state else [self.state[name] for name in self.spec.state]
         for number, one in enumerate(held):
             yield Answer(number, self.index, one.base, one.start, one.stop, one)
@@ -56,8 +58,8 @@ class SliceState(UnitState[Array, "tuple[int, Array]"]):
     def _lacks_for(self, total: Array | None) -> bool:
         return bool(self._lacking)
 
-    def _replaces(self, waiting: list[tuple[int, Array]], value: tuple[int, Array]) -> list[tuple[int, Array]]:
-        return [one for one in waiting if one[0] != value[0]] + [value]
+    def _nothing_ahead(self) -> SetsAhead[tuple[int, Array]]:
+        return SlicesAhead()
 
     def _put(self, value: tuple[int, Array]) -> None:
         self.weight = writable(self.weight)
@@ -68,22 +70,38 @@ class SliceState(UnitState[Array, "tuple[int, Array]"]):
         """A slice of the value, to be written."""
         return self.weight.array
 
-    def _apply(self, complete: Complete[Array]) -> None:
+    def _apply(self, complete: Complete[Array]) -> Iterator[None]:
         self.weight = writable(self.weight)
         weight, total = self.weight.array, complete.total
         if total is None:
             weight.fill(0)
-        elif self.spec.update is Update.GRADIENT:
-            np.copyto(weight, total.reshape(weight.shape))
+            return
+        state: State = self._writable_state() if self.spec.update is Update.RULE else {}
+        total = total.reshape(weight.shape)
+        piece = self.spec.a_piece
+        if weight.size <= piece or (self.spec.update is Update.RULE and self.spec.rule.whole):
+            self._update(weight, total, state, complete)
+            return
+        flat, of_total = weight.reshape(-1), total.reshape(-1)
+        of_state = {name: array.reshape(-1) for name, array in state.items()}
+        for low in range(0, flat.size, piece):
+            some = slice(low, low + piece)
+            part = {name: array[some] for name, array in of_state.items()}
+            self._update(flat[some], of_total[some], part, complete)
+            yield
+
+    def _update(self, weight: Array, total: Array, state: State, complete: Complete[Array]) -> None:
+        """Updates some elements of the value."""
+        if self.spec.update is Update.GRADIENT:
+            np.copyto(weight, total)
         elif self.spec.update is Update.RULE:
-            state = self._writable_state()
             with self._rule_runs(complete.step):
                 hyper = self.spec.hyper.at(complete.step)
-                self.spec.rule.apply(weight, total.reshape(weight.shape), state, self.updates + 1, hyper)
+                self.spec.rule.apply(weight, total, state, self.updates + 1, hyper)
         elif total.dtype.kind == "f":
-            np.divide(total.reshape(weight.shape), complete.contributors, out=weight)
+            np.divide(total, complete.contributors, out=weight)
         else:
-            np.floor_divide(total.reshape(weight.shape), complete.contributors, out=weight)
+            np.floor_divide(total, complete.contributors, out=weight)
 
     def _writable_state(self) -> State:
         """The state's arrays, to be written."""
@@ -120,11 +138,22 @@ class WholeState(SliceState):
             return False
         return self.accept(slot, step, parts[0] if len(parts) == 1 else np.concatenate(parts))
 
-    def answers(self, wait: PullWait) -> Iterator[Answer]:
+    def answers(self, wait: PullWait) -> Iterator[Answer | None]:
         held = [self.weight] if not wait.state else [self.state[name] for name in self.spec.state]
-        for number, one in enumerate(held):
-            for index in self.indices:
-                yield Answer(number, index, one.base, self._cut.start(index), self._cut.start(index + 1), one)
+        for one in held:
+            one.lent += 1  # Between pieces it may be updated: a copy takes its place then.
+        try:
+            for number, one in enumerate(held):
+                for index in self.indices:
+                    yield Answer(number, index, one.base, self._cut.start(index), self._cut.start(index + 1), one)
+                    if not (index + 1) % PIECE_SLICES:
+                        yield None
+        finally:
+            for one in held:
+                one.lent -= 1
+
+    def is_one_piece(self, wait: PullWait) -> bool:
+        return self._cut.count * (len(self.spec.state) if wait.state else 1) <= PIECE_SLICES
 
     def replace(self, slot: int) -> None:
         super().replace(slot)

@@ -9,7 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-G = TypeVar("G")
+
+class Sized(Protocol):
+    """A gradient: `size` elements."""
+
+    @property
+    def size(self) -> int: ...
+
+
+G = TypeVar("G", bound=Sized)
 
 
 class PushRefusedError(Exception):
@@ -41,17 +49,18 @@ class Steps(Protocol[G]):
         """Takes in what `check` lets pass: a slot's gradient, or None for nothing. True if it may be due at once. What
         was in before changes nothing: exactly once holds."""
 
-    def merge(self) -> None:
-        """Adds what has come and can be added."""
+    def merge_next(self) -> int | None:
+        """Adds the next gradient that has come and can be added: how many elements. None where there is none."""
 
     def due(self) -> Complete[G] | None:
-        """The next update, once `merge` has completed it. It stays the next one until `advance`."""
+        """The next update, once `merge_next` has completed it. It stays the next one until `advance`."""
 
     def advance(self) -> None:
         """The update that is due was applied."""
 
-    def replace(self, slot: int) -> None:
-        """A newer incarnation fills the slot: what the old one pushed and is not merged is forgotten."""
+    def replace(self, slot: int, *, keep_due: bool = False) -> None:
+        """A newer incarnation fills the slot: what the old one pushed and is not merged is forgotten. `keep_due`: the
+        update that is due is being applied."""
 
     def seen(self, slot: int, *, settled: bool) -> int:
         """The version that a pull of this slot can have."""

@@ -27,18 +27,23 @@ class _OpenStep(Generic[G]):
     contributors: int = 0
     total: G | None = None
 
-    def merge(self, slots: Sequence[int], merge: Merge, add: Callable[[G, G], G]) -> None:
-        """Adds what can be added."""
-        order = slots[self.merged :] if merge is Merge.SLOT else tuple(self.waiting)
-        for slot in order:
-            if slot not in self.waiting:
-                break
-            gradient = self.waiting.pop(slot)
-            self.merged += 1
-            if gradient is None:
-                continue
-            self.contributors += 1
-            self.total = gradient if self.total is None else add(self.total, gradient)
+    def merge_next(self, slots: Sequence[int], merge: Merge, add: Callable[[G, G], G]) -> int | None:
+        """Adds the next one that can be added, as `Steps.merge_next` does."""
+        if not self.waiting or self.merged == len(slots):
+            return None
+        slot = slots[self.merged] if merge is Merge.SLOT else next(iter(self.waiting))
+        if slot not in self.waiting:
+            return None
+        gradient = self.waiting.pop(slot)
+        self.merged += 1
+        if gradient is None:
+            return 0
+        self.contributors += 1
+        if self.total is None:
+            self.total = gradient
+            return 0
+        self.total = add(self.total, gradient)
+        return self.total.size
 
 
 class SyncSteps(Generic[G]):
@@ -85,10 +90,9 @@ class SyncSteps(Generic[G]):
         open_step.waiting[slot] = gradient
         return step == self._version
 
-    def merge(self) -> None:
+    def merge_next(self) -> int | None:
         open_step = self._open.get(self._version)
-        if open_step is not None:
-            open_step.merge(self._slots, self._merge, self._add)
+        return None if open_step is None else open_step.merge_next(self._slots, self._merge, self._add)
 
     def due(self) -> Complete[G] | None:
         open_step = self._open.get(self._version)
@@ -100,7 +104,7 @@ class SyncSteps(Generic[G]):
         del self._open[self._version]
         self._version += 1
 
-    def replace(self, slot: int) -> None:
+    def replace(self, slot: int, *, keep_due: bool = False) -> None:
         for open_step in self._open.values():
             if slot in open_step.waiting:
                 del open_step.waiting[slot]

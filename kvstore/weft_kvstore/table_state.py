@@ -6,25 +6,23 @@ the shard, ascending. The rule runs on the touched rows alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Generator, Iterator
 
 import numpy as np
 
 from weft_kernels.rule_rows import apply_to_rows
 from weft_kvstore.assembly import Assemblies
 from weft_kvstore.buffers import bytes_of
-from weft_kvstore.first_made import FirstMade, MakeRows
+from weft_kvstore.first_made import KEPT_BYTES, FirstMade, MakeRows
 from weft_kvstore.pull_wait import PullWait
 from weft_kvstore.row_cut import RowCut, chunks_of
-from weft_kvstore.rows import Rows, last_rows, merged
+from weft_kvstore.rows import Rows, merged
+from weft_kvstore.sets_ahead import RowsAhead, SetsAhead
 from weft_kvstore.steps import Complete, PushRefusedError
 from weft_kvstore.store import Array
 from weft_kvstore.unit_state import Answer, KeyRules, UnitState
+from weft_kvstore.work import PIECE_ELEMENTS
 from weft_kvstore.zeros import zeros_on_demand
-
-PIECE_ELEMENTS: Final = 1 << 18
-"""Elements of first values that are made at once: what fits a core's cache."""
 
 
 class TableState(UnitState[Rows, Rows]):
@@ -90,30 +88,53 @@ class TableState(UnitState[Rows, Rows]):
         self._waiting_bytes += gradient.nbytes if gradient is not None else 0
         return super().accept(slot, step, gradient)
 
-    def merge(self) -> bool:
+    def merging(self) -> Generator[None, None, bool]:
         self._waiting_bytes = 0
-        return super().merge()
+        return super().merging()
 
     def replace(self, slot: int) -> None:
         super().replace(slot)
         self._assemblies.drop(slot)
 
-    def answers(self, wait: PullWait) -> Iterator[Answer]:
+    def answers(self, wait: PullWait) -> Iterator[Answer | None]:
         places = np.zeros(0, np.int64) if wait.ids is None else wait.ids
-        arrays = (self.state_rows(name, places) for name in self.spec.state) if wait.state else (self.values(places),)
-        a_chunk = self.cut.rows_down * self.cut.row_bytes
-        for number, array in enumerate(arrays):
-            base = bytes_of(array)
-            for index in range(chunks_of(len(places), self.cut.rows_down)):
-                start, stop = index * a_chunk, min((index + 1) * a_chunk, base.nbytes)
-                yield Answer(number, index, base, start, stop, None)
+        a_chunk = self.cut.rows_down
+        together = max(self._a_piece // a_chunk, 1) * a_chunk
+        for number, name in enumerate(self.spec.state if wait.state else (None,)):
+            for low in range(0, max(len(places), 1), together):
+                some = places[low : low + together]
+                array = np.empty((len(some), self.cut.width), self.cut.dtype)
+                for begin in range(0, len(some), self._a_piece):
+                    piece = slice(begin, begin + self._a_piece)
+                    array[piece] = self._read(name, some[piece], of=len(places))
+                    yield None
+                base = bytes_of(array)
+                for index in range(chunks_of(len(some), a_chunk)):
+                    start, stop = (min(at * a_chunk * self.cut.row_bytes, base.nbytes) for at in (index, index + 1))
+                    yield Answer(number, low // a_chunk + index, base, start, stop, None)
 
-    def values(self, places: Array) -> Array:
-        """Rows (n, width) as they are now, or as they would begin; a new array."""
+    def is_one_piece(self, wait: PullWait) -> bool:
+        arrays = len(self.spec.state) if wait.state else 1
+        return wait.ids is None or len(wait.ids) * arrays <= self._a_piece
+
+    @property
+    def _a_piece(self) -> int:
+        """Rows that are made or read at once."""
+        return max(PIECE_ELEMENTS // max(self.cut.width, 1), 1)
+
+    def _read(self, name: str | None, places: Array, *, of: int) -> Array:
+        """The value of some rows of a pull of so many, or their state of that name (n, width)."""
+        if name is not None:
+            return self.state_rows(name, places)
+        return self.values(places, keep=of * self.cut.row_bytes <= KEPT_BYTES)
+
+    def values(self, places: Array, *, keep: bool = True) -> Array:
+        """Rows (n, width) as they are now, or as they would begin; a new array. `keep`: a push of them may follow."""
         found: Array = np.take(self._weight, places, axis=0)
         new = ~self._touched[places]
         if not self.spec.given and new.any():
-            found[new] = self._first.shown(self._ids(places[new]))
+            ids = self._ids(places[new])
+            found[new] = self._first.shown(ids) if keep else self._first.taken(ids)
         return found
 
     def state_rows(self, name: str, places: Array) -> Array:
@@ -137,33 +158,34 @@ class TableState(UnitState[Rows, Rows]):
         new = ~self._touched[value.ids]
         self._put(Rows(value.ids[new], value.values[new]))
 
-    def _replaces(self, waiting: list[Rows], value: Rows) -> list[Rows]:
-        """Joined at once: however often rows are set, no more of them wait than the table has."""
-        both = [*waiting, value]
-        return [last_rows(np.concatenate([one.ids for one in both]), np.concatenate([one.values for one in both]))]
+    def _nothing_ahead(self) -> SetsAhead[Rows]:
+        rows, width = self._weight.shape
+        return RowsAhead(rows, width, self.cut.dtype, a_piece=self._a_piece)
 
     def _put(self, value: Rows) -> None:
         self._touch(value.ids, first=False)
         self._weight[value.ids] = value.values
 
-    def _apply(self, complete: Complete[Rows]) -> None:
+    def _apply(self, complete: Complete[Rows]) -> Iterator[None]:
         if complete.total is None:
             return
         rows, step = complete.total, complete.step
-        piece = max(PIECE_ELEMENTS // self.cut.width, 1)
+        piece = min(max(self.spec.a_piece // max(self.cut.width, 1), 1), self._a_piece)
         for begin in range(0, len(rows.ids), piece):
-            self._touch(rows.ids[begin : begin + piece], first=True)
-        with self._rule_runs(step):
-            hyper = self.spec.hyper.at(step)
-            apply_to_rows(
-                self.spec.rule,
-                self._weight,
-                rows.values,
-                self._state,
-                rows.ids,
-                step=self.updates + 1,
-                hyper=hyper,
-            )
+            ids, gradient = rows.ids[begin : begin + piece], rows.values[begin : begin + piece]
+            self._touch(ids, first=True)
+            with self._rule_runs(step):
+                apply_to_rows(
+                    self.spec.rule,
+                    self._weight,
+                    gradient,
+                    self._state,
+                    ids,
+                    step=self.updates + 1,
+                    hyper=self.spec.hyper.at(step),
+                )
+            if len(rows.ids) > piece:
+                yield
 
     def _touch(self, places: Array, *, first: bool) -> None:
         """Brings rows into being, with their first values where those are wanted."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
@@ -18,12 +18,13 @@ from weft_kvstore.async_steps import AsyncSteps
 from weft_kvstore.description import Merge, Mode
 from weft_kvstore.hyper import KeyHyper
 from weft_kvstore.pull_wait import PullWait
+from weft_kvstore.sets_ahead import SetsAhead
 from weft_kvstore.settings import SETS_AHEAD, SETS_WAITING
-from weft_kvstore.steps import Complete, PushRefusedError, Steps
+from weft_kvstore.steps import Complete, G, PushRefusedError, Steps
 from weft_kvstore.store import Array
 from weft_kvstore.sync_steps import SyncSteps
+from weft_kvstore.work import PIECE_BYTES, PIECE_ELEMENTS, Work
 
-G = TypeVar("G")
 S = TypeVar("S")
 
 RULE_ERRORS: Final = (ArithmeticError, ValueError, MemoryError, KernelError)
@@ -43,7 +44,7 @@ class RuleFailedError(Exception):
 @dataclass(frozen=True, slots=True)
 class KeyRules:
     """What all slices of a key on a shard have in common. `place` is the key's place in the description; `given` says
-    that there is no first value: it is set."""
+    that there is no first value: it is set. `a_piece`: elements that the rule updates at once."""
 
     key: str
     place: int
@@ -56,6 +57,7 @@ class KeyRules:
     rule: Rule
     hyper: KeyHyper
     given: bool = False
+    a_piece: int = PIECE_ELEMENTS
 
     @property
     def state(self) -> tuple[str, ...]:
@@ -91,25 +93,44 @@ class Answer(NamedTuple):
     held: Lendable | None
 
 
-class UnitState(ABC, Generic[G, S]):
+class UnitState(Work, ABC, Generic[G, S]):
     """A unit. `G` is a gradient, `S` a value that was set. `updates` counts the steps that changed it.
 
-    Invariants: `_sets` holds only versions beyond the present one; `queued` while it is in a work queue.
+    An update is made in pieces, and what is half made is shown to nobody: `_changing` while it is, and no pull can be
+    answered. `_reached` is the version that it leads to. `merge_is_due` while a merge is among what is to be done.
+    Invariant: `_sets` holds only versions beyond the present one.
     """
 
-    __slots__ = ("_most_waits", "_sets", "_taken", "index", "queued", "spec", "steps", "updates", "waits")
+    __slots__ = (
+        "_changing",
+        "_late",
+        "_most_waits",
+        "_reached",
+        "_sets",
+        "_taken",
+        "index",
+        "merge_is_due",
+        "spec",
+        "steps",
+        "updates",
+        "waits",
+    )
 
     def __init__(self, spec: KeyRules, index: int, add: Callable[[G, G], G]) -> None:
+        super().__init__(spec.priority)
         self.spec = spec
         self.index = index
         self.steps: Steps[G] = (
             SyncSteps(spec.slots, spec.merge, add) if spec.mode is Mode.SYNC else AsyncSteps(spec.slots)
         )
         self.updates = 0
-        self.queued = False
+        self.merge_is_due = False
         self.waits: list[PullWait] = []
+        self._changing = False
+        self._reached = 0
+        self._late: list[S] = []
         self._most_waits = LEAST_WAITS
-        self._sets: dict[int, list[S]] = {}
+        self._sets: dict[int, SetsAhead[S]] = {}
         self._taken: deque[Hashable] = deque(maxlen=SETS_KEPT)
 
     @property
@@ -119,28 +140,36 @@ class UnitState(ABC, Generic[G, S]):
     @property
     def waiting_sets(self) -> int:
         """Parts that were set for versions that are still to come."""
-        return sum(len(values) for values in list(self._sets.values()))
+        return sum(len(ahead) for ahead in list(self._sets.values()))
 
     @property
     @abstractmethod
     def nbytes(self) -> int:
         """Bytes that a merge works on: what a job's turn is measured by."""
 
+    @property
+    def piece_bytes(self) -> int:
+        return PIECE_BYTES if self._changing else min(self.nbytes, PIECE_BYTES)
+
     @abstractmethod
     def named(self, slot: int) -> str:
         """The words by which an error names it and a slot."""
 
     @abstractmethod
-    def answers(self, wait: PullWait) -> Iterator[Answer]:
-        """What answers a pull that can be answered."""
+    def answers(self, wait: PullWait) -> Iterator[Answer | None]:
+        """What answers a pull that can be answered; None after each piece."""
+
+    def is_one_piece(self, wait: PullWait) -> bool:
+        """Whether the answer is small enough to be given in one go."""
+        return True
 
     @abstractmethod
     def lacks(self, wait: PullWait) -> bool:
         """Whether something that the pull asks for has never been set."""
 
     @abstractmethod
-    def _apply(self, complete: Complete[G]) -> None:
-        """Makes the update. Its total may be written. Raises RuleFailedError, MemoryError."""
+    def _apply(self, complete: Complete[G]) -> Iterator[None]:
+        """Makes the update, which may write its total; stops after each piece. Raises RuleFailedError, MemoryError."""
 
     @abstractmethod
     def _lacks_for(self, total: G | None) -> bool:
@@ -160,8 +189,8 @@ class UnitState(ABC, Generic[G, S]):
         return False
 
     @abstractmethod
-    def _replaces(self, waiting: list[S], value: S) -> list[S]:
-        """What waits for a version, with one more value. Raises PushRefusedError where that is too much."""
+    def _nothing_ahead(self) -> SetsAhead[S]:
+        """Where values wait for a version. Raises MemoryError."""
 
     def where(self, slot: int, step: int) -> str:
         """The words by which an error names it, a slot and a step."""
@@ -198,8 +227,8 @@ class UnitState(ABC, Generic[G, S]):
         where = f"{self.named(slot)}, version {version}: the value cannot be set"
         if version == 0 and not self.spec.given:
             raise PushRefusedError(f"{where}: version 0 is the initializer's")
-        if version < self.version and not (version == 0 and self._fills):
-            raise PushRefusedError(f"{where}: it is at version {self.version} already")
+        if version < self._passed and not (version == 0 and self._fills):
+            raise PushRefusedError(f"{where}: it is at version {self._passed} already")
         if version > self.version + SETS_AHEAD:
             raise PushRefusedError(f"{where}: more than {SETS_AHEAD} ahead of version {self.version}")
         if version > self.version and version not in self._sets and len(self._sets) >= SETS_WAITING:
@@ -210,45 +239,67 @@ class UnitState(ABC, Generic[G, S]):
         if origin in self._taken:
             return False
         self._taken.append(origin)
-        if self._holds_at_once or version == self.version:
-            self._put(value)
-        elif version < self.version:
+        if version < self._passed and not self._holds_at_once:
             self._fill(value)
-        else:
-            self._sets[version] = self._replaces(self._sets.get(version, []), value)
+            return True
+        if version > self.version and not self._holds_at_once:
+            if version not in self._sets:
+                self._sets[version] = self._nothing_ahead()
+            self._sets[version].add(value)
             return False
+        if self._changing:
+            self._late.append(value)
+        else:
+            self._put(value)
         return True
+
+    @property
+    def _passed(self) -> int:
+        """The version before which nothing can be set any more: what an update under way has read is one of those."""
+        return max(self.version, self._reached)
 
     @property
     def _holds_at_once(self) -> bool:
         """Whether a value that is set waits for no step: slots go on by themselves, or nobody contributes."""
         return self.spec.mode is Mode.ASYNC or not self.spec.slots
 
-    def merge(self) -> bool:
-        """Merges and applies all that can be. True if a pull may have waited for it.
+    def merging(self) -> Generator[None, None, bool]:
+        """Adds what has come, and makes the next update if it is due; stops after each piece. True if it made one.
 
         Raises RuleFailedError, and MemoryError where sums find none: it cannot go on then.
         """
-        moved = False
-        while (complete := self._next_due()) is not None:
-            if self._lacks_for(complete.total):
-                break
-            if complete.total is not None or self.spec.update is Update.GRADIENT:
-                self._apply(complete)
-            if complete.total is not None:
-                self.updates += 1
-            self.steps.advance()
-            moved = True
-            for value in self._sets.pop(self.version, ()):
-                self._put(value)
-        return moved
+        while (size := self.steps.merge_next()) is not None:
+            if size >= PIECE_ELEMENTS:
+                yield
+        complete = self.steps.due()
+        if complete is None or self._lacks_for(complete.total):
+            return False
+        self._changing = True
+        self._reached = self.version + 1 if self.spec.mode is Mode.SYNC else 0
+        if complete.total is not None or self.spec.update is Update.GRADIENT:
+            yield from self._apply(complete)
+        if complete.total is not None:
+            self.updates += 1
+        self.steps.advance()
+        yield from self._put_waiting()
+        self._changing = False
+        return True
 
-    def _next_due(self) -> Complete[G] | None:
-        self.steps.merge()
-        return self.steps.due()
+    def _put_waiting(self) -> Iterator[None]:
+        """What was set for the version that begins, and what has come since."""
+        ahead = self._sets.pop(self.version, None)
+        if ahead is not None:
+            for value in ahead.values():
+                if value is not None:
+                    self._put(value)
+                yield
+        while self._late:
+            self._put(self._late.pop(0))
 
     def can_answer(self, wait: PullWait) -> bool:
-        return self.steps.is_at(wait.version, wait.slot, settled=wait.settled) and not self.lacks(wait)
+        if self._changing or not self.steps.is_at(wait.version, wait.slot, settled=wait.settled):
+            return False
+        return not self.lacks(wait)
 
     def answerable(self) -> list[PullWait]:
         """The pulls that can be answered now; it keeps the others."""
@@ -258,7 +309,6 @@ class UnitState(ABC, Generic[G, S]):
             if wait.dropped:
                 continue
             if self.can_answer(wait):
-                wait.open.discard(self.index)
                 ready.append(wait)
             else:
                 self.waits.append(wait)
@@ -266,7 +316,6 @@ class UnitState(ABC, Generic[G, S]):
 
     def wait_for(self, wait: PullWait) -> None:
         """A pull that cannot be answered now."""
-        wait.open.add(self.index)
         self.waits.append(wait)
         if len(self.waits) > self._most_waits:  # A peer that asks and gives up again must not fill the memory.
             self.waits = [one for one in self.waits if not one.dropped]
@@ -274,7 +323,7 @@ class UnitState(ABC, Generic[G, S]):
 
     def replace(self, slot: int) -> None:
         """A newer incarnation fills the slot: what the old one pushed and is not merged is forgotten."""
-        self.steps.replace(slot)
+        self.steps.replace(slot, keep_due=self._changing)
 
     def waits_for(self, wait: PullWait) -> tuple[str, list[int]]:
         """What an open pull waits for, in words, and the slots that are missing."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 
 import numpy as np
@@ -40,7 +40,7 @@ class Ends:
         self.failed: list[tuple[str, str]] = []
         self.answered: list[AnyUnit] = []
         self.merger: Merger[str] = Merger(
-            lambda _wait, unit: self.answered.append(unit),
+            lambda _wait, unit: iter(self.answered.append(unit) or ()),
             lambda job, reason: self.failed.append((job, reason)),
             priorities=True,
         )
@@ -80,7 +80,8 @@ def test_whoever_asks_why_hears_of_no_sum_that_fails(monkeypatch: pytest.MonkeyP
     """Sums are made where their failing ends the job, not where somebody asks or a deadline is told."""
     ends = Ends(lambda *_: None)
     wait = PullWait(None, 1, 0, 1, slot=0, state=False, settled=False)
-    assert ends.shard.pull(wait, 0) == []
+    ends.merger.answer("job", wait, ends.shard.pull(wait, 0))
+    assert ends.answered == []
     ends.push_all()
     monkeypatch.setattr(np, "add", raising(MemoryError("8 bytes")))
     assert "being merged" in ends.shard.waits_for(wait)[0]
@@ -89,16 +90,17 @@ def test_whoever_asks_why_hears_of_no_sum_that_fails(monkeypatch: pytest.MonkeyP
 def test_an_answer_that_loses_a_connection_is_the_last_one_for_it() -> None:
     ends = Ends(lambda *_: None)
     waits = [PullWait(None, number, 0, 1, slot=0, state=False, settled=False) for number in (1, 2)]
-    for wait in waits:
-        ends.shard.pull(wait, 0)
     told: list[int] = []
 
-    def answer(wait: PullWait, _unit: AnyUnit) -> None:
+    def answer(wait: PullWait, _unit: AnyUnit) -> Iterator[None]:
         told.append(wait.request)
         for one in waits:
             one.drop()
+        yield
 
     ends.merger = Merger(answer, lambda *_: None, priorities=True)
+    for wait in waits:
+        ends.merger.answer("job", wait, ends.shard.pull(wait, 0))
     ends.push_all()
     ends.merger.work_once()
     assert told == [1]

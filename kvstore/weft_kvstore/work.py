@@ -1,0 +1,51 @@
+"""Work on a shard that may take long, cut into pieces: between two of them the socket is looked at. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Final
+
+PIECE_ELEMENTS: Final = 1 << 18
+"""Elements that a piece computes, of first values or of an update by a rule of a few nodes: some 10 ms."""
+
+PIECE_NODES: Final = 16
+"""Nodes of a user's rule that may meet as many elements; with more of them a piece has fewer."""
+
+PIECE_BYTES: Final = 1 << 20
+"""What a piece counts for in a job's turn, at most."""
+
+PIECE_SLICES: Final = 256
+"""Slices that a piece hands over to be sent."""
+
+
+class Work:
+    """Tasks that are carried out one after the other: what is begun is ended before the next one begins. A task stops
+    after each piece.
+
+    Invariant: `queued` while it is in a work queue, and then `todo` has something. `turn` is its place there.
+    """
+
+    __slots__ = ("priority", "queued", "todo", "turn")
+
+    def __init__(self, priority: int) -> None:
+        self.priority = priority
+        self.queued = False
+        self.turn = 0
+        self.todo: deque[Iterator[None]] = deque()
+
+    @property
+    def piece_bytes(self) -> int:
+        """What a piece counts for in a job's turn."""
+        return PIECE_BYTES
+
+    def step(self) -> None:
+        """The next piece, or the end of a task. Raises what the task raises; the task is over then."""
+        task = self.todo[0]
+        try:
+            next(task)
+        except BaseException as error:
+            if self.todo and self.todo[0] is task:  # A job that has failed has forgotten its work.
+                self.todo.popleft()
+            if not isinstance(error, StopIteration):
+                raise

@@ -1,0 +1,262 @@
+"""No work holds the shard's thread for long: large answers, first values, rules and sets come in pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from store_cluster import constant, key_of, store_of, table_of
+from store_raw import pull_of, push_of
+from weft_kernels.initializers import first_rows, first_values
+from weft_kernels.rule import Rule
+from weft_kvstore import first, job_shard, row_chunks
+from weft_kvstore.check import digest
+from weft_kvstore.codec import decode_reply, encode
+from weft_kvstore.description import StoreDescription
+from weft_kvstore.job_shard import JobShard
+from weft_kvstore.messages import Acknowledge, Hello, Message, Ping, Pong, Values
+from weft_kvstore.routing import routing_of
+from weft_kvstore.rows import Rows
+from weft_kvstore.sets_ahead import RowsAhead
+from weft_kvstore.settings import LinkSettings
+from weft_kvstore.shard_mind import ShardMind
+from weft_kvstore.store import Array
+from weft_kvstore.work import PIECE_ELEMENTS, PIECE_SLICES
+
+CREDIT = LinkSettings(credit_bytes=1 << 30, frame_bytes=1 << 20)
+
+
+class Shard:
+    """A shard's mind, whose pieces of work are counted, and one slot that hears everything it says."""
+
+    def __init__(self, description: StoreDescription, rule: Rule | None = None) -> None:
+        self.mind = ShardMind(bytes(16), CREDIT)
+        self.job = JobShard(description, 0, rule=rule)
+        self.mind.open(self.job)
+        self.routing = routing_of(description)
+        self.heard: list[tuple[Any, bytes]] = []
+        self.say(Hello("job", 1, 0, 1, bytes(16), 1, digest(description)))
+
+    def say(self, message: Message, payload: bytes | None = None) -> None:
+        self.mind.receive(b"0", encode(message, payload), 0.0)
+        self.flush()
+
+    def flush(self) -> None:
+        self.mind.flush(0.0)
+        sent, self.mind.outgoing = self.mind.outgoing, []
+        for _, parts in sent:
+            message, payload = decode_reply([bytes(part) for part in parts])
+            self.heard.append((message, bytes(payload)))
+            if isinstance(message, Values):
+                self.mind.receive(b"0", encode(Acknowledge([message.frame])), 0.0)
+
+    def work(self, between: Callable[[], None] = lambda: None) -> int:
+        """How many pieces there were until nothing was left to do."""
+        pieces = 0
+        while self.mind.work_once():
+            pieces += 1
+            between()
+            self.flush()
+        return pieces
+
+    def values(self) -> dict[int, bytes]:
+        """The payload of each request's answers, joined as they came."""
+        found: dict[int, bytes] = {}
+        for message, payload in self.heard:
+            begin = 0
+            for request, nbytes in zip(message.request, message.nbytes, strict=True) if type(message) is Values else ():
+                found[request] = found.get(request, b"") + payload[begin : begin + nbytes]
+                begin += nbytes
+        return found
+
+    def pull_rows(self, request: int, ids: Array, version: int = 0) -> None:
+        cut = self.routing.tables[0]
+        chunks = -(-len(ids) // cut.ids_up)
+        self.say(pull_of(request, 0, version, chunks=chunks))
+        self.say(push_of([0], [ids.nbytes], cargo=2, request=request, chunks=chunks, count=chunks), ids.tobytes())
+
+    def push_rows(self, ids: Array, values: Array, step: int = 0, **changed: Any) -> None:
+        cut = self.routing.tables[0]
+        payload = row_chunks.packed(Rows(ids, values), cut).tobytes()
+        chunks = -(-len(ids) // cut.rows_up)
+        self.say(push_of([0], [len(payload)], step=step, chunks=chunks, count=chunks, **changed), payload)
+
+
+def test_a_pull_of_very_many_slices_is_answered_in_pieces_and_a_ping_between() -> None:
+    key = key_of("w", [20 * PIECE_SLICES], 1)
+    shard = Shard(store_of([key], slots=1, shards=1, slice_bytes=4))
+    shard.say(pull_of(1, 0, 0))
+    assert shard.values() == {}
+    shard.mind.work_once()
+    assert shard.mind.peers[b"0"].outbox.queued_slices == PIECE_SLICES
+    shard.say(Ping())
+    assert [message for message, _ in shard.heard if isinstance(message, Pong)]
+    assert len(shard.values()[1]) == 4 * PIECE_SLICES
+    assert shard.mind.work
+    assert shard.work() >= 19
+    assert shard.values()[1] == initial(key).tobytes()
+    assert not shard.mind.peers[b"0"].pulls
+
+
+def initial(key: Any) -> Array:
+    return first.first_elements(key, 7, 0, int(np.prod(key.shape)))
+
+
+def test_a_pull_of_many_slices_waits_for_those_that_are_behind() -> None:
+    count = 2 * PIECE_SLICES
+    key = key_of("w", [count], 1)
+    shard = Shard(store_of([key], slots=1, shards=1, slice_bytes=4, hyper={"rate": 1.0}))
+    shard.say(pull_of(1, 0, 1))
+    shard.work()
+    assert shard.values() == {}
+    ones = np.ones(count, np.float32)
+    shard.say(push_of([0], [4 * count], step=0, count=count), ones.tobytes())
+    shard.work()
+    assert shard.values()[1] == (initial(key) - ones).tobytes()
+
+
+@pytest.mark.parametrize(("rows", "width"), [(5000, 256), (9, 1 << 18)])
+def test_first_values_of_rows_that_were_never_touched_are_made_in_pieces(
+    monkeypatch: pytest.MonkeyPatch, rows: int, width: int
+) -> None:
+    made: list[int] = []
+
+    def counted(*arguments: Any, **named: Any) -> Array:
+        values = first_rows(*arguments, **named)
+        made.append(values.size)
+        return values
+
+    monkeypatch.setattr(first, "first_rows", counted)
+    key = table_of("t", (rows, width), 1)
+    shard = Shard(store_of([key], slots=1, shards=1, slice_bytes=1 << 20))
+    shard.pull_rows(1, np.arange(rows, dtype=np.int64))
+    assert sum(made) == 0, "nothing is made while the socket is read"
+    pieces = shard.work()
+    assert max(made) <= PIECE_ELEMENTS
+    assert pieces >= rows * width // PIECE_ELEMENTS
+    draw = first._initializer(key)
+    expected = first_values(draw, seed=7, key="t", start=0, stop=rows * width, dtype="float32")
+    assert shard.values()[1] == expected.tobytes()
+
+
+def test_a_pull_of_rows_shows_one_version_and_an_update_never_half() -> None:
+    """Three updates come while it is answered, and a pull comes in the middle of each of them."""
+    rows, width = 5000, 256
+    key = constant(table_of("t", (rows, width), 1), 0.0)
+    shard = Shard(store_of([key], slots=1, shards=1, slice_bytes=1 << 20, hyper={"rate": 1.0}))
+    ids = np.arange(rows, dtype=np.int64)
+    shard.pull_rows(1, ids)
+    for step in range(3):
+        shard.push_rows(ids, np.ones((rows, width), np.float32), step=step, frame=step + 1)
+    requests = iter(range(2, 9))
+    shard.work(lambda: shard.pull_rows(number, ids) if (number := next(requests, 0)) else None)
+    found = {number: np.unique(np.frombuffer(got, np.float32)).tolist() for number, got in shard.values().items()}
+    assert found[1] == [0.0]
+    assert len(found) == 8
+    assert all(len(numbers) == 1 for numbers in found.values())
+    assert all(len(got) == rows * width * 4 for got in shard.values().values())
+
+
+def test_a_rule_is_applied_in_pieces_and_nobody_sees_half_of_it() -> None:
+    sizes: list[int] = []
+
+    def descend(weight: Array, gradient: Array, state: Any, step: int, hyper: Any) -> None:
+        sizes.append(weight.size)
+        weight -= gradient
+        state["sum"] += step
+
+    size = 4 * PIECE_ELEMENTS + 17
+    rule = Rule(name="mine", state={"sum": 0.0}, hyper={"rate": 1.0, "weight_decay": 0.0}, apply=descend)
+    key = constant(key_of("w", [size], 1), 3.0)
+    shard = Shard(store_of([key], slots=1, shards=1, slice_bytes=1 << 24), rule)
+    shard.say(push_of([0], [4 * size], step=0), np.ones(size, np.float32).tobytes())
+    shard.mind.work_once()
+    assert sizes == [PIECE_ELEMENTS]
+    shard.say(pull_of(1, 0, 0))
+    assert shard.values() == {}, "half of an update is shown to nobody"
+    shard.say(Ping())
+    assert isinstance(shard.heard[-1][0], Pong)
+    shard.work()
+    assert sizes == [PIECE_ELEMENTS] * 4 + [17]
+    assert shard.values()[1] == np.full(size, 2, np.float32).tobytes()
+    shard.say(pull_of(2, 0, 1, state=1))
+    assert shard.values()[2] == np.ones(size, np.float32).tobytes()
+
+
+def test_a_rule_of_many_nodes_has_smaller_pieces() -> None:
+    nodes = [{"op_type": "Neg"}] * 256
+    assert job_shard._a_piece("adam") == PIECE_ELEMENTS
+    assert job_shard._a_piece({"name": "x", "graph": {"nodes": nodes[:10]}}) == PIECE_ELEMENTS
+    assert job_shard._a_piece({"name": "x", "graph": {"nodes": nodes}}) == PIECE_ELEMENTS // 16
+
+
+def test_what_is_set_during_an_update_is_refused_for_the_version_that_it_has_read() -> None:
+    size = 2 * PIECE_ELEMENTS
+    key = constant(key_of("w", [size], 1), 3.0)
+    shard = Shard(store_of([key], slots=1, shards=1, slice_bytes=1 << 24, hyper={"rate": 1.0}))
+    shard.say(push_of([0], [4 * size], step=0), np.ones(size, np.float32).tobytes())
+    shard.mind.work_once()
+    fives = np.full(size, 5, np.float32)
+    shard.say(push_of([0], [4 * size], step=0, cargo=1, frame=2), fives.tobytes())
+    assert "version 0: the value cannot be set" in str(shard.heard)
+    shard.say(push_of([0], [4 * size], step=1, cargo=1, frame=3, request=7), fives.tobytes())
+    shard.say(pull_of(1, 0, 1))
+    shard.work()
+    assert shard.values()[1] == fives.tobytes()
+
+
+def test_rows_set_ahead_cost_what_they_have_themselves_and_the_last_ones_hold() -> None:
+    ahead = RowsAhead(1 << 21, 2, np.dtype(np.float32), a_piece=1000)
+    for number in range(3):
+        for begin in range(0, 6000, 2000):
+            ids = np.arange(begin, begin + 2000 - number, dtype=np.int64)
+            ahead.add(Rows(ids, np.full((len(ids), 2), number, np.float32)))
+    ahead.add(Rows(np.int64([(1 << 21) - 1]), np.full((1, 2), 9, np.float32)))
+    ahead.add(Rows(np.zeros(0, np.int64), np.zeros((0, 2), np.float32)))
+    pieces = [piece for piece in ahead.values() if piece is not None]
+    assert max(len(piece.ids) for piece in pieces) == 1000
+    ids = np.concatenate([piece.ids for piece in pieces])
+    values = np.concatenate([piece.values for piece in pieces])
+    assert ids.tolist() == [*range(6000), (1 << 21) - 1]
+    assert values[:2000, 0].tolist() == [2.0] * 1998 + [1.0, 0.0]
+    assert values[-1].tolist() == [9.0, 9.0]
+
+
+def test_a_set_of_a_later_version_copies_no_rows_that_wait_already(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = constant(table_of("t", (4000, 4), 1), 1.0)
+    shard = Shard(store_of([table], slots=1, shards=1, slice_bytes=1024, hyper={"rate": 1.0}))
+    joined: list[int] = []
+    join = np.concatenate
+
+    def counted(arrays: Any, *rest: Any, **named: Any) -> Any:
+        joined.append(sum(len(one) for one in arrays))
+        return join(arrays, *rest, **named)
+
+    monkeypatch.setattr(np, "concatenate", counted)
+    for number in range(40):
+        ids = np.arange(number * 100, number * 100 + 100, dtype=np.int64)
+        shard.push_rows(ids, np.full((100, 4), number, np.float32), 1, cargo=1, request=number + 1, frame=number + 1)
+    assert sum(joined) <= 4000
+    monkeypatch.undo()
+    ids = np.arange(4000, dtype=np.int64)
+    shard.push_rows(ids, np.ones((4000, 4), np.float32), 0, frame=99)
+    shard.pull_rows(1, ids, 1)
+    shard.work()
+    found = np.frombuffer(shard.values()[1], np.float32).reshape(4000, 4)
+    assert found[:, 0].tolist() == [number for number in range(40) for _ in range(100)]
+
+
+def test_a_job_that_is_closed_in_the_middle_of_its_work_leaves_nothing_to_do() -> None:
+    key = key_of("w", [20 * PIECE_SLICES], 1)
+    description = store_of([key], slots=1, shards=1, slice_bytes=4)
+    shard = Shard(description)
+    shard.say(pull_of(1, 0, 0))
+    shard.mind.work_once()
+    shard.mind.close_job("job", None, "over")
+    assert not shard.mind.work
+    shard.mind.open(JobShard(msgspec.structs.replace(description, term=2), 0))
+    assert not shard.mind.work_once()
