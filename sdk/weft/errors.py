@@ -30,6 +30,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from weft.api.lifecycle import JobState
 from weft.command_line import command
 
 if TYPE_CHECKING:
@@ -122,7 +123,8 @@ class JobError(WeftError):
     """A job ended in another way than success."""
 
     def __init__(self, job: Job) -> None:
-        super().__init__(f"job {job.id} ({job.name}) {job.state.value}: {job.reason or 'no reason was given'}")
+        why = job.reason or ("" if job.state is JobState.CANCELLED else "no reason was given")
+        super().__init__(f"job {job.id} ({job.name}) {job.state.value}{f': {why}' if why else ''}")
         self.job = job
 
 

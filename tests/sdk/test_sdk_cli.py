@@ -196,6 +196,32 @@ def test_show_says_all_there_is(run: Run) -> None:
     assert json.loads(run(answers(finished), "show", "job-1", "--json").stdout)["state"] == "succeeded"
 
 
+def test_a_job_that_failed_while_it_ran_is_shown_with_the_next_step(run: Run) -> None:
+    failed = job(state=JobState.FAILED, reason="a shard was lost", started_at=START, ended_at=START)
+    out = run(answers(failed), "show", "job-1").stdout
+    assert "weft logs job-1" in out
+    assert "weft submit JOB.json --init-from ID|FILE" in out
+    assert "init-from" not in run(answers(job(state=JobState.FAILED)), "show", "job-1").stdout
+
+
+@pytest.mark.parametrize("arguments", [["submit"], ["submit", "--dry-run"], ["programs"]])
+def test_a_broken_job_file_is_named_with_the_place(run: Run, tmp_path: Path, arguments: list[str]) -> None:
+    path, script = tmp_path / "b.json", answers(job())
+    for content, said in (
+        (b'{\n  "name": "mine",\n}', f"{path}, line 3, column 1: no JSON"),
+        (b"", f"{path}, line 1, column 1: no JSON"),
+        (b"[1, 2]", f"{path}: a job is a JSON object, not [1, 2]"),
+        (b'{"name": "\xff"}', f"{path}: no JSON"),
+        (b"[" * 100_000, f"{path}: no JSON"),
+    ):
+        path.write_bytes(content)
+        result = run(script, *arguments, str(path))
+        assert result.exit_code == 2
+        assert said in result.stderr
+    assert "standard input, line 1, column 2: no JSON" in run(script, *arguments, "-", stdin="{").stderr
+    assert script.requests == []
+
+
 def test_the_beginning_of_an_id_is_enough_where_it_is_the_only_one(run: Run) -> None:
     unknown = problem(404, "unknown-job", "there is no job 'ab'")
     page = JobPage(jobs=[job("abc"), job("def")])

@@ -115,6 +115,14 @@ def test_programs_of_a_job_file_are_a_dry_run(run: Run, tmp_path: Path) -> None:
     assert "none.json" in missing.stderr
 
 
+def test_a_dry_run_is_shown_without_its_programs() -> None:
+    assert (
+        repr(DRY)
+        == str(DRY)
+        == ("<DryRun lines: 500 steps of 2 keys on 2 workers, 2 shards; needs 2 workers, 1 is there>")
+    )
+
+
 def test_memory_of_a_submitted_job_is_wrong_usage(run: Run) -> None:
     result = run(answers(job()), "programs", "job-1", "--memory")
     assert result.exit_code == 2
@@ -138,7 +146,7 @@ def test_a_beginning_needs_a_job_that_is_an_object(run: Run, text: str) -> None:
     script = answers(job())
     result = run(script, "submit", "-", "--init-from", "job-7", stdin=text)
     assert result.exit_code == 2
-    assert "no JSON" in result.stderr
+    assert "standard input" in result.stderr
     assert script.requests == []
 
 
@@ -151,6 +159,13 @@ def test_parameters_are_set_from_numbers_and_files(run: Run, tmp_path: Path) -> 
     script = answers(job(), LISTED, ValuesSet(names=["a"], step=0))
     assert json.loads(run(script, "params", "set", "job-1", "a=-0.5", "--json").stdout) == {"set": ["a"], "step": 0}
     np.testing.assert_array_equal(load(script.requests[-1].content)["a"], np.full(2, -0.5, np.float32), strict=True)
+    both = ParameterList(parameters=[*LISTED.parameters, LISTED.parameters[0].model_copy(update={"name": "b"})])
+    for step, said in (
+        (41, "a, b hold from step 42 on in job job-1\n"),
+        (0, "a, b are what it begins with in job job-1\n"),
+    ):
+        script = answers(job(), both, ValuesSet(names=["a", "b"], step=step))
+        assert run(script, "params", "set", "job-1", "a=1", "b=2").stdout == said
 
 
 @pytest.mark.parametrize(

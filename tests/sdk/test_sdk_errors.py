@@ -85,6 +85,10 @@ def test_a_problem_prints_every_pointer() -> None:
 def test_a_job_s_error_says_what_it_died_of() -> None:
     failed = job(state=JobState.FAILED, reason="worker 1 was lost at step 7")
     assert str(weft.JobFailedError(failed)) == "job job-1 (digits) failed: worker 1 was lost at step 7"
+    cancelled = job(state=JobState.CANCELLED)
+    assert str(weft.JobCancelledError(cancelled)) == "job job-1 (digits) cancelled"
+    told = cancelled.model_copy(update={"reason": "a client asked for it"})
+    assert str(weft.JobCancelledError(told)) == "job job-1 (digits) cancelled: a client asked for it"
 
 
 def test_a_single_problem_prints_once_with_its_pointer() -> None:

@@ -77,3 +77,10 @@ class DryRun(Model):
     """As `GET /v1/jobs/{id}/programs` gives them."""
     text: str
     """The programs for people."""
+
+    def __repr__(self) -> str:
+        """Without the programs, which are long."""
+        on = f"{self.workers} workers, {self.shards} shards"
+        return f"<DryRun {self.name}: {self.steps} steps of {len(self.keys)} keys on {on}; {self.waits_for or 'ready'}>"
+
+    __str__ = __repr__

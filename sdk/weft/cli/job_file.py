@@ -14,6 +14,9 @@ from weft.client import Client
 from weft.errors import ArgumentError
 from weft.first_values import file_of
 
+STANDARD_INPUT = "standard input"
+SHOWN_CHARACTERS = 40
+
 InitFrom = Annotated[
     str | None,
     typer.Option(
@@ -31,23 +34,30 @@ def job_file(argument: str) -> Path | None:
 
 
 def read(path: Path) -> bytes:
-    """What is in the file; `-` is standard input."""
-    return sys.stdin.buffer.read() if path == Path("-") else path.read_bytes()
+    """The job in the file; `-` is standard input. Raises ArgumentError as `checked` does, OSError."""
+    if path == Path("-"):
+        return checked(sys.stdin.buffer.read(), STANDARD_INPUT)
+    return checked(path.read_bytes(), str(path))
+
+
+def checked(spec: bytes, name: str) -> bytes:
+    """The job's JSON as it is, if it is a JSON object. Raises ArgumentError, which says where in the file it is not."""
+    try:
+        document: Any = json.loads(spec)
+    except json.JSONDecodeError as error:
+        raise ArgumentError(f"{name}, line {error.lineno}, column {error.colno}: no JSON: {error.msg}") from None
+    except (ValueError, RecursionError) as error:  # no UTF-8, or nested too deep
+        raise ArgumentError(f"{name}: no JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise ArgumentError(f"{name}: a job is a JSON object, not {json.dumps(document)[:SHOWN_CHARACTERS]}")
+    return spec
 
 
 def beginning_with(client: Client, spec: bytes, init_from: str | None) -> str | bytes:
-    """The job's JSON, with the beginning that was asked for in place of its own. A file is uploaded.
-
-    Raises ArgumentError where the spec is no JSON object.
-    """
+    """The checked job's JSON, with the beginning that was asked for in place of its own. A file is uploaded."""
     if init_from is None:
         return spec
-    try:
-        document: Any = json.loads(spec)
-    except ValueError as error:
-        raise ArgumentError(f"the job is no JSON: {error}") from None
-    if not isinstance(document, dict):
-        raise ArgumentError("the job is no JSON object")
+    document: dict[str, Any] = json.loads(spec)
     file = file_of(init_from)
     if file is not None:
         document["init_from"] = client.upload(file).model_dump()

@@ -12,7 +12,7 @@ from weft.api.agent import AgentList
 from weft.api.job import JobPage
 from weft.api.lifecycle import JobState
 from weft.cli import render
-from weft.cli.job_file import InitFrom, beginning_with
+from weft.cli.job_file import STANDARD_INPUT, InitFrom, beginning_with, checked
 from weft.cli.options import JobId, Json, Url, await_job, find_job
 from weft.cli.programs import tell_dry_run
 from weft.client import Client
@@ -44,8 +44,10 @@ def submit(
 ) -> None:
     """Submit a job: graph, data, rule and run length, as JSON."""
     out = Console(soft_wrap=True, highlight=False, markup=False)
+    named = str(getattr(file, "name", "<stdin>"))
+    read = checked(file.read(), STANDARD_INPUT if named == "<stdin>" else named)
     with Client(url) as client:
-        spec = beginning_with(client, file.read(), init_from)
+        spec = beginning_with(client, read, init_from)
         if dry_run:
             tell_dry_run(out, client.dry_run(spec), json)
             return
@@ -89,6 +91,9 @@ def show(id: JobId, url: Url = None, json: Json = False) -> None:  # noqa: A002 
         Console().out(job.model_dump_json(indent=2), highlight=False)
         return
     Console().print(render.job_lines(job, render.now()))
+    if job.state is JobState.FAILED and job.started_at is not None:
+        _say(f"\nwhat led to it: {command(f'logs {job.id}')}")
+        _say(f"run it again from other parameters: {command('submit JOB.json --init-from ID|FILE')}")
     if job.state is JobState.SUCCEEDED:
         _say(f"\nsave its parameters with: {command(f'params save {job.id} FILE.safetensors')}")
 

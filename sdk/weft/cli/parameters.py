@@ -145,7 +145,9 @@ def _tell_set(job: JobHandle, what: list[str], step: int, json: bool) -> None:
 
         Console(soft_wrap=True).out(json_.dumps({"set": what, "step": step}), highlight=False)
     else:
-        since = f"holds from step {step + 1} on" if step else "is what it begins with"
+        one = len(what) == 1
+        begins = f"{'is' if one else 'are'} what it begins with"
+        since = f"{'holds' if one else 'hold'} from step {step + 1} on" if step else begins
         _say(f"{', '.join(what)} {since} in job {job.id}")
 
 
