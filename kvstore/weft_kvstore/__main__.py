@@ -14,13 +14,15 @@ from weft_kvstore.store import StoreError
 
 def main(
     *,
-    server: Annotated[str | None, typer.Option(help="The server's URL [env WEFT_SHARD_SERVER].")] = None,
-    name: Annotated[str | None, typer.Option(help="What people call this shard [env WEFT_SHARD_NAME].")] = None,
-    bind: Annotated[str | None, typer.Option(help="Where to listen; port 0 takes any [env WEFT_SHARD_BIND].")] = None,
+    server: Annotated[str | None, typer.Option(help="The server's URL (WEFT_SHARD_SERVER).")] = None,
+    name: Annotated[str | None, typer.Option(help="What people call it (WEFT_SHARD_NAME).")] = None,
+    bind: Annotated[str | None, typer.Option(help="Where to listen; port 0: any (WEFT_SHARD_BIND).")] = None,
     advertise: Annotated[str | None, typer.Option(help="The endpoint that workers reach.")] = None,
     description: Annotated[Path | None, typer.Option(help="A store's description, to serve it alone.")] = None,
     shard: Annotated[int | None, typer.Option(help="Which shard of the description this is.")] = None,
-    exit_with_parent: Annotated[bool, typer.Option(help="End when standard input closes.")] = False,
+    exit_with_parent: Annotated[
+        bool, typer.Option("--exit-with-parent", help="End when standard input closes.")
+    ] = False,
 ) -> None:
     """Serves parameters for a weft server, or one store alone. Every setting is also a variable WEFT_SHARD_..."""
     given: dict[str, Any] = {
@@ -40,7 +42,8 @@ def main(
     try:
         serve(settings)
     except (StoreError, ValueError, OSError) as error:
-        raise typer.BadParameter(str(error)) from error
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None
 
 
 if __name__ == "__main__":

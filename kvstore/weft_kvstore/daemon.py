@@ -19,10 +19,9 @@ from weft.api.agent import AgentKind, Orders, Registration, ShardAllocation
 from weft.api.alive import HANGS_AFTER_S, AliveFile
 from weft.api.base import Name
 from weft.api.daemon import start_daemon
-from weft.api.lifecycle import AllocationEvent
 from weft.api.membership import Join, joining
-from weft.api.reporter import Reporter
-from weft_kvstore.description import StoreDescription, description_from_json
+from weft_kvstore.description import StoreDescription
+from weft_kvstore.held_shard import HeldShard
 from weft_kvstore.process import tune_process
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard_server import ShardServer
@@ -90,13 +89,6 @@ class Lease:
     term: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
-    job: str
-    reporter: Reporter
-    is_open: bool
-
-
 def changes(held: set[Lease], orders: Orders) -> tuple[set[Lease], list[tuple[Lease, ShardAllocation]]]:
     """What is to be stopped and what is to be started, so that exactly the orders are held."""
     wanted = {Lease(one.id, one.term): one for one in orders.allocations if isinstance(one, ShardAllocation)}
@@ -104,13 +96,13 @@ def changes(held: set[Lease], orders: Orders) -> tuple[set[Lease], list[tuple[Le
 
 
 class ShardDaemon:
-    """Carries orders out one after the other, on the thread that calls `run`."""
+    """Carries orders out one after the other, on the thread that calls `run`; each job is opened on one of its own."""
 
     def __init__(self, settings: ShardSettings, server: ShardServer, *, join: Join | None = None) -> None:
         self._settings = settings
         self._server = server
         self._orders: SimpleQueue[Orders | None] = SimpleQueue()
-        self._held: dict[Lease, _Held] = {}
+        self._held: dict[Lease, HeldShard] = {}
         endpoint = advertised(settings, server.endpoint)
         registration = Registration(kind=AgentKind.SHARD, name=settings.name, endpoint=endpoint, pid=os.getpid())
         lives = lambda: server.round_age_s < HANGS_AFTER_S  # noqa: E731
@@ -133,8 +125,7 @@ class ShardDaemon:
         while (orders := self._orders.get()) is not None:
             self._carry_out(orders)
         for held in self._held.values():
-            held.reporter.flush(FLUSH_S)
-            held.reporter.close()
+            held.leave(FLUSH_S)
         membership.join(LEAVE_S)
         if not membership.is_alive():
             self._members.close()
@@ -151,28 +142,9 @@ class ShardDaemon:
     def _carry_out(self, orders: Orders) -> None:
         gone, new = changes(set(self._held), orders)
         for lease in gone:
-            held = self._held.pop(lease)
-            if held.is_open:
-                self._server.close_job(held.job, lease.term)
-                _log.info("job %s, term %d is closed", held.job, lease.term)
-            held.reporter.close()
+            self._held.pop(lease).drop()
         for lease, allocation in new:
-            self._held[lease] = self._open(lease, allocation)
-
-    def _open(self, lease: Lease, allocation: ShardAllocation) -> _Held:
-        reporter = self._members.reporter(lease.id, lease.term)
-        try:
-            description = description_from_json(allocation.store.model_dump(mode="json"))
-            self._server.open(description, allocation.shard)
-        except (StoreError, ValueError, MemoryError) as error:
-            # msgspec.ValidationError and DescriptionError are ValueErrors.
-            reason = f"shard {allocation.shard} of job {allocation.job}: {error or type(error).__name__}"
-            _log.error("%s", reason)
-            reporter.report(event=AllocationEvent.FAILED, reason=reason)
-            return _Held(allocation.store.job, reporter, is_open=False)
-        _log.info("shard %d of job %s, term %d is open", allocation.shard, allocation.job, lease.term)
-        reporter.report(event=AllocationEvent.READY)
-        return _Held(allocation.store.job, reporter, is_open=True)
+            self._held[lease] = HeldShard(self._server, allocation, self._members.reporter(lease.id, lease.term))
 
 
 def advertised(settings: ShardSettings, bound: str) -> str:

@@ -5,9 +5,9 @@ Used by the shard behind its sockets and by the local store without any.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -25,19 +25,35 @@ from weft_kvstore.routing import routing_of
 from weft_kvstore.row_chunks import check_chunks, unpacked_ids, unpacked_rows
 from weft_kvstore.rows import Rows, is_ascending
 from weft_kvstore.slice_state import SliceState
-from weft_kvstore.store import Array
+from weft_kvstore.store import Array, StoreError
 from weft_kvstore.table_state import TableState
 from weft_kvstore.unit_state import AnyUnit, KeyRules
 from weft_kvstore.work import PIECE_ELEMENTS, PIECE_NODES
 
 
+FIRST_ELEMENTS: Final = 1 << 22
+"""First values of a dense key that are made before it is asked whether the job is still wanted: some 200 ms."""
+
+
+class OpenStoppedError(StoreError):
+    """The job was not wanted any more before it was open."""
+
+
 class JobShard:
     """Shard number `shard` of a store. Makes the first values of its slices; their memory is all it holds.
 
-    Raises DescriptionError for a rule that there is not, ValueError for an initializer that there is not.
+    Raises DescriptionError for a rule that there is not, ValueError for an initializer that there is not, and
+    OpenStoppedError soon after `stopped` says so.
     """
 
-    def __init__(self, description: StoreDescription, shard: int, *, rule: Rule | None = None) -> None:
+    def __init__(
+        self,
+        description: StoreDescription,
+        shard: int,
+        *,
+        rule: Rule | None = None,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.description = description
         self.shard = shard
         self._rule = rule or rule_of(description)
@@ -54,7 +70,7 @@ class JobShard:
             elif shard in runs:
                 run, itemsize = runs[shard], np.dtype(key.dtype).itemsize
                 start, stop = cut.start(run.start) // itemsize, cut.start(run.stop) // itemsize
-                values = np.ascontiguousarray(first_elements(key, description.seed, start, stop))
+                values = _first_of(key, description.seed, start, stop, stopped)
                 shape = tuple(key.shape) if key.whole else None
                 self._parts[place] = key_part(self._spec(place, key), cut, run, values, shape)
 
@@ -228,6 +244,17 @@ class JobShard:
             given=is_given(key),
             a_piece=_a_piece(description.rule),
         )
+
+
+def _first_of(key: KeyDescription, seed: int, start: int, stop: int, stopped: Callable[[], bool]) -> Array:
+    """Elements `start` to `stop` of the key's first value, made in pieces."""
+    values = np.empty(stop - start, key.dtype)
+    for low in range(start, stop, FIRST_ELEMENTS):
+        if stopped():
+            raise OpenStoppedError(f"key {key.key!r}: the job is not wanted any more")
+        high = min(low + FIRST_ELEMENTS, stop)
+        values[low - start : high - start] = first_elements(key, seed, low, high)
+    return values
 
 
 def _a_piece(rule: str | Mapping[str, Any]) -> int:

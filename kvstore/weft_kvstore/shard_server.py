@@ -28,6 +28,9 @@ from weft_kvstore.wake import Wakeup
 MESSAGES_A_ROUND: Final = 64
 """Messages read before a slice is merged, so that a flood cannot starve the merging."""
 
+RECEIVE_S: Final = 0.05
+"""Seconds after which no further message is read in a round: what was read is answered first."""
+
 QUEUED_MESSAGES: Final = 1000
 """Messages that ZeroMQ holds for one peer, either way; a peer that does not read is dropped."""
 
@@ -88,16 +91,16 @@ class ShardServer:
         takes as long, or hangs."""
         return self._clock() - self._last_round
 
-    def open(self, description: StoreDescription, shard: int) -> None:
+    def open(self, description: StoreDescription, shard: int, *, stopped: Callable[[], bool] = lambda: False) -> None:
         """Makes the first values of this shard's slices, on the calling thread, and serves the job from then on.
 
         Raises DescriptionError, ValueError for an initializer that there is not or a shard number that the description
-        lacks, and StoreError if the job is open in this term.
+        lacks, StoreError if the job is open in this term, and OpenStoppedError soon after `stopped` says so.
         """
         check_description(description)
         if not 0 <= shard < len(description.shards):
             raise ValueError(f"shard {shard}: job {description.job!r} has {len(description.shards)}")
-        made = JobShard(description, shard)
+        made = JobShard(description, shard, stopped=stopped)
         self._command(lambda: self._mind.open(made))
 
     def close_job(self, job: str, term: int | None = None) -> None:
@@ -190,8 +193,9 @@ class ShardServer:
                 self._wakeup.clear()
 
     def _receive(self) -> None:
+        until = self._clock() + RECEIVE_S
         for _ in range(MESSAGES_A_ROUND):
-            if not self._router.poll(0):
+            if self._clock() > until or not self._router.poll(0):
                 return
             identity, *frames = self._router.recv_multipart(copy=False)
             parts = [frame.buffer for frame in frames]

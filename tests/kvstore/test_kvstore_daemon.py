@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -19,12 +20,14 @@ from weft.api.agent import Orders, Registration, ShardAllocation
 from weft.api.lifecycle import AllocationEvent
 from weft.api.membership import Holder
 from weft.api.store import StoreSpec
+from weft_kvstore import job_shard
 from weft_kvstore.client import StoreClient
 from weft_kvstore.daemon import Lease, ShardDaemon, ShardSettings, advertised, changes
-from weft_kvstore.description import StoreDescription, description_from_json
+from weft_kvstore.description import KeyDescription, StoreDescription, description_from_json
+from weft_kvstore.first import first_elements
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard_server import ShardServer
-from weft_kvstore.store import StoreLostError, StoreRefusedError
+from weft_kvstore.store import StoreLostError, StoreRefusedError, StoreTimeoutError
 
 SETTINGS = ShardSettings(server="http://127.0.0.1:1", name="shard-0")
 LINK = LinkSettings(silence_s=WAIT_S, request_timeout_s=WAIT_S)
@@ -143,6 +146,122 @@ def test_what_cannot_be_opened_is_reported_as_failed_by_its_reason(changed: dict
         running.join(WAIT_S)
 
 
+def started(server: ShardServer, stop: threading.Event) -> tuple[Members, threading.Thread]:
+    """A daemon that runs, and the membership that gives it orders."""
+    made: list[Members] = []
+
+    def join(registration: Registration, holder: Holder) -> Members:
+        made.append(Members(registration, holder))
+        return made[0]
+
+    daemon = ShardDaemon(SETTINGS, server, join=join)
+    running = threading.Thread(target=daemon.run, args=(stop,))
+    running.start()
+    return made[0], running
+
+
+class SlowFirst:
+    """First values of jobs with a key "slow", which wait in the middle until the test lets them go on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun = threading.Event()
+        self.go_on = threading.Event()
+        self.made = 0
+        monkeypatch.setattr(job_shard, "first_elements", self)
+        monkeypatch.setattr(job_shard, "FIRST_ELEMENTS", 100)
+
+    def __call__(self, key: KeyDescription, seed: int, start: int, stop: int) -> Any:
+        if key.key == "slow":
+            self.made += 1
+            self.begun.set()
+            assert self.go_on.wait(WAIT_S)
+        return first_elements(key, seed, start, stop)
+
+
+def slow(endpoint: str) -> StoreDescription:
+    description = store_of([key_of("slow", (300,), 1)], slots=1, shards=1, job="large", slice_bytes=4096)
+    return msgspec.structs.replace(description, shards=(endpoint,))
+
+
+def test_other_orders_are_carried_out_while_a_large_job_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, stop = SlowFirst(monkeypatch), threading.Event()
+    with ShardServer() as server:
+        members, running = started(server, stop)
+        large, small = allocation(slow(server.endpoint), "a"), allocation(described(server.endpoint), "b")
+        members.holder.hold(orders(large))
+        assert first.begun.wait(WAIT_S)
+        members.holder.hold(orders(large, small))
+        assert members.facts.get(timeout=WAIT_S) == ("b", AllocationEvent.READY, None)
+        first.go_on.set()
+        assert members.facts.get(timeout=WAIT_S) == ("a", AllocationEvent.READY, None)
+        assert (first.made, server.statistics().jobs) == (3, 2)
+        stop.set()
+        running.join(WAIT_S)
+
+
+def test_a_job_that_is_not_wanted_any_more_is_not_made_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, stop = SlowFirst(monkeypatch), threading.Event()
+    with ShardServer() as server:
+        members, running = started(server, stop)
+        members.holder.hold(orders(allocation(slow(server.endpoint), "a")))
+        assert first.begun.wait(WAIT_S)
+        members.holder.hold(orders())
+        assert members.facts.get(timeout=WAIT_S) == ("a", AllocationEvent.RELEASED, "closed")
+        first.go_on.set()
+        for thread in [one for one in threading.enumerate() if one.name == "open-large"]:
+            thread.join(WAIT_S)
+        assert (first.made, server.statistics().jobs) == (1, 0)
+        assert members.facts.empty()
+        stop.set()
+        running.join(WAIT_S)
+
+
+def test_a_job_that_opens_after_its_order_went_is_closed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop, opened, go_on = threading.Event(), threading.Event(), threading.Event()
+    with ShardServer() as server:
+        really = server.open
+
+        def open_late(*arguments: Any, **named: Any) -> None:
+            really(*arguments, **named)
+            opened.set()
+            assert go_on.wait(WAIT_S)
+
+        monkeypatch.setattr(server, "open", open_late)
+        members, running = started(server, stop)
+        members.holder.hold(orders(allocation(described(server.endpoint), "a")))
+        assert opened.wait(WAIT_S)
+        members.holder.hold(orders())
+        assert members.facts.get(timeout=WAIT_S) == ("a", AllocationEvent.RELEASED, "closed")
+        go_on.set()
+        for thread in [one for one in threading.enumerate() if one.name == "open-job"]:
+            thread.join(WAIT_S)
+        assert server.statistics().jobs == 0
+        assert members.facts.empty()
+        stop.set()
+        running.join(WAIT_S)
+
+
+def test_a_job_that_is_hard_to_close_does_not_end_the_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = threading.Event()
+    with ShardServer() as server:
+        members, running = started(server, stop)
+        members.holder.hold(orders(allocation(described(server.endpoint), "a")))
+        assert members.facts.get(timeout=WAIT_S) == ("a", AllocationEvent.READY, None)
+
+        def never(*_: object) -> None:
+            raise StoreTimeoutError("it did not answer")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(server, "close_job", never)
+            members.holder.hold(orders())
+            assert members.facts.get(timeout=WAIT_S) == ("a", AllocationEvent.RELEASED, "closed")
+        members.holder.hold(orders(allocation(described(server.endpoint, term=2), "b")))
+        assert members.facts.get(timeout=WAIT_S) == ("b", AllocationEvent.READY, None)
+        stop.set()
+        running.join(WAIT_S)
+        assert not running.is_alive()
+
+
 def test_changes_are_the_difference_between_what_is_held_and_the_orders() -> None:
     one, other = allocation(described("x"), "a"), allocation(described("x", job="other"), "b")
     assert changes(set(), orders(one, other)) == (set(), [(Lease("a", 1), one), (Lease("b", 1), other)])
@@ -180,21 +299,36 @@ def test_an_api_description_is_the_stores_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "code", "told"),
     [
-        ([], "give either server or description"),
-        (["--description", "/nowhere/store.json", "--shard", "0"], "No such file"),
+        ([], 2, "give either server or description"),
+        (["--description", "/nowhere/store.json", "--shard", "0"], 1, "No such file"),
         (
             ["--server", "http://127.0.0.1:1", "--bind", "tcp://nowhere.invalid:1"],
+            1,
             "cannot bind tcp://nowhere.invalid:1",
         ),
     ],
 )
-def test_a_process_that_cannot_start_says_why(arguments: list[str], told: str) -> None:
+def test_a_process_that_cannot_start_says_why(arguments: list[str], code: int, told: str) -> None:
+    """What was typed wrong is wrong usage; what fails at run time is one plain line."""
     command = [sys.executable, "-m", "weft_kvstore", *arguments]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert ended.returncode == 2
+    assert ended.returncode == code
+    assert ("Usage:" in ended.stderr) == (code == 2)
+    assert code == 2 or ended.stderr.splitlines()[-1].startswith("error: ")
     assert told in " ".join(ended.stderr.replace("│", " ").split())
+
+
+def test_the_help_of_80_columns_cuts_nothing() -> None:
+    command = [sys.executable, "-m", "weft_kvstore", "--help"]
+    told = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=True, env={**os.environ, "COLUMNS": "80"}
+    ).stdout
+    assert "…" not in told
+    assert " ." not in told
+    for name in ("SERVER", "NAME", "BIND"):
+        assert told.count(f"WEFT_SHARD_{name}") == 1
 
 
 def test_a_process_ends_with_its_parent(tmp_path: Path) -> None:
