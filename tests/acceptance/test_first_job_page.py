@@ -8,13 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import weft
 from acceptance_place import Place
 from acceptance_processes import ROOT
 
 
-def test_the_page_runs_from_top_to_bottom(place: Place) -> None:
+def test_the_page_runs_from_top_to_bottom(place: Place, client: weft.Client) -> None:
     blocks = re.findall(r"```python\n(.*?)```", Path(ROOT / "docs" / "first-job.md").read_text(), flags=re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     done = subprocess.run(
         [sys.executable, "-c", "\n".join(blocks)],
         cwd=place.folder,
@@ -31,4 +32,5 @@ def test_the_page_runs_from_top_to_bottom(place: Place) -> None:
     assert all(float(number) for number in re.findall(r"-?\d[\d.e-]*", inference))
     reached = [float(accuracy) for accuracy in re.findall(r"eval .*accuracy ([0-9.]+)", done.stdout)]
     assert min(reached[9], reached[-1]) > 0.85, done.stdout  # the first job's tenth pass, the table's last
-    assert "state_bytes" in done.stdout
+    assert "<DryRun job steps=250 " in done.stdout
+    assert client.dry_run((place.folder / "job.json").read_text()).steps == 250

@@ -116,11 +116,7 @@ def test_programs_of_a_job_file_are_a_dry_run(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_dry_run_is_shown_without_its_programs() -> None:
-    assert (
-        repr(DRY)
-        == str(DRY)
-        == ("<DryRun lines: 500 steps of 2 keys on 2 workers, 2 shards; needs 2 workers, 1 is there>")
-    )
+    assert repr(DRY) == str(DRY) == ("<DryRun lines steps=500 keys=2 workers=2 shards=2: needs 2 workers, 1 is there>")
 
 
 def test_memory_of_a_submitted_job_is_wrong_usage(run: Run) -> None:

@@ -80,7 +80,7 @@ class DryRun(Model):
 
     def __repr__(self) -> str:
         """Without the programs, which are long."""
-        on = f"{self.workers} workers, {self.shards} shards"
-        return f"<DryRun {self.name}: {self.steps} steps of {len(self.keys)} keys on {on}; {self.waits_for or 'ready'}>"
+        size = f"steps={self.steps} keys={len(self.keys)} workers={self.workers} shards={self.shards}"
+        return f"<DryRun {self.name} {size}: {self.waits_for or 'would start at once'}>"
 
     __str__ = __repr__
