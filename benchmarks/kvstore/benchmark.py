@@ -1,0 +1,96 @@
+"""The command line that the benchmarks of the key-value store share."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from figures import Row
+from groups import SideError, default_slice_bytes
+from measuring import Plan, measure, peer_python
+from reporting import conditions_of, table_of, write_json
+from store_cases import Case
+
+DONE, FAILED, PEER_MISSING = 0, 1, 2
+ROUNDS, QUICK_ROUNDS = 5, 2
+
+Measure = Callable[[Case, Plan, Callable[[str], None]], tuple[Row, dict[str, str]]]
+
+
+def run(
+    what: str, cases: Sequence[Case], arguments: Sequence[str] | None = None, *, measuring: Measure = measure
+) -> int:
+    """Measures the cases, tells of them and returns the exit code: 0, 1 where weft failed, 2 where a peer is missing.
+
+    `arguments` stand for the command line's, `measuring` for what runs one case.
+    """
+    options = _options(what, cases, arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that processes are ended
+    chosen = [case for case in cases if not options.case or case.name in options.case]
+    chosen = [case.quick() for case in chosen] if options.quick else chosen
+    rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
+    plan = Plan(rounds, options.slice_bytes or default_slice_bytes(), peer_python())
+    console = Console(highlight=False)
+    conditions = conditions_of(plan, chosen, quick=options.quick)
+    rows: list[Row] = []
+    versions: dict[str, str] = {}
+    try:
+        with _progress() as progress:
+            task = progress.add_task("", total=len(chosen) * plan.turns)
+            for case in chosen:
+                row, found = measuring(case, plan, lambda text: progress.update(task, advance=1, description=text))
+                rows.append(row)
+                versions |= found
+    except SideError as error:
+        console.print(f"[red]failed:[/red] {escape(str(error))}", soft_wrap=True)
+        return FAILED
+    except KeyboardInterrupt:
+        console.print("stopped; no process is left")
+        return 128 + signal.SIGINT
+    conditions |= {"versions": versions, "load_after": round(os.getloadavg()[0], 2)}
+    return _tell(console, rows, conditions, options.json)
+
+
+def _tell(console: Console, rows: Sequence[Row], conditions: dict[str, object], path: Path | None) -> int:
+    console.print(table_of(rows))
+    console.print(", ".join(f"{name} {conditions[name]}" for name in ("machine", "cores", "load_before", "load_after")))
+    missing = [row for row in rows if row.missing is not None]
+    for row in missing:
+        console.print(f"{row.case}: {row.peer_name} is missing: {row.missing}", markup=False, soft_wrap=True)
+    if path is not None:
+        try:
+            write_json(path, conditions, rows)
+        except OSError as error:
+            console.print(f"failed: {error}", style="red", markup=False, soft_wrap=True)
+            return FAILED
+    return PEER_MISSING if missing else DONE
+
+
+def _options(what: str, cases: Sequence[Case], arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=what)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows and the conditions there")
+    parser.add_argument("--quick", action="store_true", help="few iterations and rounds: a rough look")
+    parser.add_argument("--case", action="append", choices=[case.name for case in cases], help="only this; repeatable")
+    parser.add_argument("--rounds", type=_count, help=f"rounds of every side [{ROUNDS}, quick {QUICK_ROUNDS}]")
+    parser.add_argument("--slice-bytes", type=_count, help="of weft's slices [what jobs have by default]")
+    return parser.parse_args(arguments)
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"at least 1, not {number}")
+    return number
+
+
+def _progress() -> Progress:
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    return Progress(*columns, console=Console(stderr=True), transient=True)

@@ -1,0 +1,147 @@
+"""A worker's part in a benchmark, the same for every store: draw, meet, exchange against the clock, compare.
+
+The parent writes lines to standard input, the worker answers on what was its standard output. Imported by both sides'
+workers, so it needs nothing but NumPy and the standard library.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from store_cases import RATE, Case
+
+Array = np.ndarray
+
+MEET = "meet"
+"""A worker says that it has reached the barrier, and hears when all have."""
+END = "end"
+
+TOLERANCE = 1e-5
+"""Of values about 1: float32 rounds each update by about 1e-7."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """A worker's gradients of a step: an array for each key, or rows (n, ...) of the table for `ids` (n), ascending."""
+
+    gradients: list[Array]
+    ids: Array | None = None
+
+
+class Exchange(Protocol):
+    """One store's way to exchange a step. Only `push_and_pull` runs against the clock."""
+
+    def values(self, work: Work) -> list[Array]:
+        """What the step's keys, or the rows of its ids, hold before it: arrays of the caller."""
+
+    def prepare(self, work: Work) -> None:
+        """Bring the gradients into the store's own form."""
+
+    def push_and_pull(self, work: Work) -> None:
+        """Return when all of the new values can be read."""
+
+    def pulled(self) -> list[Array]:
+        """The values of the last `push_and_pull`; ends what it left open."""
+
+    def wire_bytes(self) -> int | None:
+        """Bytes that this worker has sent and received until now, where the store counts them."""
+
+    def close(self) -> None: ...
+
+
+class Drawer:
+    """Draws a slot's gradients; every process draws the same for the same slot and step."""
+
+    def __init__(self, case: Case) -> None:
+        self._case = case
+        shapes = [(case.rows, *case.shapes[0][1:])] if case.rows else case.shapes
+        self._arrays = [np.empty(shape, np.float32) for shape in shapes]
+
+    def draw(self, slot: int, step: int) -> Work:
+        """Uniform in [-0.5, 0.5); the arrays are written again by the next call."""
+        generator = np.random.Generator(np.random.SFC64([slot, step]))
+        ids = None
+        if self._case.rows:
+            ids = np.sort(generator.choice(self._case.shapes[0][0], self._case.rows, replace=False, shuffle=False))
+        for array in self._arrays:
+            generator.random(out=array, dtype=np.float32)
+            np.subtract(array, np.float32(0.5), out=array)
+        return Work(self._arrays, ids)
+
+
+def difference(before: list[Array], works: list[Work], own: int, after: list[Array]) -> float:
+    """The largest difference between `after` and one step of descent from `before` on the works of all slots."""
+    largest = 0.0
+    for place, (old, new) in enumerate(zip(before, after, strict=True)):
+        total = np.zeros(old.shape, np.float64)
+        for work in works:
+            if work.ids is None:
+                total += work.gradients[place]
+            else:
+                _, mine, theirs = np.intersect1d(works[own].ids, work.ids, assume_unique=True, return_indices=True)
+                total[mine] += work.gradients[place][theirs]
+        apart = np.abs(old - RATE * total - new)
+        largest = max(largest, float(np.max(apart, initial=0.0)) if np.isfinite(apart).all() else float("inf"))
+    return largest
+
+
+class Line:
+    """Lines to and from the parent. Whatever else prints to standard output goes to standard error."""
+
+    def __init__(self) -> None:
+        self._out = os.fdopen(os.dup(1), "w", encoding="ascii")
+        os.dup2(2, 1)
+
+    def say(self, **fields: Any) -> None:
+        self._out.write(json.dumps(fields) + "\n")
+        self._out.flush()
+
+    def hear(self) -> dict[str, Any]:
+        """The parent's next word; its end is ours."""
+        text = sys.stdin.readline()
+        return json.loads(text) if text else {"do": END}
+
+    def meet(self) -> None:
+        """Returns when every worker of the case is here."""
+        self.say(do=MEET)
+        if self.hear()["do"] != MEET:
+            raise SystemExit("the parent has ended at a barrier")
+
+
+def take_part(line: Line, exchange: Exchange, case: Case, slot: int, versions: dict[str, str]) -> None:
+    """Carries out rounds until the parent says that it is the end."""
+    line.say(do="ready", versions=versions)
+    drawer, step = Drawer(case), 0
+    while (word := line.hear())["do"] != END:
+        spans: list[tuple[float, float]] = []
+        apart, wire = 0.0, exchange.wire_bytes()
+        count = word["warm_up"] + word["iterations"]
+        for turn in range(count):
+            work = drawer.draw(slot, step)
+            # Two of a round's steps are compared: to do so at each would take longer than the exchange.
+            compare = turn in (0, count - 1)
+            before = exchange.values(work) if compare else []
+            exchange.prepare(work)
+            line.meet()
+            start = time.monotonic()
+            exchange.push_and_pull(work)
+            spans.append((start, time.monotonic()))
+            after = exchange.pulled()
+            if compare:
+                works = [work if other == slot else Drawer(case).draw(other, step) for other in range(case.workers)]
+                apart = max(apart, difference(before, works, slot, after))
+            step += 1
+        line.say(do="done", spans=spans[word["warm_up"] :], apart=apart, wire=_wire(exchange, wire, count))
+    exchange.close()
+
+
+def _wire(exchange: Exchange, before: int | None, count: int) -> float | None:
+    now = exchange.wire_bytes()
+    return None if now is None or before is None else (now - before) / count

@@ -1,0 +1,241 @@
+"""The processes of one side of a case: servers that wait, workers that do rounds when told."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from exchange import END, MEET, TOLERANCE
+from store_cases import RATE, Case
+from weft.api.job import Parallelism
+from weft_graph.program import Update
+from weft_kvstore.description import InitializerDescription, KeyDescription, Merge, StoreDescription
+
+ANSWER_S = 180.0
+"""For a worker's next word: a first one takes imports, a million rows, and a machine with other work."""
+LEAVE_S = 5.0
+LOG_LINES = 8
+
+HERE = Path(__file__).resolve().parent
+
+
+class SideError(Exception):
+    """A side's process ended, was silent, or came to other values than NumPy; the message names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One side's round: `times_s` of its iterations, and the bytes of an iteration where the side counts them."""
+
+    times_s: tuple[float, ...]
+    wire_bytes: float | None
+
+
+class Worker:
+    """A process that speaks in lines of JSON."""
+
+    def __init__(self, name: str, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.name, self._process, self._log = name, process, log
+        self._pending = b""
+
+    def say(self, **fields: Any) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(fields).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self._failed("has ended") from None
+
+    def hear(self) -> dict[str, Any]:
+        """Its next word. Raises SideError once it has ended or been silent for too long."""
+        assert self._process.stdout is not None
+        until = time.monotonic() + ANSWER_S
+        while b"\n" not in self._pending:
+            if not select.select([self._process.stdout], [], [], max(until - time.monotonic(), 0.0))[0]:
+                raise self._failed(f"was silent for {ANSWER_S:.0f} s")
+            part = os.read(self._process.stdout.fileno(), 1 << 16)
+            if not part:
+                raise self._failed("has ended")
+            self._pending += part
+        text, self._pending = self._pending.split(b"\n", 1)
+        word: dict[str, Any] = json.loads(text)
+        return word
+
+    def _failed(self, how: str) -> SideError:
+        lines = self._log.read_text(errors="replace").strip().splitlines()[-LOG_LINES:]
+        return SideError("\n".join([f"{self.name} {how}", *lines]))
+
+
+class Group:
+    """One side's processes, from `start` to `close`. Used as a context, it ends all of them."""
+
+    def __init__(self, name: str, case: Case, directory: Path) -> None:
+        self.name, self.case, self.directory = name, case, directory
+        self.versions: dict[str, str] = {}
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._workers: list[Worker] = []
+
+    def __enter__(self) -> Group:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def serve(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Start a process that nobody speaks with. Its standard input stays open until the group is closed."""
+        self._start(name, command, environment, subprocess.DEVNULL)
+
+    def work(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Start a worker."""
+        log, process = self._start(name, command, environment, subprocess.PIPE)
+        self._workers.append(Worker(f"{self.name}, {name}", process, log))
+
+    def wait_until_ready(self) -> None:
+        for worker in self._workers:
+            self.versions |= worker.hear()["versions"]
+
+    def round(self) -> Round:
+        """Every worker's iterations, from the first that leaves the barrier to the last that can read new values."""
+        for worker in self._workers:
+            worker.say(do="round", warm_up=self.case.warm_up, iterations=self.case.iterations)
+        for _ in range(self.case.warm_up + self.case.iterations):
+            self._expect(MEET)
+            for worker in self._workers:
+                worker.say(do=MEET)
+        words = self._expect("done")
+        for worker, word in zip(self._workers, words, strict=True):
+            if not word["apart"] <= TOLERANCE:
+                raise SideError(f"{worker.name}: values are {word['apart']:g} from NumPy's, more than {TOLERANCE:g}")
+        return joined(words)
+
+    def close(self) -> None:
+        """End what runs: by word, and by signal where that does not help. Idempotent."""
+        for worker in self._workers:
+            with contextlib.suppress(SideError):
+                worker.say(do=END)
+        until = time.monotonic() + LEAVE_S
+        # The last that started are the workers: they leave first.
+        for process in reversed(self._processes):
+            if process.stdin is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    process.stdin.close()
+            try:
+                process.wait(max(until - time.monotonic(), 0.1))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+        self._processes, self._workers = [], []
+
+    def _expect(self, do: str) -> list[dict[str, Any]]:
+        words = [worker.hear() for worker in self._workers]
+        for worker, word in zip(self._workers, words, strict=True):
+            if word["do"] != do:
+                raise SideError(f"{worker.name} said {word['do']!r}, not {do!r}")
+        return words
+
+    def _start(
+        self, name: str, command: Sequence[str], environment: Mapping[str, str], stdout: int
+    ) -> tuple[Path, subprocess.Popen[bytes]]:
+        log = self.directory / f"{self.name}-{name}.log".replace(" ", "-")
+        with log.open("wb") as errors:
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=stdout, stderr=errors, env={**os.environ, **environment}
+            )
+        self._processes.append(process)
+        return log, process
+
+
+def joined(words: Sequence[Mapping[str, Any]]) -> Round:
+    """The round of all workers: their clocks are the machine's one monotonic clock."""
+    spans = zip(*(word["spans"] for word in words), strict=True)
+    times = tuple(max(end for _, end in each) - min(start for start, _ in each) for each in spans)
+    wires = [word["wire"] for word in words]
+    return Round(times, None if None in wires else sum(wires))
+
+
+def weft_group(case: Case, directory: Path, slice_bytes: int) -> Group:
+    """weft's shards and workers, started."""
+    group = Group("weft", case, directory)
+    description = description_of(
+        case, slice_bytes, tuple(f"tcp://127.0.0.1:{free_port()}" for _ in range(case.servers))
+    )
+    path = directory / "store.json"
+    path.write_bytes(msgspec.json.encode(description))
+    for shard, endpoint in enumerate(description.shards):
+        command = [sys.executable, "-m", "weft_kvstore", "--description", str(path), "--shard", str(shard)]
+        group.serve(f"shard {shard}", [*command, "--bind", endpoint, "--exit-with-parent"], {})
+    for slot in range(case.workers):
+        command = [sys.executable, str(HERE / "weft_side.py"), str(path), str(slot), case.to_json()]
+        group.work(f"worker {slot}", command, {})
+    return group
+
+
+def mxnet_group(case: Case, directory: Path, python: str, threads: int) -> Group:
+    """MXNet's scheduler, servers and workers with that many OMP threads each, started."""
+    group = Group(f"MXNet {threads}", case, directory)
+    environment = {
+        "DMLC_PS_ROOT_URI": "127.0.0.1",
+        "DMLC_PS_ROOT_PORT": str(free_port()),
+        "DMLC_NODE_HOST": "127.0.0.1",
+        "DMLC_NUM_SERVER": str(case.servers),
+        "DMLC_NUM_WORKER": str(case.workers),
+        "OMP_NUM_THREADS": str(threads),
+    }
+    for role, count in (("scheduler", 1), ("server", case.servers)):
+        for place in range(count):
+            group.serve(f"{role} {place}", [python, "-c", "import mxnet"], {**environment, "DMLC_ROLE": role})
+    for place in range(case.workers):
+        command = [python, str(HERE / "mxnet_side.py"), case.to_json()]
+        group.work(f"worker {place}", command, {**environment, "DMLC_ROLE": "worker"})
+    return group
+
+
+def description_of(case: Case, slice_bytes: int, shards: tuple[str, ...]) -> StoreDescription:
+    """The case's store: ones at first, descent on the shards, merged in slot order, the first key the most urgent."""
+    ones = InitializerDescription("ConstantOfShape", {"value": 1.0})
+    slots = tuple(range(case.workers))
+    keys = tuple(
+        KeyDescription(f"key{place}", "float32", shape, ones, Update.RULE, place, slots, rows=bool(case.rows))
+        for place, shape in enumerate(case.shapes)
+    )
+    return StoreDescription(
+        job="benchmark",
+        term=1,
+        seed=0,
+        slots=case.workers,
+        shards=shards,
+        keys=keys,
+        rule="sgd",
+        hyper={"rate": RATE},
+        slice_bytes=slice_bytes,
+        merge=Merge.SLOT,
+    )
+
+
+def default_slice_bytes() -> int:
+    """What a job has that says nothing about it."""
+    return int(Parallelism.model_fields["slice_bytes"].default)
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nothing listened on a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,99 @@
+"""A worker of weft's side: `python weft_side.py DESCRIPTION SLOT CASE`."""
+
+from __future__ import annotations
+
+import sys
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zmq
+
+from exchange import Array, Line, Work, take_part
+from store_cases import Case, case_from_json
+from weft_kvstore.client import StoreClient
+from weft_kvstore.daemon import read_description
+from weft_kvstore.process import tune_process
+
+TOUCHED_ROWS = 1 << 16
+"""Rows of a table that are brought into being at once, before the rounds."""
+
+
+class WeftExchange:
+    """Steps of one slot over `StoreClient`. The store's step is the benchmark's, plus what brought the table about."""
+
+    def __init__(self, store: StoreClient, case: Case, keys: tuple[str, ...], slot: int) -> None:
+        self._store, self._case, self._keys, self._slot = store, case, keys, slot
+        self._step = 0
+        self._pushes: list[Future[None]] = []
+        self._values: list[Array] = []
+        if case.rows:
+            self._touch()
+
+    def values(self, work: Work) -> list[Array]:
+        # Bytes of a comparison are not the exchange's: they are taken off again.
+        before = self._bytes()
+        found = [pull.result() for pull in self._pulls(work)]
+        self._compared += self._bytes() - before
+        return found
+
+    def prepare(self, work: Work) -> None:
+        """Gradients are NumPy arrays already."""
+
+    def push_and_pull(self, work: Work) -> None:
+        if work.ids is not None:
+            self._pushes = [self._store.push_rows(self._keys[0], self._step, work.ids, work.gradients[0])]
+        else:
+            self._pushes = [
+                self._store.push(key, self._step, gradient)
+                for key, gradient in zip(self._keys, work.gradients, strict=True)
+            ]
+        self._step += 1
+        self._values = [pull.result() for pull in self._pulls(work)]
+
+    def pulled(self) -> list[Array]:
+        for push in self._pushes:
+            push.result()
+        return self._values
+
+    def wire_bytes(self) -> int:
+        return self._bytes() - self._compared
+
+    def close(self) -> None:
+        self._store.close()
+
+    _compared = 0
+
+    def _bytes(self) -> int:
+        counts = self._store.statistics()
+        return counts.bytes_sent + counts.bytes_received
+
+    def _pulls(self, work: Work) -> list[Future[Any]]:
+        if work.ids is not None:
+            return [self._store.pull_rows(self._keys[0], work.ids, self._step)]
+        return [self._store.pull(key, self._step) for key in self._keys]
+
+    def _touch(self) -> None:
+        """Slot 0 pushes zeros for every row: the peer's table is there before the rounds too."""
+        rows, width = self._case.shapes[0]
+        for start in range(0, rows, TOUCHED_ROWS):
+            ids = np.arange(start, min(start + TOUCHED_ROWS, rows) if self._slot == 0 else start, dtype=np.int64)
+            zeros = np.zeros((len(ids), width), np.float32)
+            self._store.push_rows(self._keys[0], self._step, ids, zeros).result()
+            self._step += 1
+            self._store.pull_rows(self._keys[0], ids[:1], self._step).result()
+
+
+def main(path: str, slot_text: str, case_text: str) -> None:
+    tune_process()
+    line, slot, case = Line(), int(slot_text), case_from_json(case_text)
+    description = read_description(Path(path))
+    store = StoreClient(description, slot)
+    exchange = WeftExchange(store, case, tuple(key.key for key in description.keys), slot)
+    versions = {"numpy": np.__version__, "pyzmq": zmq.__version__, "zeromq": zmq.zmq_version()}
+    take_part(line, exchange, case, slot, versions)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
