@@ -18,7 +18,9 @@ from weft_graph.types import TensorType
 MOST_FLOPS_PER_ELEMENT: Final = 1 << 14
 """Five steps of Newton and Schulz for the square root of a matrix 512 wide; Adam takes 12."""
 MOST_FLOPS: Final = 1 << 35
-"""Of one key's update: some seconds of one core."""
+"""Of one key's update: about a second of one core."""
+MOST_MOVED_BYTES: Final = 1 << 32
+"""Read and written by one key's update: about a second of one core, where each element is a small part of the work."""
 MOST_BYTES_PER_ELEMENT: Final = 256
 """Of values held at the same time: thirty-two of the key's shape in float64. An outer product takes the key's size."""
 MOST_BYTES: Final = 1 << 30
@@ -61,7 +63,7 @@ def _check_cost(rule: RuleGraph, key: str, type_: TensorType, bound: BoundRule) 
     made = {name for node in graph.nodes for name in node.outputs}
     last_reader = {name: index for index, node in enumerate(graph.nodes) for name in (*node.outputs, *node.inputs)}
     last_reader.update(dict.fromkeys(graph.outputs, len(graph.nodes)))
-    flops = held = 0
+    flops = held = moved = 0
     for index, node in enumerate(graph.nodes):
         where = f"key {key!r} ({type_}), rule {rule.name!r}: up to node {node.name!r} ({node.op_type}) an update"
         cost = node_cost(
@@ -69,8 +71,12 @@ def _check_cost(rule: RuleGraph, key: str, type_: TensorType, bound: BoundRule) 
         )
         flops += cost.flops
         held += cost.made_bytes
+        moved += cost.moved_bytes
         if flops > most_flops:
             message = f"{where} takes {flops} operations; at most {most_flops} are allowed"
+            raise GraphRefusedError(message, pointer="/graph", node=node.name)
+        if moved > MOST_MOVED_BYTES:
+            message = f"{where} reads and writes {moved} bytes; at most {MOST_MOVED_BYTES} are allowed"
             raise GraphRefusedError(message, pointer="/graph", node=node.name)
         if held > most_bytes:
             message = f"{where} holds {held} bytes at once; at most {most_bytes} are allowed"

@@ -15,7 +15,7 @@ from weft_kernels.rule import Rule
 from weft_kernels.rule_lookup import rule_from
 from weft_kvstore.description import KeyDescription, Mode, StoreDescription
 from weft_kvstore.row_cut import row_cut
-from weft_kvstore.settings import MAX_SLICE_BYTES
+from weft_kvstore.settings import MAX_ROW_BYTES, MAX_SLICE_BYTES
 
 DTYPES: Final = frozenset({"float16", "float32", "float64", "int8", "int16", "int32", "int64"})
 """What a value may be made of; the wire is little-endian."""
@@ -100,8 +100,8 @@ def _check_table(key: KeyDescription, where: str) -> None:
         raise DescriptionError(f"{where}: a table is cut by rows, so it cannot be whole")
     if key.update is not Update.RULE and key.slots:  # A frozen table is updated by nothing.
         raise DescriptionError(f"{where}: a table is updated by the rule, not by {key.update.value}")
-    if (row_bytes := row_cut(key, 1, 1).row_bytes) > MAX_SLICE_BYTES:
-        raise DescriptionError(f"{where}: a row has {row_bytes} bytes, more than {MAX_SLICE_BYTES}")
+    if (row_bytes := row_cut(key, 1, 1).row_bytes) > MAX_ROW_BYTES:
+        raise DescriptionError(f"{where}: a row has {row_bytes} bytes, more than {MAX_ROW_BYTES}")
 
 
 def _check_mode(key: KeyDescription, mode: Mode) -> None:

@@ -82,11 +82,11 @@ class HeldShard:
             return True
 
     def _close(self) -> None:
-        """A job that is hard to close must not end the others' daemon: it is closed as soon as the shard comes to it."""
+        """A job that is hard to close must not end the daemon of the others: it is closed later."""
         job, term = self._allocation.store.job, self._allocation.term
         try:
             self._server.close_job(job, term)
         except StoreError as error:
-            _log.error("job %s, term %d is not closed yet: %s", job, term, error)  # noqa: TRY400  # no fault of ours
+            _log.error("job %s, term %d is not closed yet: %s", job, term, error)
         else:
             _log.info("job %s, term %d is closed", job, term)

@@ -30,7 +30,6 @@ from weft_kvstore.table_state import TableState
 from weft_kvstore.unit_state import AnyUnit, KeyRules
 from weft_kvstore.work import PIECE_ELEMENTS, PIECE_NODES
 
-
 FIRST_ELEMENTS: Final = 1 << 22
 """First values of a dense key that are made before it is asked whether the job is still wanted: some 200 ms."""
 
@@ -110,11 +109,10 @@ class JobShard:
     def accept_chunks(self, slot: int, run: Run) -> list[TableState]:
         """Takes in a run of chunks of a push of rows. Returns and raises as `accept` does."""
         table = self._table(run.key)
-        ready = False
-        for index, part in enumerate(unpacked_rows(run, table.cut, self.shard, table.spec.key), run.first):
-            table.check_chunk(slot, run.step, index, part, run.chunks)
-            ready = table.accept_chunk(slot, run.step, index, part, run.chunks) or ready
-        return [table] if ready else []
+        parts = unpacked_rows(run, table.cut, self.shard, table.spec.key)
+        table.check_chunks(slot, run.step, run.first, parts, run.chunks)
+        ready = [table.accept_chunk(slot, run.step, at, part, run.chunks) for at, part in enumerate(parts, run.first)]
+        return [table] if any(ready) else []
 
     def accept_rows(self, slot: int, key: int, step: int, rows: Rows) -> list[TableState]:
         """Takes over all rows of a push, where there is one shard. Returns and raises as `accept` does."""
@@ -138,8 +136,10 @@ class JobShard:
     def set_chunks(self, slot: int, run: Run, origin: Hashable) -> list[TableState]:
         """Sets rows of a table, each chunk by itself. Returns and raises as `set_slices` does."""
         table = self._table(run.key)
-        chunks = enumerate(unpacked_rows(run, table.cut, self.shard, table.spec.key), run.first)
-        changed = [self.set_rows(slot, run.key, run.step, part, (origin, index)) for index, part in chunks]
+        chunks = list(enumerate(unpacked_rows(run, table.cut, self.shard, table.spec.key), run.first))
+        for index, _ in chunks:  # all before any: what is refused changes nothing
+            table.check_set(slot, run.step, (origin, index))
+        changed = [table.accept_set(run.step, part, (origin, index)) for index, part in chunks]
         return [table] if any(changed) else []
 
     def set_rows(self, slot: int, key: int, version: int, rows: Rows, origin: Hashable) -> list[TableState]:

@@ -8,6 +8,9 @@ from typing import Final
 MAX_SLICE_BYTES: Final = 1 << 24
 """The largest slice that a description may ask for."""
 
+MAX_ROW_BYTES: Final = 1 << 22
+"""The largest row of a table: a row is not cut, and a million first values take some 50 ms."""
+
 MAX_FRAME_BYTES: Final = 1 << 25
 """The largest payload of a frame; a peer that sends more is cut off by ZeroMQ before it is read."""
 

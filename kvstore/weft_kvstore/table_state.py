@@ -6,7 +6,8 @@ the shard, ascending. The rule runs on the touched rows alone.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -66,19 +67,21 @@ class TableState(UnitState[Rows, Rows]):
         if not pushes:
             self._assemblies.check(slot, step, self.where(slot, step), count=None)
 
-    def check_chunk(self, slot: int, step: int, index: int, rows: Rows, chunks: int) -> None:
-        """Raises PushRefusedError where a chunk of a push contradicts what is there."""
+    def check_chunks(self, slot: int, step: int, first: int, parts: Sequence[Rows], chunks: int) -> None:
+        """Raises PushRefusedError where chunks of a push, number `first` and those behind it, contradict what is there
+        or each other."""
         self.check(slot, step, pushes=True)
         where = self.where(slot, step)
         self._assemblies.check(slot, step, where, count=chunks)
-        before = self._assemblies.part(slot, step, index - 1)
-        behind = self._assemblies.part(slot, step, index + 1)
-        for one, other in ((before, rows), (rows, behind)):
+        before = self._assemblies.part(slot, step, first - 1)
+        behind = self._assemblies.part(slot, step, first + len(parts))
+        for index, (one, other) in enumerate(pairwise([before, *parts, behind]), first):
             if one is not None and other is not None and not one.ids[-1] < other.ids[0]:
-                raise PushRefusedError(f"{where}: rows of chunk {index} are not between those beside it")
+                wrong = min(index, first + len(parts) - 1)
+                raise PushRefusedError(f"{where}: rows of chunk {wrong} are not between those beside it")
 
     def accept_chunk(self, slot: int, step: int, index: int, rows: Rows, chunks: int) -> bool:
-        """Takes in what `check_chunk` lets pass, as `accept` does: the slot is in when all its chunks are."""
+        """Takes in what `check_chunks` lets pass, as `accept` does: the slot is in when all its chunks are."""
         if self.steps.is_over(slot, step):
             return False
         parts = self._assemblies.add(slot, step, index, rows, chunks)

@@ -23,15 +23,17 @@ from weft_graph.schedule import MOST_STEPS
 from weft_server.data_check import column_errors, listed, row_errors
 from weft_server.job_refused import JobRefusedError
 from weft_server.memory_check import Bounds, memory_errors
-from weft_server.plan import JobPlan
+from weft_server.plan import JobPlan, nbytes
 from weft_server.planning import plan_of
 from weft_server.rule_check import read_rule, rule_errors
 
 MOST_ERRORS = 50
 """What one answer lists; who has more wrong than that mends the first ones first."""
 SAFETENSORS_METADATA = "__metadata__"
-MOST_SLICES = 1_000_000
-"""Of one job: each is an object on its shard and is counted by every worker at every step."""
+MOST_SLICES = 200_000
+"""Of one job: each is an object on its shard, which other jobs share, and is counted by every worker at every step."""
+MOST_ROW_BYTES = 1 << 22
+"""Of a row of a table: a shard cuts no row, and works for other jobs too."""
 
 
 def read_graph(spec: JobSpec) -> Graph:
@@ -133,3 +135,7 @@ def _slice_errors(plan: JobPlan) -> Iterator[FieldError]:
             f"more than {MOST_SLICES}: larger slices are fewer"
         )
         yield FieldError(pointer="/parallelism/slice_bytes", detail=detail)
+    for key in plan.keys:
+        if key.rows and key.shape[0] and nbytes(key) // key.shape[0] > MOST_ROW_BYTES:
+            detail = f"a row of table {key.key!r} has {nbytes(key) // key.shape[0]} bytes, more than {MOST_ROW_BYTES}"
+            yield FieldError(pointer="/graph/parameters", detail=detail, node=key.key)

@@ -111,6 +111,22 @@ def test_operations_of_a_key_are_bounded() -> None:
         check(document, of(3, 4))
 
 
+def test_bytes_that_a_whole_rule_reads_and_writes_are_bounded() -> None:
+    """Pointwise nodes behind one sum: few operations, and each of them goes once over the key."""
+    document = rule_document(
+        [
+            ("ReduceSum", "total", ("gradient",)),
+            *(("Erf", f"e{n}", (f"e{n - 1}" if n else "gradient",)) for n in range(40)),
+            ("Mul", "move", ("e39", "total")),
+            ("Sub", "w", ("weight", "move")),
+        ],
+        {"weight": "w"},
+    )
+    check(document, of(1 << 22))
+    with pytest.raises(GraphRefusedError, match=r"node 'e\d+' \(Erf\) an update reads and writes \d+ bytes; at most"):
+        check(document, of(1 << 25))
+
+
 def test_a_value_that_doubles_at_each_node_is_refused_at_once() -> None:
     document = rule_document(
         [

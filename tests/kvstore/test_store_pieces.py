@@ -18,12 +18,13 @@ from weft_kvstore.check import digest
 from weft_kvstore.codec import decode_reply, encode
 from weft_kvstore.description import StoreDescription
 from weft_kvstore.job_shard import JobShard
-from weft_kvstore.messages import Acknowledge, Hello, Message, Ping, Pong, Values
+from weft_kvstore.messages import Acknowledge, Hello, Message, Ping, Pong, PushRefused, Values
 from weft_kvstore.routing import routing_of
 from weft_kvstore.rows import Rows
 from weft_kvstore.sets_ahead import RowsAhead
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard_mind import ShardMind
+from weft_kvstore.steps import PushRefusedError
 from weft_kvstore.store import Array
 from weft_kvstore.work import PIECE_ELEMENTS, PIECE_SLICES
 
@@ -248,6 +249,38 @@ def test_a_set_of_a_later_version_copies_no_rows_that_wait_already(monkeypatch: 
     shard.work()
     found = np.frombuffer(shard.values()[1], np.float32).reshape(4000, 4)
     assert found[:, 0].tolist() == [number for number in range(40) for _ in range(100)]
+
+
+@pytest.mark.parametrize("cargo", [0, 1])
+def test_a_refused_run_of_chunks_changes_nothing(cargo: int) -> None:
+    """The first chunk is good and the second is not: of a push its rows overlap, of a set it has come before."""
+    table = constant(table_of("t", (64, 4), 1), 1.0)
+    shard = Shard(store_of([table], slots=1, shards=1, slice_bytes=96, hyper={"rate": 1.0}))
+    cut = shard.routing.tables[0]
+    assert cut.rows_up == 4
+    first, second = np.arange(4), np.arange(4, 8) - (1 if cargo == 0 else 0)
+    values = np.ones((4, 4), np.float32)
+    payload = b"".join(ids.astype(np.int64).tobytes() + values.tobytes() for ids in (first, second))
+    if cargo:
+        held = shard.job._table(0)
+        check = held.check_set
+        refused = PushRefusedError("the second chunk")
+
+        def check_set(slot: int, version: int, origin: Any) -> None:
+            check(slot, version, origin)
+            if origin[1] == 1:
+                raise refused
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(type(held), "check_set", lambda _self, *given: check_set(*given))
+            shard.say(push_of([0], [len(payload)], cargo=1, step=1, count=2, chunks=2, request=5), payload)
+        assert held.waiting_sets == 0
+        assert not held._taken
+    else:
+        shard.say(push_of([0], [len(payload)], count=2, chunks=3), payload)
+        assert "rows of chunk 1 are not between those beside it" in str(shard.heard)
+        assert not shard.job._table(0)._assemblies._open
+    assert [message for message, _ in shard.heard if isinstance(message, PushRefused)]
 
 
 def test_a_job_that_is_closed_in_the_middle_of_its_work_leaves_nothing_to_do() -> None:

@@ -165,16 +165,31 @@ def test_parameters_with_the_rules_state_are_bounded(rows: Path) -> None:
 
 def test_a_job_of_too_many_slices_is_refused_before_anybody_counts_them(rows: Path) -> None:
     document = changed(rows, "/parallelism", {"slice_bytes": 64})
-    table = {"name": "table", "dtype": "float32", "shape": [999_999 * 16], "trainable": False}
+    table = {"name": "table", "dtype": "float32", "shape": [199_999 * 16], "trainable": False}
     table["initializer"] = {"op_type": "ConstantOfShape", "attributes": {"value": 0.0}}
     document["graph"]["parameters"].append(table)
     assert refused(document) == {
-        "/parallelism/slice_bytes": "the parameters are 1000001 slices of at most 64 bytes, more than 1000000: "
+        "/parallelism/slice_bytes": "the parameters are 200001 slices of at most 64 bytes, more than 200000: "
         "larger slices are fewer"
     }
     document["parallelism"]["slice_bytes"] = 128
     plan = read_and_check(JobSpec.model_validate(document), None, Bounds())
-    assert plan.slices == 500_000 + 2
+    assert plan.slices == 100_000 + 2
+
+
+def test_a_table_of_very_long_rows_is_refused(rows: Path) -> None:
+    document = spec_json(rows)
+    table = {"name": "table", "dtype": "float32", "shape": [3, (1 << 20) + 1], "trainable": False}
+    table["initializer"] = {"op_type": "ConstantOfShape", "attributes": {"value": 0.0}}
+    document["graph"]["parameters"].append(table)
+    document["graph"]["nodes"] += [
+        {"op_type": "Cast", "name": "ids", "inputs": ["y"], "outputs": ["ids"], "attributes": {"to": 7}},
+        {"op_type": "Gather", "name": "rows", "inputs": ["table", "ids"], "outputs": ["read"]},
+        {"op_type": "ReduceMean", "name": "m", "inputs": ["read"], "outputs": ["m"], "attributes": {"keepdims": 0}},
+    ]
+    document["graph"]["outputs"].append("m")
+    document["metrics"] = {"m": "m"}
+    assert "a row of table 'table' has 4194308 bytes, more than 4194304" in str(refused(document))
 
 
 def test_a_workers_step_is_bounded(rows: Path) -> None:
