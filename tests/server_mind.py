@@ -61,7 +61,7 @@ class World:
                     self.ordered.append(agent)
 
     def agent(self, kind: AgentKind, name: str, pid: int | None = None) -> str:
-        endpoint = f"tcp://127.0.0.1:{name}" if kind is AgentKind.SHARD else None
+        endpoint = f"tcp://{name}:5000" if kind is AgentKind.SHARD else None
         pid = next(self.pids) if pid is None else pid
         registration = Registration(kind=kind, name=name, endpoint=endpoint, pid=pid)
         registered, instructions = self.controller.register(registration, self.now)

@@ -84,7 +84,9 @@ class Actor:
     token: str | None = None
 
     def __post_init__(self) -> None:
-        endpoint = f"tcp://127.0.0.1:{self.name}" if self.kind is AgentKind.SHARD else None
+        endpoint = (
+            f"tcp://127.0.0.1:{5000 + int(self.name.rpartition('-')[2])}" if self.kind is AgentKind.SHARD else None
+        )
         registration = Registration(kind=self.kind, name=self.name, endpoint=endpoint, pid=1)
         self.membership = Membership(str(self.client.base_url), registration, self, token=self.token)
         self._stop = threading.Event()

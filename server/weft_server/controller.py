@@ -48,7 +48,7 @@ class Controller:
 
     def agents(self, now: Moment) -> list[AgentInfo]:
         """Those that live in the order of their registration, then those lost, newest first."""
-        return self._registry.describe(now)
+        return [self._with_jobs_that_run(each) for each in self._registry.describe(now)]
 
     def check_room(self) -> None:
         """Raises FullError when there are as many jobs as the mind holds."""
@@ -89,7 +89,7 @@ class Controller:
         return self._settle(now)
 
     def register(self, registration: Registration, now: Moment) -> tuple[Registered, list[Instruction]]:
-        """A new agent. One of the same kind, name and process is replaced: it has begun anew.
+        """A new agent. One of the same kind, name, process and nonce is replaced: its answer was lost on the way.
 
         Raises WrongKindError, or FullError where it would be one too many.
         """
@@ -110,9 +110,9 @@ class Controller:
         if self._registry.heard(agent, now):
             self._is_stale = True
 
-    def leave(self, agent: str, now: Moment) -> list[Instruction]:
+    def leave(self, agent: str, now: Moment, why: str = "it was ended") -> list[Instruction]:
         """An agent takes leave. Raises UnknownError."""
-        return self._lose(self._registry.get(agent), "it was ended", now) + self._settle(now)
+        return self._lose(self._registry.get(agent), why, now, how="took leave") + self._settle(now)
 
     def orders(self, agent: str) -> Orders:
         """Everything that the agent is to hold now. Raises UnknownError."""
@@ -169,7 +169,7 @@ class Controller:
     def ask_set(self, job: str, given: Given, now: Moment) -> tuple[int, list[Instruction]]:
         """(number, instructions): the keeper is to set parameters. Raises a RefusalError."""
         run = self._run(job)
-        number = run.values.ask_set(run.state, given)
+        number = run.ask_set(given, now)
         return number, self._settle(now)
 
     def withdraw_set(self, job: str, number: int, why: str, now: Moment) -> list[Instruction]:
@@ -203,14 +203,18 @@ class Controller:
         asked = PendingJob("", workers, shards, now.seconds)
         return schedule(self._view(asked), now.seconds).waiting.get(asked.id)
 
-    def _lose(self, agent: Agent, why: str, now: Moment) -> list[Instruction]:
+    def _with_jobs_that_run(self, agent: AgentInfo) -> AgentInfo:
+        """An agent that was lost held places in jobs; those that have ended since are not listed any more."""
+        return agent.model_copy(update={"jobs": [job for job in agent.jobs if job in self._runs]})
+
+    def _lose(self, agent: Agent, why: str, now: Moment, *, how: str = "was lost") -> list[Instruction]:
         """Its leases' jobs go on or fail without it."""
         self._registry.lose(agent, now)
         self._is_stale = True
         for lease in list(agent.leases.values()):
             run = self._run(lease.job)
             if lease.is_held and not run.state.is_terminal:
-                run.agent_lost(lease, why, now)
+                run.agent_lost(lease, why, now, how=how)
         return [RememberAgent(agent.id, None), Order(agent.id)]
 
     def _hold(self, run: JobRun) -> None:

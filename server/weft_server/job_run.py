@@ -24,20 +24,24 @@ from weft.api.lifecycle import (
     after,
 )
 from weft.api.store import StoreSpec
+from weft_server.data_check import listed
 from weft_server.instructions import Close, Instruction, Order, Remember
 from weft_server.job_log import JobLog
 from weft_server.lease import Agent, Lease
 from weft_server.memory import RUN, Parts, RunMemory
 from weft_server.metric_sums import MetricSums
 from weft_server.moment import Moment
+from weft_server.not_finite import not_finite, wrong_since
 from weft_server.orders import allocation_of
 from weft_server.places import Places
-from weft_server.plan import JobPlan
+from weft_server.plan import Given, JobPlan
 from weft_server.refusals import IllegalReportError, WrongStateError
 from weft_server.run_values import RunValues
 from weft_server.scheduler import Placement
 from weft_server.time_limits import STARTED, TimeLimits, overdue
 
+GOES_ON = "if its keeper has begun with it, it goes on and may still hold later"
+"""Of a set that nobody waits for any more."""
 _ENDING = {JobEvent.KEPT, JobEvent.FAILED, JobEvent.CANCELLED}
 
 
@@ -68,6 +72,7 @@ class JobRun:
         self._parts = Parts(written)
         self._sums = MetricSums(plan.workers, self._parts, written)
         self.values = RunValues(job.id, plan.steps, self.places, self._parts, memory=memory, written=written)
+        self._not_finite = memory.not_finite
         self._deadline: float | None = None
         self._store: StoreSpec | None = None
         self._await(self.state, now)
@@ -134,25 +139,35 @@ class JobRun:
             self.values.has_final = True
             self._advance(now)
 
-    def withdraw_set(self, number: int, why: str, now: Moment) -> None:
-        """Nobody waits for it any more."""
-        line = self.values.end_set(SetDone(number=number, step=0, error=why))
-        if line is not None:
-            self._append(line, now)
+    def ask_set(self, given: Given, now: Moment) -> int:
+        """The keeper is to set these values: the set's number. Raises WrongStateError or FullError."""
+        number = self.values.ask_set(self.state, given)
+        keeper = self.places.keeper
+        who = "nobody" if keeper is None else keeper.who
+        self._say(f"set {number} was asked for: {who} is to set {listed(given.names)} between two steps", now)
+        self._set(reason=self.values.sets.under_way)
+        return number
 
-    def agent_lost(self, lease: Lease, why: str, now: Moment) -> None:
+    def withdraw_set(self, number: int, why: str, now: Moment) -> None:
+        """Nobody waits for it any more; what the keeper has begun of it goes on."""
+        given = self.values.give_up_set(number, why)
+        if given is not None:
+            self._say(f"set {number} of {listed(given.names)} was given up: {why}; {GOES_ON}", now, "warning")
+            self._set(reason=f"set {number} was given up; {GOES_ON}")
+
+    def agent_lost(self, lease: Lease, why: str, now: Moment, *, how: str = "was lost") -> None:
         """A lost agent fails the job, except a worker that has done its part and keeps nothing."""
         if lease.state is AllocationState.DONE and (lease is not self.places.keeper or self.values.has_final):
-            self._say(f"{lease.who} was lost after its last step: {why}", now, "warning")
+            self._say(f"{lease.who} {how} after its last step: {why}", now, "warning")
             lease.apply(AllocationEvent.RELEASED)
             return
-        self.fail(f"{lease.who} was lost: {why}, {self._at(lease)}", now)
+        self.fail(f"{lease.who} {how}: {why}, {self._at(lease)}", now)
 
     def cancel(self, now: Moment) -> None:
         """Ends the job; a cancelled one stays so. Raises WrongStateError once it has ended otherwise."""
         if self.state.is_terminal:
             raise WrongStateError(f"job {self.job.id} has {self.state}: it cannot be cancelled")
-        self._move(JobEvent.CANCELLED, now, None)
+        self._move(JobEvent.CANCELLED, now, "cancelled by a client")
 
     def fail(self, reason: str, now: Moment) -> None:
         self._move(JobEvent.FAILED, now, reason)
@@ -182,6 +197,7 @@ class JobRun:
         self.places.write(self._parts)
         places, values, told_at = self.places, self.values, self._log.told_at
         keeper = None if places.keeper is None else places.keeper.id
+        wrong = self._not_finite
 
         def document() -> str:
             return RunMemory(
@@ -192,9 +208,10 @@ class JobRun:
                 given=values.given,
                 sets=values.sets.newest,
                 told_at=told_at,
+                not_finite=wrong,
             ).model_dump_json()
 
-        facts = (places.term, keeper, values.has_final, values.given, values.sets.newest, told_at)
+        facts = (places.term, keeper, values.has_final, values.given, values.sets.newest, told_at, wrong)
         self._parts.put(RUN, facts, document)
 
     def _take_metrics(self, lease: Lease, report: Report, now: Moment) -> None:
@@ -208,11 +225,17 @@ class JobRun:
             # The other split's stay; of this one, what is reported now is all there is.
             others = {name: value for name, value in self.job.metrics.items() if not name.startswith(f"{taken.split}/")}
             self._set(metrics={**others, **newest})
+            self._not_finite = wrong_since(self._not_finite, newest, taken.step)
             self._append(taken, now)
 
     def _take_set(self, lease: Lease, done: SetDone, now: Moment) -> None:
         if lease is not self.places.keeper:
             return
+        self._set_ended(done, lease, now)
+        if self.job.reason is not None:
+            self._set(reason=self.values.sets.under_way)
+
+    def _set_ended(self, done: SetDone, lease: Lease, now: Moment) -> None:
         line = self.values.end_set(done)
         if line is None:
             how = f"at step {done.step}" if done.error is None else f"not: {done.error}"
@@ -245,10 +268,12 @@ class JobRun:
             self._progress(now, last=True)
             self._move(JobEvent.TRAINED, now)
         if self.state is JobState.FINISHING and self.values.has_final:
-            self._move(JobEvent.KEPT, now)
+            self._move(JobEvent.KEPT, now, not_finite(self.job.metrics, self._not_finite))
 
     def _move(self, event: JobEvent, now: Moment, reason: str | None = None) -> None:
         state = after(JOB_TRANSITIONS, self.state, event)
+        if event in _ENDING:
+            self._progress(now, last=True)
         started = now.at if event is JobEvent.STARTED else self.job.started_at
         ended = now.at if event in _ENDING else None
         if event in _ENDING:

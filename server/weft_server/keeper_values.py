@@ -17,7 +17,7 @@ from weft_server.bells import Bells, heard
 from weft_server.controller import Controller
 from weft_server.instructions import Instruction, SetEnded
 from weft_server.job_files import JobFiles, Upload
-from weft_server.job_run import JobRun
+from weft_server.job_run import GOES_ON, JobRun
 from weft_server.moment import Clock
 from weft_server.plan import Given, JobPlan
 from weft_server.refusals import NotSetError, WrongStateError
@@ -157,7 +157,7 @@ class KeeperValues:
         at = "" if keeper is None else f"; it is at step {keeper.step}"
         why = f"{who}, the keeper, did not set the parameters within {timeout_s:g} s{at}"
         await self._apply(self._mind.withdraw_set(job, number, why, self._clock()))
-        return KeeperSilentError(why)
+        return KeeperSilentError(f"{why}; {GOES_ON}, as the job's log will tell")
 
     def _run(self, job: str) -> JobRun:
         run = self._mind.run_of(job)

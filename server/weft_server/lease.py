@@ -90,6 +90,11 @@ class Lease:
         return not was_told
 
 
+def process_of(registration: Registration) -> tuple[AgentKind, str, int, str | None]:
+    """Name and process id alone may be another's too: every container's first process is 1."""
+    return registration.kind, registration.name, registration.pid, registration.nonce
+
+
 @dataclass
 class Agent:
     """A registered daemon. `version` counts its orders; `leases` are those it has not been told to drop.
@@ -117,9 +122,9 @@ class Agent:
         return self.registration.name
 
     @property
-    def process(self) -> tuple[AgentKind, str, int]:
+    def process(self) -> tuple[AgentKind, str, int, str | None]:
         """What one that registers anew has in common with itself."""
-        return self.registration.kind, self.name, self.registration.pid
+        return process_of(self.registration)
 
     def apply(self, event: AgentEvent) -> None:
         self.state = after(AGENT_TRANSITIONS, self.state, event)

@@ -52,6 +52,8 @@ class RunMemory(Model):
     given: Given | None = None
     sets: int = 0
     """Sets asked for so far; the newest one's number."""
+    not_finite: dict[str, int] = Field(default_factory=dict)
+    """See `weft_server.not_finite`."""
     told_at: datetime | None = None
     """When progress was told last."""
 

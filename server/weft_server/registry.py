@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from weft.api.agent import AgentInfo, AgentKind, Registration
 from weft.api.lifecycle import AgentEvent
-from weft_server.lease import Agent, Lease
+from weft_server.endpoints import endpoint_fault
+from weft_server.lease import Agent, Lease, process_of
 from weft_server.limits import Limits
 from weft_server.memory import AgentMemory
 from weft_server.moment import Moment
@@ -68,11 +69,12 @@ class Registry:
         self._number = max([0, *(agent.number for agent in self)])
 
     def check(self, registration: Registration) -> list[Agent]:
-        """Those that it would replace: same kind, name and process. Raises WrongKindError or FullError."""
+        """Those that it would replace: same kind, name, process and nonce. Raises WrongKindError or FullError."""
         if registration.kind is AgentKind.SHARD and not registration.endpoint:
             raise WrongKindError(f"shard {registration.name!r} gives no endpoint that workers could reach")
-        process = (registration.kind, registration.name, registration.pid)
-        same = [each for each in self if each.process == process]
+        if registration.kind is AgentKind.SHARD and (fault := endpoint_fault(registration.endpoint or "")):
+            raise WrongKindError(f"shard {registration.name!r}: endpoint {registration.endpoint!r} {fault}")
+        same = [each for each in self if each.process == process_of(registration)]
         if not same and len(self._agents) >= self._limits.most_agents:
             raise FullError("agent", self._limits.most_agents)
         return same

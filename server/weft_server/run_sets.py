@@ -39,6 +39,12 @@ class RunSets:
         self._put(self.newest, given)
         return self.newest
 
+    @property
+    def under_way(self) -> str | None:
+        """What to say of a job whose parameters are being set; None where none are."""
+        sets = [f"set {number} of {listed(given.names)}" for number, given in self._open.items()]
+        return f"parameters are being set: {'; '.join(sets)}" if sets else None
+
     def get(self, number: int) -> Given | None:
         """The values; None where they are done or were given up."""
         return self._open.get(number)

@@ -79,6 +79,11 @@ class RunValues:
             raise NotKeeperError(f"set {number} of job {self._job} is done or was given up")
         return given
 
+    def give_up_set(self, number: int, why: str) -> Given | None:
+        """Nobody waits for the set any more: what it was; None where it was not open."""
+        given = self.sets.get(number)
+        return given if self.end_set(SetDone(number=number, step=0, error=why)) is not None else None
+
     def end_set(self, done: SetDone) -> LogLine | None:
         """A set is done or not wanted any more: a line of the job's log; None where it was not open."""
         given = self.sets.end(done.number)

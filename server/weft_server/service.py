@@ -179,8 +179,8 @@ class Service:
         await self._written(instructions)
         return registered
 
-    async def leave(self, agent: str) -> None:
-        await self._written(self._controller.leave(agent, self.clock()))
+    async def leave(self, agent: str, why: str) -> None:
+        await self._written(self._controller.leave(agent, self.clock(), why))
 
     async def heartbeat(self, agent: str, heartbeat: Heartbeat) -> Orders:
         """The agent's orders, at once when they are newer than it knows, else after its wait. Raises UnknownError."""

@@ -68,7 +68,7 @@ def test_workers_are_told_only_when_every_shard_is_ready(world: World) -> None:
     told = world.orders(workers[0]).allocations[0]
     assert isinstance(told, WorkerAllocation)
     assert told.keeper
-    assert told.store.shards == ["tcp://127.0.0.1:shard-0", "tcp://127.0.0.1:shard-1"]
+    assert told.store.shards == ["tcp://shard-0:5000", "tcp://shard-1:5000"]
     assert workers[0] in world.ordered
 
 
@@ -411,7 +411,7 @@ def test_an_agent_that_takes_leave_is_lost_at_once(world: World) -> None:
     world.submit()
     world.bring_to(JobState.RUNNING)
     world.carry_out(world.controller.leave(workers[1], world.now))
-    assert world.jobs["job"].reason == "worker-1 (slot 1) was lost: it was ended, at step 0 of 6"
+    assert world.jobs["job"].reason == "worker-1 (slot 1) took leave: it was ended, at step 0 of 6"
 
 
 def test_a_shard_without_an_endpoint_is_refused(world: World) -> None:
@@ -541,3 +541,59 @@ def test_what_waits_is_matched_again_when_agents_or_jobs_change_and_when_patienc
     world.carry_out(world.controller.cancel("large", world.now))
     assert "everything" in looked.since()
     assert world.jobs["small"].state is JobState.STARTING
+
+
+def test_a_job_that_is_cancelled_says_how_far_it_came_and_by_whom(world: World) -> None:
+    world.agents()
+    world.submit()
+    world.bring_to(JobState.RUNNING)
+    world.all_report(WORKER, None, step=4, traffic={"sent_bytes": 7, "received_bytes": 5})  # type: ignore[arg-type]
+    world.carry_out(world.controller.cancel("job", world.now))
+    ended = world.jobs["job"]
+    assert (ended.reason, ended.progress.step, ended.traffic.sent_bytes) == ("cancelled by a client", 4, 14)
+
+
+def test_a_job_that_diverged_says_since_when(world: World) -> None:
+    world.agents()
+    world.submit()
+    world.bring_to(JobState.RUNNING)
+    for step, loss in ((1, float("nan")), (2, 1.0), (3, float("nan")), (4, float("nan"))):
+        sums = {"loss": loss, "accuracy": 1.0}
+        world.all_report(WORKER, None, metrics=[MetricReport(split="train", step=step, samples=1, sums=sums)])  # type: ignore[arg-type]
+    world.all_report(WORKER, AllocationEvent.DONE, step=6)
+    world.keep()
+    assert world.jobs["job"].state is JobState.SUCCEEDED
+    assert world.jobs["job"].reason == "trained, but train/loss is nan since step 3"
+
+
+def test_a_stranger_of_the_same_name_and_process_id_replaces_nobody(world: World) -> None:
+    from weft.api.agent import Registration
+
+    def register(nonce: str | None) -> None:
+        registration = Registration(kind=WORKER, name="worker-0", pid=1, nonce=nonce)
+        world.carry_out(world.controller.register(registration, world.now)[1])
+
+    for nonce in ("one", "one", "two", None):
+        register(nonce)
+    states = [agent.state for agent in world.controller.agents(world.now)]
+    assert states == [AgentState.ALIVE] * 3 + [AgentState.LOST]
+
+
+def test_a_lost_agent_is_not_listed_with_jobs_that_have_ended(world: World) -> None:
+    workers, _ = world.agents()
+    world.submit()
+    world.bring_to(JobState.RUNNING)
+    world.carry_out(world.controller.leave(workers[1], world.now))
+    assert [agent.jobs for agent in world.controller.agents(world.now)] == [[], [], []]
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    ["inproc://x", "tcp://*:5000", "tcp://0.0.0.0:5000", "tcp://[::]:5000", "tcp://a:0", "file:///etc/passwd"],
+)
+def test_an_endpoint_that_no_worker_reaches_is_refused(world: World, endpoint: str) -> None:
+    from weft.api.agent import Registration
+
+    registration = Registration(kind=SHARD, name="shard-0", pid=1, endpoint=endpoint)
+    with pytest.raises(WrongKindError, match="endpoint"):
+        world.controller.register(registration, world.now)

@@ -6,7 +6,7 @@ open for up to `wait_s` while nothing has changed. Facts go to `POST /v1/allocat
 go to `PUT /v1/allocations/{id}/parameters?term=&step=&final=`, one safetensors document. Each call carries the
 allocation's term; the server refuses another one with 409 `stale-term`, an allocation that it does not know with 404
 `unknown-allocation`, an unknown agent with 404 `unknown-agent` (register again). An agent that ends takes leave with
-`DELETE /v1/agents/{id}`; one that does not is lost after its time.
+`DELETE /v1/agents/{id}?reason=`; one that does not is lost after its time.
 
 Whatever is answered is written: a server that is killed and starts again knows it. 503 `records-unavailable`, with
 `Retry-After`, says that it is not written yet; the same call comes again then. The keeper reads first values from
@@ -44,6 +44,8 @@ class Registration(Model):
     endpoint: Annotated[str, Field(pattern=r"^[a-z]+://[!-~]{1,500}$")] | None = None
     """A shard's ZeroMQ endpoint, reachable from workers."""
     pid: Count
+    nonce: Annotated[str, Field(pattern=r"^[0-9A-Za-z]{1,64}$")] | None = None
+    """Drawn by each process: a registration of the same kind, name, process id and nonce replaces the earlier one."""
 
 
 class Registered(Model):
@@ -170,7 +172,7 @@ class AgentInfo(Model):
     silent_s: float
     """Seconds since its last heartbeat."""
     jobs: list[Identifier]
-    """Jobs in which it holds a place, or did when it was lost."""
+    """Jobs that have not ended in which it holds a place, or did when it was lost."""
 
 
 class AgentList(Model):

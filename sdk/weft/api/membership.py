@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Callable
 from typing import Protocol, TypeVar
+from uuid import uuid4
 
 import httpx
 from pydantic import ValidationError
@@ -24,6 +25,9 @@ from weft.api.retry import UnreachableError, retried
 _log = logging.getLogger("weft.membership")
 
 CONNECT_TIMEOUT_S = 5.0
+
+STOPPED = "it was stopped, as all agents are when their cluster stops"
+"""Why an agent takes leave."""
 
 _R = TypeVar("_R")
 _M = TypeVar("_M", bound=Model)
@@ -73,7 +77,7 @@ class Membership:
         alive: AliveFile | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        self._registration = registration
+        self._registration = registration.model_copy(update={"nonce": registration.nonce or uuid4().hex})
         self._alive = alive
         self._holder = holder
         self._client = httpx.Client(
@@ -128,7 +132,7 @@ class Membership:
 
     def _leave(self, registered: Registered) -> None:
         try:
-            self._client.delete(f"/v1/agents/{registered.id}", timeout=1.0)
+            self._client.delete(f"/v1/agents/{registered.id}", params={"reason": STOPPED}, timeout=1.0)
         except httpx.HTTPError as error:
             _log.info("left without a word to the server: %s", error)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from http import HTTPStatus
+from typing import Annotated
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 
 from weft.api.agent import AgentList, Heartbeat, Orders, Registered, Registration
 from weft_server.routes.context import PathId, Use
@@ -31,5 +32,8 @@ async def heartbeat(agent: PathId, beat: Heartbeat, use: Use) -> Orders:
 
 
 @router.delete("/{agent}", status_code=HTTPStatus.NO_CONTENT)
-async def leave(agent: PathId, use: Use) -> None:
-    await use.service.leave(agent)
+async def leave(
+    agent: PathId, use: Use, reason: Annotated[str, Query(min_length=1, max_length=500)] = "it was ended"
+) -> None:
+    """The agent takes leave; jobs that it takes part in fail, with its reason."""
+    await use.service.leave(agent, reason)

@@ -53,10 +53,11 @@ async def _stream(service: Service, job: str, newest: int) -> AsyncIterator[byte
         bell = service.bells.listen(job_bell(job))
         ended = (await service.recorded(job)).state.is_terminal
         page = await service.threads.read(service.records.events, job, newest, PAGE)
-        for event in page:
-            newest = event.seq
-            yield _frame(event)
-            if isinstance(event.body, StateChanged) and event.body.state.is_terminal:
+        if page:
+            newest = page[-1].seq
+            # At once: a stream that yields again and again without a pause never learns that its client has gone.
+            yield b"".join(map(_frame, page))
+            if isinstance(page[-1].body, StateChanged) and page[-1].body.state.is_terminal:
                 return
         if not page and ended:
             return
