@@ -6,7 +6,7 @@ import pytest
 
 from server_mind import World
 from server_specs import plan
-from weft.api.agent import AgentKind, LogReport, MetricReport, ShardAllocation, WorkerAllocation
+from weft.api.agent import AgentKind, LogReport, MetricReport, SetDone, ShardAllocation, WorkerAllocation
 from weft.api.event import MetricTaken, StepDone
 from weft.api.lifecycle import AgentState, AllocationEvent, JobState
 from weft_server.instructions import Instruction
@@ -14,6 +14,7 @@ from weft_server.job_run import JobRun
 from weft_server.lease import Lease
 from weft_server.limits import Limits
 from weft_server.memory import Parts
+from weft_server.plan import Given
 from weft_server.refusals import (
     FullError,
     IllegalReportError,
@@ -597,3 +598,20 @@ def test_an_endpoint_that_no_worker_reaches_is_refused(world: World, endpoint: s
     registration = Registration(kind=SHARD, name="shard-0", pid=1, endpoint=endpoint)
     with pytest.raises(WrongKindError, match="endpoint"):
         world.controller.register(registration, world.now)
+
+
+def test_a_set_that_is_under_way_is_told_and_so_is_one_that_was_given_up(world: World) -> None:
+    world.agents()
+    world.submit()
+    world.bring_to(JobState.RUNNING)
+    number, instructions = world.controller.ask_set("job", Given(names=["w"], file="f"), world.now)
+    world.carry_out(instructions)
+    assert world.jobs["job"].reason == f"parameters are being set: set {number} of 'w'"
+    world.carry_out(world.controller.withdraw_set("job", number, "nothing came", world.now))
+    assert "may still hold later" in (world.jobs["job"].reason or "")
+    assert "set 1 of 'w' was given up: nothing came" in world.said()[-1]
+    run = world.controller.run_of("job")
+    assert run is not None
+    world.report(run.keeper, sets=[SetDone(number=number, step=3)])
+    assert world.jobs["job"].reason is None
+    assert "though it was given up, at step 3" in world.said()[-1]

@@ -253,3 +253,10 @@ def test_parameters_that_are_not_the_jobs_are_refused_and_leave_nothing(
         problem(client.put(path, params={**query, "term": 0}, content=parameters(6)), 409, "stale-term")
         assert list((directory / "jobs" / job).iterdir()) == []
         assert state(client, job) == "running"
+
+
+def test_the_detail_says_how_many_more_errors_there_are(tmp_path: Path) -> None:
+    with running(tmp_path / "server") as client:
+        problem = client.post("/v1/jobs", json={"name": ""}).json()
+    assert len(problem["errors"]) > 3
+    assert problem["detail"].endswith(f"; and {len(problem['errors']) - 3} more")
