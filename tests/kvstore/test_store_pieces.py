@@ -9,14 +9,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from store_cluster import constant, key_of, store_of, table_of
+from store_cluster import constant, given, key_of, store_of, table_of
 from store_raw import pull_of, push_of
 from weft_kernels.initializers import first_rows, first_values
 from weft_kernels.rule import Rule
 from weft_kvstore import first, job_shard, row_chunks
 from weft_kvstore.check import digest
 from weft_kvstore.codec import decode_reply, encode
-from weft_kvstore.description import StoreDescription
+from weft_kvstore.description import Mode, StoreDescription
 from weft_kvstore.job_shard import JobShard
 from weft_kvstore.messages import Acknowledge, Hello, Message, Ping, Pong, PushRefused, Values
 from weft_kvstore.routing import routing_of
@@ -197,17 +197,43 @@ def test_a_rule_of_many_nodes_has_smaller_pieces() -> None:
 
 def test_what_is_set_during_an_update_is_refused_for_the_version_that_it_has_read() -> None:
     size = 2 * PIECE_ELEMENTS
-    key = constant(key_of("w", [size], 1), 3.0)
+    key = given(key_of("w", [size], 1))
     shard = Shard(store_of([key], slots=1, shards=1, slice_bytes=1 << 24, hyper={"rate": 1.0}))
-    shard.say(push_of([0], [4 * size], step=0), np.ones(size, np.float32).tobytes())
+
+    def say(number: float, frame: int, **changed: int) -> None:
+        shard.say(push_of([0], [4 * size], frame=frame, **changed), np.full(size, number, np.float32).tobytes())
+
+    say(3, 1, cargo=1, request=6)
+    say(1, 2)
     shard.mind.work_once()
-    fives = np.full(size, 5, np.float32)
-    shard.say(push_of([0], [4 * size], step=0, cargo=1, frame=2), fives.tobytes())
-    assert "version 0: the value cannot be set" in str(shard.heard)
-    shard.say(push_of([0], [4 * size], step=1, cargo=1, frame=3, request=7), fives.tobytes())
+    say(5, 3, cargo=1, request=7)
+    assert "version 0: the value cannot be set: it is at version 1 already" in str(shard.heard)
     shard.say(pull_of(1, 0, 1))
     shard.work()
-    assert shard.values()[1] == fives.tobytes()
+    assert shard.values()[1] == np.full(size, 2, np.float32).tobytes()
+    say(1, 4, step=1)
+    shard.mind.work_once()
+    say(5, 5, step=2, cargo=1, request=8)
+    shard.work()
+    shard.say(pull_of(2, 0, 2))
+    assert shard.values()[2] == np.full(size, 5, np.float32).tobytes()
+
+
+def test_an_async_update_under_way_is_ended_when_its_slot_is_replaced() -> None:
+    size = 2 * PIECE_ELEMENTS
+    key = constant(key_of("w", [size], 1), 3.0)
+    description = store_of([key], slots=1, shards=1, slice_bytes=1 << 24, hyper={"rate": 1.0}, mode=Mode.ASYNC)
+    shard = Shard(description)
+    ones = np.ones(size, np.float32).tobytes()
+    for step in range(2):
+        shard.say(push_of([0], [4 * size], step=step, frame=step + 1), ones)
+    shard.mind.work_once()
+    shard.say(Hello("job", 1, 0, 2, bytes(16), 2, digest(description)))
+    shard.work()
+    shard.say(push_of([0], [4 * size], frame=1), ones)
+    shard.say(pull_of(1, 0, 1))
+    shard.work()
+    assert shard.values()[1] == np.full(size, 2, np.float32).tobytes(), "the first once, the second is forgotten"
 
 
 def test_rows_set_ahead_cost_what_they_have_themselves_and_the_last_ones_hold() -> None:
