@@ -24,6 +24,7 @@ from weft_kvstore.description import description_from_json
 from weft_kvstore.local import LocalStore
 from weft_worker.ordered_sets import OrderedSets
 from weft_worker.tensor_file import Tensor, TensorFile, TensorFileError, header_of
+from weft_worker.value_setter import ValueSetter
 from worker_graphs import CLASSES, VOCABULARY, WIDTH, bags
 from worker_jobs import BAG_COLUMNS, WAIT_S, Job, Records, programs_of, run_of, save_bags
 
@@ -189,6 +190,29 @@ def test_ordered_values_are_set_before_the_step_whose_update_they_replace(data):
     assert last_set < first_push
     for key, value in final(records).items():
         np.testing.assert_array_equal(value, wanted[key], err_msg=key)
+
+
+@pytest.mark.parametrize("key", ["w", "table"])
+def test_a_key_is_set_again_once_its_earlier_value_holds(data, key):
+    """A shard lets few values wait for steps that are not applied; whoever sets often waits, and is not refused."""
+    job = job_of(data, 100)
+    with store_for(job) as store:
+        keys = {each.key: each for each in description_from_json(job.store_spec().model_dump(mode="json")).keys}
+        setter = ValueSetter(store, keys, (), WAIT_S)
+        document = save({key: values(4)[key]})
+        setter.set_all(io.BytesIO(document), 1)
+        setter.set_all(io.BytesIO(document), 1)  # of one step: the later one is the one
+        again = threading.Thread(target=setter.set_all, args=(io.BytesIO(document), 2))
+        again.start()
+        again.join(0.1)
+        assert again.is_alive(), "version 1 is not there: no slot has sent step 0"
+        for each in keys.values():
+            if each.rows:
+                store.push_rows(each.key, 0, np.zeros(0, np.int64), np.zeros((0, *each.shape[1:]), each.dtype))
+            else:
+                store.push(each.key, 0, np.zeros(each.shape, each.dtype))
+        again.join(WAIT_S)
+        assert not again.is_alive()
 
 
 def test_ordered_values_are_the_ones_that_training_goes_on_from(data):

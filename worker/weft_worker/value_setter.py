@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import BinaryIO, Final
 
 from weft_kvstore.description import KeyDescription
@@ -31,6 +31,8 @@ class ValueSetter:
     keys: Mapping[str, KeyDescription]
     local: Collection[str]
     timeout_s: float
+    _held_from: dict[str, int] = field(default_factory=dict)
+    """The version from which a parameter's last set value holds."""
 
     def set_all(self, file: BinaryIO, version: int, names: Sequence[str] | None = None) -> None:
         """Sets the parameters of the document in `file` (those of `names` alone), to hold at `version`.
@@ -46,6 +48,8 @@ class ValueSetter:
             raise TensorFileError("the document holds no tensor")
         under_way: deque[tuple[str, Future[None]]] = deque()
         for name in chosen:
+            self._await_earlier(name, version)
+            self._held_from[name] = version
             self._set(document, self.keys[name], version, under_way)
         self._await(under_way, 0)
 
@@ -60,6 +64,14 @@ class ValueSetter:
                 deadline_s=FIRST_VALUES_DEADLINE_S,
                 tell=tell,
             )
+
+    def _await_earlier(self, name: str, version: int) -> None:
+        """Until an earlier set value holds: shards keep few that wait, and the steps before are pushed already."""
+        earlier = self._held_from.get(name, version)
+        if 0 < earlier < version:
+            pace = Pace(name, self.keys[name].rows)
+            what = f"waiting for key {name!r} to hold what was set for version {earlier}"
+            result_of(pace.reached(self.store, earlier), what, self.timeout_s)
 
     def _check(self, name: str, tensor: Tensor | None, version: int) -> None:
         key = self.keys.get(name)
