@@ -15,7 +15,7 @@ from weft_server.job_files import JobFiles
 from weft_server.moment import Clock, system_clock
 from weft_server.problems import add_handlers
 from weft_server.records import Records
-from weft_server.routes import agents, allocations, events, health, jobs, programs, uploads, values
+from weft_server.routes import agents, allocations, docs, events, health, jobs, programs, uploads, values
 from weft_server.routes.context import Context
 from weft_server.service import Service
 from weft_server.settings import Settings
@@ -41,8 +41,16 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
             await service.stop()
             engine.dispose()
 
-    app = FastAPI(title="weft", version=version("weft"), lifespan=lifespan, redirect_slashes=False)
-    for each in (jobs, events, values, uploads, programs, agents, allocations, health):
+    # FastAPI's own pages load scripts from other hosts; `/docs` is a page of ours.
+    app = FastAPI(
+        title="weft",
+        version=version("weft"),
+        lifespan=lifespan,
+        redirect_slashes=False,
+        docs_url=None,
+        redoc_url=None,
+    )
+    for each in (jobs, events, values, uploads, programs, agents, allocations, health, docs):
         app.include_router(each.router)
     add_handlers(app)
     _add_gates(app, settings)
