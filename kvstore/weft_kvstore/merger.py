@@ -75,7 +75,7 @@ class Merger(Generic[J]):
         for one in units:
             wait.open.add(one.index)
         if len(units) > PIECE_SLICES:
-            self._add(job, Work(units[0].priority), self._asking(job, wait, units))
+            self._add(job, units[0], self._asking(job, wait, units))
             return
         for one in units:
             self._answer_or_wait(job, wait, one)

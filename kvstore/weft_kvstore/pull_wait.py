@@ -51,6 +51,7 @@ class PullWait:
     def drop(self) -> None:
         """It was given up: nothing is kept for it."""
         self.dropped = True
+        self.open = set()
         self.ids = None
         self._parts = {}
 

@@ -149,7 +149,8 @@ class UnitState(Work, ABC, Generic[G, S]):
 
     @property
     def piece_bytes(self) -> int:
-        return PIECE_BYTES if self._changing else min(self.nbytes, PIECE_BYTES)
+        is_long = self._changing or len(self.todo) > int(self.merge_is_due)  # beside a merge there are long answers
+        return PIECE_BYTES if is_long else min(self.nbytes, PIECE_BYTES)
 
     @abstractmethod
     def named(self, slot: int) -> str:

@@ -18,6 +18,9 @@ PIECE_BYTES: Final = 1 << 20
 PIECE_SLICES: Final = 256
 """Slices that a piece hands over to be sent."""
 
+ENDED_A_STEP: Final = 256
+"""Tasks that may end in one step: more than are asked for in one round of the socket."""
+
 
 class Work:
     """Tasks that are carried out one after the other: what is begun is ended before the next one begins. A task stops
@@ -40,12 +43,18 @@ class Work:
         return PIECE_BYTES
 
     def step(self) -> None:
-        """The next piece, or the end of a task. Raises what the task raises; the task is over then."""
-        task = self.todo[0]
-        try:
-            next(task)
-        except BaseException as error:
-            if self.todo and self.todo[0] is task:  # A job that has failed has forgotten its work.
-                self.todo.popleft()
-            if not isinstance(error, StopIteration):
-                raise
+        """The next piece. Tasks that end before their next one, as those do that were given up, take no turn each: who
+        asks and gives up again must not fill the memory. Raises what a task raises; it is over then."""
+        for _ in range(ENDED_A_STEP):
+            if not self.todo:
+                return
+            task = self.todo[0]
+            try:
+                next(task)
+            except BaseException as error:
+                if self.todo and self.todo[0] is task:  # A job that has failed has forgotten its work.
+                    self.todo.popleft()
+                if not isinstance(error, StopIteration):
+                    raise
+            else:
+                return

@@ -18,7 +18,7 @@ from weft_kvstore.check import digest
 from weft_kvstore.codec import decode_reply, encode
 from weft_kvstore.description import Mode, StoreDescription
 from weft_kvstore.job_shard import JobShard
-from weft_kvstore.messages import Acknowledge, Hello, Message, Ping, Pong, PushRefused, Values
+from weft_kvstore.messages import Acknowledge, Cancel, Hello, Message, Ping, Pong, PushRefused, Values
 from weft_kvstore.routing import routing_of
 from weft_kvstore.rows import Rows
 from weft_kvstore.sets_ahead import RowsAhead
@@ -101,6 +101,20 @@ def test_a_pull_of_very_many_slices_is_answered_in_pieces_and_a_ping_between() -
     assert shard.work() >= 19
     assert shard.values()[1] == initial(key).tobytes()
     assert not shard.mind.peers[b"0"].pulls
+
+
+def test_large_pulls_that_are_given_up_leave_nothing() -> None:
+    """More are asked for and given up than there are pieces of work between."""
+    key = key_of("w", [4 * PIECE_SLICES], 1)
+    shard = Shard(store_of([key], slots=1, shards=1, slice_bytes=4))
+    for round_ in range(20):
+        for request in range(32 * round_ + 1, 32 * round_ + 33):
+            shard.say(pull_of(request, 0, 0))
+            shard.say(Cancel([request]))
+        shard.mind.work_once()
+    assert sum(len(one.todo) for one in shard.job.units(0)) <= 32
+    assert not shard.mind.work
+    assert shard.mind.peers[b"0"].outbox.queued_slices == 0
 
 
 def initial(key: Any) -> Array:
