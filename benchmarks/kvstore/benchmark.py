@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from rich.console import Console
 from rich.markup import escape
@@ -25,6 +26,12 @@ ROUNDS, QUICK_ROUNDS = 5, 2
 Measure = Callable[[Case, Plan, Callable[[str], None]], tuple[Row, dict[str, str]]]
 
 
+def main(what: str, cases: Sequence[Case]) -> NoReturn:
+    """A script's whole work."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that processes are ended
+    sys.exit(run(what, cases))
+
+
 def run(
     what: str, cases: Sequence[Case], arguments: Sequence[str] | None = None, *, measuring: Measure = measure
 ) -> int:
@@ -33,7 +40,6 @@ def run(
     `arguments` stand for the command line's, `measuring` for what runs one case.
     """
     options = _options(what, cases, arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that processes are ended
     chosen = [case for case in cases if not options.case or case.name in options.case]
     chosen = [case.quick() for case in chosen] if options.quick else chosen
     rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)

@@ -129,7 +129,8 @@ def take_part(line: Line, exchange: Exchange, case: Case, slot: int, versions: d
             compare = turn in (0, count - 1)
             before = exchange.values(work) if compare else []
             exchange.prepare(work)
-            line.meet()
+            if case.workers > 1:  # One alone has nobody to wait for, and would only fall asleep.
+                line.meet()
             start = time.monotonic()
             exchange.push_and_pull(work)
             spans.append((start, time.monotonic()))

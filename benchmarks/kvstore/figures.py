@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from groups import Round
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One side's round: `times_s` of its iterations, and the bytes of an iteration where the side counts them."""
+
+    times_s: tuple[float, ...]
+    wire_bytes: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,14 @@ class Row:
         }
 
 
+def joined(words: Sequence[Mapping[str, Any]]) -> Round:
+    """The round of all workers: their clocks are the machine's one monotonic clock."""
+    spans = zip(*(word["spans"] for word in words), strict=True)
+    times = tuple(max(end for _, end in each) - min(start for start, _ in each) for each in spans)
+    wires = [word["wire"] for word in words]
+    return Round(times, None if None in wires else sum(wires))
+
+
 def figures_of(rounds: Sequence[Round]) -> Figures:
     """Of at least one round with at least one iteration."""
     medians = [1e3 * statistics.median(each.times_s) for each in rounds]
@@ -78,6 +93,8 @@ def row_of(case: str, transport: str, weft: Sequence[Round], peer: PeerRounds) -
 
 
 def better(peers: Sequence[PeerRounds]) -> PeerRounds:
-    """The fastest of one peer's settings; where all are missing, the first."""
-    present = [peer for peer in peers if peer.missing is None]
-    return min(present, key=lambda peer: figures_of(peer.rounds).median_ms) if present else peers[0]
+    """The fastest of one peer's settings. Where one is missing nobody knows which that is, so the peer is missing."""
+    for peer in peers:
+        if peer.missing is not None:
+            return peer
+    return min(peers, key=lambda peer: figures_of(peer.rounds).median_ms)

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import msgspec
 
 from exchange import END, MEET, TOLERANCE
+from figures import Round, joined
 from store_cases import RATE, Case
 from weft.api.job import Parallelism
 from weft_graph.program import Update
@@ -34,14 +34,6 @@ HERE = Path(__file__).resolve().parent
 
 class SideError(Exception):
     """A side's process ended, was silent, or came to other values than NumPy; the message names it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """One side's round: `times_s` of its iterations, and the bytes of an iteration where the side counts them."""
-
-    times_s: tuple[float, ...]
-    wire_bytes: float | None
 
 
 class Worker:
@@ -74,13 +66,17 @@ class Worker:
         word: dict[str, Any] = json.loads(text)
         return word
 
+    def post_mortem(self) -> str:
+        """What it said last where it has ended by an error, else nothing."""
+        return "" if self._process.poll() in (None, 0) else f"\n{self._failed('has ended')}"
+
     def _failed(self, how: str) -> SideError:
         lines = self._log.read_text(errors="replace").strip().splitlines()[-LOG_LINES:]
         return SideError("\n".join([f"{self.name} {how}", *lines]))
 
 
 class Group:
-    """One side's processes, from `start` to `close`. Used as a context, it ends all of them."""
+    """One side's processes. Used as a context, it ends all of them."""
 
     def __init__(self, name: str, case: Case, directory: Path) -> None:
         self.name, self.case, self.directory = name, case, directory
@@ -107,13 +103,13 @@ class Group:
 
     def wait_until_ready(self) -> None:
         for worker in self._workers:
-            self.versions |= worker.hear()["versions"]
+            self.versions |= self._heard(worker)["versions"]
 
     def round(self) -> Round:
         """Every worker's iterations, from the first that leaves the barrier to the last that can read new values."""
         for worker in self._workers:
             worker.say(do="round", warm_up=self.case.warm_up, iterations=self.case.iterations)
-        for _ in range(self.case.warm_up + self.case.iterations):
+        for _ in range(self.case.warm_up + self.case.iterations if len(self._workers) > 1 else 0):
             self._expect(MEET)
             for worker in self._workers:
                 worker.say(do=MEET)
@@ -144,39 +140,42 @@ class Group:
         self._processes, self._workers = [], []
 
     def _expect(self, do: str) -> list[dict[str, Any]]:
-        words = [worker.hear() for worker in self._workers]
+        words = [self._heard(worker) for worker in self._workers]
         for worker, word in zip(self._workers, words, strict=True):
             if word["do"] != do:
                 raise SideError(f"{worker.name} said {word['do']!r}, not {do!r}")
         return words
+
+    def _heard(self, worker: Worker) -> dict[str, Any]:
+        """Its next word. One worker's end shows in another's silence, so the error tells of both."""
+        try:
+            return worker.hear()
+        except SideError as error:
+            others = "".join(other.post_mortem() for other in self._workers if other is not worker)
+            raise SideError(f"{error}{others}") from None
 
     def _start(
         self, name: str, command: Sequence[str], environment: Mapping[str, str], stdout: int
     ) -> tuple[Path, subprocess.Popen[bytes]]:
         log = self.directory / f"{self.name}-{name}.log".replace(" ", "-")
         with log.open("wb") as errors:
-            process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=stdout, stderr=errors, env={**os.environ, **environment}
-            )
+            try:
+                process = subprocess.Popen(
+                    command, stdin=subprocess.PIPE, stdout=stdout, stderr=errors, env={**os.environ, **environment}
+                )
+            except OSError as error:
+                raise SideError(f"{self.name}, {name} cannot be started: {error}") from error
         self._processes.append(process)
         return log, process
 
 
-def joined(words: Sequence[Mapping[str, Any]]) -> Round:
-    """The round of all workers: their clocks are the machine's one monotonic clock."""
-    spans = zip(*(word["spans"] for word in words), strict=True)
-    times = tuple(max(end for _, end in each) - min(start for start, _ in each) for each in spans)
-    wires = [word["wire"] for word in words]
-    return Round(times, None if None in wires else sum(wires))
-
-
-def weft_group(case: Case, directory: Path, slice_bytes: int) -> Group:
-    """weft's shards and workers, started."""
-    group = Group("weft", case, directory)
+def start_weft(group: Group, slice_bytes: int) -> None:
+    """Starts weft's shards and workers."""
+    case = group.case
     description = description_of(
         case, slice_bytes, tuple(f"tcp://127.0.0.1:{free_port()}" for _ in range(case.servers))
     )
-    path = directory / "store.json"
+    path = group.directory / "store.json"
     path.write_bytes(msgspec.json.encode(description))
     for shard, endpoint in enumerate(description.shards):
         command = [sys.executable, "-m", "weft_kvstore", "--description", str(path), "--shard", str(shard)]
@@ -184,12 +183,11 @@ def weft_group(case: Case, directory: Path, slice_bytes: int) -> Group:
     for slot in range(case.workers):
         command = [sys.executable, str(HERE / "weft_side.py"), str(path), str(slot), case.to_json()]
         group.work(f"worker {slot}", command, {})
-    return group
 
 
-def mxnet_group(case: Case, directory: Path, python: str, threads: int) -> Group:
-    """MXNet's scheduler, servers and workers with that many OMP threads each, started."""
-    group = Group(f"MXNet {threads}", case, directory)
+def start_mxnet(group: Group, python: str, threads: int) -> None:
+    """Starts MXNet's scheduler, servers and workers with that many OMP threads each."""
+    case = group.case
     environment = {
         "DMLC_PS_ROOT_URI": "127.0.0.1",
         "DMLC_PS_ROOT_PORT": str(free_port()),
@@ -204,7 +202,6 @@ def mxnet_group(case: Case, directory: Path, python: str, threads: int) -> Group
     for place in range(case.workers):
         command = [python, str(HERE / "mxnet_side.py"), case.to_json()]
         group.work(f"worker {place}", command, {**environment, "DMLC_ROLE": "worker"})
-    return group
 
 
 def description_of(case: Case, slice_bytes: int, shards: tuple[str, ...]) -> StoreDescription:

@@ -1,14 +1,12 @@
 """Many keys in one step: the 161 arrays of ResNet-50, and 256 keys of 4 KiB in flight, beside MXNet.
 
-MXNET_PYTHON=mx/bin/python python benchmarks/kvstore/many_keys.py [--quick] [--json FILE]
+MXNET_PYTHON=../mx/bin/python python benchmarks/kvstore/many_keys.py [--quick] [--json FILE]
 """
 
 from __future__ import annotations
 
-import sys
-
-from benchmark import run
+from benchmark import main
 from store_cases import many_keys
 
 if __name__ == "__main__":
-    sys.exit(run("Many keys in one step", many_keys()))
+    main("Many keys in one step", many_keys())

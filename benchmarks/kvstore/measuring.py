@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from figures import PeerRounds, Row, better, row_of
-from groups import Group, Round, SideError, mxnet_group, weft_group
+from figures import PeerRounds, Round, Row, better, row_of
+from groups import Group, SideError, start_mxnet, start_weft
 from store_cases import Case
 
 PEER_THREADS = (1, 2)
@@ -45,14 +45,16 @@ def measure(case: Case, plan: Plan, progress: Progress) -> tuple[Row, dict[str, 
     with ExitStack() as stack:
         directory = Path(stack.enter_context(TemporaryDirectory(prefix="weft-benchmark-")))
         progress(f"{case.name}: starts weft")
-        weft = stack.enter_context(weft_group(case, directory, plan.slice_bytes))
+        weft = stack.enter_context(Group("weft", case, directory))
+        start_weft(weft, plan.slice_bytes)
         weft.wait_until_ready()
         sides: dict[int | None, Group] = {None: weft}
         versions |= {f"weft.{name}": version for name, version in weft.versions.items()}
         for threads in PEER_THREADS if plan.peer_python else ():
-            progress(f"{case.name}: starts {PEER}, {threads} OMP")
-            group = stack.enter_context(mxnet_group(case, directory, plan.peer_python, threads))
+            group = stack.enter_context(Group(f"{PEER} OMP {threads}", case, directory))
+            progress(f"{case.name}: starts {group.name}")
             try:
+                start_mxnet(group, plan.peer_python or "", threads)
                 group.wait_until_ready()
             except SideError as error:
                 failed[threads] = str(error)

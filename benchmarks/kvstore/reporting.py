@@ -8,6 +8,7 @@ import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from rich import box
 from rich.filesize import decimal
 from rich.table import Table
 
@@ -38,16 +39,18 @@ def conditions_of(plan: Plan, cases: Sequence[Case], *, quick: bool) -> Conditio
 
 def table_of(rows: Sequence[Row]) -> Table:
     """Medians, and below them the lowest and highest median of a round. 80 columns hold it."""
-    table = Table(caption="medians, lowest and highest median of a round; below 1, weft is faster")
-    for name in ("case", "over", "peer"):
-        table.add_column(name)
+    caption = "medians; below them, the lowest and highest median of a round\na ratio below 1: weft is faster"
+    table = Table(caption=caption, box=box.SIMPLE_HEAD)
+    for name in ("case", "peer"):
+        table.add_column(name, no_wrap=True)
     for name in ("weft ms", "peer ms", "ratio", "wire"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
+        case = f"{row.case}\n[dim]over {row.transport}[/dim]"
         ratio = "missing" if row.ratio is None else f"{row.ratio:.2f}"
         theirs = "-" if row.peer is None else _text(row.peer)
         peer = row.peer_name.replace(", ", "\n")
-        table.add_row(row.case, row.transport, peer, _text(row.weft), theirs, ratio, decimal(row.wire_bytes))
+        table.add_row(case, peer, _text(row.weft), theirs, ratio, decimal(row.wire_bytes))
     return table
 
 
@@ -60,9 +63,13 @@ def write_json(path: Path, conditions: Mapping[str, object], rows: Sequence[Row]
 
 
 def _text(figures: Figures) -> str:
-    digits = 1 if figures.median_ms >= 10 else 3
-    low, high = figures.spread_ms
-    return f"{figures.median_ms:.{digits}f}\n{low:.{digits}f}-{high:.{digits}f}"
+    low, high = map(_digits, figures.spread_ms)
+    return f"{_digits(figures.median_ms)}\n{low}-{high}"
+
+
+def _digits(time_ms: float) -> str:
+    """Three of them, or all before the point."""
+    return f"{time_ms:.{2 if time_ms < 10 else 1 if time_ms < 100 else 0}f}" if time_ms >= 1 else f"{time_ms:.3f}"
 
 
 def _processor() -> str:

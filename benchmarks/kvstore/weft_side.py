@@ -78,11 +78,12 @@ class WeftExchange:
         """Slot 0 pushes zeros for every row: the peer's table is there before the rounds too."""
         rows, width = self._case.shapes[0]
         for start in range(0, rows, TOUCHED_ROWS):
-            ids = np.arange(start, min(start + TOUCHED_ROWS, rows) if self._slot == 0 else start, dtype=np.int64)
-            zeros = np.zeros((len(ids), width), np.float32)
-            self._store.push_rows(self._keys[0], self._step, ids, zeros).result()
+            ids = np.arange(start, min(start + TOUCHED_ROWS, rows), dtype=np.int64)
+            own = ids if self._slot == 0 else ids[:0]
+            self._store.push_rows(self._keys[0], self._step, own, np.zeros((len(own), width), np.float32)).result()
             self._step += 1
-            self._store.pull_rows(self._keys[0], ids[:1], self._step).result()
+            # A row of each shard: no slot gets further ahead than the shards allow.
+            self._store.pull_rows(self._keys[0], ids[: self._case.servers], self._step).result()
 
 
 def main(path: str, slot_text: str, case_text: str) -> None:

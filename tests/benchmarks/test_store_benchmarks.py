@@ -1,0 +1,214 @@
+"""The benchmarks of the store: their statistics, what they tell and their exit codes. Nothing here is timed."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from acceptance_processes import descendants
+from benchmark import DONE, FAILED, PEER_MISSING, run
+from exchange import Drawer, Work, difference
+from figures import Figures, PeerRounds, Round, Row, better, figures_of, joined, row_of
+from groups import SideError
+from measuring import PYTHON_VARIABLE, Plan, peer_python
+from reporting import table_of
+from store_cases import RATE, Case, case_from_json, many_keys, one_key, resnet50_shapes, sparse
+
+CASE = Case("small", ((3, 5), (40,)), workers=2, servers=2, iterations=2, warm_up=1)
+TABLE = Case("rows", ((50, 4),), workers=2, servers=2, iterations=2, warm_up=1, rows=20)
+
+WEFT = (Round((0.004, 0.002, 0.003), 100.0), Round((0.005, 0.009, 0.007), 104.0))
+"""Medians 3 and 7 ms; of all six 4.5 ms."""
+
+
+def peer_of(*times_s: float, name: str = "peer") -> PeerRounds:
+    return PeerRounds(name, [Round(times_s, None)])
+
+
+def test_figures_are_the_median_of_all_iterations_and_the_range_of_the_rounds_medians() -> None:
+    assert figures_of(WEFT) == Figures(pytest.approx(4.5), pytest.approx(3.0), pytest.approx(7.0))
+
+
+def test_a_round_lasts_from_the_first_start_to_the_last_end_and_adds_the_workers_bytes() -> None:
+    words = [
+        {"spans": [[1.0, 1.5], [2.0, 2.25]], "wire": 10.0},
+        {"spans": [[1.25, 2.0], [1.5, 1.75]], "wire": 5.5},
+    ]
+    assert joined(words) == Round((1.0, 0.75), 15.5)
+    assert joined([words[0], {**words[1], "wire": None}]).wire_bytes is None
+
+
+def test_the_ratio_is_wefts_time_over_the_peers() -> None:
+    row = row_of("small", "tcp", WEFT, peer_of(0.009, 0.018, 0.010))
+    assert row.ratio == pytest.approx(4.5 / 10.0)
+    assert row.wire_bytes == 102
+    assert row.missing is None
+
+
+def test_a_missing_peer_leaves_wefts_figures_and_no_ratio() -> None:
+    row = row_of("small", "tcp", WEFT, PeerRounds("peer", missing="not there"))
+    assert (row.peer, row.ratio, row.missing) == (None, None, "not there")
+    assert row.weft == figures_of(WEFT)
+
+
+def test_the_better_setting_of_a_peer_has_the_lower_median() -> None:
+    slow, fast = peer_of(0.004, 0.001, 0.004), peer_of(0.003, 0.003, 0.009)
+    assert better([slow, fast]) is fast
+    assert better([fast, slow]) is fast
+
+
+def test_a_setting_that_failed_makes_the_peer_missing() -> None:
+    failed = PeerRounds("peer, OMP 2", missing="has ended")
+    assert better([peer_of(0.001), failed]) is failed
+
+
+def test_the_list_of_resnet_50_has_its_published_size() -> None:
+    shapes = resnet50_shapes()
+    assert len(shapes) == 161
+    assert sum(math.prod(shape) for shape in shapes) == 25_557_032
+
+
+def test_cases_have_their_names_and_travel_as_json() -> None:
+    cases = (*many_keys(), *one_key(), *sparse())
+    assert {case.name for case in cases} == {
+        *("resnet50-1s1w-tcp", "resnet50-2s2w-tcp", "flight-4KiB-1s1w", "flight-4KiB-2s2w"),
+        *("key-4KiB", "key-64KiB", "key-1MiB", "key-16MiB", "key-64MiB", "rows-1s1w-tcp", "rows-2s2w-tcp"),
+    }
+    assert all(case_from_json(case.to_json()) == case for case in cases)
+    assert [case.payload_bytes for case in one_key()] == [4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20]
+    assert {case.payload_bytes for case in sparse()} == {4096 * 64 * 4}
+
+
+@pytest.mark.parametrize("case", [CASE, TABLE], ids=["dense", "rows"])
+def test_gradients_are_anew_at_each_step_and_slot_and_the_same_in_each_process(case: Case) -> None:
+    def drawn(slot: int, step: int) -> Work:
+        return Drawer(case).draw(slot, step)
+
+    for place, array in enumerate(drawn(0, 1).gradients):
+        assert np.array_equal(array, drawn(0, 1).gradients[place])
+        assert not np.array_equal(array, drawn(0, 2).gradients[place])
+        assert not np.array_equal(array, drawn(1, 1).gradients[place])
+        assert np.all(np.abs(array) <= 0.5)
+
+
+def test_the_comparison_finds_a_slot_that_was_left_out() -> None:
+    works = [Drawer(CASE).draw(slot, 0) for slot in range(2)]
+    before = [np.ones(shape, np.float32) for shape in CASE.shapes]
+    after = [old - RATE * (a + b) for old, a, b in zip(before, *(work.gradients for work in works), strict=True)]
+    assert difference(before, works, 0, after) < 1e-6
+    assert difference(before, works[:1], 0, after) > 1e-3
+    after[1][7] = np.nan
+    assert difference(before, works, 0, after) == math.inf
+
+
+def test_rows_of_another_slot_count_where_both_have_them() -> None:
+    works = [Drawer(TABLE).draw(slot, 3) for slot in range(2)]
+    table = np.ones(TABLE.shapes[0])
+    for work in works:
+        assert np.array_equal(work.ids, np.unique(work.ids))
+        np.subtract.at(table, work.ids, RATE * work.gradients[0])
+    assert np.intersect1d(works[0].ids, works[1].ids).size
+    before, after = [np.ones((TABLE.rows, 4), np.float32)], [table[works[1].ids]]
+    assert difference(before, works, 1, after) < 1e-6
+    assert difference(before, [Work(works[0].gradients, works[1].ids), works[1]], 1, after) > 1e-3
+
+
+def row(missing: str | None = None, case: str = "resnet50-2s2w-tcp") -> Row:
+    peer = PeerRounds("MXNet 1.9.1, OMP 1", missing=missing) if missing else peer_of(0.4, name="MXNet 1.9.1, OMP 1")
+    return row_of(case, "tcp", [Round((0.2,), 409e6), Round((0.3,), 409e6)], peer)
+
+
+def test_the_table_is_whole_on_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    Console(width=80).print(table_of([row(), row("not there")]))
+    shown = capsys.readouterr().out
+    assert "…" not in shown
+    for text in ("resnet50-2s2w-tcp", "over tcp", "MXNet 1.9.1", "OMP 1", "250", "200-300", "400", "0.62", "409.0 MB"):
+        assert text in shown
+    assert "missing" in shown
+
+
+def told(
+    monkeypatch: pytest.MonkeyPatch, answer: Callable[[Case], Row], *arguments: str, python: str | None = None
+) -> int:
+    """Runs the benchmark with `answer` in the place of what measures a case."""
+    monkeypatch.delenv(PYTHON_VARIABLE, raising=False)
+    if python is not None:
+        monkeypatch.setenv(PYTHON_VARIABLE, python)
+
+    def measuring(case: Case, _plan: Plan, _progress: Callable[[str], None]) -> tuple[Row, dict[str, str]]:
+        return answer(case), {"weft.numpy": "2"}
+
+    return run("a test", [CASE, TABLE], arguments, measuring=measuring)
+
+
+def test_the_document_has_conditions_and_a_row_for_each_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "rows.json"
+    code = told(monkeypatch, lambda case: row(case=case.name), "--json", str(path), "--rounds", "3")
+    assert code == DONE
+    document = json.loads(path.read_text())
+    assert set(document) == {"conditions", "rows"}
+    assert document["conditions"]["rounds"] == 3
+    assert document["conditions"]["versions"] == {"weft.numpy": "2"}
+    assert [each["case"] for each in document["rows"]] == ["small", "rows"]
+    first = document["rows"][0]
+    assert {"case", "transport", "weft_ms", "peer_ms", "peer_name", "ratio", "wire_bytes"} <= set(first)
+    assert (first["weft_ms"], first["peer_ms"], first["ratio"]) == pytest.approx((250.0, 400.0, 0.625))
+    assert first["weft_spread_ms"] == pytest.approx([200.0, 300.0])
+    assert [path] == list(tmp_path.iterdir())
+
+
+def test_a_failure_of_weft_ends_with_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def fails(_case: Case) -> Row:
+        raise SideError("worker 1 [slot 1] has ended")
+
+    assert told(monkeypatch, fails) == FAILED
+    assert "worker 1 [slot 1] has ended" in capsys.readouterr().out
+
+
+def test_a_document_that_cannot_be_written_ends_with_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert told(monkeypatch, lambda _: row(), "--json", str(tmp_path / "none" / "rows.json")) == FAILED
+
+
+def test_a_peer_is_there_where_the_environment_names_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "python"
+    program.touch(0o755)
+    for path, found in ((program, str(program)), (tmp_path, None), (tmp_path / "none", None), ("", None)):
+        monkeypatch.setenv(PYTHON_VARIABLE, str(path))
+        assert peer_python() == found
+
+
+@pytest.mark.parametrize("case", [CASE, TABLE], ids=["dense", "rows"])
+def test_without_a_peer_real_processes_run_and_the_end_is_2(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(PYTHON_VARIABLE, raising=False)
+    path = tmp_path / "rows.json"
+    assert run("a test", [case], ["--rounds", "2", "--json", str(path)]) == PEER_MISSING
+    found = json.loads(path.read_text())["rows"][0]
+    assert found["peer_ms"] is None
+    assert found["ratio"] is None
+    assert found["weft_ms"] > 0
+    both_ways = 2 * case.workers * case.payload_bytes
+    assert both_ways < found["wire_bytes"] < both_ways + 20_000
+    assert re.search(rf"{case.name}: MXNet is missing: {PYTHON_VARIABLE} names no Python", capsys.readouterr().out)
+
+
+def test_a_peer_that_cannot_start_is_missing_says_why_and_leaves_no_process(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(PYTHON_VARIABLE, sys.executable)  # which has no MXNet
+    before = descendants(os.getpid())
+    assert run("a test", [CASE], ["--rounds", "1"]) == PEER_MISSING
+    shown = capsys.readouterr().out
+    assert "small: MXNet, OMP 1 is missing: MXNet OMP 1, worker 0 has ended" in shown
+    assert "No module named 'mxnet'" in shown
+    assert descendants(os.getpid()) == before
