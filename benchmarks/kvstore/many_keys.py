@@ -1,6 +1,6 @@
 """Many keys in one step: the 161 arrays of ResNet-50, and 256 keys of 4 KiB in flight, beside MXNet.
 
-MXNET_PYTHON=../mx/bin/python python benchmarks/kvstore/many_keys.py [--quick] [--json FILE]
+docs/benchmarks.md says how to run it, and what the figures mean.
 """
 
 from __future__ import annotations

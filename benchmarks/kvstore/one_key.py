@@ -1,6 +1,6 @@
 """The round trip of one key: pushed, then pulled, from 4 KiB to 64 MiB, beside MXNet.
 
-MXNET_PYTHON=../mx/bin/python python benchmarks/kvstore/one_key.py [--quick] [--json FILE]
+docs/benchmarks.md says how to run it, and what the figures mean.
 """
 
 from __future__ import annotations

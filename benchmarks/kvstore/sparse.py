@@ -1,6 +1,6 @@
 """Rows of a table of a million: 4,096 random ones pushed and then pulled, beside MXNet.
 
-MXNET_PYTHON=../mx/bin/python python benchmarks/kvstore/sparse.py [--quick] [--json FILE]
+docs/benchmarks.md says how to run it, and what the figures mean.
 """
 
 from __future__ import annotations
