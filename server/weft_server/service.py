@@ -103,10 +103,14 @@ class Service:
         return self._controller.agents(self.clock())
 
     async def job(self, job: str) -> Job:
-        """The job as it is now. Raises UnknownError."""
+        """The job as it is now, whose log has what led to it unless the records refuse it. Raises UnknownError."""
         run = self._controller.run_of(job)
         found = run.job if run is not None else self._journal.newest(job)
-        return found if found is not None else await self.recorded(job)
+        if found is None:
+            return await self.recorded(job)
+        if self._journal.newest(job) is not None:
+            await self._journal.carry_out(())
+        return found
 
     async def recorded(self, job: str) -> Job:
         """The job as the records hold it, with every event of its log up to there. Raises UnknownError."""

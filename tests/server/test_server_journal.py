@@ -250,3 +250,36 @@ def test_a_job_whose_submitter_has_gone_away_is_handed_over_and_can_be_cancelled
         asyncio.run(story(Service(Records(engine), JobFiles(tmp_path / "files"), Limits(), system_clock)))
     finally:
         engine.dispose()
+
+
+def test_a_state_is_told_once_its_event_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writing, go_on = threading.Event(), threading.Event()
+    carry_out = Records.carry_out
+
+    def slow(records: Records, instructions: Sequence[Instruction]) -> None:
+        if any(isinstance(each, Close) for each in instructions):
+            writing.set()
+            go_on.wait(DEADLINE_S)
+        carry_out(records, instructions)
+
+    monkeypatch.setattr(Records, "carry_out", slow)
+    job_plan, job_spec = plan(), spec(save_rows(tmp_path / "rows.npz"))
+
+    async def story(service: Service) -> None:
+        await service.start()
+        await service.submit("job", job_spec, job_plan, None, "")
+        cancelling = asyncio.create_task(service.cancel("job"))
+        await asyncio.to_thread(writing.wait, DEADLINE_S)
+        asking = asyncio.create_task(service.job("job"))
+        done, _ = await asyncio.wait([asking], timeout=0.1)
+        assert not done, "the job's end is not in its log yet"
+        go_on.set()
+        assert (await asking).state is JobState.CANCELLED
+        assert (await cancelling).state is JobState.CANCELLED
+        await service.stop()
+
+    engine = open_database(tmp_path / "weft.db")
+    try:
+        asyncio.run(story(Service(Records(engine), JobFiles(tmp_path / "files"), Limits(), system_clock)))
+    finally:
+        engine.dispose()
