@@ -22,6 +22,7 @@ from weft_kvstore.description import StoreDescription, description_from_json
 from weft_kvstore.local import LocalStore
 from weft_kvstore.shard_server import ShardServer
 from weft_kvstore.store import StoreLostError
+from weft_worker.pace import waiting_ids
 from worker_graphs import BAG, VOCABULARY, WIDTH, bags
 from worker_jobs import BAG_COLUMNS, WAIT_S, Job, programs_of, run_all, save_bags
 
@@ -131,6 +132,22 @@ class CountingStore(PlainStore):
         if not self.inside:
             self.whole.add(key)
         return super().pull(key, version, settled=settled)
+
+
+def test_a_step_of_padding_alone_waits_for_its_version_too(data):
+    """Else a slot without a row to read would run ahead of the others, further than the store lets it."""
+    padding = np.full(3, -1)
+    description = described(job_of(bags(), data))
+    shape = next(each.shape for each in description.keys if each.key == "table")
+    with LocalStore(description) as store:
+        assert not store.pull_rows("table", padding, 1).result(WAIT_S).any()
+        waiting = store.pull_rows("table", waiting_ids(padding), 1)
+        assert not waiting.done()
+        store.push_rows("table", 0, np.zeros(0, np.int64), np.zeros((0, *shape[1:])))
+        waiting.result(WAIT_S)
+    some = np.array([4, -1])
+    assert waiting_ids(some) is some
+    assert waiting_ids(np.zeros(0, np.int64)).size == 0
 
 
 def test_a_step_moves_each_row_that_it_reads_once_and_no_other(data):

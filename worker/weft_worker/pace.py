@@ -26,6 +26,18 @@ class Pace:
         return store.pull(self.key, version, settled=settled)
 
 
+def waiting_ids(ids: Array) -> Array:
+    """Ids (n,) whose pull waits for its version. A pull of padding alone would not: one row then stands in its place.
+
+    Nobody reads that row: what is padding is read as zeros.
+    """
+    if not ids.size or (ids >= 0).any():
+        return ids
+    waiting = ids.copy()
+    waiting[0] = 0
+    return waiting
+
+
 def pace_of(keys: Iterable[KeyDescription]) -> Pace:
     """The one of `keys` of which the fewest bytes are pulled. Raises ValueError where there is none."""
     chosen = min(keys, key=lambda key: (pulled_bytes(key), key.key))

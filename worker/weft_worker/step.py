@@ -15,7 +15,7 @@ from weft_worker.computation import Computation
 from weft_worker.device import CpuDevice, Device, after
 from weft_worker.engine.face import Engine
 from weft_worker.engine.work import OnComplete, Variable
-from weft_worker.pace import Pace
+from weft_worker.pace import Pace, waiting_ids
 from weft_worker.plan import BoundNode, Plan
 from weft_worker.table import ValueTable
 
@@ -213,7 +213,7 @@ class _Run:
 
         def pull(host: list[Array]) -> Future[Array]:
             context = self._context
-            return self._store.pull_rows(bound.key, host[0], context.step, settled=context.settled)
+            return self._store.pull_rows(bound.key, waiting_ids(host[0]), context.step, settled=context.settled)
 
         def keep(array: Array) -> None:
             self.table.put(rows, self._device.to_device(array))
