@@ -11,6 +11,7 @@ from weft_graph.schema import GradientContext
 from weft_graph.shapes.broadcasting import sum_to
 from weft_graph.shapes.composing import apply
 from weft_graph.shapes.flow import incoming
+from weft_graph.shapes.reductions import by_data, spread, summed
 
 
 def hits(context: GradientContext, value: str, extreme: str) -> str:
@@ -31,3 +32,10 @@ def shared_by_equals(context: GradientContext) -> tuple[str | None, ...]:
         sum_to(context, apply(context, "Mul", share, of_input[index]), name) if context.needs(index) else None
         for index, name in enumerate(inputs)
     )
+
+
+def reduced_to_equals(context: GradientContext) -> tuple[str | None, ...]:
+    """The gradients of ReduceMax and ReduceMin: the data's, and none for the axes."""
+    hit = hits(context, context.input(0), spread(context, context.output(0)))
+    share = apply(context, "Div", incoming(context), summed(context, hit))
+    return by_data(context, apply(context, "Mul", hit, spread(context, share)))
