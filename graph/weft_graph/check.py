@@ -11,9 +11,9 @@ from weft_graph.errors import DTypeError, GraphRefusedError, UnknownOperatorErro
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue, Graph, Initializer, Node
 from weft_graph.json_place import escape_token, shown
 from weft_graph.names import RESERVED_PREFIX, duplicates, node_definitions, value_definitions
-from weft_graph.schema import Formal, OpSchema, formal_at, schemas
+from weft_graph.schema import Attribute, Formal, OpSchema, formal_at, schemas
 from weft_graph.topological import topological_order
-from weft_graph.types import array_type
+from weft_graph.types import DType, array_type
 from weft_graph.weft_domain import USERS
 
 Legality = Callable[[Graph], Iterator[GraphRefusedError]]
@@ -25,6 +25,9 @@ INITIALIZERS: Final[Mapping[str, tuple[str, ...]]] = {
     "RandomNormal": ("mean", "scale"),
 }
 """What may make a first value, with the numbers that each takes; all of them are given."""
+
+STORED: Final = frozenset({DType.FLOAT16, DType.FLOAT32, DType.FLOAT64})
+"""Element types of parameters. What computes in bfloat16 keeps its weights in float32 and casts what it fetched."""
 
 _DIMENSION_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -87,8 +90,8 @@ def _parameters_can_be_kept(graph: Graph) -> Iterator[GraphRefusedError]:
         elif type_.size == 0:
             message = f"parameter {name!r} is {type_}; a parameter has at least one element"
             yield GraphRefusedError(message, pointer=f"{pointer}/shape", node=name)
-        if not type_.dtype.is_float:
-            message = f"parameter {name!r} is {type_}; a parameter's elements are floats"
+        if type_.dtype not in STORED:
+            message = f"parameter {name!r} is {type_}; a parameter's elements are {', '.join(sorted(STORED))}"
             yield DTypeError(message, pointer=f"{pointer}/dtype", node=name)
         problem = _initializer_problem(parameter.initializer)
         if problem is not None:
@@ -186,8 +189,8 @@ def _attribute_problems(node: Node, schema: OpSchema) -> Iterator[tuple[str | No
         if formal is None:
             known = ", ".join(schema.attributes) or "none"
             yield name, f"there is no attribute {name!r}; there are {known}"
-        elif not _is_of_kind(value, formal.kind):
-            kind = "tuple of ints" if formal.kind is tuple else formal.kind.__name__
+        elif not _is_of_kind(value, formal):
+            kind = f"tuple of {formal.of.__name__}s" if formal.kind is tuple else formal.kind.__name__
             yield name, f"attribute {name!r} is of kind {kind}, given {type(value).__name__} {shown(value)}"
         elif isinstance(value, float) and not math.isfinite(value):
             yield name, f"attribute {name!r} is {value}, which is not finite"
@@ -196,13 +199,14 @@ def _attribute_problems(node: Node, schema: OpSchema) -> Iterator[tuple[str | No
             yield None, f"attribute {name!r} is missing"
 
 
-def _is_of_kind(value: AttributeValue, kind: type) -> bool:
-    """Whether the value is of the kind; a whole number is a float too, but a truth value is no number.
+def _is_of_kind(value: AttributeValue, formal: Attribute) -> bool:
+    """Whether the value is of the kind; a whole number is a float too, but a truth value is no number."""
+    if formal.kind is tuple:
+        return isinstance(value, tuple) and all(_is_item(item, formal.of) for item in value)
+    return _is_item(value, formal.kind)
 
-    Every list among the attributes of the known operators is one of integers: axes, pads, strides, a permutation.
-    """
-    if kind is tuple:
-        return isinstance(value, tuple) and all(type(item) is int for item in value)
+
+def _is_item(value: object, kind: type) -> bool:
     return type(value) is kind or (kind is float and type(value) is int)
 
 

@@ -213,7 +213,7 @@ class _Backward:
 
 def _check_like(node: Node, value: str, expected: TensorType, gradient: TensorType) -> None:
     """A gradient is of its value's type; another one is a defect of the operator, caught before it is run."""
-    if expected != gradient:
+    if not expected.agrees_with(gradient):
         raise GraphError(
             f"node {node.name!r} ({node.op_type}): {value!r} is {expected} and its gradient {gradient}", node=node.name
         )

@@ -7,14 +7,21 @@ from typing import Final
 from weft_graph.schema import Formal
 from weft_graph.types import DType
 
-FLOATS: Final = frozenset({DType.FLOAT16, DType.FLOAT32, DType.FLOAT64})
-SIGNED_INTEGERS: Final = frozenset({DType.INT8, DType.INT32, DType.INT64})
-INTEGERS: Final = SIGNED_INTEGERS | {DType.UINT8}
+FLOATS: Final = frozenset({DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64})
+SIGNED_INTEGERS: Final = frozenset({DType.INT8, DType.INT16, DType.INT32, DType.INT64})
+UNSIGNED_INTEGERS: Final = frozenset({DType.UINT8, DType.UINT16, DType.UINT32, DType.UINT64})
+INTEGERS: Final = SIGNED_INTEGERS | UNSIGNED_INTEGERS
+FLOATS8: Final = frozenset(
+    {DType.FLOAT8E4M3FN, DType.FLOAT8E4M3FNUZ, DType.FLOAT8E5M2, DType.FLOAT8E5M2FNUZ, DType.FLOAT8E8M0}
+)
+SUB_BYTES: Final = frozenset({DType.FLOAT4E2M1, DType.INT4, DType.UINT4, DType.INT2, DType.UINT2})
+NARROW: Final = FLOATS8 | SUB_BYTES
+"""What numbers are packed into; no arithmetic but Cast and quantization takes them, and no gradient flows through."""
 INDICES: Final = frozenset({DType.INT32, DType.INT64})
 NUMBERS: Final = FLOATS | INTEGERS
 SIGNED: Final = FLOATS | SIGNED_INTEGERS
 BOOLEANS: Final = frozenset({DType.BOOL})
-ANY: Final = NUMBERS | BOOLEANS
+ANY: Final = NUMBERS | BOOLEANS | NARROW
 INT64: Final = frozenset({DType.INT64})
 
 

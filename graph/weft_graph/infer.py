@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from weft_graph.errors import DTypeError, GraphRefusedError, ShapeError
-from weft_graph.fold import fold, fold_type
-from weft_graph.ir import WEFT_DOMAIN, AttributeValue, Constant, Graph, Node
+from weft_graph.fold import MAX_ELEMENTS, fold, fold_type
+from weft_graph.fold_dims import as_dims, fold_dims
+from weft_graph.ir import WEFT_DOMAIN, AttributeValue, Constant, Graph, Node, Subgraph
 from weft_graph.limits import PROGRAM_LIMITS as LIMITS
 from weft_graph.program import Program
 from weft_graph.schema import OpSchema, formal_at, schema_of
-from weft_graph.shapes.dims import DimensionError
+from weft_graph.shapes.dims import UNKNOWN_PREFIX, Dim, DimensionError
 from weft_graph.topological import topological_order
 from weft_graph.types import TensorType, array_type
 from weft_graph.weft_domain import COMMUNICATION
@@ -27,11 +29,32 @@ Array = np.ndarray[Any, np.dtype[Any]]
 class Inference:
     """Types and known values, which grow node by node in an order that can be run."""
 
-    def __init__(self, types: Mapping[str, TensorType], constants: Iterable[Constant] = ()) -> None:
+    def __init__(
+        self, types: Mapping[str, TensorType], constants: Iterable[Constant] = (), within: Inference | None = None
+    ) -> None:
         self.types: dict[str, TensorType] = dict(types)
         self.known: dict[str, Array] = {}
+        self.dims: dict[str, Array] = {}
+        """Lists of whole numbers some of which are dimensions that no step has filled yet."""
+        self._numbers: Iterator[int] = count(1) if within is None else within._numbers
         for constant in constants:
             self.add_constant(constant)
+
+    def unknown(self) -> Dim:
+        """A new name for a dimension that only the values of a step decide."""
+        return f"{UNKNOWN_PREFIX}{next(self._numbers)}"
+
+    def body(
+        self, subgraph: Subgraph, types: Sequence[TensorType], pointer: str, known: Mapping[str, Array]
+    ) -> tuple[TensorType, ...]:
+        """Types of a body's outputs, whose inputs and captured values are of `types`; `known` are some of these."""
+        inner = Inference(
+            dict(zip((*subgraph.inputs, *subgraph.captured), types, strict=True)), subgraph.constants, self
+        )
+        inner.known.update(known)
+        for index, node in enumerate(subgraph.nodes):
+            inner.add(node, f"{pointer}/nodes/{index}" if pointer else "")
+        return tuple(inner.types[name] for name in subgraph.outputs)
 
     def add_constant(self, constant: Constant) -> None:
         self.types[constant.name] = array_type(constant.array)
@@ -67,6 +90,22 @@ class Inference:
             value = None if first is None else fold_type(node, first)
         if value is not None:
             self.known[node.outputs[0]] = value
+            return
+        dims = fold_dims(
+            node,
+            [self.dims_of(name) for name in node.inputs if name],
+            [self.types[name] for name in node.inputs if name in self.types],
+            types[0],
+        )
+        if dims is not None:
+            self.dims[node.outputs[0]] = dims
+
+    def dims_of(self, name: str) -> Array | None:
+        """A list of whole numbers as dimensions, where it is known."""
+        if name in self.dims:
+            return self.dims[name]
+        known = self.known.get(name)
+        return as_dims(known) if known is not None and known.dtype.kind in "iu" and known.size <= MAX_ELEMENTS else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +134,31 @@ class NodeView:
 
     def constant(self, index: int) -> Array | None:
         return self.inference.known.get(self.node.inputs[index]) if index < len(self.node.inputs) else None
+
+    def dims(self, index: int) -> tuple[Dim, ...] | None:
+        type_ = self.input(index)
+        if type_.rank > 1:
+            raise self.shape_error(f"input {index} must be a list of numbers, got {type_}")
+        found = self.inference.dims_of(self.node.inputs[index])
+        if found is not None:
+            return tuple(found.reshape(-1))
+        if not type_.is_static or type_.size > LIMITS.rank:
+            return None
+        return tuple(self.unknown() for _ in range(type_.size))
+
+    def unknown(self) -> Dim:
+        return self.inference.unknown()
+
+    def body(self, subgraph: Subgraph, types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        names = [name for name, value in self.node.attributes.items() if value is subgraph]
+        pointer = f"{self.pointer}/attributes/{names[0]}" if self.pointer and names else ""
+        outer = self.node.inputs[len(self.node.inputs) - len(subgraph.captured) :]
+        known = {
+            inner: self.inference.known[name]
+            for inner, name in zip(subgraph.captured, outer, strict=True)
+            if name in self.inference.known
+        }
+        return self.inference.body(subgraph, types, pointer, known)
 
     def attribute(self, name: str) -> AttributeValue | None:
         return self.schema.attribute(self.node, name)

@@ -14,12 +14,38 @@ import numpy as np
 
 from weft_graph.types import TensorType
 
-AttributeValue = bool | int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...]
-"""What a node's attribute may hold; ONNX's tensor attributes become constants of the graph."""
-
 ONNX_DOMAIN = ""
 WEFT_DOMAIN = "weft"
 """Operators that ONNX has no word for. All but one are the converter's alone: see `weft_graph.weft_domain`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Constant:
+    """A value that is part of the graph: `array` is C-contiguous, little-endian and never written."""
+
+    name: str
+    array: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Subgraph:
+    """The body of a control-flow operator: a branch of If, what Loop and Scan repeat.
+
+    It reads `inputs`, in the operator's order, then `captured`, and nothing else from outside: the values around it
+    that ONNX lets a body read by name are inputs of the node, its last ones, one for each of `captured`. So a pass that
+    knows what a node reads knows it all. Its nodes are in runnable order; names of its values are its own, those of
+    its nodes are unique in the whole graph.
+    """
+
+    inputs: tuple[str, ...]
+    captured: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[str, ...]
+    constants: tuple[Constant, ...] = ()
+
+
+AttributeValue = bool | int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...] | Subgraph
+"""What a node's attribute may hold; ONNX's tensor attributes become constants of the graph."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +53,8 @@ class Node:
     """One operator: `outputs = op_type(inputs, attributes)`.
 
     `name` is unique in its graph and is what errors, random numbers and plans call the node. An optional input
-    that is left out is the empty string, as in ONNX.
+    that is left out is the empty string, as in ONNX. `group` names the part of the graph that the node is placed with;
+    the empty string leaves the placement to the converter.
     """
 
     op_type: str
@@ -36,6 +63,7 @@ class Node:
     outputs: tuple[str, ...]
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
     domain: str = ONNX_DOMAIN
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +101,6 @@ class Parameter:
     initializer: Initializer
     trainable: bool = True
     row_sparse: bool = True
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Constant:
-    """A value that is part of the graph: `array` is C-contiguous, little-endian and never written."""
-
-    name: str
-    array: np.ndarray
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,12 +29,12 @@ from weft_graph.record_json import (
 )
 
 FORMAT_VERSION: Final = 1
-OPSET: Final = 15
-"""The version of ONNX's operator set whose semantics nodes have.
+OPSET: Final = 28
+"""The version of ONNX's operator set whose semantics nodes have. Older forms that mean the same are taken too, such as
+axes as an attribute; files of other versions are brought to this one by the ONNX reader."""
 
-What later versions added is taken too where it changes nothing else: ReduceMean's axes as an input, AveragePool's
-dilations, more element types of Where.
-"""
+READ_OPSETS: Final = (15, OPSET)
+"""Of JSON documents: what was written for 15 means the same in 28."""
 
 
 def graph_to_json(graph: Graph) -> Json:
@@ -65,8 +65,8 @@ def graph_from_place(place: Place) -> Graph:
         ("format_version", "opset", "name", "inputs", "parameters", "nodes", "outputs"), ("constants",)
     )
     limits = place.limits
-    version_from_json(fields["format_version"], FORMAT_VERSION, "format version")
-    version_from_json(fields["opset"], OPSET, "opset")
+    version_from_json(fields["format_version"], (FORMAT_VERSION,), "format version")
+    version_from_json(fields["opset"], READ_OPSETS, "opset")
     graph = Graph(
         name=fields["name"].name(),
         inputs=tuple(map(input_from_json, fields["inputs"].items(limits.records))),

@@ -50,7 +50,7 @@ def programs_from_json(document: object) -> Programs:
     fields = place.fields(("format_version", "train", "evaluate", "keys"))
     version = fields["format_version"]
     if version.value != _OLDEST_VERSION or type(version.value) is not int:
-        version_from_json(version, FORMAT_VERSION, "format version")
+        version_from_json(version, (FORMAT_VERSION,), "format version")
     read_key = _key_of_version_1 if version.value == _OLDEST_VERSION else _key_from_json
     return Programs(
         train=_program_from_json(fields["train"]),

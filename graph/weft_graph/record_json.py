@@ -6,12 +6,13 @@ import base64
 import binascii
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
 from weft_graph.errors import GraphFormatError
-from weft_graph.ir import ONNX_DOMAIN, AttributeValue, Constant, Initializer, Input, Node
+from weft_graph.ir import ONNX_DOMAIN, AttributeValue, Constant, Initializer, Input, Node, Subgraph
 from weft_graph.json_place import Place, escape_token, shown
 from weft_graph.schema import schemas
 from weft_graph.shapes.dims import Dim, DimensionError, bound
@@ -114,7 +115,42 @@ def constants_from_json(place: Place) -> tuple[Constant, ...]:
     return tuple(constants)
 
 
+MOST_NESTED: Final = 8
+"""Bodies inside bodies; a loop in a branch of a loop is three."""
+
+
+def _subgraph_to_json(subgraph: Subgraph, pointer: str) -> Json:
+    document: Json = {
+        "inputs": list(subgraph.inputs),
+        "captured": list(subgraph.captured),
+        "nodes": [node_to_json(node, f"{pointer}/nodes/{index}") for index, node in enumerate(subgraph.nodes)],
+        "outputs": list(subgraph.outputs),
+    }
+    constants = [constant_to_json(constant) for constant in subgraph.constants]
+    return {**document, "constants": constants} if constants else document
+
+
+def _subgraph_from_json(place: Place, depth: int) -> Subgraph:
+    if depth >= MOST_NESTED:
+        raise place.error(f"bodies are nested more than {MOST_NESTED} deep")
+    fields = place.fields(("inputs", "nodes", "outputs"), ("captured", "constants"))
+    records = place.limits.records
+
+    def names(field: str) -> tuple[str, ...]:
+        return tuple(value.name() for value in fields[field].items(records)) if field in fields else ()
+
+    return Subgraph(
+        inputs=names("inputs"),
+        captured=names("captured"),
+        nodes=nodes_from_json(fields["nodes"], depth + 1),
+        outputs=names("outputs"),
+        constants=constants_from_json(fields["constants"]) if "constants" in fields else (),
+    )
+
+
 def _attribute_to_json(value: AttributeValue, pointer: str) -> Any:
+    if isinstance(value, Subgraph):
+        return _subgraph_to_json(value, pointer)
     numbers = value if isinstance(value, tuple) else (value,)
     for number in numbers:
         if isinstance(number, float) and not math.isfinite(number):
@@ -134,7 +170,11 @@ def node_to_json(node: Node, pointer: str) -> Json:
             for name, value in node.attributes.items()
         },
     }
-    return {**document, "domain": node.domain} if node.domain != ONNX_DOMAIN else document
+    if node.domain != ONNX_DOMAIN:
+        document["domain"] = node.domain
+    if node.group:
+        document["group"] = node.group
+    return document
 
 
 def _list_attribute(items: Sequence[Place]) -> AttributeValue:
@@ -146,7 +186,7 @@ def _list_attribute(items: Sequence[Place]) -> AttributeValue:
     return tuple(item.integer() for item in items)
 
 
-def _attribute_from_json(place: Place) -> AttributeValue:
+def _attribute_from_json(place: Place, depth: int) -> AttributeValue:
     match place.value:
         case bool():
             return place.value
@@ -158,7 +198,9 @@ def _attribute_from_json(place: Place) -> AttributeValue:
             return place.text()
         case list() | tuple():
             return _list_attribute(place.items(place.limits.attribute_items))
-    raise place.expected("true, false, a number, text, or an array of numbers or of texts")
+        case dict():
+            return _subgraph_from_json(place, depth)
+    raise place.expected("true, false, a number, text, an array of numbers or of texts, or a body")
 
 
 def _as_schema_says(node: Node) -> Node:
@@ -171,15 +213,15 @@ def _as_schema_says(node: Node) -> Node:
         name: float(value) if name in floats and type(value) is int else value
         for name, value in node.attributes.items()
     }
-    return Node(node.op_type, node.name, node.inputs, node.outputs, attributes, node.domain)
+    return replace(node, attributes=attributes)
 
 
-def node_from_json(place: Place) -> Node:
-    fields = place.fields(("op_type", "name", "inputs", "outputs"), ("attributes", "domain"))
+def node_from_json(place: Place, depth: int = 0) -> Node:
+    fields = place.fields(("op_type", "name", "inputs", "outputs"), ("attributes", "domain", "group"))
     attributes: dict[str, AttributeValue] = {}
     if "attributes" in fields:
         members = fields["attributes"].members(place.limits.attributes)
-        attributes = {name: _attribute_from_json(member) for name, member in members.items()}
+        attributes = {name: _attribute_from_json(member, depth) for name, member in members.items()}
     return _as_schema_says(
         Node(
             op_type=fields["op_type"].name(),
@@ -188,22 +230,30 @@ def node_from_json(place: Place) -> Node:
             outputs=tuple(value.optional_name() for value in fields["outputs"].items(place.limits.node_values)),
             attributes=attributes,
             domain=fields["domain"].optional_name() if "domain" in fields else ONNX_DOMAIN,
+            group=fields["group"].optional_name() if "group" in fields else "",
         )
     )
 
 
-def nodes_from_json(place: Place) -> tuple[Node, ...]:
+def nodes_from_json(place: Place, depth: int = 0) -> tuple[Node, ...]:
+    """Reads nodes, and the bodies in them; `depth` counts the bodies around them."""
     nodes: list[Node] = []
     values = 0
     for item in place.items(place.limits.nodes):
-        nodes.append(node_from_json(item))
-        values += len(nodes[-1].inputs) + len(nodes[-1].outputs)
+        nodes.append(node_from_json(item, depth))
+        values += _values_of(nodes[-1])
         if values > place.limits.values:
             raise item.error(f"the nodes up to here have {values} inputs and outputs; at most {place.limits.values}")
     return tuple(nodes)
 
 
-def version_from_json(place: Place, known: int, what: str) -> None:
-    """Refuses another version than the one that this reader knows, saying both."""
-    if type(place.value) is not int or place.value != known:
-        raise place.error(f"{what} {shown(place.value)} is unknown; this reader knows {known}")
+def _values_of(node: Node) -> int:
+    """The node's inputs and outputs, and those in its bodies."""
+    bodies = [value for value in node.attributes.values() if isinstance(value, Subgraph)]
+    return len(node.inputs) + len(node.outputs) + sum(_values_of(inner) for body in bodies for inner in body.nodes)
+
+
+def version_from_json(place: Place, known: Sequence[int], what: str) -> None:
+    """Refuses another version than those that this reader knows, saying both."""
+    if type(place.value) is not int or place.value not in known:
+        raise place.error(f"{what} {shown(place.value)} is unknown; this reader knows {' and '.join(map(str, known))}")

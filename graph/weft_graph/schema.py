@@ -16,8 +16,8 @@ from typing import Protocol
 import numpy as np
 
 from weft_graph.errors import DTypeError, ShapeError, UnknownOperatorError
-from weft_graph.ir import ONNX_DOMAIN, AttributeValue, Node
-from weft_graph.types import DType, TensorType
+from weft_graph.ir import ONNX_DOMAIN, AttributeValue, Node, Subgraph
+from weft_graph.types import DType, Shape, TensorType
 
 
 class InferContext(Protocol):
@@ -34,6 +34,17 @@ class InferContext(Protocol):
 
     def constant(self, index: int) -> np.ndarray | None:
         """The value of input `index` where it is known before any step (a shape, axes), else None."""
+
+    def dims(self, index: int) -> Shape | None:
+        """Input `index`, a list of whole numbers or one of them, as dimensions: numbers where they are known, names
+        of the inputs' dimensions where it was made of those, and new names where only the values of a step decide.
+        None where not even their count is known."""
+
+    def unknown(self) -> int | str:
+        """A new name for a dimension that only the values of a step decide."""
+
+    def body(self, subgraph: Subgraph, types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        """Types of a body's outputs; `types` are those of what it reads: its inputs, then what it captures."""
 
     def attribute(self, name: str) -> AttributeValue | None:
         """The node's attribute, else the schema's default."""
@@ -122,12 +133,13 @@ def name_at(formals: Sequence[Formal], index: int) -> str:
 class Attribute:
     """A formal attribute: the Python type of its value, and its default where it has one.
 
-    `tuple` is a list of integers: no operator that is known takes another one, and `check` holds every list to that.
+    `tuple` is a list of integers, unless `of` says what else its items are.
     """
 
-    kind: type[int] | type[float] | type[str] | type[bool] | type[tuple]  # type: ignore[type-arg]  # checked by element
+    kind: type[int] | type[float] | type[str] | type[bool] | type[tuple] | type[Subgraph]  # type: ignore[type-arg]  # checked by element
     default: AttributeValue | None = None
     required: bool = False
+    of: type[int] | type[float] | type[str] = int
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +148,8 @@ class OpSchema:
 
     `infer` returns the type of every output that the operator can give, also of optional ones a node leaves out.
     `gradient` returns, for each input of the node, the name of its gradient or None.
+
+    `views`: output 0 may share the memory of input 0, as Reshape's does; a layout keeps that until both are done.
 
     `pointwise`: an element of an output is a function of the elements at its place in the broadcast inputs, and of
     nothing else, so that the operator may be run on any part of its arrays. `flops` counts the work of one that is not,
@@ -151,6 +165,7 @@ class OpSchema:
     domain: str = ONNX_DOMAIN
     pointwise: bool = False
     flops: Flops | None = None
+    views: bool = False
 
     def attribute(self, node: Node, name: str) -> AttributeValue | None:
         """The node's attribute, else its default, else None."""

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+import ml_dtypes  # noqa: F401  # NumPy learns the names of the element types that it does not have itself
 import numpy as np
 
-from weft_graph.shapes.dims import Dim, bound
+from weft_graph.shapes.dims import Dim, agree, bound, is_unknown
 
 Shape = tuple[Dim, ...]
 
@@ -18,16 +19,31 @@ BATCH = "batch"
 
 
 class DType(StrEnum):
-    """Element types, named as NumPy names them; ONNX's numbers are in `onnx_dtypes`."""
+    """Element types, named as NumPy and ml_dtypes name them; ONNX's numbers are in `onnx_dtypes`."""
 
     BOOL = "bool"
     UINT8 = "uint8"
+    UINT16 = "uint16"
+    UINT32 = "uint32"
+    UINT64 = "uint64"
     INT8 = "int8"
+    INT16 = "int16"
     INT32 = "int32"
     INT64 = "int64"
     FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
     FLOAT32 = "float32"
     FLOAT64 = "float64"
+    FLOAT8E4M3FN = "float8_e4m3fn"
+    FLOAT8E4M3FNUZ = "float8_e4m3fnuz"
+    FLOAT8E5M2 = "float8_e5m2"
+    FLOAT8E5M2FNUZ = "float8_e5m2fnuz"
+    FLOAT8E8M0 = "float8_e8m0fnu"
+    FLOAT4E2M1 = "float4_e2m1fn"
+    INT4 = "int4"
+    UINT4 = "uint4"
+    INT2 = "int2"
+    UINT2 = "uint2"
 
     @property
     def itemsize(self) -> int:
@@ -45,7 +61,7 @@ class DType(StrEnum):
         return np.dtype(self.value).newbyteorder("<")
 
 
-_FLOATS = frozenset({DType.FLOAT16, DType.FLOAT32, DType.FLOAT64})
+_FLOATS = frozenset({DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +79,11 @@ class TensorType:
     def is_static(self) -> bool:
         """Whether every dimension is a number."""
         return all(isinstance(dim, int) for dim in self.shape)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether every dimension is a number or named by the inputs: none is known only once the values are."""
+        return not any(map(is_unknown, self.shape))
 
     @property
     def static_shape(self) -> tuple[int, ...]:
@@ -83,6 +104,14 @@ class TensorType:
     def bind(self, dims: Mapping[str, int]) -> TensorType:
         """The same type with the named dimensions filled, also in products (`4*batch`); other names stay symbolic."""
         return TensorType(self.dtype, tuple(bound(d, dims) if isinstance(d, str) else d for d in self.shape))
+
+    def agrees_with(self, other: TensorType) -> bool:
+        """Whether one value could be of both types: the same, but for dimensions that are known only at run time."""
+        return (
+            self.dtype == other.dtype
+            and self.rank == other.rank
+            and all(agree(a, b) for a, b in zip(self.shape, other.shape, strict=True))
+        )
 
     def __str__(self) -> str:
         return _text(self.dtype, self.shape)

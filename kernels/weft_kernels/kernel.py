@@ -37,6 +37,8 @@ class KernelContext:
     first_sample: int = 0
     samples: int | None = None
     """Samples of this batch; None where the first dimension of every array counts them."""
+    iteration: str = ""
+    """Which turns of the loops around it the node is in; it keys random numbers together with the node's name."""
     asked: tuple[str, ...] | None = None
     """The node's outputs, '' for one that it leaves out; None asks for all."""
 

@@ -9,6 +9,7 @@ from weft_graph.infer import infer_program
 from weft_graph.ir import WEFT_DOMAIN, Node
 from weft_graph.program import Program
 from weft_graph.schema import schema_of
+from weft_graph.shapes.dims import is_unknown
 from weft_graph.types import TensorType
 from weft_graph.weft_domain import COMMUNICATION, SEND_BARRIER
 from weft_kernels.kernel import Array, host_inputs, kernel_of
@@ -88,8 +89,8 @@ def _static(name: str, types: Mapping[str, TensorType]) -> TensorType:
     if name not in types:
         raise BindError(f"the program has no type for value {name!r}", node=name)
     bound = types[name]
-    if not bound.is_static:
-        unknown = sorted({dim for dim in bound.shape if isinstance(dim, str)})
+    unknown = sorted({dim for dim in bound.shape if isinstance(dim, str) and not is_unknown(dim)})
+    if unknown:
         raise BindError(f"value {name!r} is {bound}; nothing fills {_listed(unknown)}", node=name)
     return bound
 

@@ -31,10 +31,11 @@ class BoundNode:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A program with every type static. A value's place is its index in `names`, `types` and `readers`.
+    """A program with every type static, but for dimensions that only values decide.
 
-    `readers` counts who still reads a value: nodes, and the job for each output that it takes; a value whose
-    last reader is done is dropped. `constants` are the graph's own values, by place.
+    A value's place is its index in `names`, `types` and `readers`. `readers` counts who still reads a value: nodes, and
+    the job for each output that it takes; a value whose last reader is done is dropped. `constants` are the graph's own
+    values, by place.
     """
 
     role: Role

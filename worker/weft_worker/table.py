@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 
-from weft_graph.types import array_text
+from weft_graph.shapes.dims import agree
+from weft_graph.types import TensorType, array_text
 from weft_kernels.kernel import Array
 from weft_worker.errors import ValueMismatchError
 from weft_worker.plan import Plan
@@ -28,7 +29,7 @@ class ValueTable:
     def put(self, place: int, array: Array) -> None:
         """Keeps the value; drops it at once where nobody reads it. Raises ValueMismatchError, naming it."""
         expected = self._plan.types[place]
-        if array.shape != expected.shape or array.dtype != expected.dtype.numpy:
+        if not _fits(array, expected):
             name, came = self._plan.names[place], array_text(array)
             raise ValueMismatchError(f"value {name!r} came as {came}, the plan has {expected}")
         if self._readers[place] > 0:
@@ -53,6 +54,15 @@ class ValueTable:
                 self._readers[place] -= 1
                 if self._readers[place] == 0:
                     self._arrays[place] = None
+
+
+def _fits(array: Array, type_: TensorType) -> bool:
+    """Whether the array is of that type, some of whose dimensions the array itself may decide."""
+    return (
+        array.dtype == type_.dtype.numpy
+        and array.ndim == type_.rank
+        and all(agree(size, dim) for size, dim in zip(array.shape, type_.shape, strict=True))
+    )
 
 
 def described(arrays: Sequence[Array | None]) -> str:

@@ -13,14 +13,12 @@ from weft_graph.types import TensorType
 
 
 def _infer(context: InferContext) -> tuple[TensorType, ...]:
-    data, target = context.input(0), context.constant(1)
-    if target is None:
-        raise context.shape_error("the shape must be a constant of the graph")
-    if target.ndim != 1:
-        raise context.shape_error(f"the shape must be a list of numbers, got {context.input(1)}")
+    data, target = context.input(0), context.dims(1)
+    if target is None or context.input(1).rank != 1:
+        raise context.shape_error(f"the shape must be a list of as many numbers as dimensions, got {context.input(1)}")
     allow_zero = bool(as_int(context.attribute("allowzero")))
     try:
-        shape = reshaped(data.shape, [int(dim) for dim in target], allow_zero=allow_zero)
+        shape = reshaped(data.shape, target, allow_zero=allow_zero)
     except ValueError as error:
         raise context.shape_error(str(error)) from None
     return (TensorType(data.dtype, shape),)
@@ -39,4 +37,5 @@ SCHEMA = OpSchema(
     gradient=_gradient,
     attributes={"allowzero": Attribute(int, default=0)},
     flops=moved,
+    views=True,
 )

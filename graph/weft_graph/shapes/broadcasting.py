@@ -4,24 +4,33 @@ from __future__ import annotations
 
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import GradientContext, InferContext
-from weft_graph.shapes.dims import Dim
+from weft_graph.shapes.dims import Dim, is_unknown, unknown_of
 from weft_graph.types import DType, Shape, TensorType
 
 
 def broadcast(*shapes: Shape) -> Shape | None:
     """The shape that all broadcast to, or None where two dimensions differ and neither is 1.
 
-    A name broadcasts with itself and with 1 only: nothing says that `batch` will be 32.
+    A name broadcasts with itself and with 1 only: nothing says that `batch` will be 32. A dimension that only a step's
+    values decide gives way to what is known: it is equal, or 1.
     """
     rank = max((len(shape) for shape in shapes), default=0)
     padded = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
     dims: list[Dim] = []
     for column in zip(*padded, strict=True):
         distinct = {dim for dim in column if dim != 1}
-        if len(distinct) > 1:
+        known = {dim for dim in distinct if not is_unknown(dim)}
+        if len(known) > 1:
             return None
-        dims.append(distinct.pop() if distinct else 1)
+        dims.append(known.pop() if known else _either(distinct))
     return tuple(dims)
+
+
+def _either(distinct: set[Dim]) -> Dim:
+    """Of dimensions that only values decide, each may be 1: what they broadcast to is none of them for certain."""
+    if len(distinct) < 2:
+        return distinct.pop() if distinct else 1
+    return unknown_of("broadcast", *sorted(map(str, distinct)))
 
 
 def infer_broadcast(context: InferContext, *indices: int) -> Shape:

@@ -11,11 +11,15 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from hashlib import sha256
 from types import MappingProxyType
 from typing import Final
 
 Dim = int | str
 """A dimension: a number, or a text in which names stand for numbers."""
+
+UNKNOWN_PREFIX: Final = "?"
+"""Begins the name of a dimension that only the values of a step decide: how many elements are not zero."""
 
 MAX_TERMS: Final = 64
 """Terms of a sum. A product has as many as its factors' multiplied, so a few nodes could ask for any number."""
@@ -30,6 +34,26 @@ _Terms = Mapping[_Names, int]
 
 class DimensionError(ValueError):
     """A dimension would be a sum of more than `MAX_TERMS` terms."""
+
+
+def is_unknown(dim: Dim) -> bool:
+    """Whether the dimension holds a name that no input fills."""
+    return isinstance(dim, str) and UNKNOWN_PREFIX in dim
+
+
+def agree(a: Dim, b: Dim) -> bool:
+    """Whether the dimensions may be equal in a step: they are, or one is known only then."""
+    return a == b or is_unknown(a) or is_unknown(b)
+
+
+def settled(a: Dim, b: Dim) -> Dim:
+    """Of two dimensions that are equal in every step, the one that says more."""
+    return b if is_unknown(a) else a
+
+
+def unknown_of(*parts: Dim) -> Dim:
+    """The name of a dimension that follows from others as no polynomial says: the same for the same parts."""
+    return UNKNOWN_PREFIX + sha256("|".join(map(str, parts)).encode()).hexdigest()[:16]
 
 
 def product(dims: Iterable[Dim]) -> Dim:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft_graph.shapes.dims import Dim, product, quotient
+from weft_graph.shapes.dims import Dim, agree, is_unknown, product, quotient, unknown_of
 from weft_graph.types import Shape
 
 
-def reshaped(shape: Shape, target: Sequence[int], *, allow_zero: bool) -> Shape:
+def reshaped(shape: Shape, target: Sequence[Dim], *, allow_zero: bool) -> Shape:
     """`shape` reshaped to `target`. Raises ValueError, with both, where they do not hold as many elements.
 
     Dimensions that are copied cancel on both sides before -1 is worked out, so that it is known although one of them
     is 0 or a name.
     """
     shown = f"{list(shape)} cannot be reshaped to {list(target)}"
-    if min(target, default=0) < -1 or list(target).count(-1) > 1:
+    if any(isinstance(dim, int) and dim < -1 for dim in target) or list(target).count(-1) > 1:
         raise ValueError(f"{shown}: dimensions are -1 (once), 0 or more")
     if allow_zero and 0 in target and -1 in target:
         raise ValueError(f"{shown}: with allowzero a shape has 0 or -1, not both")
@@ -27,7 +27,9 @@ def reshaped(shape: Shape, target: Sequence[int], *, allow_zero: bool) -> Shape:
     left: Dim | None = 1
     if -1 in target:
         left = quotient(whole, part)
-    elif product(whole) != product(part):
+        if left is None and any(map(is_unknown, (*whole, *part))):
+            left = unknown_of("quotient", *whole, *part)
+    elif not agree(product(whole), product(part)):
         left = None
     if left is None:
         raise ValueError(f"{shown}: {product(shape)} elements do not fit")
