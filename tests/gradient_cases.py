@@ -1,32 +1,28 @@
-"""Every case of every operator that has a gradient."""
+"""Every case of every operator that has a gradient: those of all modules `gradient_cases_*` beside this one."""
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
 from gradient_case import GradientCase
-from gradient_cases_activations import activation_cases, several_cases
-from gradient_cases_arranging import arranging_cases
-from gradient_cases_networks import network_cases
-from gradient_cases_pointwise import elementwise_cases, matrix_cases
-from gradient_cases_rows import row_cases
-from gradient_cases_shaped import class_cases, reduction_cases, shape_cases
-from gradient_cases_windowed import convolution_cases, dropout_cases, normalization_cases, pool_cases
 
 
 def gradient_cases() -> list[GradientCase]:
     """Fresh records; arrays are not shared with a case that was given before."""
-    return [
-        *elementwise_cases(),
-        *activation_cases(),
-        *several_cases(),
-        *arranging_cases(),
-        *network_cases(),
-        *matrix_cases(),
-        *shape_cases(),
-        *reduction_cases(),
-        *class_cases(),
-        *convolution_cases(),
-        *pool_cases(),
-        *normalization_cases(),
-        *dropout_cases(),
-        *row_cases(),
-    ]
+    return [case for make in _makers() for case in make()]
+
+
+def _makers() -> Iterator[Callable[[], list[GradientCase]]]:
+    """A module's functions whose names end with `_cases`, and which are its own."""
+    for path in sorted(Path(__file__).parent.glob("gradient_cases_*.py")):
+        module = importlib.import_module(path.stem)
+        for name, value in sorted(vars(module).items()):
+            if (
+                not name.startswith("_")
+                and name.endswith("_cases")
+                and callable(value)
+                and value.__module__ == module.__name__
+            ):
+                yield value
