@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from weft_graph.check import check
-from weft_graph.communication import insert_fetches, insert_row_fetches, insert_sends
-from weft_graph.dead_code import without_dead_code
 from weft_graph.differentiate import differentiate
 from weft_graph.errors import GraphRefusedError, ShapeError
 from weft_graph.infer import infer
-from weft_graph.inference_mode import to_inference
 from weft_graph.ir import Graph, Node
-from weft_graph.priorities import priorities
+from weft_graph.passes.communication import insert_fetches, insert_row_fetches, insert_sends
+from weft_graph.passes.dead_code import without_dead_code
+from weft_graph.passes.inference_mode import to_inference
+from weft_graph.passes.priorities import priorities
+from weft_graph.passes.row_reads import RowReads, read_by_rows
+from weft_graph.passes.statistics import keep_statistics
+from weft_graph.passes.tables import Tables, find_tables
 from weft_graph.program import KeyPlan, Program, Programs, Role, Update
-from weft_graph.row_reads import RowReads, read_by_rows
-from weft_graph.statistics import keep_statistics
-from weft_graph.tables import Tables, find_tables
 from weft_graph.types import TensorType
 
 LOSS = "loss"

@@ -18,9 +18,9 @@ from weft.collect import Collected, collect
 from weft.errors import ArgumentError, EvaluatorError, FeedError
 from weft.records import Array, Value
 from weft_graph.errors import DTypeError, GraphRefusedError
-from weft_graph.inference_mode import to_inference
 from weft_graph.ir import Graph
 from weft_graph.names import RESERVED_PREFIX
+from weft_graph.passes.inference_mode import to_inference
 from weft_graph.types import TensorType
 
 GROUP = "weft.evaluators"

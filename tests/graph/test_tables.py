@@ -16,9 +16,9 @@ from weft_graph.infer import infer_program
 from weft_graph.ir import Graph, Node
 from weft_graph.limits import PROGRAM_LIMITS
 from weft_graph.memory import parameter_bytes, program_memory
+from weft_graph.passes.tables import find_tables
 from weft_graph.program import Program, Programs, Update
 from weft_graph.program_text import programs_text
-from weft_graph.tables import find_tables
 from weft_graph.types import DType, TensorType
 
 GATHERED = node("ReduceSum", ["ta"], ["y"], axes=(1,), keepdims=0)
@@ -339,7 +339,7 @@ def test_ids_of_too_many_values_are_refused_by_the_readers_name() -> None:
     ("wrong", "pointer", "message"),
     [
         (embedding(["T", "x"], "ta"), "/nodes/0/inputs/1", "input 'ids' is float32, and takes int32, int64"),
-        (embedding(["a", "a"], "ta"), "/nodes/0/inputs/0", "input 'table' is int64, and takes float"),
+        (embedding(["a", "a"], "ta"), "/nodes/0/inputs/0", "input 'table' is int64, and takes bfloat16, float16"),
         (embedding(["T"], "ta"), "/nodes/0/inputs", "input 'ids' is missing"),
         (embedding(["T", ""], "ta"), "/nodes/0/inputs/1", "input 'ids' is left out"),
         (embedding(["T", "a", "a"], "ta"), "/nodes/0/inputs/2", "it has 2 inputs at most"),

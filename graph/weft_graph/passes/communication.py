@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue, Node
-from weft_graph.row_reads import RowRead
+from weft_graph.passes.row_reads import RowRead
 from weft_graph.topological import topological_order
 from weft_graph.weft_domain import FETCH, FETCH_ROWS, SEND, SEND_BARRIER, SEND_ROWS
 

@@ -1,0 +1,1 @@
+"""What the converter does to a graph: one pass a file, each a pure function of a draft."""
