@@ -28,7 +28,7 @@ def rule_document(
     numbers = [{"name": name, "dtype": dtype, "shape": []} for name in ("step", *hyper)]
     graph = {
         "format_version": 1,
-        "opset": 15,
+        "opset": 28,
         "name": "rule",
         "inputs": arrays + numbers,
         "parameters": [],

@@ -41,9 +41,7 @@ def fold_dims(node: Node, inputs: Sequence[Dims | None], read: Sequence[TensorTy
 
 def as_dims(array: np.ndarray[Any, Any]) -> Dims:
     """Numbers as an array of objects."""
-    made = np.empty(array.shape, dtype=object)
-    made[...] = array.tolist() if array.ndim else int(array)
-    return made
+    return array.astype(object)
 
 
 def _carried_out(body: Body, node: Node, known: Sequence[Dims]) -> Dims | None:

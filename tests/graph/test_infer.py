@@ -81,7 +81,7 @@ def test_the_pointer_is_the_place_in_the_graph_as_it_was_given() -> None:
 
 def test_an_element_type_that_the_operator_does_not_take_is_refused_at_the_input() -> None:
     graph = line([node("Add", ["x", "b"], ["loss"])], inputs={"x": floats(2), "b": tensor(DType.BOOL, 2)})
-    with pytest.raises(DTypeError, match="input 'B' is bool, and takes float16, float32") as caught:
+    with pytest.raises(DTypeError, match="input 'B' is bool, and takes bfloat16, float16") as caught:
         infer(graph)
     assert caught.value.pointer == "/nodes/0/inputs/1"
     assert caught.value.node == "n_loss"
