@@ -13,6 +13,9 @@ from enum import StrEnum
 from weft_graph.ir import Constant, Initializer, Input, Node
 from weft_graph.types import TensorType
 
+LOSS = "loss"
+"""The name under which every program gives the loss."""
+
 LOSS_SCALE = "weft.loss_scale"
 """The train program's own input, a scalar of the loss's dtype: (samples of this worker) / (samples of the step). It is
 what the differentiation starts from, so that the store's sum is the gradient of the mean over the global batch."""

@@ -1,13 +1,31 @@
-"""The passes that insert the nodes which talk to the store."""
+"""The pass that inserts the nodes which talk to the store: a parameter server's pull and push, each key for itself.
+
+A key is fetched directly before its first reader and sent directly behind what makes its gradient, so that both travel
+while the rest computes (wait-free backpropagation; Zhang et al. 2017, Poseidon); there is no phase of either.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue, Node
-from weft_graph.passes.row_reads import RowRead
+from weft_graph.passes.draft import Draft, RowRead
+from weft_graph.passes.options import Options
+from weft_graph.program import Role
 from weft_graph.topological import topological_order
 from weft_graph.weft_domain import FETCH, FETCH_ROWS, SEND, SEND_BARRIER, SEND_ROWS
+
+
+def communication(draft: Draft, _options: Options) -> Draft:
+    """The draft with Fetch, FetchRows, Send, SendRows and, in training, the SendBarrier."""
+    nodes = insert_row_fetches(draft.graph.nodes, draft.reads, draft.urgency)
+    nodes = insert_fetches(nodes, draft.urgency, draft.outputs.values())
+    if draft.role is Role.TRAIN:
+        nodes = insert_sends(nodes, draft.sent, draft.urgency, draft.rows_ids)
+    # A parameter is a value that a Fetch makes from here on.
+    types = {**draft.types, **{p.name: p.type for p in (*draft.source.parameters, *draft.graph.parameters)}}
+    return draft.having(replace(draft.graph, nodes=nodes), types)
 
 
 def insert_fetches(

@@ -1,10 +1,23 @@
-"""How urgent each parameter is: the order in which the forward pass comes to need them."""
+"""The pass that says how urgent each parameter is: the order in which the forward pass comes to need them.
+
+Priority-based parameter propagation (Jayarajan et al. 2019, P3), with the order of first use as the priority.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 
 from weft_graph.ir import Node
+from weft_graph.passes.draft import Draft
+from weft_graph.passes.options import Options
+
+
+def urgency(draft: Draft, _options: Options) -> Draft:
+    """The draft with a priority for every key."""
+    keys = [parameter.name for parameter in draft.source.parameters]
+    return replace(draft, urgency=MappingProxyType(priorities(draft.graph.nodes, keys)))
 
 
 def priorities(nodes: Iterable[Node], parameters: Sequence[str]) -> dict[str, int]:

@@ -15,6 +15,8 @@ from weft_graph.attributes import as_int
 from weft_graph.errors import GraphRefusedError, ShapeError
 from weft_graph.ir import WEFT_DOMAIN, Graph, Node, Parameter
 from weft_graph.limits import PROGRAM_LIMITS
+from weft_graph.passes.draft import Draft, RowRead
+from weft_graph.passes.options import Options
 from weft_graph.shapes.dims import DimensionError, product, total
 from weft_graph.types import TensorType
 from weft_graph.weft_domain import EMBEDDING, UNIQUE_ROWS
@@ -24,20 +26,17 @@ _PADDING_INDEX = -1
 
 
 @dataclass(frozen=True, slots=True)
-class RowRead:
-    """A table as a program reads it: `rows` is the value of its rows, `rows_ids` that of their numbers."""
-
-    key: str
-    rows: str
-    rows_ids: str
-
-
-@dataclass(frozen=True, slots=True)
 class RowReads:
     """A graph that reads its tables by rows. `rows` have to be fetched once `rows_ids` are there."""
 
     graph: Graph
     reads: tuple[RowRead, ...]
+
+
+def row_reads(draft: Draft, _options: Options) -> Draft:
+    """The draft with each of its tables read by rows."""
+    found = read_by_rows(draft.graph, draft.tables.keys, draft.types)
+    return replace(draft, reads=found.reads).having(found.graph) if found.reads else draft
 
 
 def read_by_rows(graph: Graph, tables: Collection[str], types: Mapping[str, TensorType]) -> RowReads:

@@ -9,6 +9,8 @@ from types import MappingProxyType
 from weft_graph.errors import GraphRefusedError
 from weft_graph.ir import ONNX_DOMAIN, Graph, Node, Parameter
 from weft_graph.names import FreshNames, value_definitions
+from weft_graph.passes.draft import Draft
+from weft_graph.passes.options import Options
 
 _STATISTICS = ((3, 1), (4, 2))
 """BatchNormalization's input that is a running statistic, and the output that is its new value."""
@@ -20,6 +22,12 @@ class RunningStatistics:
 
     graph: Graph
     updates: Mapping[str, str]
+
+
+def statistics(draft: Draft, _options: Options) -> Draft:
+    """The draft whose running statistics have new values."""
+    kept = keep_statistics(draft.graph)
+    return replace(draft, statistics=kept.updates).having(kept.graph) if kept.updates else draft
 
 
 def keep_statistics(graph: Graph) -> RunningStatistics:

@@ -1,14 +1,19 @@
-"""Which parameters are tables, read by rows alone, and why others that are read by rows are dense."""
+"""The pass that finds which parameters are tables, read by rows alone, and why others that are read so are dense.
+
+What row-sparse gradients are elsewhere (sparse embeddings), decided from the readers of a parameter.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
 from weft_graph.attributes import as_int
 from weft_graph.ir import ONNX_DOMAIN, WEFT_DOMAIN, Node, Parameter
+from weft_graph.passes.draft import Draft, Tables
+from weft_graph.passes.options import Options
 from weft_graph.schema import schema_of
 from weft_graph.weft_domain import EMBEDDING
 
@@ -16,13 +21,10 @@ _COPYING: Final = frozenset({(ONNX_DOMAIN, "Identity"), (ONNX_DOMAIN, "Cast"), (
 """Operators that give their whole input again, of the same rank."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tables:
-    """`keys` are the tables, in the order of the parameters. `dense` has a reason for each parameter that some node
-    reads by rows, as it is or a copy of it, and that is no table."""
-
-    keys: tuple[str, ...]
-    dense: Mapping[str, str]
+def tables(draft: Draft, _options: Options) -> Draft:
+    """The draft with its tables found."""
+    found = find_tables(draft.graph.parameters, draft.graph.nodes, draft.outputs.values())
+    return replace(draft, tables=found)
 
 
 def find_tables(parameters: Iterable[Parameter], nodes: Iterable[Node], outputs: Collection[str]) -> Tables:

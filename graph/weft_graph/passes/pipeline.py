@@ -1,0 +1,63 @@
+"""The converter's passes in the order in which they run: those that all programs share, then those of each role."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from weft_graph.passes.communication import communication
+from weft_graph.passes.dead_code import dead_code
+from weft_graph.passes.draft import Draft
+from weft_graph.passes.gradients import gradients
+from weft_graph.passes.inference_mode import inference_mode
+from weft_graph.passes.options import Options
+from weft_graph.passes.priorities import urgency
+from weft_graph.passes.row_reads import row_reads
+from weft_graph.passes.statistics import statistics
+from weft_graph.passes.tables import tables
+from weft_graph.program import Role
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A pure function of a draft, and what people call it."""
+
+    name: str
+    run: Callable[[Draft, Options], Draft]
+
+
+Watch = Callable[[Pass, Draft, Draft], None]
+"""watch(pass, draft before it, draft after it), called after each pass."""
+
+SHARED: Final[tuple[Pass, ...]] = (
+    Pass("running statistics", statistics),
+    Pass("dead code", dead_code),
+    Pass("priorities", urgency),
+    Pass("tables", tables),
+)
+"""What is decided once, for all programs: what a key is must not depend on who reads it."""
+
+ROLES: Final[Mapping[Role, tuple[Pass, ...]]] = {
+    Role.TRAIN: (
+        Pass("row reads", row_reads),
+        Pass("gradients", gradients),
+        Pass("dead code", dead_code),
+        Pass("communication", communication),
+    ),
+    Role.EVALUATE: (
+        Pass("inference", inference_mode),
+        Pass("dead code", dead_code),
+        Pass("row reads", row_reads),
+        Pass("communication", communication),
+    ),
+}
+
+
+def run_passes(passes: Iterable[Pass], draft: Draft, options: Options, watch: Watch | None = None) -> Draft:
+    """The draft after all the passes."""
+    for each in passes:
+        before, draft = draft, each.run(draft, options)
+        if watch is not None:
+            watch(each, before, draft)
+    return draft
