@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft_graph.ir import AttributeValue
+from weft_graph.ir import AttributeValue, Subgraph
 
 
 def as_int(value: AttributeValue | None) -> int:
@@ -31,3 +31,24 @@ def as_ints(value: AttributeValue | None) -> tuple[int, ...]:
     if isinstance(value, tuple) and all(isinstance(item, int) for item in value):
         return tuple(int(item) for item in value)
     raise TypeError(f"expected a tuple of ints, got {value!r}")
+
+
+def as_texts(value: AttributeValue | None) -> tuple[str, ...]:
+    """The value of an attribute that is a list of strings. Raises TypeError for another type."""
+    if isinstance(value, tuple) and all(isinstance(item, str) for item in value):
+        return tuple(str(item) for item in value)
+    raise TypeError(f"expected a tuple of strings, got {value!r}")
+
+
+def as_floats(value: AttributeValue | None) -> tuple[float, ...]:
+    """The value of an attribute that is a list of numbers. Raises TypeError for another type."""
+    if isinstance(value, tuple) and all(isinstance(item, int | float) for item in value):
+        return tuple(float(item) for item in value)
+    raise TypeError(f"expected a tuple of floats, got {value!r}")
+
+
+def as_body(value: AttributeValue | None) -> Subgraph:
+    """The value of an attribute that is a body. Raises TypeError for another type."""
+    if isinstance(value, Subgraph):
+        return value
+    raise TypeError(f"expected a body, got {value!r}")

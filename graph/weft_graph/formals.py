@@ -20,6 +20,8 @@ NARROW: Final = FLOATS8 | SUB_BYTES
 INDICES: Final = frozenset({DType.INT32, DType.INT64})
 NUMBERS: Final = FLOATS | INTEGERS
 SIGNED: Final = FLOATS | SIGNED_INTEGERS
+SUMMABLE: Final = FLOATS | INDICES | {DType.UINT32, DType.UINT64}
+"""What ONNX multiplies and sums: no integer narrower than 32 bits, whose sums would soon leave its range."""
 BOOLEANS: Final = frozenset({DType.BOOL})
 ANY: Final = NUMBERS | BOOLEANS | NARROW
 INT64: Final = frozenset({DType.INT64})
@@ -38,3 +40,8 @@ def optional(name: str, dtypes: frozenset[DType]) -> Formal:
 def variadic(name: str, dtypes: frozenset[DType]) -> Formal:
     """The last formal, one or more times."""
     return Formal(name, dtypes, variadic=True)
+
+
+def rest(name: str, dtypes: frozenset[DType]) -> Formal:
+    """The last formal, none or more times; each may be of another type."""
+    return Formal(name, dtypes, optional=True, variadic=True)

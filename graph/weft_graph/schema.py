@@ -17,6 +17,7 @@ import numpy as np
 
 from weft_graph.errors import DTypeError, ShapeError, UnknownOperatorError
 from weft_graph.ir import ONNX_DOMAIN, AttributeValue, Node, Subgraph
+from weft_graph.shapes.amounts import Amount
 from weft_graph.types import DType, Shape, TensorType
 
 
@@ -38,6 +39,10 @@ class InferContext(Protocol):
     def dims(self, index: int) -> Shape | None:
         """Input `index`, a list of whole numbers or one of them, as dimensions: numbers where they are known, names
         of the inputs' dimensions where it was made of those, and new names where only the values of a step decide.
+        None where not even their count is known."""
+
+    def amounts(self, index: int) -> tuple[Amount, ...] | None:
+        """What is known of the elements of input `index`, whole numbers, in order: see `weft_graph.shapes.amounts`.
         None where not even their count is known."""
 
     def unknown(self) -> int | str:
@@ -105,7 +110,7 @@ Gradient = Callable[[GradientContext], tuple[str | None, ...]]
 class Formal:
     """A formal input or output: ONNX's name for it, the element types it takes, whether it may be left out.
 
-    `variadic` is for the last formal alone: it stands for one or more.
+    `variadic` is for the last formal alone: it stands for one or more, with `optional` for none or more.
     """
 
     name: str
