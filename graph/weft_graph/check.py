@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from weft_graph.errors import DTypeError, GraphRefusedError, UnknownOperatorError
-from weft_graph.ir import WEFT_DOMAIN, AttributeValue, Graph, Initializer, Node
+from weft_graph.ir import GIVEN, WEFT_DOMAIN, AttributeValue, Graph, Initializer, Node
 from weft_graph.json_place import escape_token, shown
 from weft_graph.names import RESERVED_PREFIX, duplicates, node_definitions, value_definitions
 from weft_graph.schema import Attribute, Formal, OpSchema, formal_at, schemas
@@ -23,8 +23,10 @@ INITIALIZERS: Final[Mapping[str, tuple[str, ...]]] = {
     "ConstantOfShape": ("value",),
     "RandomUniform": ("low", "high"),
     "RandomNormal": ("mean", "scale"),
+    GIVEN: (),
 }
-"""What may make a first value, with the numbers that each takes; all of them are given."""
+"""What may make a first value, with the numbers that each takes; all of them are given. `Given` is a value that comes
+beside the graph."""
 
 STORED: Final = frozenset({DType.FLOAT16, DType.FLOAT32, DType.FLOAT64})
 """Element types of parameters. What computes in bfloat16 keeps its weights in float32 and casts what it fetched."""

@@ -74,13 +74,17 @@ class Input:
     type: TensorType
 
 
+GIVEN = "Given"
+"""The initializer of a parameter whose first value comes beside the graph."""
+
+
 @dataclass(frozen=True, slots=True)
 class Initializer:
     """What makes a key's first value, element by element, in ONNX's words.
 
     `op_type` is one of `ConstantOfShape` (attribute `value`), `RandomUniform` (`low`, `high`) and `RandomNormal`
-    (`mean`, `scale`). The numbers come from a counter-based generator keyed by (job seed, key, element). `Given` is for
-    the server alone: the value is set before the first step, by whoever the scheduler chose.
+    (`mean`, `scale`). The numbers come from a counter-based generator keyed by (job seed, key, element). `Given` takes
+    none: the value comes beside the graph and is set before the first step, by whoever the scheduler chose.
     """
 
     op_type: str

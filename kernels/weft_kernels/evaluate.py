@@ -8,7 +8,7 @@ import numpy as np
 
 from weft_graph.check import check
 from weft_graph.infer import infer
-from weft_graph.ir import Graph, Parameter
+from weft_graph.ir import GIVEN, Graph, Parameter
 from weft_graph.topological import topological_order
 from weft_graph.types import BATCH, TensorType, array_text
 from weft_kernels.initializers import first_values
@@ -77,6 +77,8 @@ def _parameter_values(graph: Graph, given: Mapping[str, Array], seed: int) -> di
 
 def _first_value(parameter: Parameter, seed: int) -> Array:
     type_ = parameter.type
+    if parameter.initializer.op_type == GIVEN:
+        raise FeedError(f"parameter {parameter.name!r} is {type_} and has no first value of its own; give it one")
     values = first_values(
         parameter.initializer, seed=seed, key=parameter.name, start=0, stop=type_.size, dtype=type_.dtype.numpy
     )

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 
-from weft_graph.ir import Initializer
+from weft_graph.ir import GIVEN, Initializer
 from weft_graph.program import Update
 from weft_kernels.initializers import first_rows, first_values
 from weft_kvstore.description import KeyDescription
 from weft_kvstore.store import Array
-
-GIVEN: Final = "Given"
-"""The initializer of a key that has no first value: it is set."""
-
 
 def is_given(key: KeyDescription) -> bool:
     """Whether the key has no value before one is set."""

@@ -12,6 +12,7 @@ from weft.api.base import Model, Name
 from weft.api.data import DataSpec
 from weft.api.job import Merge, Mode, ParameterInfo, UpdateBy
 from weft.api.store import InitializerSpec, KeySpec, StoreSpec
+from weft_graph.ir import GIVEN
 from weft_graph.types import DType
 
 
@@ -100,7 +101,7 @@ class JobPlan(Model):
 
 
 def _given(key: KeySpec) -> KeySpec:
-    return key.model_copy(update={"initializer": InitializerSpec(op_type="Given", attributes={})})
+    return key.model_copy(update={"initializer": InitializerSpec(op_type=GIVEN, attributes={})})
 
 
 def key_slices(key: KeySpec, slice_bytes: int) -> int:
