@@ -10,6 +10,7 @@ from weft_kernels.initializers import first_rows, first_values
 from weft_kvstore.description import KeyDescription
 from weft_kvstore.store import Array
 
+
 def is_given(key: KeyDescription) -> bool:
     """Whether the key has no value before one is set."""
     return key.initializer.op_type == GIVEN and key.update is not Update.GRADIENT
