@@ -10,6 +10,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cache
 from typing import Protocol
 
@@ -102,6 +103,25 @@ class GradientContext(Protocol):
 Flops = Callable[[Node, Sequence[TensorType | None], Sequence[TensorType]], int]
 """flops(node, types of its inputs, types of its outputs): operations on elements, all dimensions being numbers."""
 
+Strides = tuple[int, ...]
+"""For each dimension, how many elements lie between one element and the next along it."""
+
+ViewRule = Callable[[Node, Shape, Strides | None, Shape], Strides | None]
+"""rule(node, input 0's shape and strides, the output's shape): the output's strides within the input's memory, None
+where they are not known before the step. `weft_graph.layout_strides.NO_VIEW` says that it is no view at all."""
+
+
+class MemoryOrder(StrEnum):
+    """How an operator's outputs lie in memory, without gaps."""
+
+    ROWS = "rows"
+    """The last dimension's elements are neighbours, as C and NumPy have it."""
+    INPUT = "input"
+    """As the first input of the output's shape."""
+    CHANNELS = "channels"
+    """Dimension 1 leads, then 0, 2, ...: as a convolution's one matrix product makes them."""
+
+
 Infer = Callable[[InferContext], tuple[TensorType, ...]]
 Gradient = Callable[[GradientContext], tuple[str | None, ...]]
 
@@ -154,7 +174,14 @@ class OpSchema:
     `infer` returns the type of every output that the operator can give, also of optional ones a node leaves out.
     `gradient` returns, for each input of the node, the name of its gradient or None.
 
-    `views`: output 0 may share the memory of input 0, as Reshape's does; a layout keeps that until both are done.
+    `commutative`: its two inputs may change places, to the bit. `random`: two nodes that read the same give different
+    outputs, since the node's name keys their draws.
+
+    What a memory layout goes by: `views` says that outputs share the memory of input 0 where that is possible: True for
+    one whose elements stay in their order, as Reshape's, else the rule of where they lie. `in_place` are the inputs
+    whose memory output 0 may take when nobody reads them any more, every one of a pointwise operator unless said
+    otherwise: the kernel writes an element only once it reads no other element of that input, nor that one again.
+    `order` is the order in memory in which the kernel makes its outputs; a pointwise one follows its inputs.
 
     `pointwise`: an element of an output is a function of the elements at its place in the broadcast inputs, and of
     nothing else, so that the operator may be run on any part of its arrays. `flops` counts the work of one that is not,
@@ -171,6 +198,8 @@ class OpSchema:
     pointwise: bool = False
     flops: Flops | None = None
     views: bool = False
+    commutative: bool = False
+    random: bool = False
 
     def attribute(self, node: Node, name: str) -> AttributeValue | None:
         """The node's attribute, else its default, else None."""

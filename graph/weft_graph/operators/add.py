@@ -22,4 +22,5 @@ SCHEMA = OpSchema(
     infer=infer_binary,
     gradient=_gradient,
     pointwise=True,
+    commutative=True,
 )

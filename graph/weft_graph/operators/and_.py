@@ -12,4 +12,5 @@ SCHEMA = OpSchema(
     outputs=(required("C", BOOLEANS),),
     infer=infer_comparison,
     pointwise=True,
+    commutative=True,
 )

@@ -39,4 +39,5 @@ SCHEMA = OpSchema(
     infer=_infer,
     gradient=_gradient,
     attributes={"seed": Attribute(int)},
+    random=True,
 )
