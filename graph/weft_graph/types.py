@@ -51,6 +51,11 @@ class DType(StrEnum):
         return self.numpy.itemsize
 
     @property
+    def bits(self) -> int:
+        """Bits an element is told apart by; those below a byte lie in the low bits of a byte of their own."""
+        return _SUB_BYTES.get(self, 8 * self.itemsize)
+
+    @property
     def is_float(self) -> bool:
         """Whether gradients flow through values of this type."""
         return self in _FLOATS
@@ -61,6 +66,7 @@ class DType(StrEnum):
         return np.dtype(self.value).newbyteorder("<")
 
 
+_SUB_BYTES = {DType.INT4: 4, DType.UINT4: 4, DType.FLOAT4E2M1: 4, DType.INT2: 2, DType.UINT2: 2}
 _FLOATS = frozenset({DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64})
 
 

@@ -1,22 +1,18 @@
-"""Cast: the elements as another type, `to` by ONNX's number."""
+"""Cast: the elements as another type, `to` by ONNX's number. No gradient flows through a type that has none."""
 
 from __future__ import annotations
 
-from weft_graph.attributes import as_int
 from weft_graph.formals import ANY, required
-from weft_graph.onnx_dtypes import DTYPE_OF_NUMBER, NUMBER_OF_DTYPE
+from weft_graph.onnx_dtypes import NUMBER_OF_DTYPE
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
+from weft_graph.shapes.casting import ROUNDING_ATTRIBUTES, check_round_mode, dtype_attribute
 from weft_graph.shapes.flow import incoming
 from weft_graph.types import TensorType
 
 
 def _infer(context: InferContext) -> tuple[TensorType, ...]:
-    data, number = context.input(0), as_int(context.attribute("to"))
-    dtype = DTYPE_OF_NUMBER.get(number)
-    if dtype is None:
-        known = ", ".join(f"{key} {value}" for key, value in DTYPE_OF_NUMBER.items())
-        raise context.dtype_error(f"to is element type {number}, which is none of {known}")
-    return (TensorType(dtype, data.shape),)
+    check_round_mode(context)
+    return (TensorType(dtype_attribute(context, "to"), context.input(0).shape),)
 
 
 def _gradient(context: GradientContext) -> tuple[str | None, ...]:
@@ -32,11 +28,6 @@ SCHEMA = OpSchema(
     outputs=(required("output", ANY),),
     infer=_infer,
     gradient=_gradient,
-    attributes={
-        "to": Attribute(int, required=True),
-        # Both are for float8 alone, which weft does not have; a file may carry them.
-        "saturate": Attribute(int, default=1),
-        "round_mode": Attribute(str, default="up"),
-    },
+    attributes={"to": Attribute(int, required=True), **ROUNDING_ATTRIBUTES},
     pointwise=True,
 )

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from weft_graph.attributes import as_int
-from weft_graph.formals import FLOATS, INDICES, required
+from weft_graph.formals import INDICES, SUMMABLE, required
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.axes import normalised
 from weft_graph.shapes.dims import product
 from weft_graph.shapes.flops import reduced
 from weft_graph.shapes.flow import incoming
 from weft_graph.types import TensorType
-
-_DTYPES = FLOATS | INDICES
 
 
 def _infer(context: InferContext) -> tuple[TensorType, ...]:
@@ -33,8 +31,8 @@ def _gradient(context: GradientContext) -> tuple[str | None, ...]:
 
 SCHEMA = OpSchema(
     op_type="CumSum",
-    inputs=(required("x", _DTYPES), required("axis", INDICES)),
-    outputs=(required("y", _DTYPES),),
+    inputs=(required("x", SUMMABLE), required("axis", INDICES)),
+    outputs=(required("y", SUMMABLE),),
     infer=_infer,
     gradient=_gradient,
     attributes={"exclusive": Attribute(int, default=0), "reverse": Attribute(int, default=0)},

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from weft_graph.attributes import as_str
-from weft_graph.formals import FLOATS, INDICES, required, variadic
+from weft_graph.formals import NUMBERS, required, variadic
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.broadcasting import check_same_dtype
@@ -18,8 +18,6 @@ from weft_graph.shapes.composing import apply
 from weft_graph.shapes.einsum import Equation, parsed, sizes_of
 from weft_graph.shapes.flow import incoming, refusal
 from weft_graph.types import Shape, TensorType
-
-_DTYPES = FLOATS | INDICES
 
 
 def _infer(context: InferContext) -> tuple[TensorType, ...]:
@@ -74,8 +72,8 @@ def _unstretched(context: GradientContext, equation: Equation, shapes: Sequence[
 
 SCHEMA = OpSchema(
     op_type="Einsum",
-    inputs=(variadic("Inputs", _DTYPES),),
-    outputs=(required("Output", _DTYPES),),
+    inputs=(variadic("Inputs", NUMBERS),),
+    outputs=(required("Output", NUMBERS),),
     infer=_infer,
     gradient=_gradient,
     attributes={"equation": Attribute(str, required=True)},

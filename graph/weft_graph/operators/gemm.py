@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from weft_graph.attributes import as_float, as_int
-from weft_graph.formals import FLOATS, INDICES, optional, required
+from weft_graph.formals import SUMMABLE, optional, required
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.broadcasting import broadcast, check_same_dtype, sum_to
 from weft_graph.shapes.flops import scaled_product
 from weft_graph.shapes.flow import incoming, scalar
 from weft_graph.types import TensorType
-
-_DTYPES = FLOATS | INDICES
 
 
 def _infer(context: InferContext) -> tuple[TensorType, ...]:
@@ -61,8 +59,8 @@ def _bias_gradient(context: GradientContext, gradient: str) -> str:
 
 SCHEMA = OpSchema(
     op_type="Gemm",
-    inputs=(required("A", _DTYPES), required("B", _DTYPES), optional("C", _DTYPES)),
-    outputs=(required("Y", _DTYPES),),
+    inputs=(required("A", SUMMABLE), required("B", SUMMABLE), optional("C", SUMMABLE)),
+    outputs=(required("Y", SUMMABLE),),
     infer=_infer,
     gradient=_gradient,
     attributes={

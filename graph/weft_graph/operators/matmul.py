@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from weft_graph.formals import FLOATS, INDICES, required
+from weft_graph.formals import SUMMABLE, required
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import GradientContext, InferContext, OpSchema
 from weft_graph.shapes.broadcasting import broadcast, check_same_dtype
 from weft_graph.shapes.flops import stacked_products
 from weft_graph.shapes.flow import incoming
 from weft_graph.types import TensorType
-
-_DTYPES = FLOATS | INDICES
 
 
 def _infer(context: InferContext) -> tuple[TensorType, ...]:
@@ -41,8 +39,8 @@ def _gradient(context: GradientContext) -> tuple[str | None, ...]:
 
 SCHEMA = OpSchema(
     op_type="MatMul",
-    inputs=(required("A", _DTYPES), required("B", _DTYPES)),
-    outputs=(required("Y", _DTYPES),),
+    inputs=(required("A", SUMMABLE), required("B", SUMMABLE)),
+    outputs=(required("Y", SUMMABLE),),
     infer=_infer,
     gradient=_gradient,
     flops=stacked_products,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft_graph.formals import SIGNED, required
+from weft_graph.formals import NUMBERS, required
 from weft_graph.schema import GradientContext, InferContext, OpSchema
 from weft_graph.shapes.broadcasting import broadcast, check_same_dtype, sum_to
 from weft_graph.shapes.composing import apply
@@ -34,8 +34,8 @@ def _gradient(context: GradientContext) -> tuple[str | None, ...]:
 
 SCHEMA = OpSchema(
     op_type="PRelu",
-    inputs=(required("X", SIGNED), required("slope", SIGNED)),
-    outputs=(required("Y", SIGNED),),
+    inputs=(required("X", NUMBERS), required("slope", NUMBERS)),
+    outputs=(required("Y", NUMBERS),),
     infer=_infer,
     gradient=_gradient,
     pointwise=True,

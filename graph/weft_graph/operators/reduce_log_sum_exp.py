@@ -9,8 +9,6 @@ from weft_graph.shapes.flops import reduced
 from weft_graph.shapes.flow import incoming
 from weft_graph.shapes.reductions import REDUCTION_ATTRIBUTES, by_data, infer_reduction, spread
 
-_DTYPES = FLOATS
-
 
 def _gradient(context: GradientContext) -> tuple[str | None, ...]:
     below = apply(context, "Sub", context.input(0), spread(context, context.output(0)))
@@ -19,8 +17,8 @@ def _gradient(context: GradientContext) -> tuple[str | None, ...]:
 
 SCHEMA = OpSchema(
     op_type="ReduceLogSumExp",
-    inputs=(required("data", _DTYPES), optional("axes", INT64)),
-    outputs=(required("reduced", _DTYPES),),
+    inputs=(required("data", FLOATS), optional("axes", INT64)),
+    outputs=(required("reduced", FLOATS),),
     infer=infer_reduction,
     gradient=_gradient,
     attributes=REDUCTION_ATTRIBUTES,

@@ -5,14 +5,13 @@ Of no elements it is the type's lowest value. Equals share the gradient.
 
 from __future__ import annotations
 
-from weft_graph.formals import ANY, INT64, optional, required
+from weft_graph.formals import BOOLEANS, INT64, NUMBERS, optional, required
 from weft_graph.schema import OpSchema
 from weft_graph.shapes.extremes import reduced_to_equals
 from weft_graph.shapes.flops import reduced
 from weft_graph.shapes.reductions import REDUCTION_ATTRIBUTES, infer_reduction
 
-_DTYPES = ANY
-
+_DTYPES = NUMBERS | BOOLEANS
 
 SCHEMA = OpSchema(
     op_type="ReduceMax",

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from weft_graph.formals import FLOATS, INDICES, INT64, optional, required
+from weft_graph.formals import INT64, SUMMABLE, optional, required
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import GradientContext, OpSchema
 from weft_graph.shapes.composing import given_attributes
 from weft_graph.shapes.flops import reduced
 from weft_graph.shapes.flow import incoming
 from weft_graph.shapes.reductions import REDUCTION_ATTRIBUTES, by_data, infer_reduction
-
-_DTYPES = FLOATS | INDICES
 
 
 def _gradient(context: GradientContext) -> tuple[str | None, ...]:
@@ -21,8 +19,8 @@ def _gradient(context: GradientContext) -> tuple[str | None, ...]:
 
 SCHEMA = OpSchema(
     op_type="ReduceProd",
-    inputs=(required("data", _DTYPES), optional("axes", INT64)),
-    outputs=(required("reduced", _DTYPES),),
+    inputs=(required("data", SUMMABLE), optional("axes", INT64)),
+    outputs=(required("reduced", SUMMABLE),),
     infer=infer_reduction,
     gradient=_gradient,
     attributes=REDUCTION_ATTRIBUTES,

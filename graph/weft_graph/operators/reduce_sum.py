@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from weft_graph.formals import FLOATS, INDICES, INT64, optional, required
+from weft_graph.formals import INT64, SUMMABLE, optional, required
 from weft_graph.schema import OpSchema
 from weft_graph.shapes.flops import reduced
 from weft_graph.shapes.reductions import REDUCTION_ATTRIBUTES, infer_reduction, reduction_gradient
 
-_DTYPES = FLOATS | INDICES
-
 SCHEMA = OpSchema(
     op_type="ReduceSum",
-    inputs=(required("data", _DTYPES), optional("axes", INT64)),
-    outputs=(required("reduced", _DTYPES),),
+    inputs=(required("data", SUMMABLE), optional("axes", INT64)),
+    outputs=(required("reduced", SUMMABLE),),
     infer=infer_reduction,
     gradient=reduction_gradient,
     attributes=REDUCTION_ATTRIBUTES,

@@ -1,0 +1,45 @@
+"""What element types are to bodies: which are floats, which are computed in float32, and their ranges.
+
+bfloat16 and narrower types are ml_dtypes', which NumPy knows as `kind` V: ask here and not by the kind.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import ml_dtypes
+import numpy as np
+
+from weft_graph.formals import FLOATS, FLOATS8
+from weft_graph.types import DType
+
+Dtype = np.dtype[Any]
+
+_HALVES: Final = frozenset({"float16", "bfloat16"})
+_FLOAT_NAMES: Final = frozenset(dtype.value for dtype in FLOATS)
+
+
+def is_float(dtype: Dtype) -> bool:
+    """Whether it is one of the types that gradients have: float16, bfloat16, float32 or float64."""
+    return dtype.name in _FLOAT_NAMES
+
+
+def is_half(dtype: Dtype) -> bool:
+    """Whether it is float16 or bfloat16, whose sums and functions are computed in float32 and rounded once."""
+    return dtype.name in _HALVES
+
+
+def computed_in(dtype: Dtype) -> Dtype:
+    """The type that sums and functions of elements are computed in: float32 for the halves, else the type itself."""
+    return np.dtype(np.float32) if is_half(dtype) else dtype
+
+
+def range_of(dtype: DType) -> tuple[float, float]:
+    """The lowest and the highest finite number of the type; whole numbers for integers."""
+    if dtype is DType.BOOL:
+        return 0, 1
+    if dtype.is_float or dtype in FLOATS8 or dtype is DType.FLOAT4E2M1:
+        limits = ml_dtypes.finfo(dtype.numpy)
+        return float(limits.min), float(limits.max)
+    whole = ml_dtypes.iinfo(dtype.numpy)
+    return int(whole.min), int(whole.max)
