@@ -197,7 +197,9 @@ class OpSchema:
     domain: str = ONNX_DOMAIN
     pointwise: bool = False
     flops: Flops | None = None
-    views: bool = False
+    views: bool | ViewRule = False
+    in_place: tuple[int, ...] | None = None
+    order: MemoryOrder = MemoryOrder.ROWS
     commutative: bool = False
     random: bool = False
 

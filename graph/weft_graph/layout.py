@@ -1,0 +1,119 @@
+"""The memory part of a plan: which values of a step share memory, and where each lies in one arena.
+
+A layout is a function of the nodes, their order and the static types. What is no kernel's own lies outside of the
+arena: inputs, constants, what is fetched; what the store is handed, which holds it until it was acknowledged; the job's
+outputs; and values whose dimensions only values decide, which are allocated when they are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from weft_graph.ir import WEFT_DOMAIN, Node
+from weft_graph.layout_lives import Lives
+from weft_graph.layout_offsets import Block, largest_live, offsets
+from weft_graph.program import Program
+from weft_graph.schema import Strides
+from weft_graph.types import TensorType
+from weft_graph.weft_domain import COMMUNICATION
+
+ALIGNMENT: Final = 64
+"""Bytes: a cache line of a CPU. A GPU's kernels read best at multiples of 256."""
+CUDA_ALIGNMENT: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the values of a step lie.
+
+    `offsets` has the values that own memory of the arena, by bytes from its start. `strides`, in elements, has every
+    value that a kernel makes with memory of its own, in the arena or outside. `views` has, for each value that lies in
+    another's memory, that value. `after` has, for a value in the arena, the values whose bytes it takes: it is not
+    written before all of their readers are done. `kept` are values of known size that lie outside of the arena.
+    """
+
+    offsets: Mapping[str, int]
+    strides: Mapping[str, Strides]
+    views: Mapping[str, str]
+    after: Mapping[str, tuple[str, ...]]
+    arena_bytes: int
+    live_bytes: int
+    """The most that is held in the arena at one time: no placement in this order takes less."""
+    intermediate_bytes: int
+    """All that kernels make, as if each value had memory of its own for the whole step."""
+    kept_bytes: int
+    """What kernels make outside of the arena, all held at once: mainly gradients that the store is handed."""
+
+    @property
+    def peak_bytes(self) -> int:
+        """Activations and gradients at their peak, with every gradient held until the step's end."""
+        return self.arena_bytes + self.kept_bytes
+
+
+def layout(program: Program, types: Mapping[str, TensorType], *, alignment: int = ALIGNMENT) -> Layout:
+    """The layout of a program whose values have these types: static but for dimensions that only values decide."""
+    lives = Lives(program.nodes, types, program.outputs.values())
+    owned = [storage for storage in lives.storages.values() if not storage.given and not storage.kept]
+    block_of: dict[str, int] = {}
+    blocks: list[Block] = []
+    for storage in sorted(owned, key=lambda storage: storage.first):
+        source = lives.in_place.get(storage.owner)
+        if source is None:
+            block_of[storage.owner] = len(blocks)
+            blocks.append(Block(types[storage.owner].nbytes, storage.first, storage.last))
+        else:
+            block = block_of[storage.owner] = block_of[source]
+            blocks[block] = Block(blocks[block].size, blocks[block].first, storage.last)
+    placed, arena_bytes = offsets(blocks, alignment)
+    places = {owner: placed[block] for owner, block in block_of.items()}
+    return Layout(
+        offsets=MappingProxyType(places),
+        strides=MappingProxyType(_strides(lives)),
+        views=MappingProxyType(lives.views),
+        after=MappingProxyType(_after(lives, places, types)),
+        arena_bytes=arena_bytes,
+        live_bytes=largest_live(blocks),
+        intermediate_bytes=_intermediate_bytes(program.nodes, types, lives.views),
+        kept_bytes=sum(
+            types[storage.owner].nbytes
+            for storage in lives.storages.values()
+            if storage.kept and not storage.given and types[storage.owner].is_static
+        ),
+    )
+
+
+def _strides(lives: Lives) -> dict[str, Strides]:
+    owned = (name for name, storage in lives.storages.items() if not storage.given)
+    return {name: strides for name in owned if (strides := lives.strides[name]) is not None}
+
+
+def _intermediate_bytes(nodes: Sequence[Node], types: Mapping[str, TensorType], views: Mapping[str, str]) -> int:
+    computed = (node for node in nodes if node.domain != WEFT_DOMAIN or node.op_type not in COMMUNICATION)
+    made = (name for node in computed for name in node.outputs if name and name not in views)
+    return sum(types[name].nbytes for name in made if types[name].is_static)
+
+
+def _after(lives: Lives, places: Mapping[str, int], types: Mapping[str, TensorType]) -> dict[str, tuple[str, ...]]:
+    """For each owner the values that had its bytes before, and their views: only the last that had each byte, for
+    that one waits for those before it."""
+    sharing: dict[str, list[str]] = {}
+    for name, owner in lives.root.items():
+        sharing.setdefault(owner, []).append(name)
+    found: dict[str, tuple[str, ...]] = {}
+    held: list[tuple[int, int, str]] = []
+    """The last owner of each byte that has had one: (start, end, owner), none of which overlap."""
+    for owner in sorted(places, key=lambda owner: lives.storages[owner].first):
+        start, end = places[owner], places[owner] + max(types[owner].nbytes, 1)
+        before = [piece for piece in held if piece[0] < end and start < piece[1]]
+        if before:
+            held = [piece for piece in held if not (piece[0] < end and start < piece[1])]
+            for low, high, earlier in before:
+                held += [(low, start, earlier)] if low < start else []
+                held += [(end, high, earlier)] if end < high else []
+            owners = dict.fromkeys(earlier for _, _, earlier in before)
+            found[owner] = tuple(name for earlier in owners for name in sharing[earlier])
+        held.append((start, end, owner))
+    return found
