@@ -1,42 +1,52 @@
 """Arithmetic on dimensions that no step has filled yet: what exporters write between Shape and Reshape.
 
-A value here is an array of objects, each a whole number or the text of a dimension (`4*batch`, or a name that only the
-values of a step decide). Like `weft_graph.fold` this is no evaluator: it knows a few operators and gives up on others.
+A value here is an array of objects: amounts, see `weft_graph.shapes.amounts`, or truth values, and None where nothing
+is known of an element. Like `weft_graph.fold` this is no evaluator: it knows a few operators and gives up on others.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from weft_graph.fold import MAX_ELEMENTS
-from weft_graph.ir import ONNX_DOMAIN, Node
-from weft_graph.shapes.dims import Dim, DimensionError, product, quotient, total
+from weft_graph.ir import ONNX_DOMAIN, AttributeValue, Node
+from weft_graph.shapes import amounts
+from weft_graph.shapes.amounts import Amount, is_natural, minus, sign
+from weft_graph.shapes.axes import all_normalised
+from weft_graph.shapes.broadcasting import broadcast
+from weft_graph.shapes.dims import DimensionError, product
 from weft_graph.shapes.slicing import slices_of
 from weft_graph.types import DType, TensorType
 
 Dims = np.ndarray[Any, np.dtype[Any]]
-Body = Callable[[Node, Sequence[Dims]], Dims | None]
+Given = Sequence[Dims | None]
+Body = Callable[[Node, Given, TensorType], Dims | None]
+Truth = bool | None
+
+TYPES: Final = frozenset({DType.INT32, DType.INT64, DType.BOOL})
 
 
-def fold_dims(node: Node, inputs: Sequence[Dims | None], read: Sequence[TensorType], type_: TensorType) -> Dims | None:
-    """The node's output 0, of the inferred `type_`, as dimensions, or None where they cannot be said.
+def fold_dims(node: Node, inputs: Given, read: TensorType | None, type_: TensorType) -> Dims | None:
+    """The node's output 0, of the inferred `type_`, or None where nothing of it can be said.
 
-    `inputs` has dimensions, or numbers, for each input that is known; `read` has the types of all.
+    `inputs` has, for each input of the node, an array of what is known of its elements, or None; `read` is the type of
+    the first.
     """
-    if node.domain != ONNX_DOMAIN or type_.dtype not in {DType.INT32, DType.INT64} or not type_.is_static:
+    if node.domain != ONNX_DOMAIN or type_.dtype not in TYPES or not type_.is_static or type_.size > MAX_ELEMENTS:
         return None
-    if type_.size > MAX_ELEMENTS or not read:
+    try:
+        if node.op_type in {"Shape", "Size"}:
+            result = None if read is None else _of_type(node, read)
+        else:
+            body = _BODIES.get(node.op_type)
+            result = None if body is None or not any(map(_says_something, inputs)) else body(node, inputs, type_)
+    except (DimensionError, ValueError, IndexError):
         return None
-    if node.op_type in {"Shape", "Size"}:
-        result: Dims | None = _of_type(node, read[0])
-    else:
-        known = [array for array in inputs if array is not None]
-        body = _BODIES.get(node.op_type)
-        result = None if body is None or len(known) < len(inputs) else _carried_out(body, node, known)
-    return None if result is None else result.reshape(type_.static_shape)
+    return result.reshape(type_.static_shape) if _says_something(result) else None  # type: ignore[union-attr]
 
 
 def as_dims(array: np.ndarray[Any, Any]) -> Dims:
@@ -44,11 +54,27 @@ def as_dims(array: np.ndarray[Any, Any]) -> Dims:
     return array.astype(object)
 
 
-def _carried_out(body: Body, node: Node, known: Sequence[Dims]) -> Dims | None:
-    try:
-        return body(node, known)
-    except (DimensionError, ValueError, IndexError):
+def nothing(type_: TensorType) -> Dims | None:
+    """An array of that type of whose elements nothing is known, where it is one that this module computes with."""
+    if type_.dtype not in TYPES or not type_.is_static or type_.size > MAX_ELEMENTS:
         return None
+    return np.full(type_.static_shape, None, dtype=object)
+
+
+def as_numbers(dims: Dims, dtype: DType) -> np.ndarray[Any, Any] | None:
+    """The same as an array of `dtype`, read-only, where every element is a number or a truth value that it holds."""
+    if not all(isinstance(item, int) for item in dims.flat):
+        return None
+    try:
+        numbers = np.array(dims.tolist(), dtype=dtype.numpy).reshape(dims.shape)
+    except OverflowError:
+        return None
+    numbers.flags.writeable = False
+    return numbers
+
+
+def _says_something(array: Dims | None) -> bool:
+    return array is not None and (array.size == 0 or any(item is not None for item in array.flat))
 
 
 def _of_type(node: Node, type_: TensorType) -> Dims:
@@ -58,92 +84,221 @@ def _of_type(node: Node, type_: TensorType) -> Dims:
     return _array(type_.shape[slice(start if isinstance(start, int) else 0, end if isinstance(end, int) else None)])
 
 
-def _array(dims: Sequence[Dim]) -> Dims:
-    made = np.empty(len(dims), dtype=object)
-    made[:] = list(dims)
+def _array(items: Sequence[Any]) -> Dims:
+    made = np.empty(len(items), dtype=object)
+    made[:] = list(items)
     return made
 
 
-def _same_elements(_node: Node, inputs: Sequence[Dims]) -> Dims:
+def _given(inputs: Given, index: int) -> Dims | None:
+    return inputs[index] if index < len(inputs) else None
+
+
+def _numbers(array: Dims | None) -> list[int] | None:
+    """The numbers of an array that is known whole."""
+    if array is None or not all(isinstance(item, int) for item in array.flat):
+        return None
+    return [int(item) for item in array.flat]
+
+
+def _integers(attribute: AttributeValue | None) -> list[int]:
+    return [item for item in attribute if isinstance(item, int)] if isinstance(attribute, tuple) else []
+
+
+def _same_elements(_node: Node, inputs: Given, _type: TensorType) -> Dims | None:
     return inputs[0]
 
 
-def _concat(node: Node, inputs: Sequence[Dims]) -> Dims | None:
+def _cast(_node: Node, inputs: Given, type_: TensorType) -> Dims | None:
+    """What is no whole number and no truth value comes as None and is not known."""
+    if inputs[0] is None:
+        return None
+    if type_.dtype is DType.BOOL:
+        return _each(lambda item: None if sign(item) is None else bool(sign(item)), inputs[0])
+    return _each(lambda item: int(item) if isinstance(item, bool) else item, inputs[0])
+
+
+def _concat(node: Node, inputs: Given, _type: TensorType) -> Dims | None:
     axis = node.attributes.get("axis")
-    return np.concatenate(inputs, axis=axis) if isinstance(axis, int) else None
+    known = [array for array in inputs if array is not None]
+    return np.concatenate(known, axis=axis) if isinstance(axis, int) and len(known) == len(inputs) else None
 
 
-def _gather(node: Node, inputs: Sequence[Dims]) -> Dims | None:
-    data, indices = inputs
-    axis = node.attributes.get("axis", 0)
-    if not isinstance(axis, int) or not all(isinstance(index, int) for index in indices.flat):
+def _gather(node: Node, inputs: Given, _type: TensorType) -> Dims | None:
+    data, indices, axis = inputs[0], inputs[1], node.attributes.get("axis", 0)
+    chosen = _numbers(indices)
+    if data is None or indices is None or chosen is None or not isinstance(axis, int):
         return None
-    return _shaped(np.take(data, indices.astype(np.int64), axis=axis), data)
+    places = np.array(chosen, dtype=np.int64).reshape(indices.shape)
+    return np.asarray(np.take(data, places, axis=axis), dtype=object)
 
 
-def _shaped(taken: Any, like: Dims) -> Dims:
-    """NumPy gives an object of its own where one element is taken."""
-    if isinstance(taken, np.ndarray):
-        return taken
-    made = np.empty((), dtype=like.dtype)
-    made[()] = taken
-    return made
-
-
-def _slice(node: Node, inputs: Sequence[Dims]) -> Dims | None:
-    if len(inputs) < 3 or "" in node.inputs:
+def _slice(_node: Node, inputs: Given, _type: TensorType) -> Dims | None:
+    data = inputs[0]
+    starts, ends, axes, steps = (_numbers(_given(inputs, index)) for index in range(1, 5))
+    named = [index for index in range(1, len(_node.inputs)) if _node.inputs[index]]
+    if data is None or starts is None or ends is None or any(_given(inputs, index) is None for index in named):
         return None
-    data, *lists = inputs
-    if not all(isinstance(number, int) for numbers in lists for number in numbers.flat):
+    if (axes is None and 3 in named) or (steps is None and 4 in named):
         return None
-    return data[slices_of(data.ndim, *([int(number) for number in numbers.reshape(-1)] for numbers in lists))]
+    return np.asarray(data[slices_of(data.ndim, starts, ends, axes, steps)], dtype=object)
 
 
-def _pairwise(combine: Callable[[Dim, Dim], Dim | None]) -> Body:
-    def body(_node: Node, inputs: Sequence[Dims]) -> Dims | None:
-        left, right = np.broadcast_arrays(*inputs)
-        made = np.empty(left.shape, dtype=object)
-        for place in np.ndindex(left.shape):
-            made[place] = combine(left.item(*place), right.item(*place))
-        return None if any(dim is None for dim in made.flat) else made
+def _pairwise(combine: Callable[[Any, Any], Any]) -> Body:
+    def body(_node: Node, inputs: Given, _type: TensorType) -> Dims | None:
+        result = inputs[0]
+        for other in inputs[1:]:
+            if result is None or other is None:
+                return None
+            left, right = np.broadcast_arrays(result, other)
+            result = _array([combine(a, b) for a, b in zip(left.flat, right.flat, strict=True)]).reshape(left.shape)
+        return result
 
     return body
 
 
-def _sum(a: Dim, b: Dim) -> Dim | None:
-    if isinstance(a, int) and isinstance(b, int):
-        return a + b
-    return None if _is_negative(a) or _is_negative(b) else total((a, b))
+def _elementwise(change: Callable[[Any], Any]) -> Body:
+    def body(_node: Node, inputs: Given, _type: TensorType) -> Dims | None:
+        return None if inputs[0] is None else _each(change, inputs[0])
+
+    return body
 
 
-def _times(a: Dim, b: Dim) -> Dim | None:
-    if isinstance(a, int) and isinstance(b, int):
-        return a * b
-    return None if _is_negative(a) or _is_negative(b) else product((a, b))
+def _each(change: Callable[[Any], Any], array: Dims) -> Dims:
+    return _array([change(item) for item in array.flat]).reshape(array.shape)
 
 
-def _over(a: Dim, b: Dim) -> Dim | None:
-    """Where it comes out even for any sizes."""
-    if b == 0 or _is_negative(a) or _is_negative(b):
+def _equal(a: Any, b: Any) -> Truth:
+    if a is None or b is None:
         return None
-    return quotient((a,), (b,))
+    difference = sign(minus(int(a) if isinstance(a, bool) else a, int(b) if isinstance(b, bool) else b))
+    return None if difference is None else difference == 0
 
 
-def _is_negative(dim: Dim) -> bool:
-    return isinstance(dim, int) and dim < 0
+def _less(a: Amount, b: Amount) -> Truth:
+    """Whether a < b for all sizes, or for none."""
+    difference = sign(minus(b, a))
+    if difference is not None:
+        return difference > 0
+    return False if is_natural(minus(a, b)) else None
+
+
+def _not(a: Truth) -> Truth:
+    return None if a is None else not a
+
+
+def _and(a: Truth, b: Truth) -> Truth:
+    if a is False or b is False:
+        return False
+    return None if a is None or b is None else True
+
+
+def _where(_node: Node, inputs: Given, _type: TensorType) -> Dims | None:
+    condition, left, right = inputs
+    if condition is None or left is None or right is None:
+        return None
+    columns = np.broadcast_arrays(condition, left, right)
+    chosen = [_chosen(*row) for row in zip(*(column.flat for column in columns), strict=True)]
+    return _array(chosen).reshape(columns[0].shape)
+
+
+def _chosen(condition: Truth, left: Any, right: Any) -> Any:
+    if condition is None:
+        return left if left == right else None
+    return left if condition else right
+
+
+def _reduced(combine: Callable[[Any, Any], Any], none: int | None) -> Body:
+    """The reduction of known axes by pairs; of no elements it is `none`."""
+
+    def body(node: Node, inputs: Given, type_: TensorType) -> Dims | None:
+        data, attribute = inputs[0], node.attributes.get("axes")
+        named = len(node.inputs) > 1 and node.inputs[1] != ""
+        axes = _numbers(inputs[1]) if named else _integers(attribute)
+        if data is None or axes is None:
+            return None
+        if not axes and node.attributes.get("noop_with_empty_axes"):
+            return data
+        along = all_normalised(axes, data.ndim) or tuple(range(data.ndim))
+        rest = [axis for axis in range(data.ndim) if axis not in along]
+        rows = data.transpose(*rest, *along).reshape(type_.size, -1) if data.size else np.empty((type_.size, 0), object)
+        return _array([_folded(combine, row, none) for row in rows])
+
+    return body
+
+
+def _folded(combine: Callable[[Any, Any], Any], row: Dims, none: int | None) -> Any:
+    items = row.tolist()
+    return none if not items else list(itertools.accumulate(items, combine))[-1]
+
+
+def _range(_node: Node, inputs: Given, _type: TensorType) -> Dims | None:
+    start, limit, step = (_numbers(array) for array in inputs)
+    if start is None or limit is None or step is None:
+        return None
+    return _array(list(range(start[0], limit[0], step[0])))
+
+
+def _filled(node: Node, _inputs: Given, type_: TensorType) -> Dims | None:
+    value = node.attributes.get("value", 0)
+    if not isinstance(value, int | float) or int(value) != value:
+        return None
+    return np.full(type_.static_shape, bool(value) if type_.dtype is DType.BOOL else int(value), dtype=object)
+
+
+def _expanded(_node: Node, inputs: Given, type_: TensorType) -> Dims | None:
+    data = inputs[0]
+    if data is None or broadcast(data.shape, type_.shape) != type_.shape:
+        return None
+    return np.broadcast_to(data, type_.static_shape)
+
+
+def _remainder(node: Node, inputs: Given, type_: TensorType) -> Dims | None:
+    """With `fmod` the sign is the dividend's, which is the same where no number is negative."""
+    wraps = bool(node.attributes.get("fmod"))
+    natural = all(array is not None and all(map(is_natural, array.flat)) for array in inputs)
+    return None if wraps and not natural else _pairwise(amounts.remainder)(node, inputs, type_)
+
+
+def _negative(a: Amount) -> Amount:
+    return minus(0, a)
+
+
+def _absolute(a: Amount) -> Amount:
+    return a if is_natural(a) else _negative(a) if is_natural(_negative(a)) else None
 
 
 _BODIES: Final[Mapping[str, Body]] = {
-    "Identity": _same_elements,
-    "Cast": _same_elements,
-    "Reshape": _same_elements,
-    "Squeeze": _same_elements,
-    "Unsqueeze": _same_elements,
-    "Flatten": _same_elements,
+    **dict.fromkeys(("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten"), _same_elements),
+    "Cast": _cast,
+    "CastLike": _cast,
     "Concat": _concat,
     "Gather": _gather,
     "Slice": _slice,
-    "Add": _pairwise(_sum),
-    "Mul": _pairwise(_times),
-    "Div": _pairwise(_over),
+    "Where": _where,
+    "Range": _range,
+    "ConstantOfShape": _filled,
+    "Expand": _expanded,
+    "Neg": _elementwise(_negative),
+    "Abs": _elementwise(_absolute),
+    "Not": _elementwise(_not),
+    "Add": _pairwise(amounts.plus),
+    "Sum": _pairwise(amounts.plus),
+    "Sub": _pairwise(amounts.minus),
+    "Mul": _pairwise(amounts.times),
+    "Div": _pairwise(amounts.over),
+    "Mod": _remainder,
+    "Max": _pairwise(amounts.larger),
+    "Min": _pairwise(amounts.smaller),
+    "Equal": _pairwise(_equal),
+    "Less": _pairwise(_less),
+    "Greater": _pairwise(lambda a, b: _less(b, a)),
+    "LessOrEqual": _pairwise(lambda a, b: _not(_less(b, a))),
+    "GreaterOrEqual": _pairwise(lambda a, b: _not(_less(a, b))),
+    "And": _pairwise(_and),
+    "Or": _pairwise(lambda a, b: _not(_and(_not(a), _not(b)))),
+    "ReduceProd": _reduced(amounts.times, 1),
+    "ReduceSum": _reduced(amounts.plus, 0),
+    "ReduceMax": _reduced(amounts.larger, None),
+    "ReduceMin": _reduced(amounts.smaller, None),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from types import MappingProxyType
 from typing import Any
@@ -13,12 +13,14 @@ import numpy as np
 
 from weft_graph.errors import DTypeError, GraphRefusedError, ShapeError
 from weft_graph.fold import MAX_ELEMENTS, fold, fold_type
-from weft_graph.fold_dims import as_dims, fold_dims
+from weft_graph.fold_dims import TYPES as FOLDED
+from weft_graph.fold_dims import as_dims, as_numbers, fold_dims, nothing
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue, Constant, Graph, Node, Subgraph
 from weft_graph.limits import PROGRAM_LIMITS as LIMITS
 from weft_graph.program import Program
 from weft_graph.schema import OpSchema, formal_at, schema_of
-from weft_graph.shapes.dims import UNKNOWN_PREFIX, Dim, DimensionError
+from weft_graph.shapes.amounts import Amount, as_dim
+from weft_graph.shapes.dims import Dim, DimensionError, unknown_at
 from weft_graph.topological import topological_order
 from weft_graph.types import TensorType, array_type
 from weft_graph.weft_domain import COMMUNICATION
@@ -29,28 +31,19 @@ Array = np.ndarray[Any, np.dtype[Any]]
 class Inference:
     """Types and known values, which grow node by node in an order that can be run."""
 
-    def __init__(
-        self, types: Mapping[str, TensorType], constants: Iterable[Constant] = (), within: Inference | None = None
-    ) -> None:
+    def __init__(self, types: Mapping[str, TensorType], constants: Iterable[Constant] = ()) -> None:
         self.types: dict[str, TensorType] = dict(types)
         self.known: dict[str, Array] = {}
         self.dims: dict[str, Array] = {}
         """Lists of whole numbers some of which are dimensions that no step has filled yet."""
-        self._numbers: Iterator[int] = count(1) if within is None else within._numbers
         for constant in constants:
             self.add_constant(constant)
-
-    def unknown(self) -> Dim:
-        """A new name for a dimension that only the values of a step decide."""
-        return f"{UNKNOWN_PREFIX}{next(self._numbers)}"
 
     def body(
         self, subgraph: Subgraph, types: Sequence[TensorType], pointer: str, known: Mapping[str, Array]
     ) -> tuple[TensorType, ...]:
         """Types of a body's outputs, whose inputs and captured values are of `types`; `known` are some of these."""
-        inner = Inference(
-            dict(zip((*subgraph.inputs, *subgraph.captured), types, strict=True)), subgraph.constants, self
-        )
+        inner = Inference(dict(zip((*subgraph.inputs, *subgraph.captured), types, strict=True)), subgraph.constants)
         inner.known.update(known)
         for index, node in enumerate(subgraph.nodes):
             inner.add(node, f"{pointer}/nodes/{index}" if pointer else "")
@@ -83,29 +76,31 @@ class Inference:
         """Only a node that reads nothing but known values is worth a look, and one that reads a shape."""
         if not node.outputs or not node.outputs[0]:
             return
+        first = self.types.get(node.inputs[0]) if node.inputs else None
         if all(name in self.known for name in node.inputs if name):
             value = fold(node, [self.known.get(name) for name in node.inputs if name], types[0])
         else:
-            first = self.types.get(node.inputs[0])
             value = None if first is None else fold_type(node, first)
+        if value is None and types[0].dtype in FOLDED:
+            dims = fold_dims(node, [self._elements(name) for name in node.inputs], first, types[0])
+            value = None if dims is None else as_numbers(dims, types[0].dtype)
+            if dims is not None and value is None:
+                self.dims[node.outputs[0]] = dims
         if value is not None:
             self.known[node.outputs[0]] = value
-            return
-        dims = fold_dims(
-            node,
-            [self.dims_of(name) for name in node.inputs if name],
-            [self.types[name] for name in node.inputs if name in self.types],
-            types[0],
-        )
-        if dims is not None:
-            self.dims[node.outputs[0]] = dims
 
     def dims_of(self, name: str) -> Array | None:
-        """A list of whole numbers as dimensions, where it is known."""
+        """What is known of a list of whole numbers, as amounts, or None where nothing is."""
         if name in self.dims:
             return self.dims[name]
         known = self.known.get(name)
-        return as_dims(known) if known is not None and known.dtype.kind in "iu" and known.size <= MAX_ELEMENTS else None
+        is_small = known is not None and known.dtype.kind in "iub" and known.size <= MAX_ELEMENTS
+        return as_dims(known) if known is not None and is_small else None
+
+    def _elements(self, name: str) -> Array | None:
+        """The same, an array of nothing where nothing is known of a value that could be computed with."""
+        found = self.dims_of(name)
+        return nothing(self.types[name]) if found is None and name in self.types else found
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +111,8 @@ class NodeView:
     schema: OpSchema
     inference: Inference
     pointer: str
+    unknowns: Iterator[int] = field(default_factory=count)
+    """Numbers of the dimensions that only a step's values decide at this node."""
 
     def input(self, index: int) -> TensorType:
         name = self.node.inputs[index]
@@ -139,15 +136,20 @@ class NodeView:
         type_ = self.input(index)
         if type_.rank > 1:
             raise self.shape_error(f"input {index} must be a list of numbers, got {type_}")
+        length = type_.shape[0] if type_.shape else 1
+        if not isinstance(length, int) or length > LIMITS.rank:
+            return None
+        return tuple(self.unknown() if amount is None else as_dim(amount) for amount in self.amounts(index) or ())
+
+    def amounts(self, index: int) -> tuple[Amount, ...] | None:
         found = self.inference.dims_of(self.node.inputs[index])
         if found is not None:
-            return tuple(found.reshape(-1))
-        if not type_.is_static or type_.size > LIMITS.rank:
-            return None
-        return tuple(self.unknown() for _ in range(type_.size))
+            return tuple(int(item) if isinstance(item, bool) else item for item in found.flat)
+        type_ = self.input(index)
+        return (None,) * type_.size if type_.is_static and type_.size <= MAX_ELEMENTS else None
 
     def unknown(self) -> Dim:
-        return self.inference.unknown()
+        return unknown_at(self.node.name, next(self.unknowns))
 
     def body(self, subgraph: Subgraph, types: Sequence[TensorType]) -> tuple[TensorType, ...]:
         names = [name for name, value in self.node.attributes.items() if value is subgraph]
@@ -200,6 +202,15 @@ class NodeView:
             f"{name} is {self.inference.types[name]}" for name in self.node.inputs if name in self.inference.types
         )
         return f"node {self.node.name!r} ({self.node.op_type}): {message} [{reads}]"
+
+
+def body_types(subgraph: Subgraph, types: Sequence[TensorType], known: Mapping[str, Array]) -> tuple[TensorType, ...]:
+    """Types of a body's outputs, whose inputs and captured values are of `types`; `known` are captured values.
+
+    Raises ShapeError or DTypeError, naming the node.
+    """
+    small = {name: array for name, array in known.items() if array.size <= MAX_ELEMENTS}
+    return Inference({}).body(subgraph, types, "", small)
 
 
 def infer(graph: Graph, dims: Mapping[str, int] | None = None) -> Mapping[str, TensorType]:

@@ -10,14 +10,12 @@ from weft_graph.formals import ANY, INT64, required
 from weft_graph.onnx_dtypes import DTYPE_OF_NUMBER, NUMBER_OF_DTYPE
 from weft_graph.schema import Attribute, InferContext, OpSchema
 from weft_graph.shapes.flops import moved
-from weft_graph.shapes.lists import infer_required_integers
+from weft_graph.shapes.lists import infer_shape
 from weft_graph.types import DType, TensorType
 
 
 def _infer(context: InferContext) -> tuple[TensorType, ...]:
-    shape, number = infer_required_integers(context, 0, "input"), as_int(context.attribute("dtype"))
-    if min(shape, default=0) < 0:
-        raise context.shape_error(f"shape {list(shape)} has a dimension below 0")
+    shape, number = infer_shape(context, 0, "input"), as_int(context.attribute("dtype"))
     dtype = DTYPE_OF_NUMBER.get(number)
     if dtype is None:
         known = ", ".join(f"{key} {value}" for key, value in DTYPE_OF_NUMBER.items())

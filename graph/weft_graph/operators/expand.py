@@ -7,14 +7,12 @@ from weft_graph.schema import GradientContext, InferContext, OpSchema
 from weft_graph.shapes.broadcasting import broadcast, sum_to
 from weft_graph.shapes.flops import moved
 from weft_graph.shapes.flow import incoming
-from weft_graph.shapes.lists import infer_required_integers
+from weft_graph.shapes.lists import infer_shape
 from weft_graph.types import TensorType
 
 
 def _infer(context: InferContext) -> tuple[TensorType, ...]:
-    data, target = context.input(0), infer_required_integers(context, 1, "shape")
-    if min(target, default=0) < 0:
-        raise context.shape_error(f"shape {list(target)} has a dimension below 0")
+    data, target = context.input(0), infer_shape(context, 1, "shape")
     shape = broadcast(data.shape, target)
     if shape is None:
         raise context.shape_error(f"{data} does not broadcast with shape {list(target)}")

@@ -12,21 +12,31 @@ from weft_graph.formals import ANY, NUMBERS, required
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.axes import infer_axis
 from weft_graph.shapes.composing import apply
+from weft_graph.shapes.dims import Dim, agree, product
 from weft_graph.shapes.flops import moved
 from weft_graph.shapes.flow import incoming
-from weft_graph.shapes.lists import infer_required_integers
 from weft_graph.types import TensorType
 
 
 def _infer(context: InferContext) -> tuple[TensorType, ...]:
     indices, values = context.input(0), context.input(2)
-    depth = infer_required_integers(context, 1, "depth")
-    if len(depth) != 1 or depth[0] < 1:
-        raise context.shape_error(f"depth {list(depth)} must be one number, at least 1")
-    if values.shape != (2,):
+    depth = _depth(context)
+    if values.rank != 1 or not agree(values.shape[0], 2):
         raise context.shape_error(f"values {values} must be two numbers")
     axis = infer_axis(context, indices.rank + 1)
-    return (TensorType(values.dtype, (*indices.shape[:axis], depth[0], *indices.shape[axis:])),)
+    return (TensorType(values.dtype, (*indices.shape[:axis], depth, *indices.shape[axis:])),)
+
+
+def _depth(context: InferContext) -> Dim:
+    """The number of classes: it may come as a number of any type."""
+    given, known = context.input(1), context.constant(1)
+    if given.rank > 1 or not agree(product(given.shape), 1):
+        raise context.shape_error(f"depth {given} must be one number")
+    dims = (int(known.reshape(-1)[0]),) if known is not None else context.dims(1)
+    depth = context.unknown() if dims is None else dims[0]
+    if isinstance(depth, int) and depth < 1:
+        raise context.shape_error(f"depth {depth} must be at least 1")
+    return depth
 
 
 def _gradient(context: GradientContext) -> tuple[str | None, ...]:

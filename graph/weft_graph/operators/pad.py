@@ -11,11 +11,11 @@ from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.broadcasting import check_same_dtype
 from weft_graph.shapes.composing import apply, given_attributes
-from weft_graph.shapes.dims import product
+from weft_graph.shapes.dims import agree, product
 from weft_graph.shapes.flops import moved
 from weft_graph.shapes.flow import incoming
-from weft_graph.shapes.lists import infer_integers, infer_required_integers
-from weft_graph.shapes.padding import MODES, padded, sides_of
+from weft_graph.shapes.lists import infer_amounts, infer_required_amounts
+from weft_graph.shapes.padding import MODES, open_padded, open_sides_of
 from weft_graph.types import TensorType
 
 
@@ -26,11 +26,11 @@ def _infer(context: InferContext) -> tuple[TensorType, ...]:
         raise context.shape_error(f"mode {mode!r} is none of {', '.join(MODES)}")
     if value is not None:
         check_same_dtype(context, 0, 2)
-        if product(value.shape) != 1:
+        if not agree(product(value.shape), 1):
             raise context.shape_error(f"constant_value {value} must be one number")
-    pads, axes = infer_required_integers(context, 1, "pads"), infer_integers(context, 3, "axes")
+    pads, axes = infer_required_amounts(context, 1, "pads"), infer_amounts(context, 3, "axes")
     try:
-        shape = padded(data.shape, sides_of(data.rank, pads, axes), mode)
+        shape = open_padded(data.shape, open_sides_of(data.rank, pads, axes), mode, context.unknown)
     except ValueError as error:
         raise context.shape_error(str(error)) from None
     return (TensorType(data.dtype, shape),)

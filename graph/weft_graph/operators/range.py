@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from weft_graph.formals import FLOATS, INDICES, required
 from weft_graph.schema import Attribute, InferContext, OpSchema
+from weft_graph.shapes.amounts import Amount, as_dim, minus, over, plus
 from weft_graph.shapes.broadcasting import check_same_dtype
+from weft_graph.shapes.dims import Dim, agree, product
 from weft_graph.shapes.flops import moved
 from weft_graph.shapes.ranges import range_length
 from weft_graph.types import TensorType
@@ -14,16 +16,31 @@ _DTYPES = FLOATS | INDICES
 
 def _infer(context: InferContext) -> tuple[TensorType, ...]:
     check_same_dtype(context, 0, 1, 2)
-    numbers = []
-    for index in range(3):
-        known = context.constant(index)
-        if known is None or known.size != 1:
-            raise context.shape_error("start, limit and delta must be constants of the graph, one number each")
-        numbers.append(known.reshape(-1)[0].item())
-    try:
-        return (TensorType(context.input(0).dtype, (range_length(*numbers),)),)
-    except ValueError as error:
-        raise context.shape_error(str(error)) from None
+    if not all(agree(product(context.input(index).shape), 1) for index in range(3)):
+        raise context.shape_error("start, limit and delta must be one number each")
+    return (TensorType(context.input(0).dtype, (_count(context),)),)
+
+
+def _count(context: InferContext) -> Dim:
+    """How many numbers there are: a number, or what follows from dimensions, or known only in a step."""
+    known = [context.constant(index) for index in range(3)]
+    numbers = [array.reshape(-1)[0].item() for array in known if array is not None]
+    if len(numbers) == 3:
+        try:
+            return range_length(*numbers)
+        except ValueError as error:
+            raise context.shape_error(str(error)) from None
+    start, limit, delta = (_amount(context, index) for index in range(3))
+    length = minus(limit, start)
+    if length is None or not isinstance(delta, int) or delta < 1:
+        return context.unknown()
+    count = length if delta == 1 else over(plus(length, delta - 1), delta)
+    return context.unknown() if count is None else as_dim(count)
+
+
+def _amount(context: InferContext, index: int) -> Amount:
+    amounts = context.amounts(index)
+    return None if amounts is None else amounts[0]
 
 
 SCHEMA = OpSchema(

@@ -11,18 +11,18 @@ from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.composing import given_attributes
 from weft_graph.shapes.flops import moved
 from weft_graph.shapes.flow import incoming
-from weft_graph.shapes.lists import infer_integers, infer_required_integers
-from weft_graph.shapes.slicing import sliced, slices_of
+from weft_graph.shapes.lists import infer_amounts, infer_required_amounts
+from weft_graph.shapes.slicing import bounds_of, sliced
 from weft_graph.types import TensorType
 
 
 def _infer(context: InferContext) -> tuple[TensorType, ...]:
     data = context.input(0)
-    starts = infer_required_integers(context, 1, "starts")
-    ends = infer_required_integers(context, 2, "ends")
-    axes, steps = infer_integers(context, 3, "axes"), infer_integers(context, 4, "steps")
+    starts = infer_required_amounts(context, 1, "starts")
+    ends = infer_required_amounts(context, 2, "ends")
+    axes, steps = infer_amounts(context, 3, "axes"), infer_amounts(context, 4, "steps")
     try:
-        shape = sliced(data.shape, slices_of(data.rank, starts, ends, axes, steps))
+        shape = sliced(data.shape, bounds_of(data.rank, starts, ends, axes, steps), context.unknown)
     except ValueError as error:
         raise context.shape_error(str(error)) from None
     return (TensorType(data.dtype, shape),)

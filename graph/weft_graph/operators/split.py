@@ -12,7 +12,7 @@ from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.axes import infer_axis
 from weft_graph.shapes.composing import given_attributes
 from weft_graph.shapes.flops import moved
-from weft_graph.shapes.lists import infer_integers
+from weft_graph.shapes.lists import infer_amounts
 from weft_graph.shapes.slicing import split_sizes
 from weft_graph.types import TensorType
 
@@ -24,10 +24,11 @@ def _infer(context: InferContext) -> tuple[TensorType, ...]:
     if declared is not None and as_int(declared) != parts:
         raise context.shape_error(f"num_outputs is {declared}, and the node has {parts} outputs")
     try:
-        sizes = split_sizes(data.shape[axis], parts, infer_integers(context, 1, "split"))
+        sizes = split_sizes(data.shape[axis], parts, infer_amounts(context, 1, "split"))
     except ValueError as error:
         raise context.shape_error(str(error)) from None
-    return tuple(TensorType(data.dtype, (*data.shape[:axis], size, *data.shape[axis + 1 :])) for size in sizes)
+    lengths = (context.unknown() if size is None else size for size in sizes)
+    return tuple(TensorType(data.dtype, (*data.shape[:axis], size, *data.shape[axis + 1 :])) for size in lengths)
 
 
 def _gradient(context: GradientContext) -> tuple[str | None, ...]:

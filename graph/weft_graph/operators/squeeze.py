@@ -5,23 +5,32 @@ from __future__ import annotations
 from weft_graph.formals import ANY, INT64, optional, required
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
-from weft_graph.shapes.axes import infer_axes
+from weft_graph.shapes.axes import OpenAxes, infer_axes
+from weft_graph.shapes.dims import agree
 from weft_graph.shapes.flops import moved
 from weft_graph.shapes.flow import incoming
-from weft_graph.types import TensorType
+from weft_graph.types import Shape, TensorType
 
 
 def _infer(context: InferContext) -> tuple[TensorType, ...]:
     data = context.input(0)
     axes = infer_axes(context, data.rank)
+    if isinstance(axes, OpenAxes):
+        return (TensorType(data.dtype, _open_dims(context, data, axes)),)
     if axes is None:
         if not data.is_static:
             raise context.shape_error(f"axes must be given: whether a dimension of {data} is 1 is not known")
         axes = tuple(axis for axis, dim in enumerate(data.shape) if dim == 1)
-    wrong = [axis for axis in axes if data.shape[axis] != 1]
+    wrong = [axis for axis in axes if not agree(data.shape[axis], 1)]
     if wrong:
         raise context.shape_error(f"dimension {wrong[0]} of {data} is {data.shape[wrong[0]]}, not 1")
     return (TensorType(data.dtype, tuple(dim for axis, dim in enumerate(data.shape) if axis not in axes)),)
+
+
+def _open_dims(context: InferContext, data: TensorType, axes: OpenAxes) -> Shape:
+    if axes.count is None:
+        raise context.shape_error(f"it must be known before a step how many axes there are; the input is {data}")
+    return tuple(context.unknown() for _ in range(data.rank - axes.count))
 
 
 def _gradient(context: GradientContext) -> tuple[str | None, ...]:

@@ -8,14 +8,14 @@ from weft_graph.schema import GradientContext, InferContext, OpSchema
 from weft_graph.shapes.dims import product
 from weft_graph.shapes.flops import moved
 from weft_graph.shapes.flow import incoming
-from weft_graph.shapes.lists import infer_required_integers
 from weft_graph.types import TensorType
 
 
 def _infer(context: InferContext) -> tuple[TensorType, ...]:
-    data, repeats = context.input(0), infer_required_integers(context, 1, "repeats")
-    if len(repeats) != data.rank or min(repeats, default=0) < 0:
-        raise context.shape_error(f"repeats {list(repeats)} must be {data.rank} numbers, none below 0")
+    data, repeats = context.input(0), context.dims(1)
+    if repeats is None or len(repeats) != data.rank or any(isinstance(n, int) and n < 0 for n in repeats):
+        shown = context.input(1) if repeats is None else list(repeats)
+        raise context.shape_error(f"repeats {shown} must be {data.rank} numbers, none below 0")
     return (TensorType(data.dtype, tuple(product(pair) for pair in zip(data.shape, repeats, strict=True))),)
 
 

@@ -1,11 +1,14 @@
-"""Axes: counted from either end, given as a constant input or as an attribute."""
+"""Axes: counted from either end, given as an input or as an attribute."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from weft_graph.attributes import as_int, as_ints
 from weft_graph.schema import InferContext
+from weft_graph.shapes.dims import product
+from weft_graph.types import TensorType
 
 
 def normalised(axis: int, rank: int) -> int:
@@ -32,22 +35,37 @@ def infer_axis(context: InferContext, rank: int) -> int:
         raise context.shape_error(f"{error} of {context.input(0)}") from None
 
 
-def infer_axes(context: InferContext, rank: int) -> tuple[int, ...] | None:
+@dataclass(frozen=True, slots=True)
+class OpenAxes:
+    """Axes that only the values of a step decide: how many there are, or None where that is not known either."""
+
+    count: int | None
+
+
+def infer_axes(context: InferContext, rank: int) -> tuple[int, ...] | OpenAxes | None:
     """Input 1 or the attribute `axes`, counted from the front; None where there is neither.
 
-    Raises ShapeError, which names the node, also where the input is not known before the first step.
+    Raises ShapeError, which names the node, for axes outside the rank or named twice.
     """
     given = context.attribute("axes")
     if given is not None:
         axes = as_ints(given)
-    elif context.optional_input(1) is None:
-        return None
     else:
+        type_ = context.optional_input(1)
+        if type_ is None:
+            return None
         known = context.constant(1)
         if known is None:
-            raise context.shape_error("axes must be a constant of the graph")
+            return _open(context, rank, type_)
         axes = tuple(int(axis) for axis in known.reshape(-1))
     try:
         return all_normalised(axes, rank)
     except ValueError as error:
         raise context.shape_error(f"{error}; the input is {context.input(0)}") from None
+
+
+def _open(context: InferContext, rank: int, type_: TensorType) -> OpenAxes:
+    count = product(type_.shape)
+    if isinstance(count, int) and count > rank:
+        raise context.shape_error(f"{count} axes of {rank} dimensions; the input is {context.input(0)}")
+    return OpenAxes(count if isinstance(count, int) else None)

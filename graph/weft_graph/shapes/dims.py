@@ -3,6 +3,8 @@
 A dimension that holds a name is text, a polynomial with whole coefficients above 0. Its form is canonical: in a product
 the number first, then the names in order; of a sum's terms those of most names first, then by their names, the number
 last. So dimensions that are equal for any sizes are equal texts.
+
+`weft_graph.shapes.amounts` computes in the same form with coefficients of any sign: an amount is no dimension yet.
 """
 
 from __future__ import annotations
@@ -23,6 +25,9 @@ UNKNOWN_PREFIX: Final = "?"
 
 MAX_TERMS: Final = 64
 """Terms of a sum. A product has as many as its factors' multiplied, so a few nodes could ask for any number."""
+
+_SHOWN: Final = 64
+"""Characters of a node's name in the name of a dimension."""
 
 _TIMES = "*"
 _PLUS = "+"
@@ -56,6 +61,13 @@ def unknown_of(*parts: Dim) -> Dim:
     return UNKNOWN_PREFIX + sha256("|".join(map(str, parts)).encode()).hexdigest()[:16]
 
 
+def unknown_at(node: str, number: int) -> Dim:
+    """The name of dimension `number` of those that only a step decides at the node, the same in every inference."""
+    plain = "".join(letter if letter.isalnum() and letter.isascii() else "_" for letter in node[:_SHOWN])
+    exact = "" if plain == node else "~" + sha256(node.encode()).hexdigest()[:8]
+    return f"{UNKNOWN_PREFIX}{plain}{exact}" + (f".{number}" if number else "")
+
+
 def product(dims: Iterable[Dim]) -> Dim:
     """The number of elements that the dimensions hold; of none it is 1, and 0 if any dimension is 0."""
     return _text(_multiplied(dims))
@@ -66,6 +78,16 @@ def total(dims: Iterable[Dim]) -> Dim:
     terms = Counter[_Names]()
     for dim in dims:
         _add(terms, _terms(dim))
+    return _text(terms)
+
+
+def terms_of(dim: Dim) -> Mapping[tuple[str, ...], int]:
+    """The coefficient of each product of names, which are in order; that of `()` is the number."""
+    return _terms(dim)
+
+
+def of_terms(terms: Mapping[tuple[str, ...], int]) -> Dim:
+    """The dimension of these terms, none of whose coefficients is 0."""
     return _text(terms)
 
 
@@ -113,8 +135,9 @@ def _multiplied(dims: Iterable[Dim]) -> _Terms:
 
 def _add(terms: Counter[_Names], more: _Terms) -> None:
     for names, count in more.items():
-        if count:
-            terms[names] += count
+        terms[names] += count
+        if not terms[names]:
+            del terms[names]
     if len(terms) > MAX_TERMS:
         raise DimensionError(f"a dimension is a sum of more than {MAX_TERMS} terms")
 
@@ -125,7 +148,7 @@ def _terms(dim: Dim) -> _Terms:
     for term in str(dim).split(_PLUS):
         number, names = 1, []
         for factor in term.split(_TIMES):
-            if factor.isdecimal():
+            if factor.removeprefix("-").isdecimal():
                 number *= int(factor)
             else:
                 names.append(factor)

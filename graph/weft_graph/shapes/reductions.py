@@ -6,10 +6,10 @@ from weft_graph.attributes import as_int
 from weft_graph.formals import INT64, optional, required
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, Formal, GradientContext, InferContext
-from weft_graph.shapes.axes import infer_axes
+from weft_graph.shapes.axes import OpenAxes, infer_axes
 from weft_graph.shapes.composing import given_attributes
 from weft_graph.shapes.flow import incoming
-from weft_graph.types import DType, TensorType
+from weft_graph.types import DType, Shape, TensorType
 
 REDUCTION_ATTRIBUTES = {
     "axes": Attribute(tuple),
@@ -29,10 +29,25 @@ def infer_reduction(context: InferContext) -> tuple[TensorType, ...]:
     """Input 0 with the reduced dimensions 1, or gone."""
     data = context.input(0)
     noop = as_int(context.attribute("noop_with_empty_axes"))
-    axes = reduced_axes(infer_axes(context, data.rank), data.rank, noop)
-    if as_int(context.attribute("keepdims")):
+    keepdims = bool(as_int(context.attribute("keepdims")))
+    given = infer_axes(context, data.rank)
+    if isinstance(given, OpenAxes):
+        return (TensorType(data.dtype, _open_dims(context, data, given.count, keepdims=keepdims)),)
+    axes = reduced_axes(given, data.rank, noop)
+    if keepdims:
         return (TensorType(data.dtype, tuple(1 if axis in axes else dim for axis, dim in enumerate(data.shape))),)
     return (TensorType(data.dtype, tuple(dim for axis, dim in enumerate(data.shape) if axis not in axes)),)
+
+
+def _open_dims(context: InferContext, data: TensorType, count: int | None, *, keepdims: bool) -> Shape:
+    """The dimensions that are left where a step decides which `count` axes are reduced."""
+    if keepdims:
+        return tuple(1 if dim == 1 else context.unknown() for dim in data.shape)
+    if count is None:
+        raise context.shape_error(
+            f"without keepdims it must be known before a step how many axes there are; the input is {data}"
+        )
+    return tuple(context.unknown() for _ in range(data.rank - count))
 
 
 def reduction_gradient(context: GradientContext) -> tuple[str | None, ...]:

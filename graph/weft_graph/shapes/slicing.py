@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
 
+from weft_graph.shapes.amounts import Amount, added, as_dim, is_natural, minus, over, plus, smaller, times
 from weft_graph.shapes.axes import normalised
-from weft_graph.shapes.dims import Dim
+from weft_graph.shapes.dims import Dim, agree, quotient, unknown_of
 from weft_graph.types import Shape
 
 _WHOLE: Final = (1 << 31) - 1
 """An end from which on a slice is taken to mean all that there is, however long that will be."""
+
+
+_T = TypeVar("_T", bound=Amount)
+
+Bounds = tuple[Amount, Amount, Amount]
+"""Start, end and step along one dimension, as far as they are known before a step."""
 
 
 def slices_of(
@@ -24,55 +32,121 @@ def slices_of(
 
     Raises ValueError for lists of several lengths, a step of 0, and an axis outside the rank or named twice.
     """
-    along = range(len(starts)) if axes is None else axes
-    by = [1] * len(starts) if steps is None else steps
-    if not len(starts) == len(ends) == len(along) == len(by):
-        raise ValueError(f"{len(starts)} starts, {len(ends)} ends, {len(along)} axes and {len(by)} steps do not match")
+    along, by = _along(starts, ends, axes, steps)
     parts = [slice(None)] * rank
-    taken: set[int] = set()
-    for start, end, axis, step in zip(starts, ends, along, by, strict=True):
-        place = normalised(axis, rank)
-        if place in taken:
-            raise ValueError(f"axes {list(along)} name dimension {place} twice")
-        if step == 0:
-            raise ValueError(f"the step along axis {axis} is 0")
-        taken.add(place)
+    for place, start, end, step in zip(_places(rank, along, by), starts, ends, by, strict=True):
         parts[place] = slice(start, end, step)
     return tuple(parts)
 
 
-def sliced(shape: Shape, parts: tuple[slice, ...]) -> Shape:
-    """The shape of those parts. Raises ValueError where part of a dimension is taken that is not yet a number."""
-    return tuple(_length(dim, part) for dim, part in zip(shape, parts, strict=True))
+def bounds_of(
+    rank: int,
+    starts: Sequence[Amount],
+    ends: Sequence[Amount],
+    axes: Sequence[Amount] | None = None,
+    steps: Sequence[Amount] | None = None,
+) -> tuple[Bounds | None, ...]:
+    """For each dimension what is taken of it, None where it is whole; nothing is known of any if an axis is not known.
+
+    Raises ValueError as `slices_of` does.
+    """
+    along, by = _along(starts, ends, axes, steps)
+    known = [axis for axis in along if isinstance(axis, int)]
+    if len(known) < len(along):
+        return ((None, None, None),) * rank
+    taken: list[Bounds | None] = [None] * rank
+    for place, start, end, step in zip(_places(rank, known, by), starts, ends, by, strict=True):
+        taken[place] = (start, end, step)
+    return tuple(taken)
 
 
-def _length(dim: Dim, part: slice) -> Dim:
-    if isinstance(dim, int):
-        return len(range(*part.indices(dim)))
-    forwards = part.step in {None, 1} and part.start in {None, 0} and (part.stop is None or part.stop >= _WHOLE)
-    backwards = part.step == -1 and (part.start == -1 or part.start >= _WHOLE) and part.stop <= -_WHOLE
-    if forwards or backwards:
+def _along(
+    starts: Sequence[_T], ends: Sequence[_T], axes: Sequence[_T] | None, steps: Sequence[_T] | None
+) -> tuple[Sequence[_T | int], Sequence[_T | int]]:
+    """The axes and steps, one for each start."""
+    along = range(len(starts)) if axes is None else axes
+    by = [1] * len(starts) if steps is None else steps
+    if not len(starts) == len(ends) == len(along) == len(by):
+        raise ValueError(f"{len(starts)} starts, {len(ends)} ends, {len(along)} axes and {len(by)} steps do not match")
+    return along, by
+
+
+def _places(rank: int, axes: Sequence[int], steps: Sequence[Amount]) -> list[int]:
+    """The axes counted from the front, in their order."""
+    places: list[int] = []
+    for axis, step in zip(axes, steps, strict=True):
+        place = normalised(axis, rank)
+        if place in places:
+            raise ValueError(f"axes {list(axes)} name dimension {place} twice")
+        if step == 0:
+            raise ValueError(f"the step along axis {axis} is 0")
+        places.append(place)
+    return places
+
+
+def sliced(shape: Shape, taken: Sequence[Bounds | None], unknown: Callable[[], Dim]) -> Shape:
+    """The shape of those parts; `unknown` names a dimension of which nothing can be said."""
+    lengths = (dim if bounds is None else _length(dim, *bounds) for dim, bounds in zip(shape, taken, strict=True))
+    return tuple(unknown() if length is None else length for length in lengths)
+
+
+def _length(dim: Dim, start: Amount, end: Amount, step: Amount) -> Dim | None:
+    if start is None or end is None or not isinstance(step, int):
+        return None
+    numbers = [bound for bound in (start, end) if isinstance(bound, int)]
+    if isinstance(dim, int) and len(numbers) == 2:
+        return len(range(*slice(numbers[0], numbers[1], step).indices(dim)))
+    if step == -1 and len(numbers) == 2 and (start == -1 or numbers[0] >= _WHOLE) and numbers[1] <= -_WHOLE:
         return dim
-    raise ValueError(f"dimension {dim!r} is taken whole or not at all; its length is not known before a step")
+    low, high = _low(dim, start), _high(dim, start, end)
+    length = minus(high, low)
+    if step < 0 or length is None:
+        return unknown_of("slice", dim, start, end, step)
+    if isinstance(length, int):
+        length = max(length, 0)
+    count = length if step == 1 else over(plus(length, step - 1), step)
+    return None if count is None else as_dim(count)
 
 
-def split_sizes(dim: Dim, parts: int, sizes: Sequence[int] | None) -> tuple[Dim, ...]:
+def _low(dim: Dim, start: int | str) -> Amount:
+    """Where the part begins; a dimension is taken to be as long as what is left out at its front."""
+    if isinstance(start, int) and start < 0:
+        return minus(dim, smaller(-start, dim))
+    return start if is_natural(start) else None
+
+
+def _high(dim: Dim, start: int | str, end: int | str) -> Amount:
+    """Where the part ends; a dimension is taken to be as long as what is left out at its end."""
+    if isinstance(end, int) and end < 0:
+        return minus(dim, -end)
+    if (isinstance(end, int) and end >= _WHOLE) or is_natural(minus(end, dim)):
+        return dim
+    if is_natural(minus(dim, end)):
+        return end
+    return smaller(end, dim) if start == 0 else None
+
+
+def split_sizes(dim: Dim, parts: int, sizes: Sequence[Amount] | None) -> tuple[Dim | None, ...]:
     """The lengths of `parts` pieces of a dimension: those given, or equal ones, of which the last may be shorter.
 
-    Raises ValueError where they do not make up the dimension, or where it is not yet a number and not left whole.
+    None for one of which nothing is known before a step. Raises ValueError where they do not make up the dimension.
     """
     if sizes is not None:
-        if len(sizes) != parts or min(sizes, default=0) < 0:
+        if len(sizes) != parts or any(isinstance(size, int) and size < 0 for size in sizes):
             raise ValueError(f"split {list(sizes)} must be {parts} numbers, none below 0")
-        if sum(sizes) != dim:
-            raise ValueError(f"split {list(sizes)} adds up to {sum(sizes)}, and the dimension is {dim}")
-        return tuple(sizes)
+        if None not in sizes and not agree(as_dim(added(sizes) or 0), dim):
+            raise ValueError(f"split {list(sizes)} adds up to {added(sizes)}, and the dimension is {dim}")
+        return tuple(None if size is None else as_dim(size) for size in sizes)
     if parts == 1:
         return (dim,)
-    if not isinstance(dim, int):
-        raise ValueError(f"dimension {dim!r} cannot be split; its length is not known before a step")
-    each = -(-dim // parts)
-    last = dim - each * (parts - 1)
-    if last < 0:
+    even = quotient((dim,), (parts,))
+    each = over(plus(dim, parts - 1), parts) if even is None else even
+    last = minus(dim, times(each, parts - 1))
+    if each is None or last is None or (isinstance(last, int) and last < 0):
         raise ValueError(f"a dimension of {dim} does not fall into {parts} parts of {each}")
-    return (*(each,) * (parts - 1), last)
+    return (*(as_dim(each),) * (parts - 1), as_dim(last))
+
+
+def split_ends(length: int, parts: int, sizes: Sequence[int] | None) -> tuple[int, ...]:
+    """Where the pieces of a dimension of `length` begin, and where the last one ends. Raises as `split_sizes` does."""
+    return tuple(itertools.accumulate((int(size or 0) for size in split_sizes(length, parts, sizes)), initial=0))

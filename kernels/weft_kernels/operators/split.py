@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 
 from weft_graph.attributes import as_int
 from weft_graph.ir import AttributeValue
-from weft_graph.shapes.slicing import split_sizes
+from weft_graph.shapes.slicing import split_ends
 from weft_kernels.arguments import optional, required
 from weft_kernels.kernel import Array, KernelContext
 from weft_kernels.lists import integers
@@ -21,6 +20,5 @@ def run(
     (data,) = required(inputs, 1)
     axis = as_int(attributes["axis"])
     assert context.asked is not None, "a node of Split says how many outputs it has"
-    sizes = split_sizes(data.shape[axis], len(context.asked), integers(optional(inputs, 1), attributes, "split"))
-    ends = tuple(itertools.accumulate(int(size) for size in sizes))
-    return tuple(context.xp.split(data, ends[:-1], axis=axis))
+    ends = split_ends(data.shape[axis], len(context.asked), integers(optional(inputs, 1), attributes, "split"))
+    return tuple(context.xp.split(data, ends[1:-1], axis=axis))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from weft_graph.attributes import as_int
 from weft_graph.ir import AttributeValue
-from weft_graph.shapes.slicing import split_sizes
+from weft_graph.shapes.slicing import split_ends
 from weft_kernels.arguments import optional, required
 from weft_kernels.kernel import Array, KernelContext
 from weft_kernels.lists import integers
@@ -20,8 +20,7 @@ def run(
 ) -> tuple[Array, ...]:
     (data,) = required(inputs, 1)
     axis, pieces = as_int(attributes["axis"]), inputs[2:]
-    sizes = split_sizes(data.shape[axis], len(pieces), integers(optional(inputs, 1), attributes, "split"))
-    ends = tuple(itertools.accumulate((int(size) for size in sizes), initial=0))
+    ends = split_ends(data.shape[axis], len(pieces), integers(optional(inputs, 1), attributes, "split"))
     result = context.xp.zeros(data.shape, dtype=data.dtype)
     along = result.swapaxes(0, axis)
     for (begin, end), piece in zip(itertools.pairwise(ends), pieces, strict=True):
