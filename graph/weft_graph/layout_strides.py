@@ -45,9 +45,7 @@ def order_of(shape: Sizes, strides: Strides) -> tuple[int, ...] | None:
 
 def same_places(shape: Sizes, left: Strides, right: Strides) -> bool:
     """Whether both put each element at the same place: strides of dimensions of 1 do not matter."""
-    return math.prod(shape) == 0 or all(
-        size == 1 or a == b for size, a, b in zip(shape, left, right, strict=True)
-    )
+    return math.prod(shape) == 0 or all(size == 1 or a == b for size, a, b in zip(shape, left, right, strict=True))
 
 
 def made(order: MemoryOrder, shape: Sizes, reads: Iterable[tuple[Sizes, Strides | None]]) -> Strides:

@@ -7,7 +7,7 @@ import math
 from weft_graph.attributes import as_float, as_int
 from weft_graph.formals import FLOATS, optional, required
 from weft_graph.ir import WEFT_DOMAIN
-from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
+from weft_graph.schema import Attribute, GradientContext, InferContext, MemoryOrder, OpSchema
 from weft_graph.shapes.flow import incoming, refusal
 from weft_graph.types import TensorType
 
@@ -58,4 +58,6 @@ SCHEMA = OpSchema(
         "momentum": Attribute(float, default=0.9),
         "training_mode": Attribute(int, default=0),
     },
+    in_place=(0,),
+    order=MemoryOrder.INPUT,
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from weft_graph.formals import FLOATS, optional, required
 from weft_graph.ir import WEFT_DOMAIN
-from weft_graph.schema import Attribute, InferContext, OpSchema
+from weft_graph.schema import Attribute, InferContext, MemoryOrder, OpSchema
 from weft_graph.types import TensorType
 
 
@@ -35,4 +35,6 @@ SCHEMA = OpSchema(
     infer=_infer,
     attributes={"epsilon": Attribute(float, default=1e-5), "training_mode": Attribute(int, default=0)},
     domain=WEFT_DOMAIN,
+    in_place=(1,),
+    order=MemoryOrder.INPUT,
 )

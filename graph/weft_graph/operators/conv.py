@@ -7,7 +7,7 @@ import numpy as np
 from weft_graph.attributes import as_int
 from weft_graph.formals import FLOATS, optional, required
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue
-from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
+from weft_graph.schema import Attribute, GradientContext, InferContext, MemoryOrder, OpSchema
 from weft_graph.shapes.broadcasting import check_same_dtype
 from weft_graph.shapes.flow import incoming
 from weft_graph.shapes.windows import WINDOW_ATTRIBUTES, infer_windows
@@ -62,4 +62,5 @@ SCHEMA = OpSchema(
     infer=_infer,
     gradient=_gradient,
     attributes=CONV_ATTRIBUTES,
+    order=MemoryOrder.CHANNELS,
 )

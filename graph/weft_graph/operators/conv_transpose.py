@@ -8,7 +8,7 @@ from __future__ import annotations
 from weft_graph.attributes import as_int
 from weft_graph.formals import FLOATS, optional, required
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue
-from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
+from weft_graph.schema import Attribute, GradientContext, InferContext, MemoryOrder, OpSchema
 from weft_graph.shapes.broadcasting import check_same_dtype
 from weft_graph.shapes.flow import incoming
 from weft_graph.shapes.transposed import transposed_windows
@@ -80,4 +80,5 @@ SCHEMA = OpSchema(
         "output_padding": Attribute(tuple),
         "output_shape": Attribute(tuple),
     },
+    order=MemoryOrder.CHANNELS,
 )

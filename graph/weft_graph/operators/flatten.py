@@ -32,4 +32,5 @@ SCHEMA = OpSchema(
     gradient=_gradient,
     attributes={"axis": Attribute(int, default=1)},
     flops=moved,
+    views=True,
 )

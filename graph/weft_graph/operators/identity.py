@@ -19,4 +19,5 @@ SCHEMA = OpSchema(
     infer=infer_unary,
     gradient=_gradient,
     pointwise=True,
+    views=True,
 )

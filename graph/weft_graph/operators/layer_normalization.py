@@ -62,4 +62,5 @@ SCHEMA = OpSchema(
         "stash_type": Attribute(int, default=1),
     },
     flops=normalized,
+    in_place=(0,),
 )

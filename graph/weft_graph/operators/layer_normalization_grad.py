@@ -25,4 +25,5 @@ SCHEMA = OpSchema(
     infer=_infer,
     attributes={"axis": Attribute(int, default=-1)},
     domain=WEFT_DOMAIN,
+    in_place=(1,),
 )

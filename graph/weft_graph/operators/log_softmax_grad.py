@@ -14,4 +14,5 @@ SCHEMA = OpSchema(
     infer=infer_unary,
     attributes={"axis": Attribute(int, default=-1)},
     domain=WEFT_DOMAIN,
+    in_place=(0, 1),
 )

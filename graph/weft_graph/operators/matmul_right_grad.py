@@ -5,6 +5,7 @@ from __future__ import annotations
 from weft_graph.formals import FLOATS, required
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import InferContext, OpSchema
+from weft_graph.shapes.flops import product_gradient
 from weft_graph.types import TensorType
 
 
@@ -18,4 +19,5 @@ SCHEMA = OpSchema(
     outputs=(required("right_gradient", FLOATS),),
     infer=_infer,
     domain=WEFT_DOMAIN,
+    flops=product_gradient,
 )

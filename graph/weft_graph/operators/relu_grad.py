@@ -13,4 +13,5 @@ SCHEMA = OpSchema(
     outputs=(required("input_gradient", FLOATS),),
     infer=infer_unary,
     domain=WEFT_DOMAIN,
+    pointwise=True,
 )

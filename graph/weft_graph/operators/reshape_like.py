@@ -22,4 +22,5 @@ SCHEMA = OpSchema(
     outputs=(required("reshaped", ANY),),
     infer=_infer,
     domain=WEFT_DOMAIN,
+    views=True,
 )

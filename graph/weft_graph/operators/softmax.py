@@ -30,4 +30,5 @@ SCHEMA = OpSchema(
     gradient=_gradient,
     attributes={"axis": Attribute(int, default=-1)},
     flops=normalized,
+    in_place=(0,),
 )

@@ -6,6 +6,7 @@ from weft_graph.formals import ANY, NUMBERS, required
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import InferContext, OpSchema
 from weft_graph.shapes.broadcasting import broadcast
+from weft_graph.shapes.viewing import same
 from weft_graph.types import TensorType
 
 
@@ -22,4 +23,5 @@ SCHEMA = OpSchema(
     outputs=(required("sum", NUMBERS),),
     infer=_infer,
     domain=WEFT_DOMAIN,
+    views=same,
 )

@@ -7,6 +7,7 @@ from weft_graph.formals import ANY, required
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.flops import moved
 from weft_graph.shapes.flow import incoming
+from weft_graph.shapes.viewing import transposed
 from weft_graph.types import TensorType
 
 
@@ -35,4 +36,5 @@ SCHEMA = OpSchema(
     gradient=_gradient,
     attributes={"perm": Attribute(tuple)},
     flops=moved,
+    views=transposed,
 )

@@ -42,3 +42,11 @@ def scaled_product(node: Node, reads: Reads, writes: Writes) -> int:
     assert left is not None
     inner = left.static_shape[0 if as_int(node.attributes.get("transA", 0)) else 1]
     return (2 * inner + 3) * writes[0].size
+
+
+def product_gradient(_node: Node, reads: Reads, _writes: Writes) -> int:
+    """Those of MatMul's operands, whose inputs are the gradient, the left and the right one: as much as MatMul."""
+    gradient, left, _ = reads
+    assert gradient is not None
+    assert left is not None
+    return 2 * gradient.size * left.static_shape[-1]
