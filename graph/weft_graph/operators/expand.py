@@ -8,6 +8,7 @@ from weft_graph.shapes.broadcasting import broadcast, sum_to
 from weft_graph.shapes.flops import moved
 from weft_graph.shapes.flow import incoming
 from weft_graph.shapes.lists import infer_shape
+from weft_graph.shapes.viewing import repeated
 from weft_graph.types import TensorType
 
 
@@ -30,4 +31,5 @@ SCHEMA = OpSchema(
     infer=_infer,
     gradient=_gradient,
     flops=moved,
+    views=repeated,
 )

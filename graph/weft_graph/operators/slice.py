@@ -13,6 +13,7 @@ from weft_graph.shapes.flops import moved
 from weft_graph.shapes.flow import incoming
 from weft_graph.shapes.lists import infer_amounts, infer_required_amounts
 from weft_graph.shapes.slicing import bounds_of, sliced
+from weft_graph.shapes.viewing import part
 from weft_graph.types import TensorType
 
 
@@ -48,4 +49,5 @@ SCHEMA = OpSchema(
     gradient=_gradient,
     attributes={"starts": Attribute(tuple), "ends": Attribute(tuple), "axes": Attribute(tuple)},
     flops=moved,
+    views=part,
 )

@@ -14,6 +14,7 @@ from weft_graph.shapes.composing import given_attributes
 from weft_graph.shapes.flops import moved
 from weft_graph.shapes.lists import infer_amounts
 from weft_graph.shapes.slicing import split_sizes
+from weft_graph.shapes.viewing import part
 from weft_graph.types import TensorType
 
 
@@ -47,4 +48,5 @@ SCHEMA = OpSchema(
     gradient=_gradient,
     attributes={"axis": Attribute(int, default=0), "num_outputs": Attribute(int), "split": Attribute(tuple)},
     flops=moved,
+    views=part,
 )

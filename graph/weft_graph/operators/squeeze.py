@@ -9,6 +9,7 @@ from weft_graph.shapes.axes import OpenAxes, infer_axes
 from weft_graph.shapes.dims import agree
 from weft_graph.shapes.flops import moved
 from weft_graph.shapes.flow import incoming
+from weft_graph.shapes.viewing import squeezed
 from weft_graph.types import Shape, TensorType
 
 
@@ -46,4 +47,5 @@ SCHEMA = OpSchema(
     gradient=_gradient,
     attributes={"axes": Attribute(tuple)},
     flops=moved,
+    views=squeezed,
 )

@@ -10,6 +10,7 @@ from weft_graph.shapes.axes import OpenAxes, infer_axes
 from weft_graph.shapes.dims import product
 from weft_graph.shapes.flops import moved
 from weft_graph.shapes.flow import incoming
+from weft_graph.shapes.viewing import squeezed
 from weft_graph.types import TensorType
 
 
@@ -44,4 +45,5 @@ SCHEMA = OpSchema(
     gradient=_gradient,
     attributes={"axes": Attribute(tuple)},
     flops=moved,
+    views=squeezed,
 )
