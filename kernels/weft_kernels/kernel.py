@@ -3,20 +3,28 @@
 Each operator is one module of `weft_kernels.operators`, of the same name as its schema's, with a function `run`. One
 whose body looks at the numbers of an input before it computes (axes, a shape, a ratio) says so by `HOST_INPUTS`, their
 places: it is given them as NumPy's arrays on every device.
+
+float16 and bfloat16 have too few digits to compute with. A body whose data has one type, and that does more than round
+once, says `IN_FLOAT32`: on the host it is given float32 in their place, and what it makes of that is rounded to their
+type. The constant names those of the two that a device is given as float32 too; the others are for the body's own
+kernels there, or for the device's matrix products, which sum in float32 themselves.
 """
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, wraps
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 
 from weft_graph.ir import AttributeValue, Node
+
+HALVES: Final = frozenset({"float16", "bfloat16"})
+"""Element types whose sums and functions are computed in float32."""
 
 Array = np.ndarray[Any, np.dtype[Any]]
 """An array of the module that runs: NumPy's, or CuPy's, which has the same face."""
@@ -41,6 +49,22 @@ class KernelContext:
     """Which turns of the loops around it the node is in; it keys random numbers together with the node's name."""
     asked: tuple[str, ...] | None = None
     """The node's outputs, '' for one that it leaves out; None asks for all."""
+    checkpoint: Callable[[], None] | None = None
+    """Called between the turns of a loop, however many there are; raises where the run has been given up."""
+
+    def within(self, node: str, asked: tuple[str, ...], iteration: str) -> KernelContext:
+        """What a node of the same step sees, called `node` as its random numbers are keyed."""
+        return KernelContext(
+            node,
+            self.xp,
+            self.seed,
+            self.step,
+            self.first_sample,
+            self.samples,
+            iteration,
+            asked,
+            self.checkpoint,
+        )
 
     def asks(self, index: int) -> bool:
         """Whether output `index` is asked for; a kernel may skip a trailing one that is not."""
@@ -68,8 +92,12 @@ def kernels() -> Mapping[tuple[str, str], Kernel]:
     found: dict[tuple[str, str], Kernel] = {}
     for info in pkgutil.iter_modules(package.__path__):
         schema = importlib.import_module(f"{graph_side.__name__}.{info.name}").SCHEMA
-        body: Kernel = importlib.import_module(f"{package.__name__}.{info.name}").run
-        found[schema.domain, schema.op_type] = _finished(body, _host_inputs()[schema.domain, schema.op_type])
+        module = importlib.import_module(f"{package.__name__}.{info.name}")
+        body: Kernel = module.run
+        on_host = _host_inputs()[schema.domain, schema.op_type]
+        if hasattr(module, "IN_FLOAT32"):
+            body = _in_float32(body, frozenset(module.IN_FLOAT32), on_host)
+        found[schema.domain, schema.op_type] = _finished(body, on_host)
     return found
 
 
@@ -108,6 +136,30 @@ def _finished(body: Kernel, on_host: frozenset[int]) -> Kernel:
         with np.errstate(all="ignore"):
             outputs = body(context, inputs, attributes)
         return tuple(out if isinstance(out, array_type) else context.xp.asarray(out) for out in outputs)
+
+    return run
+
+
+def _in_float32(body: Kernel, on_device: frozenset[str], on_host: frozenset[int]) -> Kernel:
+    """The body with float32 in the place of the halves: of both on the host, of those named on a device.
+
+    Inputs that the body reads on the host are numbers, and stay as they are.
+    """
+
+    @wraps(body)
+    def run(
+        context: KernelContext, inputs: Sequence[Array | None], attributes: Mapping[str, AttributeValue]
+    ) -> tuple[Array, ...]:
+        names = HALVES if context.xp is np else on_device
+        wide = list(inputs)
+        narrow = None
+        for place, array in enumerate(inputs):
+            if array is not None and array.dtype.name in names and place not in on_host:
+                narrow, wide[place] = array.dtype, array.astype(np.float32)
+        if narrow is None:
+            return body(context, inputs, attributes)
+        outputs = body(context, wide, attributes)
+        return tuple(out.astype(narrow) if out.dtype == np.float32 else out for out in outputs)
 
     return run
 

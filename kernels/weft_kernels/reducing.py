@@ -9,6 +9,7 @@ from typing import Any
 from weft_graph.attributes import as_int
 from weft_graph.ir import AttributeValue
 from weft_kernels.axes import reduction_axes
+from weft_kernels.element_types import is_float
 from weft_kernels.kernel import Array
 from weft_kernels.normalization import statistics_dtype
 
@@ -49,7 +50,7 @@ def log_of_sum(xp: Any, data: Array, axes: tuple[int, ...], *, keepdims: bool) -
 
 
 def _bound(xp: Any, data: Array, *, lowest: bool) -> float:
-    if data.dtype.kind == "f":
+    if is_float(data.dtype):
         return -math.inf if lowest else math.inf
     if data.dtype.kind == "b":
         return 0 if lowest else 1

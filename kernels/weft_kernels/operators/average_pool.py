@@ -11,6 +11,8 @@ from weft_kernels.arguments import required
 from weft_kernels.kernel import Array, KernelContext
 from weft_kernels.windows import padded, places, weights
 
+IN_FLOAT32 = ("float16", "bfloat16")
+
 
 def run(
     context: KernelContext, inputs: Sequence[Array | None], attributes: Mapping[str, AttributeValue]

@@ -12,6 +12,7 @@ from weft_kernels.arguments import required
 from weft_kernels.kernel import Array, KernelContext
 
 HOST_INPUTS = (1,)
+IN_FLOAT32 = ("float16", "bfloat16")
 
 
 def run(

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from weft_graph.ir import AttributeValue
 from weft_kernels.arguments import required
+from weft_kernels.element_types import is_float
 from weft_kernels.kernel import Array, KernelContext
 
 
@@ -14,7 +15,7 @@ def run(
 ) -> tuple[Array, ...]:
     xp = context.xp
     dividend, divisor = required(inputs)
-    if dividend.dtype.kind == "f":
+    if is_float(dividend.dtype):
         return (xp.divide(dividend, divisor),)
     quotient = xp.floor_divide(dividend, divisor)
     if dividend.dtype.kind == "i":

@@ -11,6 +11,7 @@ from weft_kernels.dropping import kept, ratio_in_force
 from weft_kernels.kernel import Array, KernelContext
 
 HOST_INPUTS = (1, 2)
+IN_FLOAT32 = ("float16", "bfloat16")
 
 
 def run(

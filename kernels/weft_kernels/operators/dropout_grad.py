@@ -10,6 +10,7 @@ from weft_kernels.dropping import ratio_in_force
 from weft_kernels.kernel import Array, KernelContext
 
 HOST_INPUTS = (2, 3)
+IN_FLOAT32 = ("float16", "bfloat16")
 
 
 def run(

@@ -11,6 +11,8 @@ from weft_kernels.arguments import required
 from weft_kernels.contracting import contracted
 from weft_kernels.kernel import Array, KernelContext
 
+IN_FLOAT32 = ()
+
 
 def run(
     context: KernelContext, inputs: Sequence[Array | None], attributes: Mapping[str, AttributeValue]

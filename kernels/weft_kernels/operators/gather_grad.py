@@ -12,6 +12,8 @@ from weft_kernels.arguments import required
 from weft_kernels.indices import checked_indices, summed_rows
 from weft_kernels.kernel import Array, KernelContext
 
+IN_FLOAT32 = ("bfloat16",)
+
 
 def run(
     context: KernelContext, inputs: Sequence[Array | None], attributes: Mapping[str, AttributeValue]

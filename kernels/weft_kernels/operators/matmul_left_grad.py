@@ -9,6 +9,8 @@ from weft_kernels.arguments import required
 from weft_kernels.kernel import Array, KernelContext
 from weft_kernels.matrix import as_matrices, sum_stack
 
+IN_FLOAT32 = ()
+
 
 def run(
     context: KernelContext, inputs: Sequence[Array | None], attributes: Mapping[str, AttributeValue]

@@ -12,6 +12,7 @@ from weft_graph.attributes import as_int
 from weft_graph.ir import AttributeValue
 from weft_graph.shapes.windows import Windows, windows_of
 from weft_kernels.arguments import required
+from weft_kernels.element_types import is_float
 from weft_kernels.kernel import Array, KernelContext
 from weft_kernels.windows import padded, places
 
@@ -33,7 +34,7 @@ def run(
 
 
 def _lowest(data: Array) -> float:
-    return -math.inf if data.dtype.kind == "f" else int(np.iinfo(data.dtype).min)
+    return -math.inf if is_float(data.dtype) else int(np.iinfo(data.dtype).min)
 
 
 def _indices(xp: Any, data: Array, largest: Array, windows: Windows, *, by_column: bool) -> Array:

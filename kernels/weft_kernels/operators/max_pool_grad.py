@@ -12,6 +12,8 @@ from weft_kernels.cuda import windows as cuda
 from weft_kernels.kernel import Array, KernelContext
 from weft_kernels.windows import inside, padded, places
 
+IN_FLOAT32 = ("bfloat16",)
+
 
 def run(
     context: KernelContext, inputs: Sequence[Array | None], attributes: Mapping[str, AttributeValue]

@@ -14,6 +14,7 @@ from weft_kernels.kernel import Array, KernelContext
 from weft_kernels.lists import integers
 
 HOST_INPUTS = (2, 3)
+IN_FLOAT32 = ("float16", "bfloat16")
 
 
 def run(

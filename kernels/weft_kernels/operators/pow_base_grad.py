@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from weft_graph.ir import AttributeValue
 from weft_kernels.arguments import required
+from weft_kernels.element_types import computed_in
 from weft_kernels.kernel import Array, KernelContext
 
 
@@ -14,7 +15,8 @@ def run(
 ) -> tuple[Array, ...]:
     xp = context.xp
     gradient, base, exponent = required(inputs)
-    exponent = exponent.astype(base.dtype, copy=False)
+    narrow, wide = base.dtype, computed_in(base.dtype)
+    base, exponent = base.astype(wide, copy=False), exponent.astype(wide, copy=False)
     # Where the exponent is 0 the power is 1 everywhere: no slope, although base^-1 may be infinite.
     lower = xp.where(exponent == 0, base.dtype.type(1), exponent - 1)
-    return (gradient * (exponent * xp.power(base, lower)),)
+    return ((gradient * (exponent * xp.power(base, lower))).astype(narrow, copy=False),)

@@ -10,6 +10,7 @@ from weft_kernels.axes import reduction_axes, widened
 from weft_kernels.kernel import Array, KernelContext
 
 HOST_INPUTS = (2,)
+IN_FLOAT32 = ("float16", "bfloat16")
 
 
 def run(

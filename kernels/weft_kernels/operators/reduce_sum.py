@@ -11,6 +11,7 @@ from weft_kernels.axes import reduction_axes
 from weft_kernels.kernel import Array, KernelContext
 
 HOST_INPUTS = (1,)
+IN_FLOAT32 = ("float16", "bfloat16")
 
 
 def run(

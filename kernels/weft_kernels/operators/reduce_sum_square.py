@@ -10,6 +10,7 @@ from weft_kernels.kernel import Array, KernelContext
 from weft_kernels.reducing import axes_and_keepdims, summed
 
 HOST_INPUTS = (1,)
+IN_FLOAT32 = ("float16", "bfloat16")
 
 
 def run(

@@ -8,6 +8,8 @@ from weft_graph.ir import AttributeValue
 from weft_kernels.arguments import required
 from weft_kernels.kernel import Array, KernelContext
 
+IN_FLOAT32 = ("float16", "bfloat16")
+
 
 def run(
     context: KernelContext, inputs: Sequence[Array | None], attributes: Mapping[str, AttributeValue]

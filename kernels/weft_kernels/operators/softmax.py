@@ -10,6 +10,8 @@ from weft_kernels.arguments import required
 from weft_kernels.kernel import Array, KernelContext
 from weft_kernels.softmax import softmax
 
+IN_FLOAT32 = ("float16", "bfloat16")
+
 
 def run(
     context: KernelContext, inputs: Sequence[Array | None], attributes: Mapping[str, AttributeValue]

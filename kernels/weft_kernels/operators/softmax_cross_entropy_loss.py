@@ -10,6 +10,8 @@ from weft_kernels.arguments import optional, required
 from weft_kernels.kernel import Array, KernelContext
 from weft_kernels.softmax import ignored_label, log_likelihoods
 
+IN_FLOAT32 = ("bfloat16",)
+
 
 def run(
     context: KernelContext, inputs: Sequence[Array | None], attributes: Mapping[str, AttributeValue]
