@@ -51,6 +51,8 @@ class KernelContext:
     """The node's outputs, '' for one that it leaves out; None asks for all."""
     checkpoint: Callable[[], None] | None = None
     """Called between the turns of a loop, however many there are; raises where the run has been given up."""
+    placed: tuple[Array | None, ...] = ()
+    """Where a plan wants the outputs to lie; see `out`."""
 
     def within(self, node: str, asked: tuple[str, ...], iteration: str) -> KernelContext:
         """What a node of the same step sees, called `node` as its random numbers are keyed."""
@@ -65,6 +67,16 @@ class KernelContext:
             asked,
             self.checkpoint,
         )
+
+    def out(self, index: int, dtype: Any = None) -> Array | None:
+        """The array that output `index` is to be written to, as a function's `out=` takes it; None has it made anew.
+
+        It may be the memory of an input that the schema's `in_place` allows: from the first write on, that input must
+        not be read at other places than are being written. A body that writes it more than once names its `dtype`,
+        and gets none of another type. One that does not ask has its output copied there.
+        """
+        array = self.placed[index] if index < len(self.placed) else None
+        return None if array is None or (dtype is not None and array.dtype != dtype) else array
 
     def asks(self, index: int) -> bool:
         """Whether output `index` is asked for; a kernel may skip a trailing one that is not."""
