@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft_graph.attributes import as_int, as_ints, as_str
+from weft_graph.attributes import as_ints, as_str
 from weft_graph.formals import BOOLEANS, FLOATS, INT64, NUMBERS, optional, required
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
