@@ -8,6 +8,7 @@ from weft_graph.attributes import as_float, as_int
 from weft_graph.formals import FLOATS, optional, required
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, GradientContext, InferContext, MemoryOrder, OpSchema
+from weft_graph.shapes.dims import agree_all
 from weft_graph.shapes.flow import incoming, refusal
 from weft_graph.types import TensorType
 
@@ -17,7 +18,7 @@ def _infer(context: InferContext) -> tuple[TensorType, ...]:
     if data.rank < 2:
         raise context.shape_error(f"the input must be (batch, channels, spatial ...), got {data}")
     for index in range(1, 5):
-        if context.input(index).shape != data.shape[1:2]:
+        if not agree_all(context.input(index).shape, data.shape[1:2]):
             raise context.shape_error(
                 f"input {index} {context.input(index)} must have one number for each channel of {data}"
             )

@@ -10,7 +10,7 @@ from weft_graph.formals import NUMBERS, optional, required
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.broadcasting import check_same_dtype, sum_to
 from weft_graph.shapes.composing import apply
-from weft_graph.shapes.dims import product
+from weft_graph.shapes.dims import agree, product
 from weft_graph.shapes.flow import incoming, scalar
 from weft_graph.types import TensorType
 
@@ -30,7 +30,7 @@ def _infer(context: InferContext) -> tuple[TensorType, ...]:
         if context.attribute(name) is not None:
             raise context.shape_error(f"{name} is an input and an attribute; it must be one of them")
         check_same_dtype(context, 0, index)
-        if product(bound.shape) != 1 or bound.rank > data.rank:
+        if not agree(product(bound.shape), 1) or bound.rank > data.rank:
             raise context.shape_error(f"{name} {bound} must be a scalar")
     return (data,)
 

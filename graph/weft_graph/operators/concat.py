@@ -8,7 +8,7 @@ from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.axes import infer_axis
 from weft_graph.shapes.broadcasting import check_same_dtype
-from weft_graph.shapes.dims import Dim, total
+from weft_graph.shapes.dims import Dim, agree_all, settled, total
 from weft_graph.shapes.flops import moved
 from weft_graph.shapes.flow import incoming
 from weft_graph.types import TensorType
@@ -20,12 +20,14 @@ def _infer(context: InferContext) -> tuple[TensorType, ...]:
     first = context.input(0)
     axis = infer_axis(context, first.rank)
     along: list[Dim] = []
+    beside = first.shape
     for index in indices:
         part = context.input(index)
-        if (part.shape[:axis], part.shape[axis + 1 :]) != (first.shape[:axis], first.shape[axis + 1 :]):
+        if not agree_all((*part.shape[:axis], *part.shape[axis + 1 :]), (*beside[:axis], *beside[axis + 1 :])):
             raise context.shape_error(f"inputs differ beside axis {axis}: {first} and {part}")
         along.append(part.shape[axis])
-    return (TensorType(first.dtype, (*first.shape[:axis], total(along), *first.shape[axis + 1 :])),)
+        beside = tuple(map(settled, beside, part.shape))
+    return (TensorType(first.dtype, (*beside[:axis], total(along), *beside[axis + 1 :])),)
 
 
 def _gradient(context: GradientContext) -> tuple[str | None, ...]:

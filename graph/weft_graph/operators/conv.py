@@ -9,6 +9,7 @@ from weft_graph.formals import FLOATS, optional, required
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue
 from weft_graph.schema import Attribute, GradientContext, InferContext, MemoryOrder, OpSchema
 from weft_graph.shapes.broadcasting import check_same_dtype
+from weft_graph.shapes.dims import agree, agree_all
 from weft_graph.shapes.flow import incoming
 from weft_graph.shapes.windows import WINDOW_ATTRIBUTES, infer_windows
 from weft_graph.types import TensorType
@@ -23,11 +24,11 @@ def _infer(context: InferContext) -> tuple[TensorType, ...]:
     channels, features = weights.shape[1], weights.shape[0]
     if not isinstance(channels, int) or not isinstance(features, int) or group < 1 or features % group:
         raise context.shape_error(f"{features} features of weights {weights} do not fall into {group} groups")
-    if data.shape[1] != channels * group:
+    if not agree(data.shape[1], channels * group):
         raise context.shape_error(
             f"input {data} has {data.shape[1]} channels, weights {weights} in {group} groups take {channels * group}"
         )
-    if bias is not None and bias.shape != (features,):
+    if bias is not None and not agree_all(bias.shape, (features,)):
         raise context.shape_error(f"bias {bias} must have one number for each of the {features} features")
     windows = infer_windows(context, data, weights.shape[2:])
     return (TensorType(data.dtype, (data.shape[0], features, *windows.count)),)

@@ -10,6 +10,7 @@ from weft_graph.formals import FLOATS, optional, required
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue
 from weft_graph.schema import Attribute, GradientContext, InferContext, MemoryOrder, OpSchema
 from weft_graph.shapes.broadcasting import check_same_dtype
+from weft_graph.shapes.dims import agree, agree_all
 from weft_graph.shapes.flow import incoming
 from weft_graph.shapes.transposed import transposed_windows
 from weft_graph.shapes.windows import WINDOW_ATTRIBUTES, Windows
@@ -39,9 +40,9 @@ def _infer(context: InferContext) -> tuple[TensorType, ...]:
     channels, each = weights.shape[0], weights.shape[1]
     if not isinstance(channels, int) or not isinstance(each, int) or group < 1 or channels % group:
         raise context.shape_error(f"{channels} channels of weights {weights} do not fall into {group} groups")
-    if data.shape[1] != channels:
+    if not agree(data.shape[1], channels):
         raise context.shape_error(f"input {data} has {data.shape[1]} channels, weights {weights} take {channels}")
-    if bias is not None and bias.shape != (each * group,):
+    if bias is not None and not agree_all(bias.shape, (each * group,)):
         raise context.shape_error(f"bias {bias} must have one number for each of the {each * group} features")
     return (TensorType(data.dtype, (data.shape[0], each * group, *_windows(context, data, weights).size)),)
 

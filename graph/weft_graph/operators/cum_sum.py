@@ -6,7 +6,7 @@ from weft_graph.attributes import as_int
 from weft_graph.formals import INDICES, SUMMABLE, required
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.axes import normalised
-from weft_graph.shapes.dims import product
+from weft_graph.shapes.dims import agree, product
 from weft_graph.shapes.flops import reduced
 from weft_graph.shapes.flow import incoming
 from weft_graph.types import TensorType
@@ -14,7 +14,7 @@ from weft_graph.types import TensorType
 
 def _infer(context: InferContext) -> tuple[TensorType, ...]:
     data, known = context.input(0), context.constant(1)
-    if product(context.input(1).shape) != 1:
+    if not agree(product(context.input(1).shape), 1):
         raise context.shape_error(f"axis {context.input(1)} must be one number")
     try:
         normalised(0 if known is None else int(known.reshape(-1)[0]), data.rank)

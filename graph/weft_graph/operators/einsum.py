@@ -5,7 +5,7 @@ There is no gradient of an operand in which a label stands twice.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from weft_graph.ir import WEFT_DOMAIN, AttributeValue
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.broadcasting import check_same_dtype
 from weft_graph.shapes.composing import apply
+from weft_graph.shapes.dims import Dim, is_unknown
 from weft_graph.shapes.einsum import Equation, parsed, sizes_of
 from weft_graph.shapes.flow import incoming, refusal
 from weft_graph.types import Shape, TensorType
@@ -42,6 +43,10 @@ def _gradient(context: GradientContext) -> tuple[str | None, ...]:
 def _of_operand(context: GradientContext, equation: Equation, shapes: Sequence[Shape], index: int) -> str:
     """The product of the gradient and the others, summed to what the operand has, then spread over the rest."""
     labels, sizes = equation.operands[index], sizes_of(equation, shapes)
+    if any(
+        is_unknown(sizes[label]) or is_unknown(shape[axis]) for shape, axis, label in _wide(equation, shapes, sizes)
+    ):
+        raise refusal(context, "whether a dimension of an ellipsis is broadcast is known only in a step")
     if len(set(labels)) < len(labels):
         raise refusal(context, f"operand {index} has a label twice in {as_str(context.attribute('equation'))!r}")
     others = [_unstretched(context, equation, shapes, place) for place in range(len(shapes)) if place != index]
@@ -58,6 +63,14 @@ def _of_operand(context: GradientContext, equation: Equation, shapes: Sequence[S
         return part
     attributes: dict[str, AttributeValue] = {"axes": tuple(alone), "keepdims": 1}
     return context.emit("ReduceSumGrad", (part, context.input(index)), attributes, domain=WEFT_DOMAIN)[0]
+
+
+def _wide(equation: Equation, shapes: Sequence[Shape], sizes: Mapping[str, Dim]) -> Iterator[tuple[Shape, int, str]]:
+    """(shape, axis, label) of each dimension of an ellipsis that is another than the result's."""
+    for labels, shape in zip(equation.operands, shapes, strict=True):
+        for axis, label in enumerate(labels):
+            if label in equation.wide and shape[axis] != sizes[label]:
+                yield shape, axis, label
 
 
 def _unstretched(context: GradientContext, equation: Equation, shapes: Sequence[Shape], place: int) -> tuple[str, str]:

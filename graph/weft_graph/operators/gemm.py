@@ -5,7 +5,8 @@ from __future__ import annotations
 from weft_graph.attributes import as_float, as_int
 from weft_graph.formals import SUMMABLE, optional, required
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
-from weft_graph.shapes.broadcasting import broadcast, check_same_dtype, sum_to
+from weft_graph.shapes.broadcasting import broadcasts_to, check_same_dtype, sum_to
+from weft_graph.shapes.dims import agree
 from weft_graph.shapes.flops import scaled_product
 from weft_graph.shapes.flow import incoming, scalar
 from weft_graph.types import TensorType
@@ -18,10 +19,10 @@ def _infer(context: InferContext) -> tuple[TensorType, ...]:
     check_same_dtype(context, *range(2 if bias is None else 3))
     rows, inner = left.shape[::-1] if as_int(context.attribute("transA")) else left.shape
     inner_right, columns = right.shape[::-1] if as_int(context.attribute("transB")) else right.shape
-    if inner != inner_right:
+    if not agree(inner, inner_right):
         raise context.shape_error(f"inner dimensions differ: {inner} of A {left} and {inner_right} of B {right}")
     shape = (rows, columns)
-    if bias is not None and broadcast(bias.shape, shape) != shape:
+    if bias is not None and not broadcasts_to(bias.shape, shape):
         raise context.shape_error(f"C {bias} does not broadcast to {TensorType(left.dtype, shape)}")
     return (TensorType(left.dtype, shape),)
 

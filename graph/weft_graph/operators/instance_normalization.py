@@ -9,6 +9,7 @@ from weft_graph.formals import FLOATS, required
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.broadcasting import check_same_dtype
+from weft_graph.shapes.dims import agree_all
 from weft_graph.shapes.flops import normalized
 from weft_graph.shapes.flow import incoming
 from weft_graph.types import TensorType
@@ -20,7 +21,7 @@ def _infer(context: InferContext) -> tuple[TensorType, ...]:
     if data.rank < 3:
         raise context.shape_error(f"the input must be (batch, channels, spatial ...), got {data}")
     for index in (1, 2):
-        if context.input(index).shape != data.shape[1:2]:
+        if not agree_all(context.input(index).shape, data.shape[1:2]):
             raise context.shape_error(f"input {index} {context.input(index)} must have one number a channel of {data}")
     if not isinstance(data.shape[1], int):
         raise context.shape_error(f"the channels of {data} must be a number")
@@ -31,7 +32,8 @@ def _infer(context: InferContext) -> tuple[TensorType, ...]:
 
 
 def _gradient(context: GradientContext) -> tuple[str | None, ...]:
-    (channels,) = context.type_of(context.input(1)).static_shape
+    channels = context.type_of(context.input(0)).shape[1]
+    assert isinstance(channels, int), "inference refuses others"
     gradient, inputs = incoming(context), (context.input(0), context.input(1))
     attributes: dict[str, AttributeValue] = {"epsilon": as_float(context.attribute("epsilon")), "num_groups": channels}
     results = context.emit("GroupNormalizationGrad", (gradient, *inputs), attributes, domain=WEFT_DOMAIN, outputs=3)

@@ -13,7 +13,7 @@ from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.onnx_dtypes import NUMBER_OF_DTYPE
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.axes import infer_axis
-from weft_graph.shapes.broadcasting import broadcast, check_same_dtype, sum_to
+from weft_graph.shapes.broadcasting import broadcasts_to, check_same_dtype, sum_to
 from weft_graph.shapes.flops import normalized
 from weft_graph.shapes.flow import incoming, refusal
 from weft_graph.types import DType, TensorType
@@ -24,7 +24,7 @@ def _infer(context: InferContext) -> tuple[TensorType, ...]:
     check_same_dtype(context, *range(2 if bias is None else 3))
     axis = infer_axis(context, data.rank)
     for type_ in (context.input(1), *(() if bias is None else (bias,))):
-        if type_.rank > data.rank - axis or broadcast(data.shape, type_.shape) != data.shape:
+        if type_.rank > data.rank - axis or not broadcasts_to(type_.shape, data.shape):
             raise context.shape_error(f"{type_} does not broadcast to the dimensions of {data} from {axis} on")
     epsilon = as_float(context.attribute("epsilon"))
     if not 0 <= epsilon < math.inf:

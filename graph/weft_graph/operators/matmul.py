@@ -6,6 +6,7 @@ from weft_graph.formals import SUMMABLE, required
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import GradientContext, InferContext, OpSchema
 from weft_graph.shapes.broadcasting import broadcast, check_same_dtype
+from weft_graph.shapes.dims import agree
 from weft_graph.shapes.flops import stacked_products
 from weft_graph.shapes.flow import incoming
 from weft_graph.types import TensorType
@@ -17,7 +18,7 @@ def _infer(context: InferContext) -> tuple[TensorType, ...]:
     if left.rank == 0 or right.rank == 0:
         raise context.shape_error(f"a matrix product takes no zero-dim tensor: {left} and {right}")
     inner = left.shape[-1], right.shape[-2 if right.rank > 1 else 0]
-    if inner[0] != inner[1]:
+    if not agree(*inner):
         raise context.shape_error(f"inner dimensions differ: {inner[0]} of {left} and {inner[1]} of {right}")
     stack = broadcast(left.shape[:-2], right.shape[:-2])
     if stack is None:

@@ -11,6 +11,7 @@ from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.broadcasting import check_same_dtype
 from weft_graph.shapes.composing import given_attributes
+from weft_graph.shapes.dims import agree_all
 from weft_graph.shapes.flops import reduced
 from weft_graph.shapes.flow import incoming, refusal
 from weft_graph.types import Shape, TensorType
@@ -23,11 +24,11 @@ def _infer(context: InferContext) -> tuple[TensorType, ...]:
     if scores.rank < 2:
         raise context.shape_error(f"the input must be (batch, classes, ...), got {scores}")
     expected: Shape = (scores.shape[0], *scores.shape[2:])
-    if labels.shape != expected:
+    if not agree_all(labels.shape, expected):
         raise context.shape_error(f"target {labels} does not fit input {scores}: its shape must be {expected}")
     if weights is not None:
         check_same_dtype(context, 0, 2)
-        if weights.shape != scores.shape[1:2]:
+        if not agree_all(weights.shape, scores.shape[1:2]):
             raise context.shape_error(f"weight {weights} must have one number for each class of {scores}")
     reduction = as_str(context.attribute("reduction"))
     if reduction not in _REDUCTIONS:

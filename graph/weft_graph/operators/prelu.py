@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft_graph.formals import NUMBERS, required
 from weft_graph.schema import GradientContext, InferContext, OpSchema
-from weft_graph.shapes.broadcasting import broadcast, check_same_dtype, sum_to
+from weft_graph.shapes.broadcasting import broadcasts_to, check_same_dtype, sum_to
 from weft_graph.shapes.composing import apply
 from weft_graph.shapes.flow import incoming, scalar
 from weft_graph.types import TensorType
@@ -13,7 +13,7 @@ from weft_graph.types import TensorType
 def _infer(context: InferContext) -> tuple[TensorType, ...]:
     check_same_dtype(context, 0, 1)
     data, slope = context.input(0), context.input(1)
-    if broadcast(data.shape, slope.shape) != data.shape:
+    if not broadcasts_to(slope.shape, data.shape):
         raise context.shape_error(f"slope {slope} does not broadcast to {data}")
     return (data,)
 

@@ -6,6 +6,7 @@ from weft_graph.attributes import as_str
 from weft_graph.formals import FLOATS, INDICES, optional, required
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
+from weft_graph.shapes.dims import agree_all
 from weft_graph.shapes.flow import refusal
 from weft_graph.types import Shape, TensorType
 
@@ -17,10 +18,10 @@ def _infer(context: InferContext) -> tuple[TensorType, ...]:
     if scores.rank < 2:
         raise context.shape_error(f"scores must be (batch, classes, ...), got {scores}")
     expected: Shape = (scores.shape[0], *scores.shape[2:])
-    if labels.shape != expected:
+    if not agree_all(labels.shape, expected):
         raise context.shape_error(f"labels {labels} do not fit scores {scores}: their shape must be {expected}")
     if weights is not None:
-        if weights.shape != scores.shape[1:2]:
+        if not agree_all(weights.shape, scores.shape[1:2]):
             raise context.shape_error(f"weights {weights} must have one number for each class of scores {scores}")
         if weights.dtype != scores.dtype:
             raise context.dtype_error(f"weights {weights} and scores {scores} must have one element type")

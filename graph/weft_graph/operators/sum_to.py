@@ -5,14 +5,14 @@ from __future__ import annotations
 from weft_graph.formals import ANY, NUMBERS, required
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import InferContext, OpSchema
-from weft_graph.shapes.broadcasting import broadcast
+from weft_graph.shapes.broadcasting import broadcasts_to
 from weft_graph.shapes.viewing import same
 from weft_graph.types import TensorType
 
 
 def _infer(context: InferContext) -> tuple[TensorType, ...]:
     data, like = context.input(0), context.input(1)
-    if broadcast(data.shape, like.shape) != data.shape:
+    if not broadcasts_to(like.shape, data.shape):
         raise context.shape_error(f"{like} does not broadcast to {data}")
     return (TensorType(data.dtype, like.shape),)
 

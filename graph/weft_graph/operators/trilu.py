@@ -5,7 +5,7 @@ from __future__ import annotations
 from weft_graph.formals import ANY, INT64, optional, required
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.composing import given_attributes
-from weft_graph.shapes.dims import product
+from weft_graph.shapes.dims import agree, product
 from weft_graph.shapes.flops import moved
 from weft_graph.shapes.flow import incoming
 from weft_graph.types import TensorType
@@ -15,7 +15,7 @@ def _infer(context: InferContext) -> tuple[TensorType, ...]:
     data, diagonal = context.input(0), context.optional_input(1)
     if data.rank < 2:
         raise context.shape_error(f"the input must be a matrix or a stack of them, got {data}")
-    if diagonal is not None and product(diagonal.shape) != 1:
+    if diagonal is not None and not agree(product(diagonal.shape), 1):
         raise context.shape_error(f"k {diagonal} must be one number")
     return (data,)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import GradientContext, InferContext
-from weft_graph.shapes.dims import Dim, is_unknown, unknown_of
+from weft_graph.shapes.dims import Dim, agree, is_unknown, unknown_of
 from weft_graph.types import DType, Shape, TensorType
 
 
@@ -24,6 +24,12 @@ def broadcast(*shapes: Shape) -> Shape | None:
             return None
         dims.append(known.pop() if known else _either(distinct))
     return tuple(dims)
+
+
+def broadcasts_to(shape: Shape, target: Shape) -> bool:
+    """Whether `shape` may broadcast to `target` in a step, which does not grow by it."""
+    lead = len(target) - len(shape)
+    return lead >= 0 and all(dim == 1 or agree(dim, wide) for dim, wide in zip(shape, target[lead:], strict=True))
 
 
 def _either(distinct: set[Dim]) -> Dim:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from types import MappingProxyType
@@ -49,6 +49,11 @@ def is_unknown(dim: Dim) -> bool:
 def agree(a: Dim, b: Dim) -> bool:
     """Whether the dimensions may be equal in a step: they are, or one is known only then."""
     return a == b or is_unknown(a) or is_unknown(b)
+
+
+def agree_all(some: Sequence[Dim], others: Sequence[Dim]) -> bool:
+    """Whether as many dimensions may be equal, each to the other's, in a step."""
+    return len(some) == len(others) and all(map(agree, some, others))
 
 
 def settled(a: Dim, b: Dim) -> Dim:

@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from weft_graph.shapes.dims import Dim
+from weft_graph.shapes.broadcasting import broadcast
+from weft_graph.shapes.dims import Dim, agree, settled
 from weft_graph.types import Shape
 
 _ELLIPSIS = "..."
@@ -75,8 +76,12 @@ def sizes_of(equation: Equation, shapes: Sequence[Shape]) -> dict[str, Dim]:
     for labels, shape in zip(equation.operands, shapes, strict=True):
         for label, dim in zip(labels, shape, strict=True):
             before = sizes.setdefault(label, dim)
-            if before != dim and label in equation.wide and 1 in {before, dim}:
-                sizes[label] = dim if before == 1 else before
-            elif before != dim:
+            met = broadcast((before,), (dim,)) if label in equation.wide else _met(before, dim)
+            if met is None:
                 raise ValueError(f"label {label!r} is {before} in one operand and {dim} in another")
+            sizes[label] = met[0]
     return sizes
+
+
+def _met(a: Dim, b: Dim) -> Shape | None:
+    return (settled(a, b),) if agree(a, b) else None
