@@ -7,13 +7,15 @@ from collections.abc import Iterable, Mapping
 
 from weft_graph.infer import infer_program
 from weft_graph.ir import WEFT_DOMAIN, Node
+from weft_graph.layout import ALIGNMENT, CUDA_ALIGNMENT, layout
 from weft_graph.program import Program
 from weft_graph.schema import schema_of
 from weft_graph.shapes.dims import is_unknown
 from weft_graph.types import TensorType
 from weft_graph.weft_domain import COMMUNICATION, SEND_BARRIER
 from weft_kernels.kernel import Array, host_inputs, kernel_of
-from weft_worker.device import CpuDevice, Device
+from weft_worker.arena import Placement
+from weft_worker.device import CPU, CpuDevice, Device
 from weft_worker.errors import BindError
 from weft_worker.plan import BoundNode, Plan
 
@@ -47,6 +49,8 @@ def bind(program: Program, dims: Mapping[str, int], device: Device | None = None
     outputs = {name: _place_of_output(places, name, value) for name, value in program.outputs.items()}
     readers = Counter(place for bound in nodes for place in bound.inputs if place is not None)
     readers.update(outputs.values())
+    device = device or CpuDevice()
+    laid_out = layout(program, inferred, alignment=ALIGNMENT if device.name == CPU else CUDA_ALIGNMENT)
     return Plan(
         role=program.role,
         dims=dict(dims),
@@ -56,7 +60,8 @@ def bind(program: Program, dims: Mapping[str, int], device: Device | None = None
         readers=tuple(readers[place] for place in range(len(places))),
         inputs=inputs,
         outputs=outputs,
-        constants=_placed(constants, nodes, device or CpuDevice()),
+        constants=_placed(constants, nodes, device),
+        placement=Placement.of(laid_out, places, inferred),
     )
 
 

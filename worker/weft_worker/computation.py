@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from weft_kernels.kernel import KernelContext
 from weft_worker.device import Device
@@ -25,13 +25,16 @@ class Computation:
         bound = self.bound
         assert bound.kernel is not None
         inputs = self.table.take(bound.inputs)
+        xp = self.device.xp
         with self.device.use():
-            outputs = bound.kernel(self.context, inputs, bound.attributes)
-        if len(outputs) < len(bound.outputs):
-            raise ValueMismatchError(f"the kernel gave {len(outputs)} outputs, the node names {len(bound.outputs)}")
-        for place, array in zip(bound.outputs, outputs, strict=False):
-            if place is not None:
-                self.table.put(place, array)
+            wanted = self.table.wanted(xp, bound.outputs)
+            context = replace(self.context, placed=wanted) if wanted else self.context
+            outputs = bound.kernel(context, inputs, bound.attributes)
+            if len(outputs) < len(bound.outputs):
+                raise ValueMismatchError(f"the kernel gave {len(outputs)} outputs, the node names {len(bound.outputs)}")
+            for index, (place, array) in enumerate(zip(bound.outputs, outputs, strict=False)):
+                if place is not None:
+                    self.table.settle(xp, place, array, wanted[index] if wanted else None, inputs)
         self.table.release(bound.inputs)
 
     def describe(self) -> str:

@@ -10,6 +10,7 @@ from weft_graph.program import Role
 from weft_graph.types import TensorType
 from weft_graph.weft_domain import FETCH
 from weft_kernels.kernel import Array, Kernel
+from weft_worker.arena import Placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class Plan:
 
     A value's place is its index in `names`, `types` and `readers`. `readers` counts who still reads a value: nodes, and
     the job for each output that it takes; a value whose last reader is done is dropped. `constants` are the graph's own
-    values, by place.
+    values, by place. `placement` says where in memory the values lie.
     """
 
     role: Role
@@ -47,6 +48,7 @@ class Plan:
     inputs: Mapping[str, int]
     outputs: Mapping[str, int]
     constants: Mapping[int, Array]
+    placement: Placement
 
     @property
     def fetched(self) -> Mapping[str, int]:

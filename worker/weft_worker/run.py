@@ -160,7 +160,7 @@ class Run:
         course = course_of(task, feeder.rows)
         for size in course.training_sizes():
             binder.plan(feeder.dims(size))
-        pusher = StepPusher(engine, store, device, there=there_of(store, device))
+        pusher = StepPusher(engine, store, device, there=there_of(store, device), arena=self._settings.arena)
         evaluation = None
         if data.evaluate is not None:
             held_out = Feeder(source, data.columns, task.programs.evaluate.inputs)

@@ -11,6 +11,7 @@ from weft_graph.types import BATCH
 from weft_graph.weft_domain import FETCH, FETCH_ROWS, SEND, SEND_BARRIER, SEND_ROWS
 from weft_kernels.kernel import Array, KernelContext
 from weft_kvstore.store import Store
+from weft_worker.arena import Arenas
 from weft_worker.computation import Computation
 from weft_worker.device import CpuDevice, Device, after
 from weft_worker.engine.face import Engine
@@ -69,15 +70,22 @@ class KeysThere(Protocol):
 
 class StepPusher:
     """Turns runs of plans into the engine's work. `store` carries out communication, `device` computes; the values of
-    `there` are on the device already."""
+    `there` are on the device already. Values lie in an arena, unless `arena` is False: then each has its own memory."""
 
     def __init__(
-        self, engine: Engine, store: Store, device: Device | None = None, *, there: KeysThere | None = None
+        self,
+        engine: Engine,
+        store: Store,
+        device: Device | None = None,
+        *,
+        there: KeysThere | None = None,
+        arena: bool = True,
     ) -> None:
         self._engine = engine
         self._store = store
         self._device = device or CpuDevice()
         self._there = there
+        self.arenas = Arenas(engine, self._device) if arena else None
 
     def push(
         self,
@@ -92,7 +100,20 @@ class StepPusher:
 
         `feeds` has an array for each of the plan's inputs; `nothing` are keys that the barrier declares nothing for.
         """
-        run = _Run(self._engine, self._store, self._device, plan, context, nothing=tuple(nothing), there=self._there)
+        memory, turn = None, None
+        if self.arenas is not None:
+            memory, turn = self.arenas.take(plan.placement.layout.arena_bytes, COMPUTE)
+        run = _Run(
+            self._engine,
+            self._store,
+            self._device,
+            plan,
+            context,
+            table=ValueTable(plan, memory),
+            nothing=tuple(nothing),
+            there=self._there,
+            turn=() if turn is None else (turn,),
+        )
         for name, place in plan.inputs.items():
             run.table.put(place, self._device.to_device(feeds[name]))
         for bound in plan.nodes:
@@ -135,10 +156,12 @@ class _Run:
         plan: Plan,
         context: StepContext,
         *,
+        table: ValueTable,
         nothing: tuple[str, ...],
         there: KeysThere | None,
+        turn: tuple[Variable, ...],
     ) -> None:
-        self.table = ValueTable(plan)
+        self.table = table
         self.barriers: tuple[Variable, ...] = ()
         self._engine = engine
         self._store = store
@@ -147,6 +170,7 @@ class _Run:
         self._context = context
         self._nothing = nothing
         self._there = there
+        self._turn = turn
         self._variables: dict[int, Variable] = {}
         self._sent: list[Variable] = []
 
@@ -170,14 +194,22 @@ class _Run:
             asked=bound.node.outputs,
         )
         computation = Computation(bound, self.table, context, self._device)
+        taken = self._taken(bound)
         self._engine.push(
             computation.run,
-            self.variables_of(bound.inputs),
-            self._define(bound),
+            (*(read for read in self.variables_of(bound.inputs) if read not in taken), *self._turn),
+            (*self._define(bound), *taken),
             lane=COMPUTE,
             name=self._name(bound),
             describe=computation.describe,
         )
+
+    def _taken(self, bound: BoundNode) -> tuple[Variable, ...]:
+        """The variables of the values whose memory the node's outputs take: work that writes them comes after all that
+        reads them. What the IO lane reads lies elsewhere, so that nothing computed waits for the network here."""
+        after = self._plan.placement.after
+        places = (earlier for place in bound.outputs if place is not None for earlier in after.get(place, ()))
+        return self.variables_of(places) if self._turn else ()
 
     def fetch(self, bound: BoundNode) -> None:
         (place,) = bound.outputs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from weft_graph.shapes.dims import agree
 from weft_graph.types import TensorType, array_text
@@ -15,11 +16,13 @@ from weft_worker.plan import Plan
 class ValueTable:
     """An array for each place of a plan, from when it is made until its last reader is done. Safe between threads.
 
-    Who may read a place when is the engine's business: a place is put once, before anybody takes it.
+    Who may read a place when is the engine's business: a place is put once, before anybody takes it. `arena` is the
+    memory that the plan's values lie in; without it, each has memory of its own.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, arena: Array | None = None) -> None:
         self._plan = plan
+        self._arena = arena
         self._arrays: list[Array | None] = [None] * len(plan.names)
         self._readers = list(plan.readers)
         self._lock = threading.Lock()
@@ -28,12 +31,43 @@ class ValueTable:
 
     def put(self, place: int, array: Array) -> None:
         """Keeps the value; drops it at once where nobody reads it. Raises ValueMismatchError, naming it."""
+        self._check(place, array)
+        if self._readers[place] > 0:
+            self._arrays[place] = array
+
+    def wanted(self, xp: Any, places: Iterable[int | None]) -> tuple[Array | None, ...]:
+        """For each place the array of the arena that its value is to be written to, None where there is none."""
+        if self._arena is None:
+            return ()
+        lying = (None if place is None else self._plan.placement.lying.get(place) for place in places)
+        return tuple(None if each is None or each.offset is None else each.array(xp, self._arena) for each in lying)
+
+    def settle(self, xp: Any, place: int, array: Array, wanted: Array | None, inputs: Iterable[Array | None]) -> None:
+        """Keeps what a kernel gave, where and as the plan has it: with or without an arena it lies alike, so that sums
+        along it are the same to the bit. Raises ValueMismatchError."""
+        self._check(place, array)
+        if self._readers[place] <= 0:
+            return
+        if array is not wanted and place not in self._plan.placement.views:
+            array = self._lying(xp, place, array, wanted, inputs)
+        self._arrays[place] = array
+
+    def _lying(self, xp: Any, place: int, array: Array, wanted: Array | None, inputs: Iterable[Array | None]) -> Array:
+        """The array, or a copy where it lies otherwise than planned, or in memory that is not its own."""
+        lying = self._plan.placement.lying.get(place)
+        if wanted is None:
+            own = array.base is None or not any(xp.may_share_memory(array, read) for read in inputs if read is not None)
+            if own and (lying is None or lying.is_of(array)):
+                return array
+            wanted = xp.empty(array.shape, dtype=array.dtype) if lying is None else lying.array(xp, None)
+        wanted[...] = array
+        return wanted
+
+    def _check(self, place: int, array: Array) -> None:
         expected = self._plan.types[place]
         if not _fits(array, expected):
             name, came = self._plan.names[place], array_text(array)
             raise ValueMismatchError(f"value {name!r} came as {came}, the plan has {expected}")
-        if self._readers[place] > 0:
-            self._arrays[place] = array
 
     def get(self, place: int) -> Array:
         """The value, which stays."""

@@ -1,0 +1,131 @@
+"""The memory of a plan's values: one arena a run, and where in it each value lies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from weft_graph.layout import ALIGNMENT, Layout
+from weft_graph.layout_strides import order_of, same_places
+from weft_graph.schema import Strides
+from weft_graph.types import TensorType
+from weft_kernels.kernel import Array
+from weft_worker.device import Device
+from weft_worker.engine.face import Engine
+from weft_worker.engine.work import Variable
+
+
+@dataclass(frozen=True, slots=True)
+class Lying:
+    """How a value lies in memory: without gaps, its dimensions in the order `axes`, the slowest first.
+
+    `offset` is where in the arena, None for a value that has memory of its own.
+    """
+
+    type: TensorType
+    strides: Strides
+    axes: tuple[int, ...]
+    offset: int | None
+
+    @classmethod
+    def of(cls, type_: TensorType, strides: Strides, offset: int | None) -> Lying:
+        axes = order_of(type_.static_shape, strides)
+        assert axes is not None, f"{type_} with strides {strides} has gaps, and no kernel makes it so"
+        return cls(type_, strides, axes, offset)
+
+    def array(self, xp: Any, arena: Array | None) -> Array:
+        """The value's array in the arena; a new one without an arena."""
+        sizes = self.type.static_shape
+        lying = tuple(sizes[axis] for axis in self.axes)
+        dtype = self.type.dtype.numpy
+        if arena is None or self.offset is None:
+            flat: Array = xp.empty(lying, dtype=dtype)
+        else:
+            flat = arena[self.offset : self.offset + self.type.nbytes].view(dtype).reshape(lying)
+        return flat.transpose(tuple(np.argsort(self.axes).tolist()))
+
+    def is_of(self, array: Array) -> bool:
+        """Whether the array, of this type, lies so."""
+        size = self.type.dtype.itemsize
+        return same_places(tuple(array.shape), tuple(step // size for step in array.strides), self.strides)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A layout by the places of a plan's value table.
+
+    `lying` has the values that kernels make in memory of a known size, `views` those that lie in another's memory,
+    `after` the places whose readers must be done before a value is written, for it takes their memory.
+    """
+
+    layout: Layout
+    lying: Mapping[int, Lying]
+    views: frozenset[int]
+    after: Mapping[int, tuple[int, ...]]
+
+    @classmethod
+    def of(cls, layout: Layout, places: Mapping[str, int], types: Mapping[str, TensorType]) -> Placement:
+        return cls(
+            layout,
+            {
+                places[name]: Lying.of(types[name], strides, layout.offsets.get(name))
+                for name, strides in layout.strides.items()
+            },
+            frozenset(places[name] for name in layout.views),
+            {places[name]: tuple(places[other] for other in before) for name, before in layout.after.items()},
+        )
+
+
+@dataclass(slots=True)
+class _Seat:
+    """Memory for one run at a time, and the variable that its work reads; who comes next writes it."""
+
+    turn: Variable
+    memory: Array | None = None
+
+
+class Arenas:
+    """The arenas of a device, in which runs of plans take turns.
+
+    There is one unless said otherwise: of two steps in flight the second computes almost nothing before the first has
+    computed all, so a second arena would double the memory and save no time. Not safe between threads: runs are pushed
+    by one.
+    """
+
+    def __init__(self, engine: Engine, device: Device, count: int = 1) -> None:
+        self._engine = engine
+        self._device = device
+        self._seats = [_Seat(engine.variable(f"arena {number}")) for number in range(count)]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the arenas take now."""
+        return sum(seat.memory.nbytes for seat in self._seats if seat.memory is not None)
+
+    def take(self, nbytes: int, lane: str) -> tuple[Array | None, Variable]:
+        """An arena of at least `nbytes`, and the variable that all work on it is to read.
+
+        That work starts once the run that had the arena before is done; it has been pushed whole.
+        """
+        seat = self._seats.pop(0)
+        self._seats.append(seat)
+        self._engine.push(_nothing, (), (seat.turn,), lane=lane, name="an arena's next turn")
+        if nbytes and (seat.memory is None or seat.memory.nbytes < nbytes):
+            seat.memory = self._memory(nbytes)
+        return (seat.memory if nbytes else None), seat.turn
+
+    def _memory(self, nbytes: int) -> Array:
+        xp = self._device.xp
+        if xp is not np:
+            with self._device.use():
+                return xp.empty(nbytes, dtype=xp.uint8)  # type: ignore[no-any-return]  # xp is Any
+        loose = np.empty(nbytes + ALIGNMENT, dtype=np.uint8)
+        start = -loose.ctypes.data % ALIGNMENT
+        return loose[start : start + nbytes]
+
+
+def _nothing() -> None:
+    """Work whose variables alone matter."""
