@@ -21,6 +21,25 @@
 #define SHARED_MEMORY(type, name) type* name = reinterpret_cast<type*>(weft_shared.data())
 
 typedef _Float16 __half;
+
+// bfloat16 as the device has it: a float's upper bits, rounded to the nearest, ties to even.
+struct __nv_bfloat16 {
+    unsigned short bits;
+    __nv_bfloat16() = default;
+    template <typename T>
+    explicit __nv_bfloat16(T value) {
+        const float number = float(value);
+        unsigned int whole;
+        std::memcpy(&whole, &number, sizeof whole);
+        bits = number != number ? 0x7fc0 : (unsigned short)((whole + 0x7fff + ((whole >> 16) & 1)) >> 16);
+    }
+    operator float() const {
+        const unsigned int whole = (unsigned int)(bits) << 16;
+        float number;
+        std::memcpy(&number, &whole, sizeof number);
+        return number;
+    }
+};
 using std::exp;
 using std::fmax;
 using std::log;
@@ -138,6 +157,7 @@ static std::string weft_parameter() {
     if (std::is_pointer_v<P>) text += std::is_const_v<Pointee> ? "*c" : "*";
     text += std::is_same_v<V, bool>          ? "b"
             : std::is_same_v<V, __half>      ? "f"
+            : std::is_same_v<V, __nv_bfloat16> ? "V"
             : std::is_floating_point_v<V>    ? "f"
             : std::is_unsigned_v<V>          ? "u"
                                              : "i";

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from weft_graph.formals import FLOATS as FLOAT_TYPES
 from weft_graph.ir import Node
 from weft_graph.onnx_dtypes import NUMBER_OF_DTYPE
 from weft_graph.schema import schemas
@@ -15,11 +16,16 @@ from weft_graph.types import DType
 from weft_kernels.cuda.pointwise import Fused, fuse
 from weft_kernels.cuda.source import CudaSource, read_source
 from weft_kernels.cuda.tracing import NotTraceableError
+from weft_kernels.element_types import is_float, is_half
 from weft_kernels.kernel import KernelContext
 from weft_kernels.run import run_node
 
 ATTRIBUTES: dict[str, tuple[dict[str, Any], ...]] = {
-    "Cast": tuple({"to": NUMBER_OF_DTYPE[dtype]} for dtype in (DType.FLOAT16, DType.FLOAT64, DType.INT64, DType.BOOL)),
+    "BitShift": ({"direction": "LEFT"}, {"direction": "RIGHT"}),
+    "Cast": tuple(
+        {"to": NUMBER_OF_DTYPE[dtype]}
+        for dtype in (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT64, DType.INT64, DType.BOOL)
+    ),
     "Gelu": ({}, {"approximate": "tanh"}),
     "GeluGrad": ({"approximate": "none"}, {"approximate": "tanh"}),
     "IsInf": ({}, {"detect_negative": 0}),
@@ -41,13 +47,15 @@ class Case:
 
 
 FLOATS = [-np.inf, -6.5, -2.5, -1.5, -1.0, -0.75, -0.5, -0.0, 0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.5, 6.5, np.inf, np.nan]
-DTYPES = ("float16", "float32", "float64", "int64", "uint8", "bool")
+DTYPES = ("float16", "bfloat16", "float32", "float64", "int64", "uint8", "bool")
+INTEGERS = (*DTYPES, "int16", "uint32", "uint64")
+"""Of operators that take integers alone."""
 
 
 def _numbers(dtype: str, place: int, op_type: str) -> Any:
     """Numbers that meet each other: for a second input each of the first's stands against another one."""
     kind = np.dtype(dtype).kind
-    if kind == "f":
+    if is_float(np.dtype(dtype)):
         every = np.array([x for x in FLOATS if np.isfinite(x)] if op_type == "Cast" else FLOATS)
     elif kind == "b":
         every = np.array([False, True, True])
@@ -66,11 +74,12 @@ def _cases_given() -> list[tuple[str, Node, list[Any]]]:
         if not schema.pointwise:
             continue
         formals = [*schema.inputs, *(schema.inputs[-1:] if schema.inputs[-1].variadic else ())]
-        for dtype in DTYPES:
+        is_of_integers = not any(formal.dtypes & FLOAT_TYPES for formal in formals)
+        for dtype in INTEGERS if is_of_integers else DTYPES:
             if not any(DType(dtype) in formal.dtypes for formal in formals):
                 continue
             for number, attributes in enumerate(ATTRIBUTES.get(schema.op_type, ({},))):
-                if schema.op_type == "Mod" and np.dtype(dtype).kind == "f" and not attributes.get("fmod"):
+                if schema.op_type == "Mod" and is_float(np.dtype(dtype)) and not attributes.get("fmod"):
                     continue
                 types = [dtype if DType(dtype) in formal.dtypes else "bool" for formal in formals]
                 arrays = [_numbers(type_, place, schema.op_type) for place, type_ in enumerate(types)]
@@ -87,8 +96,8 @@ def generated_cases() -> dict[str, Case]:
     for number, (name, node, arrays) in enumerate(_cases_given()):
         with np.errstate(all="ignore"):
             expected = run_node(KernelContext(""), node, arrays)[0]
-            # A kernel rounds to float16 once, at the end.
-            wide = [array.astype(np.float32) if array.dtype == np.float16 else array for array in arrays]
+            # A kernel rounds to float16 or bfloat16 once, at the end.
+            wide = [array.astype(np.float32) if is_half(array.dtype) else array for array in arrays]
             expected = run_node(KernelContext(""), node, wide)[0].astype(expected.dtype)
         types = {f"in{place}": array.dtype for place, array in enumerate(arrays)}
         try:
@@ -117,12 +126,13 @@ def every_operator() -> CudaSource:
 def compiled_operators(*, once: bool) -> CudaSource:
     """Every operator's kernels but those over float64, whose functions NVRTC is slow with; or one for each operator.
 
-    float64 is compiled in the rules, and run here on the CPU.
+    float64 is compiled in the rules, and run here on the CPU. bfloat16 differs from float16 where it is read and stored
+    alone: the one for each operator is its.
     """
     chosen: dict[str, Case] = {}
     for name, case in generated_cases().items():
-        if not once and "-float64-" not in name:
+        if not once and "-float64-" not in name and "-bfloat16-" not in name:
             chosen[name] = case
-        if once and (case.node.op_type not in chosen or "-float32-" in name):
+        if once and (case.node.op_type not in chosen or "-bfloat16-" in name):
             chosen[case.node.op_type] = case
     return read_source("operators.cu", "\n".join(case.fused.text for case in chosen.values()))

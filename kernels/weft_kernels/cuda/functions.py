@@ -60,4 +60,6 @@ FUNCTIONS: Final[Mapping[str, str | tuple[str, str]]] = {
     "bitwise_or": "{0} | {1}",
     "bitwise_xor": "{0} ^ {1}",
     "invert": ("~{0}", "!{0}"),
+    "left_shift": "{0} << {1}",
+    "right_shift": "{0} >> {1}",
 }

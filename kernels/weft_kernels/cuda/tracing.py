@@ -1,7 +1,7 @@
 """An array module that writes CUDA C: a body runs on it once, and what it does to an element is written down.
 
 So every operator that goes element by element has one body, whose meaning NumPy, CuPy and a fused kernel share. Types
-follow NumPy, which is asked; float16 is computed in float32, and rounded where it is stored or cast to.
+follow NumPy, which is asked; float16 and bfloat16 are computed in float32, and rounded where stored or cast to.
 """
 
 from __future__ import annotations
@@ -14,10 +14,17 @@ import numpy as np
 
 from weft_kernels.cuda.functions import FUNCTIONS, NUMPY_NAMES
 from weft_kernels.cuda.source import C_TYPES
+from weft_kernels.element_types import is_float, is_half
 
 Dtype = np.dtype[Any]
 _ALIKE: Final = ("promote_types", "result_type", "finfo", "iinfo", "dtype", "inf", "nan", "pi")
-_TYPES: Final = ("bool_", "uint8", "int8", "int32", "int64", "float16", "float32", "float64")
+_TYPES: Final = (
+    "bool_",
+    "float16",
+    "float32",
+    "float64",
+    *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+)
 
 
 class NotTraceableError(Exception):
@@ -25,8 +32,10 @@ class NotTraceableError(Exception):
 
 
 def c_type(dtype: Dtype) -> str:
-    """The type that an element is computed in."""
-    return C_TYPES["float32" if dtype == np.float16 else dtype.name]
+    """The type that an element is computed in. Raises NotTraceableError for one that C has not."""
+    if dtype.name not in C_TYPES:
+        raise NotTraceableError(f"{dtype.name} has no form in CUDA C")
+    return C_TYPES["float32" if is_half(dtype) else dtype.name]
 
 
 def literal(value: Any, dtype: Dtype) -> str:
@@ -34,12 +43,13 @@ def literal(value: Any, dtype: Dtype) -> str:
     kind = c_type(dtype)
     if kind == "bool":
         return "true" if value else "false"
-    number = float(value) if dtype.kind == "f" else int(value)
+    number = float(value) if is_float(dtype) else int(value)
     if math.isnan(number):
         return f"{kind}(infinity() - infinity())"
     if math.isinf(number):
         return f"{kind}({'-' if number < 0 else ''}infinity())"
-    return f"{kind}({number!r}{'' if dtype.kind == 'f' else 'LL'})"
+    ending = "" if is_float(dtype) else "ULL" if dtype.kind == "u" else "LL"
+    return f"{kind}({number!r}{ending})"
 
 
 class Trace:
@@ -64,7 +74,7 @@ class Trace:
         samples = [_sample(operand) for operand in operands]
         with np.errstate(all="ignore"):
             result: Dtype = getattr(np, name)(*samples).dtype
-        taken = result if result.kind == "f" else _common(name, samples)
+        taken = result if is_float(result) else _common(name, samples)
         texts = [
             self._operand(operand, np.dtype(bool) if name == "where" and place == 0 else taken)
             for place, operand in enumerate(operands)
@@ -107,14 +117,14 @@ class Traced:
         self.name = name
 
     def astype(self, dtype: Any, copy: bool = True) -> Traced:
-        """The element as another type, rounded if it is float16."""
+        """The element as another type, rounded if it is float16 or bfloat16."""
         wanted: Dtype = np.dtype(dtype)
         if wanted == self.dtype:
             return self
         kind = c_type(wanted)
         text = f"{self.name} != {c_type(self.dtype)}(0)" if kind == "bool" else f"{kind}({self.name})"
-        if wanted == np.float16:
-            text = f"{kind}({C_TYPES['float16']}({text}))"
+        if is_half(wanted):
+            text = f"{kind}({C_TYPES[wanted.name]}({text}))"
         return self.trace.value(wanted, text)
 
     def copy(self) -> Traced:

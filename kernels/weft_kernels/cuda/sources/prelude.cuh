@@ -1,6 +1,7 @@
-// What every source begins with. Sums and functions of float16 are computed in float32 and rounded once.
+// What every source begins with. Sums and functions of float16 and bfloat16 are computed in float32 and rounded once.
 
 #ifndef WEFT_ON_HOST
+#include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #define SHARED_MEMORY(type, name)                                    \
     extern __shared__ __align__(16) unsigned char shared_bytes[]; \
@@ -11,6 +12,8 @@ typedef long long index_t;
 typedef unsigned long long word_t;
 typedef unsigned char byte_t;
 typedef signed char small_t;
+typedef unsigned short ushort_t;
+typedef unsigned int uint_t;
 
 template <typename T>
 struct Wide {
@@ -19,6 +22,11 @@ struct Wide {
 
 template <>
 struct Wide<__half> {
+    typedef float type;
+};
+
+template <>
+struct Wide<__nv_bfloat16> {
     typedef float type;
 };
 
@@ -75,7 +83,8 @@ __device__ inline index_t place_of(index_t e, index_t width, const index_t* ids,
     GRID_LOOP(e, count * width)                                                    \
     for (index_t at = place_of(e, width, ids, has_ids), once = 1; at >= 0 && once; once = 0)
 
-// C's remainder, which has the dividend's sign: exact in double for every type but 64-bit integers.
+// C's remainder, which has the dividend's sign: exact in double for every type but 64-bit integers, of which 0 divides
+// none: what is left is then 0, as NumPy has it.
 template <typename T>
 __device__ inline T rest_of(T dividend, T divisor) {
     return T(fmod(double(dividend), double(divisor)));
@@ -83,7 +92,12 @@ __device__ inline T rest_of(T dividend, T divisor) {
 
 template <>
 __device__ inline long long rest_of(long long dividend, long long divisor) {
-    return dividend % divisor;
+    return divisor ? dividend % divisor : 0;
+}
+
+template <>
+__device__ inline word_t rest_of(word_t dividend, word_t divisor) {
+    return divisor ? dividend % divisor : 0;
 }
 
 // NumPy's remainder, which has the divisor's sign, and quotient rounded down.
@@ -100,5 +114,10 @@ __device__ inline T round_down(T dividend, T divisor) {
 
 template <>
 __device__ inline long long round_down(long long dividend, long long divisor) {
-    return (dividend - modulo(dividend, divisor)) / divisor;
+    return divisor ? (dividend - modulo(dividend, divisor)) / divisor : 0;
+}
+
+template <>
+__device__ inline word_t round_down(word_t dividend, word_t divisor) {
+    return divisor ? dividend / divisor : 0;
 }
