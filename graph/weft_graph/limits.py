@@ -32,6 +32,9 @@ class Limits:
     """Bytes of all constants together."""
 
 
+MOST_NESTED: Final = 8
+"""Bodies inside bodies; a loop in a branch of a loop is three."""
+
 GRAPH_LIMITS: Final = Limits(
     name=256,
     text=4096,

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from weft_graph.ir import Graph
+from weft_graph.ir import Graph, Node, Subgraph
+from weft_graph.json_place import escape_token
+from weft_graph.limits import MOST_NESTED
 
 RESERVED_PREFIX: Final = "weft."
 """Names that begin so are the converter's; a user's graph has none of them."""
@@ -36,9 +38,35 @@ def value_definitions(graph: Graph) -> Iterator[Definition]:
 
 
 def node_definitions(graph: Graph) -> Iterator[Definition]:
-    """Every node's name."""
-    for index, node in enumerate(graph.nodes):
-        yield Definition(node.name, f"/nodes/{index}/name", node.name)
+    """Every node's name, also of those in bodies."""
+    for node, pointer in all_nodes(graph.nodes):
+        yield Definition(node.name, f"{pointer}/name", node.name)
+
+
+def all_nodes(nodes: Iterable[Node], pointer: str = "", depth: int = 0) -> Iterator[tuple[Node, str]]:
+    """Nodes and those in their bodies, each with its pointer; a body's behind the node that has it.
+
+    Bodies further inside than a legal graph has them are left out.
+    """
+    for index, node in enumerate(nodes):
+        place = f"{pointer}/nodes/{index}"
+        yield node, place
+        if depth < MOST_NESTED:
+            for name, body in bodies_of(node).items():
+                yield from all_nodes(body.nodes, f"{place}/attributes/{escape_token(name)}", depth + 1)
+
+
+def bodies_of(node: Node) -> dict[str, Subgraph]:
+    """The node's bodies by the names of its attributes."""
+    return {name: value for name, value in node.attributes.items() if isinstance(value, Subgraph)}
+
+
+def body_values(body: Subgraph) -> Iterator[str]:
+    """Names of a body's values: what it reads, its constants and what its nodes make."""
+    yield from body.inputs
+    yield from body.captured
+    yield from (constant.name for constant in body.constants)
+    yield from (name for node in body.nodes for name in node.outputs if name)
 
 
 def duplicates(definitions: Iterable[Definition]) -> Iterator[tuple[Definition, Definition]]:
@@ -48,6 +76,20 @@ def duplicates(definitions: Iterable[Definition]) -> Iterator[tuple[Definition, 
         earlier = first.setdefault(definition.name, definition)
         if earlier is not definition:
             yield earlier, definition
+
+
+AGAIN: Final = f"{RESERVED_PREFIX}again/"
+"""Begins the name of a node that repeats another: `weft.again/2/dropout`."""
+
+
+def again(name: str, names: FreshNames) -> str:
+    """A new name for a node that computes once more what the node `name` does, with the same random numbers."""
+    return names.fresh_between(AGAIN, drawn_as(name))
+
+
+def drawn_as(name: str) -> str:
+    """The name that keys a node's random numbers: its own, or that of the node which it repeats."""
+    return name[len(AGAIN) :].partition("/")[2] if name.startswith(AGAIN) else name
 
 
 class FreshNames:
@@ -66,3 +108,13 @@ class FreshNames:
         self._next[stem] = number
         self._taken.add(name)
         return name
+
+    def fresh_between(self, head: str, tail: str) -> str:
+        """`head`, the first number that makes the name free, `/` and `tail`."""
+        stem = f"{head}/{tail}"
+        number = self._next.get(stem, 0) + 1
+        while f"{head}{number}/{tail}" in self._taken:
+            number += 1
+        self._next[stem] = number
+        self._taken.add(f"{head}{number}/{tail}")
+        return f"{head}{number}/{tail}"

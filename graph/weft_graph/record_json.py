@@ -14,6 +14,7 @@ import numpy as np
 from weft_graph.errors import GraphFormatError
 from weft_graph.ir import ONNX_DOMAIN, AttributeValue, Constant, Initializer, Input, Node, Subgraph
 from weft_graph.json_place import Place, escape_token, shown
+from weft_graph.limits import MOST_NESTED
 from weft_graph.schema import schemas
 from weft_graph.shapes.dims import Dim, DimensionError, bound
 from weft_graph.types import DType, TensorType, array_type
@@ -113,10 +114,6 @@ def constants_from_json(place: Place) -> tuple[Constant, ...]:
             raise item.error(f"constants take more than {place.limits.constant_bytes} bytes; make it a parameter")
         constants.append(constant)
     return tuple(constants)
-
-
-MOST_NESTED: Final = 8
-"""Bodies inside bodies; a loop in a branch of a loop is three."""
 
 
 def _subgraph_to_json(subgraph: Subgraph, pointer: str) -> Json:

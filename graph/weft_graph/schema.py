@@ -99,6 +99,49 @@ class GradientContext(Protocol):
     def constant(self, array: np.ndarray) -> str:
         """Name of a constant with this value (axes, shapes, scalars)."""
 
+    def known(self, value: str) -> np.ndarray | None:
+        """The value where it is known before any step, else None."""
+
+    def zeros(self, like: str) -> str:
+        """Name of a value of zeros, of the type of the value `like`."""
+
+    def output_type(self, index: int) -> TensorType:
+        """Type of output `index`, also of one that the node leaves out."""
+
+    def extend(self, attributes: Mapping[str, AttributeValue], outputs: int) -> tuple[str, ...]:
+        """Names of that many further outputs, which the forward node gives, behind all others, with these attributes
+        in the place of its own: what a loop keeps of each turn."""
+
+    def derive(
+        self, attribute: str, types: Sequence[TensorType], seeds: Sequence[int], carried: Mapping[int, str]
+    ) -> BodyDerivation:
+        """The derivative of a body of the node. `types` are those of what it reads, its inputs and then its captured
+        values, which are the node's last inputs; `seeds` are its outputs with a gradient from outside, and `carried`
+        has for an output the input that gets it at the next turn.
+
+        Raises NoGradientError where the gradient would have to pass an operator in the body that has none.
+        """
+
+
+class BodyDerivation(Protocol):
+    """A body and its backward nodes, of which further bodies can be made. All names are the body's."""
+
+    @property
+    def seeds(self) -> Mapping[int, str]:
+        """The name of the gradient of each output that has one: from outside, or from a later turn."""
+
+    def gradient(self, value: str) -> str | None:
+        """The gradient of one of the values that the body reads, or None where nothing flows into it."""
+
+    def zeros(self, value: str) -> str:
+        """Zeros of the type of a value of the body."""
+
+    def reads(self, outputs: Sequence[str]) -> set[str]:
+        """The values that have to be there for `outputs` to be computed, and these."""
+
+    def closed(self, inputs: Sequence[str], captured: Sequence[str], outputs: Sequence[str]) -> Subgraph:
+        """A body that gives `outputs`, with no node that is not needed for them."""
+
 
 Flops = Callable[[Node, Sequence[TensorType | None], Sequence[TensorType]], int]
 """flops(node, types of its inputs, types of its outputs): operations on elements, all dimensions being numbers."""

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-
-import numpy as np
 
 from weft_graph.ir import Node, Subgraph
+from weft_graph.names import drawn_as
 from weft_graph.schema import schema_of
-from weft_graph.types import array_text
+from weft_kernels.body import Body
+from weft_kernels.errors import KernelError, failed
 from weft_kernels.kernel import Array, KernelContext, kernel_of
 
 
-class KernelError(Exception):
-    """An operator could not run on its inputs; the message names the node and the types of what it reads."""
+__all__ = ["KernelError", "run_body", "run_node", "run_nodes"]
 
 
 def run_node(context: KernelContext, node: Node, inputs: Sequence[Array | None]) -> tuple[Array, ...]:
@@ -24,30 +22,17 @@ def run_node(context: KernelContext, node: Node, inputs: Sequence[Array | None])
     `context` may be the step's: its `node` and `asked` are set here. Raises KernelError where the inputs hold what the
     operator cannot take (a label that is no class) or do not fit in memory.
     """
-    context = replace(context, node=node.name + context.iteration, asked=node.outputs)
+    context = context.within(drawn_as(node.name) + context.iteration, node.outputs, context.iteration)
     try:
         return kernel_of(node)(context, inputs, schema_of(node).attributes_of(node))[: len(node.outputs)]
     except (ValueError, MemoryError) as error:
-        shown = ", ".join(
-            f"{name} is {array_text(array)}"
-            for name, array in zip(node.inputs, inputs, strict=True)
-            if array is not None
-        )
-        raise KernelError(f"node {node.name!r} ({node.op_type}): {error} [{shown}]") from error
+        raise failed(node, inputs, error) from error
 
 
-def run_body(
-    context: KernelContext, body: Subgraph, inputs: Sequence[Array], *, turn: int | None = None
-) -> tuple[Array, ...]:
-    """The body's outputs, from arrays for its inputs and then for what it captures. `turn` counts a loop's."""
-    names = (*body.inputs, *body.captured)
-    values = dict(zip(names, inputs, strict=True))
-    place = (lambda array: array) if context.xp is np else context.xp.asarray
-    values.update((constant.name, place(constant.array)) for constant in body.constants)
-    if turn is not None:
-        context = replace(context, iteration=f"{context.iteration}#{turn}")
-    run_nodes(context, body.nodes, values, keep=body.outputs)
-    return tuple(values[name] for name in body.outputs)
+def run_body(context: KernelContext, body: Subgraph, inputs: Sequence[Array]) -> tuple[Array, ...]:
+    """The body's outputs, from arrays for its inputs and then for what it captures."""
+    count = len(body.inputs)
+    return Body(context, body, inputs[count:])(inputs[:count])
 
 
 def run_nodes(context: KernelContext, nodes: Iterable[Node], values: dict[str, Array], keep: Iterable[str]) -> None:

@@ -1,0 +1,244 @@
+"""The walk of reverse-mode differentiation through nodes in runnable order: a graph's, or a body's.
+
+Of the values, only those take part that lead from a source to what is derived, through floats. The walk goes through
+the forward nodes backwards, so a value's gradient is whole before the node that makes the value is reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from weft_graph.attributes import as_body
+from weft_graph.derived_body import DerivedBody, repeated, seed_name
+from weft_graph.errors import GraphError, NoGradientError
+from weft_graph.infer import Array, Inference
+from weft_graph.ir import ONNX_DOMAIN, AttributeValue, Constant, Node
+from weft_graph.leads import lead_from, reached_from
+from weft_graph.names import FreshNames, body_values, drawn_as
+from weft_graph.schema import BodyDerivation, schema_of
+from weft_graph.types import TensorType
+
+Locate = Callable[[Node], str]
+"""The pointer of a forward node in the user's graph."""
+
+ADVICE: Final = "make the parameter not trainable, or stop the gradient before that node (weft.ops.stop_gradient)"
+
+
+class Backward:
+    """The state of one walk. Forward nodes are rewritten only to name or to give further outputs.
+
+    `leads` has, for each value that takes part, the parameter that it leads from; `gradients` what is known so far.
+    """
+
+    def __init__(
+        self, forward: Iterable[Node], inference: Inference, names: tuple[FreshNames, FreshNames], locate: Locate
+    ) -> None:
+        self.forward = list(forward)
+        self.inference = inference
+        self.values, self.node_names = names
+        self.locate = locate
+        self.backward: list[Node] = []
+        self.constants: dict[tuple[str, tuple[int, ...], bytes], Constant] = {}
+        self.outputs_of = {node.name: inference.add(node) for node in self.forward}
+        self.leads: dict[str, str] = {}
+        self.gradients: dict[str, str] = {}
+
+    def is_float(self, value: str) -> bool:
+        return self.inference.types[value].dtype.is_float
+
+    def walk(self) -> None:
+        """Visits the forward nodes backwards. Raises NoGradientError at an operator that has none."""
+        for index in reversed(range(len(self.forward))):
+            node = self.forward[index]
+            reads = any(name in self.leads for name in node.inputs)
+            if reads and any(name in self.gradients for name in node.outputs):
+                self._visit(index)
+
+    def _visit(self, index: int) -> None:
+        node = self.forward[index]
+        gradient_of = schema_of(node).gradient
+        blocked = next(self.leads[name] for name in node.inputs if name in self.leads)
+        if gradient_of is None:
+            raise self._no_gradient(node, f"operator {node.op_type} has no gradient", blocked)
+        context = NodeGradient(node, index, self)
+        try:
+            gradients = gradient_of(context)
+        except NoGradientError as error:
+            # One that has a place comes from a node in a body of this one.
+            raise error if error.pointer else self._no_gradient(node, error.message, blocked) from error
+        if len(gradients) != len(node.inputs):
+            message = (
+                f"node {drawn_as(node.name)!r}: the gradient of {node.op_type} is of {len(gradients)} inputs, and the "
+                f"node has {len(node.inputs)}"
+            )
+            raise GraphError(message, node=drawn_as(node.name))
+        for place, (name, gradient) in enumerate(zip(node.inputs, gradients, strict=True)):
+            if gradient is not None and context.needs(place):
+                self.accumulate(node, name, gradient)
+
+    def _no_gradient(self, node: Node, message: str, parameter: str) -> NoGradientError:
+        name = drawn_as(node.name)
+        return NoGradientError(
+            f"parameter {parameter!r} cannot be trained, its gradient would pass node {name!r}: {message}; {ADVICE}",
+            pointer=self.locate(node),
+            node=name,
+        )
+
+    def accumulate(self, node: Node | None, value: str, gradient: str) -> None:
+        """Adds a use's gradient to those of the uses after it, at once, so that one sum is held and not every term."""
+        if node is not None:
+            _check_like(node, value, self.inference.types[value], self.inference.types[gradient])
+        earlier = self.gradients.get(value)
+        if earlier is None:
+            self.gradients[value] = gradient
+        else:
+            (self.gradients[value],) = self.emit(value, "Add", (earlier, gradient))
+
+    def emit(
+        self,
+        source: str,
+        op_type: str,
+        inputs: Sequence[str],
+        attributes: Mapping[str, AttributeValue] | None = None,
+        *,
+        domain: str = ONNX_DOMAIN,
+        outputs: int = 1,
+    ) -> tuple[str, ...]:
+        """Appends a backward node on behalf of `source`, a forward node or a value, and gives its outputs' names."""
+        name = self.node_names.fresh(f"weft.grad/{drawn_as(source)}/{op_type}")
+        values = tuple(self.values.fresh(f"{name}:{number}") for number in range(outputs))
+        node = Node(op_type, name, tuple(inputs), values, dict(attributes or {}), domain)
+        self.inference.add(node)
+        self.backward.append(node)
+        return values
+
+    def constant(self, array: Array) -> str:
+        """The name of a constant of this value; one constant stands for all that are equal to the bit."""
+        stored = np.array(array, dtype=array.dtype.newbyteorder("<"), order="C")
+        bits = stored.dtype.str, stored.shape, stored.tobytes()
+        if bits not in self.constants:
+            stored.flags.writeable = False
+            self.constants[bits] = Constant(self.values.fresh("weft.constant"), stored)
+            self.inference.add_constant(self.constants[bits])
+        return self.constants[bits].name
+
+    def zeros(self, source: str, like: str) -> str:
+        """The name of a value of zeros, of the type of the value `like`."""
+        never = self.constant(np.array(False))
+        zero = self.constant(np.array(0, dtype=self.inference.types[like].dtype.numpy))
+        return self.emit(source, "Where", (never, like, zero))[0]
+
+    def optional_output(self, index: int, output: int) -> str:
+        """The name of a forward node's output, which the node is made to name if it does not."""
+        node = self.forward[index]
+        names = [*node.outputs, *[""] * (output + 1 - len(node.outputs))]
+        if not names[output]:
+            names[output] = self.values.fresh(f"weft.output/{drawn_as(node.name)}:{output}")
+            self.inference.types[names[output]] = self.outputs_of[node.name][output]
+            self.forward[index] = replace(node, outputs=tuple(names))
+        return names[output]
+
+    def extend(self, index: int, attributes: Mapping[str, AttributeValue], count: int) -> tuple[str, ...]:
+        """Names of `count` further outputs, which a forward node has with these attributes behind all others."""
+        node = self.forward[index]
+        had = len(self.outputs_of[node.name])
+        names = tuple(self.values.fresh(f"weft.output/{drawn_as(node.name)}:{had + place}") for place in range(count))
+        outputs = (*node.outputs, *[""] * (had - len(node.outputs)), *names)
+        self.forward[index] = replace(node, attributes={**node.attributes, **attributes}, outputs=outputs)
+        self.outputs_of[node.name] = self.inference.add(self.forward[index])
+        return names
+
+
+def _check_like(node: Node, value: str, expected: TensorType, gradient: TensorType) -> None:
+    """A gradient is of its value's type; another one is a defect of the operator, caught before it is run."""
+    if not expected.agrees_with(gradient):
+        raise GraphError(
+            f"node {node.name!r} ({node.op_type}): {value!r} is {expected} and its gradient {gradient}", node=node.name
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGradient:
+    """What a schema's `gradient` sees of one node: the GradientContext of `weft_graph.schema`."""
+
+    node: Node
+    index: int
+    backward: Backward
+
+    def input(self, index: int) -> str:
+        return self.node.inputs[index] if index < len(self.node.inputs) else ""
+
+    def output(self, index: int) -> str:
+        return self.backward.optional_output(self.index, index)
+
+    def output_type(self, index: int) -> TensorType:
+        return self.backward.outputs_of[self.node.name][index]
+
+    def gradient(self, index: int) -> str | None:
+        name = self.node.outputs[index] if index < len(self.node.outputs) else ""
+        return self.backward.gradients.get(name) if name else None
+
+    def needs(self, index: int) -> bool:
+        return self.input(index) in self.backward.leads
+
+    def type_of(self, value: str) -> TensorType:
+        return self.backward.inference.types[value]
+
+    def known(self, value: str) -> Array | None:
+        return self.backward.inference.known.get(value)
+
+    def attribute(self, name: str) -> AttributeValue | None:
+        return schema_of(self.node).attribute(self.node, name)
+
+    def emit(
+        self,
+        op_type: str,
+        inputs: Sequence[str],
+        attributes: Mapping[str, AttributeValue] | None = None,
+        *,
+        domain: str = ONNX_DOMAIN,
+        outputs: int = 1,
+    ) -> tuple[str, ...]:
+        return self.backward.emit(self.node.name, op_type, inputs, attributes, domain=domain, outputs=outputs)
+
+    def constant(self, array: Array) -> str:
+        return self.backward.constant(array)
+
+    def zeros(self, like: str) -> str:
+        return self.backward.zeros(self.node.name, like)
+
+    def extend(self, attributes: Mapping[str, AttributeValue], outputs: int) -> tuple[str, ...]:
+        return self.backward.extend(self.index, attributes, outputs)
+
+    def derive(
+        self, attribute: str, types: Sequence[TensorType], seeds: Sequence[int], carried: Mapping[int, str]
+    ) -> BodyDerivation:
+        outer, body = self.backward, as_body(self.attribute(attribute))
+        reads = (*body.inputs, *body.captured)
+        inference = Inference(dict(zip(reads, types, strict=True)), body.constants)
+        first = len(self.node.inputs) - len(reads)
+        given = dict(zip(reads, self.node.inputs[first:], strict=True))
+        known = {name: outer.inference.known.get(given[name]) for name in body.captured}
+        inference.known.update((name, array) for name, array in known.items() if array is not None)
+        place = f"{outer.locate(self.node)}/attributes/{attribute}/nodes"
+        places = {node.name: f"{place}/{index}" for index, node in enumerate(body.nodes)}
+        inner = Backward(
+            (repeated(node, outer.node_names) for node in body.nodes),
+            inference,
+            (FreshNames(body_values(body)), outer.node_names),
+            lambda node: places[drawn_as(node.name)],
+        )
+        again: dict[str, list[str]] = {}
+        for output, name in carried.items():
+            again.setdefault(body.outputs[output], []).append(name)
+        sources = {name: outer.leads[value] for name, value in given.items() if value in outer.leads}
+        inner.leads = lead_from(inner.forward, sources, again, inner.is_float)
+        before = {name: body.outputs[output] for output, name in carried.items()}
+        flowing = reached_from(inner.forward, [body.outputs[output] for output in seeds], before, inner.leads)
+        wanted = [output for output in seeds if body.outputs[output] in flowing]
+        wanted += [output for output, name in carried.items() if name in flowing and output not in wanted]
+        return DerivedBody.of(body, inner, {output: seed_name(self.node, output) for output in sorted(wanted)})

@@ -1,0 +1,104 @@
+"""A body with its derivative: its own nodes once more, and behind them the backward nodes.
+
+Nothing of the way forward is kept but what the body reads: a body's other values are computed again, by nodes that
+draw the same random numbers as those which they repeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from weft_graph.infer import Inference
+from weft_graph.ir import Constant, Node, Subgraph
+from weft_graph.names import FreshNames, again, bodies_of, body_values
+
+
+class Walk(Protocol):
+    """What `weft_graph.backward` knows of the body's nodes."""
+
+    forward: list[Node]
+    backward: list[Node]
+    constants: dict[tuple[str, tuple[int, ...], bytes], Constant]
+    inference: Inference
+    leads: dict[str, str]
+    gradients: dict[str, str]
+
+    def walk(self) -> None: ...
+
+    def accumulate(self, node: Node | None, value: str, gradient: str) -> None: ...
+
+    def zeros(self, source: str, like: str) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class DerivedBody:
+    """The BodyDerivation of `weft_graph.schema`."""
+
+    body: Subgraph
+    walk: Walk
+    seeds: Mapping[int, str]
+
+    @classmethod
+    def of(cls, body: Subgraph, walk: Walk, seeds: Mapping[int, str]) -> DerivedBody:
+        """Walks through the body, whose outputs have the gradients `seeds`."""
+        for output, name in seeds.items():
+            value = body.outputs[output]
+            walk.inference.types[name] = walk.inference.types[value]
+            if value in walk.leads:
+                walk.accumulate(None, value, name)
+        walk.walk()
+        return cls(body, walk, seeds)
+
+    def gradient(self, value: str) -> str | None:
+        return self.walk.gradients.get(value) if value in self.walk.leads else None
+
+    def zeros(self, value: str) -> str:
+        return self.walk.zeros(value, value)
+
+    def reads(self, outputs: Sequence[str]) -> set[str]:
+        return _alive(self._nodes, outputs)[1]
+
+    def closed(self, inputs: Sequence[str], captured: Sequence[str], outputs: Sequence[str]) -> Subgraph:
+        nodes, alive = _alive(self._nodes, outputs)
+        constants = (*self.body.constants, *self.walk.constants.values())
+        return Subgraph(
+            tuple(inputs),
+            tuple(captured),
+            nodes,
+            tuple(outputs),
+            tuple(constant for constant in constants if constant.name in alive),
+        )
+
+    @property
+    def _nodes(self) -> tuple[Node, ...]:
+        return (*self.walk.forward, *self.walk.backward)
+
+
+def _alive(nodes: Sequence[Node], outputs: Sequence[str]) -> tuple[tuple[Node, ...], set[str]]:
+    """(nodes that lead to the outputs, values that these read and the outputs)."""
+    alive, kept = set(outputs), []
+    for node in reversed(nodes):
+        if any(name in alive for name in node.outputs if name):
+            alive.update(name for name in node.inputs if name)
+            kept.append(node)
+    return tuple(reversed(kept)), alive
+
+
+def repeated(node: Node, names: FreshNames) -> Node:
+    """The node, and those in its bodies, under names of nodes that repeat others."""
+    bodies = {
+        name: replace(body, nodes=tuple(repeated(inner, names) for inner in body.nodes))
+        for name, body in bodies_of(node).items()
+    }
+    return replace(node, name=again(node.name, names), attributes={**node.attributes, **bodies})
+
+
+def seed_name(node: Node, output: int) -> str:
+    """What the gradient of output `output` is called in each of the node's bodies, in none of which the name is taken."""
+    taken = {name for body in bodies_of(node).values() for name in body_values(body)}
+    name = f"weft.gradient:{output}"
+    while name in taken:
+        name += "+"
+    return name
