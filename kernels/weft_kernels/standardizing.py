@@ -31,6 +31,22 @@ def standardized_gradient(xp: Any, gradient: Array, normal: Array, inverse: Arra
     return result  # type: ignore[no-any-return]  # xp is Any
 
 
+def over_root_mean_square(xp: Any, rows: Array, epsilon: float) -> tuple[Array, Array]:
+    """(rows (n, elements) times `inverse`, inverse (n, 1) = 1 / sqrt(mean square + epsilon)), as wide as statistics."""
+    dtype, count = statistics_dtype(xp, rows), max(rows.shape[1], 1)
+    wide = rows.astype(dtype, copy=False)
+    inverse = 1 / xp.sqrt(xp.sum(xp.square(wide), axis=1, keepdims=True, dtype=dtype) / count + epsilon)
+    return wide * inverse, inverse
+
+
+def centred_along(xp: Any, data: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
+    """(data less its mean along the axes, its deviation there with these dimensions 1), as wide as statistics."""
+    dtype = statistics_dtype(xp, data)
+    count = max(math.prod(data.shape[axis] for axis in axes), 1)
+    centred = data - xp.sum(data, axis=axes, keepdims=True, dtype=dtype) / count
+    return centred, xp.sqrt(xp.sum(xp.square(centred), axis=axes, keepdims=True, dtype=dtype) / count)
+
+
 def group_rows(data: Array, groups: int) -> Array:
     """(batch, channels, ...) with a row for each sample's group of channels."""
     return data.reshape(data.shape[0] * groups, math.prod(data.shape[1:]) // groups)

@@ -22,9 +22,9 @@ import strict_arrays
 from strict_arrays import HostMixError, StrictArray, own_kernels, strict, to_device, to_host
 
 TOLERANCE = {"float16": (2e-2, 2e-2), "float32": (1e-5, 1e-6), "float64": (1e-12, 1e-13)}
-WITH_KERNELS = {"Conv", "MaxPool", "SoftmaxCrossEntropyLoss", "Dropout", "Gather", "Embedding"}
+WITH_KERNELS = {"Conv", "MaxPool", "SoftmaxCrossEntropyLoss", "Dropout", "Gather", "Embedding", "RotaryEmbedding"}
 """Operators whose bodies, or whose gradients' bodies, start kernels of this project."""
-ONLY_WITH_KERNELS = {"Gather", "Embedding"}
+ONLY_WITH_KERNELS = {"Gather", "Embedding", "RotaryEmbedding"}
 """Those that no array module sums in a fixed order."""
 
 Mode = str

@@ -61,8 +61,8 @@ def _gradient(context: GradientContext) -> tuple[str | None, ...]:
 
 
 def _flops(node: Node, reads: Sequence[TensorType | None], writes: Sequence[TensorType]) -> int:
-    q, v = reads[0], reads[2]
-    assert q is not None and v is not None
+    q = reads[0]
+    assert q is not None
     heads = as_int(node.attributes.get("q_num_heads", 1))
     sizes = q.static_shape[-1] + writes[0].static_shape[-1]
     width = sizes if q.rank == 4 else sizes // heads

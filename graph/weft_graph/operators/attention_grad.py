@@ -1,4 +1,4 @@
-"""AttentionGrad(Attention's inputs, gradients of its outputs): the gradients of Q, K, V, past_key, past_value, attn_mask.
+"""AttentionGrad(Attention's inputs, gradients of its outputs): those of Q, K, V, past_key, past_value and attn_mask.
 
 Probabilities are computed again, a block of them at a time. Without a cache, the gradients of its parts are empty
 vectors; a mask that is not of floats has an empty one too.

@@ -130,7 +130,7 @@ def _by_group(mask: Array, heads: int, kv_heads: int) -> Array:
 
 
 def place_in(array: Array, block: Block) -> tuple[slice, ...]:
-    """Where the block is in an array that broadcasts to the scores; dimensions of 1 are taken whole, but for the keys."""
+    """Where the block is in an array that broadcasts to the scores; what has 1 for all of them is taken whole."""
     wanted = (block.batches, block.heads, slice(None), block.queries)
     whole = slice(None)
     lead = tuple(whole if size == 1 else part for size, part in zip(array.shape, wanted, strict=False))
