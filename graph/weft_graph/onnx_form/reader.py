@@ -2,71 +2,191 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
 
 import onnx
-from onnx import inliner
 
-from weft_graph.ir import Constant, Graph, Initializer, Input, Parameter
-from weft_graph.names import FreshNames
+from weft_graph.check import check
+from weft_graph.ir import GIVEN, Constant, Graph, Initializer, Input, Node, Parameter
+from weft_graph.onnx_dtypes import NUMBER_OF_DTYPE
+from weft_graph.onnx_form import torch_export
+from weft_graph.onnx_form.budget import Budget
+from weft_graph.onnx_form.draft import Draft
 from weft_graph.onnx_form.errors import OnnxError
+from weft_graph.onnx_form.external import ExternalFiles
+from weft_graph.onnx_form.frame import Frame, items_of
+from weft_graph.onnx_form.functions import functions_of, opsets_of
 from weft_graph.onnx_form.imported import Array, Imported, ReadOptions
+from weft_graph.onnx_form.initializers import Role, reads, role_of
+from weft_graph.onnx_form.inputs import read_inputs
 from weft_graph.onnx_form.scope import Scope
-from weft_graph.onnx_form.tensors import array_of, dtype_of
-from weft_graph.shapes.dims import Dim
-from weft_graph.types import TensorType, array_type
+from weft_graph.onnx_form.shared import Shared
+from weft_graph.onnx_form.tensors import Tensors
+from weft_graph.onnx_form.text import legal, text
+from weft_graph.onnx_form.training import switch
+from weft_graph.onnx_form.value_types import declared_types
+from weft_graph.types import DType, TensorType, array_type
 
-GIVEN = "Given"
-"""The initializer of a parameter whose first value is sent beside the graph."""
-
-
-def read_model(model: onnx.ModelProto, options: ReadOptions | None = None) -> Imported:
-    """The model's graph, its parameters' values and what people should know. Raises OnnxError and its kin."""
-    options = options or ReadOptions()
-    inlined = inliner.inline_local_functions(model) if model.functions else model
-    proto = inlined.graph
-    scope = Scope(FreshNames(()))
-    parameters: list[Parameter] = []
-    values: dict[str, Array] = {}
-    for tensor in proto.initializer:
-        array = array_of(tensor, tensor.name)
-        if _is_parameter(tensor.name, array, options):
-            parameters.append(Parameter(tensor.name, array_type(array), Initializer(GIVEN)))
-            values[tensor.name] = array
-        else:
-            scope.constants.append(Constant(tensor.name, array))
-    scope.read(proto.node)
-    held = {tensor.name for tensor in proto.initializer}
-    graph = Graph(
-        name=proto.name or "model",
-        inputs=tuple(_input(value) for value in proto.input if value.name not in held),
-        parameters=tuple(parameters),
-        nodes=tuple(scope.nodes),
-        outputs=tuple(value.name for value in proto.output),
-        constants=tuple(scope.constants),
-    )
-    return Imported(graph, values)
+_LOOKED_AT: Final = 1 << 12
+"""Elements of an initializer whose value older forms of operators may ask for: a list of scales, a place."""
 
 
-def _is_parameter(name: str, array: Array, options: ReadOptions) -> bool:
-    if _matches(name, options.constants):
-        return False
-    if _matches(name, options.parameters):
-        return True
-    return array_type(array).dtype.is_float and array.ndim > 0
+def read_model(
+    model: onnx.ModelProto, options: ReadOptions | None = None, files: ExternalFiles | None = None
+) -> Imported:
+    """The model's graph, its parameters' values and what people should know. `files` has elements that stand outside.
+
+    Raises OnnxError and its kin, which name the node, value or field.
+    """
+    reading = _Reading(model, options or ReadOptions(), files)
+    reading.read()
+    return reading.result()
 
 
-def _matches(name: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
+class _Reading:
+    """The state of reading one model."""
 
+    def __init__(self, model: onnx.ModelProto, options: ReadOptions, files: ExternalFiles | None) -> None:
+        if model.ir_version > onnx.IR_VERSION:
+            raise OnnxError(f"the model is of IR version {model.ir_version}; this reader knows up to {onnx.IR_VERSION}")
+        if not model.HasField("graph"):
+            raise OnnxError("the model has no graph")
+        self.model = model
+        self.proto = model.graph
+        self.options = options
+        self.shared = Shared(options, Tensors(options.limits, files), Budget(options.limits))
+        self.frame = Frame(self.shared, opsets_of(model.opset_import))
+        self.draft = Draft(self.shared)
+        self.arrays: dict[str, Array] = {}
+        """Initializers by their names in weft's graph."""
+        self.file_names: dict[str, str] = {}
+        self.inputs: tuple[Input, ...] = ()
 
-def _input(value: onnx.ValueInfoProto) -> Input:
-    if value.type.WhichOneof("value") != "tensor_type":
-        kind = value.type.WhichOneof("value") or "no type"
-        raise OnnxError(f"input {value.name!r} is of {kind}, and weft's graphs have tensors alone", node=value.name)
-    tensor = value.type.tensor_type
-    dims: list[Dim] = []
-    for place, dim in enumerate(tensor.shape.dim):
-        dims.append(dim.dim_value if dim.HasField("dim_value") else dim.dim_param or f"{value.name}_{place}")
-    return Input(value.name, TensorType(dtype_of(tensor.elem_type, value.name), tuple(dims)))
+    def read(self) -> None:
+        """Raises OnnxError."""
+        self._check_counts()
+        self._reserve_names()
+        for name, array in self._initializers():
+            own = self.frame.define(name, "an initializer")
+            self.arrays[own] = array
+            self.file_names[own] = name
+            self.draft.inference.types[own] = array_type(array)
+            if array.size <= _LOOKED_AT:
+                self.draft.inference.known[own] = array
+        self.shared.initializers.update(self.arrays)
+        fed = [value for value in self.proto.input if value.name not in self.frame.names]
+        self.inputs = read_inputs(fed, self.frame, self.options)
+        self.draft.inference.types.update((input_.name, input_.type) for input_ in self.inputs)
+        scope = Scope(self.shared, functions_of(self.model.functions), self.draft, self.frame)
+        scope.read(self.proto.node)
+        self.shared.warnings.extend(torch_export.folded(self.proto.node))
+        self.shared.warnings.extend(switch(self.draft, self.arrays, self.options))
+
+    def result(self) -> Imported:
+        """Raises OnnxError, and GraphRefusedError where what was read is no legal graph."""
+        outputs = {value.name: self.frame.value(value.name, "the graph, as an output,") for value in self.proto.output}
+        names = tuple(dict.fromkeys(item for value in outputs.values() for item in items_of(value)))
+        parameters = self._parameters(names)
+        stored = {
+            parameter.name: self.arrays[parameter.name].astype(parameter.type.dtype.numpy, copy=False)
+            for parameter in parameters
+        }
+        nodes = self._with_casts(parameters)
+        graph = Graph(
+            name=legal(text(self.proto.name, "the graph's name"), self.options.limits.name) or "model",
+            inputs=self.inputs,
+            parameters=parameters,
+            nodes=nodes,
+            outputs=names,
+            constants=self._constants(nodes, names, set(stored)),
+        )
+        check(graph)
+        sequences = {name: items_of(value) for name, value in outputs.items() if not isinstance(value, str)}
+        return Imported(graph, stored, tuple(self.shared.warnings), sequences)
+
+    def _check_counts(self) -> None:
+        most = self.options.limits.records
+        for what, count in (
+            ("inputs", len(self.proto.input)),
+            ("outputs", len(self.proto.output)),
+            ("initializers", len(self.proto.initializer) + len(self.proto.sparse_initializer)),
+        ):
+            if count > most:
+                raise OnnxError(f"the graph has {count} {what}, and at most {most} are allowed")
+        if not self.proto.output:
+            raise OnnxError("the graph has no output")
+
+    def _reserve_names(self) -> None:
+        """Values of the main graph have their own names before anything else asks for one."""
+        kept = [text(value.name, "the name of an output") for value in self.proto.output]
+        values = [tensor.name for tensor in self.proto.initializer]
+        values += [sparse.values.name for sparse in self.proto.sparse_initializer]
+        values += [value.name for value in self.proto.input]
+        values += [name for node in self.proto.node for name in node.output]
+        for value in values:
+            name = text(value, "the name of a value")
+            if name and name not in self.frame.reserved:
+                self.frame.reserved[name] = self.shared.value_name(name)
+        self.frame.kept = frozenset(kept)
+        self.draft.declared.update(declared_types(self.proto.value_info, self.frame.reserved))
+        self.draft.declared.update(declared_types(self.proto.output, self.frame.reserved))
+
+    def _initializers(self) -> Iterator[tuple[str, Array]]:
+        for tensor in self.proto.initializer:
+            name = text(tensor.name, "the name of an initializer")
+            yield name, self.shared.tensors.array(tensor, f"initializer {name!r}")
+        for sparse in self.proto.sparse_initializer:
+            name = text(sparse.values.name, "the name of an initializer")
+            yield name, self.shared.tensors.dense(sparse, f"initializer {name!r}")
+
+    def _parameters(self, outputs: tuple[str, ...]) -> tuple[Parameter, ...]:
+        """Those of the initializers that train or are kept, in the file's order; one that nothing reads is left out."""
+        found = reads(self.draft.nodes, outputs)
+        kinds = torch_export.kinds(self.proto)
+        read = {name for node in self.draft.nodes for name in node.inputs}.union(outputs)
+        parameters: list[Parameter] = []
+        for name, array in self.arrays.items():
+            if name not in read:
+                continue
+            file_name = self.file_names[name]
+            role = role_of(name, array, kinds.get(file_name), found, self.options)
+            if role is not Role.CONSTANT:
+                type_ = array_type(array)
+                dtype = DType.FLOAT32 if type_.dtype is DType.BFLOAT16 else type_.dtype
+                stored = TensorType(dtype, type_.shape)
+                parameters.append(Parameter(name, stored, Initializer(GIVEN), trainable=role is Role.PARAMETER))
+        return tuple(parameters)
+
+    def _with_casts(self, parameters: tuple[Parameter, ...]) -> tuple[Node, ...]:
+        """What computes in bfloat16 reads a cast of its parameter, which is kept in float32."""
+        casts: dict[str, Node] = {}
+        for parameter in parameters:
+            if self.arrays[parameter.name].dtype != parameter.type.dtype.numpy:
+                made = self.shared.value_name(f"{parameter.name}/bfloat16")
+                to = {"to": NUMBER_OF_DTYPE[DType.BFLOAT16]}
+                casts[parameter.name] = Node("Cast", self.shared.node_name(made), (parameter.name,), (made,), to)
+        nodes = self.draft.nodes
+        if not casts:
+            return tuple(nodes)
+        replaced = {name: cast.outputs[0] for name, cast in casts.items()}
+        moved = (replace(node, inputs=tuple(replaced.get(name, name) for name in node.inputs)) for node in nodes)
+        return (*casts.values(), *moved)
+
+    def _constants(self, nodes: tuple[Node, ...], outputs: tuple[str, ...], stored: set[str]) -> tuple[Constant, ...]:
+        """The file's constants and what else of the initializers is read. Raises OnnxError where they are too large."""
+        read = {name for node in nodes for name in node.inputs}.union(outputs)
+        found = [Constant(name, array) for name, array in self.arrays.items() if name in read and name not in stored]
+        found += [constant for constant in self.draft.constants if constant.name in read]
+        limits = self.options.limits
+        total = 0
+        for constant in found:
+            total += constant.array.nbytes
+            if total > limits.constant_bytes:
+                raise OnnxError(
+                    f"constants up to {constant.name!r} take more than {limits.constant_bytes} bytes; the options "
+                    "`untrained` and `parameters` make parameters of them",
+                    node=constant.name,
+                )
+        return tuple(found)

@@ -1,69 +1,234 @@
-"""The nodes of one of a model's graphs, and of the bodies inside it, as weft's nodes."""
+"""Reads the nodes of one of a model's graphs, and of the bodies and functions in it, as weft's nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-import numpy as np
 import onnx
 from onnx import AttributeProto
 
-from weft_graph.ir import AttributeValue, Constant, Node, Subgraph
-from weft_graph.names import FreshNames
+from weft_graph.ir import ONNX_DOMAIN, AttributeValue, Constant, Node, Subgraph
+from weft_graph.onnx_form.attributes import attribute_values, constant_array, kind_of
+from weft_graph.onnx_form.draft import Draft
 from weft_graph.onnx_form.errors import OnnxError
+from weft_graph.onnx_form.frame import Frame, Value, items_of
+from weft_graph.onnx_form.functions import ONNX_DOMAINS, Functions, called, frame_of_call, resolved
 from weft_graph.onnx_form.imported import Array
-from weft_graph.onnx_form.tensors import array_of
-from weft_graph.topological import topological_order
+from weft_graph.onnx_form.order import name_of, runnable
+from weft_graph.onnx_form.sequences import SEQUENCES, SequenceNode
+from weft_graph.onnx_form.shared import Shared
+from weft_graph.onnx_form.text import text
+from weft_graph.onnx_form.value_types import declared_types
+from weft_graph.onnx_form.versions.newest import add_newest
+from weft_graph.types import TensorType
 
-_ONNX_DOMAINS = frozenset({"", "ai.onnx"})
+_Bodies = dict[str, tuple[Subgraph, tuple[Value, ...]]]
+"""A node's bodies, and what each gives: a sequence's items are outputs of their own."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Scope:
-    """What reading one graph has gathered. `node_names` are the whole model's, whose nodes have names of their own."""
+    """Nodes go to `draft`; `frame` says what names mean."""
 
-    node_names: FreshNames
-    nodes: list[Node] = field(default_factory=list)
-    constants: list[Constant] = field(default_factory=list)
+    shared: Shared
+    functions: Functions
+    draft: Draft
+    frame: Frame
+    prefix: str = ""
+    """Begins the names of nodes: the call of a function that they come from."""
 
-    def read(self, protos: Iterable[onnx.NodeProto]) -> None:
-        """Adds the nodes; a Constant becomes a constant of the graph."""
-        for proto in protos:
-            name = self.node_names.fresh(proto.name or f"{proto.op_type}_{len(self.nodes)}")
-            if proto.op_type == "Constant" and proto.domain in _ONNX_DOMAINS:
-                self.constants.append(Constant(proto.output[0], _constant_value(proto, name)))
-            else:
-                self.nodes.append(self._node(proto, name))
+    def read(self, protos: Sequence[onnx.NodeProto]) -> None:
+        """Raises OnnxError, and GraphRefusedError for a cycle."""
+        for place, proto in runnable(protos):
+            name = self.shared.node_name(f"{self.prefix}{name_of(proto, place)}")
+            self.shared.budget.take(proto, name)
+            self._node(proto, name)
 
-    def _node(self, proto: onnx.NodeProto, name: str) -> Node:
+    def _node(self, proto: onnx.NodeProto, name: str) -> None:
+        op_type = text(proto.op_type, f"node {name!r}: its operator")
+        domain = text(proto.domain, f"node {name!r}: its domain")
+        function = called(self.functions, proto)
+        if function is not None:
+            self._call(function, proto, name)
+        elif domain not in ONNX_DOMAINS:
+            self._version(domain, name)
+            self.draft.append(replace(self._plain(proto, name, op_type), domain=domain))
+        elif op_type == "Constant":
+            self._constant(proto, name)
+        elif op_type == "Identity" and self._is_alias(proto):
+            self._bind(proto.output[0], self.frame.value(proto.input[0], f"node {name!r}"), name)
+        elif op_type in SEQUENCES and op_type != "Identity":
+            self._sequence(proto, name, op_type)
+        else:
+            add_newest(self.draft, self._plain(proto, name, op_type), self._version(ONNX_DOMAIN, name))
+
+    def _version(self, domain: str, name: str) -> int:
+        version = self.frame.opsets.get(domain)
+        if version is None:
+            raise OnnxError(f"node {name!r} is of domain {domain!r}, of which the model imports no opset", node=name)
+        return version
+
+    def _plain(self, proto: onnx.NodeProto, name: str, op_type: str) -> Node:
+        attributes, bodies = self._attributes(proto, name)
+        where = f"node {name!r} ({op_type})"
+        inputs = tuple(self.frame.tensor(value, where) for value in proto.input)
+        captured = tuple(dict.fromkeys(value for body, _ in bodies.values() for value in body.captured))
+        attributes.update((word, replace(body, captured=captured)) for word, (body, _) in bodies.items())
+        outputs = self._outputs(proto, name, op_type, bodies)
+        return Node(op_type, name, (*inputs, *captured), outputs, attributes)
+
+    def _attributes(self, proto: onnx.NodeProto, name: str) -> tuple[dict[str, AttributeValue], _Bodies]:
         attributes: dict[str, AttributeValue] = {}
-        bodies: dict[str, Subgraph] = {}
-        for attribute in proto.attribute:
-            if attribute.type == AttributeProto.GRAPH:
-                bodies[attribute.name] = self._body(attribute.g)
+        bodies: _Bodies = {}
+        for given in proto.attribute:
+            attribute = resolved(given, self.frame)
+            if attribute is None:
+                continue
+            word = text(attribute.name, f"node {name!r}: the name of an attribute")
+            if word in attributes or word in bodies:
+                raise OnnxError(f"node {name!r} has attribute {word!r} twice", node=name)
+            if kind_of(attribute) == AttributeProto.GRAPH:
+                bodies[word] = self._body(attribute.g, f"node {name!r}, its {word}")
             else:
-                attributes.update(_attribute(attribute, name))
-        captured = tuple(dict.fromkeys(value for body in bodies.values() for value in body.captured))
-        for attribute_name, body in bodies.items():
-            attributes[attribute_name] = Subgraph(body.inputs, captured, body.nodes, body.outputs, body.constants)
-        return Node(
-            op_type=proto.op_type,
-            name=name,
-            inputs=(*proto.input, *captured),
-            outputs=tuple(proto.output),
-            attributes=attributes,
-            domain="" if proto.domain in _ONNX_DOMAINS else proto.domain,
-        )
+                attributes.update(attribute_values(attribute, self.shared.tensors, name))
+        return attributes, bodies
 
-    def _body(self, proto: onnx.GraphProto) -> Subgraph:
-        inner = Scope(self.node_names)
-        inner.constants.extend(Constant(t.name, array_of(t, t.name)) for t in proto.initializer)
-        inner.read(proto.node)
-        inputs = tuple(value.name for value in proto.input)
-        outputs = tuple(value.name for value in proto.output)
-        nodes = topological_order(inner.nodes)
-        return Subgraph(inputs, _captured(inputs, nodes, outputs, inner.constants), nodes, outputs, (*inner.constants,))
+    def _outputs(self, proto: onnx.NodeProto, name: str, op_type: str, bodies: _Bodies) -> tuple[str, ...]:
+        """The outputs' names. What is a sequence in both branches of an If is as many outputs as it has items."""
+        where = f"node {name!r} ({op_type})"
+        if all(isinstance(value, str) for _, values in bodies.values() for value in values):
+            return tuple(self.frame.define(value, where) if value else "" for value in proto.output)
+        shapes = {tuple(_shape(value) for value in values) for _, values in bodies.values()}
+        if op_type != "If" or len(shapes) != 1 or len(proto.output) != len(next(iter(shapes))):
+            raise OnnxError(
+                f"{where}: a body gives a sequence or an optional value, and weft's graphs have tensors alone",
+                node=name,
+            )
+        outputs: list[str] = []
+        for place, output in enumerate(proto.output):
+            given = next(iter(bodies.values()))[1][place]
+            if isinstance(given, str):
+                outputs.append(self.frame.define(output, where) if output else "")
+                continue
+            items = tuple(self.shared.value_name(f"{output}.{item}") for item in range(len(items_of(given))))
+            outputs.extend(items)
+            self.frame.names[output] = items if isinstance(given, tuple) else replace(given, value=_like(given, items))
+        return tuple(outputs)
+
+    def _body(self, proto: onnx.GraphProto, where: str) -> tuple[Subgraph, tuple[Value, ...]]:
+        draft = Draft(self.shared, self.draft)
+        inner = Scope(self.shared, self.functions, draft, self._inner_frame(), self.prefix)
+        inputs = tuple(inner.frame.define(text(value.name, where), where) for value in proto.input)
+        draft.declared.update(
+            declared_types(proto.input, dict(zip((v.name for v in proto.input), inputs, strict=True)))
+        )
+        values = inner.read_body(proto, where)
+        outputs = tuple(item for value in values for item in items_of(value))
+        nodes, constants = tuple(draft.nodes), tuple(draft.constants)
+        return Subgraph(inputs, _captured(inputs, nodes, outputs, constants), nodes, outputs, constants), values
+
+    def _inner_frame(self) -> Frame:
+        frame = self.frame
+        return Frame(self.shared, frame.opsets, outer=frame, given=frame.given, calls=frame.calls)
+
+    def read_body(self, proto: onnx.GraphProto, where: str) -> tuple[Value, ...]:
+        """Reads a body's initializers and nodes; what its outputs are."""
+        for tensor in proto.initializer:
+            name = self.frame.define(text(tensor.name, where), where)
+            self.draft.keep(name, self.shared.tensors.array(tensor, name))
+        for sparse in proto.sparse_initializer:
+            name = self.frame.define(text(sparse.values.name, where), where)
+            self.draft.keep(name, self.shared.tensors.dense(sparse, name))
+        self.read(proto.node)
+        return tuple(self.frame.value(text(value.name, where), f"{where}, an output,") for value in proto.output)
+
+    def _call(self, function: onnx.FunctionProto, proto: onnx.NodeProto, name: str) -> None:
+        """The function's nodes in the call's place; its outputs have the names that the call gives them."""
+        frame = frame_of_call(function, proto, self.frame, name)
+        pairs = [(formal, actual) for formal, actual in zip(function.output, proto.output, strict=False) if actual]
+        for formal, actual in pairs:
+            frame.reserved[formal] = self.frame.reserved.get(actual) or self.shared.value_name(actual)
+        Scope(self.shared, self.functions, self.draft, frame, f"{name}/").read(function.node)
+        for formal, actual in pairs:
+            self._bind(actual, frame.value(formal, f"function {function.name!r}, called by node {name!r},"), name)
+
+    def _bind(self, name: str, value: Value, node: str) -> None:
+        """Lets a name of this frame stand for a value that is there; a graph's output gets a value of its own name."""
+        if name in self.frame.names:
+            raise OnnxError(f"value {name!r}, which node {node!r} defines, is defined already", node=node)
+        wanted = self.frame.reserved.get(name)
+        if isinstance(value, str) and name in self.frame.kept and wanted is not None and value != wanted:
+            self.draft.append(Node("Identity", self.shared.node_name(f"{node}/Identity"), (value,), (wanted,)))
+            value = wanted
+        self.frame.names[name] = value
+
+    def _constant(self, proto: onnx.NodeProto, name: str) -> None:
+        if len(proto.output) != 1:
+            raise OnnxError(f"node {name!r} (Constant) has {len(proto.output)} outputs, and gives one", node=name)
+        given = [resolved(attribute, self.frame) for attribute in proto.attribute]
+        whole = onnx.NodeProto(attribute=[attribute for attribute in given if attribute is not None])
+        array = constant_array(whole, self.shared.tensors, name)
+        self.draft.keep(self.frame.define(proto.output[0], f"node {name!r}"), array)
+
+    def _is_alias(self, proto: onnx.NodeProto) -> bool:
+        """Whether an Identity gives another name to an initializer, which stays one key, or to what is no tensor."""
+        if len(proto.input) != 1 or len(proto.output) != 1 or not proto.output[0]:
+            return False
+        value = self.frame.find(proto.input[0])
+        return value is not None and (not isinstance(value, str) or value in self.shared.initializers)
+
+    def _sequence(self, proto: onnx.NodeProto, name: str, op_type: str) -> None:
+        for output, value in zip(proto.output, SEQUENCES[op_type](SequenceNode(proto, name, self)), strict=False):
+            if output:
+                self._bind(output, value, name)
+
+    # What sequences ask: weft_graph.onnx_form.sequences.Reader.
+
+    def given(self, proto: onnx.NodeProto, index: int, node: str) -> Value | None:
+        if index >= len(proto.input) or not proto.input[index]:
+            return None
+        value = self.frame.value(proto.input[index], f"node {node!r} ({proto.op_type})")
+        return None if value == "" else value
+
+    def emit(
+        self, op_type: str, inputs: Sequence[str], attributes: Mapping[str, AttributeValue], node: str, outputs: int = 1
+    ) -> tuple[str, ...]:
+        return self.draft.emit(op_type, inputs, attributes, name=node, outputs=outputs)
+
+    def constant(self, array: Array, node: str) -> str:
+        return self.draft.constant(array, f"{node}/value")
+
+    def known(self, value: str) -> Array | None:
+        return self.draft.value_of(value)
+
+    def type_of(self, value: str) -> TensorType | None:
+        return self.draft.type_of(value)
+
+    def attributes(self, proto: onnx.NodeProto, node: str) -> dict[str, AttributeValue]:
+        return {
+            name: value
+            for attribute in (resolved(given, self.frame) for given in proto.attribute)
+            if attribute is not None and kind_of(attribute) != AttributeProto.GRAPH
+            for name, value in attribute_values(attribute, self.shared.tensors, node).items()
+        }
+
+    def inlined(self, body: onnx.GraphProto, inputs: Sequence[Value], node: str) -> list[Value]:
+        frame = self._inner_frame()
+        if len(body.input) != len(inputs):
+            raise OnnxError(f"node {node!r}: its body has {len(body.input)} inputs, given {len(inputs)}", node=node)
+        frame.names.update((value.name, given) for value, given in zip(body.input, inputs, strict=True))
+        return list(Scope(self.shared, self.functions, self.draft, frame, f"{node}/").read_body(body, f"node {node!r}"))
+
+
+def _shape(value: Value) -> tuple[type, int]:
+    return type(value), len(items_of(value))
+
+
+def _like(given: Value, items: tuple[str, ...]) -> str | tuple[str, ...] | None:
+    """The items as the optional value has its own: one tensor, a sequence, or none."""
+    inner = getattr(given, "value", None)
+    return items[0] if isinstance(inner, str) else None if inner is None else items
 
 
 def _captured(
@@ -73,37 +238,3 @@ def _captured(
     own = {*inputs, *(constant.name for constant in constants), *(name for node in nodes for name in node.outputs)}
     read = (name for names in (*(node.inputs for node in nodes), outputs) for name in names)
     return tuple(dict.fromkeys(name for name in read if name and name not in own))
-
-
-def _constant_value(proto: onnx.NodeProto, name: str) -> Array:
-    if len(proto.attribute) != 1:
-        raise OnnxError(f"node {name!r} (Constant) has {len(proto.attribute)} attributes, and takes one", node=name)
-    attribute = proto.attribute[0]
-    value = onnx.helper.get_attribute_value(attribute)
-    if attribute.name == "value" and isinstance(value, onnx.TensorProto):
-        return array_of(value, name)
-    if attribute.name in {"value_float", "value_floats"}:
-        return np.asarray(value, dtype="float32")
-    if attribute.name in {"value_int", "value_ints"}:
-        return np.asarray(value, dtype="int64")
-    raise OnnxError(f"node {name!r} (Constant): weft's graphs have no {attribute.name}", node=name)
-
-
-def _attribute(attribute: onnx.AttributeProto, node: str) -> dict[str, AttributeValue]:
-    """A tensor of one element is that number and, beside it, its type: so is ConstantOfShape's."""
-    value = onnx.helper.get_attribute_value(attribute)
-    match attribute.type:
-        case AttributeProto.FLOAT | AttributeProto.INT:
-            return {attribute.name: value}
-        case AttributeProto.STRING:
-            return {attribute.name: value.decode("utf-8", "replace")}
-        case AttributeProto.INTS | AttributeProto.FLOATS:
-            return {attribute.name: tuple(value)}
-        case AttributeProto.STRINGS:
-            return {attribute.name: tuple(item.decode("utf-8", "replace") for item in value)}
-        case AttributeProto.TENSOR:
-            array = array_of(value, node)
-            if array.size == 1:
-                return {attribute.name: array.reshape(-1)[0].item(), "dtype": value.data_type}
-    kind = AttributeProto.AttributeType.Name(attribute.type)
-    raise OnnxError(f"node {node!r}: attribute {attribute.name!r} is of kind {kind}, which weft lacks", node=node)

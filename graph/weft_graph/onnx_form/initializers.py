@@ -1,0 +1,115 @@
+"""Which initializers become parameters, which constants."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from fnmatch import fnmatchcase
+from typing import Final
+
+import numpy as np
+
+from weft_graph.ir import ONNX_DOMAIN, Node, Subgraph
+from weft_graph.onnx_dtypes import DTYPE_OF_NUMBER
+from weft_graph.onnx_form.errors import OnnxError
+from weft_graph.onnx_form.imported import Array, ReadOptions
+from weft_graph.onnx_form.torch_export import BUFFER, PARAMETER
+from weft_graph.schema import schemas
+from weft_graph.shapes.flow import flat
+from weft_graph.types import array_type
+
+
+class Role(Enum):
+    """What an initializer is in weft's graph."""
+
+    PARAMETER = "parameter"
+    UNTRAINED = "untrained parameter"
+    CONSTANT = "constant"
+
+
+SETTINGS: Final[Mapping[str, frozenset[int]]] = {
+    "BatchNormalization": frozenset({3, 4}),
+    "Clip": frozenset({1, 2}),
+    "DequantizeLinear": frozenset({1, 2}),
+    "Dropout": frozenset({1}),
+    "OneHot": frozenset({2}),
+    "Pad": frozenset({2}),
+    "QuantizeLinear": frozenset({1, 2}),
+    "Range": frozenset({0, 1, 2}),
+    "Resize": frozenset({1, 2}),
+    "RoiAlign": frozenset({1}),
+}
+"""Inputs that say how an operator works, though they are floats: nobody trains a scale of Resize."""
+
+_LOOKED_THROUGH: Final = 1 << 24
+"""Elements of an initializer that are searched for infinities; those of a mask are fewer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """What the graph's nodes do with its values."""
+
+    trained: Collection[str]
+    """Values that lead to an output through floats."""
+    statistics: Collection[str]
+    """Running statistics of a BatchNormalization."""
+
+
+def reads(nodes: Sequence[Node], outputs: Iterable[str]) -> Reads:
+    """Of nodes in an order in which they can run."""
+    trained = set(outputs)
+    statistics: set[str] = set()
+    for node in reversed(nodes):
+        if node.op_type == "BatchNormalization" and node.domain == ONNX_DOMAIN:
+            statistics.update(node.inputs[3:5])
+        if any(output in trained for output in node.outputs) and _has_slope(node):
+            settings = SETTINGS.get(node.op_type, frozenset()) if node.domain == ONNX_DOMAIN else frozenset()
+            trained.update(name for place, name in enumerate(node.inputs) if place not in settings)
+    return Reads(trained, statistics - {""})
+
+
+def role_of(name: str, array: Array, kind: str | None, found: Reads, options: ReadOptions) -> Role:
+    """What the initializer is: by the options, else by what its exporter says of it, else by what it is read for.
+
+    Raises OnnxError where the options ask for what cannot be.
+    """
+    can_be_kept = array_type(array).dtype.is_float and array.size > 0
+    if _matches(name, options.constants):
+        return Role.CONSTANT
+    asked = Role.UNTRAINED if _matches(name, options.untrained) else None
+    if asked is None and _matches(name, options.parameters):
+        asked = Role.PARAMETER
+    if asked is not None:
+        if not can_be_kept:
+            raise OnnxError(f"initializer {name!r} is {array_type(array)}, and cannot be a parameter", node=name)
+        return asked
+    if not can_be_kept:
+        return Role.CONSTANT
+    if name in found.statistics and name not in found.trained:
+        return Role.UNTRAINED
+    if kind == BUFFER or name not in found.trained:
+        return Role.CONSTANT
+    if kind == PARAMETER:
+        return Role.PARAMETER
+    return Role.PARAMETER if array.ndim > 0 and _is_finite(array) else Role.CONSTANT
+
+
+def _has_slope(node: Node) -> bool:
+    """Whether gradients flow through the node; through one with bodies, and through an unknown one, they may."""
+    schema = schemas().get((node.domain, node.op_type))
+    if schema is None or any(isinstance(value, Subgraph) for value in node.attributes.values()):
+        return True
+    if node.op_type == "Cast" and node.domain == ONNX_DOMAIN:
+        to = node.attributes.get("to")
+        return isinstance(to, int) and to in DTYPE_OF_NUMBER and DTYPE_OF_NUMBER[to].is_float
+    return schema.gradient is not None and schema.gradient is not flat
+
+
+def _is_finite(array: Array) -> bool:
+    """A mask of infinities is no weight."""
+    return array.size > _LOOKED_THROUGH or bool(np.isfinite(array).all())
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
