@@ -15,7 +15,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, wraps
 from typing import Any, Final, Protocol
 
@@ -170,7 +170,8 @@ def _in_float32(body: Kernel, on_device: frozenset[str], on_host: frozenset[int]
                 narrow, wide[place] = array.dtype, array.astype(np.float32)
         if narrow is None:
             return body(context, inputs, attributes)
-        outputs = body(context, wide, attributes)
+        # What it makes is of another type than the places that the outputs are to have.
+        outputs = body(replace(context, placed=()), wide, attributes)
         return tuple(out.astype(narrow) if out.dtype == np.float32 else out for out in outputs)
 
     return run

@@ -28,11 +28,14 @@ def samples_of(data: Array) -> int:
     return math.prod(data.shape[axis] for axis in other_axes(data))
 
 
-def batch_statistics(xp: Any, data: Array) -> tuple[Array, Array, Array]:
-    """(data less its mean, mean (channels,), biased variance (channels,)); 0 and 0 where there is no element."""
+def batch_statistics(xp: Any, data: Array, out: Array | None = None) -> tuple[Array, Array, Array]:
+    """(data less its mean, mean (channels,), biased variance (channels,)); 0 and 0 where there is no element.
+
+    The first is written to `out`, which may be the data's memory: it is not read after that.
+    """
     axes, dtype = other_axes(data), statistics_dtype(xp, data)
     count = max(samples_of(data), 1)
     mean = xp.sum(data, axis=axes, dtype=dtype) / count
-    centred = data - beside(data, mean)
+    centred = xp.subtract(data, beside(data, mean), out=out)
     variance = xp.sum(xp.square(centred), axis=axes, dtype=dtype) / count
     return centred, mean, variance

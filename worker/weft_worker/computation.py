@@ -28,13 +28,12 @@ class Computation:
         xp = self.device.xp
         with self.device.use():
             wanted = self.table.wanted(xp, bound.outputs)
-            context = replace(self.context, placed=wanted) if wanted else self.context
-            outputs = bound.kernel(context, inputs, bound.attributes)
+            outputs = bound.kernel(replace(self.context, placed=wanted), inputs, bound.attributes)
             if len(outputs) < len(bound.outputs):
                 raise ValueMismatchError(f"the kernel gave {len(outputs)} outputs, the node names {len(bound.outputs)}")
-            for index, (place, array) in enumerate(zip(bound.outputs, outputs, strict=False)):
+            for place, array, out in zip(bound.outputs, outputs, wanted, strict=False):
                 if place is not None:
-                    self.table.settle(xp, place, array, wanted[index] if wanted else None, inputs)
+                    self.table.settle(xp, place, array, out, inputs)
         self.table.release(bound.inputs)
 
     def describe(self) -> str:

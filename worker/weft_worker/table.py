@@ -36,11 +36,11 @@ class ValueTable:
             self._arrays[place] = array
 
     def wanted(self, xp: Any, places: Iterable[int | None]) -> tuple[Array | None, ...]:
-        """For each place the array of the arena that its value is to be written to, None where there is none."""
-        if self._arena is None:
-            return ()
-        lying = (None if place is None else self._plan.placement.lying.get(place) for place in places)
-        return tuple(None if each is None or each.offset is None else each.array(xp, self._arena) for each in lying)
+        """For each place the array that its value is to be written to: of the arena, or new; None where its size is
+        not known, and for a view. A kernel writes alike in both, and gives the same bits."""
+        planned = self._plan.placement.lying
+        lying = (None if place is None else planned.get(place) for place in places)
+        return tuple(None if each is None else each.array(xp, self._arena) for each in lying)
 
     def settle(self, xp: Any, place: int, array: Array, wanted: Array | None, inputs: Iterable[Array | None]) -> None:
         """Keeps what a kernel gave, where and as the plan has it: with or without an arena it lies alike, so that sums
@@ -48,20 +48,15 @@ class ValueTable:
         self._check(place, array)
         if self._readers[place] <= 0:
             return
-        if array is not wanted and place not in self._plan.placement.views:
-            array = self._lying(xp, place, array, wanted, inputs)
+        placement = self._plan.placement
+        if array is not wanted and place not in placement.views:
+            lying = placement.lying.get(place)
+            in_arena = self._arena is not None and lying is not None and lying.offset is not None
+            if in_arena or not _is_own(xp, array, inputs) or (lying is not None and not lying.is_of(array)):
+                wanted = xp.empty(array.shape, dtype=array.dtype) if wanted is None else wanted
+                wanted[...] = array
+                array = wanted
         self._arrays[place] = array
-
-    def _lying(self, xp: Any, place: int, array: Array, wanted: Array | None, inputs: Iterable[Array | None]) -> Array:
-        """The array, or a copy where it lies otherwise than planned, or in memory that is not its own."""
-        lying = self._plan.placement.lying.get(place)
-        if wanted is None:
-            own = array.base is None or not any(xp.may_share_memory(array, read) for read in inputs if read is not None)
-            if own and (lying is None or lying.is_of(array)):
-                return array
-            wanted = xp.empty(array.shape, dtype=array.dtype) if lying is None else lying.array(xp, None)
-        wanted[...] = array
-        return wanted
 
     def _check(self, place: int, array: Array) -> None:
         expected = self._plan.types[place]
@@ -97,6 +92,11 @@ def _fits(array: Array, type_: TensorType) -> bool:
         and array.ndim == type_.rank
         and all(agree(size, dim) for size, dim in zip(array.shape, type_.shape, strict=True))
     )
+
+
+def _is_own(xp: Any, array: Array, inputs: Iterable[Array | None]) -> bool:
+    """Whether the array lies in no memory of `inputs`, which may be given to another value once they are read."""
+    return array.base is None or not any(xp.may_share_memory(array, read) for read in inputs if read is not None)
 
 
 def described(arrays: Sequence[Array | None]) -> str:

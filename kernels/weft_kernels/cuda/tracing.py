@@ -175,7 +175,7 @@ class TracingModule:
             return getattr(np, name)
 
         def call(*operands: Any, **options: Any) -> Traced:
-            if options:
+            if any(value is not None for value in options.values()):
                 raise NotTraceableError(f"{name} with {sorted(options)} has no form in CUDA C")
             return self._trace.apply(name, operands)
 

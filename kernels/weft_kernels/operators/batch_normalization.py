@@ -21,10 +21,10 @@ def run(
     if not as_int(attributes["training_mode"]):
         factor = scale.astype(dtype) / xp.sqrt(variance.astype(dtype) + epsilon)
         offset = bias - mean * factor
-        result = data * beside(data, factor)
+        result = xp.multiply(data, beside(data, factor), out=context.out(0, dtype))
         result += beside(data, offset)
         return result.astype(data.dtype, copy=False), mean, variance
-    centred, batch_mean, batch_variance = batch_statistics(xp, data)
+    centred, batch_mean, batch_variance = batch_statistics(xp, data, context.out(0, dtype))
     centred *= beside(data, scale.astype(dtype) / xp.sqrt(batch_variance + epsilon))
     centred += beside(data, bias)
     # A batch without elements has no statistics: the running ones stay.

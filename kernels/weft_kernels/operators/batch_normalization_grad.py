@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from weft_graph.attributes import as_float, as_int
 from weft_graph.ir import AttributeValue
@@ -19,7 +18,7 @@ def run(
     gradient, data, scale, mean, variance = required(inputs)
     epsilon = as_float(attributes["epsilon"])
     if as_int(attributes["training_mode"]):
-        return _training(xp, gradient, data, scale, epsilon)
+        return _training(context, gradient, data, scale, epsilon)
     axes, dtype = other_axes(data), statistics_dtype(xp, data)
     inverse = 1 / xp.sqrt(variance.astype(dtype) + epsilon)
     by_bias = xp.sum(gradient, axis=axes, dtype=dtype)
@@ -34,15 +33,17 @@ def run(
     )
 
 
-def _training(xp: Any, gradient: Array, data: Array, scale: Array, epsilon: float) -> tuple[Array, ...]:
+def _training(context: KernelContext, gradient: Array, data: Array, scale: Array, epsilon: float) -> tuple[Array, ...]:
     """Ioffe and Szegedy, "Batch normalization", 2015, section 3, with both sums taken once."""
+    xp = context.xp
     axes, dtype = other_axes(data), statistics_dtype(xp, data)
-    normal, _, variance = batch_statistics(xp, data)
+    count = max(samples_of(data), 1)
+    # From here on the memory of `data` may be the result's.
+    normal, _, variance = batch_statistics(xp, data, context.out(0, dtype))
     inverse = 1 / xp.sqrt(variance + epsilon)
     normal *= beside(data, inverse)
     by_bias = xp.sum(gradient, axis=axes, dtype=dtype)
     by_scale = xp.sum(gradient * normal, axis=axes, dtype=dtype)
-    count = max(samples_of(data), 1)
     normal *= beside(data, by_scale / -count)
     normal += gradient
     normal -= beside(data, by_bias / count)

@@ -24,10 +24,14 @@ def run(
     features = weights.shape[0]
     windows = windows_of(data.shape[2:], attributes.get, weights.shape[2:])
     lowered = columns(xp, data, windows, group)
-    result = xp.matmul(weights.reshape(group, features // group, lowered.shape[1]), lowered)
+    # The features lead in memory, which is also how the gradients want to read it; only the view is ONNX's order.
+    out = context.out(0, lowered.dtype)
+    into = None if out is None else out.swapaxes(0, 1).reshape(group, features // group, lowered.shape[2])
+    result = xp.matmul(weights.reshape(group, features // group, lowered.shape[1]), lowered, out=into)
     result = result.reshape(features, data.shape[0] * math.prod(windows.count))
     bias = optional(inputs, 2)
     if bias is not None:
         result += bias[:, None]
-    # The features lead in memory, which is also how the gradients want to read it; only the view is ONNX's order.
+    if out is not None:
+        return (out,)
     return (result.reshape(features, data.shape[0], *windows.count).swapaxes(0, 1),)

@@ -19,7 +19,9 @@ def run(
     bias = optional(inputs, 2)
     alpha, beta = as_float(attributes["alpha"]), as_float(attributes["beta"])
     result = context.xp.matmul(
-        left.T if as_int(attributes["transA"]) else left, right.T if as_int(attributes["transB"]) else right
+        left.T if as_int(attributes["transA"]) else left,
+        right.T if as_int(attributes["transB"]) else right,
+        out=context.out(0, left.dtype) if alpha == 1 else None,
     )
     # The product is this kernel's own, so that what follows may write it. Integers are scaled as floats, then cut.
     if alpha != 1:

@@ -15,4 +15,4 @@ def run(
     context: KernelContext, inputs: Sequence[Array | None], attributes: Mapping[str, AttributeValue]
 ) -> tuple[Array, ...]:
     left, right = required(inputs)
-    return (context.xp.matmul(left, right),)
+    return (context.xp.matmul(left, right, out=context.out(0)),)

@@ -13,4 +13,4 @@ def run(
     context: KernelContext, inputs: Sequence[Array | None], attributes: Mapping[str, AttributeValue]
 ) -> tuple[Array, ...]:
     (x,) = required(inputs)
-    return (context.xp.maximum(x, x.dtype.type(0)),)
+    return (context.xp.maximum(x, x.dtype.type(0), out=context.out(0)),)

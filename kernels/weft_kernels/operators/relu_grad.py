@@ -13,4 +13,4 @@ def run(
     context: KernelContext, inputs: Sequence[Array | None], attributes: Mapping[str, AttributeValue]
 ) -> tuple[Array, ...]:
     gradient, output = required(inputs)
-    return (context.xp.multiply(gradient, output > 0),)
+    return (context.xp.multiply(gradient, output > 0, out=context.out(0)),)

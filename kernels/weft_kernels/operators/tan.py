@@ -13,4 +13,4 @@ def run(
     context: KernelContext, inputs: Sequence[Array | None], attributes: Mapping[str, AttributeValue]
 ) -> tuple[Array, ...]:
     (x,) = required(inputs)
-    return (context.xp.tan(x),)
+    return (context.xp.tan(x, out=context.out(0)),)

@@ -13,4 +13,4 @@ def run(
     context: KernelContext, inputs: Sequence[Array | None], attributes: Mapping[str, AttributeValue]
 ) -> tuple[Array, ...]:
     left, right = required(inputs)
-    return (context.xp.logical_xor(left, right),)
+    return (context.xp.logical_xor(left, right, out=context.out(0)),)
