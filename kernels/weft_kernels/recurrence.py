@@ -124,7 +124,12 @@ def gradients(
             steps.append(step_of(xp, tokens, state, place))
             state = steps[-1].state
         for place in reversed(range(first, first + len(steps))):
-            flowing = _step_back(xp, tokens, place, steps.pop(), by_output, flowing, found)
+            step = steps.pop()
+            if by_output is not None:
+                out = by_output[:, place] * tokens.scale
+                found.q[:, place] = xp.matmul(out, step.state.swapaxes(-1, -2))
+                flowing = flowing + xp.matmul(tokens.q[:, place].swapaxes(-1, -2), out)
+            flowing = _step_back(xp, tokens, (place, step), flowing, found)
     return found, flowing
 
 
@@ -138,15 +143,10 @@ def _chunk_starts(xp: Any, tokens: Tokens, chunk: int) -> list[tuple[int, Array]
     return starts
 
 
-def _step_back(
-    xp: Any, tokens: Tokens, place: int, step: Step, by_output: Array | None, flowing: Array, found: TokenGradients
-) -> Array:
+def _step_back(xp: Any, tokens: Tokens, at: tuple[int, Step], flowing: Array, found: TokenGradients) -> Array:
     """The gradient of the state before the token, by that of the state after it; fills the token's in `found`."""
+    place, step = at
     k = tokens.k[:, place]
-    if by_output is not None:
-        out = by_output[:, place] * tokens.scale
-        found.q[:, place] = xp.matmul(out, step.state.swapaxes(-1, -2))
-        flowing = flowing + xp.matmul(tokens.q[:, place].swapaxes(-1, -2), out)
     by_key = xp.matmul(flowing, step.written[..., None])[..., 0]
     by_written = xp.matmul(k[..., None, :], flowing)[..., 0, :]
     if tokens.beta is not None and step.missed is not None and found.beta is not None:

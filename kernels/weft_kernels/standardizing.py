@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from weft_graph.onnx_dtypes import DTYPE_OF_NUMBER
 from weft_kernels.kernel import Array
 from weft_kernels.normalization import statistics_dtype
 
@@ -16,7 +17,7 @@ def standardized(xp: Any, rows: Array, epsilon: float) -> tuple[Array, Array, Ar
     """
     dtype, count = statistics_dtype(xp, rows), max(rows.shape[1], 1)
     mean = xp.sum(rows, axis=1, keepdims=True, dtype=dtype) / count
-    normal = rows - mean
+    normal = rows.astype(dtype, copy=False) - mean
     inverse = 1 / xp.sqrt(xp.sum(xp.square(normal), axis=1, keepdims=True, dtype=dtype) / count + epsilon)
     normal *= inverse
     return normal, mean, inverse
@@ -47,6 +48,11 @@ def centred_along(xp: Any, data: Array, axes: tuple[int, ...]) -> tuple[Array, A
     return centred, xp.sqrt(xp.sum(xp.square(centred), axis=axes, keepdims=True, dtype=dtype) / count)
 
 
+def stash_of(xp: Any, data: Array, number: int) -> Any:
+    """The type that statistics are given in: see `weft_graph.shapes.stash`."""
+    return data.dtype if data.dtype == xp.float64 else DTYPE_OF_NUMBER[number].numpy
+
+
 def group_rows(data: Array, groups: int) -> Array:
     """(batch, channels, ...) with a row for each sample's group of channels."""
     return data.reshape(data.shape[0] * groups, math.prod(data.shape[1:]) // groups)
@@ -56,5 +62,6 @@ def normalized_groups(xp: Any, data: Array, scale: Array, bias: Array, *, groups
     """Each sample's groups of channels standardized, then scaled and shifted by numbers (channels,)."""
     normal, _, _ = standardized(xp, group_rows(data, groups), epsilon)
     beside = (-1, *(1,) * (data.ndim - 2))
-    result = normal.reshape(data.shape) * scale.reshape(beside) + bias.reshape(beside)
+    scale, bias = (array.reshape(beside).astype(normal.dtype, copy=False) for array in (scale, bias))
+    result = normal.reshape(data.shape) * scale + bias
     return result.astype(data.dtype, copy=False)

@@ -1,11 +1,10 @@
 """GroupNormalization, opset 21: each sample's groups of channels of mean 0 and variance 1, then scaled and shifted.
 
-Scale and bias have a number for each channel; in opset 18 they had one for each group.
+Scale and bias have a number for each channel; in opset 18 they had one for each group. Statistics are computed in
+float32 at least, whatever `stash_type` says.
 """
 
 from __future__ import annotations
-
-import math
 
 from weft_graph.attributes import as_float, as_int
 from weft_graph.formals import FLOATS, required
@@ -15,6 +14,7 @@ from weft_graph.shapes.broadcasting import check_same_dtype
 from weft_graph.shapes.dims import agree_all
 from weft_graph.shapes.flops import normalized
 from weft_graph.shapes.flow import incoming
+from weft_graph.shapes.stash import check_epsilon, stash_dtype
 from weft_graph.types import TensorType
 
 
@@ -25,13 +25,12 @@ def _infer(context: InferContext) -> tuple[TensorType, ...]:
         raise context.shape_error(f"the input must be (batch, channels, ...), got {data}")
     for index in (1, 2):
         if not agree_all(context.input(index).shape, data.shape[1:2]):
-            raise context.shape_error(f"input {index} {context.input(index)} must have one number a channel of {data}")
+            raise context.shape_error(f"input {index} {given} must have one number a channel of {data}")
     groups = as_int(context.attribute("num_groups"))
     if not isinstance(data.shape[1], int) or groups < 1 or data.shape[1] % groups:
         raise context.shape_error(f"the channels of {data} do not fall into {groups} groups")
-    epsilon = as_float(context.attribute("epsilon"))
-    if not 0 <= epsilon < math.inf:
-        raise context.shape_error(f"epsilon {epsilon} must be finite and not below 0")
+    check_epsilon(context, as_float(context.attribute("epsilon")))
+    stash_dtype(context)
     return (data,)
 
 

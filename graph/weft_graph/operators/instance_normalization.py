@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from weft_graph.attributes import as_float
 from weft_graph.formals import FLOATS, required
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue
@@ -12,6 +10,7 @@ from weft_graph.shapes.broadcasting import check_same_dtype
 from weft_graph.shapes.dims import agree_all
 from weft_graph.shapes.flops import normalized
 from weft_graph.shapes.flow import incoming
+from weft_graph.shapes.stash import check_epsilon
 from weft_graph.types import TensorType
 
 
@@ -22,12 +21,10 @@ def _infer(context: InferContext) -> tuple[TensorType, ...]:
         raise context.shape_error(f"the input must be (batch, channels, spatial ...), got {data}")
     for index in (1, 2):
         if not agree_all(context.input(index).shape, data.shape[1:2]):
-            raise context.shape_error(f"input {index} {context.input(index)} must have one number a channel of {data}")
+            raise context.shape_error(f"input {index} {given} must have one number a channel of {data}")
     if not isinstance(data.shape[1], int):
         raise context.shape_error(f"the channels of {data} must be a number")
-    epsilon = as_float(context.attribute("epsilon"))
-    if not 0 <= epsilon < math.inf:
-        raise context.shape_error(f"epsilon {epsilon} must be finite and not below 0")
+    check_epsilon(context, as_float(context.attribute("epsilon")))
     return (data,)
 
 

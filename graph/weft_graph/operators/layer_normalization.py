@@ -1,22 +1,21 @@
 """LayerNormalization: each sample's elements from `axis` on of mean 0 and variance 1, then scaled and shifted.
 
-Statistics are computed, and given, in float32, or in float64 for an input of that type.
+Statistics are computed in float32 at least, and given in `stash_type`, or in float64 for an input of that type.
 """
 
 from __future__ import annotations
 
-import math
-
-from weft_graph.attributes import as_float, as_int
+from weft_graph.attributes import as_float
 from weft_graph.formals import FLOATS, optional, required
 from weft_graph.ir import WEFT_DOMAIN
-from weft_graph.onnx_dtypes import NUMBER_OF_DTYPE
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.axes import infer_axis
 from weft_graph.shapes.broadcasting import broadcasts_to, check_same_dtype, sum_to
+from weft_graph.shapes.composing import given_attributes
 from weft_graph.shapes.flops import normalized
 from weft_graph.shapes.flow import incoming, refusal
-from weft_graph.types import DType, TensorType
+from weft_graph.shapes.stash import check_epsilon, stash_dtype
+from weft_graph.types import TensorType
 
 
 def _infer(context: InferContext) -> tuple[TensorType, ...]:
@@ -26,13 +25,8 @@ def _infer(context: InferContext) -> tuple[TensorType, ...]:
     for type_ in (context.input(1), *(() if bias is None else (bias,))):
         if type_.rank > data.rank - axis or not broadcasts_to(type_.shape, data.shape):
             raise context.shape_error(f"{type_} does not broadcast to the dimensions of {data} from {axis} on")
-    epsilon = as_float(context.attribute("epsilon"))
-    if not 0 <= epsilon < math.inf:
-        raise context.shape_error(f"epsilon {epsilon} must be finite and not below 0")
-    if as_int(context.attribute("stash_type")) != NUMBER_OF_DTYPE[DType.FLOAT32]:
-        raise context.dtype_error("stash_type must be 1, float32: statistics are computed in it")
-    wide = DType.FLOAT64 if data.dtype == DType.FLOAT64 else DType.FLOAT32
-    statistics = TensorType(wide, (*data.shape[:axis], *(1,) * (data.rank - axis)))
+    check_epsilon(context, as_float(context.attribute("epsilon")))
+    statistics = TensorType(stash_dtype(context), (*data.shape[:axis], *(1,) * (data.rank - axis)))
     return data, statistics, statistics
 
 
@@ -41,7 +35,7 @@ def _gradient(context: GradientContext) -> tuple[str | None, ...]:
         raise refusal(context, "the statistics have no gradient")
     gradient = incoming(context)
     inputs = (gradient, context.input(0), context.input(1), context.output(1), context.output(2))
-    attributes = {"axis": as_int(context.attribute("axis"))}
+    attributes = given_attributes(context, ("axis", "epsilon"))
     gradients: list[str | None] = list(
         context.emit("LayerNormalizationGrad", inputs, attributes, domain=WEFT_DOMAIN, outputs=2)
     )

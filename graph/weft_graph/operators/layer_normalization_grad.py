@@ -1,4 +1,7 @@
-"""LayerNormalizationGrad(gradient, X, Scale, Mean, InvStdDev): the gradients of X and Scale."""
+"""LayerNormalizationGrad(gradient, X, Scale, Mean, InvStdDev): the gradients of X and Scale.
+
+Statistics that were given in less than float32 are computed again, with `epsilon`.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ SCHEMA = OpSchema(
     ),
     outputs=(required("X_gradient", FLOATS), required("Scale_gradient", FLOATS)),
     infer=_infer,
-    attributes={"axis": Attribute(int, default=-1)},
+    attributes={"axis": Attribute(int, default=-1), "epsilon": Attribute(float, default=1e-5)},
     domain=WEFT_DOMAIN,
     in_place=(1,),
 )

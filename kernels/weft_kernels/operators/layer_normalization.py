@@ -10,7 +10,7 @@ from weft_graph.ir import AttributeValue
 from weft_graph.shapes.axes import normalised
 from weft_kernels.arguments import optional, required
 from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.standardizing import standardized
+from weft_kernels.standardizing import standardized, stash_of
 
 
 def run(
@@ -21,9 +21,11 @@ def run(
     axis = normalised(as_int(attributes["axis"]), data.ndim)
     rows = data.reshape(math.prod(data.shape[:axis]), math.prod(data.shape[axis:]))
     normal, mean, inverse = standardized(xp, rows, as_float(attributes["epsilon"]))
-    result = normal.reshape(data.shape) * scale
+    result = normal.reshape(data.shape) * scale.astype(normal.dtype, copy=False)
     bias = optional(inputs, 2)
     if bias is not None:
-        result += bias
+        result += bias.astype(normal.dtype, copy=False)
     shape = (*data.shape[:axis], *(1,) * (data.ndim - axis))
-    return result.astype(data.dtype, copy=False), mean.reshape(shape), inverse.reshape(shape)
+    given = stash_of(xp, data, as_int(attributes["stash_type"]))
+    statistics = (array.reshape(shape).astype(given, copy=False) for array in (mean, inverse))
+    return result.astype(data.dtype, copy=False), *statistics
