@@ -25,7 +25,7 @@ def _infer(context: InferContext) -> tuple[TensorType, ...]:
         raise context.shape_error(f"the input must be (batch, channels, ...), got {data}")
     for index in (1, 2):
         if not agree_all(context.input(index).shape, data.shape[1:2]):
-            raise context.shape_error(f"input {index} {given} must have one number a channel of {data}")
+            raise context.shape_error(f"input {index} {context.input(index)} must have one number a channel of {data}")
     groups = as_int(context.attribute("num_groups"))
     if not isinstance(data.shape[1], int) or groups < 1 or data.shape[1] % groups:
         raise context.shape_error(f"the channels of {data} do not fall into {groups} groups")

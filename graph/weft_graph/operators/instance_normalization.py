@@ -21,7 +21,7 @@ def _infer(context: InferContext) -> tuple[TensorType, ...]:
         raise context.shape_error(f"the input must be (batch, channels, spatial ...), got {data}")
     for index in (1, 2):
         if not agree_all(context.input(index).shape, data.shape[1:2]):
-            raise context.shape_error(f"input {index} {given} must have one number a channel of {data}")
+            raise context.shape_error(f"input {index} {context.input(index)} must have one number a channel of {data}")
     if not isinstance(data.shape[1], int):
         raise context.shape_error(f"the channels of {data} must be a number")
     check_epsilon(context, as_float(context.attribute("epsilon")))
