@@ -1,6 +1,6 @@
 """Einsum: sums of products over the labels of an `equation`: `bij,bjk->bik`.
 
-There is no gradient of an operand in which a label stands twice.
+A label that stands twice in an operand is its diagonal: outside it the operand's gradient is 0.
 """
 
 from __future__ import annotations
@@ -41,28 +41,35 @@ def _gradient(context: GradientContext) -> tuple[str | None, ...]:
 
 
 def _of_operand(context: GradientContext, equation: Equation, shapes: Sequence[Shape], index: int) -> str:
-    """The product of the gradient and the others, summed to what the operand has, then spread over the rest."""
+    """The product of the gradient and the others, summed to what the operand has, then spread over the rest.
+
+    A label that stands twice is taken once, and the result put into the diagonal.
+    """
     labels, sizes = equation.operands[index], sizes_of(equation, shapes)
     if any(
         is_unknown(sizes[label]) or is_unknown(shape[axis]) for shape, axis, label in _wide(equation, shapes, sizes)
     ):
         raise refusal(context, "whether a dimension of an ellipsis is broadcast is known only in a step")
-    if len(set(labels)) < len(labels):
-        raise refusal(context, f"operand {index} has a label twice in {as_str(context.attribute('equation'))!r}")
     others = [_unstretched(context, equation, shapes, place) for place in range(len(shapes)) if place != index]
     terms, values = (equation.result, *(term for term, _ in others)), (incoming(context), *(name for _, name in others))
+    once = "".join(dict.fromkeys(labels))
+    shape = tuple(shapes[index][labels.index(label)] for label in once)
     # What only this operand has was summed, and is spread again; what was broadcast is summed.
-    alone = [axis for axis, label in enumerate(labels) if not any(label in term for term in terms)]
-    stretched = [axis for axis, label in enumerate(labels) if shapes[index][axis] != sizes[label]]
+    alone = [axis for axis, label in enumerate(once) if not any(label in term for term in terms)]
+    stretched = [axis for axis, label in enumerate(once) if shape[axis] != sizes[label]]
     gone = sorted({*alone, *stretched})
-    target = "".join(label for axis, label in enumerate(labels) if axis not in gone)
+    target = "".join(label for axis, label in enumerate(once) if axis not in gone)
     part = apply(context, "Einsum", *values, equation=f"{','.join(terms)}->{target}")
     if gone:
         part = apply(context, "Unsqueeze", part, context.constant(np.array(gone, dtype=np.int64)))
-    if not alone:
+    operand = context.input(index)
+    if alone:
+        like = operand if once == labels else apply(context, "Einsum", operand, equation=f"{labels}->{once}")
+        attributes: dict[str, AttributeValue] = {"axes": tuple(alone), "keepdims": 1}
+        (part,) = context.emit("ReduceSumGrad", (part, like), attributes, domain=WEFT_DOMAIN)
+    if once == labels:
         return part
-    attributes: dict[str, AttributeValue] = {"axes": tuple(alone), "keepdims": 1}
-    return context.emit("ReduceSumGrad", (part, context.input(index)), attributes, domain=WEFT_DOMAIN)[0]
+    return context.emit("DiagonalGrad", (part, operand), {"labels": labels}, domain=WEFT_DOMAIN)[0]
 
 
 def _wide(equation: Equation, shapes: Sequence[Shape], sizes: Mapping[str, Dim]) -> Iterator[tuple[Shape, int, str]]:
