@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weft_graph.errors import GraphRefusedError
-from weft_graph.ir import Node
+from weft_graph.ir import Node, Subgraph
 from weft_graph.schema import OpSchema, schema_of
 from weft_graph.types import TensorType
 
@@ -40,3 +40,20 @@ def node_cost(node: Node, reads: Sequence[TensorType | None], writes: Sequence[T
         raise GraphRefusedError(f"node {node.name!r} ({node.op_type}): nothing counts its work", node=node.name)
     made = sum(type_.nbytes for type_ in writes)
     return Cost(flops, made, made + sum(type_.nbytes for type_ in reads if type_ is not None))
+
+
+def operations(node: Node, reads: Sequence[TensorType | None], writes: Sequence[TensorType]) -> int:
+    """Operations on elements of any node, all dimensions being numbers.
+
+    What neither `flops` nor `work` counts is taken as one for each element that it reads or writes; a node with a body
+    of pointwise nodes, as one for each of them and each element that it writes.
+    """
+    schema = schema_of(node)
+    count = schema.flops or schema.work
+    if count is not None:
+        return count(node, reads, writes)
+    made = sum(type_.size for type_ in writes)
+    if schema.pointwise:
+        return made
+    nodes = max((len(body.nodes) for body in node.attributes.values() if isinstance(body, Subgraph)), default=0)
+    return made * nodes if nodes else made + sum(type_.size for type_ in reads if type_ is not None)

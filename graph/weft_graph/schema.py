@@ -228,7 +228,8 @@ class OpSchema:
 
     `pointwise`: an element of an output is a function of the elements at its place in the broadcast inputs, and of
     nothing else, so that the operator may be run on any part of its arrays. `flops` counts the work of one that is not,
-    see `weft_graph.cost`; only what is pointwise or counted may be in a user's update rule.
+    see `weft_graph.cost`; only what is pointwise or counted may be in a user's update rule. `work` counts that of one
+    that no rule may hold, since it takes memory of its own (Conv) or draws random numbers.
     """
 
     op_type: str
@@ -240,6 +241,7 @@ class OpSchema:
     domain: str = ONNX_DOMAIN
     pointwise: bool = False
     flops: Flops | None = None
+    work: Flops | None = None
     views: bool | ViewRule = False
     in_place: tuple[int, ...] | None = None
     order: MemoryOrder = MemoryOrder.ROWS

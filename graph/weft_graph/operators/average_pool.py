@@ -6,6 +6,7 @@ from weft_graph.formals import FLOATS, required
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.flow import incoming
+from weft_graph.shapes.spatial_flops import windowed
 from weft_graph.shapes.windows import WINDOW_ATTRIBUTES, infer_windows
 from weft_graph.types import TensorType
 
@@ -37,4 +38,5 @@ SCHEMA = OpSchema(
     infer=_infer,
     gradient=_gradient,
     attributes=_POOL_ATTRIBUTES,
+    work=windowed,
 )

@@ -9,6 +9,7 @@ from weft_graph.formals import FLOATS, optional, required
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, GradientContext, InferContext, MemoryOrder, OpSchema
 from weft_graph.shapes.dims import agree_all
+from weft_graph.shapes.flops import normalized
 from weft_graph.shapes.flow import incoming, refusal
 from weft_graph.types import TensorType
 
@@ -61,4 +62,5 @@ SCHEMA = OpSchema(
     },
     in_place=(0,),
     order=MemoryOrder.INPUT,
+    work=normalized,
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from weft_graph.formals import FLOATS, optional, required
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, InferContext, MemoryOrder, OpSchema
+from weft_graph.shapes.flops import normalized
 from weft_graph.types import TensorType
 
 
@@ -37,4 +38,5 @@ SCHEMA = OpSchema(
     domain=WEFT_DOMAIN,
     in_place=(1,),
     order=MemoryOrder.INPUT,
+    flops=normalized,
 )

@@ -4,34 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from weft_graph.attributes import as_int
 from weft_graph.formals import FLOATS, optional, required
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue
 from weft_graph.schema import Attribute, GradientContext, InferContext, MemoryOrder, OpSchema
 from weft_graph.shapes.broadcasting import check_same_dtype
-from weft_graph.shapes.dims import agree, agree_all
 from weft_graph.shapes.flow import incoming
-from weft_graph.shapes.windows import WINDOW_ATTRIBUTES, infer_windows
+from weft_graph.shapes.products import infer_convolution
+from weft_graph.shapes.spatial_flops import convolved
+from weft_graph.shapes.windows import WINDOW_ATTRIBUTES
 from weft_graph.types import TensorType
 
 
 def _infer(context: InferContext) -> tuple[TensorType, ...]:
     data, weights, bias = context.input(0), context.input(1), context.optional_input(2)
     check_same_dtype(context, *range(2 if bias is None else 3))
-    group = as_int(context.attribute("group"))
-    if weights.rank != data.rank or data.rank < 3:
-        raise context.shape_error(f"input {data} and weights {weights} must have one rank, at least 3")
-    channels, features = weights.shape[1], weights.shape[0]
-    if not isinstance(channels, int) or not isinstance(features, int) or group < 1 or features % group:
-        raise context.shape_error(f"{features} features of weights {weights} do not fall into {group} groups")
-    if not agree(data.shape[1], channels * group):
-        raise context.shape_error(
-            f"input {data} has {data.shape[1]} channels, weights {weights} in {group} groups take {channels * group}"
-        )
-    if bias is not None and not agree_all(bias.shape, (features,)):
-        raise context.shape_error(f"bias {bias} must have one number for each of the {features} features")
-    windows = infer_windows(context, data, weights.shape[2:])
-    return (TensorType(data.dtype, (data.shape[0], features, *windows.count)),)
+    return (TensorType(data.dtype, infer_convolution(context, data, weights, bias)),)
 
 
 def _gradient(context: GradientContext) -> tuple[str | None, ...]:
@@ -64,4 +51,5 @@ SCHEMA = OpSchema(
     gradient=_gradient,
     attributes=CONV_ATTRIBUTES,
     order=MemoryOrder.CHANNELS,
+    work=convolved,
 )

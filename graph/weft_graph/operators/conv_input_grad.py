@@ -5,6 +5,7 @@ from __future__ import annotations
 from weft_graph.formals import FLOATS, required
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, InferContext, MemoryOrder, OpSchema
+from weft_graph.shapes.spatial_flops import convolution_gradient
 from weft_graph.shapes.windows import WINDOW_ATTRIBUTES
 from weft_graph.types import TensorType
 
@@ -21,4 +22,5 @@ SCHEMA = OpSchema(
     attributes={**WINDOW_ATTRIBUTES, "group": Attribute(int, default=1)},
     domain=WEFT_DOMAIN,
     order=MemoryOrder.CHANNELS,
+    flops=convolution_gradient,
 )

@@ -12,6 +12,7 @@ from weft_graph.schema import Attribute, GradientContext, InferContext, MemoryOr
 from weft_graph.shapes.broadcasting import check_same_dtype
 from weft_graph.shapes.dims import agree, agree_all
 from weft_graph.shapes.flow import incoming
+from weft_graph.shapes.spatial_flops import spread
 from weft_graph.shapes.transposed import transposed_windows
 from weft_graph.shapes.windows import WINDOW_ATTRIBUTES, Windows
 from weft_graph.types import Shape, TensorType
@@ -82,4 +83,5 @@ SCHEMA = OpSchema(
         "output_shape": Attribute(tuple),
     },
     order=MemoryOrder.CHANNELS,
+    work=spread,
 )

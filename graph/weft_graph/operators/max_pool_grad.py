@@ -5,6 +5,7 @@ from __future__ import annotations
 from weft_graph.formals import FLOATS, required
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, InferContext, OpSchema
+from weft_graph.shapes.spatial_flops import windowed_gradient
 from weft_graph.shapes.windows import WINDOW_ATTRIBUTES
 from weft_graph.types import TensorType
 
@@ -20,4 +21,5 @@ SCHEMA = OpSchema(
     infer=_infer,
     attributes={**WINDOW_ATTRIBUTES, "ceil_mode": Attribute(int, default=0)},
     domain=WEFT_DOMAIN,
+    flops=windowed_gradient,
 )
