@@ -24,6 +24,14 @@ class Storage:
     kept: bool = False
 
 
+def read_by(node: Node) -> tuple[str, ...]:
+    """The inputs whose elements the node reads, and not their shape alone."""
+    if node.domain == WEFT_DOMAIN and node.op_type in COMMUNICATION:
+        return node.inputs
+    without = schema_of(node).shape_only
+    return tuple(name for place, name in enumerate(node.inputs) if name and place not in without)
+
+
 class Lives:
     """The storages of nodes that run in this order. `types` has every value, static where the dimensions decide it."""
 
@@ -38,7 +46,7 @@ class Lives:
         """For each view what it is a view of."""
         self.in_place: dict[str, str] = {}
         """For each owner that takes the place of another one: that one."""
-        self._last_reader = {name: index for index, node in enumerate(nodes) for name in node.inputs}
+        self._last_reader = {name: index for index, node in enumerate(nodes) for name in read_by(node)}
         for index, node in enumerate(nodes):
             if node.domain == WEFT_DOMAIN and node.op_type in COMMUNICATION:
                 self._communicate(node, index)
@@ -135,10 +143,9 @@ class Lives:
         if node.domain == WEFT_DOMAIN and node.op_type in COMMUNICATION:
             return None
         schema = schema_of(node)
-        allowed = schema.in_place if schema.in_place is not None else tuple(range(len(node.inputs)))
-        if schema.in_place is None and not schema.pointwise:
-            return None
-        for name in (node.inputs[place] for place in allowed if place < len(node.inputs) and node.inputs[place]):
+        for place, name in enumerate(node.inputs):
+            if not name or not (schema.pointwise if schema.in_place is None else place in schema.in_place):
+                continue
             storage = self.storages[self.root[name]]
             dies = storage.last == index and not storage.given and not storage.kept and storage.owner not in taken
             alone = all(other == name or self.root[other] != storage.owner for other in node.inputs if other)

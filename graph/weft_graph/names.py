@@ -13,6 +13,14 @@ from weft_graph.limits import MOST_NESTED
 RESERVED_PREFIX: Final = "weft."
 """Names that begin so are the converter's; a user's graph has none of them."""
 
+AGAIN: Final = "weft.again/"
+"""What begins the name of a node that computes again what the node of the rest of the name computed."""
+
+
+def drawn_as(node: str) -> str:
+    """The name that keys a node's random numbers: what is computed again draws the same ones."""
+    return node.removeprefix(AGAIN)
+
 
 @dataclass(frozen=True, slots=True)
 class Definition:

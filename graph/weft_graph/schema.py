@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
@@ -224,6 +224,7 @@ class OpSchema:
     one whose elements stay in their order, as Reshape's, else the rule of where they lie. `in_place` are the inputs
     whose memory output 0 may take when nobody reads them any more, every one of a pointwise operator unless said
     otherwise: the kernel writes an element only once it reads no other element of that input, nor that one again.
+    `shape_only` are the inputs whose shape alone the kernel looks at: their memory need not be held for it.
     `order` is the order in memory in which the kernel makes its outputs; a pointwise one follows its inputs.
 
     `pointwise`: an element of an output is a function of the elements at its place in the broadcast inputs, and of
@@ -243,7 +244,8 @@ class OpSchema:
     flops: Flops | None = None
     work: Flops | None = None
     views: bool | ViewRule = False
-    in_place: tuple[int, ...] | None = None
+    in_place: Container[int] | None = None
+    shape_only: Container[int] = ()
     order: MemoryOrder = MemoryOrder.ROWS
     commutative: bool = False
     random: bool = False

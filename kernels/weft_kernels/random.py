@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from weft_graph.names import drawn_as
 from weft_kernels.kernel import Array
 
 WORDS_PER_BLOCK: Final = 4
@@ -48,7 +49,7 @@ def first_value_key(seed: int, key: str) -> Key:
 
 def step_key(seed: int, node: str, step: int) -> Key:
     """The stream of one node's randomness in one step: parts `step`, seed, node, step."""
-    return stream_key("step", seed, node, step)
+    return stream_key("step", seed, drawn_as(node), step)
 
 
 def draws(key: Key, start: int, count: int) -> Array:

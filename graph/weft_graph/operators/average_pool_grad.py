@@ -26,4 +26,5 @@ SCHEMA = OpSchema(
     },
     domain=WEFT_DOMAIN,
     flops=windowed_gradient,
+    shape_only=(1,),
 )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from weft_graph.formals import ANY, FLOATS, required, variadic
 from weft_graph.ir import WEFT_DOMAIN
+from weft_graph.limits import PROGRAM_LIMITS
 from weft_graph.schema import Attribute, InferContext, OpSchema
+from weft_graph.shapes.viewing import part
 from weft_graph.types import TensorType
 
 
@@ -19,4 +21,6 @@ SCHEMA = OpSchema(
     infer=_infer,
     attributes={"axis": Attribute(int, required=True)},
     domain=WEFT_DOMAIN,
+    shape_only=range(1, PROGRAM_LIMITS.node_values),
+    views=part,
 )

@@ -23,4 +23,5 @@ SCHEMA = OpSchema(
     domain=WEFT_DOMAIN,
     order=MemoryOrder.CHANNELS,
     flops=convolution_gradient,
+    shape_only=(1,),
 )

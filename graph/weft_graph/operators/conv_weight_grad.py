@@ -22,4 +22,5 @@ SCHEMA = OpSchema(
     attributes={**WINDOW_ATTRIBUTES, "group": Attribute(int, default=1)},
     domain=WEFT_DOMAIN,
     flops=convolution_gradient,
+    shape_only=(2,),
 )

@@ -27,4 +27,5 @@ SCHEMA = OpSchema(
         "padding_id": Attribute(int),
     },
     domain=WEFT_DOMAIN,
+    shape_only=(1,),
 )

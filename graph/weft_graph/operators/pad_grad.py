@@ -19,4 +19,5 @@ SCHEMA = OpSchema(
     infer=_infer,
     attributes={"mode": Attribute(str, default="constant"), "pads": Attribute(tuple)},
     domain=WEFT_DOMAIN,
+    shape_only=(1,),
 )

@@ -14,4 +14,5 @@ SCHEMA = OpSchema(
     infer=infer_reduction_gradient,
     attributes=REDUCTION_ATTRIBUTES,
     domain=WEFT_DOMAIN,
+    shape_only=(1,),
 )

@@ -23,4 +23,5 @@ SCHEMA = OpSchema(
     infer=_infer,
     domain=WEFT_DOMAIN,
     views=True,
+    shape_only=(1,),
 )

@@ -22,4 +22,5 @@ SCHEMA = OpSchema(
     infer=_infer,
     attributes={"start": Attribute(int, default=0), "end": Attribute(int)},
     flops=moved,
+    shape_only=(0,),
 )

@@ -13,5 +13,10 @@ def _infer(context: InferContext) -> tuple[TensorType, ...]:
 
 
 SCHEMA = OpSchema(
-    op_type="Size", inputs=(required("data", ANY),), outputs=(required("size", INT64),), infer=_infer, flops=moved
+    op_type="Size",
+    inputs=(required("data", ANY),),
+    outputs=(required("size", INT64),),
+    infer=_infer,
+    flops=moved,
+    shape_only=(0,),
 )

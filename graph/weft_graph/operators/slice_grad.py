@@ -26,4 +26,5 @@ SCHEMA = OpSchema(
     infer=_infer,
     attributes={"starts": Attribute(tuple), "ends": Attribute(tuple), "axes": Attribute(tuple)},
     domain=WEFT_DOMAIN,
+    shape_only=(1,),
 )

@@ -19,4 +19,5 @@ SCHEMA = OpSchema(
     infer=_infer,
     attributes={"axis": Attribute(int, default=0), "split": Attribute(tuple)},
     domain=WEFT_DOMAIN,
+    shape_only=(0,),
 )

@@ -24,4 +24,5 @@ SCHEMA = OpSchema(
     infer=_infer,
     domain=WEFT_DOMAIN,
     views=same,
+    shape_only=(1,),
 )

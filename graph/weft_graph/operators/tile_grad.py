@@ -18,4 +18,5 @@ SCHEMA = OpSchema(
     outputs=(required("input_gradient", FLOATS),),
     infer=_infer,
     domain=WEFT_DOMAIN,
+    shape_only=(1,),
 )
