@@ -12,4 +12,5 @@ SCHEMA = OpSchema(
     outputs=(required("C", INTEGERS),),
     infer=infer_binary,
     pointwise=True,
+    commutative=True,
 )
