@@ -1,0 +1,22 @@
+"""GatherElementsGrad: the data's gradient, with gradients of one element added in the order of the indices."""
+
+from __future__ import annotations
+
+from weft_graph.formals import FLOATS, INDICES, required
+from weft_graph.ir import WEFT_DOMAIN
+from weft_graph.schema import Attribute, InferContext, OpSchema
+from weft_graph.types import TensorType
+
+
+def _infer(context: InferContext) -> tuple[TensorType, ...]:
+    return (context.input(1),)
+
+
+SCHEMA = OpSchema(
+    op_type="GatherElementsGrad",
+    inputs=(required("gradient", FLOATS), required("data", FLOATS), required("indices", INDICES)),
+    outputs=(required("data_gradient", FLOATS),),
+    infer=_infer,
+    attributes={"axis": Attribute(int, default=0)},
+    domain=WEFT_DOMAIN,
+)
