@@ -35,10 +35,10 @@ class AttentionDims:
         return self.batch, self.heads, self.queries, self.keys
 
 
-def attention_dims(context: InferContext) -> AttentionDims:
+def attention_dims(context: InferContext, *, cached: bool = True) -> AttentionDims:
     """Of a node whose inputs are Q, K, V, attn_mask, past_key, past_value and nonpad_kv_seqlen, as far as it has them.
 
-    Raises ShapeError or DTypeError, which name the node and say what does not fit.
+    Where it is not `cached`, only the first three are such. Raises ShapeError or DTypeError, which name the node and say what does not fit.
     """
     check_same_dtype(context, 0, 1)
     q, k, v = (context.input(index) for index in range(3))
@@ -53,7 +53,7 @@ def attention_dims(context: InferContext) -> AttentionDims:
     if size == 0:
         raise context.shape_error(f"heads of {q} have no elements")
     batch = settled(settled(batch, k_batch), v_batch)
-    past = _past(context, (batch, kv_heads), settled(size, k_size), value_size)
+    past = _past(context, (batch, kv_heads), settled(size, k_size), value_size) if cached else 0
     return AttentionDims(
         batch, heads, kv_heads, queries, past, total((past, settled(new, v_new))), settled(size, k_size), value_size
     )

@@ -54,13 +54,22 @@ class Attending:
     def values(self, block: Block) -> Array:
         return self.heads.v[block.batches, block.heads, :, block.keys].astype(self.wide, copy=False)
 
+    def products(self) -> Array:
+        """Of all queries and keys, scaled: like the scores."""
+        batch, heads, _, queries, keys = self.shape
+        return self._products(Block(slice(0, batch), slice(0, heads), slice(0, queries), slice(0, keys)))
+
     def scores(self, block: Block, *, every: bool = False) -> Scores:
         """The block's scores; without `every` all but the last two may be the same array, overwritten."""
         xp, cap = self.xp, self.settings.softcap
-        raw = xp.matmul(self.queries(block) * self.settings.scale, self.keys(block).swapaxes(-1, -2))
+        raw = self._products(block)
         capped = raw if cap == 0 else xp.tanh(raw / cap) * cap
         biased = self._biased(block, capped.copy() if every else capped)
         return Scores(raw, capped, biased, self._probabilities(biased.copy() if every else biased))
+
+    def _products(self, block: Block) -> Array:
+        scaled = self.queries(block) * self.settings.scale
+        return self.xp.matmul(scaled, self.keys(block).swapaxes(-1, -2))  # type: ignore[no-any-return]  # xp is Any
 
     def _biased(self, block: Block, scores: Array) -> Array:
         """`scores`, written in place, and minus infinity where a query must not look."""
