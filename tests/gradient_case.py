@@ -40,6 +40,15 @@ class GradientCase:
     flat: bool = False
 
     @property
+    def known(self) -> tuple[int, ...]:
+        """Places of inputs that are constants of the graph: whole numbers, and lists of float32 (scales)."""
+        return tuple(
+            place
+            for place, array in enumerate(self.inputs)
+            if array is not None and array.dtype in (np.int64, np.float32)
+        )
+
+    @property
     def differentiated(self) -> tuple[int, ...]:
         return tuple(
             place

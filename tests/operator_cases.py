@@ -72,7 +72,7 @@ def _weighed(case: GradientCase, dtype: str) -> tuple[Graph, dict[str, Any]]:
         terms += [f"passed{place}" for place in case.differentiated]
     nodes.append(Node("Sum", "total", tuple(terms), ("loss",)))
     trained = {f"in{place}" for place in case.differentiated}
-    constants = {name for name, array in arrays.items() if array.dtype == np.int64 and name not in trained}
+    constants = {f"in{place}" for place in case.known}
     graph = Graph(
         name="case",
         inputs=tuple(Input(n, array_type(a)) for n, a in arrays.items() if n not in trained | constants),

@@ -58,7 +58,8 @@ def box_points(
         step = max(1, BLOCK_ELEMENTS // max(1, int(pair.prod()) * bins[0] * bins[1] * channels))
         for first in range(0, len(same), step):
             chosen = same[first : first + step]
-            yield _points(chosen, start[chosen], length[chosen], images[chosen], bins, pair, (size[0], size[1]))
+            extents = (start[chosen], length[chosen])
+            yield _points(chosen, extents, images[chosen], bins=bins, counts=pair, size=(size[0], size[1]))
 
 
 def weighed(xp: Any, rows: Array, group: BoxPoints) -> Iterator[tuple[Tap, Array]]:
@@ -95,14 +96,14 @@ def _counts(bin_length: Array, ratio: int) -> Array:
 
 def _points(
     boxes: Array,
-    start: Array,
-    length: Array,
+    extents: tuple[Array, Array],
     images: Array,
+    *,
     bins: tuple[int, int],
     counts: Array,
     size: tuple[int, int],
 ) -> BoxPoints:
-    (high, wide), (down, across) = bins, counts
+    (start, length), (high, wide), (down, across) = extents, bins, counts
     shape = (len(boxes), high, wide, int(down), int(across))
     along = []
     for axis in (0, 1):

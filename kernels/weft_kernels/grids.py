@@ -37,7 +37,7 @@ def _taps(
     mode, padding = str(attributes["mode"]), str(attributes["padding_mode"])
     bounds = (0.0, size - 1.0) if aligned else (-0.5, size - 0.5)
     if mode in {"cubic", "bicubic"}:
-        return tuple(_cubic_taps(xp, places, size, padding, bounds, scale))
+        return tuple(_cubic_taps(xp, places, size, padding, bounds=bounds, scale=scale))
     places, slope = _padded(xp, places, size, padding, bounds)
     slope = slope * scale
     if mode == "nearest":
@@ -47,7 +47,7 @@ def _taps(
 
 
 def _cubic_taps(
-    xp: Any, places: Array, size: int, padding: str, bounds: tuple[float, float], scale: float
+    xp: Any, places: Array, size: int, padding: str, *, bounds: tuple[float, float], scale: float
 ) -> Iterator[Tap]:
     """Four elements; one beyond the edge is another, or none, while its weight stays."""
     first = xp.floor(places) - 1
