@@ -14,6 +14,7 @@ from weft_graph.passes.draft import Draft
 from weft_graph.passes.options import Options
 from weft_graph.passes.pipeline import ROLES, SHARED, Watch, run_passes
 from weft_graph.program import LOSS, KeyPlan, Program, Programs, Role, Update
+from weft_graph.topological import topological_order
 from weft_graph.types import TensorType
 
 
@@ -35,7 +36,8 @@ def convert(
     types = infer(graph)
     outputs = _outputs(graph, types, loss, metrics)
     options = options or Options()
-    shared = run_passes(SHARED, Draft(None, graph, graph, types, outputs), options, watch)
+    ordered = replace(graph, nodes=topological_order(graph.nodes))
+    shared = run_passes(SHARED, Draft(None, graph, ordered, types, outputs), options, watch)
 
     def program(role: Role) -> Program:
         return run_passes(ROLES[role], replace(shared, role=role), options, watch).program()

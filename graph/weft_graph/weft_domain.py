@@ -8,10 +8,16 @@
 | SendRows | ids, gradient | - | key, priority | pushes this step's gradient of the rows `ids` of `key`; IO lane |
 | UniqueRows | ids ... | rows_ids, index ... | see its schema | distinct rows of a table that a step reads; a kernel |
 | Embedding | table, ids | rows | padding_id | rows of `table`, zeros for the padding; a kernel; users' too |
+| Copy | value | value | source, target, priority | the value on another device of the same worker; a kernel |
+| Transfer | value | value | source, target, priority | the value on another worker, which runs another stage; IO lane |
+| Fused | values ... | value | body | pointwise nodes as one, which is run in pieces that stay in a cache; a kernel |
 | SendBarrier | - | - | keys | tells every shard that this slot has sent all of the step; IO lane, after all Sends |
 
 Rows of FetchRows and SendRows are distinct and ascending, as UniqueRows makes them; -1 behind them is padding: its row
 is zero, and it neither travels nor trains.
+
+`source` and `target` of Copy and Transfer are places, see `weft_graph.passes.places`; `priority` counts them in the
+order in which they are read, 0 the most urgent.
 
 `keys` of SendBarrier are those that the program has no Send for: the barrier declares that this slot has nothing for
 them at any step, as far as the store waits for this slot to say so.
@@ -32,11 +38,15 @@ SEND_BARRIER: Final = "SendBarrier"
 UNIQUE_ROWS: Final = "UniqueRows"
 EMBEDDING: Final = "Embedding"
 
+COPY: Final = "Copy"
+TRANSFER: Final = "Transfer"
+FUSED: Final = "Fused"
+
 ID_BYTES: Final = 8
 """Of a row's id, int64, in memory and on the wire."""
 
-COMMUNICATION: Final = frozenset({FETCH, SEND, FETCH_ROWS, SEND_ROWS, SEND_BARRIER})
-"""Operators that the worker carries out with the store; they have no schema and no kernel."""
+COMMUNICATION: Final = frozenset({FETCH, SEND, FETCH_ROWS, SEND_ROWS, SEND_BARRIER, TRANSFER})
+"""Operators that the worker carries out with the store or other workers; they have no schema and no kernel."""
 
 USERS: Final = frozenset({EMBEDDING})
 """Operators of this domain that a user's graph may hold."""

@@ -16,6 +16,7 @@ from weft_graph.infer import infer_program
 from weft_graph.ir import Graph, Node
 from weft_graph.limits import PROGRAM_LIMITS
 from weft_graph.memory import parameter_bytes, program_memory
+from weft_graph.passes.options import Options
 from weft_graph.passes.tables import find_tables
 from weft_graph.program import Program, Programs, Update
 from weft_graph.program_text import programs_text
@@ -25,7 +26,8 @@ GATHERED = node("ReduceSum", ["ta"], ["y"], axes=(1,), keepdims=0)
 
 
 def converted(graph: Graph) -> Programs:
-    return convert(graph, loss="loss", metrics={})
+    """Without fusion: the nodes are the user's."""
+    return convert(graph, loss="loss", metrics={}, options=Options(fusion=False))
 
 
 def one_table(*nodes: Node, **given: Any) -> Graph:

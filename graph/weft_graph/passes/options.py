@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Recompute(StrEnum):
+    """How much is computed again: nothing, what is cheap, or the forward part from some checkpoints on."""
+
+    OFF = "off"
+    CHEAP = "cheap"
+    SEGMENTS = "segments"
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,3 +23,7 @@ class Options:
     """The place of each group of nodes: see `weft_graph.passes.placement`. Without any, all is on one place."""
     fusion: bool = True
     """Whether chains of pointwise nodes become one node each."""
+    recompute: Recompute = Recompute.OFF
+    """Which forward values are computed again in the backward part instead of being held."""
+    dims: Mapping[str, int] = field(default_factory=dict)
+    """What named dimensions are taken as where sizes are compared; the programs stay good for any."""

@@ -6,13 +6,19 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from weft_graph.passes.common_subexpressions import common_subexpressions
 from weft_graph.passes.communication import communication
+from weft_graph.passes.constant_folding import constant_folding
 from weft_graph.passes.dead_code import dead_code
+from weft_graph.passes.differentiation import differentiation
 from weft_graph.passes.draft import Draft
-from weft_graph.passes.gradients import gradients
+from weft_graph.passes.fusion import fusion
 from weft_graph.passes.inference_mode import inference_mode
+from weft_graph.passes.inline import inline
 from weft_graph.passes.options import Options
+from weft_graph.passes.placement import placement
 from weft_graph.passes.priorities import urgency
+from weft_graph.passes.recompute import recompute
 from weft_graph.passes.row_reads import row_reads
 from weft_graph.passes.statistics import statistics
 from weft_graph.passes.tables import tables
@@ -30,25 +36,41 @@ class Pass:
 Watch = Callable[[Pass, Draft, Draft], None]
 """watch(pass, draft before it, draft after it), called after each pass."""
 
+_CLEANING: Final[tuple[Pass, ...]] = (
+    Pass("constant folding", constant_folding),
+    Pass("common subexpressions", common_subexpressions),
+    Pass("dead code", dead_code),
+)
+
 SHARED: Final[tuple[Pass, ...]] = (
     Pass("running statistics", statistics),
-    Pass("dead code", dead_code),
+    Pass("inline", inline),
+    *_CLEANING,
     Pass("priorities", urgency),
     Pass("tables", tables),
 )
 """What is decided once, for all programs: what a key is must not depend on who reads it."""
 
+_FINISHING: Final[tuple[Pass, ...]] = (
+    *_CLEANING,
+    Pass("placement", placement),
+    Pass("fusion", fusion),
+)
+
 ROLES: Final[Mapping[Role, tuple[Pass, ...]]] = {
     Role.TRAIN: (
         Pass("row reads", row_reads),
-        Pass("gradients", gradients),
-        Pass("dead code", dead_code),
+        Pass("differentiation", differentiation),
+        *_FINISHING,
+        # Passes that rewrite a whole training step stand here: what they see is what runs.
+        Pass("recomputation", recompute),
         Pass("communication", communication),
     ),
     Role.EVALUATE: (
         Pass("inference", inference_mode),
         Pass("dead code", dead_code),
         Pass("row reads", row_reads),
+        *_FINISHING,
         Pass("communication", communication),
     ),
 }

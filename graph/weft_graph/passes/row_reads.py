@@ -18,6 +18,7 @@ from weft_graph.limits import PROGRAM_LIMITS
 from weft_graph.passes.draft import Draft, RowRead
 from weft_graph.passes.options import Options
 from weft_graph.shapes.dims import DimensionError, product, total
+from weft_graph.topological import topological_order
 from weft_graph.types import TensorType
 from weft_graph.weft_domain import EMBEDDING, UNIQUE_ROWS
 
@@ -36,7 +37,10 @@ class RowReads:
 def row_reads(draft: Draft, _options: Options) -> Draft:
     """The draft with each of its tables read by rows."""
     found = read_by_rows(draft.graph, draft.tables.keys, draft.types)
-    return replace(draft, reads=found.reads).having(found.graph) if found.reads else draft
+    if not found.reads:
+        return draft
+    nodes = topological_order(found.graph.nodes)
+    return replace(draft, reads=found.reads).having(replace(found.graph, nodes=nodes))
 
 
 def read_by_rows(graph: Graph, tables: Collection[str], types: Mapping[str, TensorType]) -> RowReads:

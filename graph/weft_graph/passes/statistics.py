@@ -26,12 +26,14 @@ class RunningStatistics:
 
 def statistics(draft: Draft, _options: Options) -> Draft:
     """The draft whose running statistics have new values."""
-    kept = keep_statistics(draft.graph)
+    kept = keep_statistics(draft.graph, source=draft.source)
     return replace(draft, statistics=kept.updates).having(kept.graph) if kept.updates else draft
 
 
-def keep_statistics(graph: Graph) -> RunningStatistics:
+def keep_statistics(graph: Graph, *, source: Graph | None = None) -> RunningStatistics:
     """Makes each BatchNormalization in training mode name its running statistics, which its parameters are to get.
+
+    Errors point into `source`, the user's graph; without it that is `graph` itself.
 
     Raises GraphRefusedError where a statistic is no parameter, is a trainable one, or gets values from two nodes.
     """
@@ -40,7 +42,8 @@ def keep_statistics(graph: Graph) -> RunningStatistics:
     updates: dict[str, str] = {}
     writers: dict[str, str] = {}
     nodes: list[Node] = []
-    for index, node in enumerate(graph.nodes):
+    places = {node.name: index for index, node in enumerate((source or graph).nodes)}
+    for node in graph.nodes:
         if not _is_training(node):
             nodes.append(node)
             continue
@@ -48,7 +51,9 @@ def keep_statistics(graph: Graph) -> RunningStatistics:
         nodes.append(named)
         for read, written in _STATISTICS:
             key = node.inputs[read]
-            _check_statistic(node, f"/nodes/{index}/inputs/{read}", key, parameters.get(key), writers.get(key))
+            _check_statistic(
+                node, f"/nodes/{places[node.name]}/inputs/{read}", key, parameters.get(key), writers.get(key)
+            )
             updates[key] = named.outputs[written]
             writers[key] = node.name
     return RunningStatistics(replace(graph, nodes=tuple(nodes)), MappingProxyType(updates))

@@ -75,7 +75,7 @@ def fuse(
             raise NotTraceableError(f"constant {name!r} has {array.size} elements")
         values[name] = trace.value(array.dtype, literal(array.reshape(()).item(), array.dtype))
     for node in nodes:
-        _write_down(node, trace, values)
+        write_down(node, trace, values)
     places = {name: place for place, name in enumerate(arrays)}
     lines = [
         *trace.lines,
@@ -103,7 +103,8 @@ def shown(name: str) -> str:
     return _STRANGE.sub("_", name)
 
 
-def _write_down(node: Node, trace: Trace, values: dict[str, Traced]) -> None:
+def write_down(node: Node, trace: Trace, values: dict[str, Traced]) -> None:
+    """Adds what a pointwise node does to an element, and its outputs to `values`. Raises NotTraceableError."""
     schema = schema_of(node)
     if not schema.pointwise:
         raise NotTraceableError(f"node {node.name!r}: {node.op_type} is not a function of elements")

@@ -11,7 +11,7 @@ from weft_graph.passes.options import Options
 from weft_graph.program import LOSS
 
 
-def gradients(draft: Draft, _options: Options) -> Draft:
+def differentiation(draft: Draft, _options: Options) -> Draft:
     """The draft with a gradient for each trainable key, a table's being of its rows."""
     derived = differentiate(draft.graph, draft.outputs[LOSS], source=draft.source)
     key_of = {read.rows: read.key for read in draft.reads}

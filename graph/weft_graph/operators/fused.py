@@ -1,0 +1,27 @@
+"""Fused(values ...): the outputs of `body`, whose nodes are pointwise and whose inputs broadcast to their shape."""
+
+from __future__ import annotations
+
+from weft_graph.limits import PROGRAM_LIMITS
+from weft_graph.formals import ANY, variadic
+from weft_graph.ir import WEFT_DOMAIN, Subgraph
+from weft_graph.schema import Attribute, InferContext, MemoryOrder, OpSchema
+from weft_graph.types import TensorType
+
+
+def _infer(context: InferContext) -> tuple[TensorType, ...]:
+    body = context.attribute("body")
+    assert isinstance(body, Subgraph), "checked before inference"
+    return context.body(body, [context.input(index) for index in range(len(context.node.inputs))])
+
+
+SCHEMA = OpSchema(
+    op_type="Fused",
+    inputs=(variadic("values", ANY),),
+    outputs=(variadic("results", ANY),),
+    infer=_infer,
+    attributes={"body": Attribute(Subgraph, required=True)},
+    domain=WEFT_DOMAIN,
+    in_place=range(PROGRAM_LIMITS.node_values),
+    order=MemoryOrder.INPUT,
+)
