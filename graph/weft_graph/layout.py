@@ -7,7 +7,7 @@ outputs; and values whose dimensions only values decide, which are allocated whe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -56,17 +56,7 @@ class Layout:
 def layout(program: Program, types: Mapping[str, TensorType], *, alignment: int = ALIGNMENT) -> Layout:
     """The layout of a program whose values have these types: static but for dimensions that only values decide."""
     lives = Lives(program.nodes, types, program.outputs.values())
-    owned = [storage for storage in lives.storages.values() if not storage.given and not storage.kept]
-    block_of: dict[str, int] = {}
-    blocks: list[Block] = []
-    for storage in sorted(owned, key=lambda storage: storage.first):
-        source = lives.in_place.get(storage.owner)
-        if source is None:
-            block_of[storage.owner] = len(blocks)
-            blocks.append(Block(types[storage.owner].nbytes, storage.first, storage.last))
-        else:
-            block = block_of[storage.owner] = block_of[source]
-            blocks[block] = Block(blocks[block].size, blocks[block].first, storage.last)
+    block_of, blocks = _blocks(lives, types)
     placed, arena_bytes = offsets(blocks, alignment)
     places = {owner: placed[block] for owner, block in block_of.items()}
     return Layout(
@@ -83,6 +73,30 @@ def layout(program: Program, types: Mapping[str, TensorType], *, alignment: int 
             if storage.kept and not storage.given and types[storage.owner].is_static
         ),
     )
+
+
+def live_bytes(nodes: Sequence[Node], types: Mapping[str, TensorType], kept: Iterable[str]) -> int:
+    """The most bytes that kernels' values take at one time, but for those of `kept`, as `Layout.live_bytes`.
+
+    Values whose size is not known count as nothing.
+    """
+    return largest_live(_blocks(Lives(nodes, types, kept), types)[1])
+
+
+def _blocks(lives: Lives, types: Mapping[str, TensorType]) -> tuple[dict[str, int], list[Block]]:
+    """(the block of each owner in the arena, the blocks): values that follow each other in one place are one block."""
+    block_of: dict[str, int] = {}
+    blocks: list[Block] = []
+    owned = [storage for storage in lives.storages.values() if not storage.given and not storage.kept]
+    for storage in sorted(owned, key=lambda storage: storage.first):
+        source = lives.in_place.get(storage.owner)
+        if source is None:
+            block_of[storage.owner] = len(blocks)
+            blocks.append(Block(types[storage.owner].nbytes, storage.first, storage.last))
+        else:
+            block = block_of[storage.owner] = block_of[source]
+            blocks[block] = Block(blocks[block].size, blocks[block].first, storage.last)
+    return block_of, blocks
 
 
 def _strides(lives: Lives) -> dict[str, Strides]:
