@@ -22,10 +22,12 @@ import strict_arrays
 from strict_arrays import HostMixError, StrictArray, own_kernels, strict, to_device, to_host
 
 TOLERANCE = {"float16": (2e-2, 2e-2), "float32": (1e-5, 1e-6), "float64": (1e-12, 1e-13)}
-WITH_KERNELS = {"Conv", "MaxPool", "SoftmaxCrossEntropyLoss", "Dropout", "Gather", "Embedding", "RotaryEmbedding"}
+ONLY_WITH_KERNELS = {"Gather", "Embedding", "RotaryEmbedding"} | {
+    *("GatherElements", "GatherND", "ScatterElements", "ScatterND", "TopK", "Compress", "Unique"),
+}
+"""Operators that sum what no array module sums in a fixed order, or whose gradients do."""
+WITH_KERNELS = {"Conv", "MaxPool", "SoftmaxCrossEntropyLoss", "Dropout"} | ONLY_WITH_KERNELS
 """Operators whose bodies, or whose gradients' bodies, start kernels of this project."""
-ONLY_WITH_KERNELS = {"Gather", "Embedding", "RotaryEmbedding"}
-"""Those that no array module sums in a fixed order."""
 
 Mode = str
 
