@@ -1,0 +1,1 @@
+"""Recurrent layers: cells over sequences, forwards and backwards in time."""
