@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,26 +11,58 @@ import onnx
 from onnx.backend.base import Backend as OnnxBackend
 from onnx.backend.base import BackendRep, namedtupledict
 
-from weft_graph.ir import Graph, Input
-from weft_graph.onnx_form.imported import ReadOptions
+from weft_graph.limits import GRAPH_LIMITS
+from weft_graph.onnx_form.imported import Imported, ReadOptions
 from weft_graph.onnx_form.reader import read_model
-from weft_graph.types import array_type
 from weft_kernels.evaluate import evaluate
 from weft_kernels.kernel import Array
+
+_OPTIONS = ReadOptions(constants=("*",), training=False, limits=replace(GRAPH_LIMITS, constant_bytes=1 << 32))
+"""A model runs as its file has it: all initializers are constants, and nothing is switched to training."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prepared(BackendRep):
-    """A model that runs. Inputs are given in the model's order."""
+    """A model that runs. It is read anew for inputs of other shapes, since its file may leave shapes open."""
 
-    graph: Graph
+    model: onnx.ModelProto
+    _read: dict[tuple[tuple[str, object], ...], Imported] = field(default_factory=dict)
 
-    def run(self, inputs: Sequence[Array], **_kwargs: Any) -> tuple[Any, ...]:
-        """The model's outputs in its order. Raises GraphError, FeedError or KernelError."""
-        arrays = {declared.name: np.asarray(array) for declared, array in zip(self.graph.inputs, inputs, strict=True)}
-        outputs = evaluate(bound_to(self.graph, arrays), arrays)
-        names = self.graph.outputs
-        return namedtupledict("Outputs", names)(*(outputs[name] for name in names))
+    def run(self, inputs: Sequence[Any], **_kwargs: Any) -> tuple[Any, ...]:
+        """The model's outputs in its order, from inputs in its order: a sequence is a list of arrays, what is optional
+        may be None. Raises GraphError, FeedError or KernelError.
+        """
+        imported, arrays = self.bound(inputs)
+        outputs = evaluate(imported.graph, arrays)
+        names = [output.name for output in self.model.graph.output]
+        return namedtupledict("Outputs", names)(*(self._output(name, imported, outputs) for name in names))
+
+    def bound(self, inputs: Sequence[Any]) -> tuple[Imported, dict[str, Array]]:
+        """The model read for inputs of these shapes, and the arrays that feed its graph's inputs."""
+        held = {tensor.name for tensor in self.model.graph.initializer}
+        fed = [value for value in self.model.graph.input if value.name not in held]
+        arrays: dict[str, Array] = {}
+        counts: dict[str, int | None] = {}
+        for value, given in zip(fed, inputs, strict=False):
+            if value.type.HasField("tensor_type") or isinstance(given, np.ndarray):
+                arrays[value.name] = np.asarray(given)
+            if not value.type.HasField("tensor_type"):
+                counts[value.name] = len(given) if isinstance(given, list | tuple) else None if given is None else 1
+                if isinstance(given, list | tuple):
+                    arrays.update((f"{value.name}.{place}", np.asarray(item)) for place, item in enumerate(given))
+        key = (*((name, array.shape) for name, array in arrays.items()), *counts.items())
+        if key not in self._read:
+            shapes = {name: array.shape for name, array in arrays.items()}
+            self._read[key] = read_model(self.model, replace(_OPTIONS, shapes=shapes, sequences=counts))
+        return self._read[key], arrays
+
+    def _output(self, name: str, imported: Imported, outputs: Mapping[str, Array]) -> Any:
+        if name not in imported.sequences:
+            return outputs[name]
+        items = [outputs[item] for item in imported.sequences[name]]
+        type_ = next(output.type for output in self.model.graph.output if output.name == name)
+        is_one = type_.HasField("optional_type") and type_.optional_type.elem_type.HasField("tensor_type")
+        return (items[0] if items else None) if is_one else items
 
 
 class Backend(OnnxBackend):
@@ -38,16 +70,40 @@ class Backend(OnnxBackend):
 
     @classmethod
     def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **_kwargs: Any) -> Prepared:
-        """Reads the model. Raises OnnxError and the graph's errors for what weft cannot run."""
-        imported = read_model(model, ReadOptions(constants=("*",), training=False))
-        return Prepared(imported.graph)
+        """Takes the model; what weft cannot run is refused once the shapes of its inputs are known, by `run`.
+
+        Raises ValueError for another device.
+        """
+        if not cls.supports_device(device):
+            raise ValueError(f"device {device!r}: this backend runs on the CPU")
+        return Prepared(model)
+
+    @classmethod
+    def run_node(
+        cls,
+        node: onnx.NodeProto,
+        inputs: Any,
+        device: str = "CPU",
+        outputs_info: Sequence[tuple[np.dtype[Any], tuple[int, ...]]] | None = None,
+        **kwargs: Any,
+    ) -> tuple[Any, ...]:
+        """The outputs of one node of the newest opset, or of that which `opset_version` says."""
+        arrays = [np.asarray(array) for array in inputs]
+        names = [name for name in dict.fromkeys(node.input) if name]
+        version = kwargs.get("opset_version", onnx.defs.onnx_opset_version())
+        graph = onnx.helper.make_graph(
+            [node],
+            node.op_type,
+            [_info(name, array) for name, array in zip(names, arrays, strict=True)],
+            [onnx.helper.make_empty_tensor_value_info(name) for name in node.output if name],
+        )
+        opsets = [onnx.helper.make_opsetid(node.domain, version if node.domain in {"", "ai.onnx"} else 1)]
+        return cls.prepare(onnx.helper.make_model(graph, opset_imports=opsets), device).run(arrays)
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
         return device == "CPU"
 
 
-def bound_to(graph: Graph, arrays: Mapping[str, Array]) -> Graph:
-    """The graph with inputs of the arrays' own shapes: a model's file may leave them open, or say none at all."""
-    inputs = tuple(Input(declared.name, array_type(arrays[declared.name])) for declared in graph.inputs)
-    return Graph(graph.name, inputs, graph.parameters, graph.nodes, graph.outputs, graph.constants)
+def _info(name: str, array: Array) -> onnx.ValueInfoProto:
+    return onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)

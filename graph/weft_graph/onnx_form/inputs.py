@@ -51,7 +51,7 @@ def _defined(name: str, proto: onnx.ValueInfoProto, frame: Frame, options: ReadO
     kind = proto.type.WhichOneof("value")
     value: Value
     if kind == "optional_type" and (count is None or proto.type.optional_type.elem_type.HasField("tensor_type")):
-        value = Maybe(None if count is None else frame.shared.value_name(name))
+        value = Maybe(None if count is None else frame.reserved.get(name) or frame.shared.value_name(name))
     else:
         items = tuple(frame.shared.value_name(f"{name}.{place}") for place in range(count or 0))
         value = items if kind == "sequence_type" else Maybe(items)

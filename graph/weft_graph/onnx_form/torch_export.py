@@ -27,15 +27,17 @@ def kinds(graph: onnx.GraphProto) -> Mapping[str, str]:
 
 def folded(protos: Iterable[onnx.NodeProto]) -> list[str]:
     """A sentence for each node that was a BatchNormalization or a Dropout in the module, and is none in the file."""
+    protos = tuple(protos)
+    kept = {_module_of(proto) for proto in protos if proto.op_type == "Dropout"}
     sentences = []
     for proto in protos:
         properties = _properties(proto.metadata_props)
         classes = properties.get(_CLASSES, "")
         where = f"node {proto.name!r} ({proto.op_type})"
-        module = _module(properties.get(_SCOPES, ""))
+        module = _module_of(proto)
         if "FuseBatchNorm" in properties.get(_REWRITTEN, ""):
             sentences.append(f"{where}: BatchNormalization of module {module!r} was folded into it, {_AGAIN}")
-        elif "modules.dropout." in classes and proto.op_type in {"Identity", "Constant"}:
+        elif "modules.dropout." in classes and proto.op_type == "Identity" and module not in kept:
             sentences.append(f"{where}: Dropout of module {module!r} was left out, {_AGAIN}")
     return sentences
 
@@ -43,9 +45,9 @@ def folded(protos: Iterable[onnx.NodeProto]) -> list[str]:
 _AGAIN: Final = "so it will not train as the module does; export it with train() and optimize=False"
 
 
-def _module(scopes: str) -> str:
-    """The innermost module of a list such as "['', 'layer1', 'layer1.bn', 'add_5']"."""
-    names = re.findall(r"'([^']*)'", scopes)
+def _module_of(proto: onnx.NodeProto) -> str:
+    """The innermost module that the node comes from: of "['', 'layer1', 'layer1.bn', 'add_5']" the last but one."""
+    names = re.findall(r"'([^']*)'", _properties(proto.metadata_props).get(_SCOPES, ""))
     return names[-2] if len(names) > 1 else ""
 
 

@@ -49,10 +49,13 @@ def _batch_normalization(
 def _dropout(draft: Draft, node: Node, _initializers: Collection[str], trains: bool, _warnings: list[str]) -> Node:
     """A `training_mode` that is fed stays."""
     given = (*node.inputs, "", "")[:3]
-    if given[2] and draft.value_of(given[2]) is None:
+    known = draft.value_of(given[2]) if given[2] else None
+    if given[2] and known is None:
         return node
     if not trains:
         return replace(node, inputs=node.inputs[:2])
+    if known is not None and known.all():
+        return node
     is_on = draft.constant(np.asarray(True), f"{node.name}/training_mode")
     return replace(node, inputs=(*given[:2], is_on))
 
