@@ -59,7 +59,8 @@ def scattered(xp: Any, data: Array, places: Array, updates: Array, reduction: st
 
     What is put to one place is combined in order; of `none`, which is undefined then, one of them stays.
     """
-    result = xp.array(data)
+    result = xp.empty(data.shape, dtype=data.dtype)
+    result[...] = data
     if reduction == "none":
         result[places] = updates
     elif xp is np:
