@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from weft_graph.attributes import as_body
-from weft_graph.derived_body import DerivedBody, repeated, seed_name
+from weft_graph.derived_body import DerivedBody, repeat, seed_name
 from weft_graph.errors import GraphError, NoGradientError
 from weft_graph.infer import Array, Inference
 from weft_graph.ir import ONNX_DOMAIN, AttributeValue, Constant, Node
@@ -227,7 +227,7 @@ class NodeGradient:
         place = f"{outer.locate(self.node)}/attributes/{attribute}/nodes"
         places = {node.name: f"{place}/{index}" for index, node in enumerate(body.nodes)}
         inner = Backward(
-            (repeated(node, outer.node_names) for node in body.nodes),
+            (repeat(node, outer.node_names) for node in body.nodes),
             inference,
             (FreshNames(body_values(body)), outer.node_names),
             lambda node: places[drawn_as(node.name)],

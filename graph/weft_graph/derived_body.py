@@ -12,7 +12,7 @@ from typing import Protocol
 
 from weft_graph.infer import Inference
 from weft_graph.ir import Constant, Node, Subgraph
-from weft_graph.names import FreshNames, again, bodies_of, body_values
+from weft_graph.names import FreshNames, bodies_of, body_values, repeated
 
 
 class Walk(Protocol):
@@ -86,13 +86,13 @@ def _alive(nodes: Sequence[Node], outputs: Sequence[str]) -> tuple[tuple[Node, .
     return tuple(reversed(kept)), alive
 
 
-def repeated(node: Node, names: FreshNames) -> Node:
+def repeat(node: Node, names: FreshNames) -> Node:
     """The node, and those in its bodies, under names of nodes that repeat others."""
     bodies = {
-        name: replace(body, nodes=tuple(repeated(inner, names) for inner in body.nodes))
+        name: replace(body, nodes=tuple(repeat(inner, names) for inner in body.nodes))
         for name, body in bodies_of(node).items()
     }
-    return replace(node, name=again(node.name, names), attributes={**node.attributes, **bodies})
+    return replace(node, name=repeated(node.name, names), attributes={**node.attributes, **bodies})
 
 
 def seed_name(node: Node, output: int) -> str:

@@ -17,9 +17,22 @@ AGAIN: Final = "weft.again/"
 """What begins the name of a node that computes again what the node of the rest of the name computed."""
 
 
+_REPEATED: Final = "weft.repeated/"
+"""What begins the name of a node of a body that is repeated in the body's derivative: `weft.repeated/2/dropout`."""
+
+
 def drawn_as(node: str) -> str:
     """The name that keys a node's random numbers: what is computed again draws the same ones."""
-    return node.removeprefix(AGAIN)
+    while node.startswith((AGAIN, _REPEATED)):
+        node = node.removeprefix(AGAIN)
+        if node.startswith(_REPEATED):
+            node = node.removeprefix(_REPEATED).partition("/")[2]
+    return node
+
+
+def repeated(name: str, names: FreshNames) -> str:
+    """A new name for a node that repeats the node `name`, with the same random numbers."""
+    return names.fresh_between(_REPEATED, drawn_as(name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,20 +99,6 @@ def duplicates(definitions: Iterable[Definition]) -> Iterator[tuple[Definition, 
             yield earlier, definition
 
 
-AGAIN: Final = f"{RESERVED_PREFIX}again/"
-"""Begins the name of a node that repeats another: `weft.again/2/dropout`."""
-
-
-def again(name: str, names: FreshNames) -> str:
-    """A new name for a node that computes once more what the node `name` does, with the same random numbers."""
-    return names.fresh_between(AGAIN, drawn_as(name))
-
-
-def drawn_as(name: str) -> str:
-    """The name that keys a node's random numbers: its own, or that of the node which it repeats."""
-    return name[len(AGAIN) :].partition("/")[2] if name.startswith(AGAIN) else name
-
-
 class FreshNames:
     """Makes names that are not taken, the same ones for the same graph."""
 
@@ -119,7 +118,7 @@ class FreshNames:
 
     def fresh_between(self, head: str, tail: str) -> str:
         """`head`, the first number that makes the name free, `/` and `tail`."""
-        stem = f"{head}/{tail}"
+        stem = f"{head}{tail}"
         number = self._next.get(stem, 0) + 1
         while f"{head}{number}/{tail}" in self._taken:
             number += 1

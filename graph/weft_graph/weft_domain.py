@@ -1,4 +1,4 @@
-"""The operators of weft's own domain: what each reads, writes and means. All but Embedding are the converter's alone.
+"""The operators of weft's own domain: what each reads, writes and means. Most are the converter's alone.
 
 | Operator | Inputs | Outputs | Attributes | Meaning |
 |---|---|---|---|---|
@@ -8,6 +8,7 @@
 | SendRows | ids, gradient | - | key, priority | pushes this step's gradient of the rows `ids` of `key`; IO lane |
 | UniqueRows | ids ... | rows_ids, index ... | see its schema | distinct rows of a table that a step reads; a kernel |
 | Embedding | table, ids | rows | padding_id | rows of `table`, zeros for the padding; a kernel; users' too |
+| StopGradient | X | Y | - | Y = X, and no gradient flows back; a kernel; users' too |
 | Copy | value | value | source, target, priority | the value on another device of the same worker; a kernel |
 | Transfer | value | value | source, target, priority | the value on another worker, which runs another stage; IO lane |
 | Fused | values ... | value | body | pointwise nodes as one, which is run in pieces that stay in a cache; a kernel |
@@ -23,7 +24,8 @@ order in which they are read, 0 the most urgent.
 them at any step, as far as the store waits for this slot to say so.
 
 Further operators of this domain are gradients' bodies that ONNX has no word for. What computes has a schema of its own
-in `weft_graph.operators`, marked by this domain. A user's graph may hold Embedding and none of the others.
+in `weft_graph.operators`, marked by this domain. A user's graph may hold Embedding and StopGradient, and none of the
+others.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ SEND_ROWS: Final = "SendRows"
 SEND_BARRIER: Final = "SendBarrier"
 UNIQUE_ROWS: Final = "UniqueRows"
 EMBEDDING: Final = "Embedding"
+STOP_GRADIENT: Final = "StopGradient"
 
 COPY: Final = "Copy"
 TRANSFER: Final = "Transfer"
@@ -48,5 +51,5 @@ ID_BYTES: Final = 8
 COMMUNICATION: Final = frozenset({FETCH, SEND, FETCH_ROWS, SEND_ROWS, SEND_BARRIER, TRANSFER})
 """Operators that the worker carries out with the store or other workers; they have no schema and no kernel."""
 
-USERS: Final = frozenset({EMBEDDING})
+USERS: Final = frozenset({EMBEDDING, STOP_GRADIENT})
 """Operators of this domain that a user's graph may hold."""

@@ -43,7 +43,7 @@ class Body:
     def __init__(self, context: KernelContext, subgraph: Subgraph, captured: Sequence[Array]) -> None:
         self.subgraph = subgraph
         self._context = context
-        self._steps = _steps(_Same(subgraph))
+        self._steps = _steps(Same(subgraph))
         self._fixed = dict(zip(subgraph.captured, captured, strict=True))
         place = (lambda array: array) if context.xp is np else context.xp.asarray
         self._fixed.update((constant.name, place(constant.array)) for constant in subgraph.constants)
@@ -88,7 +88,7 @@ class Body:
         )
 
 
-class _Same:
+class Same:
     """A body as a key: it is equal to itself alone, and stays alive as long as it is remembered."""
 
     __slots__ = ("subgraph",)
@@ -100,11 +100,11 @@ class _Same:
         return id(self.subgraph)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.subgraph is self.subgraph
+        return isinstance(other, Same) and other.subgraph is self.subgraph
 
 
 @lru_cache(maxsize=_BODIES_KEPT)
-def _steps(key: _Same) -> tuple[_Step, ...]:
+def _steps(key: Same) -> tuple[_Step, ...]:
     subgraph = key.subgraph
     kept = {*subgraph.outputs, *subgraph.captured, *(constant.name for constant in subgraph.constants)}
     readers = Counter(name for node in subgraph.nodes for name in node.inputs if name)

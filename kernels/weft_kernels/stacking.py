@@ -29,8 +29,7 @@ class Whole:
             shape = (*part.shape[:axis], self._turns, *part.shape[axis:])
             self._array = self._xp.empty(shape, dtype=part.dtype)
         check_alike(self._name, turn, self._shape, self._array, part)
-        place = self._how.place(turn, self._turns)
-        self._array[(*(slice(None),) * axis, place)] = part
+        self._array[_index(self._how, turn, self._turns)] = part
 
     def array(self) -> Array:
         """The parts together, once every turn's is there."""
@@ -55,7 +54,12 @@ def check_alike(name: str, turn: int, shape: tuple[int, ...], first: Array, part
 
 def part_of(array: Array, how: Scanned, turn: int, turns: int) -> Array:
     """This turn's part of a scanned value, a view."""
-    return array[(*(slice(None),) * how.axis, how.place(turn, turns))]
+    return array[_index(how, turn, turns)]
+
+
+def _index(how: Scanned, turn: int, turns: int) -> Any:
+    # The dots keep a part of no dimensions an array.
+    return (*(slice(None),) * how.axis, how.place(turn, turns), ...)
 
 
 def turns_of(arrays: Sequence[Array], along: Sequence[Scanned]) -> int:
@@ -63,4 +67,4 @@ def turns_of(arrays: Sequence[Array], along: Sequence[Scanned]) -> int:
     counts = {array.shape[how.axis] for array, how in zip(arrays, along, strict=True)}
     if len(counts) != 1:
         raise ValueError(f"what is scanned must be as long in each value, and has {sorted(counts)} parts")
-    return counts.pop()
+    return int(counts.pop())

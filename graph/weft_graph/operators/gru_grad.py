@@ -1,4 +1,4 @@
-"""GRUGrad(gradients of Y and Y_h, Y, inputs of GRU): the gradients of weights, bias and first states, and of X last."""
+"""GRUGrad(gradients of Y and Y_h, Y, inputs of GRU): gradients of weights, bias, first states, and X last."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ from weft_graph.formals import FLOATS, optional
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.recurrent import (
     ATTRIBUTES,
-    LSTM,
     INPUTS,
+    LSTM,
     OUTPUTS,
     infer_recurrent,
     recurrent_flops,

@@ -1,4 +1,4 @@
-"""LSTMGrad(gradients of Y, Y_h and Y_c, Y, inputs of LSTM): the gradients of weights, bias and first states, and of X last."""
+"""LSTMGrad(gradients of Y, Y_h and Y_c, Y, inputs of LSTM): gradients of weights, bias, first states, and X last."""
 
 from __future__ import annotations
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from weft_graph.schema import GradientContext, InferContext, OpSchema
 from weft_graph.shapes.recurrent import (
     ATTRIBUTES,
-    RNN,
     INPUTS,
     OUTPUTS,
+    RNN,
     infer_recurrent,
     recurrent_flops,
     recurrent_gradient,

@@ -1,4 +1,4 @@
-"""RNNGrad(gradients of Y and Y_h, Y, inputs of RNN): the gradients of weights, bias and first states, and of X last."""
+"""RNNGrad(gradients of Y and Y_h, Y, inputs of RNN): gradients of weights, bias, first states, and X last."""
 
 from __future__ import annotations
 

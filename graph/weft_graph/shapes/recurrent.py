@@ -165,9 +165,9 @@ def infer_sizes(context: InferContext, cell: Cell, first: int) -> Sizes:
     if cell.has_memory:
         expected += [("initial_c", 6, sizes.state()), ("P", 7, (ways, product((3, hidden))))]
     for name, place, shape in expected:
-        type_ = context.optional_input(first + place)
-        if type_ is not None:
-            _check_input(context, name, type_, shape, data.dtype)
+        given_type = context.optional_input(first + place)
+        if given_type is not None:
+            _check_input(context, name, given_type, shape, data.dtype)
     return sizes
 
 
@@ -209,7 +209,7 @@ def recurrent_flops(cell: Cell) -> Flops:
 
 
 def recurrent_gradient(context: GradientContext, cell: Cell, kept: Sequence[str]) -> tuple[str | None, ...]:
-    """The gradients of the node's inputs by the operator of its name with `Grad`. `kept` are the attributes it takes."""
+    """Gradients of the node's inputs by the operator of its name with `Grad`, which takes the attributes `kept`."""
     inputs = [context.input(index) for index in range(8 if cell.has_memory else 6)]
     flowing = [context.gradient(index) for index in range(1 + cell.states)]
     if all(gradient is None for gradient in flowing):

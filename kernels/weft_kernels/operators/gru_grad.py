@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from weft_graph.ir import AttributeValue
 from weft_graph.shapes.recurrent import GRU
 from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.recurrent.layer import backward
 from weft_kernels.recurrent.gru import run_back as run_one_way_back
+from weft_kernels.recurrent.layer import backward
 
 HOST_INPUTS = (7,)
 IN_FLOAT32 = ("float16", "bfloat16")

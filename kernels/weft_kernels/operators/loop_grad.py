@@ -72,4 +72,4 @@ class _Sum:
             self._total, self._is_own = self._total + part, True
 
     def array(self) -> Array:
-        return self._xp.zeros_like(self._like) if self._total is None else self._total  # type: ignore[no-any-return]  # xp is Any
+        return self._xp.zeros_like(self._like) if self._total is None else self._total

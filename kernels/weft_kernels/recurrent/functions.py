@@ -26,7 +26,7 @@ class Gate:
         slope = _SLOPES[self.activation.name](self.xp, self._bounded(x), y, self.activation)
         if self.clip is None:
             return slope
-        return self.xp.where(self.xp.abs(x) <= self.clip, slope, x.dtype.type(0))  # type: ignore[no-any-return]  # xp is Any
+        return self.xp.where(self.xp.abs(x) <= self.clip, slope, x.dtype.type(0))
 
     def _bounded(self, x: Array) -> Array:
         return x if self.clip is None else self.xp.clip(x, -self.clip, self.clip)  # type: ignore[no-any-return]  # xp is Any

@@ -44,7 +44,7 @@ class OneWay:
 
     def held(self, turn: int, new: Array, old: Array) -> Array:
         """`new`, but `old` for sequences that are at their end."""
-        return new if self.valid is None else self.xp.where(self.valid[turn], new, old)  # type: ignore[no-any-return]  # xp is Any
+        return new if self.valid is None else self.xp.where(self.valid[turn], new, old)
 
     def inside(self, array: Array) -> Array:
         """The array (time, batch, n), zeros behind the sequences' ends."""
