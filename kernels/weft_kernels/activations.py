@@ -36,3 +36,9 @@ def tanh_of_softplus(xp: Any, x: Array) -> Array:
     positive = (1 + 2 * decayed) / (1 + 2 * decayed + 2 * square)
     negative = (square + 2 * decayed) / (square + 2 * decayed + 2)
     return xp.where(x >= 0, positive, negative)  # type: ignore[no-any-return]  # xp is Any
+
+
+def logistic(xp: Any, x: Array) -> Array:
+    """1 / (1 + exp(-x)) without overflow: with e = exp(-|x|) it is 1 / (1 + e) for x >= 0, and e / (1 + e) below."""
+    decayed = xp.exp(-xp.abs(x))
+    return xp.where(x >= 0, x.dtype.type(1), decayed) / (1 + decayed)  # type: ignore[no-any-return]  # xp is Any

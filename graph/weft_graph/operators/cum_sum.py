@@ -12,7 +12,8 @@ from weft_graph.shapes.flow import incoming
 from weft_graph.types import TensorType
 
 
-def _infer(context: InferContext) -> tuple[TensorType, ...]:
+def infer_running(context: InferContext) -> tuple[TensorType, ...]:
+    """Output like input 0, along the axis that input 1 is. Raises ShapeError where there is none such."""
     data, known = context.input(0), context.constant(1)
     if not agree(product(context.input(1).shape), 1):
         raise context.shape_error(f"axis {context.input(1)} must be one number")
@@ -33,7 +34,7 @@ SCHEMA = OpSchema(
     op_type="CumSum",
     inputs=(required("x", SUMMABLE), required("axis", INDICES)),
     outputs=(required("y", SUMMABLE),),
-    infer=_infer,
+    infer=infer_running,
     gradient=_gradient,
     attributes={"exclusive": Attribute(int, default=0), "reverse": Attribute(int, default=0)},
     flops=reduced,

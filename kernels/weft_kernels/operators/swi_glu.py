@@ -1,0 +1,20 @@
+"""The swish of the gate, times the value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from weft_graph.attributes import as_float
+from weft_graph.ir import AttributeValue
+from weft_kernels.activations import logistic
+from weft_kernels.arguments import required
+from weft_kernels.kernel import Array, KernelContext
+
+IN_FLOAT32 = ("float16", "bfloat16")
+
+
+def run(
+    context: KernelContext, inputs: Sequence[Array | None], attributes: Mapping[str, AttributeValue]
+) -> tuple[Array, ...]:
+    gate, value = required(inputs)
+    return (gate * logistic(context.xp, gate * gate.dtype.type(as_float(attributes["alpha"]))) * value,)
