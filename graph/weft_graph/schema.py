@@ -18,7 +18,6 @@ import numpy as np
 
 from weft_graph.errors import DTypeError, ShapeError, UnknownOperatorError
 from weft_graph.ir import ONNX_DOMAIN, AttributeValue, Node, Subgraph
-from weft_graph.shapes.amounts import Amount
 from weft_graph.types import DType, Shape, TensorType
 
 
@@ -42,7 +41,7 @@ class InferContext(Protocol):
         of the inputs' dimensions where it was made of those, and new names where only the values of a step decide.
         None where not even their count is known."""
 
-    def amounts(self, index: int) -> tuple[Amount, ...] | None:
+    def amounts(self, index: int) -> tuple[int | str | None, ...] | None:
         """What is known of the elements of input `index`, whole numbers, in order: see `weft_graph.shapes.amounts`.
         None where not even their count is known."""
 

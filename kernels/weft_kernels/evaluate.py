@@ -33,12 +33,12 @@ def evaluate(
     """
     check(graph)
     dims = _checked_feeds(graph, feeds)
-    infer(graph, dims)
+    types = infer(graph, dims)
     values: dict[str, Array] = {name: np.asarray(array) for name, array in feeds.items()}
     values.update(_parameter_values(graph, parameters or {}, seed))
     values.update((constant.name, constant.array) for constant in graph.constants)
     context = KernelContext(node="", seed=seed, samples=dims.get(BATCH))
-    run_nodes(context, topological_order(graph.nodes), values, keep=graph.outputs)
+    run_nodes(context, topological_order(graph.nodes), values, keep=graph.outputs, types=types)
     return {name: np.array(values[name], order="C") for name in graph.outputs}
 
 

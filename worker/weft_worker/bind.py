@@ -13,6 +13,7 @@ from weft_graph.schema import schema_of
 from weft_graph.shapes.dims import is_unknown
 from weft_graph.types import TensorType
 from weft_graph.weft_domain import COMMUNICATION, SEND_BARRIER
+from weft_kernels.fitting import fitted, is_open
 from weft_kernels.kernel import Array, host_inputs, kernel_of
 from weft_worker.arena import Placement
 from weft_worker.device import CPU, CpuDevice, Device
@@ -45,7 +46,7 @@ def bind(program: Program, dims: Mapping[str, int], device: Device | None = None
     for node in program.nodes:
         read = tuple(_place(places, name, node) for name in node.inputs)
         made = tuple(define(name) if name else None for name in node.outputs)
-        nodes.append(_bound(node, read, made))
+        nodes.append(_bound(node, read, made, inferred))
     outputs = {name: _place_of_output(places, name, value) for name, value in program.outputs.items()}
     readers = Counter(place for bound in nodes for place in bound.inputs if place is not None)
     readers.update(outputs.values())
@@ -100,13 +101,17 @@ def _static(name: str, types: Mapping[str, TensorType]) -> TensorType:
     return bound
 
 
-def _bound(node: Node, inputs: tuple[int | None, ...], outputs: tuple[int | None, ...]) -> BoundNode:
+def _bound(
+    node: Node, inputs: tuple[int | None, ...], outputs: tuple[int | None, ...], types: Mapping[str, TensorType]
+) -> BoundNode:
     if node.domain == WEFT_DOMAIN and node.op_type in COMMUNICATION:
         return _communication(node, inputs, outputs)
     try:
         kernel = kernel_of(node)
     except KeyError as error:
         raise BindError(f"node {node.name!r}: there is no kernel for {node.op_type!r}", node=node.name) from error
+    if is_open(node, types):
+        kernel = fitted(node, kernel)
     return BoundNode(node, kernel, schema_of(node).attributes_of(node), inputs, outputs)
 
 
