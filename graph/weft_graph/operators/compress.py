@@ -12,7 +12,7 @@ from weft_graph.shapes.axes import infer_axis
 from weft_graph.shapes.composing import apply
 from weft_graph.shapes.dims import product
 from weft_graph.shapes.flow import incoming
-from weft_graph.types import TensorType
+from weft_graph.types import Shape, TensorType
 
 
 def _infer(context: InferContext) -> tuple[TensorType, ...]:
