@@ -25,6 +25,8 @@ _ROTARY: Sequence[tuple[str, tuple[int, ...], tuple[int, ...], Array | None, Att
     ("joined", (2, 3, 8), (2, 3, 2), None, {"num_heads": 2}),
     ("joined_neighbours", (2, 3, 12), (2, 3, 2), None, {"num_heads": 2, "interleaved": 1, "rotary_embedding_dim": 4}),
     ("from_the_end", (1, 1, 2, 2), (4, 1), np.array([[-1, 1]]), {}),
+    ("shared_places", (2, 1, 3, 2), (4, 1), np.array([[2, 0, 2]]), {}),
+    ("shared_angles", (2, 1, 3, 2), (1, 3, 1), None, {}),
     ("no_tokens", (2, 1, 0, 2), (4, 1), np.zeros((2, 0), dtype=np.int64), {}),
 )
 

@@ -1,7 +1,8 @@
 """RotaryEmbedding: pairs of a head's elements turned by the angles of their token's place.
 
 A pair (a, b) becomes (a cos - b sin, a sin + b cos); it is made of the halves of what is turned, or of neighbours where
-`interleaved`. Elements from `rotary_embedding_dim` on stay as they are. Su et al. 2021.
+`interleaved`. Elements from `rotary_embedding_dim` on stay as they are. Places, or angles, that are given for one
+sample hold for all, which ONNX does not ask for. Su et al. 2021.
 """
 
 from __future__ import annotations
@@ -35,17 +36,18 @@ def _infer(context: InferContext) -> tuple[TensorType, ...]:
     if cos.shape != sin.shape:
         raise context.shape_error(f"cos_cache {cos} and sin_cache {sin} are of different shapes")
     tokens = (data.shape[0], length)
-    if places is not None and (places.rank != 2 or not _all_agree(places.shape, tokens)):
+    if places is not None and (places.rank != 2 or not _by_token(places.shape, tokens)):
         raise context.shape_error(f"position_ids {places} must be {list(tokens)}, of {data}")
     if cos.rank != (3 if places is None else 2) or not agree(cos.shape[-1], turned // 2):
         raise context.shape_error(f"caches {cos} must be {'tokens' if places is None else 'places'} by {turned // 2}")
-    if places is None and not _all_agree(cos.shape[:2], tokens):
+    if places is None and not _by_token(cos.shape[:2], tokens):
         raise context.shape_error(f"caches {cos} must have an angle for each token of {data}")
     return (data,)
 
 
-def _all_agree(shape: Sequence[Dim], wanted: Sequence[Dim]) -> bool:
-    return all(agree(a, b) for a, b in zip(shape, wanted, strict=True))
+def _by_token(shape: Sequence[Dim], tokens: tuple[Dim, Dim]) -> bool:
+    """Whether there is one for each token, or one for each of a sample's tokens that all samples share."""
+    return (shape[0] == 1 or agree(shape[0], tokens[0])) and agree(shape[1], tokens[1])
 
 
 def _head_size(context: InferContext, data: TensorType) -> Dim:

@@ -38,7 +38,8 @@ class AttentionDims:
 def attention_dims(context: InferContext, *, cached: bool = True) -> AttentionDims:
     """Of a node whose inputs are Q, K, V, attn_mask, past_key, past_value and nonpad_kv_seqlen, as far as it has them.
 
-    Where it is not `cached`, only the first three are such. Raises ShapeError or DTypeError, which name the node and say what does not fit.
+    Where it is not `cached`, only the first three are such. Raises ShapeError or DTypeError, which name the node and
+    say what does not fit.
     """
     check_same_dtype(context, 0, 1)
     q, k, v = (context.input(index) for index in range(3))

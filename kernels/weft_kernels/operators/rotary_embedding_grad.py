@@ -8,6 +8,7 @@ from weft_graph.ir import AttributeValue
 from weft_kernels.arguments import optional, required
 from weft_kernels.indices import summed_rows
 from weft_kernels.kernel import Array, KernelContext
+from weft_kernels.matrix import sum_stack
 from weft_kernels.normalization import statistics_dtype
 from weft_kernels.rotating import by_token, pairs_of, places_in
 
@@ -24,7 +25,10 @@ def run(
     results = []
     for by_angle in (u * a + v * b, v * a - u * b):
         rows = xp.sum(by_angle, axis=2, dtype=wide)
-        if places is not None:
-            rows = summed_rows(xp, rows.reshape(-1, cache.shape[1]), places.reshape(-1), len(cache))
+        if places is None:
+            rows = sum_stack(xp, rows, cache.shape)
+        else:
+            index = xp.broadcast_to(places, rows.shape[:2]).reshape(-1)
+            rows = summed_rows(xp, rows.reshape(-1, cache.shape[1]), index, len(cache))
         results.append(rows.astype(cache.dtype, copy=False))
     return tuple(results)

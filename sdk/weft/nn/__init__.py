@@ -8,6 +8,7 @@ A layer that is called twice shares its parameters. `name=` names a layer's para
 from __future__ import annotations
 
 from weft.nn.activations import ELU, GELU, SELU, HardSwish, LeakyReLU, Mish, PReLU, Softplus
+from weft.nn.attention import MultiHeadAttention, TransformerLayer
 from weft.nn.embedding import Embedding, EmbeddingBag
 from weft.nn.initializers import (
     constant,
@@ -23,7 +24,7 @@ from weft.nn.initializers import (
 )
 from weft.nn.layer import Layer
 from weft.nn.losses import accuracy, cross_entropy, mean_squared_error
-from weft.nn.normalization import BatchNorm, GroupNorm, InstanceNorm, LayerNorm
+from weft.nn.normalization import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RMSNorm
 from weft.nn.sequential import Sequential
 from weft.nn.stateless import (
     AvgPool2d,
@@ -63,12 +64,15 @@ __all__ = [
     "Linear",
     "MaxPool2d",
     "Mish",
+    "MultiHeadAttention",
     "PReLU",
+    "RMSNorm",
     "ReLU",
     "Sequential",
     "Sigmoid",
     "Softplus",
     "Tanh",
+    "TransformerLayer",
     "accuracy",
     "constant",
     "cross_entropy",

@@ -1,4 +1,7 @@
-"""Layers that bring their input to mean 0 and variance 1: over the batch, the sample, its channels, groups of these."""
+"""Layers that bring their input to mean 0 and variance 1: over the batch, the sample, its channels, groups of these.
+
+RMSNorm brings it to a mean square of 1 alone.
+"""
 
 from __future__ import annotations
 
@@ -54,10 +57,7 @@ class LayerNorm(Layer):
         self, shape: int | Sequence[int], *, bias: bool = True, epsilon: float = 1e-5, name: str | None = None
     ) -> None:
         super().__init__(name)
-        listed = (shape,) if isinstance(shape, int) else tuple(shape)
-        self.shape = tuple(at_least_one("a size", size) for size in listed)
-        if not self.shape:
-            raise ValueError("a LayerNorm normalizes at least one dimension")
+        self.shape = _sizes(shape, "a LayerNorm")
         self.bias = bias
         self.epsilon = epsilon
 
@@ -69,6 +69,28 @@ class LayerNorm(Layer):
         scale = self.parameter("scale", self.shape, ones, x.dtype)
         bias = self.parameter("bias", self.shape, zeros, x.dtype) if self.bias else None
         return ops.layer_normalization(x, scale, bias, axis=-count, epsilon=self.epsilon, name=self.label())
+
+
+class RMSNorm(Layer):
+    """Each sample's last dimensions, which have the sizes `shape`, over the root of their mean square.
+
+    x (..., *shape) gives the same. Parameter (shape): `scale`. Zhang and Sennrich 2019.
+    """
+
+    kind = "rms_norm"
+
+    def __init__(self, shape: int | Sequence[int], *, epsilon: float = 1e-5, name: str | None = None) -> None:
+        super().__init__(name)
+        self.shape = _sizes(shape, "an RMSNorm")
+        self.epsilon = epsilon
+
+    def __call__(self, x: Operand, /) -> Expression:
+        x = as_expression(x)
+        count = len(self.shape)
+        for axis, size in enumerate(self.shape, -count):
+            self.check_size(x, axis, size, "elements")
+        scale = self.parameter("scale", self.shape, ones, x.dtype)
+        return ops.rms_normalization(x, scale, axis=-count, epsilon=self.epsilon, name=self.label())
 
 
 class GroupNorm(Layer):
@@ -114,3 +136,11 @@ class InstanceNorm(Layer):
         scale = self.parameter("scale", (self.channels,), ones, x.dtype)
         bias = self.parameter("bias", (self.channels,), zeros, x.dtype)
         return ops.instance_normalization(x, scale, bias, epsilon=self.epsilon, name=self.label())
+
+
+def _sizes(shape: int | Sequence[int], what: str) -> tuple[int, ...]:
+    """Sizes of the dimensions that `what` normalizes. Raises ValueError for none, and for one below 1."""
+    listed = (shape,) if isinstance(shape, int) else tuple(shape)
+    if not listed:
+        raise ValueError(f"{what} normalizes at least one dimension")
+    return tuple(at_least_one("a size", size) for size in listed)

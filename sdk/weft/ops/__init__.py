@@ -37,6 +37,7 @@ from weft.ops.arithmetic import (
     sin,
     sum,  # noqa: A004 - ONNX's word
 )
+from weft.ops.attending import attention, rotary_embedding
 from weft.ops.elementwise import (
     add,
     cast,
@@ -93,6 +94,7 @@ from weft.ops.normalizing import (
     layer_normalization,
     local_response_normalization,
     lp_normalization,
+    rms_normalization,
 )
 from weft.ops.reduction import (
     argmax,
@@ -131,6 +133,7 @@ __all__ = [
     "apply",
     "argmax",
     "argmin",
+    "attention",
     "average_pool",
     "batch_normalization",
     "cast",
@@ -205,6 +208,8 @@ __all__ = [
     "reduce_sum_square",
     "relu",
     "reshape",
+    "rms_normalization",
+    "rotary_embedding",
     "round",
     "selu",
     "sigmoid",

@@ -19,6 +19,13 @@ def layer_normalization(
     return one("LayerNormalization", x, scale, bias, axis=axis, epsilon=epsilon, name=name)
 
 
+def rms_normalization(
+    x: Operand, scale: Operand, *, axis: int = -1, epsilon: float = 1e-5, name: Name = None
+) -> Expression:
+    """Each sample's elements from `axis` on over the root of their mean square, scaled. Zhang and Sennrich 2019."""
+    return one("RMSNormalization", x, scale, axis=axis, epsilon=epsilon, name=name)
+
+
 def instance_normalization(
     x: Operand, scale: Operand, bias: Operand, *, epsilon: float = 1e-5, name: Name = None
 ) -> Expression:
