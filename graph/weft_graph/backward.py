@@ -224,8 +224,9 @@ class NodeGradient:
         given = dict(zip(reads, self.node.inputs[first:], strict=True))
         known = {name: outer.inference.known.get(given[name]) for name in body.captured}
         inference.known.update((name, array) for name, array in known.items() if array is not None)
-        place = f"{outer.locate(self.node)}/attributes/{attribute}/nodes"
-        places = {node.name: f"{place}/{index}" for index, node in enumerate(body.nodes)}
+        place = outer.locate(self.node)
+        inside = f"{place}/attributes/{attribute}/nodes"
+        places = {node.name: f"{inside}/{index}" if place else "" for index, node in enumerate(body.nodes)}
         inner = Backward(
             (repeat(node, outer.node_names) for node in body.nodes),
             inference,

@@ -7,10 +7,15 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
+from weft_graph.check_bodies import (
+    bodies_are_closed,
+    bodies_are_not_too_deep,
+    bodies_capture_what_the_node_reads,
+)
 from weft_graph.errors import DTypeError, GraphRefusedError, UnknownOperatorError
 from weft_graph.ir import GIVEN, WEFT_DOMAIN, AttributeValue, Graph, Initializer, Node
 from weft_graph.json_place import escape_token, shown
-from weft_graph.names import RESERVED_PREFIX, duplicates, node_definitions, value_definitions
+from weft_graph.names import RESERVED_PREFIX, all_nodes, duplicates, node_definitions, value_definitions
 from weft_graph.schema import Attribute, Formal, OpSchema, formal_at, schemas
 from weft_graph.topological import topological_order
 from weft_graph.types import DType, array_type
@@ -131,15 +136,15 @@ def _constants_have_known_types(graph: Graph) -> Iterator[GraphRefusedError]:
 
 
 def _operators_are_known(graph: Graph) -> Iterator[GraphRefusedError]:
-    for index, node in enumerate(graph.nodes):
+    for node, place in all_nodes(graph.nodes):
         if node.domain == WEFT_DOMAIN and node.op_type not in USERS:
             but = ", ".join(sorted(USERS))
             message = f"node {node.name!r}: operators of the domain {WEFT_DOMAIN!r} are the converter's, but for {but}"
-            yield UnknownOperatorError(message, pointer=f"/nodes/{index}/domain", node=node.name)
+            yield UnknownOperatorError(message, pointer=f"{place}/domain", node=node.name)
         elif _schema(node) is None:
             operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
             message = f"node {node.name!r}: there is no operator {operator!r}"
-            yield UnknownOperatorError(message, pointer=f"/nodes/{index}/op_type", node=node.name)
+            yield UnknownOperatorError(message, pointer=f"{place}/op_type", node=node.name)
 
 
 def _schema(node: Node) -> OpSchema | None:
@@ -147,7 +152,7 @@ def _schema(node: Node) -> OpSchema | None:
 
 
 def _nodes_have_their_values(graph: Graph) -> Iterator[GraphRefusedError]:
-    for index, node in enumerate(graph.nodes):
+    for node, where in all_nodes(graph.nodes):
         schema = _schema(node)
         if schema is None:
             continue
@@ -156,7 +161,7 @@ def _nodes_have_their_values(graph: Graph) -> Iterator[GraphRefusedError]:
             ("output", node.outputs, schema.outputs),
         ):
             for place, problem in _arity_problems(kind, names, formals):
-                pointer = f"/nodes/{index}/{kind}s" + ("" if place is None else f"/{place}")
+                pointer = f"{where}/{kind}s" + ("" if place is None else f"/{place}")
                 yield GraphRefusedError(
                     f"node {node.name!r} ({node.op_type}): {problem}", pointer=pointer, node=node.name
                 )
@@ -176,12 +181,12 @@ def _arity_problems(kind: str, names: tuple[str, ...], formals: tuple[Formal, ..
 
 
 def _attributes_fit(graph: Graph) -> Iterator[GraphRefusedError]:
-    for index, node in enumerate(graph.nodes):
+    for node, where in all_nodes(graph.nodes):
         schema = _schema(node)
         if schema is None:
             continue
         for name, message in _attribute_problems(node, schema):
-            pointer = f"/nodes/{index}/attributes" + ("" if name is None else f"/{escape_token(name)}")
+            pointer = f"{where}/attributes" + ("" if name is None else f"/{escape_token(name)}")
             yield GraphRefusedError(f"node {node.name!r} ({node.op_type}): {message}", pointer=pointer, node=node.name)
 
 
@@ -238,6 +243,7 @@ def _nodes_have_an_order(graph: Graph) -> Iterator[GraphRefusedError]:
 
 
 LEGALITIES: Final[tuple[Legality, ...]] = (
+    bodies_are_not_too_deep,
     _names_are_unique,
     _names_are_the_users,
     _dimensions_are_named,
@@ -246,6 +252,8 @@ LEGALITIES: Final[tuple[Legality, ...]] = (
     _operators_are_known,
     _nodes_have_their_values,
     _attributes_fit,
+    bodies_capture_what_the_node_reads,
+    bodies_are_closed,
     _values_are_defined,
     _nodes_have_an_order,
 )

@@ -96,7 +96,7 @@ def repeat(node: Node, names: FreshNames) -> Node:
 
 
 def seed_name(node: Node, output: int) -> str:
-    """What the gradient of output `output` is called in each of the node's bodies, in none of which the name is taken."""
+    """What the gradient of output `output` is called in all bodies of the node; in none of them the name is taken."""
     taken = {name for body in bodies_of(node).values() for name in body_values(body)}
     name = f"weft.gradient:{output}"
     while name in taken:

@@ -15,7 +15,7 @@ from weft_graph.errors import DTypeError, GraphRefusedError, ShapeError
 from weft_graph.infer import Inference
 from weft_graph.ir import Graph, Input, Node
 from weft_graph.leads import lead_from
-from weft_graph.names import FreshNames, node_definitions, value_definitions
+from weft_graph.names import FreshNames, all_nodes, node_definitions, value_definitions
 from weft_graph.program import LOSS_SCALE
 from weft_graph.topological import topological_order
 from weft_graph.types import TensorType
@@ -74,8 +74,8 @@ def _walk(graph: Graph, source: Graph) -> Backward:
     node_names = FreshNames(definition.name for definition in node_definitions(graph))
 
     def locate(node: Node) -> str:
-        place = next(index for index, theirs in enumerate(source.nodes) if theirs.name == node.name)
-        return f"/nodes/{place}"
+        # A branch that is always taken stands in its node's place, but in the user's graph it is a body.
+        return next((place for theirs, place in all_nodes(source.nodes) if theirs.name == node.name), "")
 
     inference = Inference(given, graph.constants)
     return Backward(topological_order(graph.nodes), inference, (values, node_names), locate)

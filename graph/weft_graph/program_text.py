@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from weft_graph.ir import AttributeValue
+from weft_graph.ir import AttributeValue, Node, Subgraph
+from weft_graph.names import bodies_of
 from weft_graph.program import KeyPlan, Program, Programs
 from weft_graph.types import TensorType
 from weft_graph.weft_domain import FETCH_ROWS, SEND_ROWS
@@ -62,22 +63,44 @@ def program_text(program: Program) -> str:
     constants = ", ".join(f"{constant.name} {program.types[constant.name]}" for constant in program.constants)
     outputs = ", ".join(f"{name} = {value}" for name, value in program.outputs.items())
     rows = [
-        (
-            str(index),
-            node.name,
-            _call(node.op_type, node.attributes),
-            ", ".join(name or "-" for name in node.inputs),
-            ", ".join(_typed(name, program.types) for name in node.outputs if name),
-        )
+        row
         for index, node in enumerate(program.nodes)
+        for row in (_node_row(str(index), node, program.types), *_body_rows(node, 1))
     ]
     head = [f"program {program.role}: {len(program.nodes)} nodes", f"  inputs     {inputs or '-'}"]
     head += [f"  constants  {constants or '-'}", f"  outputs    {outputs or '-'}"]
     return "\n".join((*head, *_table(("#", "node", "operator", "reads", "writes"), rows)))
 
 
+_Row = tuple[str, str, str, str, str]
+
+
+def _node_row(number: str, node: Node, types: Mapping[str, TensorType], depth: int = 0) -> _Row:
+    return (
+        number,
+        f"{_indent(depth)}{node.name}",
+        _call(node.op_type, node.attributes),
+        ", ".join(name or "-" for name in node.inputs),
+        ", ".join(_typed(name, types) for name in node.outputs if name),
+    )
+
+
+def _body_rows(node: Node, depth: int) -> Iterator[_Row]:
+    """What the node's bodies do, below it and further in; a body's values have no types of their own."""
+    for name, body in bodies_of(node).items():
+        reads = (*body.inputs, *(f"{captured} from outside" for captured in body.captured))
+        yield "", f"{_indent(depth)}{name}", "body", ", ".join(reads) or "-", ", ".join(body.outputs)
+        for inner in body.nodes:
+            yield _node_row("", inner, {}, depth + 1)
+            yield from _body_rows(inner, depth + 2)
+
+
+def _indent(depth: int) -> str:
+    return "  " * depth
+
+
 def _typed(name: str, types: Mapping[str, TensorType]) -> str:
-    return f"{name} {types[name]}"
+    return f"{name} {types[name]}" if name in types else name
 
 
 def _call(op_type: str, attributes: Mapping[str, AttributeValue]) -> str:
@@ -88,6 +111,8 @@ def _call(op_type: str, attributes: Mapping[str, AttributeValue]) -> str:
 def _value(value: AttributeValue) -> str:
     if isinstance(value, tuple):
         return f"[{', '.join(map(str, value))}]"
+    if isinstance(value, Subgraph):
+        return f"{len(value.nodes)} nodes"
     return str(value)
 
 

@@ -187,8 +187,8 @@ def test_an_operator_without_gradient_is_named_with_the_parameter_that_it_blocks
     with pytest.raises(NoGradientError) as caught:
         differentiate(mlp(), "loss")
     assert caught.value.message == (
-        "parameter 'w1' cannot be trained, its gradient would pass node 'n_a1': operator Tanh has no gradient; make the "
-        "parameter not trainable, or stop the gradient before that node (weft.ops.stop_gradient)"
+        "parameter 'w1' cannot be trained, its gradient would pass node 'n_a1': operator Tanh has no gradient; make "
+        "the parameter not trainable, or stop the gradient before that node (weft.ops.stop_gradient)"
     )
     assert caught.value.node == "n_a1"
     assert caught.value.pointer == "/nodes/2"

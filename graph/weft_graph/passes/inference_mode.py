@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
 from weft_graph.ir import ONNX_DOMAIN, Graph, Node
-from weft_graph.names import FreshNames, node_definitions
+from weft_graph.names import FreshNames, bodies_of, node_definitions
 from weft_graph.passes.draft import Draft
 from weft_graph.passes.options import Options
 
@@ -24,11 +24,19 @@ def to_inference(graph: Graph) -> Graph:
     Dropout is true everywhere.
     """
     names = FreshNames(definition.name for definition in node_definitions(graph))
-    nodes: list[Node] = []
-    for node in graph.nodes:
+    return replace(graph, nodes=_rewritten(graph.nodes, names))
+
+
+def _rewritten(nodes: Iterable[Node], names: FreshNames) -> tuple[Node, ...]:
+    """The nodes, and those in their bodies."""
+    made: list[Node] = []
+    for node in nodes:
         rewrite = _REWRITES.get(node.op_type) if node.domain == ONNX_DOMAIN else None
-        nodes.extend([node] if rewrite is None else rewrite(node, names))
-    return replace(graph, nodes=tuple(nodes))
+        bodies = {name: replace(body, nodes=_rewritten(body.nodes, names)) for name, body in bodies_of(node).items()}
+        if bodies:
+            node = replace(node, attributes={**node.attributes, **bodies})
+        made.extend([node] if rewrite is None else rewrite(node, names))
+    return tuple(made)
 
 
 def _batch_normalization(node: Node, names: FreshNames) -> list[Node]:

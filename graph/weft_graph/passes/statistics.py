@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from weft_graph.errors import GraphRefusedError
 from weft_graph.ir import ONNX_DOMAIN, Graph, Node, Parameter
-from weft_graph.names import FreshNames, value_definitions
+from weft_graph.names import FreshNames, all_nodes, value_definitions
 from weft_graph.passes.draft import Draft
 from weft_graph.passes.options import Options
 
@@ -35,7 +35,8 @@ def keep_statistics(graph: Graph, *, source: Graph | None = None) -> RunningStat
 
     Errors point into `source`, the user's graph; without it that is `graph` itself.
 
-    Raises GraphRefusedError where a statistic is no parameter, is a trainable one, or gets values from two nodes.
+    Raises GraphRefusedError where a statistic is no parameter, is a trainable one, or gets values from two nodes, and
+    where a body would have one.
     """
     parameters = {parameter.name: parameter for parameter in graph.parameters}
     names = FreshNames(definition.name for definition in value_definitions(graph))
@@ -43,6 +44,7 @@ def keep_statistics(graph: Graph, *, source: Graph | None = None) -> RunningStat
     writers: dict[str, str] = {}
     nodes: list[Node] = []
     places = {node.name: index for index, node in enumerate((source or graph).nodes)}
+    _check_bodies((source or graph).nodes)
     for node in graph.nodes:
         if not _is_training(node):
             nodes.append(node)
@@ -57,6 +59,19 @@ def keep_statistics(graph: Graph, *, source: Graph | None = None) -> RunningStat
             updates[key] = named.outputs[written]
             writers[key] = node.name
     return RunningStatistics(replace(graph, nodes=tuple(nodes)), MappingProxyType(updates))
+
+
+def _check_bodies(nodes: Iterable[Node]) -> None:
+    """What a branch or a turn of a loop learns would have to leave the body, as often as that runs."""
+    top = {id(node) for node in nodes}
+    for node, pointer in all_nodes(nodes):
+        if id(node) not in top and _is_training(node):
+            raise GraphRefusedError(
+                f"node {node.name!r} (BatchNormalization) is in a body, where it cannot keep running statistics; set "
+                "its training_mode to 0, or move it out of the body",
+                pointer=pointer,
+                node=node.name,
+            )
 
 
 def _is_training(node: Node) -> bool:

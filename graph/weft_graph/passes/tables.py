@@ -12,6 +12,7 @@ from typing import Final
 
 from weft_graph.attributes import as_int
 from weft_graph.ir import ONNX_DOMAIN, WEFT_DOMAIN, Node, Parameter
+from weft_graph.names import bodies_of
 from weft_graph.passes.draft import Draft, Tables
 from weft_graph.passes.options import Options
 from weft_graph.schema import schema_of
@@ -48,6 +49,11 @@ def find_tables(parameters: Iterable[Parameter], nodes: Iterable[Node], outputs:
                 continue
             if is_row_read(node, place, known[name].type.rank):
                 by_rows.add(name)
+                continue
+            reader = row_reader_inside(node, place, known[name].type.rank)
+            if reader is not None:
+                by_rows.add(name)
+                whole.setdefault(name, f"node {reader!r} reads it in a body of node {node.name!r} ({node.op_type})")
             else:
                 whole.setdefault(name, f"node {node.name!r} ({node.op_type}) reads it otherwise than by rows")
     dense: dict[str, str] = {}
@@ -60,6 +66,21 @@ def find_tables(parameters: Iterable[Parameter], nodes: Iterable[Node], outputs:
             dense[name] = "row_sparse is false"
     keys = tuple(name for name in known if name in by_rows and name not in dense)
     return Tables(keys, MappingProxyType(dense))
+
+
+def row_reader_inside(node: Node, place: int, rank: int) -> str | None:
+    """The name of a node in one of the node's bodies that reads input `place`, which the bodies capture, by rows."""
+    for body in bodies_of(node).values():
+        captured = place - (len(node.inputs) - len(body.captured))
+        name = body.captured[captured] if captured >= 0 else None
+        for inner in body.nodes:
+            for inner_place, read in enumerate(inner.inputs):
+                if name is not None and read == name:
+                    found = inner.name if is_row_read(inner, inner_place, rank) else None
+                    found = found or row_reader_inside(inner, inner_place, rank)
+                    if found is not None:
+                        return found
+    return None
 
 
 def is_row_read(node: Node, place: int, rank: int) -> bool:
