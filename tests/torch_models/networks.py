@@ -235,7 +235,12 @@ class DeepFM(nn.Module):
         self.factors = nn.Embedding(features, width)
         self.bias = nn.Parameter(torch.zeros(1))
         self.deep = nn.Sequential(
-            nn.Linear(fields * width, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 16), nn.PReLU(), nn.Linear(16, 1)
+            nn.Linear(fields * width, 32),
+            nn.BatchNorm1d(32),
+            nn.ReLU(),
+            nn.Linear(32, 16),
+            nn.PReLU(),
+            nn.Linear(16, 1),
         )
 
     def forward(self, ids: Tensor, clicks: Tensor) -> Tensor:
