@@ -18,7 +18,9 @@ class MultiHeadAttention(Layer):
 
     Parameters: those of the Linear layers `query`, `key`, `value` and `out`. Keys and values have `kv_heads` heads,
     each for as many of the `heads` of the queries. `causal`: a token looks at itself and those before it. `mask`, bool
-    (True where a token looks) or floats that are added, broadcasts to (batch, heads, queries, keys). Vaswani et al. 2017.
+    (True where a token looks) or floats that are added, broadcasts to (batch, heads, queries, keys).
+
+    Vaswani et al. 2017.
     """
 
     kind = "attention"
