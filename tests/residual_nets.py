@@ -56,7 +56,5 @@ def _bottleneck(x: Expression, channels: int, inner: int, stride: int, name: str
 
 def _conv_norm(x: Expression, inputs: int, outputs: int, kernel: int, stride: int, name: str) -> Expression:
     padding = (kernel - 1) // 2
-    convolved = nn.Conv2d(
-        inputs, outputs, kernel, strides=stride, padding=padding, bias=False, name=f"{name}.conv"
-    )(x)
+    convolved = nn.Conv2d(inputs, outputs, kernel, strides=stride, padding=padding, bias=False, name=f"{name}.conv")(x)
     return nn.BatchNorm(outputs, name=f"{name}.norm")(convolved)

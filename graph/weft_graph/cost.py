@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from weft_graph.errors import GraphRefusedError
-from weft_graph.ir import Node, Subgraph
+from weft_graph.infer import infer_program
+from weft_graph.ir import WEFT_DOMAIN, Node, Subgraph
+from weft_graph.program import Program
 from weft_graph.schema import OpSchema, schema_of
 from weft_graph.types import TensorType
+from weft_graph.weft_domain import COMMUNICATION
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +60,17 @@ def operations(node: Node, reads: Sequence[TensorType | None], writes: Sequence[
         return made
     nodes = max((len(body.nodes) for body in node.attributes.values() if isinstance(body, Subgraph)), default=0)
     return made * nodes if nodes else made + sum(type_.size for type_ in reads if type_ is not None)
+
+
+def program_operations(program: Program, dims: Mapping[str, int]) -> int:
+    """Operations on elements of all of a program's nodes; one with a size that only values decide counts as none."""
+    types = infer_program(program, dims)
+    total = 0
+    for node in program.nodes:
+        if node.domain == WEFT_DOMAIN and node.op_type in COMMUNICATION:
+            continue
+        reads = [types[name] if name else None for name in node.inputs]
+        writes = [types[name] for name in node.outputs if name]
+        if all(type_ is None or type_.is_static for type_ in (*reads, *writes)):
+            total += operations(node, reads, writes)
+    return total

@@ -15,6 +15,7 @@ from typing import Final
 from weft_graph.ir import WEFT_DOMAIN, Node
 from weft_graph.layout_lives import Lives
 from weft_graph.layout_offsets import Block, largest_live, offsets
+from weft_graph.layout_owners import LastOwners
 from weft_graph.program import Program
 from weft_graph.schema import Strides
 from weft_graph.types import TensorType
@@ -117,17 +118,9 @@ def _after(lives: Lives, places: Mapping[str, int], types: Mapping[str, TensorTy
     for name, owner in lives.root.items():
         sharing.setdefault(owner, []).append(name)
     found: dict[str, tuple[str, ...]] = {}
-    held: list[tuple[int, int, str]] = []
-    """The last owner of each byte that has had one: (start, end, owner), none of which overlap."""
+    last = LastOwners()
     for owner in sorted(places, key=lambda owner: lives.storages[owner].first):
-        start, end = places[owner], places[owner] + max(types[owner].nbytes, 1)
-        before = [piece for piece in held if piece[0] < end and start < piece[1]]
+        before = last.replace(places[owner], places[owner] + max(types[owner].nbytes, 1), owner)
         if before:
-            held = [piece for piece in held if not (piece[0] < end and start < piece[1])]
-            for low, high, earlier in before:
-                held += [(low, start, earlier)] if low < start else []
-                held += [(end, high, earlier)] if end < high else []
-            owners = dict.fromkeys(earlier for _, _, earlier in before)
-            found[owner] = tuple(name for earlier in owners for name in sharing[earlier])
-        held.append((start, end, owner))
+            found[owner] = tuple(name for earlier in before for name in sharing[earlier])
     return found

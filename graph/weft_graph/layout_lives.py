@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -143,13 +144,19 @@ class Lives:
         if node.domain == WEFT_DOMAIN and node.op_type in COMMUNICATION:
             return None
         schema = schema_of(node)
+        names = {name for name in node.inputs if name}
+        values_in = Counter(self.root[name] for name in names)
         for place, name in enumerate(node.inputs):
             if not name or not (schema.pointwise if schema.in_place is None else place in schema.in_place):
                 continue
             storage = self.storages[self.root[name]]
             dies = storage.last == index and not storage.given and not storage.kept and storage.owner not in taken
-            alone = all(other == name or self.root[other] != storage.owner for other in node.inputs if other)
-            if dies and alone and self._fills(name, storage.owner) and self._lie_alike(name, output):
+            if (
+                dies
+                and values_in[storage.owner] == 1
+                and self._fills(name, storage.owner)
+                and self._lie_alike(name, output)
+            ):
                 return name
         return None
 

@@ -7,8 +7,10 @@ and the small ones fit between them.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final
 
 import numpy as np
@@ -33,6 +35,9 @@ _ORDERS: Final[tuple[Order, ...]] = (
 """In which order blocks are placed; the second and third are tried where the first wastes more than `GOOD_WASTE`."""
 
 GOOD_WASTE: Final = 0.02
+MOST_FITTED: Final = 1 << 13
+"""Blocks that are fitted among each other, the largest: the time that it takes grows with their square."""
+MOST_BYTES: Final = 1 << 62
 
 
 def largest_live(blocks: Sequence[Block]) -> int:
@@ -50,6 +55,26 @@ def largest_live(blocks: Sequence[Block]) -> int:
 
 def offsets(blocks: Sequence[Block], alignment: int) -> tuple[list[int], int]:
     """(offset of each block, bytes in all). Every offset is a multiple of `alignment`."""
+    if sum(block.size for block in blocks) > MOST_BYTES:
+        return _side_by_side(blocks, alignment)
+    fitted = sorted(range(len(blocks)), key=lambda index: -blocks[index].size)[:MOST_FITTED]
+    result, whole = [0] * len(blocks), 0
+    if fitted:
+        placed, whole = _fitted([blocks[index] for index in fitted], alignment)
+        for index, offset in zip(fitted, placed, strict=True):
+            result[index] = offset
+    chosen = set(fitted)
+    rest = [index for index in range(len(blocks)) if index not in chosen]
+    return result, _by_classes(blocks, rest, alignment, result, whole)
+
+
+def _side_by_side(blocks: Sequence[Block], alignment: int) -> tuple[list[int], int]:
+    """As if all were held at once: for sizes that no machine has."""
+    ends = list(accumulate((_aligned(block.size, alignment) for block in blocks), initial=0))
+    return ends[:-1], ends[-1]
+
+
+def _fitted(blocks: Sequence[Block], alignment: int) -> tuple[list[int], int]:
     enough = largest_live(blocks) * (1 + GOOD_WASTE)
     best: tuple[list[int], int] | None = None
     for order in _ORDERS:
@@ -59,6 +84,29 @@ def offsets(blocks: Sequence[Block], alignment: int) -> tuple[list[int], int]:
             break
     assert best is not None
     return best
+
+
+def _by_classes(blocks: Sequence[Block], rest: Sequence[int], alignment: int, result: list[int], whole: int) -> int:
+    """Places what is left of very many blocks behind the others: a place that is free again serves blocks of up to its
+    size, a power of two. Returns the bytes in all."""
+    free: dict[int, list[int]] = {}
+    busy: list[tuple[int, int, int]] = []
+    for index in sorted(rest, key=lambda index: blocks[index].first):
+        block = blocks[index]
+        while busy and busy[0][0] < block.first:
+            _, size, offset = heapq.heappop(busy)
+            free.setdefault(size, []).append(offset)
+        size = _aligned(1 << max(block.size - 1, 0).bit_length(), alignment)
+        if free.get(size):
+            result[index] = free[size].pop()
+        else:
+            result[index], whole = whole, whole + size
+        heapq.heappush(busy, (block.last, size, result[index]))
+    return whole
+
+
+def _aligned(size: int, alignment: int) -> int:
+    return -(-size // alignment) * alignment
 
 
 def _placed(blocks: Sequence[Block], order: Order, alignment: int) -> tuple[list[int], int]:
@@ -71,7 +119,7 @@ def _placed(blocks: Sequence[Block], order: Order, alignment: int) -> tuple[list
         offset = _tightest_gap(start[:count][beside], end[:count][beside], block.size, alignment)
         result[index] = offset
         first[count], last[count] = block.first, block.last
-        start[count], end[count] = offset, offset + -(-block.size // alignment) * alignment
+        start[count], end[count] = offset, offset + _aligned(block.size, alignment)
         whole = max(whole, int(end[count]))
     return result, whole
 

@@ -7,21 +7,42 @@ from dataclasses import dataclass
 
 from weft_graph.errors import GraphRefusedError
 from weft_graph.infer import infer_program
+from weft_graph.ir import WEFT_DOMAIN
+from weft_graph.layout import layout
 from weft_graph.program import KeyPlan, Program
+from weft_graph.shapes.dims import is_unknown
 from weft_graph.types import TensorType
+from weft_graph.weft_domain import COMMUNICATION
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramMemory:
-    """Bytes of a program's values at given dimensions.
+    """Bytes of a program's values at given dimensions; what kernels take besides is not in it.
 
-    `total` is all values held at once, so it bounds any order and any device. `peak` is the most that are held at the
-    same time when nodes run one after the other and each value goes after its last reader; what kernels take besides,
-    and values that share memory, are not in it.
+    Values whose size only other values decide count as nothing: `unknown` says how many there are.
     """
 
-    total: int
-    peak: int
+    given: int
+    """Inputs, constants and what is fetched: there without a kernel."""
+    intermediates: int
+    """All that kernels make, as if each value had memory of its own for the whole step."""
+    live: int
+    """The most of it that is held at one time, but for what is `kept`."""
+    arena: int
+    """The memory that these share, as laid out for the nodes' order."""
+    kept: int
+    """What lies outside of the arena, all held at once: mainly gradients that the store is handed."""
+    unknown: int = 0
+
+    @property
+    def peak(self) -> int:
+        """What a step takes: given, arena and kept."""
+        return self.given + self.arena + self.kept
+
+    @property
+    def total(self) -> int:
+        """All values held at once, which bounds any order and any device."""
+        return self.given + self.intermediates
 
 
 def parameter_bytes(keys: Iterable[KeyPlan]) -> int:
@@ -37,27 +58,25 @@ def program_memory(program: Program, dims: Mapping[str, int]) -> ProgramMemory:
     Raises GraphRefusedError naming a value whose dimensions `dims` does not fill, and ShapeError or DTypeError where
     the filled dimensions do not fit an operator.
     """
-    sizes = {name: _nbytes(name, type_) for name, type_ in infer_program(program, dims).items()}
-    held = [input_.name for input_ in program.inputs] + [constant.name for constant in program.constants]
-    last_reader = {name: len(program.nodes) for name in (*held, *program.outputs.values())}
-    for index, node in enumerate(program.nodes):
-        for name in (*node.inputs, *node.outputs):
-            if name:
-                last_reader[name] = max(index, last_reader.get(name, index))
-    ends: dict[int, int] = {}
-    for name, index in last_reader.items():
-        ends[index] = ends.get(index, 0) + sizes[name]
-    live = sum(sizes[name] for name in held)
-    peak = live
-    for index, node in enumerate(program.nodes):
-        live += sum(sizes[name] for name in node.outputs if name)
-        peak = max(peak, live)
-        live -= ends.get(index, 0)
-    return ProgramMemory(total=sum(sizes.values()), peak=peak)
+    types = infer_program(program, dims)
+    sizes = {name: _nbytes(name, type_) for name, type_ in types.items()}
+    given = [input_.name for input_ in program.inputs] + [constant.name for constant in program.constants]
+    for node in program.nodes:
+        if node.domain == WEFT_DOMAIN and node.op_type in COMMUNICATION:
+            given.extend(node.outputs)
+    laid_out = layout(program, types)
+    return ProgramMemory(
+        given=sum(sizes[name] or 0 for name in given),
+        intermediates=laid_out.intermediate_bytes,
+        live=laid_out.live_bytes,
+        arena=laid_out.arena_bytes,
+        kept=laid_out.kept_bytes,
+        unknown=sum(size is None for size in sizes.values()),
+    )
 
 
-def _nbytes(name: str, type_: TensorType) -> int:
-    if not type_.is_static:
-        open_dims = ", ".join(sorted({dim for dim in type_.shape if isinstance(dim, str)}))
-        raise GraphRefusedError(f"value {name!r} is {type_}; nothing fills {open_dims}", node=name)
-    return type_.nbytes
+def _nbytes(name: str, type_: TensorType) -> int | None:
+    open_dims = sorted({dim for dim in type_.shape if isinstance(dim, str) and not is_unknown(dim)})
+    if open_dims:
+        raise GraphRefusedError(f"value {name!r} is {type_}; nothing fills {', '.join(open_dims)}", node=name)
+    return type_.nbytes if type_.is_static else None

@@ -26,10 +26,12 @@ def test_parameters_take_their_elements() -> None:
 
 
 def test_a_chain_holds_an_input_and_two_neighbours() -> None:
-    """x (4 floats a row) stays; a, b, c come one after the other; c is the output."""
+    """x (4 floats a row) stays; a and b lie on one place; c is the output."""
     chain = [node("Relu", ["x"], ["a"]), node("Relu", ["a"], ["b"]), node("Relu", ["b"], ["c"])]
     program = program_of(line(chain, outputs=["c"]))
-    assert program_memory(program, {"batch": 10}) == ProgramMemory(total=4 * 160, peak=3 * 160)
+    memory = program_memory(program, {"batch": 10})
+    assert memory == ProgramMemory(given=160, intermediates=3 * 160, live=160, arena=192, kept=160)
+    assert (memory.total, memory.peak) == (4 * 160, 160 + 192 + 160)
 
 
 def test_a_value_is_held_until_its_last_reader() -> None:
@@ -40,7 +42,9 @@ def test_a_value_is_held_until_its_last_reader() -> None:
         node("Add", ["a", "c"], ["d"]),
     ]
     program = program_of(line(nodes, outputs=["d"]))
-    assert program_memory(program, {"batch": 1}) == ProgramMemory(total=5 * 16, peak=4 * 16)
+    assert program_memory(program, {"batch": 4}) == ProgramMemory(
+        64, intermediates=4 * 64, live=128, arena=128, kept=64
+    )
 
 
 def test_training_takes_more_than_evaluation_and_grows_with_the_batch() -> None:
@@ -56,7 +60,8 @@ def test_numbers_far_beyond_any_machine_are_exact() -> None:
     nodes = [node("Add", ["w", "w"], ["y"]), node("ReduceMean", ["y"], ["loss"], keepdims=0)]
     programs = convert(line(nodes, [weight("w", 1 << 20, 1 << 20)]), loss="loss", metrics={})
     assert parameter_bytes(programs.keys) == 4 << 40
-    assert program_memory(programs.evaluate, {}).total == (8 << 40) + 4
+    memory = program_memory(programs.evaluate, {})
+    assert (memory.total, memory.arena, memory.kept) == ((8 << 40) + 4, 4 << 40, 4)
 
 
 def test_a_dimension_that_nothing_fills_is_named() -> None:

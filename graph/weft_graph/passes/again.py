@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from weft_graph.ir import Node, Subgraph
 from weft_graph.layout_lives import read_by
 from weft_graph.names import AGAIN
 from weft_graph.program import LOSS_SCALE
 from weft_graph.weft_domain import FUSED, UNIQUE_ROWS
+
+MOST_NODES: Final = 1 << 12
+"""That make one value again: looking them up takes time for every value that might be dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +34,8 @@ class Parts:
 
     @classmethod
     def of(cls, nodes: Sequence[Node]) -> Parts:
-        scaled, backward, maker = {LOSS_SCALE}, set(), {}
+        scaled, backward = {LOSS_SCALE}, set()
+        maker: dict[str, Node] = {}
         for node in nodes:
             if any(name in scaled for name in node.inputs):
                 backward.add(node.name)
@@ -50,7 +55,7 @@ def is_repeatable(node: Node) -> bool:
 def chain(parts: Parts, value: str, stops: Collection[str]) -> list[Node] | None:
     """The forward nodes that make `value` of `stops` and what was there from the start, each after what it reads.
 
-    None where one of them cannot be run again.
+    None where one of them cannot be run again, and where they are more than `MOST_NODES`.
     """
     found: dict[str, Node] = {}
     stack = [(value, False)]
@@ -63,6 +68,8 @@ def chain(parts: Parts, value: str, stops: Collection[str]) -> list[Node] | None
             return None
         if is_open:
             found[node.name] = node
+            if len(found) > MOST_NODES:
+                return None
         else:
             stack.append((name, True))
             stack.extend((read, False) for read in reversed(node.inputs) if read)

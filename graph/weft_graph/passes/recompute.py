@@ -3,12 +3,13 @@
 `cheap` drops what takes few operations for its size (normalizations, pointwise functions, views, pools), from values
 that are held anyway. `segments` cuts the forward part where few bytes cross, holds what crosses, and computes all else
 of a segment again when the backward part comes to it: Chen, Xu, Zhang and Guestrin, "Training deep nets with sublinear
-memory cost", 2016, arXiv:1604.06174. Both try a few settings and take the one with the least bytes live.
+memory cost", 2016, arXiv:1604.06174. A few settings are tried, for `segments` those of `cheap` too, and the one with the
+least bytes live is taken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Final
@@ -97,9 +98,8 @@ class _Step:
 
     def choices(self, mode: Recompute) -> Iterator[_Choice]:
         """What may be dropped, one of which is to be taken."""
-        if mode is Recompute.CHEAP:
-            yield from (self._cheap(longest) for longest in CHAINS)
-        else:
+        yield from (self._cheap(longest) for longest in CHAINS)
+        if mode is Recompute.SEGMENTS:
             yield from (self._segments(count) for count in SEGMENTS)
 
     def _worth(self) -> tuple[str, ...]:
@@ -131,14 +131,14 @@ class _Step:
         forward = [node for node in self.parts.nodes if node.name not in self.parts.backward]
         held = set(self.parts.held)
         made = list(accumulate(sum(self.size(name) for name in node.outputs if name in held) for node in forward))
-        crossing = _crossing(forward)
+        crossing = _Crossing(forward, self.size)
         crosses: set[str] = set()
         last = 0
         for number in range(1, count):
             near = [i for i, part in enumerate(made) if abs(part - made[-1] * number / count) * 2 * count <= made[-1]]
             if near:
-                last = min(near, key=lambda index: (sum(map(self.size, crossing[index])), -index))
-                crosses.update(crossing[last])
+                last = min(near, key=lambda index: (crossing.nbytes[index], -index))
+                crosses.update(crossing.at(last))
         inside = {name for node in forward[: last + 1] for name in node.outputs}
         candidates = [name for name in self._worth() if name in inside and name not in crosses]
         stops = held - set(candidates)
@@ -146,13 +146,18 @@ class _Step:
         return _Choice(frozenset(dropped), frozenset(crosses))
 
 
-def _crossing(forward: Sequence[Node]) -> list[set[str]]:
-    """For each forward node the values that exist behind it and that a later forward node reads."""
-    last = {name: index for index, node in enumerate(forward) for name in read_by(node)}
-    alive: set[str] = set()
-    found = []
-    for index, node in enumerate(forward):
-        alive.update(name for name in node.outputs if name and last.get(name, -1) > index)
-        alive.difference_update(name for name in node.inputs if last.get(name) == index)
-        found.append(set(alive))
-    return found
+class _Crossing:
+    """What exists behind each forward node and is read by a later one, of what the forward part makes."""
+
+    def __init__(self, forward: Sequence[Node], size: Callable[[str], int]) -> None:
+        self._last = {name: index for index, node in enumerate(forward) for name in read_by(node)}
+        self._made = {name: index for index, node in enumerate(forward) for name in node.outputs if name}
+        changes = [0] * (len(forward) + 1)
+        for name, index in self._made.items():
+            if self._last.get(name, -1) > index:
+                changes[index] += size(name)
+                changes[self._last[name]] -= size(name)
+        self.nbytes = list(accumulate(changes[:-1]))
+
+    def at(self, index: int) -> set[str]:
+        return {name for name, made in self._made.items() if made <= index < self._last.get(name, -1)}
