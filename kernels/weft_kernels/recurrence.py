@@ -35,7 +35,7 @@ class Tokens:
 
     @property
     def length(self) -> int:
-        return self.q.shape[1]
+        return int(self.q.shape[1])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -162,4 +162,4 @@ def _step_back(xp: Any, tokens: Tokens, at: tuple[int, Step], flowing: Array, fo
     by_decay = xp.sum(flowing * step.decayed, axis=-1)
     alone = found.decay.shape[-1] == by_decay.shape[-1]
     found.decay[:, place] = by_decay if alone else xp.sum(by_decay, axis=-1, keepdims=True)
-    return flowing * xp.exp(tokens.decay[:, place])[..., None]
+    return flowing * xp.exp(tokens.decay[:, place])[..., None]  # type: ignore[no-any-return]  # xp is Any

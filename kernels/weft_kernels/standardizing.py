@@ -63,5 +63,5 @@ def normalized_groups(xp: Any, data: Array, scale: Array, bias: Array, *, groups
     normal, _, _ = standardized(xp, group_rows(data, groups), epsilon)
     beside = (-1, *(1,) * (data.ndim - 2))
     scale, bias = (array.reshape(beside).astype(normal.dtype, copy=False) for array in (scale, bias))
-    result = normal.reshape(data.shape) * scale + bias
+    result: Array = normal.reshape(data.shape) * scale + bias
     return result.astype(data.dtype, copy=False)

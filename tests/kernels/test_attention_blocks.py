@@ -88,7 +88,7 @@ def test_any_cut_gives_the_same(
 @pytest.mark.parametrize("banded", [False, True])
 def test_blocks_cover_every_score_once(shape: tuple[int, ...], banded: bool, scores_at_once: int) -> None:
     seen = np.zeros(shape, dtype=int)
-    batch, heads, group, queries, keys = shape
+    _, _, group, _, keys = shape
     for block in blocks(np, shape, banded=banded):
         part = seen[block.batches, block.heads, :, block.queries, block.keys]
         assert part.size <= max(scores_at_once, group * keys)
@@ -148,7 +148,8 @@ def of(*shape: int | str, dtype: DType = DType.FLOAT32) -> TensorType:
 
 def test_types_keep_the_names_of_dimensions() -> None:
     q, past = of("batch", "new", 12), of("batch", 2, "old", 3)
-    y, key, value, scores = types_of(q, of("batch", "new", 6), of("batch", "new", 6), None, past, past, q_num_heads=4, kv_num_heads=2)  # fmt: skip
+    part = of("batch", "new", 6)
+    y, key, value, scores = types_of(q, part, part, None, past, past, q_num_heads=4, kv_num_heads=2)
     assert y == of("batch", "new", 12)
     assert key == value == of("batch", 2, "new+old", 3)
     assert scores == of("batch", 4, "new", "new+old")

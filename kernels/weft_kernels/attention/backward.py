@@ -74,7 +74,7 @@ def _by_biased(
     if of_biased is not None:
         allowed = attending.visible.allowed(xp, block)
         result += of_biased if allowed is None else xp.where(allowed, of_biased, of_biased.dtype.type(0))
-    return result
+    return result  # type: ignore[no-any-return]  # xp is Any
 
 
 def _by_raw(cap: float, capped: Array, by_biased: Array, flowing: tuple[Array | None, Array | None]) -> Array:

@@ -74,37 +74,37 @@ class Visible:
     def _by_mask(self, xp: Any, block: Block) -> Array | None:
         if self.mask is None:
             return None
-        part = _part(self.mask, block)
+        part: Array | None = _part(self.mask, block)
         if self.mask.dtype != xp.bool_:
             # Minus infinity hides a key whatever its score is, also one that is no number.
-            part = part != -np.inf if self.mask.dtype.kind not in "iu" else None
+            part = _part(self.mask, block) != -np.inf if self.mask.dtype.kind not in "iu" else None
         missing = block.keys.stop - max(self.mask.shape[-1], block.keys.start)
         if missing <= 0:
             return part
         lead = (1,) * 4 if part is None else part.shape[:-1]
         seen = xp.ones((*lead, block.keys.stop - block.keys.start - missing), dtype=bool) if part is None else part
-        return xp.concatenate((seen, xp.zeros((*lead, missing), dtype=bool)), axis=-1)
+        return xp.concatenate((seen, xp.zeros((*lead, missing), dtype=bool)), axis=-1)  # type: ignore[no-any-return]  # xp is Any
 
     def _by_place(self, xp: Any, block: Block) -> Array | None:
         if not self.is_banded:
             return None
         queries = xp.arange(block.queries.start, block.queries.stop)[:, None]
         keys = xp.arange(block.keys.start, block.keys.stop)
-        if np.ndim(self.offset):
-            ahead = keys - queries - xp.asarray(self.offset[block.batches]).reshape(-1, 1, 1, 1, 1)
+        if isinstance(self.offset, int):
+            ahead: Array = keys - (queries + self.offset)
         else:
-            ahead = keys - (queries + self.offset)
+            ahead = keys - queries - xp.asarray(self.offset[block.batches]).reshape(-1, 1, 1, 1, 1)
         result = None if self.right is None else ahead <= self.right
         if self.left is None:
             return result
-        behind = ahead >= -self.left
+        behind: Array = ahead >= -self.left
         return behind if result is None else result & behind
 
     def _by_count(self, xp: Any, block: Block) -> Array | None:
         if self.counts is None:
             return None
         keys = xp.arange(block.keys.start, block.keys.stop)
-        return keys < xp.asarray(self.counts[block.batches]).reshape(-1, 1, 1, 1, 1)
+        return keys < xp.asarray(self.counts[block.batches]).reshape(-1, 1, 1, 1, 1)  # type: ignore[no-any-return]  # xp is Any
 
 
 def visible_of(
