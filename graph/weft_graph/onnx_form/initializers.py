@@ -9,11 +9,13 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 import numpy as np
+import onnx
 
 from weft_graph.ir import ONNX_DOMAIN, Node, Subgraph
 from weft_graph.onnx_dtypes import DTYPE_OF_NUMBER
 from weft_graph.onnx_form.errors import OnnxError
 from weft_graph.onnx_form.imported import Array, ReadOptions
+from weft_graph.onnx_form.own_metadata import ROLE, ROW_SPARSE, own_metadata
 from weft_graph.onnx_form.torch_export import BUFFER, PARAMETER
 from weft_graph.schema import schemas
 from weft_graph.shapes.flow import flat
@@ -56,6 +58,22 @@ class Reads:
     """Running statistics of a BatchNormalization."""
 
 
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a file says of an initializer: PyTorch's exporter its `kind`, weft's writer its `role`."""
+
+    kind: str | None = None
+    role: Role | None = None
+    row_sparse: bool = True
+
+
+def said_of(proto: onnx.TensorProto, kind: str | None) -> Said:
+    """What stands beside the initializer; a word that is no role says nothing."""
+    own = own_metadata(proto.metadata_props)
+    roles = {role.name.lower(): role for role in Role}
+    return Said(kind, roles.get(own.get(ROLE, "")), own.get(ROW_SPARSE) != "false")
+
+
 def reads(nodes: Sequence[Node], outputs: Iterable[str]) -> Reads:
     """Of nodes in an order in which they can run."""
     trained = set(outputs)
@@ -69,8 +87,8 @@ def reads(nodes: Sequence[Node], outputs: Iterable[str]) -> Reads:
     return Reads(trained, statistics - {""})
 
 
-def role_of(name: str, array: Array, kind: str | None, found: Reads, options: ReadOptions) -> Role:
-    """What the initializer is: by the options, else by what its exporter says of it, else by what it is read for.
+def role_of(name: str, array: Array, said: Said, found: Reads, options: ReadOptions) -> Role:
+    """What the initializer is: by the options, else by what its file says of it, else by what it is read for.
 
     Raises OnnxError where the options ask for what cannot be.
     """
@@ -86,11 +104,13 @@ def role_of(name: str, array: Array, kind: str | None, found: Reads, options: Re
         return asked
     if not can_be_kept:
         return Role.CONSTANT
+    if said.role is not None:
+        return said.role
     if name in found.statistics and name not in found.trained:
         return Role.UNTRAINED
-    if kind == BUFFER or name not in found.trained:
+    if said.kind == BUFFER or name not in found.trained:
         return Role.CONSTANT
-    if kind == PARAMETER:
+    if said.kind == PARAMETER:
         return Role.PARAMETER
     return Role.PARAMETER if array.ndim > 0 and _is_finite(array) else Role.CONSTANT
 

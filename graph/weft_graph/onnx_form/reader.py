@@ -19,7 +19,7 @@ from weft_graph.onnx_form.external import ExternalFiles
 from weft_graph.onnx_form.frame import Frame, items_of
 from weft_graph.onnx_form.functions import functions_of, opsets_of
 from weft_graph.onnx_form.imported import Array, Imported, ReadOptions
-from weft_graph.onnx_form.initializers import Role, reads, role_of
+from weft_graph.onnx_form.initializers import Role, Said, reads, role_of, said_of
 from weft_graph.onnx_form.inputs import read_inputs
 from weft_graph.onnx_form.scope import Scope
 from weft_graph.onnx_form.shared import Shared
@@ -145,18 +145,20 @@ class _Reading:
         """Those of the initializers that train or are kept, in the file's order; one that nothing reads is left out."""
         found = reads(self.draft.nodes, outputs)
         kinds = torch_export.kinds(self.proto)
+        said = {tensor.name: said_of(tensor, kinds.get(tensor.name)) for tensor in self.proto.initializer}
         read = {name for node in self.draft.nodes for name in node.inputs}.union(outputs)
         parameters: list[Parameter] = []
         for name, array in self.arrays.items():
             if name not in read:
                 continue
             file_name = self.file_names[name]
-            role = role_of(name, array, kinds.get(file_name), found, self.options)
+            about = said.get(file_name, Said(kinds.get(file_name)))
+            role = role_of(name, array, about, found, self.options)
             if role is not Role.CONSTANT:
                 type_ = array_type(array)
                 dtype = DType.FLOAT32 if type_.dtype is DType.BFLOAT16 else type_.dtype
                 stored = TensorType(dtype, type_.shape)
-                parameters.append(Parameter(name, stored, Initializer(GIVEN), trainable=role is Role.PARAMETER))
+                parameters.append(Parameter(name, stored, Initializer(GIVEN), role is Role.PARAMETER, about.row_sparse))
         return tuple(parameters)
 
     def _with_casts(self, parameters: tuple[Parameter, ...]) -> tuple[Node, ...]:

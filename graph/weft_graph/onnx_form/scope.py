@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import onnx
 from onnx import AttributeProto
 
-from weft_graph.ir import ONNX_DOMAIN, AttributeValue, Constant, Node, Subgraph
+from weft_graph.ir import ONNX_DOMAIN, WEFT_DOMAIN, AttributeValue, Constant, Node, Subgraph
 from weft_graph.onnx_form.attributes import attribute_values, constant_array, kind_of
 from weft_graph.onnx_form.draft import Draft
 from weft_graph.onnx_form.errors import OnnxError
@@ -16,12 +16,14 @@ from weft_graph.onnx_form.frame import Frame, Value, items_of
 from weft_graph.onnx_form.functions import ONNX_DOMAINS, Functions, called, frame_of_call, resolved
 from weft_graph.onnx_form.imported import Array
 from weft_graph.onnx_form.order import name_of, runnable
+from weft_graph.onnx_form.own_metadata import GROUP, OPERATOR, own_metadata
 from weft_graph.onnx_form.sequences import SEQUENCES, SequenceNode
 from weft_graph.onnx_form.shared import Shared
 from weft_graph.onnx_form.text import text
 from weft_graph.onnx_form.value_types import declared_types
 from weft_graph.onnx_form.versions.newest import add_newest
 from weft_graph.types import TensorType
+from weft_graph.weft_domain import STOP_GRADIENT
 
 _Bodies = dict[str, tuple[Subgraph, tuple[Value, ...]]]
 """A node's bodies, and what each gives: a sequence's items are outputs of their own."""
@@ -56,6 +58,8 @@ class Scope:
             self.draft.append(replace(self._plain(proto, name, op_type), domain=domain))
         elif op_type == "Constant":
             self._constant(proto, name)
+        elif op_type == "Identity" and own_metadata(proto.metadata_props).get(OPERATOR) == STOP_GRADIENT:
+            self.draft.append(replace(self._plain(proto, name, op_type), op_type=STOP_GRADIENT, domain=WEFT_DOMAIN))
         elif op_type == "Identity" and self._is_alias(proto):
             self._bind(proto.output[0], self.frame.value(proto.input[0], f"node {name!r}"), name)
         elif op_type in SEQUENCES and op_type != "Identity":
@@ -76,7 +80,8 @@ class Scope:
         captured = tuple(dict.fromkeys(value for body, _ in bodies.values() for value in body.captured))
         attributes.update((word, replace(body, captured=captured)) for word, (body, _) in bodies.items())
         outputs = self._outputs(proto, name, op_type, bodies)
-        return Node(op_type, name, (*inputs, *captured), outputs, attributes)
+        group = own_metadata(proto.metadata_props).get(GROUP, "")
+        return Node(op_type, name, (*inputs, *captured), outputs, attributes, group=group)
 
     def _attributes(self, proto: onnx.NodeProto, name: str) -> tuple[dict[str, AttributeValue], _Bodies]:
         attributes: dict[str, AttributeValue] = {}
@@ -176,7 +181,9 @@ class Scope:
         if len(proto.input) != 1 or len(proto.output) != 1 or not proto.output[0]:
             return False
         value = self.frame.find(proto.input[0])
-        return value is not None and (not isinstance(value, str) or value in self.shared.initializers)
+        if isinstance(value, str):
+            return value in self.shared.initializers and proto.output[0] not in self.frame.kept
+        return value is not None
 
     def _sequence(self, proto: onnx.NodeProto, name: str, op_type: str) -> None:
         for output, value in zip(proto.output, SEQUENCES[op_type](SequenceNode(proto, name, self)), strict=False):

@@ -72,3 +72,9 @@ def _check_exists(node: Node, version: int) -> None:
 def _first(node: Node, newest: int) -> int:
     versions = (s.since_version for s in defs.get_all_schemas_with_history() if s.name == node.op_type and not s.domain)
     return min(versions, default=newest)
+
+
+def newest_form_since(op_type: str) -> int:
+    """The first opset in which nodes of the operator have the form that weft's graphs have."""
+    befores = (form.before for form in _forms().get(op_type, ()))
+    return max((before for before in befores if before <= OPSET), default=1)
