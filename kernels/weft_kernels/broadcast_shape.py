@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from weft_kernels.blocks import CACHE_ELEMENTS, VECTOR_BLOCK
+from weft_kernels.blocks import FUSED_ELEMENTS, VECTOR_BLOCK
 
 Part = tuple[slice, ...]
 
@@ -27,14 +27,14 @@ class BroadcastShape:
         return tuple(dim if full else 1 for dim, full in zip(self.dims, self.full[array], strict=True))
 
     def parts(self) -> Iterator[Part]:
-        """`dims` cut into boxes of about `CACHE_ELEMENTS`, in order; each box is one run of the elements.
+        """`dims` cut into boxes of about `FUSED_ELEMENTS`, in order; each box is one run of the elements.
 
         A cut is behind whole blocks of elements, see `weft_kernels.blocks`; where that cannot be, there is one part.
         """
-        axis = next(i for i in range(len(self.dims) + 1) if math.prod(self.dims[i + 1 :]) <= CACHE_ELEMENTS)
+        axis = next(i for i in range(len(self.dims) + 1) if math.prod(self.dims[i + 1 :]) <= FUSED_ELEMENTS)
         inner, outer = math.prod(self.dims[axis + 1 :]), self.dims[:axis]
         aligned = VECTOR_BLOCK // math.gcd(inner, VECTOR_BLOCK)
-        rows = max(CACHE_ELEMENTS // inner // aligned, 1) * aligned
+        rows = max(FUSED_ELEMENTS // inner // aligned, 1) * aligned
         rest = tuple(slice(None) for _ in self.dims[axis + 1 :])
         if math.prod(outer) > 1 and inner * self.dims[axis] % VECTOR_BLOCK:
             yield tuple(slice(None) for _ in self.dims)

@@ -1,0 +1,228 @@
+"""Fused nodes: the bits of the nodes run one by one on the CPU, and generated kernels that compute the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cuda_on_host
+import nvrtc
+from sample_graphs import node, scalar
+from weft_graph.infer import Inference
+from weft_graph.ir import Node, Subgraph
+from weft_graph.onnx_dtypes import NUMBER_OF_DTYPE
+from weft_graph.types import DType, TensorType, array_type
+from weft_kernels import broadcast_shape, fused_body
+from weft_kernels.broadcast_shape import broadcast_shape as shape_of
+from weft_kernels.cuda.fused import generate
+from weft_kernels.cuda.source import CudaSource, read_source
+from weft_kernels.cuda.tracing import NotTraceableError
+from weft_kernels.kernel import Array, KernelContext, kernels
+from weft_kernels.run import KernelError, run_node, run_nodes
+
+needs_compiler = pytest.mark.skipif(
+    cuda_on_host.why_not() is not None, reason=f"kernels cannot be run on this CPU: {cuda_on_host.why_not()}"
+)
+needs_nvrtc = pytest.mark.skipif(nvrtc.why_not() is not None, reason=str(nvrtc.why_not()))
+
+ROWS = ((7, 130), (130,), (7, 1), ())
+"""Shapes of x, of a value for each column, of one for each row, and of a number."""
+SHAPES = (
+    ROWS,
+    ((1000,), (1000,), (1,), ()),
+    ((3, 5, 64), (5, 1), (3, 1, 1), (1, 1, 64)),
+    ((2, 300, 3), (2, 1, 3), (300, 3), (3,)),
+    ((1, 1), (1,), (), ()),
+    ((0, 4), (4,), (0, 1), ()),
+)
+
+
+def gelu_like() -> Subgraph:
+    """x * sigmoid(x * column) + row, a bound on it, and a choice by a comparison of what came before."""
+    nodes = (
+        node("Mul", ["x", "column"], ["scaled"]),
+        node("Sigmoid", ["scaled"], ["gate"]),
+        node("Mul", ["x", "gate"], ["gated"]),
+        node("Add", ["gated", "row"], ["moved"]),
+        node("Identity", ["moved"], ["same"]),
+        node("Exp", ["same"], ["grown"]),
+        node("Greater", ["moved", "number"], ["above"]),
+        node("Min", ["grown", "number"], ["cut"]),
+        node("Where", ["above", "cut", "same"], ["y"]),
+    )
+    return Subgraph(("x", "column", "row", "number"), (), nodes, ("y",))
+
+
+def casting() -> Subgraph:
+    """Through three element types, one of them twice, with a cast that changes nothing."""
+    nodes = (
+        node("Cast", ["x"], ["wide"], to=NUMBER_OF_DTYPE[DType.FLOAT64]),
+        node("Cast", ["wide"], ["as_wide"], to=NUMBER_OF_DTYPE[DType.FLOAT64]),
+        node("Mul", ["as_wide", "as_wide"], ["square"]),
+        node("Cast", ["square"], ["narrow"], to=NUMBER_OF_DTYPE[DType.FLOAT32]),
+        node("Clip", ["narrow", "", "most"], ["c"]),
+        node("Tanh", ["c"], ["t"]),
+        node("Add", ["t", "narrow"], ["y"]),
+    )
+    return Subgraph(("x",), (), nodes, ("y",), (scalar("most", 1.5, "float32"),))
+
+
+def fused(body: Subgraph) -> Node:
+    return Node("Fused", "weft.fused/n_y", body.inputs, body.outputs, {"body": body}, "weft")
+
+
+def one_by_one(body: Subgraph, arrays: Sequence[Array]) -> list[Array]:
+    values = dict(zip(body.inputs, arrays, strict=True))
+    values.update((constant.name, constant.array) for constant in body.constants)
+    run_nodes(KernelContext(""), body.nodes, values, keep=body.outputs)
+    return [values[name] for name in body.outputs]
+
+
+def drawn(shapes: Sequence[tuple[int, ...]], dtype: str) -> list[Array]:
+    draw = np.random.default_rng(5)
+    return [np.asarray(draw.normal(size=shape)).astype(dtype) for shape in shapes]
+
+
+@pytest.fixture
+def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of at least 64 elements, so that small arrays have many."""
+    for module in (broadcast_shape, fused_body):
+        monkeypatch.setattr(module, "FUSED_ELEMENTS", 64)
+
+
+@pytest.mark.usefixtures("in_parts")
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+def test_parts_have_the_bits_of_the_nodes_run_one_by_one(shapes: Sequence[tuple[int, ...]], dtype: str) -> None:
+    arrays = drawn(shapes, dtype)
+    (made,) = run_node(KernelContext(""), fused(gelu_like()), arrays)
+    (expected,) = one_by_one(gelu_like(), arrays)
+    assert made.dtype == expected.dtype
+    np.testing.assert_array_equal(made, expected)
+
+
+@pytest.mark.usefixtures("in_parts")
+def test_a_value_that_is_passed_on_is_not_overwritten_by_the_next_that_uses_its_buffer() -> None:
+    (x,) = drawn([(31, 67)], "float32")
+    before = x.copy()
+    np.testing.assert_array_equal(run_node(KernelContext(""), fused(casting()), [x])[0], one_by_one(casting(), [x])[0])
+    np.testing.assert_array_equal(x, before)
+
+
+@pytest.mark.usefixtures("in_parts")
+def test_arrays_that_do_not_lie_in_order_are_run_whole() -> None:
+    arrays = drawn(ROWS, "float32")
+    turned = [np.ascontiguousarray(arrays[0].T).T, *arrays[1:]]
+    assert not turned[0].flags.c_contiguous
+    (made,) = run_node(KernelContext(""), fused(gelu_like()), turned)
+    np.testing.assert_array_equal(made, one_by_one(gelu_like(), arrays)[0])
+
+
+@pytest.mark.usefixtures("in_parts")
+def test_the_result_lies_where_the_plan_wants_it_also_in_the_place_of_an_input() -> None:
+    arrays = drawn(ROWS, "float32")
+    (expected,) = one_by_one(gelu_like(), arrays)
+    place = np.empty_like(arrays[0])
+    for target in (place, arrays[0]):
+        context = KernelContext("", placed=(target,))
+        (made,) = run_of(context, arrays)
+        assert np.shares_memory(made, target)
+        np.testing.assert_array_equal(made, expected)
+
+
+def run_of(context: KernelContext, arrays: Sequence[Array]) -> tuple[Array, ...]:
+    return fused_body.run_fused(context, gelu_like(), arrays)
+
+
+@pytest.mark.usefixtures("in_parts")
+@pytest.mark.parametrize("count", [3, 500])
+def test_an_error_names_the_node_inside(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_memory(*_: Any) -> tuple[Array, ...]:
+        raise MemoryError("no room")
+
+    monkeypatch.setitem(kernels(), ("", "Exp"), without_memory)  # type: ignore[arg-type]  # it is a dict
+    arrays = drawn([(count,), (count,), (1,), ()], "float32")
+    message = rf"node 'n_grown' \(Exp\): no room \[same is float32\[{min(count, 64)}\]\]"
+    with pytest.raises(KernelError, match=message):
+        run_node(KernelContext(""), fused(gelu_like()), arrays)
+
+
+def test_types_are_those_of_the_body() -> None:
+    inference = Inference({"x": TensorType(DType.FLOAT16, ("batch", 3))})
+    assert inference.add(fused(casting())) == (TensorType(DType.FLOAT32, ("batch", 3)),)
+
+
+def test_parts_cover_everything_once_and_begin_behind_whole_blocks() -> None:
+    for shapes in SHAPES[:4]:
+        shape = shape_of(shapes)
+        covered = np.zeros(shape.dims, int)
+        places = np.arange(covered.size).reshape(shape.dims)
+        for part in shape.parts():
+            covered[part] += 1
+            inside = places[part].reshape(-1)
+            assert inside[0] % 64 == 0
+            np.testing.assert_array_equal(inside, np.arange(inside[0], inside[0] + inside.size))
+        assert covered.min() == covered.max() == 1
+
+
+def generated(body: Subgraph, arrays: Sequence[Array]) -> CudaSource:
+    full = shape_of([array.shape for array in arrays]).full
+    return generate(body, tuple(array.dtype for array in arrays), full).source
+
+
+@needs_compiler
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+def test_one_generated_kernel_computes_what_the_nodes_do(shapes: Sequence[tuple[int, ...]]) -> None:
+    strict_arrays = pytest.importorskip("strict_arrays")
+    arrays = drawn(shapes, "float32")
+    with strict_arrays.own_kernels() as xp:
+        context = KernelContext("", xp=xp)
+        (made,) = run_node(context, fused(gelu_like()), [strict_arrays.to_device(array) for array in arrays])
+        if arrays[0].size:
+            assert strict_arrays.launched[-1] == "pointwise"
+    (expected,) = one_by_one(gelu_like(), arrays)
+    assert made.shape == expected.shape
+    np.testing.assert_allclose(strict_arrays.to_host(made), expected, rtol=1e-5, atol=1e-6)
+
+
+@needs_compiler
+def test_a_type_without_a_form_in_c_is_run_node_by_node() -> None:
+    strict_arrays = pytest.importorskip("strict_arrays")
+    body = Subgraph(("x",), (), (node("Equal", ["x", "x"], ["e"]), node("Not", ["e"], ["y"])), ("y",))
+    x = np.arange(6).astype("float8_e4m3fn")
+    with strict_arrays.own_kernels() as xp:
+        (made,) = run_node(KernelContext("", xp=xp), fused(body), [strict_arrays.to_device(x)])
+    np.testing.assert_array_equal(strict_arrays.to_host(made), np.zeros(6, bool))
+    with pytest.raises(NotTraceableError, match="float8_e4m3fn has no form"):
+        generated(body, [x])
+
+
+@needs_nvrtc
+def test_generated_kernels_compile() -> None:
+    for body, arrays in ((gelu_like(), drawn(SHAPES[2], "float16")), (casting(), drawn([(4,)], "float32"))):
+        size, names = nvrtc.compile_for(generated(body, arrays), "sm_90")
+        assert size > 0
+        assert list(names) == ["pointwise"]
+
+
+def test_names_of_users_end_no_comment() -> None:
+    hostile: Any = "x */ #error\\\n??/"
+    body = Subgraph((hostile,), (), (Node("Neg", hostile, (hostile,), ("y",)),), ("y",))
+    text = generated(body, [np.zeros(3, np.float32)]).text
+    own = text[text.index("// Neg, generated") :]
+    assert "*/" not in own
+    assert "\\" not in own
+    assert own.count("\n") == read_source("x.cu", own).text.count("\n") - text.count("\n") + own.count("\n")
+
+
+def test_array_types_key_the_prepared_bodies() -> None:
+    """One body for several element types: none is run with another's buffers."""
+    body = Subgraph(("x",), (), (node("Mul", ["x", "x"], ["s"]), node("Neg", ["s"], ["y"])), ("y",))
+    for dtype in ("float32", "float64", "int32"):
+        x = np.arange(1 << 18).astype(dtype) % 7
+        (made,) = run_node(KernelContext(""), fused(body), [x])
+        assert array_type(made) == array_type(x)
+        np.testing.assert_array_equal(made, -(x * x))
