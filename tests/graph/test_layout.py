@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -31,7 +32,7 @@ def laid_out(graph: Graph) -> Layout:
 
 def test_a_chain_of_pointwise_nodes_lies_on_one_place() -> None:
     names = ["x", "a", "b", "c", "y"]
-    found = laid_out(line([node("Relu", [a], [b]) for a, b in zip(names, names[1:], strict=False)], outputs=["y"]))
+    found = laid_out(line([node("Relu", [a], [b]) for a, b in itertools.pairwise(names)], outputs=["y"]))
     assert set(found.offsets) == {"a", "b", "c"}
     assert found.arena_bytes == found.live_bytes == 4 * 4 * 4
     assert found.kept_bytes == 4 * 4 * 4, "the output is its taker's"
