@@ -9,7 +9,7 @@ from weft_graph.formals import FLOATS, INT64, required
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.composing import given_attributes
-from weft_graph.shapes.dims import agree, settled
+from weft_graph.shapes.dims import agree, agree_all, settled
 from weft_graph.shapes.flops import moved
 from weft_graph.shapes.flow import incoming
 from weft_graph.types import TensorType
@@ -20,7 +20,7 @@ GRID_ATTRIBUTES = {"align_corners": Attribute(int, default=0)}
 def _infer(context: InferContext) -> tuple[TensorType, ...]:
     theta, size = context.input(0), context.dims(1)
     rank = 0 if size is None else len(size) - 2
-    if size is None or rank not in {2, 3} or theta.rank != 3 or theta.shape[1:] != (rank, rank + 1):
+    if size is None or rank not in {2, 3} or theta.rank != 3 or not agree_all(theta.shape[1:], (rank, rank + 1)):
         raise context.shape_error(
             f"theta must be (batch, 2, 3) or (batch, 3, 4) with a size of 4 or 5 numbers, got {theta}, {size}"
         )

@@ -6,8 +6,9 @@ from weft_graph.formals import FLOATS, required
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.flow import incoming
+from weft_graph.shapes.open_windows import infer_counts
 from weft_graph.shapes.spatial_flops import windowed
-from weft_graph.shapes.windows import WINDOW_ATTRIBUTES, infer_windows
+from weft_graph.shapes.windows import WINDOW_ATTRIBUTES
 from weft_graph.types import TensorType
 
 _POOL_ATTRIBUTES = {
@@ -19,7 +20,7 @@ _POOL_ATTRIBUTES = {
 
 def _infer(context: InferContext) -> tuple[TensorType, ...]:
     data = context.input(0)
-    return (TensorType(data.dtype, (*data.shape[:2], *infer_windows(context, data).count)),)
+    return (TensorType(data.dtype, (*data.shape[:2], *infer_counts(context, data))),)
 
 
 def _gradient(context: GradientContext) -> tuple[str | None, ...]:

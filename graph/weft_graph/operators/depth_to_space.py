@@ -7,7 +7,7 @@ from weft_graph.formals import ANY, required
 from weft_graph.ir import AttributeValue
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.composing import apply
-from weft_graph.shapes.dims import product, quotient
+from weft_graph.shapes.dims import is_unknown, product, quotient, unknown_of
 from weft_graph.shapes.flops import moved
 from weft_graph.shapes.flow import incoming
 from weft_graph.types import TensorType
@@ -42,6 +42,8 @@ def _infer(context: InferContext) -> tuple[TensorType, ...]:
     data, side = context.input(0), infer_block(context)
     batch, channels, high, wide = data.shape
     depth = quotient((channels,), (side * side,))
+    if depth is None and is_unknown(channels):
+        depth = unknown_of("over", channels, side * side)
     if depth is None:
         raise context.shape_error(
             f"{channels} channels do not fall into blocks of {side} x {side}; the input is {data}"

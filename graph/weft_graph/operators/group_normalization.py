@@ -11,7 +11,7 @@ from weft_graph.formals import FLOATS, required
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.broadcasting import check_same_dtype
-from weft_graph.shapes.dims import agree_all
+from weft_graph.shapes.dims import agree_all, is_unknown, quotient
 from weft_graph.shapes.flops import normalized
 from weft_graph.shapes.flow import incoming
 from weft_graph.shapes.stash import check_epsilon, stash_dtype
@@ -27,7 +27,7 @@ def _infer(context: InferContext) -> tuple[TensorType, ...]:
         if not agree_all(context.input(index).shape, data.shape[1:2]):
             raise context.shape_error(f"input {index} {context.input(index)} must have one number a channel of {data}")
     groups = as_int(context.attribute("num_groups"))
-    if not isinstance(data.shape[1], int) or groups < 1 or data.shape[1] % groups:
+    if groups < 1 or (quotient(data.shape[1:2], (groups,)) is None and not is_unknown(data.shape[1])):
         raise context.shape_error(f"the channels of {data} do not fall into {groups} groups")
     check_epsilon(context, as_float(context.attribute("epsilon")))
     stash_dtype(context)

@@ -1,4 +1,4 @@
-"""GroupNormalizationGrad(gradient, X, scale): the gradients of X, scale and bias; GroupNormalization's attributes."""
+"""GroupNormalizationGrad(gradient, X, scale): the gradients of X, scale and bias; `num_groups` 0 is one a channel."""
 
 from __future__ import annotations
 

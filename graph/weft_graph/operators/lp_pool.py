@@ -8,8 +8,9 @@ from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.composing import given_attributes
 from weft_graph.shapes.flow import incoming
+from weft_graph.shapes.open_windows import infer_counts
 from weft_graph.shapes.spatial_flops import windowed
-from weft_graph.shapes.windows import WINDOW_ATTRIBUTES, infer_windows
+from weft_graph.shapes.windows import WINDOW_ATTRIBUTES
 from weft_graph.types import TensorType
 
 LP_ATTRIBUTES = {**WINDOW_ATTRIBUTES, "ceil_mode": Attribute(int, default=0), "p": Attribute(int, default=2)}
@@ -19,7 +20,7 @@ def _infer(context: InferContext) -> tuple[TensorType, ...]:
     data, p = context.input(0), as_int(context.attribute("p"))
     if p < 1:
         raise context.shape_error(f"p is {p}, and must be at least 1")
-    return (TensorType(data.dtype, (*data.shape[:2], *infer_windows(context, data).count)),)
+    return (TensorType(data.dtype, (*data.shape[:2], *infer_counts(context, data))),)
 
 
 def _gradient(context: GradientContext) -> tuple[str | None, ...]:

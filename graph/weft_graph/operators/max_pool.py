@@ -6,8 +6,9 @@ from weft_graph.formals import FLOATS, INT64, optional, required
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.flow import incoming
+from weft_graph.shapes.open_windows import infer_counts
 from weft_graph.shapes.spatial_flops import windowed
-from weft_graph.shapes.windows import WINDOW_ATTRIBUTES, infer_windows
+from weft_graph.shapes.windows import WINDOW_ATTRIBUTES
 from weft_graph.types import DType, TensorType
 
 _DTYPES = FLOATS | {DType.INT8, DType.UINT8}
@@ -16,8 +17,7 @@ _POOL_ATTRIBUTES = {**WINDOW_ATTRIBUTES, "ceil_mode": Attribute(int, default=0)}
 
 def _infer(context: InferContext) -> tuple[TensorType, ...]:
     data = context.input(0)
-    windows = infer_windows(context, data)
-    shape = (*data.shape[:2], *windows.count)
+    shape = (*data.shape[:2], *infer_counts(context, data))
     return TensorType(data.dtype, shape), TensorType(DType.INT64, shape)
 
 

@@ -10,7 +10,7 @@ from weft_graph.formals import FLOATS, required
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.axes import infer_axis
-from weft_graph.shapes.broadcasting import broadcast
+from weft_graph.shapes.broadcasting import broadcasts_to
 from weft_graph.shapes.composing import given_attributes
 from weft_graph.shapes.flops import normalized
 from weft_graph.shapes.flow import incoming
@@ -21,7 +21,7 @@ from weft_graph.types import TensorType
 def _infer(context: InferContext) -> tuple[TensorType, ...]:
     data, scale = context.input(0), context.input(1)
     axis = infer_axis(context, data.rank)
-    if scale.rank > data.rank - axis or broadcast(data.shape, scale.shape) != data.shape:
+    if scale.rank > data.rank - axis or not broadcasts_to(scale.shape, data.shape):
         raise context.shape_error(f"{scale} does not broadcast to the dimensions of {data} from {axis} on")
     check_epsilon(context, as_float(context.attribute("epsilon")))
     stash_dtype(context)

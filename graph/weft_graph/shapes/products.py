@@ -5,8 +5,8 @@ from __future__ import annotations
 from weft_graph.attributes import as_int
 from weft_graph.schema import InferContext
 from weft_graph.shapes.broadcasting import broadcast
-from weft_graph.shapes.dims import agree, agree_all
-from weft_graph.shapes.windows import infer_windows
+from weft_graph.shapes.dims import agree, agree_all, is_unknown, product, quotient
+from weft_graph.shapes.open_windows import infer_counts
 from weft_graph.types import Shape, TensorType
 
 
@@ -31,13 +31,13 @@ def infer_convolution(context: InferContext, data: TensorType, weights: TensorTy
     if weights.rank != data.rank or data.rank < 3:
         raise context.shape_error(f"input {data} and weights {weights} must have one rank, at least 3")
     channels, features = weights.shape[1], weights.shape[0]
-    if not isinstance(channels, int) or not isinstance(features, int) or group < 1 or features % group:
+    if group < 1 or (quotient((features,), (group,)) is None and not is_unknown(features)):
         raise context.shape_error(f"{features} features of weights {weights} do not fall into {group} groups")
-    if not agree(data.shape[1], channels * group):
+    taken = product((channels, group))
+    if not agree(data.shape[1], taken):
         raise context.shape_error(
-            f"input {data} has {data.shape[1]} channels, weights {weights} in {group} groups take {channels * group}"
+            f"input {data} has {data.shape[1]} channels, weights {weights} in {group} groups take {taken}"
         )
     if bias is not None and not agree_all(bias.shape, (features,)):
         raise context.shape_error(f"bias {bias} must have one number for each of the {features} features")
-    windows = infer_windows(context, data, weights.shape[2:])
-    return (data.shape[0], features, *windows.count)
+    return (data.shape[0], features, *infer_counts(context, data, weights.shape[2:]))

@@ -17,7 +17,7 @@ def run(
 ) -> tuple[Array, ...]:
     xp = context.xp
     gradient, data, scale = required(inputs)
-    groups = as_int(attributes["num_groups"])
+    groups = as_int(attributes["num_groups"]) or data.shape[1]
     normal, _, inverse = standardized(xp, group_rows(data, groups), as_float(attributes["epsilon"]))
     gradient = gradient.astype(normal.dtype, copy=False)
     by_normal = gradient * beside(data, scale).astype(normal.dtype, copy=False)
