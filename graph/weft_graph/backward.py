@@ -215,13 +215,19 @@ class NodeGradient:
         return self.backward.extend(self.index, attributes, outputs)
 
     def derive(
-        self, attribute: str, types: Sequence[TensorType], seeds: Sequence[int], carried: Mapping[int, str]
+        self,
+        attribute: str,
+        types: Sequence[TensorType],
+        seeds: Sequence[int],
+        carried: Mapping[int, str],
+        *,
+        sources: Sequence[str] | None = None,
     ) -> BodyDerivation:
         outer, body = self.backward, as_body(self.attribute(attribute))
         reads = (*body.inputs, *body.captured)
         inference = Inference(dict(zip(reads, types, strict=True)), body.constants)
         first = len(self.node.inputs) - len(reads)
-        given = dict(zip(reads, self.node.inputs[first:], strict=True))
+        given = dict(zip(reads, self.node.inputs[first:] if sources is None else sources, strict=True))
         known = {name: outer.inference.known.get(given[name]) for name in body.captured}
         inference.known.update((name, array) for name, array in known.items() if array is not None)
         place = outer.locate(self.node)
@@ -236,8 +242,8 @@ class NodeGradient:
         again: dict[str, list[str]] = {}
         for output, name in carried.items():
             again.setdefault(body.outputs[output], []).append(name)
-        sources = {name: outer.leads[value] for name, value in given.items() if value in outer.leads}
-        inner.leads = lead_from(inner.forward, sources, again, inner.is_float)
+        leading = {name: outer.leads[value] for name, value in given.items() if value in outer.leads}
+        inner.leads = lead_from(inner.forward, leading, again, inner.is_float)
         before = {name: body.outputs[output] for output, name in carried.items()}
         flowing = reached_from(inner.forward, [body.outputs[output] for output in seeds], before, inner.leads)
         wanted = [output for output in seeds if body.outputs[output] in flowing]

@@ -112,11 +112,18 @@ class GradientContext(Protocol):
         in the place of its own: what a loop keeps of each turn."""
 
     def derive(
-        self, attribute: str, types: Sequence[TensorType], seeds: Sequence[int], carried: Mapping[int, str]
+        self,
+        attribute: str,
+        types: Sequence[TensorType],
+        seeds: Sequence[int],
+        carried: Mapping[int, str],
+        *,
+        sources: Sequence[str] | None = None,
     ) -> BodyDerivation:
         """The derivative of a body of the node. `types` are those of what it reads, its inputs and then its captured
         values, which are the node's last inputs; `seeds` are its outputs with a gradient from outside, and `carried`
-        has for an output the input that gets it at the next turn.
+        has for an output the input that gets it at the next turn. Where what a body reads is not an input of the node,
+        `sources` has for each of these the value that it is made of, or that stands for several.
 
         Raises NoGradientError where the gradient would have to pass an operator in the body that has none.
         """

@@ -7,7 +7,7 @@ Each body gets all scores or probabilities at once, (batch, heads, queries, keys
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from weft_graph.attributes import as_body, as_float, as_int
 from weft_graph.formals import ANY, FLOATS, required, rest
@@ -15,7 +15,7 @@ from weft_graph.ir import WEFT_DOMAIN, AttributeValue, Node, Subgraph
 from weft_graph.onnx_dtypes import DTYPE_OF_NUMBER, NUMBER_OF_DTYPE
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.attention import attention_dims, check_precision, grouped_scores
-from weft_graph.shapes.flow import incoming, refusal
+from weft_graph.shapes.flow import incoming
 from weft_graph.types import DType, TensorType
 
 PREVIEW_DOMAIN = "ai.onnx.preview"
@@ -53,14 +53,51 @@ def softmax_dtype(precision: AttributeValue | None, data: DType) -> DType:
 
 def _gradient(context: GradientContext) -> tuple[str | None, ...]:
     bodies = [name for name in BODIES if context.attribute(name) is not None]
-    if bodies:
-        raise refusal(context, f"there is no gradient through {' and '.join(bodies)}")
     precision = softmax_dtype(context.attribute("softmax_precision"), context.type_of(context.input(0)).dtype)
     attributes: dict[str, AttributeValue] = {"softmax_precision": NUMBER_OF_DTYPE[precision]}
     if context.attribute("scale") is not None:
         attributes["scale"] = as_float(context.attribute("scale"))
-    inputs = (*context.node.inputs[:3], "", "", "", "", incoming(context))
-    return context.emit("AttentionGrad", inputs, attributes, domain=WEFT_DOMAIN, outputs=3)
+    reads, captured = context.node.inputs[:3], context.node.inputs[3:]
+    if not bodies:
+        inputs = (*reads, "", "", "", "", incoming(context))
+        return (
+            *context.emit("AttentionGrad", inputs, attributes, domain=WEFT_DOMAIN, outputs=3),
+            *(None for _ in captured),
+        )
+    wanted = tuple(place for place in range(len(captured)) if context.needs(3 + place))
+    attributes["captured"] = wanted
+    for name in bodies:
+        attributes.update(_derived(context, name, precision, wanted))
+    inputs = (incoming(context), *reads, *captured)
+    given = context.emit("FlexAttentionGrad", inputs, attributes, domain=WEFT_DOMAIN, outputs=3 + len(wanted))
+    found = dict(zip(wanted, given[3:], strict=True))
+    return (*given[:3], *(found.get(place) for place in range(len(captured))))
+
+
+def _derived(
+    context: GradientContext, name: str, precision: DType, wanted: tuple[int, ...]
+) -> Mapping[str, AttributeValue]:
+    """A body once more, as `name`, and its derivative: of what it was given and the gradient of what it gives.
+
+    The derivative gives the gradients of what the body was given and of the wanted captured values.
+    """
+    body, captured = as_body(context.attribute(name)), context.node.inputs[3:]
+    q, k = (context.type_of(context.input(index)).shape for index in range(2))
+    scores = TensorType(precision, (*q[:3], k[2]))
+    types = (scores, *(context.type_of(value) for value in captured))
+    # What comes in depends on queries and keys, and probabilities on what the scores' body captures too.
+    leading = [place for place in range(len(context.node.inputs)) if place != 2 and context.needs(place)]
+    if name == "score_mod" or context.attribute("score_mod") is None:
+        leading = [place for place in leading if place < 2]
+    sources = (context.input(leading[0]) if leading else "", *captured)
+    again, back = (context.derive(name, types, (0,), {}, sources=sources) for _ in range(2))
+    values = (body.inputs[0], *(body.captured[place] for place in wanted))
+    gradients = [back.gradient(value) or back.zeros(value) for value in values]
+    seed = back.seeds.get(0, f"{body.inputs[0]}:gradient")
+    return {
+        name: again.closed(body.inputs, body.captured, body.outputs),
+        f"{name}_grad": back.closed((body.inputs[0], seed), body.captured, gradients),
+    }
 
 
 def _flops(_node: Node, reads: Sequence[TensorType | None], writes: Sequence[TensorType]) -> int:
