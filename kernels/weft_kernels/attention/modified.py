@@ -22,7 +22,7 @@ Attributes = Mapping[str, AttributeValue]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Modified:
-    """All scores, (batch, heads, queries, keys): products, probabilities, and what is made of these, by their bodies."""
+    """All of (batch, heads, queries, keys): the scaled products, their probabilities, and what the bodies made of it."""
 
     scores: Array
     probabilities: Array
