@@ -16,7 +16,7 @@ F32 = np.float32
 
 def _places(count: int, size: int, scale: float, attributes: dict[str, Any]) -> Any:
     """Where results lie, by ONNX's formulas: of every mode but crops."""
-    x = jnp.arange(count)
+    x = np.arange(count)
     mode = attributes.get("coordinate_transformation_mode", "half_pixel")
     if mode == "asymmetric":
         return x / scale
@@ -28,15 +28,13 @@ def _places(count: int, size: int, scale: float, attributes: dict[str, Any]) -> 
     return shifted
 
 
-def _tent(t: Any) -> Any:
-    return jnp.maximum(1 - jnp.abs(t), 0)
+def _tent(t: Any, of: Any = np) -> Any:
+    return of.maximum(1 - of.abs(t), 0)
 
 
-def _keys(t: Any, a: float = -0.75) -> Any:
-    t = jnp.abs(t)
-    return jnp.where(
-        t <= 1, (a + 2) * t**3 - (a + 3) * t**2 + 1, jnp.where(t < 2, a * (t**3 - 5 * t**2 + 8 * t - 4), 0)
-    )
+def _keys(t: Any, of: Any = np, a: float = -0.75) -> Any:
+    t = of.abs(t)
+    return of.where(t <= 1, (a + 2) * t**3 - (a + 3) * t**2 + 1, of.where(t < 2, a * (t**3 - 5 * t**2 + 8 * t - 4), 0))
 
 
 def _matrix(count: int, size: int, scale: float, attributes: dict[str, Any]) -> Any:
@@ -45,22 +43,23 @@ def _matrix(count: int, size: int, scale: float, attributes: dict[str, Any]) -> 
     mode = attributes.get("mode", "nearest")
     if mode == "nearest":
         rounding = {
-            "round_prefer_floor": lambda x: jnp.ceil(x - 0.5),
-            "round_prefer_ceil": lambda x: jnp.floor(x + 0.5),
-            "floor": jnp.floor,
-            "ceil": jnp.ceil,
+            "round_prefer_floor": lambda x: np.ceil(x - 0.5),
+            "round_prefer_ceil": lambda x: np.floor(x + 0.5),
+            "floor": np.floor,
+            "ceil": np.ceil,
         }[attributes.get("nearest_mode", "round_prefer_floor")]
-        return (jnp.clip(rounding(places), 0, size - 1) == jnp.arange(size)) * 1.0
+        return (np.clip(rounding(places), 0, size - 1) == np.arange(size)) * 1.0
     reach = 12
-    elements = jnp.arange(-reach, size + reach)
+    elements = np.arange(-reach, size + reach)
     stretch = max(1.0, 1 / scale) if attributes.get("antialias") else 1.0
     weights = (_tent if mode == "linear" else _keys)((elements - places) / stretch)
     if attributes.get("exclude_outside"):
         weights = weights * ((elements >= 0) & (elements < size))
     weights = weights / weights.sum(axis=1, keepdims=True)
-    return weights @ (jnp.clip(elements, 0, size - 1)[:, None] == jnp.arange(size))
+    return weights @ (np.clip(elements, 0, size - 1)[:, None] == np.arange(size))
 
 
+_COORDINATES = "coordinate_transformation_mode"
 _RESIZES: Sequence[tuple[str, tuple[int, ...], tuple[float, ...] | tuple[int, ...], dict[str, Any]]] = (
     ("nearest_twice", (2, 1, 3, 2), (2, 1, 6, 4), {"coordinate_transformation_mode": "asymmetric"}),
     ("nearest_down", (1, 2, 7, 5), (1, 2, 3, 2), {"nearest_mode": "floor"}),
@@ -68,14 +67,14 @@ _RESIZES: Sequence[tuple[str, tuple[int, ...], tuple[float, ...] | tuple[int, ..
     ("linear_up", (1, 2, 3, 4), (1, 2, 7, 5), {"mode": "linear"}),
     ("linear_down", (1, 1, 7, 6), (1, 1, 3, 4), {"mode": "linear"}),
     ("linear_one", (1, 2, 1, 1), (1, 2, 4, 3), {"mode": "linear"}),
-    ("linear_corners", (1, 1, 3, 4), (1, 1, 6, 7), {"mode": "linear", "coordinate_transformation_mode": "align_corners"}),
+    ("linear_corners", (1, 1, 3, 4), (1, 1, 6, 7), {"mode": "linear", _COORDINATES: "align_corners"}),
     ("linear_smooth", (1, 1, 9, 7), (1, 1, 4, 3), {"mode": "linear", "antialias": 1}),
     ("cubic_up", (1, 1, 4, 3), (1, 1, 7, 8), {"mode": "cubic"}),
     ("cubic_inside", (1, 1, 4, 5), (1, 1, 7, 3), {"mode": "cubic", "exclude_outside": 1}),
     ("cubic_smooth", (1, 1, 9, 8), (1, 1, 3, 4), {"mode": "cubic", "antialias": 1, "exclude_outside": 1}),
     ("volume", (1, 1, 2, 3, 2), (1, 1, 4, 3, 5), {"mode": "linear"}),
     ("empty", (0, 2, 3, 3), (0, 2, 5, 2), {"mode": "linear"}),
-    ("symmetric", (1, 1, 5, 6), (1.0, 1.0, 0.7, 1.3), {"mode": "linear", "coordinate_transformation_mode": "half_pixel_symmetric"}),
+    ("symmetric", (1, 1, 5, 6), (1.0, 1.0, 0.7, 1.3), {"mode": "linear", _COORDINATES: "half_pixel_symmetric"}),
     ("by_scales", (1, 2, 3, 4), (1.0, 1.0, 2.0, 1.5), {"mode": "linear"}),
 )  # fmt: skip
 
@@ -97,9 +96,9 @@ def resize_cases() -> list[GradientCase]:
         cases.append(GradientCase(name, "Resize", (floats(*shape), None, *lists), reference, attributes))
 
     def cropped(x: Any) -> Any:
-        rows = 0.25 * 3 + jnp.arange(3) * (1.25 - 0.25) * 3 / 2
-        weights = _tent(jnp.arange(4) - rows[:, None]) * ((rows >= 0) & (rows <= 3))[:, None]
-        return jnp.einsum("ij,abjc->abic", weights, x) + jnp.where(rows > 3, 2.0, 0.0)[:, None]
+        rows = 0.25 * 3 + np.arange(3) * (1.25 - 0.25) * 3 / 2
+        weights = _tent(np.arange(4) - rows[:, None]) * ((rows >= 0) & (rows <= 3))[:, None]
+        return jnp.einsum("ij,abjc->abic", weights, x) + np.where(rows > 3, 2.0, 0.0)[:, None]
 
     crop = {
         "mode": "linear",
@@ -136,7 +135,7 @@ def _sample(x: Any, grid: Any, attributes: dict[str, Any]) -> Any:
                 real = jnp.clip(wide, 0, size - 1)
             elif padding == "reflection":
                 real = jnp.clip(_thrown_back(wide, *bounds), 0, size - 1)
-            along = _keys(place[..., None] - wide) @ (real[:, None] == elements).astype(float)
+            along = _keys(place[..., None] - wide, jnp) @ (real[:, None] == elements).astype(float)
         else:
             if padding == "reflection":
                 place = _thrown_back(place, *bounds)
@@ -145,7 +144,7 @@ def _sample(x: Any, grid: Any, attributes: dict[str, Any]) -> Any:
             along = (
                 (jnp.rint(place)[..., None] == elements).astype(float)
                 if mode == "nearest"
-                else _tent(place[..., None] - elements)
+                else _tent(place[..., None] - elements, jnp)
             )
         weights = weights[..., None] * along.reshape(*grid.shape[:-1], *(1,) * axis, size)
     letters = "xyz"[: len(shape)]
@@ -224,7 +223,7 @@ def _deformed(x: Any, w: Any, offset: Any, b: Any, mask: Any, attributes: dict[s
         i, j = divmod(place, wide)
         y = jnp.arange(rows)[:, None] * stride[0] - pads[0] + i * dilation[0] + moved[:, :, place, 0]
         z = jnp.arange(columns)[None] * stride[1] - pads[1] + j * dilation[1] + moved[:, :, place, 1]
-        ways = _tent(y[..., None] - jnp.arange(x.shape[2])), _tent(z[..., None] - jnp.arange(x.shape[3]))
+        ways = _tent(y[..., None] - jnp.arange(x.shape[2]), jnp), _tent(z[..., None] - jnp.arange(x.shape[3]), jnp)
         value = jnp.einsum("ngcyz,ngijy,ngijz,ngij->ngcij", by_group, *ways, weighed[:, :, place])
         value = value.reshape(images, group, channels // group, rows, columns)
         kernel = w[:, :, i, j].reshape(group, -1, channels // group)
@@ -262,35 +261,30 @@ def roi_cases() -> list[GradientCase]:
     data = floats(2, 2, 4, 5)
     attributes: dict[str, Any] = {"output_height": 2, "output_width": 3, "spatial_scale": 0.75}
 
-    def corner(place: Any, size: int) -> Any:
-        """(2, size): the share of each of both elements beside a place, as the paper's code has it."""
+    def shares(start: float, length: float, bins: int, count: int, size: int) -> Any:
+        """(bins, points of a bin, 2, size): the share of each of both elements beside each point along one axis."""
+        place = start + length / bins * (np.arange(bins)[:, None] + (np.arange(count) + 0.5) / count)
         near = (place >= -1) & (place <= size)
-        within = jnp.clip(place, 0, size - 1)
-        low = jnp.minimum(jnp.floor(within), size - 2)
-        pair = jnp.stack(
-            [(jnp.arange(size) == low) * (1 - within + low), (jnp.arange(size) == low + 1) * (within - low)]
-        )
-        return near * pair
+        within = np.clip(place, 0, size - 1)
+        low = np.minimum(np.floor(within), size - 2)
+        pair = [
+            (np.arange(size) == (low + at)[..., None]) * (near * share)[..., None]
+            for at, share in ((0, 1 - within + low), (1, within - low))
+        ]
+        return np.stack(pair, axis=2)
 
     def aligned(x: Any, a: dict[str, Any]) -> Any:
         ratio, is_shifted = a.get("sampling_ratio", 0), "coordinate_transformation_mode" not in a
         boxes = []
         for (x1, y1, x2, y2), image in zip(rois * 0.75, images, strict=True):
-            starts = (y1, x1) if not is_shifted else (y1 - 0.5, x1 - 0.5)
-            lengths = [max(n, 1.0) if not is_shifted else n for n in (y2 - y1, x2 - x1)]
-            counts = [ratio or int(np.ceil(length / bins)) for length, bins in zip(lengths, (2, 3), strict=True)]
-            bins = []
-            for i in range(2):
-                for j in range(3):
-                    points = []
-                    for p in range(counts[0]):
-                        for q in range(counts[1]):
-                            y = corner(starts[0] + lengths[0] / 2 * (i + (p + 0.5) / counts[0]), 4)
-                            z = corner(starts[1] + lengths[1] / 3 * (j + (q + 0.5) / counts[1]), 5)
-                            points.append(jnp.einsum("cyz,ay,bz->cab", x[image], y, z).reshape(-1, 4))
-                    every = jnp.stack(points)
-                    bins.append(every.max(axis=(0, 2)) if a.get("mode") == "max" else every.sum(axis=2).mean(axis=0))
-            boxes.append(jnp.stack(bins, axis=-1).reshape(-1, 2, 3))
+            ways = []
+            for low, high, bins, size in ((y1, y2, 2, 4), (x1, x2, 3, 5)):
+                length = high - low if is_shifted else max(high - low, 1.0)
+                start = low - 0.5 if is_shifted else low
+                ways.append(shares(start, length, bins, ratio or int(np.ceil(length / bins)), size))
+            points = jnp.einsum("cyz,ipay,jqbz->cijpqab", x[image], *ways)
+            is_max = a.get("mode") == "max"
+            boxes.append(points.max(axis=(3, 4, 5, 6)) if is_max else points.sum(axis=(5, 6)).mean(axis=(3, 4)))
         return jnp.stack(boxes)
 
     cases = []

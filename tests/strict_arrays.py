@@ -153,6 +153,8 @@ class StrictModule(types.ModuleType):
             return getattr(np, name)
         if name == "lib":
             return _Lib
+        if name == "fft":
+            return _Fft()
         theirs = getattr(_cupy(), name)
         try:
             like = inspect.signature(theirs) if inspect.isfunction(theirs) else None
@@ -180,6 +182,15 @@ class _Lib:
         @staticmethod
         def sliding_window_view(array: StrictArray, *args: Any, **kwargs: Any) -> StrictArray:
             return StrictArray(np.lib.stride_tricks.sliding_window_view(array.held, *args, **kwargs))
+
+
+class _Fft:
+    """Fourier transforms, those that CuPy has."""
+
+    def __getattr__(self, name: str) -> Any:
+        if not hasattr(_cupy().fft, name):
+            raise AttributeError(f"CuPy has no fft.{name!r}")
+        return _called(f"fft.{name}", getattr(np.fft, name))
 
 
 brought: list[tuple[int, ...]] = []

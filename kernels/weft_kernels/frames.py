@@ -9,7 +9,7 @@ from weft_kernels.kernel import Array
 
 
 def frame_sizes(signal: Array, step: Array, window: Array | None, length: Array | None) -> tuple[int, int, int]:
-    """(step, samples of a frame, frames). Raises ValueError where they do not fit the signal (batch, samples, parts)."""
+    """(step, samples of a frame, frames). Raises ValueError where they do not fit the signal (batch, samples, ...)."""
     size = signal.shape[1]
     if length is not None:
         size = int(length.reshape(-1)[0].item())

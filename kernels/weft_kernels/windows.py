@@ -27,8 +27,12 @@ def padded(xp: Any, array: Array, windows: Windows, fill: float) -> Array:
 
 def padded_shape(array: Array, windows: Windows) -> tuple[int, ...]:
     """The shape of the array once it is wide enough for every window."""
-    sides = zip(windows.begin, windows.size, windows.reach, strict=True)
-    return (*array.shape[: -len(windows.size)], *(begin + size + end for begin, size, end in sides))
+    return (*array.shape[: -len(windows.size)], *padded_size(windows))
+
+
+def padded_size(windows: Windows) -> tuple[int, ...]:
+    """The spatial dimensions of what is wide enough for every window."""
+    return tuple(sum(dims) for dims in zip(windows.begin, windows.size, windows.reach, strict=True))
 
 
 def inside(windows: Windows) -> Index:
@@ -79,14 +83,17 @@ def scattered(xp: Any, array: Array, windows: Windows) -> Array:
         return cuda.scattered(xp, array, windows)
     rank = len(windows.size)
     channels, batch = array.shape[0], array.shape[1 + rank]
-    sides = zip(windows.begin, windows.size, windows.reach, strict=True)
-    whole = tuple(begin + size + end for begin, size, end in sides)
-    result: Array = xp.zeros((channels, batch, *whole), dtype=array.dtype)
-    for place, part in places(windows):
-        at: Index = (slice(None), *place)
-        result[part] += array[at]
+    result: Array = xp.zeros((channels, batch, *padded_size(windows)), dtype=array.dtype)
+    add_scattered(array, result, windows)
     spatial: Array = result[inside(windows)]
     return spatial.swapaxes(0, 1)
+
+
+def add_scattered(array: Array, padded: Array, windows: Windows) -> None:
+    """The same, added to `padded` (channels, batch, padded spatial ...)."""
+    for place, part in places(windows):
+        at: Index = (slice(None), *place)
+        padded[part] += array[at]
 
 
 def weights(xp: Any, windows: Windows, dtype: Any, *, include_pad: bool) -> Array:

@@ -24,6 +24,7 @@ from strict_arrays import HostMixError, StrictArray, own_kernels, strict, to_dev
 TOLERANCE = {"float16": (2e-2, 2e-2), "float32": (1e-5, 1e-6), "float64": (1e-12, 1e-13)}
 ONLY_WITH_KERNELS = {"Gather", "Embedding", "RotaryEmbedding"} | {
     *("GatherElements", "GatherND", "ScatterElements", "ScatterND", "TopK", "Compress", "Unique"),
+    *("GridSample", "DeformConv", "RoiAlign", "MaxRoiPool"),
 }
 """Operators that sum what no array module sums in a fixed order, or whose gradients do."""
 WITH_KERNELS = {"Conv", "MaxPool", "SoftmaxCrossEntropyLoss", "Dropout"} | ONLY_WITH_KERNELS
