@@ -131,9 +131,9 @@ def _types(schema: OpSchema) -> str:
 
 
 def _versions(schema: OpSchema) -> str:
-    """The versions of ONNX's operator that this one takes; `weft` where it is weft's own."""
+    """The versions of ONNX's operator that this one takes; the domain where it is another's, such as weft's own."""
     if schema.domain:
-        return "weft"
+        return schema.domain
     every = sorted(
         (
             theirs

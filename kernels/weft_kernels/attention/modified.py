@@ -22,7 +22,7 @@ Attributes = Mapping[str, AttributeValue]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Modified:
-    """All of (batch, heads, queries, keys): the scaled products, their probabilities, and what the bodies made of it."""
+    """All of (batch, heads, queries, keys): scaled products, their probabilities, what bodies made of both."""
 
     scores: Array
     probabilities: Array
