@@ -28,7 +28,7 @@ NODE_NAMES = sorted(
 
 def differentiated_nodes(case: GradientCase, dtype: str) -> tuple[list[Node], dict[str, Any]]:
     """(the nodes of a loss over the case's node and of its gradients, every value as NumPy's bodies make it)."""
-    graph, arrays = _weighed(case, dtype)
+    graph, arrays = weighed(case, dtype)
     result = differentiate(graph, "loss")
     arrays.update((constant.name, constant.array) for constant in result.graph.constants)
     arrays[LOSS_SCALE] = np.array(0.5, dtype=result.types[LOSS_SCALE].dtype.numpy)
@@ -39,7 +39,7 @@ def differentiated_nodes(case: GradientCase, dtype: str) -> tuple[list[Node], di
     return nodes, values
 
 
-def _weighed(case: GradientCase, dtype: str) -> tuple[Graph, dict[str, Any]]:
+def weighed(case: GradientCase, dtype: str) -> tuple[Graph, dict[str, Any]]:
     """A loss that is the sum of the node's outputs, each element with a weight of its own; and the node's inputs."""
     arrays = {
         f"in{place}": array.astype(dtype) if array.dtype == np.float64 else array

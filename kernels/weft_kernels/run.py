@@ -58,8 +58,8 @@ def run_nodes(
     for node in nodes:
         reads = [values[name] if name else None for name in node.inputs]
         outputs = run_node(context, node, reads, is_open=bool(types) and fitting.is_open(node, types))
-        for name in node.inputs:
+        for name in filter(None, node.inputs):
             readers[name] -= 1
-            if name and readers[name] == 0:
+            if readers[name] == 0:
                 del values[name]
         values.update((name, array) for name, array in zip(node.outputs, outputs, strict=True) if readers[name])
