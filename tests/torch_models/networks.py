@@ -178,7 +178,7 @@ class LanguageModel(nn.Module):
 
 
 class UNet(nn.Module):
-    """Down and up again with shortcuts across (Ronneberger et al., 2015): max pooling, transposed and bilinear ways up."""
+    """Down and up again with shortcuts across (Ronneberger et al., 2015): by pooling, and by transposed and bilinear ways."""
 
     def __init__(self, width: int = 12, classes: int = 4) -> None:
         super().__init__()
@@ -252,7 +252,7 @@ class DeepFM(nn.Module):
 
 @dataclass(frozen=True)
 class Network:
-    """A network, its example inputs by name as (kind, shape, bound): `float` in [-1, 1], `int` below the bound, `bit`."""
+    """A network, its example inputs by name as (kind, shape, bound): `float`, `int` below the bound, `bit`."""
 
     make: Callable[[], nn.Module]
     inputs: dict[str, tuple[str, tuple[int, ...], int]]
