@@ -126,7 +126,8 @@ def _device(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return StrictArray(value)
     if isinstance(value, list | tuple):
-        return type(value)(_device(part) for part in value)
+        parts = (_device(part) for part in value)
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     return value
 
 
@@ -155,12 +156,9 @@ class StrictModule(types.ModuleType):
             return _Lib
         if name == "fft":
             return _Fft()
-        theirs = getattr(_cupy(), name)
-        try:
-            like = inspect.signature(theirs) if inspect.isfunction(theirs) else None
-        except ValueError:
-            like = None
-        return _called(name, getattr(np, name), like)
+        if name in {"linalg", "fft"}:
+            return _Part(name)
+        return _like(_cupy(), np, name)
 
     @staticmethod
     def asnumpy(array: Any) -> Any:
@@ -175,6 +173,29 @@ class StrictModule(types.ModuleType):
         return StrictArray(np.array(value.held if isinstance(value, StrictArray) else value, dtype=dtype))
 
     array = asarray
+
+
+def _like(theirs: Any, ours: Any, name: str) -> Any:
+    """NumPy's function of that name, which takes what CuPy's takes."""
+    function = getattr(theirs, name)
+    try:
+        like = inspect.signature(function) if inspect.isfunction(function) else None
+    except ValueError:
+        like = None
+    return _called(name, getattr(ours, name), like)
+
+
+class _Part:
+    """`linalg` or `fft`, with the names that CuPy's has."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        theirs = getattr(_cupy(), self._name)
+        if not hasattr(theirs, name):
+            raise AttributeError(f"CuPy's {self._name} has no {name!r}")
+        return _like(theirs, getattr(np, self._name), name)
 
 
 class _Lib:

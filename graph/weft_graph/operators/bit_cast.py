@@ -6,7 +6,6 @@ from weft_graph.formals import ANY, required
 from weft_graph.schema import Attribute, InferContext, OpSchema
 from weft_graph.shapes.casting import dtype_attribute
 from weft_graph.shapes.flops import moved
-from weft_graph.shapes.flow import flat
 from weft_graph.types import TensorType
 
 
@@ -22,7 +21,6 @@ SCHEMA = OpSchema(
     inputs=(required("input", ANY),),
     outputs=(required("output", ANY),),
     infer=_infer,
-    gradient=flat,
     attributes={"to": Attribute(int, required=True)},
     flops=moved,
 )

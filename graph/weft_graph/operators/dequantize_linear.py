@@ -1,6 +1,7 @@
 """DequantizeLinear: x less its zero point, times the scale; a scale is given as QuantizeLinear's.
 
-The scale has a gradient, unless it is given by block; x is of a type that has none.
+Scales, and so outputs, may be float64 too, which ONNX has not. The scale has a gradient, unless it is given by block;
+x is of a type that has none.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from weft_graph.attributes import as_int
-from weft_graph.formals import optional, required
+from weft_graph.formals import FLOATS, optional, required
 from weft_graph.operators.quantize_linear import QUANTIZED
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.casting import dtype_attribute
@@ -18,7 +19,6 @@ from weft_graph.shapes.flow import incoming, refusal
 from weft_graph.shapes.quantizing import check_granularity, scale_axis
 from weft_graph.types import DType, TensorType
 
-_FLOATS = frozenset({DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32})
 _DTYPES = QUANTIZED | {DType.INT32}
 
 
@@ -29,8 +29,8 @@ def _infer(context: InferContext) -> tuple[TensorType, ...]:
         raise context.dtype_error(f"zero point {zero_point} must be of the type of {data}")
     given = as_int(context.attribute("output_dtype"))
     dtype = dtype_attribute(context, "output_dtype") if given else scale.dtype
-    if dtype not in _FLOATS:
-        raise context.dtype_error(f"the output would be {dtype}: output_dtype must say which of {sorted(_FLOATS)}")
+    if dtype not in FLOATS:
+        raise context.dtype_error(f"the output would be {dtype}: output_dtype must say which of {sorted(FLOATS)}")
     return (TensorType(dtype, data.shape),)
 
 
@@ -62,10 +62,10 @@ SCHEMA = OpSchema(
     op_type="DequantizeLinear",
     inputs=(
         required("x", _DTYPES),
-        required("x_scale", _FLOATS | {DType.FLOAT8E8M0}),
+        required("x_scale", FLOATS | {DType.FLOAT8E8M0}),
         optional("x_zero_point", _DTYPES),
     ),
-    outputs=(required("y", _FLOATS),),
+    outputs=(required("y", FLOATS),),
     infer=_infer,
     gradient=_gradient,
     attributes={

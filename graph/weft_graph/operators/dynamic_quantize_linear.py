@@ -8,7 +8,6 @@ from __future__ import annotations
 from weft_graph.formals import required
 from weft_graph.schema import InferContext, OpSchema
 from weft_graph.shapes.flops import normalized
-from weft_graph.shapes.flow import flat
 from weft_graph.types import DType, TensorType
 
 _FLOAT32 = frozenset({DType.FLOAT32})
@@ -24,6 +23,5 @@ SCHEMA = OpSchema(
     inputs=(required("x", _FLOAT32),),
     outputs=(required("y", _UINT8), required("y_scale", _FLOAT32), required("y_zero_point", _UINT8)),
     infer=_infer,
-    gradient=flat,
     flops=normalized,
 )

@@ -11,7 +11,6 @@ from weft_graph.formals import FLOATS8, optional, required
 from weft_graph.schema import Attribute, InferContext, OpSchema
 from weft_graph.shapes.casting import dtype_attribute
 from weft_graph.shapes.flops import normalized
-from weft_graph.shapes.flow import flat
 from weft_graph.shapes.quantizing import check_granularity
 from weft_graph.types import DType, TensorType
 
@@ -43,7 +42,6 @@ SCHEMA = OpSchema(
     inputs=(required("x", _WIDE), required("y_scale", _SCALES), optional("y_zero_point", QUANTIZED)),
     outputs=(required("y", QUANTIZED),),
     infer=_infer,
-    gradient=flat,
     attributes={
         "axis": Attribute(int, default=1),
         "block_size": Attribute(int, default=0),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from weft_graph.attributes import as_int
 from weft_graph.ir import AttributeValue
 from weft_graph.onnx_dtypes import DTYPE_OF_NUMBER
 from weft_kernels.arguments import optional, required
 from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.quantizing import beside_data, less, widened
+from weft_kernels.quantizing import beside_data, less
 
 
 def run(
@@ -20,6 +22,7 @@ def run(
     zero_point, axis, block = optional(inputs, 2), as_int(attributes["axis"]), as_int(attributes["block_size"])
     asked = as_int(attributes["output_dtype"])
     dtype = DTYPE_OF_NUMBER[asked].numpy if asked else scale.dtype
+    wide = xp.float64 if dtype == np.float64 else xp.float32
     offset = None if zero_point is None else beside_data(xp, zero_point, data.shape, axis, block)
-    factor = beside_data(xp, widened(xp, scale), data.shape, axis, block)
-    return ((widened(xp, less(xp, data, offset)) * factor).astype(dtype, copy=False),)
+    factor = beside_data(xp, scale.astype(wide), data.shape, axis, block)
+    return ((less(xp, data, offset).astype(wide) * factor).astype(dtype, copy=False),)
