@@ -80,7 +80,8 @@ class Client:
         merged and retried as one.
 
         `init_from` is where parameters of the same name begin: a job's handle or id, or the path of a safetensors file,
-        which is uploaded first. `keep_state` keeps the rule's state beside the parameters.
+        which is uploaded first. `keep_state` keeps the rule's state beside the parameters. `recompute` "cheap" or
+        "segments" has workers hold less of a step, and compute it again.
 
         Raises ArgumentError for what makes no sense here, InvalidRequestError, with a pointer for each thing that the
         server finds wrong, before anything starts. `weft.job_spec` makes the same job without sending it.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Required, TypedDict, TypeVar
 
 from weft.api.data import DataSpec
-from weft.api.job import Merge, Mode, UpdateBy
+from weft.api.job import Merge, Mode, Recompute, UpdateBy
 from weft.api.rule import RuleSpec
 from weft.first_values import FirstValues
 
@@ -35,6 +35,7 @@ class JobArguments(TypedDict, total=False):
     update: UpdateBy | str
     merge: Merge | str
     slice_bytes: int
+    recompute: Recompute | str
     init_from: FirstValues | None
     keep_state: bool
     seed: int

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.api.base import Model
 from weft.api.data import DataSpec
-from weft.api.job import JobSpec, Merge, Mode, Parallelism, RunLength, UpdateBy
+from weft.api.job import JobSpec, Merge, Mode, Parallelism, Recompute, RunLength, UpdateBy
 from weft.api.rule import RuleSpec, Sgd
 from weft.arguments import checked
 from weft.data import numpy_data
@@ -38,6 +38,7 @@ def job_spec(
     update: UpdateBy | str = UpdateBy.SHARDS,
     merge: Merge | str = Merge.SLOT,
     slice_bytes: int = SLICE_BYTES,
+    recompute: Recompute | str = Recompute.OFF,
     init_from: FirstValues | None = None,
     keep_state: bool = False,
     seed: int = 0,
@@ -78,6 +79,7 @@ def job_spec(
             rule=rule or Sgd(),
             run=run,
             parallelism=parallelism,
+            recompute=recompute,  # type: ignore[arg-type]  # the model makes the word of a text
             init_from=None if init_from is None else from_job_or_upload(init_from),
             keep_state=keep_state,
             seed=seed,

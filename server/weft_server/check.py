@@ -20,11 +20,13 @@ from weft_graph.ir import Graph
 from weft_graph.json_form import graph_from_json
 from weft_graph.json_place import escape_token
 from weft_graph.schedule import MOST_STEPS
+from weft_graph.types import BATCH
+from weft_server.converter_options import options_of
 from weft_server.data_check import column_errors, listed, row_errors
 from weft_server.job_refused import JobRefusedError
 from weft_server.memory_check import Bounds, memory_errors
 from weft_server.plan import JobPlan, nbytes
-from weft_server.planning import plan_of
+from weft_server.planning import dims_of, plan_of
 from weft_server.rule_check import read_rule, rule_errors
 
 MOST_ERRORS = 50
@@ -65,7 +67,9 @@ def check(spec: JobSpec, graph: Graph, source: Description, bounds: Bounds) -> J
     if errors:
         raise JobRefusedError(errors)
     try:
-        programs = convert(graph, loss=spec.loss, metrics=spec.metrics)
+        dims = {**dims_of(spec, graph.inputs, source), BATCH: -(-spec.data.batch // spec.parallelism.workers)}
+        options = options_of(spec, dims)
+        programs = convert(graph, loss=spec.loss, metrics=spec.metrics, options=options)
         rule = read_rule(spec.rule)
         wrong = list(islice(rule_errors(rule, programs.keys), MOST_ERRORS))
         if wrong:

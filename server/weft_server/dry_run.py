@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from weft.api.dry_run import DryRun
+from weft.api.job import JobSpec
 from weft_graph.program_json import programs_from_json
 from weft_graph.program_text import programs_text
 from weft_server.memory_estimate import step_traffic, store_memory, worker_memory
 from weft_server.plan import JobPlan
 
 
-def dry_run_of(plan: JobPlan, waits_for: str | None) -> DryRun:
-    """The plan with estimates and programs."""
+def dry_run_of(plan: JobPlan, waits_for: str | None, spec: JobSpec | None = None) -> DryRun:
+    """The plan with estimates and programs; with `spec`, also what its choices of `recompute` would take."""
     programs = programs_from_json(plan.programs)
     return DryRun(
         name=plan.name,
@@ -23,7 +24,7 @@ def dry_run_of(plan: JobPlan, waits_for: str | None) -> DryRun:
         rule=plan.rule,
         hyper=plan.hyper,
         given=[] if plan.given is None else plan.given.names,
-        worker_memory=worker_memory(plan, programs),
+        worker_memory=worker_memory(plan, programs, spec),
         store_memory=store_memory(plan),
         step_traffic=step_traffic(plan, programs),
         waits_for=waits_for,

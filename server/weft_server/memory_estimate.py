@@ -5,14 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from weft.api.dry_run import StepTraffic, StoreMemory, WorkerMemory
+from weft.api.dry_run import StepMemory, StepTraffic, StoreMemory, WorkerMemory
+from weft.api.job import JobSpec, Recompute
 from weft.api.store import KeySpec
 from weft_data.cut import part
+from weft_graph.convert import convert
+from weft_graph.cost import program_operations
 from weft_graph.infer import infer_program
+from weft_graph.json_form import graph_from_json
 from weft_graph.memory import program_memory
 from weft_graph.program import Program, Programs, Update
 from weft_graph.types import BATCH, TensorType
 from weft_graph.weft_domain import FETCH, FETCH_ROWS, ID_BYTES, SEND, SEND_ROWS
+from weft_server.converter_options import options_of
 from weft_server.plan import JobPlan, nbytes
 
 
@@ -34,16 +39,45 @@ def peak(plan: JobPlan, program: Program, samples: int) -> int:
     return program_memory(program, {**plan.dims, BATCH: samples}).peak
 
 
-def worker_memory(plan: JobPlan, programs: Programs) -> WorkerMemory:
-    """On the worker with the largest part. Raises GraphError."""
+def step_memory(plan: JobPlan, program: Program, samples: int) -> StepMemory:
+    """One run of the program in parts. Raises GraphError."""
+    dims = {**plan.dims, BATCH: samples}
+    memory = program_memory(program, dims)
+    return StepMemory(
+        given_bytes=memory.given,
+        intermediate_bytes=memory.intermediates,
+        live_bytes=memory.live,
+        arena_bytes=memory.arena,
+        kept_bytes=memory.kept,
+        unknown=memory.unknown,
+        operations=program_operations(program, dims),
+    )
+
+
+def recomputing(plan: JobPlan, spec: JobSpec) -> dict[Recompute, StepMemory]:
+    """A training step under each choice of what is computed again. Raises GraphError."""
+    graph, samples = graph_from_json(spec.graph), train_samples(plan)
+    found = {}
+    for choice in Recompute:
+        options = options_of(spec.model_copy(update={"recompute": choice}), {**plan.dims, BATCH: samples})
+        program = convert(graph, loss=spec.loss, metrics=spec.metrics, options=options).train
+        found[choice] = step_memory(plan, program, samples)
+    return found
+
+
+def worker_memory(plan: JobPlan, programs: Programs, spec: JobSpec | None = None) -> WorkerMemory:
+    """On the worker with the largest part; with `spec`, under every choice of `recompute`. Raises GraphError."""
     fetched = {node.attributes["key"] for node in programs.train.nodes if node.op_type == FETCH}
     own = [key for key in plan.keys if key.key in fetched]
     evaluated = evaluate_samples(plan)
+    train = step_memory(plan, programs.train, train_samples(plan))
     return WorkerMemory(
         parameter_bytes=sum(map(nbytes, own)),
         state_bytes=plan.state_arrays * sum(nbytes(key) for key in plan.keys if key.update == Update.GRADIENT.value),
-        train_peak_bytes=peak(plan, programs.train, train_samples(plan)),
+        train_peak_bytes=train.peak_bytes,
         evaluate_peak_bytes=None if evaluated is None else peak(plan, programs.evaluate, evaluated),
+        train=train,
+        recompute={} if spec is None else recomputing(plan, spec),
     )
 
 

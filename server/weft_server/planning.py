@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from weft.api.data import Rows
 from weft.api.job import JobSpec, Parallelism, ParameterInfo, UpdateBy
 from weft.api.store import InitializerSpec, KeySpec, gradient_key
 from weft_data.source import Description
+from weft_graph.ir import Input
 from weft_graph.program import KeyPlan, Programs, Update
 from weft_graph.program_json import programs_to_json
 from weft_graph.weft_domain import SEND, SEND_ROWS
@@ -36,7 +39,7 @@ def plan_of(spec: JobSpec, rule: RulePlan, programs: Programs, source: Descripti
         mode=spec.parallelism.mode,
         update=spec.parallelism.update,
         keep_state=spec.keep_state,
-        dims=_dims(spec, programs, source),
+        dims=dims_of(spec, programs.train.inputs, source),
         state_arrays=len(rule.states),
     )
 
@@ -64,10 +67,10 @@ def _gradient(key: KeySpec) -> KeySpec:
     return key.model_copy(update=changes)
 
 
-def _dims(spec: JobSpec, programs: Programs, source: Description) -> dict[str, int]:
+def dims_of(spec: JobSpec, inputs: Iterable[Input], source: Description) -> dict[str, int]:
     """Symbolic dimension -> size, from the rows of the columns that feed the graph's inputs."""
     sizes: dict[str, int] = {}
-    for given in programs.train.inputs:
+    for given in inputs:
         column = source.column(spec.data.columns.get(given.name, ""))
         if column is not None:
             for asked, there in zip(given.type.shape[1:], column.row_shape, strict=True):

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import weft
 from sdk_fakes import Script, answers, job, problem
-from weft.api.dry_run import DryRun, StepTraffic, StoreMemory, WorkerMemory
+from weft.api.dry_run import DryRun, StepMemory, StepTraffic, StoreMemory, WorkerMemory
 from weft.api.job import JobPage, ParameterInfo, ParameterList, Traffic
 from weft.api.store import InitializerSpec, KeySpec
 from weft.api.values import Uploaded, ValuesSet
@@ -41,10 +41,20 @@ def key(name: str, *, rows: bool = False) -> KeySpec:
     )
 
 
+def step(arena: int, operations: int = 1000) -> StepMemory:
+    return StepMemory(
+        given_bytes=MIB, intermediate_bytes=9 * MIB, live_bytes=arena, arena_bytes=arena, kept_bytes=MIB, unknown=1,
+        operations=operations * 10**9,
+    )  # fmt: skip
+
+
 DRY = DryRun(
     name="lines", workers=2, shards=2, steps=500, steps_per_pass=100, keys=[key("table", rows=True), key("w")],
     slices=7, rule="adam", hyper={"rate": 0.1}, given=["w"], waits_for="needs 2 workers, 1 is there",
-    worker_memory=WorkerMemory(parameter_bytes=MIB, state_bytes=0, train_peak_bytes=3 * MIB, evaluate_peak_bytes=None),
+    worker_memory=WorkerMemory(
+        parameter_bytes=MIB, state_bytes=0, train_peak_bytes=3 * MIB, evaluate_peak_bytes=None,
+        train=step(arena=5 * MIB), recompute={"off": step(arena=5 * MIB), "cheap": step(arena=2 * MIB, operations=1010)},
+    ),
     store_memory=StoreMemory(
         parameter_bytes=MIB,
         state_bytes=2 * MIB,
@@ -84,6 +94,10 @@ def test_a_dry_run_says_what_a_job_would_take_and_starts_nothing(run: Run) -> No
         "keys 2 in 7 slices, 1 table by rows",
         "given w",
         "a worker parameters 1.0 MiB, training step 3.0 MiB",
+        "peak memory 6.0 MiB of 9.0 MiB intermediates: arena 5.0 MiB, largest live set 5.0 MiB, sent 1.0 MiB; "
+        "and 1 value of a size that the data decides",
+        "recompute off 6.0 MiB, 1,000.0 G operations a step",
+        "recompute cheap 3.0 MiB, 1,010.0 G operations a step: 50% less memory, 1.0% more operations",
         "all shards parameters 1.0 MiB, state 2.0 MiB, tables 64.0 MiB and state 128.0 MiB if every row is touched; "
         "the largest shard at most 100.0 MiB",
         "each step fetched 100 B, sent 2.0 KiB; in rows at most 1.0 MiB and 1.0 MiB",

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 from safetensors.numpy import load
 
 from server_specs import linear, save_rows, spec, spec_json
@@ -110,10 +111,14 @@ def words(parallelism: dict[str, Any] | None = None, **changes: Any) -> dict[str
     return {"graph": graph_to_json(graph), "data": data, **changes}
 
 
-def planned(rows: Path, document: dict[str, Any]) -> JobPlan:
+def spec_of(rows: Path, document: dict[str, Any]) -> JobSpec:
     whole = spec_json(rows, **document)
     whole["data"]["source"] = {"type": "numpy", "path": str(rows)}
-    return read_and_check(JobSpec.model_validate(whole), None, Bounds())
+    return JobSpec.model_validate(whole)
+
+
+def planned(rows: Path, document: dict[str, Any]) -> JobPlan:
+    return read_and_check(spec_of(rows, document), None, Bounds())
 
 
 def test_a_table_is_kept_and_sent_by_rows_and_costs_workers_its_rows_alone(rows: Path) -> None:
@@ -188,3 +193,18 @@ def test_a_batch_larger_than_the_data_is_refused(rows: Path) -> None:
     assert refusals(rows, document) == [
         ("/data/batch", "a batch of 17 samples is more than the 16 rows to train on"),
     ]
+
+
+def test_a_dry_run_says_what_each_choice_of_recompute_would_take(rows: Path) -> None:
+    document = words({"workers": 2}, recompute="cheap")
+    memory = dry_run_of(planned(rows, document), None, spec_of(rows, document)).worker_memory
+    assert memory.train is not None
+    assert list(memory.recompute) == ["off", "cheap", "segments"]
+    assert memory.recompute["cheap"] == memory.train
+    assert memory.train.live_bytes <= memory.train.arena_bytes <= memory.recompute["off"].arena_bytes
+    assert memory.train_peak_bytes == memory.train.peak_bytes >= memory.train.arena_bytes + memory.parameter_bytes
+
+
+def test_an_unknown_choice_of_recompute_is_refused(rows: Path) -> None:
+    with pytest.raises(ValidationError, match="recompute"):
+        spec_of(rows, words(recompute="all"))

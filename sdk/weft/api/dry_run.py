@@ -10,7 +10,32 @@ from typing import Any
 from pydantic import Field
 
 from weft.api.base import Model
+from weft.api.job import Recompute
 from weft.api.store import KeySpec
+
+
+class StepMemory(Model):
+    """Bytes of one run of a program on a worker, what kernels take for themselves left out, and its operations."""
+
+    given_bytes: int
+    """Inputs, constants and what is fetched."""
+    intermediate_bytes: int
+    """All that kernels make, as if each value had memory of its own."""
+    live_bytes: int
+    """The most of it that is held at one time, what is sent left out."""
+    arena_bytes: int
+    """The memory that these values share, as it is laid out."""
+    kept_bytes: int
+    """What is sent and told, held until the step's end."""
+    unknown: int = 0
+    """Values whose size only a step's values decide; they are in none of these numbers."""
+    operations: int
+    """On elements, counted."""
+
+    @property
+    def peak_bytes(self) -> int:
+        """Of the whole run."""
+        return self.given_bytes + self.arena_bytes + self.kept_bytes
 
 
 class WorkerMemory(Model):
@@ -21,10 +46,13 @@ class WorkerMemory(Model):
     state_bytes: int
     """The rule's state, where workers update; else 0."""
     train_peak_bytes: int
-    """Values of a training step, fetched ones included, as the nodes run one after the other and each value goes after
-    its last reader."""
+    """A training step: what is given to it and fetched, the arena of its values, the gradients that it sends."""
     evaluate_peak_bytes: int | None
     """The same of an evaluation batch; None where there is no evaluation."""
+    train: StepMemory | None = None
+    """The training step in parts."""
+    recompute: dict[Recompute, StepMemory] = Field(default_factory=dict)
+    """The training step as it would be under each choice of the job's `recompute`."""
 
 
 class StoreMemory(Model):

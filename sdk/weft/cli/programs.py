@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from weft.api.dry_run import DryRun
+from weft.api.dry_run import DryRun, StepMemory
+from weft.api.job import Recompute
 from weft.cli import render
 from weft.cli.job_file import job_file, read
 from weft.cli.narrow_programs import narrow
@@ -73,6 +74,10 @@ def dry_run_table(run: DryRun) -> Table:
     if run.given:
         made.add_row("given", Text(", ".join(run.given)))
     made.add_row("a worker", _worker(run))
+    if run.worker_memory.train is not None:
+        made.add_row("peak memory", _peak(run.worker_memory.train))
+    for choice, step in run.worker_memory.recompute.items():
+        made.add_row(f"recompute {choice}", _recomputed(step, run.worker_memory.recompute[Recompute.OFF]))
     made.add_row("all shards", _store(run))
     made.add_row("each step", _traffic(run))
     return made
@@ -89,6 +94,25 @@ def _worker(run: DryRun) -> str:
     if memory.evaluate_peak_bytes is not None:
         parts.append(f"evaluation batch {render.size(memory.evaluate_peak_bytes)}")
     return ", ".join(parts)
+
+
+def _peak(step: StepMemory) -> str:
+    """Of a training step's values: all, the most at one time, and what is laid out for them."""
+    text = (
+        f"{render.size(step.arena_bytes + step.kept_bytes)} of {render.size(step.intermediate_bytes)} intermediates: "
+        f"arena {render.size(step.arena_bytes)}, largest live set {render.size(step.live_bytes)}, "
+        f"sent {render.size(step.kept_bytes)}"
+    )
+    return (
+        f"{text}; and {render.counted(step.unknown, 'value')} of a size that the data decides" if step.unknown else text
+    )
+
+
+def _recomputed(step: StepMemory, without: StepMemory) -> str:
+    held, more = step.arena_bytes + step.kept_bytes, step.operations / max(without.operations, 1) - 1
+    less = 1 - held / max(without.arena_bytes + without.kept_bytes, 1)
+    text = f"{render.size(held)}, {step.operations / 1e9:,.1f} G operations a step"
+    return text if step is without else f"{text}: {less:.0%} less memory, {more:.1%} more operations"
 
 
 def _store(run: DryRun) -> str:

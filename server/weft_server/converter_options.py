@@ -1,0 +1,13 @@
+"""What a job asks of the converter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from weft.api.job import JobSpec
+from weft_graph.passes.options import Options, Recompute
+
+
+def options_of(spec: JobSpec, dims: Mapping[str, int]) -> Options:
+    """The job's options; `dims` are the sizes of a worker's batch, where choices go by them."""
+    return Options(recompute=Recompute(spec.recompute.value), dims=dict(dims))
