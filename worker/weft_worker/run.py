@@ -22,7 +22,7 @@ from weft_worker.engine.errors import EngineError
 from weft_worker.engine.face import Engine
 from weft_worker.engine.serial import SerialEngine
 from weft_worker.engine.threaded import ThreadedEngine
-from weft_worker.errors import WorkerError
+from weft_worker.errors import StoppedError, WorkerError
 from weft_worker.evaluation import Evaluation
 from weft_worker.feed import Feeder
 from weft_worker.keeping import Keeping
@@ -100,6 +100,7 @@ class Run:
         self._open_device = device
         self._signals = RunSignals()
         self._store_is_over = threading.Event()
+        self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._main, name=f"run-{allocation.id}", daemon=True)
 
     def start(self) -> None:
@@ -112,6 +113,7 @@ class Run:
         Only says so and returns: a run that cannot end holds up nobody but itself.
         """
         self._signals.stop.set()
+        self._is_over.set()
         self._store_is_over.set()
 
     def request_upload(self) -> None:
@@ -121,6 +123,11 @@ class Run:
     def request_set(self, number: int) -> None:
         """Asks for ordered parameters to be set: their document is brought, and set at a boundary of two steps."""
         self._sets.request(number)
+
+    def _check(self) -> None:
+        """Raises StoppedError once the run is over."""
+        if self._is_over.is_set():
+            raise StoppedError("stopped in the middle of a loop of the graph")
 
     def join(self, timeout_s: float) -> bool:
         """Whether the thread has ended within `timeout_s`."""
@@ -148,6 +155,8 @@ class Run:
         stack.callback(source.close)
         engine = self._engine()
         stack.callback(engine.close)
+        # Before the engine is closed, which waits for its threads: a loop in the graph may go on for ever.
+        stack.callback(self._is_over.set)
         stack.callback(self._sets.close)
         training = self._bound(task, source, engine, device, self._connect(task, device, stack))
         self._listener.reached(AllocationEvent.READY, None)
@@ -160,7 +169,9 @@ class Run:
         course = course_of(task, feeder.rows)
         for size in course.training_sizes():
             binder.plan(feeder.dims(size))
-        pusher = StepPusher(engine, store, device, there=there_of(store, device), arena=self._settings.arena)
+        pusher = StepPusher(
+            engine, store, device, there=there_of(store, device), arena=self._settings.arena, checkpoint=self._check
+        )
         evaluation = None
         if data.evaluate is not None:
             held_out = Feeder(source, data.columns, task.programs.evaluate.inputs)

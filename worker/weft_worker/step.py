@@ -70,7 +70,8 @@ class KeysThere(Protocol):
 
 class StepPusher:
     """Turns runs of plans into the engine's work. `store` carries out communication, `device` computes; the values of
-    `there` are on the device already. Values lie in an arena, unless `arena` is False: then each has its own memory."""
+    `there` are on the device already. Values lie in an arena, unless `arena` is False: then each has its own memory.
+    `checkpoint` is called between the turns of a graph's loops, and raises once the run is over."""
 
     def __init__(
         self,
@@ -80,11 +81,13 @@ class StepPusher:
         *,
         there: KeysThere | None = None,
         arena: bool = True,
+        checkpoint: Callable[[], None] | None = None,
     ) -> None:
         self._engine = engine
         self._store = store
         self._device = device or CpuDevice()
         self._there = there
+        self._checkpoint = checkpoint
         self.arenas = Arenas(engine, self._device) if arena else None
 
     def push(
@@ -113,6 +116,7 @@ class StepPusher:
             nothing=tuple(nothing),
             there=self._there,
             turn=() if turn is None else (turn,),
+            checkpoint=self._checkpoint,
         )
         for name, place in plan.inputs.items():
             run.table.put(place, self._device.to_device(feeds[name]))
@@ -160,6 +164,7 @@ class _Run:
         nothing: tuple[str, ...],
         there: KeysThere | None,
         turn: tuple[Variable, ...],
+        checkpoint: Callable[[], None] | None,
     ) -> None:
         self.table = table
         self.barriers: tuple[Variable, ...] = ()
@@ -171,6 +176,7 @@ class _Run:
         self._nothing = nothing
         self._there = there
         self._turn = turn
+        self._checkpoint = checkpoint
         self._variables: dict[int, Variable] = {}
         self._sent: list[Variable] = []
 
@@ -192,6 +198,7 @@ class _Run:
             first_sample=self._context.first_sample,
             samples=self._plan.dims.get(BATCH),
             asked=bound.node.outputs,
+            checkpoint=self._checkpoint,
         )
         computation = Computation(bound, self.table, context, self._device)
         taken = self._taken(bound)

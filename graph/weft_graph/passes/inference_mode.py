@@ -33,9 +33,8 @@ def _rewritten(nodes: Iterable[Node], names: FreshNames) -> tuple[Node, ...]:
     for node in nodes:
         rewrite = _REWRITES.get(node.op_type) if node.domain == ONNX_DOMAIN else None
         bodies = {name: replace(body, nodes=_rewritten(body.nodes, names)) for name, body in bodies_of(node).items()}
-        if bodies:
-            node = replace(node, attributes={**node.attributes, **bodies})
-        made.extend([node] if rewrite is None else rewrite(node, names))
+        whole = replace(node, attributes={**node.attributes, **bodies}) if bodies else node
+        made.extend([whole] if rewrite is None else rewrite(whole, names))
     return tuple(made)
 
 

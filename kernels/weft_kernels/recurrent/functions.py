@@ -19,17 +19,19 @@ class Gate:
     clip: float | None
 
     def __call__(self, x: Array) -> Array:
-        return _FUNCTIONS[self.activation.name](self.xp, self._bounded(x), self.activation)
+        y: Array = _FUNCTIONS[self.activation.name](self.xp, self._bounded(x), self.activation)
+        return y
 
     def slope(self, x: Array, y: Array) -> Array:
         """The slope at x, where the function gave y: 0 beyond the bounds, and on them that of the function."""
-        slope = _SLOPES[self.activation.name](self.xp, self._bounded(x), y, self.activation)
+        slope: Array = _SLOPES[self.activation.name](self.xp, self._bounded(x), y, self.activation)
         if self.clip is None:
             return slope
-        return self.xp.where(self.xp.abs(x) <= self.clip, slope, x.dtype.type(0))
+        bounded: Array = self.xp.where(self.xp.abs(x) <= self.clip, slope, x.dtype.type(0))
+        return bounded
 
     def _bounded(self, x: Array) -> Array:
-        return x if self.clip is None else self.xp.clip(x, -self.clip, self.clip)  # type: ignore[no-any-return]  # xp is Any
+        return x if self.clip is None else self.xp.clip(x, -self.clip, self.clip)
 
 
 def _sigmoid(xp: Any, x: Array, _how: Activation) -> Array:
