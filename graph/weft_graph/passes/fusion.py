@@ -1,9 +1,9 @@
 """The pass that makes one node of pointwise nodes that read each other: loop fusion of element-wise operators.
 
-A value that only the next node reads is never written to memory then: what is computed for a few thousand elements
-stays in the cache, or in a register on a GPU. A group grows from its last node towards what that reads, over nodes
-whose outputs have its shape and are read inside the group alone, so that nothing is computed twice and no cycle can
-arise. Constants and whatever broadcasts to the shape are read where they are.
+A value that only the group reads is never written to memory then, and one that others read later is written and not
+read again: what is computed for a few thousand elements stays in the cache, or in a register on a GPU. A group grows
+from its last node towards what that reads, over nodes of the same shape all of whose other readers come later, so that
+nothing is computed twice and no cycle can arise. What broadcasts to the shape is read where it is.
 """
 
 from __future__ import annotations
@@ -29,26 +29,27 @@ def fusion(draft: Draft, options: Options) -> Draft:
     """The draft with a Fused in the place of the last node of each group."""
     if not options.fusion:
         return draft
-    graph = _Reads(draft)
-    groups = graph.groups()
+    reads = _Reads(draft)
+    groups = reads.groups()
     if not groups:
         return draft
     inside = {place for group in groups for place in group}
     last = {group[-1]: group for group in groups}
     nodes = draft.graph.nodes
     kept = [
-        _fused([nodes[member] for member in last[place]]) if place in last else node
+        _fused([nodes[member] for member in last[place]], reads.outside(last[place])) if place in last else node
         for place, node in enumerate(nodes)
         if place in last or place not in inside
     ]
     return draft.having(replace(draft.graph, nodes=tuple(kept)), draft.types)
 
 
-def _fused(members: Sequence[Node]) -> Node:
+def _fused(members: Sequence[Node], outside: Collection[str]) -> Node:
+    """`outside` are values that others read. The last node's comes first: it alone may lie in the place of an input."""
     inner = set(made(members))
     inputs = tuple(dict.fromkeys(name for node in members for name in node.inputs if name and name not in inner))
     root = members[-1]
-    outputs = tuple(name for name in root.outputs if name)
+    outputs = tuple(dict.fromkeys((*made([root]), *(name for name in made(members) if name in outside))))
     body = Subgraph(inputs, (), tuple(replace(node, group="") for node in members), outputs)
     return Node(FUSED, f"weft.fused/{root.name}", inputs, outputs, {"body": body}, WEFT_DOMAIN, root.group)
 
@@ -76,6 +77,11 @@ class _Reads:
                 self.readers.setdefault(name, []).append(place)
         self.fusible = [self._is_fusible(node) for node in self.nodes]
         self.taken: set[int] = set()
+
+    def outside(self, members: Sequence[int]) -> set[str]:
+        """The values of a group that nodes outside read."""
+        values = made([self.nodes[member] for member in members])
+        return {name for name in values if any(reader not in members for reader in self.readers.get(name, ()))}
 
     def groups(self) -> list[list[int]]:
         """Groups of two and more, each in the order of the nodes."""
@@ -124,7 +130,7 @@ class _Reads:
             node.group == self.nodes[group.root].group
             and self.types[output].shape == group.type.shape
             and output not in self.asked
-            and all(reader in group.members for reader in self.readers.get(output, ()))
+            and all(reader > group.root for reader in self._others(output, group))
             and self._has_room(place, group)
             and not self._holds_more(place, group)
         )
@@ -134,10 +140,13 @@ class _Reads:
         inner = set(made(members))
         return len({name for node in members for name in node.inputs if name and name not in inner}) <= MOST_INPUTS
 
+    def _others(self, value: str, group: _Group) -> list[int]:
+        return [reader for reader in self.readers.get(value, ()) if reader not in group.members]
+
     def _holds_more(self, place: int, group: _Group) -> bool:
         """Whether a late group would hold values for long that the node, run where it stands, lets go of.
 
-        One such value takes the place of the node's own output; two take more memory than the fusion saves.
+        One such value waits in the place of the node's own output; more of them take more memory than there was.
         """
         if all(between in group.members for between in range(place + 1, group.root)):
             return False

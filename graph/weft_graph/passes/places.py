@@ -14,13 +14,14 @@ _STAGE: Final = re.compile(r"stage:(\d+)(?:/(.*))?")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A device of a stage; the device's name is empty for the worker's own."""
+    """A device of a stage; its name is empty for the worker's own. Where there is one, stage 0 goes without saying."""
 
     stage: int
     device: str
 
     def __str__(self) -> str:
-        return "/".join(filter(None, (f"stage:{self.stage}", self.device)))
+        stage = "" if self.device and not self.stage else f"stage:{self.stage}"
+        return "/".join(filter(None, (stage, self.device)))
 
 
 def place_of(text: str) -> Place:
