@@ -25,6 +25,7 @@ from weft.nn.initializers import (
 from weft.nn.layer import Layer
 from weft.nn.losses import accuracy, cross_entropy, mean_squared_error
 from weft.nn.normalization import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RMSNorm
+from weft.nn.resampling import PixelShuffle, PixelUnshuffle, Upsample
 from weft.nn.sequential import Sequential
 from weft.nn.stateless import (
     AvgPool2d,
@@ -66,6 +67,8 @@ __all__ = [
     "Mish",
     "MultiHeadAttention",
     "PReLU",
+    "PixelShuffle",
+    "PixelUnshuffle",
     "RMSNorm",
     "ReLU",
     "Sequential",
@@ -73,6 +76,7 @@ __all__ = [
     "Softplus",
     "Tanh",
     "TransformerLayer",
+    "Upsample",
     "accuracy",
     "constant",
     "cross_entropy",

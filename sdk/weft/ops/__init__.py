@@ -111,6 +111,15 @@ from weft.ops.reduction import (
     reduce_sum_square,
 )
 from weft.ops.rows import embedding, gather
+from weft.ops.sampling import (
+    affine_grid,
+    depth_to_space,
+    grid_sample,
+    max_pool_with_indices,
+    max_unpool,
+    resize,
+    space_to_depth,
+)
 from weft.ops.shape import (
     concat,
     expand,
@@ -130,6 +139,7 @@ from weft.ops.shape import (
 __all__ = [
     "abs",
     "add",
+    "affine_grid",
     "apply",
     "argmax",
     "argmin",
@@ -145,6 +155,7 @@ __all__ = [
     "conv_transpose",
     "cos",
     "cum_sum",
+    "depth_to_space",
     "div",
     "dropout",
     "einsum",
@@ -163,6 +174,7 @@ __all__ = [
     "global_max_pool",
     "greater",
     "greater_or_equal",
+    "grid_sample",
     "group_normalization",
     "hard_sigmoid",
     "hard_swish",
@@ -185,6 +197,8 @@ __all__ = [
     "matmul",
     "max",
     "max_pool",
+    "max_pool_with_indices",
+    "max_unpool",
     "mean",
     "min",
     "mish",
@@ -208,6 +222,7 @@ __all__ = [
     "reduce_sum_square",
     "relu",
     "reshape",
+    "resize",
     "rms_normalization",
     "rotary_embedding",
     "round",
@@ -220,6 +235,7 @@ __all__ = [
     "softmax_cross_entropy",
     "softplus",
     "softsign",
+    "space_to_depth",
     "split",
     "sqrt",
     "squeeze",
