@@ -64,10 +64,12 @@ def page() -> str:
     try:
         from gradient_cases import gradient_cases
         from onnx_node_cases import cases_to_run
+
+        # The cases' modules are found while they are asked for.
+        gradients = gradient_cases()
     finally:
         sys.path.remove(str(TESTS))
     onnx_cases = Counter(case.op_type for case in cases_to_run().values())
-    gradients = gradient_cases()
     jax = Counter((case.domain, case.op_type) for case in gradients)
     differences = Counter((case.domain, case.op_type) for case in gradients if case.smooth)
     users = {key: schema for key, schema in sorted(schemas().items(), key=lambda item: item[0][1]) if is_users(schema)}
