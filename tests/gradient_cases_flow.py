@@ -16,7 +16,8 @@ TRUE, FALSE = np.array(True), np.array(False)
 
 
 def _node(op_type: str, inputs: str, outputs: str, **attributes: AttributeValue) -> Node:
-    return Node(op_type, f"in_body_{outputs.split()[0]}", tuple(inputs.split()), tuple(outputs.split()), attributes)
+    made = tuple(outputs.split())
+    return Node(op_type, f"in_body_{made[0]}", tuple(inputs.split()), made, attributes)
 
 
 def _body(inputs: str, captured: str, outputs: str, *nodes: Node, constants: Sequence[Constant] = ()) -> Subgraph:

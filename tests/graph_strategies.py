@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from weft_graph.ir import Constant, Graph, Initializer, Input, Node, Parameter
+from weft_graph.ir import Constant, Graph, Initializer, Input, Node, Parameter, Subgraph
 from weft_graph.types import DType, TensorType
 
 
@@ -39,6 +39,35 @@ def constants(draw: st.DrawFn, name: str) -> Constant:
     if dtype is DType.BOOL:
         raw = bytes(byte & 1 for byte in raw)
     return Constant(name, np.frombuffer(raw, dtype=dtype.numpy).reshape(shape))
+
+
+def _nested(inner: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
+    """A control-flow node, or one that takes no body, around bodies of anything."""
+    few = st.lists(st.sampled_from("abcde"), max_size=3).map(tuple)
+    body = st.builds(
+        Subgraph, few, st.sampled_from([(), ("a",), ("a", "b")]), st.lists(inner, max_size=3).map(tuple), few
+    )
+    return st.builds(
+        Node,
+        st.sampled_from(["If", "Loop", "Scan", "Add"]),
+        names,
+        st.lists(st.sampled_from(["", "a", "b", "x", "flag"]), max_size=4).map(tuple),
+        few,
+        st.dictionaries(
+            st.sampled_from(["body", "then_branch", "else_branch", "num_scan_inputs"]),
+            st.one_of(body, st.integers(-1, 2)),
+            max_size=3,
+        ),
+    )
+
+
+def _leaf() -> st.SearchStrategy[Node]:
+    few = st.lists(st.sampled_from("abcde"), max_size=2).map(tuple)
+    return st.builds(Node, st.sampled_from(["Add", "Relu", "Identity", "Less", "Tanh"]), names, few, few)
+
+
+nodes_with_bodies = st.recursive(_leaf(), _nested, max_leaves=8)
+"""Nodes whose bodies are of any kind: names that nothing defines, too many values, bodies of other operators."""
 
 
 @st.composite

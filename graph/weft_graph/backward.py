@@ -232,7 +232,7 @@ class NodeGradient:
         inference.known.update((name, array) for name, array in known.items() if array is not None)
         place = outer.locate(self.node)
         inside = f"{place}/attributes/{attribute}/nodes"
-        places = {node.name: f"{inside}/{index}" if place else "" for index, node in enumerate(body.nodes)}
+        places = {drawn_as(node.name): f"{inside}/{index}" if place else "" for index, node in enumerate(body.nodes)}
         inner = Backward(
             (repeat(node, outer.node_names) for node in body.nodes),
             inference,

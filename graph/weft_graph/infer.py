@@ -66,6 +66,8 @@ class Inference:
         except DimensionError as error:
             raise view.shape_error(str(error)) from None
         view.check_bounds(types)
+        if len(types) < len(node.outputs):
+            raise view.shape_error(f"it gives {len(types)} values, and the node names {len(node.outputs)}")
         for name, type_ in zip(node.outputs, types, strict=False):
             if name:
                 self.types[name] = type_

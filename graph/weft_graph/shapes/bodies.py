@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from weft_graph.ir import Subgraph
 from weft_graph.schema import InferContext
-from weft_graph.shapes.dims import agree, settled
+from weft_graph.shapes.dims import Dim, agree, is_unknown, settled
 from weft_graph.types import TensorType
 
 
@@ -35,7 +35,7 @@ def joined(context: InferContext, first: TensorType, second: TensorType, what: s
         raise context.dtype_error(f"{what} is {first} in one way and {second} in another; element types must be one")
     if first.rank != second.rank:
         raise context.shape_error(f"{what} is {first} in one way and {second} in another; ranks must be one")
-    dims = (a if a == b else context.unknown() for a, b in zip(first.shape, second.shape, strict=True))
+    dims = (a if _stays(a, b) else context.unknown() for a, b in zip(first.shape, second.shape, strict=True))
     return TensorType(first.dtype, tuple(dims))
 
 
@@ -68,7 +68,7 @@ def settle_carried(
         after = outputs[place : place + len(current)]
         changed = False
         for index, (now, then) in enumerate(zip(current, after, strict=True)):
-            if now.agrees_with(then):
+            if now.dtype == then.dtype and now.rank == then.rank and all(map(_stays, now.shape, then.shape)):
                 continue
             current[index] = joined(context, now, then, f"the carried value {body.inputs[len(before) + index]!r}")
             changed = True
@@ -77,6 +77,11 @@ def settle_carried(
         if look == 1:
             current = [_open(context, type_) for type_ in current]
     raise context.shape_error("the shapes of what it carries do not settle")
+
+
+def _stays(before: Dim, after: Dim) -> bool:
+    """Whether a dimension that is called `before` may be called so after what makes it `after`."""
+    return before == after or is_unknown(before)
 
 
 def _open(context: InferContext, type_: TensorType) -> TensorType:
