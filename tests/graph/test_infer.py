@@ -16,7 +16,7 @@ from weft_graph.check import check
 from weft_graph.convert import convert
 from weft_graph.errors import DTypeError, GraphError, ShapeError
 from weft_graph.infer import infer, infer_program
-from weft_graph.ir import Constant, Graph, Input
+from weft_graph.ir import Constant, Graph, Input, Subgraph
 from weft_graph.limits import PROGRAM_LIMITS
 from weft_graph.schema import schemas
 from weft_graph.types import DType
@@ -144,7 +144,7 @@ def one_node_graphs(draw: st.DrawFn) -> Graph:
     """Any operator on inputs and constants of any type, with any attributes of the right kind."""
     schema = schemas()["", draw(st.sampled_from(OPERATORS))]
     names, inputs, constants = [], [], []
-    for index in range(draw(st.integers(1, max(1, len(schema.inputs))))):
+    for index in range(draw(st.integers(min(1, len(schema.inputs)), len(schema.inputs)))):
         name = f"v{index}"
         names.append(draw(st.sampled_from([name, name, name, "v0"])) if index else name)
         formal = schema.inputs[min(index, len(schema.inputs) - 1)]
@@ -162,6 +162,7 @@ def one_node_graphs(draw: st.DrawFn) -> Graph:
         str: st.sampled_from(["mean", "sum", "none", "SAME_UPPER", "VALID", "odd"]),
         bool: st.booleans(),
         tuple: st.lists(st.one_of(st.integers(-3, 5), st.just(1 << 62)), max_size=6).map(tuple),
+        Subgraph: st.sampled_from([Subgraph((), (), (), ()), Subgraph(("x",), (), (), ("x",))]),
     }
     attributes = {name: draw(values[formal.kind]) for name, formal in schema.attributes.items() if draw(st.booleans())}
     outputs = [f"out{index}" for index in range(draw(st.integers(1, len(schema.outputs))))]
