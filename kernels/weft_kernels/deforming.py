@@ -55,7 +55,8 @@ class Deformed:
         """The points' rows (points, channels of a group) times the mask."""
         if self.mask is None:
             return points
-        return points * self.mask.reshape(-1, 1).astype(points.dtype, copy=False)
+        weighed: Array = points * self.mask.astype(points.dtype, copy=False).reshape(-1, 1)
+        return weighed
 
     def columns(self, points: Array, group: int) -> Array:
         """(groups of weights, channels of a group * places, images * windows), from (points, channels of a group)."""
@@ -66,8 +67,9 @@ class Deformed:
     def points(self, columns: Array) -> Array:
         """The reverse of `columns`."""
         images, groups, places, count = self.shape
-        wide = columns.reshape(groups, self.channels // groups, places, images, count).transpose(3, 0, 2, 4, 1)
-        return wide.reshape(-1, self.channels // groups)
+        each = self.channels // groups
+        wide = columns.reshape(groups, each, places, images, count).transpose(3, 0, 2, 4, 1)
+        return wide.reshape(images * groups * places * count, each)
 
 
 def deformed_blocks(

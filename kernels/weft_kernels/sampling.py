@@ -10,6 +10,8 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import mul
 from typing import Any
 
 from weft_kernels.indices import summed_rows
@@ -71,10 +73,13 @@ def combined(images: Array, along: Sequence[Sequence[Tap]], shape: Sequence[int]
         rows = rows - outside * (rows + 1)
         weights = [tap.weights for tap in taps]
         slopes = tuple(
-            math.prod((tap.slopes[0] if at == axis else tap.weights for at, tap in enumerate(taps)), start=1)
-            for axis in range(len(taps))
+            _product([tap.slopes[0], *weights[:axis], *weights[axis + 1 :]]) for axis, tap in enumerate(taps)
         )
-        yield Tap(rows, math.prod(weights[1:], start=weights[0]), slopes)
+        yield Tap(rows, _product(weights), slopes)
+
+
+def _product(arrays: Sequence[Array]) -> Array:
+    return reduce(mul, arrays)
 
 
 def sampled(xp: Any, rows: Array, taps: Iterator[Tap]) -> Array:

@@ -94,10 +94,10 @@ def _scaled(size: int, scale: float, start: float, end: float) -> tuple[int, flo
     """(count, scale). The product is float32's, as in ONNX's own inference: 3 * 1.6666666 is 5 there."""
     if not (0 < scale < math.inf):
         raise ValueError(f"scale {scale} must be a number above 0")
-    wide = np.float32(size) * np.float32(end - start) * np.float32(scale)
-    if not np.isfinite(wide) or wide > 2**53:
+    wide = size * (end - start) * float(scale)
+    if not wide <= 2**53:
         raise ValueError(f"scale {scale} of {size} elements gives far too many")
-    count = max(int(wide), 0)
+    count = int(np.float32(max(wide, 0)))
     return count, _meant(size, count, scale)
 
 
