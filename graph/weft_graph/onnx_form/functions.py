@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 import onnx
 from onnx import AttributeProto
 
+from weft_graph.json_form import OPSET
 from weft_graph.onnx_form.budget import MOST_CALLS
 from weft_graph.onnx_form.errors import OnnxError
 from weft_graph.onnx_form.frame import Frame
@@ -37,10 +38,13 @@ def called(functions: Functions, proto: onnx.NodeProto) -> onnx.FunctionProto | 
 
 
 def opsets_of(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
-    """Versions by domain; both names of ONNX's own are ''. Raises OnnxError where a domain has two versions."""
+    """Versions by domain; both names of ONNX's own are ''. Raises OnnxError where a domain has two versions, or ONNX's
+    own one that this reader does not know."""
     found: dict[str, int] = {}
     for imported in imports:
         domain = _domain(imported.domain)
+        if not domain and not 1 <= imported.version <= OPSET:
+            raise OnnxError(f"the model imports opset {imported.version}; this reader knows 1 to {OPSET}")
         if found.setdefault(domain, imported.version) != imported.version:
             raise OnnxError(f"domain {domain!r} is imported in versions {found[domain]} and {imported.version}")
     return found

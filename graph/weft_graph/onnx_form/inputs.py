@@ -91,7 +91,8 @@ def _dimension_names(shapes: Sequence[tuple[str, _Dims]], options: ReadOptions) 
     if options.batch and options.batch not in every:
         shown = ", ".join(map(repr, every)) or "none"
         raise OnnxError(f"option `batch`: no input has a dimension {options.batch!r}; there are {shown}")
-    batch = options.batch or (max(named, key=lambda name: named[name]) if named else "")
+    fallback = BATCH if BATCH in every else ""
+    batch = options.batch or max(named, key=lambda name: (named[name], name == BATCH), default=fallback)
     words = FreshNames([BATCH])
     return {name: BATCH if name == batch else words.fresh(word_of(name)).replace(".", "_") for name in every}
 

@@ -75,7 +75,7 @@ class _Reading:
             self.draft.inference.types[own] = array_type(array)
             if array.size <= _LOOKED_AT:
                 self.draft.inference.known[own] = array
-        self.shared.initializers.update(self.arrays)
+        self.shared.leaves.update(self.arrays)
         fed = [value for value in self.proto.input if value.name not in self.frame.names]
         self.inputs = read_inputs(fed, self.frame, self.options)
         self.draft.inference.types.update((input_.name, input_.type) for input_ in self.inputs)

@@ -19,7 +19,7 @@ from weft_graph.onnx_form.order import name_of, runnable
 from weft_graph.onnx_form.own_metadata import GROUP, OPERATOR, own_metadata
 from weft_graph.onnx_form.sequences import SEQUENCES, SequenceNode
 from weft_graph.onnx_form.shared import Shared
-from weft_graph.onnx_form.text import text
+from weft_graph.onnx_form.text import text, trimmed
 from weft_graph.onnx_form.value_types import declared_types
 from weft_graph.onnx_form.versions.newest import add_newest
 from weft_graph.types import TensorType
@@ -76,7 +76,7 @@ class Scope:
     def _plain(self, proto: onnx.NodeProto, name: str, op_type: str) -> Node:
         attributes, bodies = self._attributes(proto, name)
         where = f"node {name!r} ({op_type})"
-        inputs = tuple(self.frame.tensor(value, where) for value in proto.input)
+        inputs = tuple(self.frame.tensor(value, where) for value in trimmed(proto.input))
         captured = tuple(dict.fromkeys(value for body, _ in bodies.values() for value in body.captured))
         attributes.update((word, replace(body, captured=captured)) for word, (body, _) in bodies.items())
         outputs = self._outputs(proto, name, op_type, bodies)
@@ -103,7 +103,7 @@ class Scope:
         """The outputs' names. What is a sequence in both branches of an If is as many outputs as it has items."""
         where = f"node {name!r} ({op_type})"
         if all(isinstance(value, str) for _, values in bodies.values() for value in values):
-            return tuple(self.frame.define(value, where) if value else "" for value in proto.output)
+            return tuple(self.frame.define(value, where) if value else "" for value in trimmed(proto.output))
         shapes = {tuple(_shape(value) for value in values) for _, values in bodies.values()}
         if op_type != "If" or len(shapes) != 1 or len(proto.output) != len(next(iter(shapes))):
             raise OnnxError(
@@ -142,9 +142,11 @@ class Scope:
         for tensor in proto.initializer:
             name = self.frame.define(text(tensor.name, where), where)
             self.draft.keep(name, self.shared.tensors.array(tensor, name))
+            self.shared.leaves.add(name)
         for sparse in proto.sparse_initializer:
             name = self.frame.define(text(sparse.values.name, where), where)
             self.draft.keep(name, self.shared.tensors.dense(sparse, name))
+            self.shared.leaves.add(name)
         self.read(proto.node)
         return tuple(self.frame.value(text(value.name, where), f"{where}, an output,") for value in proto.output)
 
@@ -173,16 +175,17 @@ class Scope:
             raise OnnxError(f"node {name!r} (Constant) has {len(proto.output)} outputs, and gives one", node=name)
         given = [resolved(attribute, self.frame) for attribute in proto.attribute]
         whole = onnx.NodeProto(attribute=[attribute for attribute in given if attribute is not None])
-        array = constant_array(whole, self.shared.tensors, name)
-        self.draft.keep(self.frame.define(proto.output[0], f"node {name!r}"), array)
+        made = self.frame.define(proto.output[0], f"node {name!r}")
+        self.draft.keep(made, constant_array(whole, self.shared.tensors, name))
+        self.shared.leaves.add(made)
 
     def _is_alias(self, proto: onnx.NodeProto) -> bool:
-        """Whether an Identity gives another name to an initializer, which stays one key, or to what is no tensor."""
+        """Whether an Identity gives another name to an initializer, which stays one key, a constant, or to no tensor."""
         if len(proto.input) != 1 or len(proto.output) != 1 or not proto.output[0]:
             return False
         value = self.frame.find(proto.input[0])
         if isinstance(value, str):
-            return value in self.shared.initializers and proto.output[0] not in self.frame.kept
+            return value in self.shared.leaves and proto.output[0] not in self.frame.kept
         return value is not None
 
     def _sequence(self, proto: onnx.NodeProto, name: str, op_type: str) -> None:

@@ -24,8 +24,8 @@ class Shared:
     budget: Budget
     values: FreshNames = field(default_factory=lambda: FreshNames(()))
     node_names: FreshNames = field(default_factory=lambda: FreshNames(()))
-    initializers: set[str] = field(default_factory=set)
-    """The names, in weft's graph, of the main graph's initializers."""
+    leaves: set[str] = field(default_factory=set)
+    """The names, in weft's graph, of initializers and constants."""
     warnings: list[str] = field(default_factory=list)
 
     def value_name(self, stem: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from hashlib import sha256
 from typing import Final
 
@@ -32,3 +33,11 @@ def legal(name: str, most: int) -> str:
     if len(printable) > most:
         printable = f"{printable[: most - 17]}.{sha256(printable.encode()).hexdigest()[:16]}"
     return printable
+
+
+def trimmed(names: Iterable[str]) -> list[str]:
+    """Values of a node without those left out at the end."""
+    kept = list(names)
+    while kept and not kept[-1]:
+        kept.pop()
+    return kept

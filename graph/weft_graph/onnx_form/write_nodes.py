@@ -16,8 +16,10 @@ from weft_graph.names import FreshNames
 from weft_graph.onnx_dtypes import DTYPE_OF_NUMBER, NUMBER_OF_DTYPE
 from weft_graph.onnx_form.errors import OnnxError
 from weft_graph.onnx_form.own_metadata import GROUP, OPERATOR
+from weft_graph.onnx_form.text import trimmed
 from weft_graph.onnx_form.versions.newest import newest_form_since
 from weft_graph.onnx_form.write_tensors import tensor_proto
+from weft_graph.shapes.dims import is_unknown
 from weft_graph.types import TensorType
 from weft_graph.weft_domain import EMBEDDING, STOP_GRADIENT
 
@@ -47,6 +49,8 @@ class NodeWriter:
     opset: int
     names: FreshNames
     types: Mapping[str, TensorType]
+    bodies: Mapping[int, Mapping[str, TensorType]]
+    """Types of the values in each body, by its identity."""
     constants: list[Constant] = field(default_factory=list)
     domains: set[str] = field(default_factory=set)
 
@@ -156,14 +160,14 @@ class NodeWriter:
         schema = self._schema(node)
         bodies = [value for value in node.attributes.values() if isinstance(value, Subgraph)]
         captured = len(bodies[0].captured) if bodies else 0
-        inputs = _trimmed(node.inputs[: len(node.inputs) - captured])
-        if schema is not None and (len(inputs) > schema.max_input or len(_trimmed(node.outputs)) > schema.max_output):
+        inputs = trimmed(node.inputs[: len(node.inputs) - captured])
+        if schema is not None and (len(inputs) > schema.max_input or len(trimmed(node.outputs)) > schema.max_output):
             raise OnnxError(f"node {node.name!r} ({node.op_type}): opset {self.opset} has fewer inputs", node=node.name)
         if schema is not None:
             self._check_types(node, inputs, schema.inputs)
             self._check_types(node, node.outputs, schema.outputs)
         proto = onnx.NodeProto(
-            op_type=node.op_type, name=node.name, input=inputs, output=_trimmed(node.outputs), domain=node.domain
+            op_type=node.op_type, name=node.name, input=inputs, output=trimmed(node.outputs), domain=node.domain
         )
         outer = node.inputs[len(node.inputs) - captured :]
         for name, value in node.attributes.items():
@@ -204,15 +208,19 @@ class NodeWriter:
         own = [*body.inputs, *(constant.name for constant in body.constants)]
         own += [output for node in body.nodes for output in node.outputs if output]
         renamed.update((value, self.names.fresh(value)) for value in own)
-        inner = NodeWriter(self.opset, self.names, self.types, domains=self.domains)
+        known = self.bodies.get(id(body), {})
+        types = {renamed.get(value, value): type_ for value, type_ in known.items()}
+        inner = NodeWriter(self.opset, self.names, types, self.bodies, domains=self.domains)
         nodes = [proto for node in body.nodes for proto in inner.protos(node, renamed)]
         graph = onnx.GraphProto(name=name, node=nodes)
-        graph.input.extend(onnx.ValueInfoProto(name=renamed[value]) for value in body.inputs)
+        graph.input.extend(value_info(renamed[value], known.get(value)) for value in body.inputs)
         outputs = []
         for value in body.outputs:
             is_own = value in renamed and value not in body.captured
             outputs.append(renamed[value] if is_own else self._passed_on(graph, renamed[value], name))
-        graph.output.extend(onnx.ValueInfoProto(name=value) for value in outputs)
+        graph.output.extend(
+            value_info(name, known.get(value)) for name, value in zip(outputs, body.outputs, strict=True)
+        )
         graph.initializer.extend(tensor_proto(renamed[constant.name], constant.array) for constant in body.constants)
         graph.initializer.extend(tensor_proto(constant.name, constant.array) for constant in inner.constants)
         return graph
@@ -224,20 +232,20 @@ class NodeWriter:
         return made
 
 
+def value_info(name: str, type_: TensorType | None) -> onnx.ValueInfoProto:
+    """The value and its type; what only a step's values decide has no name in the file."""
+    if type_ is None:
+        return onnx.ValueInfoProto(name=name)
+    dims = [None if is_unknown(dim) else dim for dim in type_.shape]
+    return onnx.helper.make_tensor_value_info(name, NUMBER_OF_DTYPE[type_.dtype], dims)
+
+
 def _renamed(node: Node, renamed: Mapping[str, str]) -> Node:
     return replace(
         node,
         inputs=tuple(renamed.get(name, name) for name in node.inputs),
         outputs=tuple(renamed.get(name, name) for name in node.outputs),
     )
-
-
-def _trimmed(names: Sequence[str]) -> list[str]:
-    """Without those left out at the end."""
-    kept = list(names)
-    while kept and not kept[-1]:
-        kept.pop()
-    return kept
 
 
 def _filled(node: Node) -> AttributeProto:

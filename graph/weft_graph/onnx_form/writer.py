@@ -9,21 +9,19 @@ from typing import Final
 import numpy as np
 import onnx
 
-from weft_graph.infer import infer
 from weft_graph.ir import Graph
 from weft_graph.json_form import OPSET
 from weft_graph.names import FreshNames, value_definitions
-from weft_graph.onnx_dtypes import NUMBER_OF_DTYPE
 from weft_graph.onnx_form.errors import OnnxError
 from weft_graph.onnx_form.imported import Array
 from weft_graph.onnx_form.initializers import Role
 from weft_graph.onnx_form.own_metadata import ROLE, ROW_SPARSE
-from weft_graph.onnx_form.write_nodes import NodeWriter
+from weft_graph.onnx_form.write_nodes import NodeWriter, value_info
 from weft_graph.onnx_form.write_tensors import tensor_proto
+from weft_graph.onnx_form.write_types import Known, infer_with_bodies
 from weft_graph.passes.inference_mode import to_inference
-from weft_graph.shapes.dims import is_unknown
 from weft_graph.topological import topological_order
-from weft_graph.types import TensorType, array_text
+from weft_graph.types import array_text
 
 DEFAULT_OPSET: Final = 21
 """What most runtimes of today take; a graph with newer operators is written for the first opset that has them all."""
@@ -70,11 +68,11 @@ def written(
         raise OnnxError(f"opset {options.opset}: models are written for opsets {FIRST_OPSET} to {OPSET}")
     _check_values(graph, values)
     shown = graph if options.training else to_inference(graph)
-    types = infer(shown)
+    known = infer_with_bodies(shown)
     opsets = [options.opset] if options.opset else range(DEFAULT_OPSET, OPSET + 1)
     for opset in opsets:
         try:
-            return _of_opset(shown, values, types, opset)
+            return _of_opset(shown, values, known, opset)
         except OnnxError:
             if opset == opsets[-1]:
                 raise
@@ -82,15 +80,16 @@ def written(
 
 
 def _of_opset(
-    graph: Graph, values: Mapping[str, Array], types: Mapping[str, TensorType], opset: int
+    graph: Graph, values: Mapping[str, Array], known: Known, opset: int
 ) -> tuple[onnx.ModelProto, dict[str, Array]]:
     taken = [definition.name for definition in value_definitions(graph)]
-    writer = NodeWriter(opset, FreshNames(taken), types)
+    types = known.types
+    writer = NodeWriter(opset, FreshNames(taken), types, known.bodies)
     proto = onnx.GraphProto(name=graph.name)
     for node in topological_order(graph.nodes):
         proto.node.extend(writer.protos(node, {}))
-    proto.input.extend(_info(input_.name, input_.type) for input_ in graph.inputs)
-    proto.output.extend(_info(name, types[name]) for name in graph.outputs)
+    proto.input.extend(value_info(input_.name, input_.type) for input_ in graph.inputs)
+    proto.output.extend(value_info(name, types[name]) for name in graph.outputs)
     arrays: dict[str, Array] = {}
     for parameter in graph.parameters:
         arrays[parameter.name] = values[parameter.name]
@@ -111,12 +110,6 @@ def _of_opset(
 def _ir_version(opset: int) -> int:
     """The oldest version of the file format that may say this opset, and metadata of nodes, which came with 10."""
     return max(10, onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)]))
-
-
-def _info(name: str, type_: TensorType) -> onnx.ValueInfoProto:
-    """What only a step's values decide has no name in the file."""
-    dims = [None if is_unknown(dim) else dim for dim in type_.shape]
-    return onnx.helper.make_tensor_value_info(name, NUMBER_OF_DTYPE[type_.dtype], dims)
 
 
 def _check_values(graph: Graph, values: Mapping[str, Array]) -> None:

@@ -55,7 +55,8 @@ def _forms() -> Mapping[str, tuple[OldForm, ...]]:
 def _check_exists(node: Node, version: int) -> None:
     """An operator that ONNX has in another opset alone would be read with a meaning that the file does not say."""
     if defs.has(node.op_type, max_inclusive_version=version, domain=ONNX_DOMAIN):
-        if not defs.get_schema(node.op_type, max_inclusive_version=version, domain=ONNX_DOMAIN).deprecated:
+        is_deprecated = defs.get_schema(node.op_type, max_inclusive_version=version, domain=ONNX_DOMAIN).deprecated
+        if not is_deprecated or any(version < form.before <= OPSET for form in _forms().get(node.op_type, ())):
             return
         raise OnnxError(f"node {node.name!r}: opset {version} has no {node.op_type} any more", node=node.name)
     try:
