@@ -1,4 +1,4 @@
-"""What schemas say about memory is what kernels do: whose elements are read, what may be overwritten, what is a view."""
+"""What schemas say about memory is what kernels do: whose elements are read, what may be overwritten, what views."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from weft_graph.layout import ALIGNMENT, Layout
-from weft_graph.layout_strides import order_of, same_places
+from weft_graph.layout_strides import Sizes, order_of, same_places
 from weft_graph.schema import Strides
 from weft_graph.types import TensorType
 from weft_kernels.kernel import Array
@@ -20,36 +20,39 @@ from weft_worker.engine.work import Variable
 
 @dataclass(frozen=True, slots=True)
 class Lying:
-    """How a value lies in memory: without gaps, its dimensions in the order `axes`, the slowest first.
-
-    `offset` is where in the arena, None for a value that has memory of its own.
+    """How a value lies in memory without gaps: as an array of `sizes` in C's order, whose dimensions are then `axes`
+    (None where they stay). `offset` and `nbytes` are where in the arena; offset None is memory of its own.
     """
 
-    type: TensorType
     strides: Strides
-    axes: tuple[int, ...]
+    dtype: np.dtype[Any]
+    sizes: Sizes
+    axes: tuple[int, ...] | None
+    nbytes: int
     offset: int | None
 
     @classmethod
     def of(cls, type_: TensorType, strides: Strides, offset: int | None) -> Lying:
-        axes = order_of(type_.static_shape, strides)
-        assert axes is not None, f"{type_} with strides {strides} has gaps, and no kernel makes it so"
-        return cls(type_, strides, axes, offset)
+        shape = type_.static_shape
+        order = order_of(shape, strides)
+        assert order is not None, f"{type_} with strides {strides} has gaps, and no kernel makes it so"
+        back = tuple(order.index(axis) for axis in range(len(order)))
+        sizes = tuple(shape[axis] for axis in order)
+        axes = None if back == tuple(range(len(order))) else back
+        return cls(strides, type_.dtype.numpy, sizes, axes, type_.nbytes, offset)
 
     def array(self, xp: Any, arena: Array | None) -> Array:
         """The value's array in the arena; a new one without an arena."""
-        sizes = self.type.static_shape
-        lying = tuple(sizes[axis] for axis in self.axes)
-        dtype = self.type.dtype.numpy
+        lying: Array
         if arena is None or self.offset is None:
-            flat: Array = xp.empty(lying, dtype=dtype)
+            lying = xp.empty(self.sizes, dtype=self.dtype)
         else:
-            flat = arena[self.offset : self.offset + self.type.nbytes].view(dtype).reshape(lying)
-        return flat.transpose(tuple(np.argsort(self.axes).tolist()))
+            lying = arena[self.offset : self.offset + self.nbytes].view(self.dtype).reshape(self.sizes)
+        return lying if self.axes is None else lying.transpose(self.axes)
 
     def is_of(self, array: Array) -> bool:
         """Whether the array, of this type, lies so."""
-        size = self.type.dtype.itemsize
+        size = self.dtype.itemsize
         return same_places(tuple(array.shape), tuple(step // size for step in array.strides), self.strides)
 
 
