@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft_graph.formals import BOOLEANS, FLOATS, required
+from weft_graph.formals import BOOLEANS, FLOATS, FLOATS8, required
 from weft_graph.schema import InferContext, OpSchema
 from weft_graph.types import DType, TensorType
 
@@ -13,7 +13,7 @@ def _infer(context: InferContext) -> tuple[TensorType, ...]:
 
 SCHEMA = OpSchema(
     op_type="IsNaN",
-    inputs=(required("X", FLOATS),),
+    inputs=(required("X", FLOATS | FLOATS8),),
     outputs=(required("Y", BOOLEANS),),
     infer=_infer,
     pointwise=True,

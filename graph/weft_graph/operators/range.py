@@ -9,9 +9,9 @@ from weft_graph.shapes.broadcasting import check_same_dtype
 from weft_graph.shapes.dims import Dim, agree, product
 from weft_graph.shapes.flops import moved
 from weft_graph.shapes.ranges import range_length
-from weft_graph.types import TensorType
+from weft_graph.types import DType, TensorType
 
-_DTYPES = FLOATS | INDICES
+_DTYPES = FLOATS | INDICES | {DType.INT16}
 
 
 def _infer(context: InferContext) -> tuple[TensorType, ...]:
@@ -48,7 +48,7 @@ SCHEMA = OpSchema(
     inputs=(required("start", _DTYPES), required("limit", _DTYPES), required("delta", _DTYPES)),
     outputs=(required("output", _DTYPES),),
     infer=_infer,
-    # It is for float16 alone, whose numbers are exact products here; a file may carry it.
+    # It is for float16 and bfloat16 alone, which are computed in float32 and rounded once; a file may carry it.
     attributes={"stash_type": Attribute(int, default=1)},
     flops=moved,
 )

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from weft_graph.ir import AttributeValue
 from weft_graph.shapes.ranges import range_length
 from weft_kernels.arguments import required
+from weft_kernels.element_types import computed_in
 from weft_kernels.kernel import Array, KernelContext
 
 HOST_INPUTS = (0, 1, 2)
@@ -18,4 +19,6 @@ def run(
     xp = context.xp
     start, limit, delta = (array.reshape(-1)[0] for array in required(inputs))
     count = range_length(start.item(), limit.item(), delta.item())
-    return ((start + xp.arange(count, dtype=start.dtype) * delta).astype(start.dtype, copy=False),)
+    wide = computed_in(start.dtype)
+    made = start.astype(wide) + xp.arange(count, dtype=wide) * delta.astype(wide)
+    return (made.astype(start.dtype, copy=False),)
