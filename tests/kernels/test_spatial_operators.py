@@ -106,18 +106,14 @@ def test_truth_values_have_nearest_ones_alone() -> None:
         inferred("Resize", TensorType(DType.BOOL, (1, 2)), None, None, numbers(1, 4), mode="linear")
 
 
-def test_a_scale_of_float32_stands_for_the_ratio_that_was_meant() -> None:
+@pytest.mark.parametrize(("size", "expected"), [(6, [0, 1, 3, 4]), (7, [0, 1, 3, 4])])
+def test_a_scale_of_float32_stands_for_the_ratio_that_was_meant(size: int, expected: list[int]) -> None:
     """2 / float32(2 / 3) is below 3, and its floor would be another element than PyTorch's."""
-    line = np.arange(6.0)
+    lists = (None, numbers(2 / 3, dtype=np.float32))
     shrunk = run(
-        "Resize",
-        line,
-        None,
-        numbers(2 / 3, dtype=np.float32),
-        coordinate_transformation_mode="asymmetric",
-        nearest_mode="floor",
+        "Resize", np.arange(float(size)), *lists, coordinate_transformation_mode="asymmetric", nearest_mode="floor"
     )
-    np.testing.assert_array_equal(shrunk, [0, 1, 3, 4])
+    np.testing.assert_array_equal(shrunk, expected)
 
 
 @pytest.mark.parametrize("mode", ["linear", "cubic"])

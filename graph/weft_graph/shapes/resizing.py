@@ -14,6 +14,9 @@ from weft_graph.shapes.axes import normalised
 
 POLICIES: Final = ("stretch", "not_larger", "not_smaller")
 
+SIMPLE: Final = 1000
+"""The largest denominator of a ratio that somebody may have written: float32 tells all such near 1 apart."""
+
 Region = Sequence[float]
 """The beginnings of a crop along the axes, then the ends, as shares of the input."""
 
@@ -102,7 +105,9 @@ def _scaled(size: int, scale: float, start: float, end: float) -> tuple[int, flo
 
 
 def _meant(size: int, count: int, scale: float) -> float:
-    """The scale that a number of float32 stands for: the ratio of both sizes, or the shortest decimal fraction."""
-    if size and np.float32(count / size) == np.float32(scale):
-        return count / size
+    """The scale that a number of float32 stands for: the sizes' ratio, a simple one, or a decimal one."""
+    simple = Fraction(scale).limit_denominator(SIMPLE)
+    for meant in (Fraction(count, size or 1), simple):
+        if meant and np.float32(float(meant)) == np.float32(scale):
+            return float(meant)
     return float(str(np.float32(scale)))
