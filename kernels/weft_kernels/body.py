@@ -11,7 +11,7 @@ import numpy as np
 
 from weft_graph.infer import body_types
 from weft_graph.ir import AttributeValue, Node, Subgraph
-from weft_graph.names import drawn_as
+from weft_graph.names import bodies_of, drawn_as
 from weft_graph.schema import schema_of
 from weft_graph.types import TensorType, array_type
 from weft_kernels.errors import failed
@@ -24,7 +24,8 @@ _BODIES_KEPT = 512
 @dataclass(frozen=True, slots=True)
 class _Step:
     """A node of a body, its kernel and whole attributes. `drawn_as` keys its random numbers; `last` are the values that
-    no later step reads, `made` the outputs that some step does, or that the body gives, with their places."""
+    no later step reads, `made` the outputs that some step does, or that the body gives, with their places. `by_turn`:
+    it draws random numbers, or has a body that may."""
 
     node: Node
     kernel: Kernel
@@ -32,6 +33,7 @@ class _Step:
     drawn_as: str
     last: tuple[str, ...]
     made: tuple[tuple[int, str], ...]
+    by_turn: bool
 
 
 class Body:
@@ -43,7 +45,7 @@ class Body:
     def __init__(self, context: KernelContext, subgraph: Subgraph, captured: Sequence[Array]) -> None:
         self.subgraph = subgraph
         self._context = context
-        self._steps = _steps(Same(subgraph))
+        self._steps = [(step, self._seen_by(step, context.iteration)) for step in _steps(Same(subgraph))]
         self._fixed = dict(zip(subgraph.captured, captured, strict=True))
         place = (lambda array: array) if context.xp is np else context.xp.asarray
         self._fixed.update((constant.name, place(constant.array)) for constant in subgraph.constants)
@@ -56,11 +58,11 @@ class Body:
         context = self._context
         if context.checkpoint is not None:
             context.checkpoint()
-        iteration = context.iteration if turn is None else f"{context.iteration}#{turn}"
+        iteration = "" if turn is None else f"{context.iteration}#{turn}"
         values = {**self._fixed, **dict(zip(self.subgraph.inputs, inputs, strict=True))}
-        for step in self._steps:
+        for step, seen in self._steps:
             given = [values[name] if name else None for name in step.node.inputs]
-            inner = context.within(step.drawn_as + iteration, step.node.outputs, iteration)
+            inner = self._seen_by(step, iteration) if iteration and step.by_turn else seen
             try:
                 outputs = step.kernel(inner, given, step.attributes)
             except (ValueError, MemoryError) as error:
@@ -70,6 +72,9 @@ class Body:
             for place, name in step.made:
                 values[name] = outputs[place]
         return tuple(values[name] for name in self.subgraph.outputs)
+
+    def _seen_by(self, step: _Step, iteration: str) -> KernelContext:
+        return self._context.within(step.drawn_as + iteration, step.node.outputs, iteration)
 
     def types(self, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
         """Types of the outputs, for a loop of no turns: nothing else says what it would have made.
@@ -115,5 +120,8 @@ def _steps(key: Same) -> tuple[_Step, ...]:
         readers.subtract(read)
         made = tuple((place, name) for place, name in enumerate(node.outputs) if name and readers[name])
         last = tuple(name for name in read if not readers[name])
-        steps.append(_Step(node, kernel_of(node), schema_of(node).attributes_of(node), drawn_as(node.name), last, made))
+        schema = schema_of(node)
+        by_turn = schema.random or bool(bodies_of(node))
+        name, attributes = drawn_as(node.name), schema.attributes_of(node)
+        steps.append(_Step(node, kernel_of(node), attributes, name, last, made, by_turn))
     return tuple(steps)
