@@ -137,6 +137,9 @@ def _split(node: SequenceNode) -> list[Value]:
     data, axis = node.tensor(0), node.attribute("axis", 0)
     if node.value(1) is None:
         return [_pieces_of_one(node, data, axis)]
+    given = node.reader.type_of(node.tensor(1))
+    if given is not None and given.rank == 1 and given.shape[0] != 0 and given.is_static:
+        return [node.emit("Split", data, node.tensor(1), outputs=given.size, axis=axis)]
     lengths = node.integers(1)
     if lengths.ndim == 0:
         size = _size(node, data, axis)
