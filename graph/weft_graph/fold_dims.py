@@ -27,6 +27,9 @@ Given = Sequence[Dims | None]
 Body = Callable[[Node, Given, TensorType], Dims | None]
 Truth = bool | None
 
+_FEW: Final = 16
+"""Numbers of a float type that are looked at: exporters write the bounds of a range so."""
+
 TYPES: Final = frozenset({DType.INT32, DType.INT64, DType.BOOL})
 
 
@@ -49,9 +52,11 @@ def fold_dims(node: Node, inputs: Given, read: TensorType | None, type_: TensorT
     return result.reshape(type_.static_shape) if _says_something(result) else None  # type: ignore[union-attr]
 
 
-def as_dims(array: np.ndarray[Any, Any]) -> Dims:
-    """Numbers as an array of objects."""
-    return array.astype(object)
+def as_dims(array: np.ndarray[Any, Any]) -> Dims | None:
+    """Numbers as an array of objects, those of a float type where all are whole; None for other elements."""
+    if array.dtype.kind == "f" and array.size <= _FEW and np.array_equal(array, np.trunc(array)):
+        return _each(int, array.astype(object)) if np.all(np.isfinite(array)) else None
+    return array.astype(object) if array.dtype.kind in "iub" else None
 
 
 def nothing(type_: TensorType) -> Dims | None:
@@ -169,8 +174,11 @@ def _each(change: Callable[[Any], Any], array: Dims) -> Dims:
 
 
 def _equal(a: Any, b: Any) -> Truth:
+    """What a dimension is made of is never a number below 0."""
     if a is None or b is None:
         return None
+    if any(isinstance(one, str) and isinstance(other, int) and other < 0 for one, other in ((a, b), (b, a))):
+        return False
     difference = sign(minus(int(a) if isinstance(a, bool) else a, int(b) if isinstance(b, bool) else b))
     return None if difference is None else difference == 0
 

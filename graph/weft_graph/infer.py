@@ -96,8 +96,7 @@ class Inference:
         if name in self.dims:
             return self.dims[name]
         known = self.known.get(name)
-        is_small = known is not None and known.dtype.kind in "iub" and known.size <= MAX_ELEMENTS
-        return as_dims(known) if known is not None and is_small else None
+        return None if known is None or known.size > MAX_ELEMENTS else as_dims(known)
 
     def _elements(self, name: str) -> Array | None:
         """The same, an array of nothing where nothing is known of a value that could be computed with."""

@@ -1,15 +1,16 @@
 """Amounts: whole numbers that dimensions are computed from, as far as they are known before a step.
 
-An amount is a number, a text of the form of a dimension whose coefficients may be below 0 (`batch+-1`), or None where
-nothing is known. Names stand for numbers that are not negative. What a polynomial cannot say (a quotient that does not
-come out even, the larger of two) gets a name of its own, the same one for the same parts.
+An amount is a number, a text of the form of a dimension, or None where nothing is known. A name of an input's
+dimension stands for at least 1, one that only a step decides for at least 0: what is decided by that is decided anew,
+with numbers, before anything runs. What a polynomial cannot say (a quotient that does not come out even, the larger of
+two) gets a name of its own, the same one for the same parts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from weft_graph.shapes.dims import Dim, of_terms, product, quotient, terms_of, total, unknown_of
+from weft_graph.shapes.dims import Dim, is_unknown, of_terms, product, quotient, terms_of, total, unknown_of
 
 Amount = int | str | None
 
@@ -38,21 +39,29 @@ def times(a: Amount, b: Amount) -> Amount:
 
 
 def is_natural(a: Amount) -> bool:
-    """Whether the amount is below 0 for no sizes."""
-    return a is not None and all(count >= 0 for count in terms_of(a).values())
+    """Whether the amount is never below 0."""
+    least = _least(a)
+    return least is not None and least >= 0
 
 
 def sign(a: Amount) -> int | None:
     """Of the amount, for all sizes: 1, 0 or -1; None where sizes decide."""
+    if a == 0:
+        return 0
+    least, most = _least(a), _least(minus(0, a))
+    if least is not None and least > 0:
+        return 1
+    return -1 if most is not None and most > 0 else None
+
+
+def _least(a: Amount) -> int | None:
+    """The least that the amount can be, or None where nothing bounds it."""
     if a is None:
         return None
     terms = terms_of(a)
-    if not terms:
-        return 0
-    number = terms.get((), 0)
-    if number > 0 and is_natural(a):
-        return 1
-    return -1 if number < 0 and all(count <= 0 for count in terms.values()) else None
+    if any(count < 0 for names, count in terms.items() if names):
+        return None
+    return sum(count for names, count in terms.items() if not any(map(is_unknown, names)))
 
 
 def over(a: Amount, b: Amount) -> Amount:
@@ -81,7 +90,13 @@ def remainder(a: Amount, b: Amount) -> Amount:
         return None
     if isinstance(a, int) and isinstance(b, int):
         return a % b
-    return minus(a, times(b, over(a, b))) if is_natural(a) and is_natural(b) else None
+    if not is_natural(b):
+        return None
+    if isinstance(a, int) and a < 0 and is_natural(plus(a, b)):
+        return plus(a, b)
+    if not is_natural(a):
+        return unknown_of("remainder", a, b)
+    return minus(a, times(b, over(a, b))) if isinstance(b, int) else unknown_of("remainder", a, b)
 
 
 def larger(a: Amount, b: Amount) -> Amount:
@@ -119,8 +134,8 @@ def added(amounts: Iterable[Amount]) -> Amount:
 
 
 def as_dim(a: int | str) -> Dim:
-    """The amount as a dimension: itself, also a number below 0, or a name where a coefficient is below 0."""
-    return a if isinstance(a, int) or is_natural(a) else unknown_of("amount", a)
+    """The amount as a dimension: itself, also a number below 0; a name of its own where a text is always below 0."""
+    return unknown_of("amount", a) if isinstance(a, str) and sign(a) == -1 else a
 
 
 def _ordered(a: Amount, b: Amount) -> tuple[Dim, ...]:

@@ -1,10 +1,8 @@
 """Dimensions: numbers, names, and what sums and products make of them: `4*batch`, `batch*tokens+8*batch+10`.
 
-A dimension that holds a name is text, a polynomial with whole coefficients above 0. Its form is canonical: in a product
-the number first, then the names in order; of a sum's terms those of most names first, then by their names, the number
-last. So dimensions that are equal for any sizes are equal texts.
-
-`weft_graph.shapes.amounts` computes in the same form with coefficients of any sign: an amount is no dimension yet.
+A dimension that holds a name is text, a polynomial with whole coefficients: `tokens-1` is one too. Its form is
+canonical: in a product the number first, then the names in order; of a sum's terms those of most names first, then by
+their names, the number last. So dimensions that are equal for any sizes are equal texts.
 """
 
 from __future__ import annotations
@@ -31,6 +29,7 @@ _SHOWN: Final = 64
 
 _TIMES = "*"
 _PLUS = "+"
+_MINUS = "-"
 
 _Names = tuple[str, ...]
 _Terms = Mapping[_Names, int]
@@ -107,7 +106,7 @@ def quotient(whole: Iterable[Dim], part: Iterable[Dim]) -> Dim | None:
     while left:
         first = min(left, key=_place)
         names = _without(first, head)
-        if names is None or left[first] % divisor[head] or left[first] < 0:
+        if names is None or left[first] % divisor[head]:
             return None
         times = left[first] // divisor[head]
         _add(result, {names: times})
@@ -150,10 +149,10 @@ def _add(terms: Counter[_Names], more: _Terms) -> None:
 @lru_cache(maxsize=4096)
 def _terms(dim: Dim) -> _Terms:
     terms = Counter[_Names]()
-    for term in str(dim).split(_PLUS):
-        number, names = 1, []
-        for factor in term.split(_TIMES):
-            if factor.removeprefix("-").isdecimal():
+    for term in filter(None, str(dim).replace(_MINUS, _PLUS + _MINUS).split(_PLUS)):
+        number, names = -1 if term.startswith(_MINUS) else 1, []
+        for factor in term.removeprefix(_MINUS).split(_TIMES):
+            if factor.isdecimal():
                 number *= int(factor)
             else:
                 names.append(factor)
@@ -164,11 +163,13 @@ def _terms(dim: Dim) -> _Terms:
 def _text(terms: _Terms) -> Dim:
     if not any(names for names in terms):
         return terms.get((), 0)
-    return _PLUS.join(_term(names, terms[names]) for names in sorted(terms, key=_place))
+    first, *others = (_term(names, terms[names]) for names in sorted(terms, key=_place))
+    return first + "".join(term if term.startswith(_MINUS) else _PLUS + term for term in others)
 
 
 def _term(names: _Names, count: int) -> str:
-    return _TIMES.join(([] if count == 1 and names else [str(count)]) + list(names))
+    sign = _MINUS if count < 0 else ""
+    return sign + _TIMES.join(([] if abs(count) == 1 and names else [str(abs(count))]) + list(names))
 
 
 def _place(names: _Names) -> tuple[int, _Names]:

@@ -116,12 +116,12 @@ def _low(dim: Dim, start: int | str) -> Amount:
 
 
 def _high(dim: Dim, start: int | str, end: int | str) -> Amount:
-    """Where the part ends; a dimension is taken to be as long as what is left out at its end."""
+    """Where the part ends; a dimension is taken to be as long as what is left out at its end, and as an end by name."""
     if isinstance(end, int) and end < 0:
         return minus(dim, -end)
     if (isinstance(end, int) and end >= _WHOLE) or is_natural(minus(end, dim)):
         return dim
-    if is_natural(minus(dim, end)):
+    if isinstance(end, str) or is_natural(minus(dim, end)):
         return end
     return smaller(end, dim) if start == 0 else None
 
