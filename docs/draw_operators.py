@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import onnx
 
+from weft_graph.formals import FLOATS, FLOATS8, INTEGERS, NUMBERS, SUB_BYTES
 from weft_graph.schema import Attribute, OpSchema, schemas
 from weft_graph.shapes.flow import flat
 from weft_graph.types import DType
@@ -21,8 +22,22 @@ from weft_graph.types import DType
 PAGE = Path(__file__).with_name("operators.md")
 TESTS = Path(__file__).parents[1] / "tests"
 
-CONSTANT_INPUTS: Final = {"Range": "its inputs are constants"}
+NO_GRADIENT: Final = {
+    "BitCast": "its numbers are bits",
+    "DynamicQuantizeLinear": "its numbers are quantized",
+    "MelWeightMatrix": "its inputs are bounds",
+    "Range": "its inputs are bounds",
+}
 """Operators of floats without a gradient, and why."""
+
+FAMILIES: Final = {
+    "numbers": NUMBERS,
+    "float": FLOATS,
+    "integers": INTEGERS,
+    "float8": FLOATS8,
+    "sub-byte": SUB_BYTES,
+}
+"""Sets of element types that go by one word, the largest first."""
 
 OTHER_MEANING: Final = {
     ("PRelu", 1): "the slope is by channel",
@@ -43,6 +58,10 @@ INTRODUCTION: Final = """# Operators
 
 Written from the schemas and from the tests' lists of cases by `python docs/draw_operators.py`; a test compares.
 
+Element types are those of the input that takes most. *float* is float16, bfloat16, float32 and float64, *integers* are
+the eight of 8 to 64 bits, *numbers* both; *float8* are the five types of ONNX, *sub-byte* float4, int4, uint4, int2 and
+uint2. Sums and functions of float16 and bfloat16 are computed in float32 and rounded once.
+
 *Versions* are those of ONNX whose nodes the operator takes as they are: same attributes with the same defaults, no more
 inputs or outputs. An older form is refused by the name of its attribute. *Cases* counts ONNX's own node tests of weft's
 element types, of values and of inferred types. *JAX* counts cases whose gradients are compared with JAX's reverse mode,
@@ -55,8 +74,8 @@ Where an operator has no slope or several, weft takes:
   MaxPool gives all of it to the first of equals;
 - **on a bound** Clip's gradient is that of its input, so that a parameter there can leave it;
 - **at zero** Relu, Abs, ReduceL2 and LpNormalization have slope 0; LeakyRelu, PRelu, Elu and Celu have slope 1;
-- **steps** (Sign, Floor, Ceil, Round) have slope 0: nothing flows through them, and a parameter that is reached through
-  a step alone is refused."""
+- **steps** (Sign, Floor, Ceil, Round, Hardmax) and draws (Bernoulli, RandomUniformLike, RandomNormalLike) have slope 0:
+  nothing flows through them, and a parameter that is reached through a step alone is refused."""
 
 
 def page() -> str:
@@ -74,7 +93,7 @@ def page() -> str:
     differences = Counter((case.domain, case.op_type) for case in gradients if case.smooth)
     users = {key: schema for key, schema in sorted(schemas().items(), key=lambda item: item[0][1]) if is_users(schema)}
     rows = [
-        f"| {op_type} | {_versions(schema)} | {_types(schema)} | {gradient(schema)} "
+        f"| {op_type} | {_versions(schema)} | {types_of(schema)} | {gradient(schema)} "
         f"| {onnx_cases[op_type] if not domain else '-'} | {jax[domain, op_type] or '-'} "
         f"| {differences[domain, op_type] or '-'} |"
         for (domain, op_type), schema in users.items()
@@ -111,25 +130,28 @@ def gradient(schema: OpSchema) -> str:
         return "no: its outputs are no floats"
     if not _has_floats(schema.inputs):
         return "no: its inputs are no floats"
-    return f"no: {CONSTANT_INPUTS[schema.op_type]}"
+    return f"no: {NO_GRADIENT[schema.op_type]}"
 
 
 def _has_floats(formals: Any) -> bool:
     return any(dtype.is_float for formal in formals for dtype in formal.dtypes)
 
 
-def _types(schema: OpSchema) -> str:
-    """Element types of the input that takes most, in families."""
-    dtypes = max((formal.dtypes for formal in schema.inputs), key=len)
-    if dtypes == frozenset(DType):
+def types_of(schema: OpSchema) -> str:
+    """Element types of the input that takes most, in families; of the output where there is no input."""
+    left = set(max((formal.dtypes for formal in schema.inputs or schema.outputs), key=len))
+    if left == set(DType):
         return "all"
-    families = {family: [d for d in DType if d in dtypes and d.startswith(family)] for family in ("float", "int")}
-    words = [
-        family + ("" if len(found) == 3 and family == "float" else "/".join(d.removeprefix(family) for d in found))
-        for family, found in families.items()
-        if found
-    ]
-    return ", ".join([*words, *(d for d in (DType.UINT8, DType.BOOL) if d in dtypes)])
+    words = []
+    for name, family in FAMILIES.items():
+        if family <= left:
+            words.append(name)
+            left -= family
+    for name in ("float", "int", "uint"):
+        sizes = [size for dtype in DType if (size := dtype.removeprefix(name)).isdecimal() and dtype in left]
+        words += [name + "/".join(sizes)] if sizes else []
+        left -= {DType(name + size) for size in sizes}
+    return ", ".join([*words, *(dtype for dtype in DType if dtype in left)])
 
 
 def _versions(schema: OpSchema) -> str:

@@ -28,7 +28,7 @@ def cast(xp: Any, data: Array, dtype: DType, *, saturate: bool = True, round_mod
     if source in NARROW:
         data = data.astype(xp.int8 if source in SUB_BYTES and source is not DType.FLOAT4E2M1 else xp.float32)
     if dtype is DType.BOOL:
-        return data != 0
+        return data != 0  # type: ignore[no-any-return]  # NumPy compares to Any
     if dtype in NARROW:
         return _narrowed(xp, data, dtype, saturate=saturate, round_mode=round_mode)
     if dtype is DType.BFLOAT16 and data.dtype == np.float64:
@@ -40,7 +40,7 @@ def bit_cast(data: Array, dtype: DType) -> Array:
     """The same bits as another type of as many; the elements of types below one byte are a byte's low bits."""
     source = DType(data.dtype.name)
     if dtype is DType.BOOL:
-        return data.view(np.uint8) != 0
+        return data.view(np.uint8) != 0  # type: ignore[no-any-return]  # NumPy compares to Any
     if dtype in SUB_BYTES and source in SUB_BYTES:
         unsigned = data.view(np.uint8) & np.uint8((1 << dtype.bits) - 1)
         return unsigned.view(dtype.numpy)

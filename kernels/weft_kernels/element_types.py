@@ -39,7 +39,7 @@ def range_of(dtype: DType) -> tuple[float, float]:
     if dtype is DType.BOOL:
         return 0, 1
     if dtype.is_float or dtype in FLOATS8 or dtype is DType.FLOAT4E2M1:
-        limits = ml_dtypes.finfo(dtype.numpy)
+        limits = ml_dtypes.finfo(dtype.numpy)  # type: ignore[no-untyped-call]  # ml_dtypes says no types
         return float(limits.min), float(limits.max)
-    whole = ml_dtypes.iinfo(dtype.numpy)
+    whole = ml_dtypes.iinfo(dtype.numpy)  # type: ignore[no-untyped-call]  # ml_dtypes says no types
     return int(whole.min), int(whole.max)

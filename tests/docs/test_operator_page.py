@@ -10,10 +10,11 @@ import onnx
 import pytest
 
 from gradient_cases import gradient_cases
-from onnx_node_cases import cases_to_run
-from weft_graph.formals import FLOATS, INT64, required
+from onnx_node_cases import WITH_BODIES, WITHOUT_CASES, cases_to_run
+from weft_graph.formals import ANY, BOOLEANS, FLOATS, INT64, NARROW, NUMBERS, SUMMABLE, required
 from weft_graph.schema import Attribute, OpSchema, schemas
 from weft_graph.shapes.broadcasting import infer_unary
+from weft_graph.types import DType
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -32,13 +33,13 @@ def test_every_operator_is_proven() -> None:
     of_onnx = {case.op_type for case in cases_to_run().values()}
     with_gradient_case = {(case.domain, case.op_type) for case in gradient_cases()}
     for (domain, op_type), schema in schemas().items():
-        assert domain or op_type in of_onnx, op_type
+        assert domain or op_type in of_onnx or op_type in {*WITH_BODIES, *WITHOUT_CASES}, op_type
         assert (schema.gradient is not None) == ((domain, op_type) in with_gradient_case), op_type
 
 
 def test_every_reason_is_needed(script: dict[str, Any]) -> None:
     known = {op_type for _, op_type in schemas()}
-    assert set(script["CONSTANT_INPUTS"]) <= known
+    assert set(script["NO_GRADIENT"]) <= known
     for op_type, version in script["OTHER_MEANING"]:
         theirs = onnx.defs.get_schema(op_type, version)
         assert theirs.since_version == version
@@ -48,8 +49,21 @@ def test_every_reason_is_needed(script: dict[str, Any]) -> None:
         "0: steps",
         "no: its outputs are no floats",
         "no: its inputs are no floats",
-        "no: its inputs are constants",
+        *(f"no: {reason}" for reason in script["NO_GRADIENT"].values()),
     }
+
+
+def test_element_types_are_told_in_families(script: dict[str, Any]) -> None:
+    def told(dtypes: frozenset[DType]) -> str:
+        text: str = script["types_of"](OpSchema("Op", (required("X", dtypes),), (), infer_unary))
+        return text
+
+    assert told(ANY) == "all"
+    assert told(NUMBERS | BOOLEANS) == "numbers, bool"
+    assert told(SUMMABLE) == "float, int32/64, uint32/64"
+    assert told(NARROW) == "float8, sub-byte"
+    assert told(frozenset({DType.FLOAT32, DType.FLOAT16, DType.INT8, DType.UINT8})) == "float16/32, int8, uint8"
+    assert told(FLOATS - {DType.BFLOAT16}) == "float16/32/64"
 
 
 def test_an_older_form_is_not_claimed(script: dict[str, Any]) -> None:

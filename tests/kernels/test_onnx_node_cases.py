@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnx_node_cases import LEFT_OUT, OTHER_TYPES, OUR_TYPES, WITHOUT_CASES, cases_to_run, node_cases
+from onnx_node_cases import LEFT_OUT, OTHER_TYPES, OUR_TYPES, WITH_BODIES, WITHOUT_CASES, cases_to_run, node_cases
 from weft_graph.check import check
 from weft_graph.infer import infer
 from weft_graph.ir import Constant, Graph, Input
@@ -20,7 +20,6 @@ DECIDED_BY_VALUES = {"Compress", "NonMaxSuppression", "NonZero", "Unique"}
 """Operators whose output's dimensions only a step's data decide. Others' lists are constants of the graph here."""
 BFLOAT16_RTOL = 2**-6
 """Two units in the last place, which is what ONNX's own runner allows."""
-WITH_BODIES = {"If", "Loop", "Scan"}
 
 RUN = sorted(cases_to_run())
 
