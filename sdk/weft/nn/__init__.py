@@ -25,6 +25,7 @@ from weft.nn.initializers import (
 from weft.nn.layer import Layer
 from weft.nn.losses import accuracy, cross_entropy, mean_squared_error
 from weft.nn.normalization import BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RMSNorm
+from weft.nn.recurrent import GRU, LSTM, RNN
 from weft.nn.resampling import PixelShuffle, PixelUnshuffle, Upsample
 from weft.nn.sequential import Sequential
 from weft.nn.stateless import (
@@ -45,6 +46,9 @@ from weft.ops import log_softmax, relu, sigmoid, softmax, tanh
 __all__ = [
     "ELU",
     "GELU",
+    "GRU",
+    "LSTM",
+    "RNN",
     "SELU",
     "AvgPool2d",
     "BatchNorm",

@@ -96,6 +96,12 @@ from weft.ops.normalizing import (
     lp_normalization,
     rms_normalization,
 )
+from weft.ops.recurrent import (
+    gru,
+    lstm,
+    rnn,
+    stop_gradient,
+)
 from weft.ops.reduction import (
     argmax,
     argmin,
@@ -176,6 +182,7 @@ __all__ = [
     "greater_or_equal",
     "grid_sample",
     "group_normalization",
+    "gru",
     "hard_sigmoid",
     "hard_swish",
     "identity",
@@ -194,6 +201,7 @@ __all__ = [
     "logical_or",
     "logical_xor",
     "lp_normalization",
+    "lstm",
     "matmul",
     "max",
     "max_pool",
@@ -224,6 +232,7 @@ __all__ = [
     "reshape",
     "resize",
     "rms_normalization",
+    "rnn",
     "rotary_embedding",
     "round",
     "selu",
@@ -239,6 +248,7 @@ __all__ = [
     "split",
     "sqrt",
     "squeeze",
+    "stop_gradient",
     "sub",
     "sum",
     "tanh",
