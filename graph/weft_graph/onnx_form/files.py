@@ -12,7 +12,7 @@ from weft_graph.onnx_form.errors import OnnxError
 from weft_graph.onnx_form.external import ExternalFiles
 from weft_graph.onnx_form.imported import Imported, ReadOptions
 from weft_graph.onnx_form.reader import read_model
-from weft_graph.onnx_form.wire import check_fields
+from weft_graph.onnx_form.wire import MOST_FIELDS, check_fields
 
 MOST_BYTES: Final = 1 << 28
 """What a model that is sent may have; parsed and read it takes about three times as much."""
@@ -46,7 +46,7 @@ def read_file(path: Path | str, options: ReadOptions | None = None) -> Imported:
 def _parsed(data: bytes, most_bytes: int) -> onnx.ModelProto:
     if len(data) > most_bytes:
         raise OnnxError(f"the model has {len(data)} bytes, and at most {most_bytes} are allowed")
-    check_fields(data, onnx.ModelProto.DESCRIPTOR)
+    check_fields(data, onnx.ModelProto.DESCRIPTOR, MOST_FIELDS)
     model = onnx.ModelProto()
     try:
         model.ParseFromString(data)

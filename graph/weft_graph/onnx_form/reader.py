@@ -25,7 +25,7 @@ from weft_graph.onnx_form.scope import Scope
 from weft_graph.onnx_form.shared import Shared
 from weft_graph.onnx_form.tensors import Tensors
 from weft_graph.onnx_form.text import legal, text
-from weft_graph.onnx_form.training import switch
+from weft_graph.onnx_form.training import drop_unread_statistics, switch
 from weft_graph.onnx_form.value_types import declared_types
 from weft_graph.types import DType, TensorType, array_type
 
@@ -88,6 +88,7 @@ class _Reading:
         """Raises OnnxError, and GraphRefusedError where what was read is no legal graph."""
         outputs = {value.name: self.frame.value(value.name, "the graph, as an output,") for value in self.proto.output}
         names = tuple(dict.fromkeys(item for value in outputs.values() for item in items_of(value)))
+        drop_unread_statistics(self.draft, names)
         parameters = self._parameters(names)
         stored = {
             parameter.name: self.arrays[parameter.name].astype(parameter.type.dtype.numpy, copy=False)

@@ -180,7 +180,7 @@ class Scope:
         self.shared.leaves.add(made)
 
     def _is_alias(self, proto: onnx.NodeProto) -> bool:
-        """Whether an Identity gives another name to an initializer, which stays one key, a constant, or to no tensor."""
+        """Whether an Identity gives another name to an initializer (one key), to a constant, or to what is no tensor."""
         if len(proto.input) != 1 or len(proto.output) != 1 or not proto.output[0]:
             return False
         value = self.frame.find(proto.input[0])

@@ -14,6 +14,15 @@ from weft_graph.onnx_form.draft import Draft
 from weft_graph.onnx_form.imported import ReadOptions
 
 
+def drop_unread_statistics(draft: Draft, outputs: Collection[str]) -> None:
+    """The format wants new statistics named where BatchNormalization trains; weft's converter names them itself."""
+    read = {name for node in draft.nodes for name in node.inputs}.union(outputs)
+    for place, node in enumerate(draft.nodes):
+        is_normalization = node.op_type == "BatchNormalization" and node.domain == ONNX_DOMAIN
+        if is_normalization and not read.intersection(node.outputs[1:]):
+            draft.nodes[place] = replace(node, outputs=node.outputs[:1])
+
+
 def switch(draft: Draft, initializers: Collection[str], options: ReadOptions) -> list[str]:
     """Rewrites the draft's nodes, and says which of them could not be switched.
 

@@ -18,7 +18,7 @@ _MOST_DEPTH: Final = 100
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 
 
-def check_fields(data: bytes, descriptor: Any, most: int = MOST_FIELDS) -> None:
+def check_fields(data: bytes, descriptor: Any, most: int) -> None:
     """Raises OnnxError where the document, a message of that descriptor, is broken or has more fields than `most`."""
     count = 0
     open_messages = [(0, len(data), descriptor, 0)]

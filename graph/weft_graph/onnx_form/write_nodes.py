@@ -68,7 +68,7 @@ class NodeWriter:
             return [replace(node, op_type="Identity", domain=ONNX_DOMAIN)]
         if node.domain == WEFT_DOMAIN:
             raise OnnxError(f"node {node.name!r}: ONNX has no word for {node.op_type}", node=node.name)
-        return [self._lists_as_inputs(self._with_num_outputs(node))]
+        return [self._lists_as_inputs(self._with_statistics(self._with_num_outputs(node)))]
 
     def _embedding(self, node: Node) -> list[Node]:
         """Rows by Gather; those of the padding are asked for as row 0 and zeroed."""
@@ -100,6 +100,16 @@ class NodeWriter:
         if not is_split or self.opset < _SPLIT_COUNTS or "split" in node.attributes or any(node.inputs[1:]):
             return node
         return replace(node, attributes={**node.attributes, "num_outputs": len(node.outputs)})
+
+    def _with_statistics(self, node: Node) -> Node:
+        """BatchNormalization in training mode names its new statistics."""
+        is_normalization = node.op_type == "BatchNormalization" and node.domain == ONNX_DOMAIN
+        if not is_normalization or not node.attributes.get("training_mode"):
+            return node
+        given = (*node.outputs, "", "")[:3]
+        words = ("", "running_mean", "running_var")
+        named = (out or self.names.fresh(f"{node.name}/{word}") for out, word in zip(given, words, strict=True))
+        return replace(node, outputs=tuple(named))
 
     def _lists_as_inputs(self, node: Node) -> Node:
         """What older opsets have as an attribute, and weft takes as one, is an input by that name."""

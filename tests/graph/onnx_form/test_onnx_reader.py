@@ -217,7 +217,7 @@ def test_shapes_may_be_given() -> None:
         read_model(proto)
     assert shapes(proto, ReadOptions(shapes={"x": (2, "batch")})) == {"x": (2, "batch")}
     with pytest.raises(OnnxError, match="names 'w', which is no input; there are 'x'"):
-        read_model(proto, ReadOptions(shapes={"w": ()}))
+        read_model(proto, ReadOptions(shapes={"x": (2,), "w": ()}))
     with pytest.raises(OnnxError, match="no input has a dimension 'M'"):
         read_model(proto, ReadOptions(batch="M", shapes={"x": ("N",)}))
 

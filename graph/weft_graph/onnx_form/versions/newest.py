@@ -55,8 +55,9 @@ def _forms() -> Mapping[str, tuple[OldForm, ...]]:
 def _check_exists(node: Node, version: int) -> None:
     """An operator that ONNX has in another opset alone would be read with a meaning that the file does not say."""
     if defs.has(node.op_type, max_inclusive_version=version, domain=ONNX_DOMAIN):
-        is_deprecated = defs.get_schema(node.op_type, max_inclusive_version=version, domain=ONNX_DOMAIN).deprecated
-        if not is_deprecated or any(version < form.before <= OPSET for form in _forms().get(node.op_type, ())):
+        schema = defs.get_schema(node.op_type, max_inclusive_version=version, domain=ONNX_DOMAIN)
+        if not schema.deprecated or any(version < form.before <= OPSET for form in _forms().get(node.op_type, ())):
+            _check_values(node, schema)
             return
         raise OnnxError(f"node {node.name!r}: opset {version} has no {node.op_type} any more", node=node.name)
     try:
@@ -68,6 +69,17 @@ def _check_exists(node: Node, version: int) -> None:
         f"{_first(node, since)} on",
         node=node.name,
     )
+
+
+def _check_values(node: Node, schema: defs.OpSchema) -> None:
+    """What an operator of that opset must have is there: rewriting takes it for granted."""
+    for kind, names, formals in (("input", node.inputs, schema.inputs), ("output", node.outputs, schema.outputs)):
+        for place, formal in enumerate(formals):
+            is_given = place < len(names) and names[place] != ""
+            if formal.option == defs.OpSchema.FormalParameterOption.Single and not is_given:
+                raise OnnxError(
+                    f"node {node.name!r} ({node.op_type}): {kind} {formal.name!r} is missing", node=node.name
+                )
 
 
 def _first(node: Node, newest: int) -> int:
