@@ -20,7 +20,7 @@ from weft_graph.limits import PROGRAM_LIMITS as LIMITS
 from weft_graph.program import Program
 from weft_graph.schema import OpSchema, formal_at, schema_of
 from weft_graph.shapes.amounts import Amount, as_dim
-from weft_graph.shapes.dims import Dim, DimensionError, unknown_at
+from weft_graph.shapes.dims import Dim, DimensionError, at_most, unknown_at
 from weft_graph.topological import topological_order
 from weft_graph.types import TensorType, array_type
 from weft_graph.weft_domain import COMMUNICATION
@@ -36,6 +36,8 @@ class Inference:
         self.known: dict[str, Array] = {}
         self.dims: dict[str, Array] = {}
         """Lists of whole numbers some of which are dimensions that no step has filled yet."""
+        self.most: dict[str, int] = {}
+        """What dimensions that a step decides are at most, where that is known."""
         for constant in constants:
             self.add_constant(constant)
 
@@ -149,8 +151,12 @@ class NodeView:
         type_ = self.input(index)
         return (None,) * type_.size if type_.is_static and type_.size <= MAX_ELEMENTS else None
 
-    def unknown(self) -> Dim:
-        return unknown_at(self.node.name, next(self.unknowns))
+    def unknown(self, most: Dim | None = None) -> Dim:
+        name = unknown_at(self.node.name, next(self.unknowns))
+        largest = None if most is None else at_most(most, self.inference.most)
+        if isinstance(largest, int):
+            self.inference.most[str(name)] = largest
+        return name
 
     def body(self, subgraph: Subgraph, types: Sequence[TensorType]) -> tuple[TensorType, ...]:
         names = [name for name, value in self.node.attributes.items() if value is subgraph]
@@ -235,10 +241,25 @@ def infer_program(program: Program, dims: Mapping[str, int]) -> Mapping[str, Ten
 
     Raises ShapeError or DTypeError where the filled dimensions do not fit, naming the node.
     """
+    return MappingProxyType(_of_program(program, dims).types)
+
+
+def largest_types(program: Program, dims: Mapping[str, int]) -> Mapping[str, TensorType]:
+    """The same, with each dimension that only a step decides as large as it can be, where that is known."""
+    inference = _of_program(program, dims)
+    return MappingProxyType(
+        {
+            name: TensorType(type_.dtype, tuple(at_most(dim, inference.most) for dim in type_.shape))
+            for name, type_ in inference.types.items()
+        }
+    )
+
+
+def _of_program(program: Program, dims: Mapping[str, int]) -> Inference:
     inference = Inference({input_.name: input_.type.bind(dims) for input_ in program.inputs}, program.constants)
     for node in program.nodes:
         if node.domain == WEFT_DOMAIN and node.op_type in COMMUNICATION:
             inference.types.update((name, program.types[name].bind(dims)) for name in node.outputs)
         else:
             inference.add(node)
-    return MappingProxyType(inference.types)
+    return inference

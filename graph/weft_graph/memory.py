@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from weft_graph.errors import GraphRefusedError
-from weft_graph.infer import infer_program
+from weft_graph.infer import largest_types
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.layout import layout
 from weft_graph.program import KeyPlan, Program
@@ -19,7 +19,8 @@ from weft_graph.weft_domain import COMMUNICATION
 class ProgramMemory:
     """Bytes of a program's values at given dimensions; what kernels take besides is not in it.
 
-    Values whose size only other values decide count as nothing: `unknown` says how many there are.
+    A value whose size only other values decide counts as large as it can be (what is chosen of a batch is the whole
+    batch at most); where nothing says how large, it counts as nothing, and `unknown` says how many there are.
     """
 
     given: int
@@ -58,7 +59,7 @@ def program_memory(program: Program, dims: Mapping[str, int]) -> ProgramMemory:
     Raises GraphRefusedError naming a value whose dimensions `dims` does not fill, and ShapeError or DTypeError where
     the filled dimensions do not fit an operator.
     """
-    types = infer_program(program, dims)
+    types = largest_types(program, dims)
     sizes = {name: _nbytes(name, type_) for name, type_ in types.items()}
     given = [input_.name for input_ in program.inputs] + [constant.name for constant in program.constants]
     for node in program.nodes:

@@ -45,8 +45,8 @@ class InferContext(Protocol):
         """What is known of the elements of input `index`, whole numbers, in order: see `weft_graph.shapes.amounts`.
         None where not even their count is known."""
 
-    def unknown(self) -> int | str:
-        """A new name for a dimension that only the values of a step decide."""
+    def unknown(self, most: int | str | None = None) -> int | str:
+        """A new name for a dimension that only the values of a step decide, and that is `most` at most."""
 
     def body(self, subgraph: Subgraph, types: Sequence[TensorType]) -> tuple[TensorType, ...]:
         """Types of a body's outputs; `types` are those of what it reads: its inputs, then what it captures."""

@@ -16,7 +16,7 @@ from weft_graph.types import Shape, TensorType
 
 
 def _infer(context: InferContext) -> tuple[TensorType, ...]:
-    data, condition, count = context.input(0), context.input(1), context.unknown()
+    data, condition = context.input(0), context.input(1)
     before: Shape
     after: Shape
     if condition.rank != 1:
@@ -29,7 +29,7 @@ def _infer(context: InferContext) -> tuple[TensorType, ...]:
     length = condition.shape[0]
     if isinstance(length, int) and isinstance(whole, int) and length > whole:
         raise context.shape_error(f"the condition {condition} is longer than the {whole} that {data} has")
-    return (TensorType(data.dtype, (*before, count, *after)),)
+    return (TensorType(data.dtype, (*before, context.unknown(whole), *after)),)
 
 
 def _gradient(context: GradientContext) -> tuple[str | None, ...]:

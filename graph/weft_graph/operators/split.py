@@ -28,7 +28,7 @@ def _infer(context: InferContext) -> tuple[TensorType, ...]:
         sizes = split_sizes(data.shape[axis], parts, infer_amounts(context, 1, "split"))
     except ValueError as error:
         raise context.shape_error(str(error)) from None
-    lengths = (context.unknown() if size is None else size for size in sizes)
+    lengths = (context.unknown(data.shape[axis]) if size is None else size for size in sizes)
     return tuple(TensorType(data.dtype, (*data.shape[:axis], size, *data.shape[axis + 1 :])) for size in lengths)
 
 

@@ -21,7 +21,7 @@ def _infer(context: InferContext) -> tuple[TensorType, ...]:
     if count.rank > 1 or not agree(product(count.shape), 1):
         raise context.shape_error(f"K {count} must be one number")
     numbers, dim = context.dims(1), data.shape[axis]
-    k = context.unknown() if not numbers else numbers[0]
+    k = context.unknown(dim) if not numbers else numbers[0]
     if isinstance(k, int) and (k < 0 or (isinstance(dim, int) and k > dim)):
         raise context.shape_error(f"K is {k}, and dimension {axis} of {data} has {dim} elements")
     shape = (*data.shape[:axis], k, *data.shape[axis + 1 :])

@@ -16,16 +16,17 @@ from weft_graph.types import DType, Shape, TensorType
 
 
 def _infer(context: InferContext) -> tuple[TensorType, ...]:
-    data, count = context.input(0), context.unknown()
+    data = context.input(0)
+    before: Shape
+    after: Shape
     if context.attribute("axis") is None:
-        whole: Shape = (product(data.shape),)
-        shape: Shape = (count,)
+        whole, before, after = product(data.shape), (), ()
     else:
         axis = infer_axis(context, data.rank)
-        whole = (data.shape[axis],)
-        shape = (*data.shape[:axis], count, *data.shape[axis + 1 :])
+        whole, before, after = data.shape[axis], data.shape[:axis], data.shape[axis + 1 :]
+    count = context.unknown(whole)
     numbers = TensorType(DType.INT64, (count,))
-    return TensorType(data.dtype, shape), numbers, TensorType(DType.INT64, whole), numbers
+    return TensorType(data.dtype, (*before, count, *after)), numbers, TensorType(DType.INT64, (whole,)), numbers
 
 
 def _gradient(context: GradientContext) -> tuple[str | None, ...]:

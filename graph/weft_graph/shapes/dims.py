@@ -127,6 +127,12 @@ def bound(dim: Dim, values: Mapping[str, int]) -> Dim:
     return _text(filled)
 
 
+def at_most(dim: Dim, most: Mapping[str, int]) -> Dim:
+    """The largest that the dimension can be where names of dimensions that a step decides stand for `most` at most."""
+    kept = {names: count for names, count in _terms(dim).items() if count > 0 or not any(map(is_unknown, names))}
+    return bound(_text(kept), most)
+
+
 def _multiplied(dims: Iterable[Dim]) -> _Terms:
     terms: _Terms = {(): 1}
     for dim in dims:

@@ -42,7 +42,7 @@ def infer_reduction(context: InferContext) -> tuple[TensorType, ...]:
 def _open_dims(context: InferContext, data: TensorType, count: int | None, *, keepdims: bool) -> Shape:
     """The dimensions that are left where a step decides which `count` axes are reduced."""
     if keepdims:
-        return tuple(1 if dim == 1 else context.unknown() for dim in data.shape)
+        return tuple(1 if dim == 1 else context.unknown(dim) for dim in data.shape)
     if count is None:
         raise context.shape_error(
             f"without keepdims it must be known before a step how many axes there are; the input is {data}"
