@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,6 +81,12 @@ class Placement:
             {places[name]: tuple(places[other] for other in before) for name, before in layout.after.items()},
         )
 
+    def largest(self, names: Sequence[str], shown: int = 3) -> str:
+        """The values that take most of the arena, for messages."""
+        sizes = {names[place]: lying.nbytes for place, lying in self.lying.items() if lying.offset is not None}
+        largest = sorted(sizes, key=lambda name: -sizes[name])[:shown]
+        return ", ".join(f"{name!r} of {sizes[name]} bytes" for name in largest)
+
 
 @dataclass(slots=True)
 class _Seat:
@@ -111,7 +117,7 @@ class Arenas:
     def take(self, nbytes: int, lane: str) -> tuple[Array | None, Variable]:
         """An arena of at least `nbytes`, and the variable that all work on it is to read.
 
-        That work starts once the run that had the arena before is done; it has been pushed whole.
+        That work starts once the run that had the arena before is done; it has been pushed whole. Raises MemoryError.
         """
         seat = self._seats.pop(0)
         self._seats.append(seat)

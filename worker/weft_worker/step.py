@@ -16,6 +16,7 @@ from weft_worker.computation import Computation
 from weft_worker.device import CpuDevice, Device, after
 from weft_worker.engine.face import Engine
 from weft_worker.engine.work import OnComplete, Variable
+from weft_worker.errors import DeviceError
 from weft_worker.pace import Pace, waiting_ids
 from weft_worker.plan import BoundNode, Plan
 from weft_worker.table import ValueTable
@@ -105,7 +106,7 @@ class StepPusher:
         """
         memory, turn = None, None
         if self.arenas is not None:
-            memory, turn = self.arenas.take(plan.placement.layout.arena_bytes, COMPUTE)
+            memory, turn = self._arena(self.arenas, plan, context)
         run = _Run(
             self._engine,
             self._store,
@@ -128,6 +129,16 @@ class StepPusher:
             else:
                 _COMMUNICATION[bound.node.op_type](run, bound)
         return PushedStep(plan, run.table, run.variables_of(plan.outputs.values()), run.barriers, self._device)
+
+    def _arena(self, arenas: Arenas, plan: Plan, context: StepContext) -> tuple[Array | None, Variable]:
+        """Memory for the plan's values, and its turn. Raises DeviceError, which names the largest of them."""
+        nbytes = plan.placement.layout.arena_bytes
+        try:
+            return arenas.take(nbytes, COMPUTE)
+        except MemoryError as error:
+            largest = plan.placement.largest(plan.names)
+            message = f"{context.label}: its values need {nbytes} bytes at once, which cannot be had ({error})"
+            raise DeviceError(f"{message}; the largest are {largest}") from error
 
     def push_absence(self, step: int, nothing: Sequence[str], pace: Pace, label: str) -> Variable:
         """Declares nothing for every key of `nothing`, for a slot that has no samples of the step.

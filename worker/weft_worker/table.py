@@ -49,7 +49,7 @@ class ValueTable:
         if self._readers[place] <= 0:
             return
         placement = self._plan.placement
-        if array is not wanted and place not in placement.views:
+        if not _is_at(xp, array, wanted) and place not in placement.views:
             lying = placement.lying.get(place)
             in_arena = self._arena is not None and lying is not None and lying.offset is not None
             if in_arena or not _is_own(xp, array, inputs) or (lying is not None and not lying.is_of(array)):
@@ -91,6 +91,16 @@ def _fits(array: Array, type_: TensorType) -> bool:
         array.dtype == type_.dtype.numpy
         and array.ndim == type_.rank
         and all(agree(size, dim) for size, dim in zip(array.shape, type_.shape, strict=True))
+    )
+
+
+def _is_at(xp: Any, array: Array, wanted: Array | None) -> bool:
+    """Whether the array is where it is wanted: no two values' memory overlaps in part."""
+    return array is wanted or (
+        wanted is not None
+        and array.base is not None
+        and array.strides == wanted.strides
+        and bool(xp.may_share_memory(array, wanted))
     )
 
 
