@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -28,12 +28,20 @@ from weft_graph.weft_domain import COMMUNICATION
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+MOST_LOOKS: Final = 1 << 19
+"""Nodes in bodies that one inference looks at: a loop's are looked at up to three times, those of a loop in it nine."""
+
+
 class Inference:
     """Types and known values, which grow node by node in an order that can be run."""
 
-    def __init__(self, types: Mapping[str, TensorType], constants: Iterable[Constant] = ()) -> None:
+    def __init__(
+        self, types: Mapping[str, TensorType], constants: Iterable[Constant] = (), within: Inference | None = None
+    ) -> None:
         self.types: dict[str, TensorType] = dict(types)
         self.known: dict[str, Array] = {}
+        self._looks = count() if within is None else within._looks
+        """Numbers of nodes that were looked at in bodies, of this inference and of those around it."""
         self.dims: dict[str, Array] = {}
         """Lists of whole numbers some of which are dimensions that no step has filled yet."""
         self.most: dict[str, int] = {}
@@ -45,9 +53,12 @@ class Inference:
         self, subgraph: Subgraph, types: Sequence[TensorType], pointer: str, known: Mapping[str, Array]
     ) -> tuple[TensorType, ...]:
         """Types of a body's outputs, whose inputs and captured values are of `types`; `known` are some of these."""
-        inner = Inference(dict(zip((*subgraph.inputs, *subgraph.captured), types, strict=True)), subgraph.constants)
+        reads = dict(zip((*subgraph.inputs, *subgraph.captured), types, strict=True))
+        inner = Inference(reads, subgraph.constants, self)
         inner.known.update(known)
         for index, node in enumerate(subgraph.nodes):
+            if next(self._looks) >= MOST_LOOKS:
+                raise ShapeError(f"node {node.name!r}: bodies take more than {MOST_LOOKS} looks", node=node.name)
             inner.add(node, f"{pointer}/nodes/{index}" if pointer else "")
         return tuple(inner.types[name] for name in subgraph.outputs)
 

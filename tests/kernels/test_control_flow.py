@@ -135,3 +135,16 @@ def test_lengths_outside_a_sequence_are_refused() -> None:
     arrays = [np.zeros((4, 2, 3)), np.zeros((1, 5, 3)), np.zeros((1, 5, 5)), None, np.array([2, 5], np.int32)]
     with pytest.raises(KernelError, match="sequence_lens must be from 0 to 4, and has 2 and 5"):
         run_node(KernelContext(""), node, arrays)
+
+
+def test_parts_of_turns_without_end_are_not_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
+    from weft_kernels.operators import loop
+
+    monkeypatch.setattr(loop, "MOST_PARTS", 4)
+    given = {"v0": W, "w": W}
+    assert len(values(counting("a", "b", "c", "d"), {"m": np.array(4), **given})[1]) == 4
+    with pytest.raises(KernelError, match="which at most 4 turns may, and has not ended"):
+        values(counting("a", "b", "c", "d"), {"m": np.array(1 << 62), **given})
+    added = body("i go v", "w", "go v2", op("Add", "v w", "v2"))
+    last = values(op("Loop", "m - v0 w", "a", body=added), {"m": np.array(9), **given})[0]
+    np.testing.assert_array_equal(last, W * 10)

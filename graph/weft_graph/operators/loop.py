@@ -7,6 +7,8 @@ inputs are what the body captures.
 
 from __future__ import annotations
 
+from typing import Final
+
 from weft_graph.attributes import as_body
 from weft_graph.formals import ANY, BOOLEANS, INT64, optional, rest
 from weft_graph.ir import Subgraph
@@ -16,6 +18,10 @@ from weft_graph.shapes.dims import Dim
 from weft_graph.shapes.loop_gradient import Repeated, repeated_gradient
 from weft_graph.shapes.scanning import Scanned
 from weft_graph.types import DType, TensorType
+
+MOST_PARTS: Final = 1 << 20
+"""Turns whose parts a scan output, or what a gradient needs of each turn, may be made of. A loop without scan outputs
+may have any number: whoever runs it may end it between two turns."""
 
 _COUNT, _CONDITION = TensorType(DType.INT64, ()), TensorType(DType.BOOL, ())
 
@@ -40,13 +46,15 @@ def _infer(context: InferContext) -> tuple[TensorType, ...]:
 
 
 def _turns(context: InferContext, body: Subgraph) -> Dim:
-    """How often the body runs: M where the condition always holds."""
+    """How often the body runs: M where the condition always holds, unless that only says that there is no limit."""
     if context.optional_input(0) is None or not _holds(context, body):
         return context.unknown()
     limits = context.dims(0)
     if limits is None or len(limits) != 1:
         return context.unknown()
-    return max(limits[0], 0) if isinstance(limits[0], int) else limits[0]
+    if isinstance(limits[0], int):
+        return max(limits[0], 0) if limits[0] <= MOST_PARTS else context.unknown()
+    return limits[0]
 
 
 def _holds(context: InferContext, body: Subgraph) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 
 from weft_graph.attributes import as_body
 from weft_graph.ir import AttributeValue
+from weft_graph.operators.loop import MOST_PARTS
 from weft_graph.shapes.scanning import Scanned
 from weft_graph.types import array_type
 from weft_kernels.arguments import optional, required
@@ -39,6 +40,8 @@ def run(
             break
         condition_out, *outputs = body((xp.asarray(turn, dtype=xp.int64), holds, *carried), turn)
         carried = tuple(outputs[:states])
+        if parts and turn >= MOST_PARTS:
+            raise ValueError(f"it gives a part for each turn, which at most {MOST_PARTS} turns may, and has not ended")
         for made, name, part in zip(parts, subgraph.outputs[1 + states :], outputs[states:], strict=True):
             check_alike(name, turn, (made[0] if made else part).shape, made[0] if made else part, part)
             made.append(part)
