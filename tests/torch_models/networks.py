@@ -178,7 +178,7 @@ class LanguageModel(nn.Module):
 
 
 class UNet(nn.Module):
-    """Down and up again with shortcuts across (Ronneberger et al., 2015): by pooling, and by transposed and bilinear ways."""
+    """Down and up again with shortcuts across (Ronneberger et al., 2015): a transposed convolution, then bilinear."""
 
     def __init__(self, width: int = 12, classes: int = 4) -> None:
         super().__init__()
