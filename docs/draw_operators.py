@@ -15,6 +15,7 @@ from typing import Any, Final
 import onnx
 
 from weft_graph.formals import FLOATS, FLOATS8, INTEGERS, NUMBERS, SUB_BYTES
+from weft_graph.ir import Subgraph
 from weft_graph.schema import Attribute, OpSchema, schemas
 from weft_graph.shapes.flow import flat
 from weft_graph.types import DType
@@ -51,6 +52,9 @@ _KINDS: Final[Mapping[Any, type]] = {
     onnx.defs.OpSchema.AttrType.FLOAT: float,
     onnx.defs.OpSchema.AttrType.STRING: str,
     onnx.defs.OpSchema.AttrType.INTS: tuple,
+    onnx.defs.OpSchema.AttrType.FLOATS: tuple,
+    onnx.defs.OpSchema.AttrType.STRINGS: tuple,
+    onnx.defs.OpSchema.AttrType.GRAPH: Subgraph,
 }
 _FLOAT_EXTREME: Final = 3.4e38
 
