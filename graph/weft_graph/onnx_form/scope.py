@@ -17,6 +17,8 @@ from weft_graph.onnx_form.functions import ONNX_DOMAINS, Functions, called, fram
 from weft_graph.onnx_form.imported import Array
 from weft_graph.onnx_form.order import name_of, runnable
 from weft_graph.onnx_form.own_metadata import GROUP, OPERATOR, own_metadata
+from weft_graph.onnx_form.preview_gradient import add_gradient
+from weft_graph.onnx_form.preview_optimizers import PREVIEW_DOMAIN, STATES, add_optimizer
 from weft_graph.onnx_form.sequences import SEQUENCES, SequenceNode
 from weft_graph.onnx_form.shared import Shared
 from weft_graph.onnx_form.text import text, trimmed
@@ -55,7 +57,7 @@ class Scope:
             self._call(function, proto, name)
         elif domain not in ONNX_DOMAINS:
             self._version(domain, name)
-            self.draft.append(replace(self._plain(proto, name, op_type), domain=domain))
+            self._of_domain(replace(self._plain(proto, name, op_type), domain=domain))
         elif op_type == "Constant":
             self._constant(proto, name)
         elif op_type == "Identity" and own_metadata(proto.metadata_props).get(OPERATOR) == STOP_GRADIENT:
@@ -66,6 +68,14 @@ class Scope:
             self._sequence(proto, name, op_type)
         else:
             add_newest(self.draft, self._plain(proto, name, op_type), self._version(ONNX_DOMAIN, name))
+
+    def _of_domain(self, node: Node) -> None:
+        if node.domain == PREVIEW_DOMAIN and node.op_type in STATES:
+            add_optimizer(self.draft, node)
+        elif node.domain == PREVIEW_DOMAIN and node.op_type == "Gradient":
+            add_gradient(self.draft, self.frame, node)
+        else:
+            self.draft.append(node)
 
     def _version(self, domain: str, name: str) -> int:
         version = self.frame.opsets.get(domain)
@@ -180,7 +190,7 @@ class Scope:
         self.shared.leaves.add(made)
 
     def _is_alias(self, proto: onnx.NodeProto) -> bool:
-        """Whether an Identity gives another name to an initializer (one key), to a constant, or to what is no tensor."""
+        """Whether an Identity gives another name to an initializer (one key), a constant, or what is no tensor."""
         if len(proto.input) != 1 or len(proto.output) != 1 or not proto.output[0]:
             return False
         value = self.frame.find(proto.input[0])
