@@ -38,6 +38,7 @@ from weft.ops.arithmetic import (
     sum,  # noqa: A004 - ONNX's word
 )
 from weft.ops.attending import attention, rotary_embedding
+from weft.ops.choosing import compress, non_zero, reverse_sequence, top_k, unique
 from weft.ops.elementwise import (
     add,
     cast,
@@ -116,7 +117,7 @@ from weft.ops.reduction import (
     reduce_sum,
     reduce_sum_square,
 )
-from weft.ops.rows import embedding, gather
+from weft.ops.rows import embedding, gather, gather_elements, gather_nd, scatter_elements, scatter_nd
 from weft.ops.sampling import (
     affine_grid,
     depth_to_space,
@@ -156,6 +157,7 @@ __all__ = [
     "ceil",
     "celu",
     "clip",
+    "compress",
     "concat",
     "conv",
     "conv_transpose",
@@ -174,6 +176,8 @@ __all__ = [
     "flatten",
     "floor",
     "gather",
+    "gather_elements",
+    "gather_nd",
     "gelu",
     "gemm",
     "global_average_pool",
@@ -214,6 +218,7 @@ __all__ = [
     "mul",
     "neg",
     "negative_log_likelihood",
+    "non_zero",
     "one_hot",
     "pad",
     "pow",
@@ -231,10 +236,13 @@ __all__ = [
     "relu",
     "reshape",
     "resize",
+    "reverse_sequence",
     "rms_normalization",
     "rnn",
     "rotary_embedding",
     "round",
+    "scatter_elements",
+    "scatter_nd",
     "selu",
     "sigmoid",
     "sign",
@@ -253,8 +261,10 @@ __all__ = [
     "sum",
     "tanh",
     "tile",
+    "top_k",
     "transpose",
     "trilu",
+    "unique",
     "unsqueeze",
     "where",
 ]

@@ -1,4 +1,4 @@
-"""Operators that read a table by rows: what they alone read is fetched and pushed by rows."""
+"""Operators that read and write by index. What Gather and Embedding alone read is fetched and pushed by rows."""
 
 from __future__ import annotations
 
@@ -23,3 +23,39 @@ def embedding(table: Operand, ids: Operand, *, padding_id: int | None = None, na
     attributes = {"padding_id": padding_id}
     label = labelled(name, "Embedding")
     return apply_many("Embedding", (table, ids), attributes, requested=1, label=label, domain=WEFT_DOMAIN)[0]
+
+
+def gather_elements(data: Operand, indices: Operand, axis: int = 0, *, name: Name = None) -> Expression:
+    """For each index the element of `data` at its place, but at the index along `axis`: the shape of `indices`."""
+    return one("GatherElements", data, indices, axis=axis, name=name)
+
+
+def gather_nd(data: Operand, indices: Operand, *, batch_dims: int = 0, name: Name = None) -> Expression:
+    """For each tuple, the last dimension of `indices`, the slice of `data` that it names.
+
+    The first `batch_dims` dimensions are the same in both, and a tuple names dimensions after them.
+    """
+    return one("GatherND", data, indices, batch_dims=batch_dims, name=name)
+
+
+def scatter_elements(
+    data: Operand,
+    indices: Operand,
+    updates: Operand,
+    axis: int = 0,
+    *,
+    reduction: str = "none",
+    name: Name = None,
+) -> Expression:
+    """`data` with each update at its place, but at the index along `axis`.
+
+    `reduction` none puts it there, add, mul, max and min combine it with what is there.
+    """
+    return one("ScatterElements", data, indices, updates, axis=axis, reduction=reduction, name=name)
+
+
+def scatter_nd(
+    data: Operand, indices: Operand, updates: Operand, *, reduction: str = "none", name: Name = None
+) -> Expression:
+    """`data` with a slice of `updates` at each tuple, the last dimension of `indices`; see scatter_elements."""
+    return one("ScatterND", data, indices, updates, reduction=reduction, name=name)
