@@ -40,7 +40,7 @@ class Inference:
     ) -> None:
         self.types: dict[str, TensorType] = dict(types)
         self.known: dict[str, Array] = {}
-        self._looks = count() if within is None else within._looks
+        self._looks: Iterator[int] = count() if within is None else within._looks
         """Numbers of nodes that were looked at in bodies, of this inference and of those around it."""
         self.dims: dict[str, Array] = {}
         """Lists of whole numbers some of which are dimensions that no step has filled yet."""
