@@ -1,0 +1,102 @@
+"""ONNX's own backend suite on the worker's way: the converter's passes, bind, memory layout, arena and engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import onnx
+import pytest
+
+from onnx_suite import cases, failures, left_out
+from weft_graph.infer import infer
+from weft_graph.ir import Graph, Node
+from weft_graph.passes.draft import Draft
+from weft_graph.passes.options import Options
+from weft_graph.passes.pipeline import ROLES, run_passes
+from weft_graph.program import Program, Role
+from weft_graph.topological import topological_order
+from weft_graph.weft_domain import FUSED
+from weft_kernels.kernel import Array
+from weft_kernels.onnx_backend import Backend, Prepared
+from weft_worker.bind import bind
+from weft_worker.engine.face import Engine
+from weft_worker.engine.threaded import ThreadedEngine
+from weft_worker.step import COMPUTE, IO, StepContext, StepPusher
+
+pytestmark = pytest.mark.timeout(400)
+
+WAIT_S = 60.0
+PASSES = [each for each in ROLES[Role.EVALUATE] if each.name != "inference"]
+"""Those of an evaluation, less the one that turns training off: the suite has nodes that train."""
+SEEN: dict[str, int] = {}
+"""How many nodes of each operator the programs had, and how many bytes of arena."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OnWorker(Prepared):
+    """A model that runs as an evaluation does."""
+
+    def run(self, inputs: Sequence[Any], **_kwargs: Any) -> tuple[Any, ...]:
+        imported, arrays = self.bound(inputs)
+        outputs = _stepped(_program(imported.graph), arrays)
+        return tuple(self._output(output.name, imported, outputs) for output in self.model.graph.output)
+
+
+class WorkerBackend(Backend):
+    """Runs models through the converter's passes and a worker's engine."""
+
+    engine: Engine
+
+    @classmethod
+    def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **_kwargs: Any) -> OnWorker:
+        return OnWorker(model)
+
+
+def _program(graph: Graph) -> Program:
+    ordered = _with_outputs_made(replace(graph, nodes=topological_order(graph.nodes)))
+    draft = Draft(Role.EVALUATE, ordered, ordered, infer(ordered), {name: f"{name}.out" for name in graph.outputs})
+    return run_passes(PASSES, draft, Options()).program()
+
+
+def _with_outputs_made(graph: Graph) -> Graph:
+    """A program's outputs are values of its own: an input or a constant that is one is passed through."""
+    passed = tuple(Node("Identity", f"out of {name}", (name,), (f"{name}.out",)) for name in graph.outputs)
+    return replace(graph, nodes=(*graph.nodes, *passed), outputs=tuple(f"{name}.out" for name in graph.outputs))
+
+
+def _stepped(program: Program, feeds: dict[str, Array]) -> dict[str, Array]:
+    plan = bind(program, {})
+    for bound in plan.nodes:
+        SEEN[bound.node.op_type] = SEEN.get(bound.node.op_type, 0) + 1
+    SEEN["arena bytes"] = SEEN.get("arena bytes", 0) + plan.placement.layout.arena_bytes
+    engine = WorkerBackend.engine
+    pusher = StepPusher(engine, None)  # type: ignore[arg-type]  # these programs fetch and send nothing
+    read = {name: feeds[name] for name in plan.inputs}
+    step = pusher.push(plan, StepContext(0, 0, 0, "case"), read)
+    engine.wait(step.outputs, WAIT_S)
+    outputs = {name: step.table.get(place).copy() for name, place in plan.outputs.items()}
+    step.table.release(plan.outputs.values())
+    return outputs
+
+
+@pytest.fixture(scope="module")
+def failed() -> Iterator[dict[str, str]]:
+    WorkerBackend.engine = ThreadedEngine({COMPUTE: 1, IO: 1})
+    SEEN.clear()
+    try:
+        yield failures(list(cases(WorkerBackend).values()))
+    finally:
+        WorkerBackend.engine.close()
+
+
+def test_what_the_kernels_pass_the_worker_passes(failed: dict[str, str]) -> None:
+    only_here = {name: reason for name, reason in failed.items() if name not in left_out()}
+    assert not only_here
+
+
+def test_programs_are_fused_and_laid_out(failed: dict[str, str]) -> None:
+    """The suite would pass without the passes, too: they are there."""
+    assert SEEN[FUSED] > 100
+    assert SEEN["arena bytes"] > 1 << 20
