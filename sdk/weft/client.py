@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self, Unpack
 from urllib.parse import quote
 
 from weft.api.agent import AgentInfo, AgentList
-from weft.api.dry_run import DryRun
+from weft.api.dry_run import DryRun, Passes
 from weft.api.job import FromUpload, Job, JobPage, JobSpec
 from weft.api.lifecycle import JobState
 from weft.api.values import Uploaded
@@ -94,14 +94,17 @@ class Client:
             spec = spec.model_copy(update={"init_from": self.upload(file)})
         return self.submit_spec(spec)
 
-    def dry_run(self, spec: JobSpec | str | bytes) -> DryRun:
+    def dry_run(self, spec: JobSpec | str | bytes, *, passes: Passes | None = None) -> DryRun:
         """What the job would be, which `weft.job_spec` makes: programs, memory, bytes of a step. Nothing is stored.
+
+        With `passes`, also what each pass of the converter does to the graph, as text.
 
         Raises InvalidRequestError as `submit_spec` does.
         """
         headers = {"Content-Type": "application/json"}
         content = spec.model_dump_json() if isinstance(spec, JobSpec) else spec
-        return self.http.call(DryRun, "POST", "/v1/jobs", params={"dry_run": "true"}, content=content, headers=headers)
+        params = {"dry_run": "true"} if passes is None else {"dry_run": "true", "passes": passes.value}
+        return self.http.call(DryRun, "POST", "/v1/jobs", params=params, content=content, headers=headers)
 
     def upload(self, path: str | os.PathLike[str]) -> FromUpload:
         """Bring a safetensors file to the server, to begin a job with: `init_from`. It is kept for a while.
