@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 
 from weft.absence import AWAY, Absence
+from weft.api.dry_run import Passes
 from weft.api.event import Event, EventPage
 from weft.api.job import Job, ParameterInfo, ParameterList, Traffic
 from weft.api.lifecycle import JobState
@@ -202,8 +203,13 @@ class JobHandle:
         return document
 
     def programs_text(self) -> str:
-        """The programs as text for people: a line for each node."""
+        """The programs as text for people: sentences on what travels and what is held, and a line for each node."""
         return self._http.send("GET", self._path("/programs"), params={"format": "text"}).text
+
+    def passes_text(self, passes: Passes = Passes.SHORT) -> str:
+        """What each pass of the converter did to the graph, for people."""
+        form = "passes-full" if passes is Passes.FULL else "passes"
+        return self._http.send("GET", self._path("/programs"), params={"format": form}).text
 
     def _path(self, rest: str = "") -> str:
         return f"/v1/jobs/{self.id}{rest}"

@@ -25,6 +25,7 @@ from weft_server.converter_options import options_of
 from weft_server.data_check import column_errors, listed, row_errors
 from weft_server.job_refused import JobRefusedError
 from weft_server.memory_check import Bounds, memory_errors
+from weft_server.placement_check import placement_errors
 from weft_server.plan import JobPlan, nbytes
 from weft_server.planning import dims_of, plan_of
 from weft_server.rule_check import read_rule, rule_errors
@@ -59,6 +60,7 @@ def check(spec: JobSpec, graph: Graph, source: Description, bounds: Bounds) -> J
     found = chain(
         _name_errors(spec, graph),
         _mode_errors(spec),
+        placement_errors(spec, graph),
         _output_errors(spec, graph),
         column_errors(spec.data, graph, source),
         row_errors(spec, source),

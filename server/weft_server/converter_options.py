@@ -10,4 +10,5 @@ from weft_graph.passes.options import Options, Recompute
 
 def options_of(spec: JobSpec, dims: Mapping[str, int]) -> Options:
     """The job's options; `dims` are the sizes of a worker's batch, where choices go by them."""
-    return Options(recompute=Recompute(spec.recompute.value), dims=dict(dims))
+    placement = dict(spec.parallelism.placement)
+    return Options(placement=placement, recompute=Recompute(spec.recompute.value), dims=dict(dims))

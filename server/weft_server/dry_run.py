@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from weft.api.dry_run import DryRun
+from weft.api.dry_run import DryRun, Passes
 from weft.api.job import JobSpec
 from weft_graph.program_json import programs_from_json
-from weft_graph.program_text import programs_text
 from weft_server.memory_estimate import step_traffic, store_memory, worker_memory
 from weft_server.plan import JobPlan
+from weft_server.telling import told_passes, told_programs
 
 
-def dry_run_of(plan: JobPlan, waits_for: str | None, spec: JobSpec | None = None) -> DryRun:
-    """The plan with estimates and programs; with `spec`, also what its choices of `recompute` would take."""
+def dry_run_of(
+    plan: JobPlan, waits_for: str | None, spec: JobSpec | None = None, passes: Passes | None = None
+) -> DryRun:
+    """The plan with estimates and programs; with `spec`, also what its choices of `recompute` would take, and with
+    `passes` what each pass does."""
     programs = programs_from_json(plan.programs)
     return DryRun(
         name=plan.name,
@@ -29,5 +32,6 @@ def dry_run_of(plan: JobPlan, waits_for: str | None, spec: JobSpec | None = None
         step_traffic=step_traffic(plan, programs),
         waits_for=waits_for,
         programs=plan.programs,
-        text=programs_text(programs),
+        text=told_programs(plan, programs),
+        passes="" if spec is None or passes is None else told_passes(spec, plan, full=passes is Passes.FULL),
     )

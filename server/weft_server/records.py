@@ -137,6 +137,12 @@ class Records:
             found = session.get(PlanRow, job)
             return None if found is None else JobPlan.model_validate_json(found.plan)
 
+    def spec(self, job: str) -> str | None:
+        """What was submitted, as JSON; None where there is no such job."""
+        with Session(self._engine) as session:
+            found = session.get(PlanRow, job)
+            return None if found is None else found.spec
+
     def unfinished(self) -> list[KeptJob]:
         """Jobs that have not ended, oldest first, with what the mind wrote down of them."""
         ended = [state.value for state in JobState if state.is_terminal]

@@ -128,6 +128,13 @@ class Service:
             raise UnknownError("job", job)
         return found
 
+    async def spec(self, job: str) -> JobSpec:
+        """What was submitted. Raises UnknownError."""
+        found = await self.threads.read(self.records.spec, job)
+        if found is None:
+            raise UnknownError("job", job)
+        return JobSpec.model_validate_json(found)
+
     async def submit(self, job_id: str, spec: JobSpec, plan: JobPlan, key: str | None, digest: str) -> Job:
         """Keeps the job, then lets it run. Raises FullError, or IntegrityError when the key was taken meanwhile.
 

@@ -160,7 +160,7 @@ def test_a_frozen_table_is_fetched_by_rows_and_never_sent() -> None:
     found = operators(programs.train)
     assert (found.count("FetchRows"), found.count("SendRows"), found.count("GatherGrad")) == (1, 0, 0)
     assert programs.train.nodes[-1].attributes == {"keys": ("T",)}
-    assert "those named at n_ta, and pushes nothing: it is not trained" in programs_text(programs)
+    assert "and sends nothing: it is not trained." in said(programs)
 
 
 def tied() -> Graph:
@@ -197,7 +197,7 @@ def test_what_is_dense_although_read_by_rows_says_why(graph: Graph, because: str
     assert (key.rows, key.dense_because) == (False, because)
     assert {"Fetch", "Send", "GatherGrad"} <= set(operators(programs.train))
     assert not {"FetchRows", "SendRows", "UniqueRows"} & set(operators(programs.train))
-    assert f"read by rows, and dense all the same\n  T: {because}\n" in programs_text(programs)
+    assert f"T is read by rows, and is dense all the same: {because}." in said(programs)
 
 
 def test_rows_of_a_copy_say_why_the_parameter_is_dense() -> None:
@@ -237,16 +237,21 @@ def test_what_will_not_run_makes_no_table_dense() -> None:
 def test_a_parameter_that_nothing_reads_by_rows_is_dense_without_a_word() -> None:
     programs = convert(mlp(), loss="loss", metrics={})
     assert {(key.rows, key.dense_because) for key in programs.keys} == {(False, "")}
-    assert "tables" not in programs_text(programs)
+    assert "table" not in said(programs)
+
+
+def said(programs: Programs) -> str:
+    """The programs' text without its line breaks."""
+    return " ".join(programs_text(programs).split())
 
 
 def test_the_text_says_what_travels() -> None:
-    text = programs_text(converted(two_bags()))
-    assert (
-        "tables, fetched and pushed by rows\n"
-        "  T: a step fetches at most 8*batch of 11 rows, those named at n_ta, n_tb, and pushes their gradients\n"
-        "  U: a step fetches at most 10*batch of 7 rows, those named at n_u, and pushes their gradients\n"
-    ) in text
+    text = said(converted(two_bags()))
+    for name, readers, count, rows in (("T", "n_ta and n_tb", "8*batch", 11), ("U", "n_u", "10*batch", 7)):
+        assert (
+            f"{name} is a table: it is read by rows alone, at {readers}. A step fetches at most {count} of its {rows} "
+            "rows, before anything else runs, and sends gradients of these alone."
+        ) in text
 
 
 def test_sizes_of_ids_add_up_whatever_their_ranks() -> None:

@@ -381,41 +381,31 @@ def test_following_the_logs_of_a_waiting_job_says_what_for_beside_them(run: Run)
 
 
 PROGRAMS = """\
-keys
-  priority  key        type                           first value                                       update
-  0         fc.weight  float32[10, 64]                RandomUniform(low=-0.0883883461, high=0.0883883)  rule
-  12        fc.bias    float32[10]                    ConstantOfShape(value=0.0)                        mean
+2 parameters of 2.6 KiB in all, on 2 shards and 2 workers, the most urgent first:
 
-program train: 3 nodes
-  inputs     image float32[batch, 1, 8, 8], label int64[batch], weft.loss_scale float32[], another float32[]
-  outputs    loss = loss
-  #   node                  operator                             reads               writes
-  0   weft.fetch/fc.weight  Fetch(key=fc.weight, priority=0)                         fc.weight float32[10, 64]
-  1   fc                    Gemm(alpha=1.0, beta=1.0, transB=1)  image, fc.weight    fc float32[batch, 10]
-  10  weft.send/fc.weight   Send(key=fc.weight, priority=0)      fc.weight_gradient"""
+  priority  key        type         size     lies in  updated by  before  after
+  0         fc.weight  f32[10,64]   2.5 KiB  1 slice  rule        1       12
+
+training step: 3 nodes
+      → fetch fc.weight
+   1  fc = Gemm(image, fc.weight) transB=1                      f32[batch,10]
+      ← send fc.weight = %3"""
 
 NARROWED = """\
-keys
-  priority  update  key        type
-  0         rule    fc.weight  float32[10, 64]
-  12        mean    fc.bias    float32[10]
+2 parameters of 2.6 KiB in all, on 2 shards and 2
+    workers, the most urgent first:
 
-program train: 3 nodes
-  inputs     image float32[batch, 1, 8, 8], label
-             int64[batch], weft.loss_scale
-             float32[], another float32[]
-  outputs    loss = loss
-  0   weft.fetch/fc.weight = Fetch(key=fc.weight,…
-      -> fc.weight float32[10, 64]
-  1   fc = Gemm(alpha=1.0, beta=1.0, transB=1)
-      image, fc.weight -> fc float32[batch, 10]
-  10  weft.send/fc.weight = Send(key=fc.weight, p…
-      fc.weight_gradient ->"""
+  priority  key        type         size     lies…
+  0         fc.weight  f32[10,64]   2.5 KiB  1 sl…
+
+training step: 3 nodes
+      → fetch fc.weight
+   1  fc = Gemm(image, fc.weight) transB=1
+       f32[batch,10]
+      ← send fc.weight = %3"""
 
 
-def test_a_narrow_terminal_has_two_lines_a_node_and_says_how_to_see_all(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_narrow_terminal_folds_long_lines_and_says_how_to_see_all(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def shown() -> Result:
         return run(answers(job(), httpx.Response(200, text=PROGRAMS)), "programs", "job-1")
 

@@ -129,6 +129,27 @@ def test_programs_of_a_job_file_are_a_dry_run(run: Run, tmp_path: Path) -> None:
     assert "none.json" in missing.stderr
 
 
+def test_passes_of_a_job_and_of_a_job_file(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "job.json"
+    path.write_text("{}")
+    told = DRY.model_copy(update={"passes": "fusion  9 → 7 nodes"})
+    for more, passes in (([], "short"), (["full"], "full")):
+        script = answers(told)
+        assert run(script, "programs", str(path), "--passes", *more).stdout == "fusion  9 → 7 nodes\n"
+        assert script.requests[0].url.params["passes"] == passes
+        script = answers(job(), httpx.Response(200, text="fusion\n"))
+        assert run(script, "programs", "job-1", *more, "--passes").stdout == "fusion\n"
+        assert script.requests[1].url.params["format"] == ("passes" if passes == "short" else "passes-full")
+    for arguments, message in (
+        (["full"], "weft programs JOB --passes full"),
+        (["half", "--passes"], "'half' is not understood"),
+        (["--passes", "--json"], "goes without --json"),
+        (["--passes", "--memory"], "goes without --memory"),
+    ):
+        result = run(answers(), "programs", "job-1", *arguments)
+        assert (result.exit_code, message in result.stderr) == (2, True), result.stderr
+
+
 def test_a_dry_run_is_shown_without_its_programs() -> None:
     assert repr(DRY) == str(DRY) == ("<DryRun lines steps=500 keys=2 workers=2 shards=2: needs 2 workers, 1 is there>")
 

@@ -11,6 +11,7 @@ from safetensors.numpy import load_file, save
 
 import weft
 from sdk_fakes import Script, answers, job, problem, states, unavailable
+from weft.api.dry_run import Passes
 from weft.api.event import EventPage
 from weft.api.job import ParameterInfo, ParameterList
 from weft.api.lifecycle import JobState
@@ -140,3 +141,10 @@ def test_the_log_so_far_is_read_page_by_page() -> None:
 def test_programs_come_as_json_and_as_text() -> None:
     assert handle(answers(httpx.Response(200, json={"train": {}}))).programs() == {"train": {}}
     assert handle(answers(httpx.Response(200, text="train:\n"))).programs_text() == "train:\n"
+
+
+def test_passes_come_as_text() -> None:
+    for passes, form in ((Passes.SHORT, "passes"), (Passes.FULL, "passes-full")):
+        script = answers(httpx.Response(200, text="both\n"))
+        assert handle(script).passes_text(passes) == "both\n"
+        assert script.requests[0].url.params["format"] == form

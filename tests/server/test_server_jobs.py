@@ -207,7 +207,24 @@ def test_programs_can_be_read_by_machines_and_by_people(client: httpx.Client, do
     assert client.get(f"/v1/jobs/{job}/programs").json().keys() >= {"train", "evaluate", "keys"}
     text = client.get(f"/v1/jobs/{job}/programs", params={"format": "text"})
     assert text.headers["content-type"].startswith("text/plain")
-    assert "Gemm" in text.text
+    assert "= Gemm(" in text.text
+    assert "2 parameters of 60 B in all, on 1 shard and 2 workers" in text.text
+
+
+def test_what_each_pass_did_can_be_read(client: httpx.Client, document: dict[str, Any]) -> None:
+    job = submit(client, document).json()["id"]
+    short, full = (
+        client.get(f"/v1/jobs/{job}/programs", params={"format": form}).text for form in ("passes", "passes-full")
+    )
+    assert "differentiation" in short
+    assert "\n      + " in full
+    assert "\n      + " not in short
+    for passes, text in (("short", short), ("full", full)):
+        run = client.post("/v1/jobs", params={"dry_run": "true", "passes": passes}, json=document).json()
+        assert run["passes"] == text.rstrip("\n")
+    assert client.post("/v1/jobs", params={"dry_run": "true"}, json=document).json()["passes"] == ""
+    assert client.get("/v1/jobs/none/programs", params={"format": "passes"}).status_code == 404
+    assert client.get(f"/v1/jobs/{job}/programs", params={"format": "pass"}).status_code == 422
 
 
 def test_the_graphs_schema_is_there(client: httpx.Client) -> None:

@@ -5,6 +5,7 @@ It checks all that a submission does and is refused alike: 422 `job-refused` or 
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Any
 
 from pydantic import Field
@@ -36,6 +37,13 @@ class StepMemory(Model):
     def peak_bytes(self) -> int:
         """Of the whole run."""
         return self.given_bytes + self.arena_bytes + self.kept_bytes
+
+
+class Passes(StrEnum):
+    """How much is told of the converter's passes: a line or two each, or every node that came and went too."""
+
+    SHORT = "short"
+    FULL = "full"
 
 
 class WorkerMemory(Model):
@@ -105,6 +113,8 @@ class DryRun(Model):
     """As `GET /v1/jobs/{id}/programs` gives them."""
     text: str
     """The programs for people."""
+    passes: str = ""
+    """What each pass of the converter does, for people, where that was asked for."""
 
     def __repr__(self) -> str:
         """Without the programs, which are long."""

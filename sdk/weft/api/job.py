@@ -12,6 +12,10 @@ from weft.api.base import Count, Identifier, Model, Name, Positive
 from weft.api.data import DataSpec
 from weft.api.lifecycle import JobState
 from weft.api.rule import RuleSpec, Sgd
+from weft_graph.passes.places import PLACE_PATTERN
+
+GroupName = Annotated[str, Field(min_length=1, max_length=256)]
+PlaceName = Annotated[str, Field(pattern=PLACE_PATTERN)]
 
 
 class Merge(StrEnum):
@@ -55,6 +59,10 @@ class Parallelism(Model):
     mode: Mode = Mode.SYNC
     update: UpdateBy = UpdateBy.SHARDS
     """With `workers`, shards hold merged gradients (`K/grad`), workers weights and rule state: sync only."""
+    placement: Annotated[dict[GroupName, PlaceName], Field(max_length=256)] = Field(default_factory=dict)
+    """The place of each group of the graph's nodes: a device of the worker (`cpu`, `cuda:0`), or a stage (`stage:1`,
+    `stage:1/cuda:0`). Nodes without a group follow what they read. A worker computes on the one device of its
+    settings, so all groups have one place today; without placement, groups mean nothing."""
 
 
 class RunLength(Model):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from weft.api.dry_run import DryRun, StepMemory
+from weft.api.dry_run import DryRun, Passes, StepMemory
 from weft.api.job import Recompute
 from weft.cli import render
 from weft.cli.job_file import job_file, read
@@ -22,6 +23,11 @@ from weft.errors import ArgumentError
 Target = Annotated[
     str, typer.Argument(metavar="ID|JOB.json", help="A job's id, or a job file to look at first.", show_default=False)
 ]
+Detail = Annotated[
+    str | None,
+    typer.Argument(metavar="[full]", help="With --passes: every node that came and went.", show_default=False),
+]
+ShowPasses = Annotated[bool, typer.Option("--passes", help="What each pass of the converter did, before and after.")]
 Memory = Annotated[bool, typer.Option("--memory", help="Only what a job file would take: memory, bytes of a step.")]
 
 
@@ -30,14 +36,25 @@ def add_to(app: typer.Typer) -> None:
     app.command()(programs)
 
 
-def programs(target: Target, memory: Memory = False, url: Url = None, json: Json = False) -> None:
+def programs(
+    target: Target,
+    detail: Detail = None,
+    *,
+    passes: ShowPasses = False,
+    memory: Memory = False,
+    url: Url = None,
+    json: Json = False,
+) -> None:
     """Print what the converter makes of a job's graph; of a job file without submitting it.
 
-    A terminal that is too narrow for its tables gets two lines a node; a pipe or a file has them whole.
+    First what is fetched, sent and held, in sentences; then each node in the order it runs in. `--passes` prints how
+    the converter came to it, pass by pass, and `--passes full` with every node that came and went.
     """
-    out, file = Console(), job_file(target)
+    out, file, told = Console(), job_file(target), _passes(detail, passes, memory, json)
     with Client(url) as client:
-        if file is not None:
+        if told is not None:
+            text = find_job(client, target).passes_text(told) if file is None else _dry_passes(client, file, told)
+        elif file is not None:
             run = client.dry_run(read(file))
             if memory:
                 tell_dry_run(out, run, json)
@@ -51,10 +68,25 @@ def programs(target: Target, memory: Memory = False, url: Url = None, json: Json
     _print(out, text, target, fit=not json)
 
 
+def _passes(detail: str | None, passes: bool, memory: bool, json: bool) -> Passes | None:
+    """Which text of the passes is asked for. Raises ArgumentError for what makes no sense together."""
+    if detail is not None and (not passes or detail != "full"):
+        raise ArgumentError(f"{detail!r} is not understood; weft programs JOB --passes full prints every node")
+    if passes and (memory or json):
+        raise ArgumentError(f"--passes prints a text of its own, and goes without --{'memory' if memory else 'json'}")
+    if not passes:
+        return None
+    return Passes.SHORT if detail is None else Passes.FULL
+
+
+def _dry_passes(client: Client, file: Path, told: Passes) -> str:
+    return client.dry_run(read(file), passes=told).passes
+
+
 def tell_dry_run(out: Console, run: DryRun, json: bool) -> None:
     """What a checked job would be: its size, what it would take, and whether it would start."""
     if json:
-        out.out(run.model_dump_json(indent=2, exclude={"programs", "text"}), highlight=False)
+        out.out(run.model_dump_json(indent=2, exclude={"programs", "text", "passes"}), highlight=False)
     else:
         out.print(dry_run_table(run))
 

@@ -10,7 +10,7 @@ from anyio import to_thread
 from fastapi import APIRouter, Header, Query, Request, Response
 from sqlalchemy.exc import IntegrityError
 
-from weft.api.dry_run import DryRun
+from weft.api.dry_run import DryRun, Passes
 from weft.api.job import Job, JobPage, JobSpec, ParameterList
 from weft.api.lifecycle import JobState
 from weft_server.dry_run import dry_run_of
@@ -42,10 +42,11 @@ async def submit(
     idempotency_key: IdempotencyKey = None,
     *,
     dry_run: Annotated[bool, Query(description="check and say what the job would be; nothing is kept")] = False,
+    passes: Annotated[Passes | None, Query(description="of a dry run: also say what each pass does")] = None,
 ) -> Job | Response:
     """Checks the job and keeps it; it starts when it fits. The same `Idempotency-Key` and body give the same job."""
     if dry_run:
-        return Response((await _dry_run(use, spec, request)).model_dump_json(), media_type="application/json")
+        return Response((await _dry_run(use, spec, request, passes)).model_dump_json(), media_type="application/json")
     digest = hashlib.sha256(await request.body()).hexdigest()
     job = await _submitted(use, idempotency_key, digest)
     if job is None:
@@ -97,14 +98,14 @@ async def _checked(use: Context, spec: JobSpec) -> JobPlan:
     return await to_thread.run_sync(read_and_check, spec, settings.readable, settings.bounds)
 
 
-async def _dry_run(use: Context, spec: JobSpec, request: Request) -> DryRun:
+async def _dry_run(use: Context, spec: JobSpec, request: Request, passes: Passes | None) -> DryRun:
     async with use.checks.turn(request.is_disconnected, behind=True):
         checked = await _checked(use, spec)
     async with begun(use, new_id(), spec, checked, keep=False) as plan:
         waits_for = use.service.waits_for(plan.workers, plan.shards)
         # Not behind others again: it has waited once.
         async with use.checks.turn(request.is_disconnected):
-            return await to_thread.run_sync(dry_run_of, plan, waits_for, spec)
+            return await to_thread.run_sync(dry_run_of, plan, waits_for, spec, passes)
 
 
 async def _submitted(use: Context, key: str | None, digest: str) -> Job | None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query
+from anyio import to_thread
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from weft_graph.json_form import graph_schema
 from weft_graph.program_json import programs_from_json
-from weft_graph.program_text import programs_text
 from weft_server.routes.context import PathId, Use
 from weft_server.strict_json import StrictRoute
+from weft_server.telling import told_passes, told_programs
 
 router = APIRouter(prefix="/v1", tags=["programs"], route_class=StrictRoute)
 
@@ -22,13 +23,22 @@ _FORMS: dict[int | str, dict[str, Any]] = {200: {"content": {"application/json":
 async def programs(
     job: PathId,
     use: Use,
-    format: Annotated[Literal["json", "text"], Query()] = "json",  # noqa: A002  # the query's own word
+    request: Request,
+    format: Annotated[Literal["json", "text", "passes", "passes-full"], Query()] = "json",  # noqa: A002  # the query's own word
 ) -> Response:
-    """The programs that workers run: as they get them, or as text for people."""
-    document = (await use.service.plan(job)).programs
+    """The programs that workers run: as they get them, or as text for people; or what each pass of the converter did
+    to the job's graph."""
+    plan = await use.service.plan(job)
     if format == "json":
-        return JSONResponse(document)
-    return PlainTextResponse(programs_text(programs_from_json(document)) + "\n")
+        return JSONResponse(plan.programs)
+    if format == "text":
+        text = await to_thread.run_sync(lambda: told_programs(plan, programs_from_json(plan.programs)))
+    else:
+        spec = await use.service.spec(job)
+        # The graph is converted again, which takes as long as a check does.
+        async with use.checks.turn(request.is_disconnected):
+            text = await to_thread.run_sync(lambda: told_passes(spec, plan, full=format == "passes-full"))
+    return PlainTextResponse(f"{text}\n")
 
 
 @router.get("/schemas/graph")

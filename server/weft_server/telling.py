@@ -1,0 +1,42 @@
+"""What people are told of a job's programs: their text, and what each pass of the converter did. Pure."""
+
+from __future__ import annotations
+
+from weft.api.job import JobSpec, Mode, UpdateBy
+from weft_graph.convert import convert
+from weft_graph.json_form import graph_from_json
+from weft_graph.pass_text import Recorder, passes_text
+from weft_graph.program import Programs
+from weft_graph.program_text import programs_text
+from weft_graph.setting import Setting
+from weft_graph.types import BATCH
+from weft_server.converter_options import options_of
+from weft_server.memory_estimate import train_samples
+from weft_server.plan import JobPlan, key_slices
+
+
+def told_programs(plan: JobPlan, programs: Programs) -> str:
+    """The programs' text, with where this job's values lie and what a worker's step holds."""
+    known = {key.key for key in programs.keys}
+    setting = Setting(
+        workers=plan.workers,
+        shards=plan.shards,
+        slice_bytes=plan.slice_bytes,
+        dims=_dims(plan),
+        slices={key.key: key_slices(key, plan.slice_bytes) for key in plan.keys if key.key in known and not key.rows},
+        updated_by_workers=plan.update is UpdateBy.WORKERS,
+        waits=plan.mode is Mode.SYNC,
+    )
+    return programs_text(programs, setting)
+
+
+def told_passes(spec: JobSpec, plan: JobPlan, *, full: bool) -> str:
+    """What each pass did to the job's graph; with `full`, each node that came and went. Converts it again."""
+    recorder = Recorder()
+    options = options_of(spec, _dims(plan))
+    convert(graph_from_json(spec.graph), loss=spec.loss, metrics=spec.metrics, options=options, watch=recorder)
+    return passes_text(recorder.runs, full=full, dims=_dims(plan))
+
+
+def _dims(plan: JobPlan) -> dict[str, int]:
+    return {**plan.dims, BATCH: train_samples(plan)}
