@@ -18,7 +18,7 @@ from weft_kernels.run import run_node
 
 POINTWISE = [schema for schema in schemas().values() if schema.pointwise]
 SIZE, CUTS = 37, (0, 1, 5, 22, 37)
-ATTRIBUTES: dict[str, dict[str, Any]] = {"Cast": {"to": 11}}
+ATTRIBUTES: dict[str, dict[str, Any]] = {"BitShift": {"direction": "RIGHT"}, "Cast": {"to": 11}}
 
 
 def dtypes(schema: OpSchema) -> list[str]:
