@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         JobCancelledError,
         JobError,
         JobFailedError,
+        MissingPackageError,
         NotFoundError,
         ProblemError,
         ProtocolError,
@@ -45,10 +46,15 @@ if TYPE_CHECKING:
     from weft.expression import Expression, Group, graph, group
     from weft.job_handle import JobHandle, Values
     from weft.leaves import constant, input, parameter  # noqa: A004 - ONNX's words
+    from weft.model import Model
+    from weft.onnx_model import from_onnx
     from weft.parameter_file import load
     from weft.rules import Adagrad, Adam, Sgd
     from weft.schedules import cosine, exponential, linear, piecewise, polynomial, warmup
     from weft.submission import job_spec
+    from weft.submit import submit
+    from weft.torch_model import from_torch
+    from weft.trainable import Trainable
     from weft.user_rule import rule
     from weft_graph.errors import DTypeError, GraphError, GraphRefusedError, ShapeError
     from weft_graph.types import BATCH
@@ -74,6 +80,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "JobCancelledError",
         "JobError",
         "JobFailedError",
+        "MissingPackageError",
         "NotFoundError",
         "ProblemError",
         "ProtocolError",
@@ -87,10 +94,15 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "weft.expression": ("Expression", "Group", "graph", "group"),
     "weft.job_handle": ("JobHandle", "Values"),
     "weft.leaves": ("constant", "input", "parameter"),
+    "weft.model": ("Model",),
+    "weft.onnx_model": ("from_onnx",),
     "weft.parameter_file": ("load",),
     "weft.rules": ("Adagrad", "Adam", "Sgd"),
     "weft.schedules": ("cosine", "exponential", "linear", "piecewise", "polynomial", "warmup"),
     "weft.submission": ("job_spec",),
+    "weft.submit": ("submit",),
+    "weft.torch_model": ("from_torch",),
+    "weft.trainable": ("Trainable",),
     "weft.user_rule": ("rule",),
     "weft_graph.errors": ("DTypeError", "GraphError", "GraphRefusedError", "ShapeError"),
     "weft_graph.types": ("BATCH",),
@@ -130,12 +142,15 @@ __all__ = [
     "JobHandle",
     "JobSpec",
     "JobState",
+    "MissingPackageError",
+    "Model",
     "NotFoundError",
     "ProblemError",
     "ProtocolError",
     "ServerFaultError",
     "Sgd",
     "ShapeError",
+    "Trainable",
     "UnauthenticatedError",
     "UnavailableError",
     "UrlError",
@@ -146,6 +161,8 @@ __all__ = [
     "cosine",
     "cut",
     "exponential",
+    "from_onnx",
+    "from_torch",
     "graph",
     "group",
     "input",
@@ -159,6 +176,7 @@ __all__ = [
     "piecewise",
     "polynomial",
     "rule",
+    "submit",
     "warmup",
 ]
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 from urllib.parse import quote
@@ -15,15 +17,18 @@ from weft.api.job import FromUpload, Job, JobPage, JobSpec
 from weft.api.lifecycle import JobState
 from weft.api.values import Uploaded
 from weft.first_values import file_of
-from weft.http import DEFAULT_RETRY, SYSTEM_CLOCK, Clock, Http, Retry
+from weft.http import DEFAULT_RETRY, SYSTEM_CLOCK, Clock, Http, Progress, Retry
 from weft.job_arguments import JobArguments, shown_with_keywords_of
 from weft.job_handle import JobHandle
-from weft.submission import job_spec
+from weft.parameter_file import save_values
+from weft.submission import first_values, job_spec
 
 if TYPE_CHECKING:
     import httpx
 
     from weft.expression import Expression
+    from weft.records import Array
+    from weft.trainable import Trainable
 
 DEFAULT_URL = "http://127.0.0.1:8470"
 URL_VARIABLE = "WEFT_URL"
@@ -67,10 +72,12 @@ class Client:
         return self.http.url
 
     @shown_with_keywords_of(job_spec)
-    def submit(self, loss: Expression, **arguments: Unpack[JobArguments]) -> JobHandle:
+    def submit(self, loss: Expression | Trainable, **arguments: Unpack[JobArguments]) -> JobHandle:
         """Train the parameters of `loss`, a scalar that is the mean over the batch; returns once the job is accepted.
 
-        `metrics` are further such scalars by name. `batch` samples make a step, over all workers; the data's own count
+        A model that was read trains as `model.with_loss(...)`, or by a loss built on its values; its parameters' values
+        go up first. `metrics` are further such scalars by name, `outputs` what else the graph is to give later, when it
+        is exported. `batch` samples make a step, over all workers; the data's own count
         where left out. The run lasts `passes` over the training rows or `steps`. Metrics are taken on the rows kept for
         evaluation after each pass, or each `evaluate_every` steps. `rule` is plain SGD unless set. A path as
         `data` is `weft.numpy_data(path)`.
@@ -80,18 +87,23 @@ class Client:
         merged and retried as one.
 
         `init_from` is where parameters of the same name begin: a job's handle or id, or the path of a safetensors file,
-        which is uploaded first. `keep_state` keeps the rule's state beside the parameters. `recompute` "cheap" or
-        "segments" has workers hold less of a step, and compute it again.
+        which is uploaded first; it replaces the values of a model that was read. `keep_state` keeps the rule's state
+        beside the parameters. `recompute` "cheap" or "segments" has workers hold less of a step, and compute it again.
 
         Raises ArgumentError for what makes no sense here, InvalidRequestError, with a pointer for each thing that the
         server finds wrong, before anything starts. `weft.job_spec` makes the same job without sending it.
         """
-        file = file_of(arguments.get("init_from"))
+        begins = arguments.get("init_from")
+        file = file_of(begins)
         if file is not None:
             arguments["init_from"] = None
         spec = job_spec(loss, **arguments)
         if file is not None:
             spec = spec.model_copy(update={"init_from": self.upload(file)})
+        elif begins is None:
+            values = first_values(loss, arguments.get("metrics"), arguments.get("outputs", ()))
+            if values:
+                spec = spec.model_copy(update={"init_from": self.upload_values(values)})
         return self.submit_spec(spec)
 
     def dry_run(self, spec: JobSpec | str | bytes, *, passes: Passes | None = None) -> DryRun:
@@ -106,14 +118,24 @@ class Client:
         params = {"dry_run": "true"} if passes is None else {"dry_run": "true", "passes": passes.value}
         return self.http.call(DryRun, "POST", "/v1/jobs", params=params, content=content, headers=headers)
 
-    def upload(self, path: str | os.PathLike[str]) -> FromUpload:
+    def upload(self, path: str | os.PathLike[str], *, progress: Progress | None = None) -> FromUpload:
         """Bring a safetensors file to the server, to begin a job with: `init_from`. It is kept for a while.
 
-        Raises InvalidRequestError where the file is none, OSError where it cannot be read.
+        `progress` is told bytes sent and bytes in all. Raises InvalidRequestError where the file is none, OSError where
+        it cannot be read.
         """
         with open(path, "rb") as file:
-            uploaded = self.http.upload(Uploaded, "POST", "/v1/uploads", file, timeout=UPLOAD_TIMEOUT_S)
+            uploaded = self.http.upload(
+                Uploaded, "POST", "/v1/uploads", file, progress=progress, timeout=UPLOAD_TIMEOUT_S
+            )
         return FromUpload(upload=uploaded.id)
+
+    def upload_values(self, values: Mapping[str, Array], *, progress: Progress | None = None) -> FromUpload:
+        """Bring arrays by name, as `upload` does a file, by way of one in the folder for temporary files."""
+        with tempfile.TemporaryDirectory(prefix="weft-") as folder:
+            path = Path(folder) / "values.safetensors"
+            save_values(values, path)
+            return self.upload(path, progress=progress)
 
     def submit_spec(self, spec: JobSpec | str | bytes, *, idempotency_key: str | None = None) -> JobHandle:
         """Submit a job as it is, or its JSON, which the server checks. A repeated key brings back the first job."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from weft.naming import Names
-from weft.records import Application, ConstantRecord, InputRecord, ParameterRecord, Record, Value
+from weft.records import Application, Array, ConstantRecord, InputRecord, NodeNames, ParameterRecord, Record, Value
 from weft_graph.errors import GraphRefusedError
 from weft_graph.ir import Constant, Graph, Input, Node, Parameter
 
@@ -24,6 +24,8 @@ class Collected:
     graph: Graph
     outputs: tuple[str, ...]
     names: dict[Record, tuple[str, ...]]
+    values: dict[str, Array] = field(default_factory=dict)
+    """First values that parameters bring beside the graph."""
 
 
 def collect(outputs: Sequence[Value], name: str) -> Collected:
@@ -43,7 +45,7 @@ def collect(outputs: Sequence[Value], name: str) -> Collected:
         outputs=tuple(dict.fromkeys(asked)),
         constants=tuple(collector.constants),
     )
-    return Collected(graph, asked, collector.names)
+    return Collected(graph, asked, collector.names, collector.values)
 
 
 def walk(outputs: Sequence[Value]) -> Iterator[Record]:
@@ -72,6 +74,7 @@ class _Collector:
     constants: list[Constant] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
     names: dict[Record, tuple[str, ...]] = field(default_factory=dict)
+    values: dict[str, Array] = field(default_factory=dict)
 
     def add(self, record: Record) -> None:
         names = self.given.of(record)
@@ -84,12 +87,17 @@ class _Collector:
                 self.parameters.append(
                     Parameter(names[0], type_, record.initializer, record.trainable, record.row_sparse)
                 )
+                if record.value is not None:
+                    self.values[names[0]] = record.value
             case ConstantRecord():
                 self.constants.append(Constant(names[0], record.array))
             case Application():
                 inputs = tuple("" if i is None else self.value(i) for i in record.inputs)
                 attributes, schema = dict(record.attributes), record.schema
-                self.nodes.append(Node(schema.op_type, names[0], inputs, names, attributes, schema.domain))
+                own = record.names or NodeNames(names[0], names)
+                self.nodes.append(
+                    Node(schema.op_type, own.node, inputs, own.values, attributes, schema.domain, own.group)
+                )
 
     def value(self, value: Value) -> str:
         return self.names[value.record][value.index]

@@ -19,6 +19,7 @@ WeftError
 |   +-- JobFailedError
 |   +-- JobCancelledError
 +-- WaitTimeoutError        a deadline passed before the job ended; the job goes on
++-- MissingPackageError     what was asked for needs a package that is not installed; the message says which
 +-- EvaluatorError          expressions cannot be evaluated here: no evaluator, or several of one name
 +-- ClusterError            the daemons of a local cluster did not start, or one ended
 
@@ -138,6 +139,10 @@ class JobCancelledError(JobError):
 
 class WaitTimeoutError(WeftError):
     """The job had not ended when the deadline passed."""
+
+
+class MissingPackageError(WeftError):
+    """A package that only some need is not installed here."""
 
 
 class EvaluatorError(WeftError):

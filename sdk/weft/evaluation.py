@@ -53,7 +53,8 @@ def evaluate(
     _check_mappings(feeds, parameters)
     collected = collect(outputs, "expression")
     fed = _fed(collected, feeds)
-    kept = None if parameters is None else _kept(collected, parameters)
+    # What a model brought along is there also where other parameters draw their first values.
+    kept = (collected.values or None) if parameters is None else _kept(collected, parameters)
     evaluator = _evaluator(entry_points(group=GROUP) if found is None else found)
     graph = collected.graph if training else _inference(collected.graph)
     try:

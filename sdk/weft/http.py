@@ -24,6 +24,9 @@ from weft.errors import ArgumentError, ClosedError, ConnectError, ProblemError, 
 
 M = TypeVar("M", bound=BaseModel)
 
+Progress = Callable[[int, int], None]
+"""Told of an upload: bytes sent, and bytes in all."""
+
 LOG = logging.getLogger(__name__)
 """Says at level INFO that a call is tried again: a program that shows it need not seem to hang."""
 
@@ -134,14 +137,28 @@ class Http:
 
         return self._retried(attempt).headers
 
-    def upload(self, model: type[M], method: str, path: str, file: BinaryIO, **request: Any) -> M:
-        """Send what is in `file`, a part in memory at a time, and read the answer as `model`. Raises as `call` does."""
+    def upload(
+        self,
+        model: type[M],
+        method: str,
+        path: str,
+        file: BinaryIO,
+        *,
+        progress: Progress | None = None,
+        **request: Any,
+    ) -> M:
+        """Send what is in `file`, a part in memory at a time, and read the answer as `model`. Raises as `call` does.
+
+        `progress` is told bytes sent and bytes in all; a second attempt begins at 0 again.
+        """
         size = file.seek(0, os.SEEK_END)
         headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
 
         def attempt() -> httpx.Response:
             file.seek(0)
-            return _accepted(self._client.request(method, path, content=_chunks(file), headers=headers, **request))
+            return _accepted(
+                self._client.request(method, path, content=_chunks(file, size, progress), headers=headers, **request)
+            )
 
         return self._parsed(model, method, self._retried(attempt))
 
@@ -196,9 +213,13 @@ class Http:
         self._is_away = True
 
 
-def _chunks(file: BinaryIO) -> Iterator[bytes]:
+def _chunks(file: BinaryIO, size: int, progress: Progress | None) -> Iterator[bytes]:
+    sent = 0
     while chunk := file.read(UPLOAD_CHUNK_BYTES):
         yield chunk
+        sent += len(chunk)
+        if progress is not None:
+            progress(sent, size)
 
 
 def _accepted(response: httpx.Response) -> httpx.Response:

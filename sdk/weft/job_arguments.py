@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Required, TypedDict, TypeVar
 
 from weft.api.data import DataSpec
@@ -23,6 +23,7 @@ class JobArguments(TypedDict, total=False):
     """The keywords of `weft.job_spec`, whose signature has their defaults."""
 
     metrics: Mapping[str, Expression] | None
+    outputs: Sequence[Expression]
     data: Required[DataSpec | str | os.PathLike[str]]
     batch: int | None
     passes: int | None

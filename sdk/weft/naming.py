@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.records import Application, ConstantRecord, InputRecord, Label, ParameterRecord, Record, Scope
+from weft.records import Application, ConstantRecord, InputRecord, Label, NodeNames, ParameterRecord, Record, Scope
 from weft_graph.errors import GraphRefusedError
+from weft_graph.ir import Subgraph
+from weft_graph.names import all_nodes
 from weft_graph.schema import name_at
 
 _WORDS: dict[type[object], str] = {
@@ -36,7 +38,13 @@ class Names:
         self._values: dict[Record, tuple[str, ...]] = {}
         labelled = [(record, record.label) for record in records if record.label is not None]
         for record, label in labelled:
-            self._take_given(record, label)
+            if isinstance(record, Application) and record.names is not None:
+                self._take_read(record, record.names)
+            else:
+                self._take_given(record, label)
+        for record in records:
+            if isinstance(record, Application) and record.names is not None:
+                self._keep_from_others(record, record.names)
         for record, label in labelled:
             if record not in self._heads:
                 self._heads[record] = self._made(record, label)
@@ -55,6 +63,19 @@ class Names:
             self._heads[record] = self._take(_joined(self._path(label.scope), label.local), record)
         elif label.scope is not None and _all_given(label.scope):
             self._path(label.scope)
+
+    def _take_read(self, record: Application, names: NodeNames) -> None:
+        """All names of values that were read stay."""
+        self._values[record] = tuple(self._take(name, record) if name else "" for name in names.values)
+        self._heads[record] = names.node
+
+    def _keep_from_others(self, record: Application, names: NodeNames) -> None:
+        """Names of read nodes, and of those in their bodies, which no node that is named here may have."""
+        self._taken.setdefault(names.node, record)
+        for body in record.attributes.values():
+            if isinstance(body, Subgraph):
+                for node, _ in all_nodes(body.nodes):
+                    self._taken.setdefault(node.name, record)
 
     def _take(self, name: str, bearer: Record | Scope) -> str:
         other = self._taken.setdefault(name, bearer)
@@ -99,6 +120,8 @@ class Names:
         """Names a node's values, and the constants without a wish for a name that it is the first to read."""
         if record not in self._heads:
             self._values.setdefault(record, ())
+            return
+        if record in self._values:
             return
         head = self._heads[record]
         if not isinstance(record, Application):

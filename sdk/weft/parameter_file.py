@@ -28,6 +28,13 @@ def load(path: str | os.PathLike[str]) -> dict[str, np.ndarray[Any, np.dtype[Any
         raise ArgumentError(f"{os.fspath(path)} is no safetensors file of NumPy's element types: {error}") from None
 
 
+def save_values(values: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
+    """Write arrays by name as a safetensors file. Raises OSError."""
+    from safetensors.numpy import save_file
+
+    save_file({name: np.ascontiguousarray(value) for name, value in values.items()}, path)
+
+
 def document_of(values: Mapping[str, Any], parameters: Sequence[ParameterInfo]) -> bytes:
     """The values as a safetensors document, each with its parameter's element type and shape.
 

@@ -59,6 +59,8 @@ class ParameterRecord:
     initializer: Initializer
     trainable: bool = True
     row_sparse: bool = True
+    value: Array | None = None
+    """The first value, where it comes beside the graph."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,12 +72,21 @@ class ConstantRecord:
     array: Array
 
 
+@dataclass(frozen=True, slots=True)
+class NodeNames:
+    """What a node of a graph that was read is called there: all of it stays. A value that is left out is ''."""
+
+    node: str
+    values: tuple[str, ...]
+    group: str = ""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Application:
     """An operator applied to values; None stands for an optional input that is left out.
 
     `types` has an entry for each output that was asked for. `known` is output 0 where it is known before any step: a
-    shape, say.
+    shape, say. `names` are those of a graph that was read, which then are the record's, whatever its label wishes.
     """
 
     label: Label
@@ -84,6 +95,7 @@ class Application:
     attributes: Mapping[str, AttributeValue]
     types: tuple[TensorType, ...]
     known: Array | None = None
+    names: NodeNames | None = None
 
 
 Record = InputRecord | ParameterRecord | ConstantRecord | Application

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from weft.api.base import Model
@@ -17,15 +18,29 @@ from weft.first_values import FirstValues, from_job_or_upload
 
 if TYPE_CHECKING:
     from weft.expression import Expression
+    from weft.records import Array
+    from weft.trainable import Trainable
     from weft.user_rule import UserRule
+    from weft_graph.ir import Graph
 
 SLICE_BYTES = Parallelism().slice_bytes
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Trained:
+    """A graph, its outputs by what the job makes of them, and first values of its parameters."""
+
+    graph: Graph
+    loss: str
+    metrics: Mapping[str, str]
+    values: Mapping[str, Array] = field(default_factory=dict)
+
+
 def job_spec(
-    loss: Expression,
+    loss: Expression | Trainable,
     *,
     metrics: Mapping[str, Expression] | None = None,
+    outputs: Sequence[Expression] = (),
     data: DataSpec | str | os.PathLike[str],
     batch: int | None = None,
     passes: int | None = None,
@@ -47,34 +62,33 @@ def job_spec(
     """The job that `Client.submit` sends for these arguments; its `model_dump_json(indent=2)` is a job file.
 
     Inputs that `data` has no column for are fed by the column of their own name. `init_from` is a job here, or what
-    `Client.upload` gave. Raises ArgumentError.
+    `Client.upload` gave; without it, a job of a model that was read lacks the model's values, which only
+    `Client.submit` brings. Raises ArgumentError.
     """
-    from weft.collect import collect  # who only watches jobs builds no graph
     from weft.user_rule import UserRule
-    from weft_graph.json_form import graph_to_json
 
-    metrics = {} if metrics is None else metrics
-    _check_expressions(loss, metrics)
     rule = rule() if isinstance(rule, UserRule) else rule
     if rule is not None and not isinstance(rule, Model):
         raise ArgumentError(f"rule is {rule!r}; it should be weft.Sgd(...), weft.Adam(...) or the like")
     if (passes is None) == (steps is None):
         given = "neither" if passes is None else f"passes={passes} and steps={steps}"
         raise ArgumentError(f"give either passes or steps, how long to train; {given} was given")
+    trained = _trained(loss, metrics, outputs, name)
     source = _data(data)
+    from weft_graph.json_form import graph_to_json  # who only watches jobs builds no graph
+
     with checked():
         run = RunLength(passes=passes, steps=steps, evaluate_every=evaluate_every)
         parallelism = Parallelism.model_validate(
             {"workers": workers, "shards": shards, "mode": mode, "update": update, "merge": merge}
             | {"slice_bytes": slice_bytes}
         )
-        collected = collect((loss, *metrics.values()), name)
-        own = {input_.name: input_.name for input_ in collected.graph.inputs}
+        own = {input_.name: input_.name for input_ in trained.graph.inputs}
         return JobSpec(
             name=name,
-            graph=graph_to_json(collected.graph),
-            loss=collected.outputs[0],
-            metrics=dict(zip(metrics, collected.outputs[1:], strict=True)),
+            graph=graph_to_json(trained.graph),
+            loss=trained.loss,
+            metrics=dict(trained.metrics),
             data=_with(source, columns={**own, **source.columns}, batch=source.batch if batch is None else batch),
             rule=rule or Sgd(),
             run=run,
@@ -84,6 +98,36 @@ def job_spec(
             keep_state=keep_state,
             seed=seed,
         )
+
+
+def first_values(
+    loss: Expression | Trainable, metrics: Mapping[str, Expression] | None, outputs: Sequence[Expression]
+) -> Mapping[str, Array]:
+    """The values that parameters of these bring along, by name."""
+    return _trained(loss, metrics, outputs, "job").values
+
+
+def _trained(
+    loss: Expression | Trainable,
+    metrics: Mapping[str, Expression] | None,
+    outputs: Sequence[Expression],
+    name: str,
+) -> _Trained:
+    """Raises ArgumentError for what is none of these."""
+    from weft.collect import collect  # who only watches jobs builds no graph
+    from weft.trainable import Trainable
+
+    if isinstance(loss, Trainable):
+        if metrics or outputs:
+            raise ArgumentError(
+                "metrics and outputs of a model are said where its loss is: model.with_loss(..., metrics=...)"
+            )
+        return _Trained(loss.graph, loss.loss, loss.metrics, loss.values)
+    metrics = {} if metrics is None else metrics
+    _check_expressions(loss, metrics)
+    collected = collect((loss, *metrics.values(), *outputs), name)
+    named = dict(zip(metrics, collected.outputs[1:], strict=False))
+    return _Trained(collected.graph, collected.outputs[0], named, collected.values)
 
 
 def _check_expressions(loss: object, metrics: object) -> None:

@@ -1,0 +1,180 @@
+"""A model that came from a file or from PyTorch: its graph, its parameters' values, what to do with it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Unpack
+
+from weft.evaluation import evaluate
+from weft.expression import Expression
+from weft.read_expressions import expressions
+from weft.records import Array
+from weft.trainable import Trainable
+from weft_graph.errors import GraphRefusedError
+from weft_graph.ir import Graph, Input, Parameter
+from weft_graph.model_loss import LossOptions, with_loss
+
+if TYPE_CHECKING:
+    import os
+
+    from weft.api.job import JobSpec
+    from weft.evaluation import Feeds
+    from weft.job_arguments import JobArguments
+
+_SHOWN = 12
+"""Parameters that a model's text lists; the largest ones."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Model:
+    """A graph and the first values of its parameters. Immutable; `str` of it says what is in it.
+
+    `model["logits"]` is a value as an expression, on which losses and metrics can be built; `with_loss` adds a common
+    one. `warnings` are sentences about what the reader could not take as it was.
+    """
+
+    graph: Graph
+    values: Mapping[str, Array]
+    warnings: tuple[str, ...] = ()
+    sequences: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Outputs of the file that are sequences, as the outputs that are their items."""
+
+    @property
+    def name(self) -> str:
+        return self.graph.name
+
+    @property
+    def inputs(self) -> dict[str, Input]:
+        """By name, with their types."""
+        return {input_.name: input_ for input_ in self.graph.inputs}
+
+    @property
+    def parameters(self) -> dict[str, Parameter]:
+        """By name; those that are not `trainable` are kept as they are."""
+        return {parameter.name: parameter for parameter in self.graph.parameters}
+
+    @property
+    def outputs(self) -> dict[str, Expression]:
+        """By name, as expressions."""
+        return {name: self[name] for name in self.graph.outputs}
+
+    @cached_property
+    def _expressions(self) -> dict[str, Expression]:
+        return expressions(self.graph, self.values)
+
+    def __getitem__(self, name: str) -> Expression:
+        """The value of that name, of any node, input or parameter. Raises KeyError, which lists the outputs."""
+        try:
+            return self._expressions[name]
+        except KeyError:
+            outputs = ", ".join(map(repr, self.graph.outputs))
+            raise KeyError(f"the model has no value {name!r}; its outputs are {outputs}") from None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._expressions
+
+    def __iter__(self) -> Iterator[str]:
+        """The outputs' names."""
+        return iter(self.graph.outputs)
+
+    def evaluate(
+        self,
+        feeds: Feeds | None = None,
+        *,
+        parameters: Mapping[str, Any] | None = None,
+        seed: int = 0,
+        training: bool = False,
+    ) -> dict[str, Array]:
+        """The outputs by name, computed here and now; as `Expression.eval`, which says what is raised.
+
+        `parameters` replace the model's own values, all or some of them.
+        """
+        outputs = self.outputs
+        kept = {**self.values, **parameters} if parameters else self.values
+        found = evaluate(
+            tuple(outputs.values()), {} if feeds is None else feeds, parameters=kept, seed=seed, training=training
+        )
+        return dict(zip(outputs, found, strict=True))
+
+    def with_values(self, values: Mapping[str, Any]) -> Model:
+        """The same model with other parameters, as `JobHandle.values()` and `weft.load` bring them.
+
+        Raises GraphRefusedError for a name or a shape that the model has not.
+        """
+        known = self.parameters
+        for name, value in values.items():
+            if name not in known:
+                raise GraphRefusedError(f"the model has no parameter {name!r}", node=name)
+            if value.shape != known[name].type.static_shape or value.dtype != known[name].type.dtype.numpy:
+                raise GraphRefusedError(
+                    f"parameter {name!r} is {known[name].type}, given {value.dtype} {value.shape}", node=name
+                )
+        return Model(self.graph, {**self.values, **values}, self.warnings, self.sequences)
+
+    def with_loss(
+        self,
+        loss: str,
+        *,
+        output: str = "",
+        target: str = "",
+        classes_axis: int | None = None,
+        ignore_index: int | None = None,
+        metrics: Sequence[str] = (),
+    ) -> Trainable:
+        """The model with what it trains by: `cross_entropy`, `nll` (of log-probabilities), `mse`, `l1`,
+        `bce_with_logits`, or the name of an output that is the loss already.
+
+        The loss compares `output`, the only one where left out, with the input `target`, which is added: `labels`,
+        int64, without the axis of the classes; else `target`, of the output's type and shape. Classes are on axis 1
+        where the output has four dimensions or more, (batch, classes, height, width), and on the last axis else,
+        (batch, classes) and (batch, positions, classes); `classes_axis` says it otherwise. Targets that are
+        `ignore_index` do not count; each worker then takes the mean over its own. `metrics` are `accuracy`, losses, or
+        outputs that are scalars.
+
+        Raises GraphRefusedError and its kin, which say what there is.
+        """
+        options = LossOptions(loss, output, target, classes_axis, ignore_index, tuple(metrics))
+        made = with_loss(self.graph, options)
+        return Trainable(made, self.values, self.warnings, self.graph.outputs)
+
+    def job_spec(self, loss: str, **arguments: Unpack[JobArguments]) -> JobSpec:
+        """`with_loss(loss).job_spec(...)`, where an output is the loss."""
+        return self.with_loss(loss).job_spec(**arguments)
+
+    def export_onnx(self, path: str | os.PathLike[str], *, opset: int = 0) -> None:
+        """Write the model, with its values, for inference. Raises OnnxError, OSError."""
+        from weft.onnx_package import onnx_form
+
+        onnx_form("weft_graph.onnx_form.write_files").write_file(
+            path, self.graph, self.values, onnx_form("weft_graph.onnx_form.writer").WriteOptions(opset=opset)
+        )
+
+    def __repr__(self) -> str:
+        size = f"{len(self.graph.nodes)} nodes, {len(self.graph.parameters)} parameters"
+        return f"<Model {self.name}: {size}, outputs {', '.join(self.graph.outputs)}>"
+
+    def __str__(self) -> str:
+        """Inputs, outputs, the largest parameters, operators with counts, warnings; a line each."""
+        return "\n".join(_lines(self))
+
+
+def _lines(model: Model) -> Iterator[str]:
+    yield f"model {model.name}"
+    for input_ in model.graph.inputs:
+        yield f"  input      {input_.name}: {input_.type}"
+    for name in model.graph.outputs:
+        yield f"  output     {name}: {model[name].type}"
+    largest = sorted(model.graph.parameters, key=lambda each: -each.type.size)
+    for each in largest[:_SHOWN]:
+        yield f"  parameter  {each.name}: {each.type}{'' if each.trainable else ', does not train'}"
+    if len(largest) > _SHOWN:
+        yield f"             and {len(largest) - _SHOWN} more"
+    total = sum(each.type.size for each in largest)
+    yield f"  {total:,} numbers in {len(largest)} parameters, {len(model.graph.constants)} constants"
+    counts = Counter(node.op_type for node in model.graph.nodes)
+    yield f"  operators  {', '.join(f'{name} {count}' for name, count in sorted(counts.items()))}"
+    for warning in model.warnings:
+        yield f"  warning    {warning}"

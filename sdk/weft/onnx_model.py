@@ -1,0 +1,72 @@
+"""`weft.from_onnx`: a model from an ONNX file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from weft.errors import ArgumentError
+from weft.model import Model
+from weft.onnx_package import onnx_form
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+Patterns = str | Sequence[str]
+
+
+def from_onnx(
+    source: str | os.PathLike[str] | bytes | ModelProto,
+    *,
+    parameters: Patterns = (),
+    constants: Patterns = (),
+    untrained: Patterns = (),
+    frozen: Patterns = (),
+    training: bool = True,
+    batch: str | None = None,
+    shapes: Mapping[str, Sequence[int | str]] | None = None,
+    sequences: Mapping[str, int | None] | None = None,
+) -> Model:
+    """The model in a file, in its bytes or in a `ModelProto`; elements in files beside it are read from there.
+
+    Floats that lead to an output become parameters. Patterns such as `encoder.*` say otherwise: `parameters` train,
+    `constants` become part of the graph, `untrained` are kept as they are. `training` switches BatchNormalization and
+    Dropout to training, those of nodes that are `frozen` stay in inference. `batch` is what the file calls the
+    dimension of the samples; `shapes` are inputs' shapes in the place of the file's, `sequences` the lengths of inputs
+    that are sequences.
+
+    Raises OnnxError and its kin, which name the node or value, and MissingPackageError where `onnx` is not installed.
+    """
+    options = onnx_form("weft_graph.onnx_form.imported").ReadOptions(
+        parameters=listed("parameters", parameters),
+        constants=listed("constants", constants),
+        untrained=listed("untrained", untrained),
+        frozen=listed("frozen", frozen),
+        training=training,
+        batch=batch or "",
+        shapes={name: tuple(shape) for name, shape in (shapes or {}).items()},
+        sequences=dict(sequences or {}),
+    )
+    read = _read(source, options)
+    return Model(read.graph, read.values, read.warnings, read.sequences)
+
+
+def _read(source: Any, options: Any) -> Any:
+    files = onnx_form("weft_graph.onnx_form.files")
+    if isinstance(source, bytes | bytearray | memoryview):
+        return files.read_bytes(bytes(source), options)
+    if isinstance(source, str | os.PathLike):
+        return files.read_file(os.fspath(source), options)
+    if hasattr(source, "SerializeToString"):
+        return onnx_form("weft_graph.onnx_form.reader").read_model(source, options)
+    raise ArgumentError(f"a model is a path, bytes or an onnx.ModelProto, not {type(source).__name__}")
+
+
+def listed(argument: str, given: Patterns) -> tuple[str, ...]:
+    """One pattern may stand for a list of one. Raises ArgumentError."""
+    listed = (given,) if isinstance(given, str) else tuple(given)
+    for each in listed:
+        if not isinstance(each, str) or not each:
+            raise ArgumentError(f"{argument} has {each!r}; a pattern is text such as 'encoder.*'")
+    return listed

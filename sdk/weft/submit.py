@@ -1,0 +1,20 @@
+"""`weft.submit`: a job without a client of one's own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
+from weft.client import Client
+from weft.job_arguments import JobArguments, shown_with_keywords_of
+from weft.submission import job_spec
+
+if TYPE_CHECKING:
+    from weft.expression import Expression
+    from weft.job_handle import JobHandle
+    from weft.trainable import Trainable
+
+
+@shown_with_keywords_of(job_spec)
+def submit(loss: Expression | Trainable, **arguments: Unpack[JobArguments]) -> JobHandle:
+    """`Client.submit` at the server of `WEFT_URL`. The connection stays open for the job's handle."""
+    return Client().submit(loss, **arguments)
