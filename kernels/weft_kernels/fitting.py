@@ -19,39 +19,47 @@ from weft_kernels.kernel import Array, Kernel, KernelContext
 _Types = tuple[TensorType | None, ...]
 
 
-def is_open(node: Node, types: Mapping[str, TensorType]) -> bool:
-    """Whether the node reads a value some of whose dimensions only a step decides. One with bodies checks by itself."""
-    if any(isinstance(value, Subgraph) for value in node.attributes.values()):
-        return False
-    return any(not types[name].is_known for name in node.inputs if name)
+def fitted(node: Node, kernel: Kernel, types: Mapping[str, TensorType]) -> Kernel:
+    """The kernel, which raises ValueError with both sides where arrays are not of types that the node takes and gives.
 
-
-def fitted(node: Node, kernel: Kernel) -> Kernel:
-    """The kernel, which raises ValueError with both sides where the arrays' types do not fit the node's operator."""
+    It is the kernel itself where all that the node reads was known; `types` has what was inferred. An operator with
+    bodies checks by itself.
+    """
+    if not _is_open(node, types):
+        return kernel
+    expected = tuple(types.get(name) for name in node.outputs)
     fits: set[_Types] = set()
 
     def run(
         context: KernelContext, inputs: Sequence[Array | None], attributes: Mapping[str, AttributeValue]
     ) -> tuple[Array, ...]:
-        types = tuple(None if array is None else _type(array) for array in inputs)
-        if types not in fits:
-            check_fit(node, inputs, types)
+        given = tuple(None if array is None else _type(array) for array in inputs)
+        if given not in fits:
+            _check(node, inputs, given, expected)
             fits.clear()  # the last ones alone: a count that changes in every step would fill it without end
-            fits.add(types)
+            fits.add(given)
         return kernel(context, inputs, attributes)
 
     return run
 
 
-def check_fit(node: Node, inputs: Sequence[Array | None], types: _Types) -> None:
-    """Raises ValueError, with both sides, where the operator does not take inputs of these types."""
-    named = {name: type_ for name, type_ in zip(node.inputs, types, strict=True) if type_ is not None}
+def _is_open(node: Node, types: Mapping[str, TensorType]) -> bool:
+    if any(isinstance(value, Subgraph) for value in node.attributes.values()):
+        return False
+    return any(not types[name].is_known for name in node.inputs if name)
+
+
+def _check(node: Node, inputs: Sequence[Array | None], given: _Types, expected: _Types) -> None:
+    named = {name: type_ for name, type_ in zip(node.inputs, given, strict=True) if type_ is not None}
     lists = {name: array for name, array in zip(node.inputs, inputs, strict=True) if _is_list(array)}
     inference = Inference(named, [Constant(name, array) for name, array in lists.items() if array is not None])
     try:
-        inference.add(node)
+        made = inference.add(node)
     except GraphError as error:
         raise ValueError(error.message.removeprefix(f"node {node.name!r} ({node.op_type}): ")) from None
+    for name, type_, wanted in zip(node.outputs, made, expected, strict=False):
+        if wanted is not None and not wanted.agrees_with(type_):
+            raise ValueError(f"{name!r} is {type_} in this step, and before it was taken for {wanted}")
 
 
 def _type(array: Array) -> TensorType:

@@ -4,30 +4,33 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
 
 from weft_graph.ir import Node, Subgraph
 from weft_graph.names import drawn_as
 from weft_graph.schema import schema_of
 from weft_graph.types import TensorType
-from weft_kernels import fitting
 from weft_kernels.body import Body
 from weft_kernels.errors import KernelError, failed
+from weft_kernels.fitting import fitted
 from weft_kernels.kernel import Array, KernelContext, kernel_of
 
 __all__ = ["KernelError", "run_body", "run_node", "run_nodes"]
 
 
 def run_node(
-    context: KernelContext, node: Node, inputs: Sequence[Array | None], *, is_open: bool = False
+    context: KernelContext,
+    node: Node,
+    inputs: Sequence[Array | None],
+    types: Mapping[str, TensorType] | None = None,
 ) -> tuple[Array, ...]:
     """The node's outputs, one for each name in `node.outputs`, in order; also for a name that is ''.
 
-    `context` may be the step's: its `node` and `asked` are set here. `is_open` has the arrays' types checked. Raises
-    KernelError where the inputs hold what the operator cannot take (a label that is no class) or do not fit in memory.
+    `context` may be the step's: its `node` and `asked` are set here. What `types`, which were inferred, leave open is
+    checked. Raises KernelError where the inputs hold what the operator cannot take (a label that is no class) or do not
+    fit in memory.
     """
     context = context.within(drawn_as(node.name) + context.iteration, node.outputs, context.iteration)
-    kernel = fitting.fitted(node, kernel_of(node)) if is_open else kernel_of(node)
+    kernel = kernel_of(node) if types is None else fitted(node, kernel_of(node), types)
     try:
         return kernel(context, inputs, schema_of(node).attributes_of(node))[: len(node.outputs)]
     except (ValueError, MemoryError) as error:
@@ -45,7 +48,7 @@ def run_nodes(
     nodes: Iterable[Node],
     values: dict[str, Array],
     keep: Iterable[str],
-    types: Mapping[str, TensorType] = MappingProxyType({}),
+    types: Mapping[str, TensorType] | None = None,
 ) -> None:
     """Runs nodes in the given order. Fills `values`, and drops each one after its last reader, except those to keep.
 
@@ -57,7 +60,7 @@ def run_nodes(
     readers.update(keep)
     for node in nodes:
         reads = [values[name] if name else None for name in node.inputs]
-        outputs = run_node(context, node, reads, is_open=bool(types) and fitting.is_open(node, types))
+        outputs = run_node(context, node, reads, types)
         for name in filter(None, node.inputs):
             readers[name] -= 1
             if readers[name] == 0:

@@ -12,8 +12,8 @@ from weft_graph.program import Program
 from weft_graph.schema import schema_of
 from weft_graph.shapes.dims import is_unknown
 from weft_graph.types import TensorType
-from weft_graph.weft_domain import COMMUNICATION, SEND_BARRIER
-from weft_kernels.fitting import fitted, is_open
+from weft_graph.weft_domain import COMMUNICATION, SEND_BARRIER, TRANSFER
+from weft_kernels.fitting import fitted
 from weft_kernels.kernel import Array, host_inputs, kernel_of
 from weft_worker.arena import Placement
 from weft_worker.device import CPU, CpuDevice, Device
@@ -110,14 +110,15 @@ def _bound(
         kernel = kernel_of(node)
     except KeyError as error:
         raise BindError(f"node {node.name!r}: there is no kernel for {node.op_type!r}", node=node.name) from error
-    if is_open(node, types):
-        kernel = fitted(node, kernel)
-    return BoundNode(node, kernel, schema_of(node).attributes_of(node), inputs, outputs)
+    return BoundNode(node, fitted(node, kernel, types), schema_of(node).attributes_of(node), inputs, outputs)
 
 
 def _communication(node: Node, inputs: tuple[int | None, ...], outputs: tuple[int | None, ...]) -> BoundNode:
     if node.op_type == SEND_BARRIER:
         return BoundNode(node, None, node.attributes, inputs, outputs)
+    if node.op_type == TRANSFER:
+        ways = f"from {node.attributes.get('source')} to {node.attributes.get('target')}"
+        raise BindError(f"node {node.name!r} (Transfer) goes {ways}: a worker runs all stages of a step", node=node.name)
     key, priority = node.attributes.get("key"), node.attributes.get("priority", 0)
     if not isinstance(key, str) or not isinstance(priority, int):
         raise BindError(f"node {node.name!r}: key {key!r} or priority {priority!r} is not one", node=node.name)

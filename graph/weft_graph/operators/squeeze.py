@@ -6,7 +6,7 @@ from weft_graph.formals import ANY, INT64, optional, required
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.axes import OpenAxes, infer_axes
-from weft_graph.shapes.dims import agree
+from weft_graph.shapes.dims import agree, is_unknown
 from weft_graph.shapes.flops import moved
 from weft_graph.shapes.flow import incoming
 from weft_graph.shapes.viewing import squeezed
@@ -19,8 +19,9 @@ def _infer(context: InferContext) -> tuple[TensorType, ...]:
     if isinstance(axes, OpenAxes):
         return (TensorType(data.dtype, _open_dims(context, data, axes)),)
     if axes is None:
-        if not data.is_static:
+        if not all(isinstance(dim, int) or is_unknown(dim) for dim in data.shape):
             raise context.shape_error(f"axes must be given: whether a dimension of {data} is 1 is not known")
+        # What a step decides is taken not to be 1; a step in which it is fails, as the output has another rank then.
         axes = tuple(axis for axis, dim in enumerate(data.shape) if dim == 1)
     wrong = [axis for axis in axes if not agree(data.shape[axis], 1)]
     if wrong:
