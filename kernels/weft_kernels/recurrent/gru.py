@@ -12,7 +12,8 @@ def run(one: OneWay) -> tuple[Array, tuple[Array, ...]]:
     xp, (gate, new), (state,), size = one.xp, one.gates, one.states, one.hidden
     brought = one.from_inputs()
     brought[..., : 2 * size] += one.state_bias[: 2 * size]
-    r_gates, r_new, bias = one.r[: 2 * size].T, one.r[2 * size :].T, one.state_bias[2 * size :]
+    r_gates, r_new = one.recurrent(slice(2 * size)), one.recurrent(slice(2 * size, None))
+    bias = one.state_bias[2 * size :]
     states = xp.empty((*brought.shape[:2], size), dtype=brought.dtype)
     for turn in range(len(states)):
         gates = gate(brought[turn, :, : 2 * size] + xp.matmul(state, r_gates))
@@ -37,11 +38,11 @@ def run_back(one: OneWay, states: Array, flowing: Flowing) -> Gradients:
     r_gates, r_new, bias = one.r[: 2 * size], one.r[2 * size :], one.state_bias[2 * size :]
     before, linear_first = one.before(states), _is_linear_first(one)
     brought = one.from_inputs()
-    level = brought[..., : 2 * size] + one.state_bias[: 2 * size] + xp.matmul(before, r_gates.T)
+    level = brought[..., : 2 * size] + one.state_bias[: 2 * size] + one.product(before, r_gates.T)
     gates = gate(level)
     slopes = one.inside(gate.slope(level, gates))
     update, reset = gates[..., :size], gates[..., size:]
-    kept = xp.matmul(before if linear_first else reset * before, r_new.T) + bias
+    kept = one.product(before if linear_first else reset * before, r_new.T) + bias
     level = brought[..., 2 * size :] + (reset * kept if linear_first else kept)
     fresh = new(level)
     by_update = (before - fresh) * slopes[..., :size]

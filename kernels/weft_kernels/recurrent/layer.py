@@ -52,7 +52,16 @@ class OneWay:
 
     def from_inputs(self) -> Array:
         """(time, batch, gates * hidden): what the inputs of all turns bring to the gates."""
-        return self.xp.matmul(self.x, self.w.T) + self.input_bias  # type: ignore[no-any-return]  # xp is Any
+        return self.product(self.x, self.w.T) + self.input_bias
+
+    def product(self, turns: Array, matrix: Array) -> Array:
+        """(time, batch, n) times a matrix: one product, and not one for each turn."""
+        flat = self.xp.matmul(turns.reshape(-1, turns.shape[-1]), matrix)
+        return flat.reshape(*turns.shape[:2], matrix.shape[1])  # type: ignore[no-any-return]  # xp is Any
+
+    def recurrent(self, rows: slice) -> Array:
+        """Some gates' rows of r, turned around and laid out for a product in every turn (hidden, rows)."""
+        return self.xp.ascontiguousarray(self.r[rows].T)  # type: ignore[no-any-return]  # xp is Any
 
     def before(self, states: Array) -> Array:
         """States (time, batch, hidden) as each turn found them."""
@@ -226,7 +235,7 @@ def backward(
         by_w.append(xp.matmul(flat.T, one.x.reshape(-1, one.x.shape[-1])))
         by_bias.append(xp.concatenate([flat.sum(axis=0), gradients.state_bias]))
         if context.asks(len(gradient_places(cell)) - 1):
-            by_x.append(order.turned(xp.matmul(gradients.gates, one.w)))
+            by_x.append(order.turned(one.product(gradients.gates, one.w)))
     made = [xp.stack(by_w), xp.stack([each.recurrent for each in found]), xp.stack(by_bias)]
     made += [layer.state(ends) for ends in zip(*(each.states for each in found), strict=True)]
     if cell.has_memory:

@@ -18,9 +18,9 @@ def run(one: OneWay) -> tuple[Array, tuple[Array, ...]]:
     xp, (gate, new, shown), (state, memory), size = one.xp, one.gates, one.states, one.hidden
     brought, peep = one.from_inputs() + one.state_bias, one.peepholes
     states = xp.empty((*brought.shape[:2], size), dtype=brought.dtype)
-    is_coupled = _is_coupled(one)
+    is_coupled, recurrent = _is_coupled(one), one.recurrent(slice(None))
     for turn in range(len(states)):
-        i, o, f, g = _parts(brought[turn] + xp.matmul(state, one.r.T), size)
+        i, o, f, g = _parts(brought[turn] + xp.matmul(state, recurrent), size)
         if peep is not None:
             i, f = i + peep[0] * memory, f + peep[2] * memory
         i = gate(i)
@@ -56,7 +56,7 @@ class _Turns:
 def _again(one: OneWay, before: Array) -> _Turns:
     """All turns once more: one product for all, then the memory turn by turn."""
     xp, (gate, new, _), size, peep = one.xp, one.gates, one.hidden, one.peepholes
-    levels = one.from_inputs() + one.state_bias + xp.matmul(before, one.r.T)
+    levels = one.from_inputs() + one.state_bias + one.product(before, one.r.T)
     i, o, f, g = _parts(levels, size)
     fresh = new(g)
     opened, kept = gate(i), (None if _is_coupled(one) else gate(f))

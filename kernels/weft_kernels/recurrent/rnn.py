@@ -11,8 +11,9 @@ def run(one: OneWay) -> tuple[Array, tuple[Array, ...]]:
     xp, (gate,), (state,) = one.xp, one.gates, one.states
     brought = one.from_inputs() + one.state_bias
     states = xp.empty((*brought.shape[:2], one.hidden), dtype=brought.dtype)
+    recurrent = one.recurrent(slice(None))
     for turn in range(len(states)):
-        state = one.held(turn, gate(brought[turn] + xp.matmul(state, one.r.T)), state)
+        state = one.held(turn, gate(brought[turn] + xp.matmul(state, recurrent)), state)
         states[turn] = state
     return states, (state,)
 
@@ -21,7 +22,7 @@ def run_back(one: OneWay, states: Array, flowing: Flowing) -> Gradients:
     """Gradients by the states of every turn."""
     xp, (gate,) = one.xp, one.gates
     before = one.before(states)
-    level = one.from_inputs() + one.state_bias + xp.matmul(before, one.r.T)
+    level = one.from_inputs() + one.state_bias + one.product(before, one.r.T)
     slope = one.inside(gate.slope(level, gate(level)))
     by_gates = xp.empty_like(level)
     (by_state,) = flowing.ends
