@@ -74,8 +74,8 @@ that are also compared with central differences in float64.
 
 Where an operator has no slope or several, weft takes:
 
-- **equal elements share** a largest or smallest one's gradient evenly (Max, Min, ReduceMax, ReduceMin, GlobalMaxPool);
-  MaxPool gives all of it to the first of equals;
+- **equal elements share** a largest or smallest one's gradient evenly (Max, Min, ReduceMax, ReduceMin, GlobalMaxPool,
+  ScatterElements and ScatterND); MaxPool, TopK and Unique give all of it to the first of equals;
 - **on a bound** Clip's gradient is that of its input, so that a parameter there can leave it;
 - **at zero** Relu, Abs, ReduceL2 and LpNormalization have slope 0; LeakyRelu, PRelu, Elu and Celu have slope 1;
 - **steps** (Sign, Floor, Ceil, Round, Hardmax) and draws (Bernoulli, RandomUniformLike, RandomNormalLike) have slope 0:
