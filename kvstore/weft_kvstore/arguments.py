@@ -12,6 +12,7 @@ from weft_graph.program import Update
 from weft_kvstore.calls import Asked, Sent
 from weft_kvstore.cargo import Cargo
 from weft_kvstore.check import check_description, rule_of
+from weft_kvstore.commit_operation import CommitOperation
 from weft_kvstore.description import KeyDescription, StoreDescription
 from weft_kvstore.operation import BarrierOperation, KeyPull, PushOperation
 from weft_kvstore.routing import slices_of
@@ -98,7 +99,9 @@ class Arguments:
             key = self._known(name, "barrier")
             if self._slot not in key.slots:
                 raise StoreRefusedError(f"{where}: key {name!r}: only slots {list(key.slots)} contribute to it")
-        return BarrierOperation(future, step, [self._places[name] for name in nothing])
+        places = [self._places[name] for name in nothing]
+        kind = BarrierOperation if self._description.commit is None else CommitOperation
+        return kind(future, step, places)
 
     def _sent_to(self, name: str, step: int, cargo: Cargo, *, rows: bool) -> tuple[KeyDescription, str]:
         call, count, _ = _WORDS[cargo]

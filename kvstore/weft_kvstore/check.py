@@ -13,9 +13,10 @@ from weft_graph.program import Update
 from weft_graph.schedule import value_at
 from weft_kernels.rule import Rule
 from weft_kernels.rule_lookup import rule_from
-from weft_kvstore.description import KeyDescription, Mode, StoreDescription
+from weft_kvstore.description import CommitDescription, KeyDescription, Mode, StoreDescription
 from weft_kvstore.row_cut import row_cut
 from weft_kvstore.settings import MAX_ROW_BYTES, MAX_SLICE_BYTES
+from weft_kvstore.step_outcome import LEAST_SCALE, MOST_SCALE
 
 DTYPES: Final = frozenset({"float16", "float32", "float64", "int8", "int16", "int32", "int64"})
 """What a value may be made of; the wire is little-endian."""
@@ -47,6 +48,8 @@ def check_description(description: StoreDescription) -> None:
     rule = rule_of(description)
     for key in description.keys:
         _check_rule(key, rule)
+    if description.commit is not None:
+        _check_commit(description, description.commit)
 
 
 def rule_of(description: StoreDescription) -> Rule:
@@ -107,6 +110,26 @@ def _check_table(key: KeyDescription, where: str) -> None:
 def _check_mode(key: KeyDescription, mode: Mode) -> None:
     if key.update is Update.GRADIENT and mode is not Mode.SYNC:
         raise DescriptionError(f"key {key.key!r}: there is no merged gradient of a step in mode {mode.value}")
+
+
+def _check_commit(description: StoreDescription, commit: CommitDescription) -> None:
+    if description.mode is not Mode.SYNC:
+        raise DescriptionError(f"commit: in mode {description.mode.value} no step is one of all slots")
+    clip, scaling = commit.clip_norm, commit.loss_scaling
+    if clip is not None and not 0 < clip < math.inf:
+        raise DescriptionError(f"commit.clip_norm: a number above 0, not {clip}")
+    if scaling is None:
+        return
+    if not (LEAST_SCALE <= scaling.initial <= MOST_SCALE and math.frexp(scaling.initial)[0] == 0.5):
+        told = f"a power of two within {LEAST_SCALE} to {MOST_SCALE:g}"
+        raise DescriptionError(f"commit.loss_scaling.initial: {told}, not {scaling.initial}")
+    if scaling.growth_interval < 1:
+        raise DescriptionError(f"commit.loss_scaling.growth_interval: at least 1, not {scaling.growth_interval}")
+    for key in description.keys:
+        if key.update is Update.GRADIENT:
+            raise DescriptionError(f"key {key.key!r}: workers that update cannot skip a step, as loss scaling does")
+        if key.update is Update.RULE and key.slots and key.dtype == "float16":
+            raise DescriptionError(f"key {key.key!r}: a gradient in float16 cannot be divided by a loss scale")
 
 
 def _check_rule(key: KeyDescription, rule: Rule) -> None:

@@ -17,6 +17,7 @@ from weft_kvstore.messages import (
     Failed,
     FailureCode,
     Hello,
+    Measured,
     Pong,
     PushRefused,
     Refused,
@@ -155,6 +156,8 @@ class ClientMind:
                     self._acknowledged(link, link.outbox.acknowledge(frame, now))
             case Done():
                 self._done(link, message)
+            case Measured():
+                self._measured(link, message)
             case Failed():
                 self._failed(link, message)
             case PushRefused():
@@ -185,6 +188,11 @@ class ClientMind:
             request = link.requests.get(number)
             if request is not None:
                 self._settled(link, request, ended=request.done(link.shard))
+
+    def _measured(self, link: ClientLink, message: Measured) -> None:
+        request = link.requests.get(message.request)
+        if request is not None:
+            self._settled(link, request, ended=request.measured(link.shard, message))
 
     def _settled(self, link: ClientLink, request: Request, *, ended: bool) -> None:
         """Parts of a request have come from a shard."""

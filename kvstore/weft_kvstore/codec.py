@@ -1,6 +1,7 @@
 """Messages to and from the parts of a ZeroMQ message: a header, and a payload where the message carries slices.
 
-header = magic b"WEFT", one byte of format version, one MessagePack map. Nothing in it is executable.
+header = magic b"WEFT", one byte of format version, one MessagePack map. Nothing in it is executable. A message has the
+format version that it came with, so those that version 2 had are still read by who knows no newer one.
 """
 
 from __future__ import annotations
@@ -10,16 +11,20 @@ from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
-from weft_kvstore.messages import Message, Pull, Push, Reply, Request, Values
+from weft_kvstore.messages import Commit, Measure, Measured, Message, Pull, Push, Reply, Request, Values
 from weft_kvstore.settings import MAX_FRAME_BYTES
 
 MAGIC: Final = b"WEFT"
-FORMAT_VERSION: Final = 2
-PREFIX: Final = MAGIC + bytes([FORMAT_VERSION])
+FORMAT_VERSION: Final = 3
+OLDEST_VERSION: Final = 2
 MAX_HEADER_BYTES: Final = 1 << 20
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 _M = TypeVar("_M")
+
+_NEW_IN_3: Final = (Measure, Commit, Measured)
+_PREFIXES: Final = {version: MAGIC + bytes([version]) for version in range(OLDEST_VERSION, FORMAT_VERSION + 1)}
+_PREFIX_BYTES: Final = len(MAGIC) + 1
 
 _encoder = msgspec.msgpack.Encoder()
 _requests = msgspec.msgpack.Decoder(Request)
@@ -38,7 +43,8 @@ class ProtocolError(Exception):
 
 def encode(message: Message, payload: Buffer | None = None) -> list[Buffer]:
     """The parts of a message; the payload is passed on, not copied."""
-    header = PREFIX + _encoder.encode(message)
+    version = FORMAT_VERSION if isinstance(message, _NEW_IN_3) else OLDEST_VERSION
+    header = _PREFIXES[version] + _encoder.encode(message)
     return [header] if payload is None else [header, payload]
 
 
@@ -59,14 +65,15 @@ def _decode(parts: Sequence[Buffer], decoder: msgspec.msgpack.Decoder[_M]) -> tu
     payload = memoryview(parts[1]) if len(parts) == 2 else memoryview(b"")
     if header.nbytes > MAX_HEADER_BYTES:
         raise ProtocolError(f"header: {header.nbytes} bytes, more than {MAX_HEADER_BYTES}")
-    begin = bytes(header[: len(PREFIX)])
+    begin = bytes(header[:_PREFIX_BYTES])
     if not begin.startswith(MAGIC):
         raise ProtocolError(f"header: begins with {begin[:4]!r}, not {MAGIC!r}")
-    if begin != PREFIX:
+    if begin not in _PREFIXES.values():
         found = header[4] if header.nbytes > len(MAGIC) else None
-        raise ProtocolError(f"header: format version {found}, this side speaks {FORMAT_VERSION}")
+        speaks = " and ".join(map(str, _PREFIXES))
+        raise ProtocolError(f"header: format version {found}, this side speaks {speaks}")
     try:
-        message = decoder.decode(header[len(PREFIX) :])
+        message = decoder.decode(header[_PREFIX_BYTES:])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"header: {error}") from error
     _check_columns(message)

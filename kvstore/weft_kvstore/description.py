@@ -64,11 +64,27 @@ class KeyDescription(msgspec.Struct, frozen=True):
         return math.prod(self.shape[1:]) * np.dtype(self.dtype).itemsize
 
 
+class LossScaling(msgspec.Struct, frozen=True):
+    """The loss is multiplied by a power of two, `initial` at first, and merged gradients are divided by it. It doubles
+    after `growth_interval` finite steps in a row and halves after one that is not, which is skipped."""
+
+    initial: float
+    growth_interval: int
+
+
+class CommitDescription(msgspec.Struct, frozen=True):
+    """Shards hold each step until all slots have agreed on the norm of its merged gradient, which `clip_norm` bounds,
+    and on whether it is finite."""
+
+    clip_norm: float | None = None
+    loss_scaling: LossScaling | None = None
+
+
 class StoreDescription(msgspec.Struct, frozen=True):
     """Everything that processes of one store must agree on. `shards` are ZeroMQ endpoints by shard number.
 
     `rule` names a built-in rule, or is a user's rule as a document (`weft_graph.rule_graph`). A hyper-parameter is a
-    number or a schedule (`weft_graph.schedule`).
+    number or a schedule (`weft_graph.schedule`). With `commit` a step of all keys applies as one.
     """
 
     job: str
@@ -82,6 +98,7 @@ class StoreDescription(msgspec.Struct, frozen=True):
     slice_bytes: int
     merge: Merge
     mode: Mode = Mode.SYNC
+    commit: CommitDescription | None = None
 
 
 def description_from_json(document: Mapping[str, Any]) -> StoreDescription:

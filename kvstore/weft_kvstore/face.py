@@ -9,6 +9,7 @@ from typing import Any
 from weft_kvstore.arguments import Arguments
 from weft_kvstore.cargo import Cargo
 from weft_kvstore.operation import Operation
+from weft_kvstore.step_outcome import StepOutcome
 from weft_kvstore.store import Array, StoreError
 
 
@@ -50,7 +51,7 @@ class StoreFace:
             lambda future: self._arguments.pull_rows(future, key, ids, version, state=True, settled=settled)
         )
 
-    def barrier(self, step: int, nothing: Sequence[str]) -> Future[None]:
+    def barrier(self, step: int, nothing: Sequence[str]) -> Future[StepOutcome | None]:
         return self._begin(lambda future: self._arguments.barrier(future, step, nothing))
 
     def _begin(self, make: Callable[[Future[Any]], Operation]) -> Future[Any]:

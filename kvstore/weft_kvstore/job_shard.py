@@ -25,6 +25,7 @@ from weft_kvstore.routing import routing_of
 from weft_kvstore.row_chunks import check_chunks, unpacked_ids, unpacked_rows
 from weft_kvstore.rows import Rows, is_ascending
 from weft_kvstore.slice_state import SliceState
+from weft_kvstore.step_gate import StepGate
 from weft_kvstore.store import Array, StoreError
 from weft_kvstore.table_state import TableState
 from weft_kvstore.unit_state import AnyUnit, KeyRules
@@ -56,6 +57,8 @@ class JobShard:
         self.description = description
         self.shard = shard
         self._rule = rule or rule_of(description)
+        self.gate = StepGate(description.commit, description.slots) if description.commit is not None else None
+        """What holds each step until the slots have agreed on it, where they do."""
         self._parts: dict[int, KeyPart] = {}
         self._tables: dict[int, TableState] = {}
         routing = routing_of(description)
@@ -72,6 +75,9 @@ class JobShard:
                 values = _first_of(key, description.seed, start, stop, stopped)
                 shape = tuple(key.shape) if key.whole else None
                 self._parts[place] = key_part(self._spec(place, key), cut, run, values, shape)
+
+        if self.gate is not None:
+            self.gate.expect(len(self._contributed()))
 
     @property
     def nbytes(self) -> int:
@@ -192,8 +198,37 @@ class JobShard:
         wait.ids = places
         return [table]
 
+    def arrive(self, slot: int, step: int) -> None:
+        """The slot's barrier of a step is whole. Raises ProtocolError where steps are not committed, PushRefusedError
+        for a step that nobody can be at."""
+        self._gate().arrive(slot, step)
+
+    def commit(self, step: int, *, norm: float, finite: bool) -> list[AnyUnit]:
+        """A slot says what all shards measured of a step. Returns the units that may now go on; raises as `arrive`."""
+        return self._contributed() if self._gate().commit(step, norm=norm, finite=finite) else []
+
+    def step_waits_for(self, step: int) -> tuple[str, list[int]]:
+        """What a step that is not measured waits for, in words, and the slots that are missing."""
+        text, missing = self._gate().missing(step)
+        for one in [] if missing else self._contributed():
+            if one.version <= step and (behind := one.steps.missing(step + 1, 0, settled=True))[1]:
+                return f"key {one.spec.key!r} {behind[0]}", behind[1]
+        return text, missing
+
+    def _gate(self) -> StepGate:
+        if self.gate is None:
+            raise ProtocolError("Measure.step: the job's steps are not committed")
+        return self.gate
+
+    def _contributed(self) -> list[AnyUnit]:
+        """The units that somebody contributes to."""
+        keys = range(len(self.description.keys))
+        return [one for key in keys if self.description.keys[key].slots for one in self.units(key)]
+
     def replace(self, slot: int) -> None:
         """A newer incarnation fills the slot: its unmerged pushes are forgotten."""
+        if self.gate is not None:
+            self.gate.replace(slot)
         for key in range(len(self.description.keys)):
             for one in self.units(key):
                 one.replace(slot)
@@ -243,6 +278,7 @@ class JobShard:
             hyper,
             given=is_given(key),
             a_piece=_a_piece(description.rule),
+            gate=self.gate,
         )
 
 

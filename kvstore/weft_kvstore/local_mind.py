@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from weft_kvstore.buffers import bytes_of
 from weft_kvstore.cargo import Cargo
+from weft_kvstore.commit_operation import CommitOperation, outcome_of
 from weft_kvstore.deadlines import Deadlines
 from weft_kvstore.description import StoreDescription
 from weft_kvstore.job_shard import JobShard
@@ -38,12 +39,16 @@ class LocalMind:
         self.rows_pulled = dict.fromkeys(range(description.slots), 0)
         self._merger = Merger(self._answer, self._job_failed, priorities=settings.priorities)
         self._open: dict[int, PullWait] = {}
+        self._commits: dict[int, CommitOperation] = {}
         self._number = 0
         self._deadlines = Deadlines()
+        self._commit_deadlines = Deadlines()
         self._failed: str | None = None
+        if self._shard.gate is not None:
+            self._shard.gate.tell = self._commit
 
     def __len__(self) -> int:
-        return len(self._open)
+        return len(self._open) + len(self._commits)
 
     def begin(self, slot: int, operation: Operation, now: float) -> None:
         """Begins an operation of a slot. Pushes and barriers end at once: the gradient is copied."""
@@ -54,8 +59,7 @@ class LocalMind:
             if isinstance(operation, PushOperation | PushRowsOperation):
                 self._send(slot, operation)
             elif isinstance(operation, BarrierOperation):
-                self._merger.put(LOCAL, self._shard.declare_nothing(slot, operation.step, operation.nothing))
-                self.outcomes.append((operation, None, None))
+                self._barrier(slot, operation, now)
             elif isinstance(operation, PullOperation):
                 self._pull(slot, operation, now)
             else:
@@ -74,10 +78,14 @@ class LocalMind:
             text = f"{wait.link} took over {self._timeout_s:g} s: {self._shard.waits_for(wait)[0]}"
             wait.drop()
             self.outcomes.append((wait.link, None, StoreTimeoutError(text)))
+        for number in self._commit_deadlines.due(now, self._commits):
+            commit = self._commits.pop(number)
+            text = f"{commit} took over {self._timeout_s:g} s: {self._shard.step_waits_for(commit.step)[0]}"
+            self.outcomes.append((commit, None, StoreTimeoutError(text)))
 
     def next_tick(self) -> float:
         """When `tick` has something to do again."""
-        return self._deadlines.next()
+        return min(self._deadlines.next(), self._commit_deadlines.next())
 
     def close(self, reason: str) -> None:
         """Fails what is open and whatever comes."""
@@ -86,6 +94,35 @@ class LocalMind:
         for wait in waits.values():
             wait.drop()
             self.outcomes.append((wait.link, None, StoreLostError(f"{wait.link}: {reason}")))
+        commits, self._commits = self._commits, {}
+        for commit in commits.values():
+            self.outcomes.append((commit, None, StoreLostError(f"{commit}: {reason}")))
+
+    def _barrier(self, slot: int, barrier: BarrierOperation, now: float) -> None:
+        self._merger.put(LOCAL, self._shard.declare_nothing(slot, barrier.step, barrier.nothing))
+        if not isinstance(barrier, CommitOperation):
+            self.outcomes.append((barrier, None, None))
+            return
+        number = self._next()
+        self._commits[number] = barrier
+        self._commit_deadlines.add(now + self._timeout_s, number)
+        try:
+            self._shard.arrive(slot, barrier.step)
+        except PushRefusedError:
+            self._commits.pop(number)
+            raise
+        self._commit(barrier.step)
+
+    def _commit(self, step: int) -> None:
+        """Commits a step that is measured, and tells the slots: there is no other shard to ask."""
+        gate = self._shard.gate
+        found = gate.measurement(step) if gate is not None else None
+        if found is None:
+            return
+        outcome = outcome_of(step, found.squares, finite=found.finite, scale=found.loss_scale)
+        self._merger.put(LOCAL, self._shard.commit(step, norm=outcome.norm, finite=outcome.finite))
+        for number in [number for number, one in self._commits.items() if one.step == step]:
+            self.outcomes.append((self._commits.pop(number), outcome, None))
 
     def _send(self, slot: int, send: PushOperation | PushRowsOperation) -> None:
         try:

@@ -15,6 +15,9 @@ import msgspec
 MAX_RUNS: Final = 4096
 """Runs, requests or keys in one message, at most."""
 
+MAX_TERMS: Final = 64
+"""Terms of a sum in one message: more than any sum of float64 numbers has."""
+
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
@@ -100,6 +103,23 @@ class Barrier(Message, frozen=True, tag="barrier"):
     nothing: Column
 
 
+class Measure(Message, frozen=True, tag="measure"):
+    """This slot's barrier of `step` is whole. Asks what this shard's part of the merged gradient amounts to, once every
+    slot has said so and all of the step is merged here. Only where steps are committed."""
+
+    request: Count
+    step: Count
+
+
+class Commit(Message, frozen=True, tag="commit"):
+    """`step` is to be applied: what all shards measured adds up to `norm`, and all of it was finite (1) or not (0)."""
+
+    request: Count
+    step: Count
+    norm: float
+    finite: Count
+
+
 class Cancel(Message, frozen=True, tag="cancel"):
     """The client waits for these requests no longer."""
 
@@ -162,9 +182,19 @@ class Values(Message, frozen=True, tag="values"):
 
 
 class Done(Message, frozen=True, tag="done"):
-    """These barriers have been taken in."""
+    """These barriers, or commits, have been taken in."""
 
     request: Column
+
+
+class Measured(Message, frozen=True, tag="measured"):
+    """Answers a Measure: terms that exactly add up to the squares of the shard's part, whether all of it is finite (1),
+    and the loss scale that it was divided by."""
+
+    request: Count
+    squares: Annotated[list[float], msgspec.Meta(max_length=MAX_TERMS)]
+    finite: Count
+    scale: float
 
 
 class Failed(Message, frozen=True, tag="failed"):
@@ -184,8 +214,8 @@ class Pong(Message, frozen=True, tag="pong"):
     pass
 
 
-Request = Hello | Push | Pull | Barrier | Cancel | Why | Ping | Bye | Acknowledge
+Request = Hello | Push | Pull | Barrier | Measure | Commit | Cancel | Why | Ping | Bye | Acknowledge
 """What a client may say to a shard."""
 
-Reply = Welcome | Refused | PushRefused | Values | Done | Failed | Because | Pong | Acknowledge
+Reply = Welcome | Refused | PushRefused | Values | Done | Measured | Failed | Because | Pong | Acknowledge
 """What a shard may say to a client."""

@@ -13,7 +13,7 @@ from weft_kvstore.buffers import bytes_of
 from weft_kvstore.calls import Asked, Sent
 from weft_kvstore.cargo import SentEntry
 from weft_kvstore.codec import ProtocolError
-from weft_kvstore.messages import MAX_RUNS, Barrier, Cancel, Message
+from weft_kvstore.messages import MAX_RUNS, Barrier, Cancel, Measured, Message
 from weft_kvstore.outbox import OutSlice
 from weft_kvstore.routing import KeySlices, Routing
 from weft_kvstore.store import Array
@@ -181,6 +181,10 @@ class Request(Operation):
         """The shard has taken in one of its messages. True if nothing is missing any more. Raises ProtocolError."""
         raise ProtocolError(f"Done.request: {self.number}, {self} ends with values")
 
+    def measured(self, shard: int, message: Measured) -> bool:
+        """The shard says what its part of a step amounts to. True if nothing is missing. Raises ProtocolError."""
+        raise ProtocolError(f"Measured.request: {self.number}, {self} commits nothing")
+
     def write(self, shard: int, array: int, version: int, run: range, payload: memoryview) -> int:
         """Copies parts `run` into place. Returns how many of them were new. Raises ProtocolError."""
         raise ProtocolError(f"Values.request: {self.number}, {self} asks for none")
@@ -274,6 +278,10 @@ class BarrierOperation(Request):
 
     def make(self, link: Link) -> None:
         self.pending[link.shard] = self.parts
+        self.declare(link)
+
+    def declare(self, link: Link) -> None:
+        """Says what the slot has nothing for."""
         for begin in range(0, max(len(self.nothing), 1), MAX_RUNS):
             link.say(Barrier(self.number, self.step, self.nothing[begin : begin + MAX_RUNS]))
 

@@ -15,6 +15,9 @@ from weft_kvstore.unit_state import Answer, AnyUnit, Lendable
 MAX_OPEN_PULLS: Final = 1 << 16
 """Pulls that one connection may have open: two kinds for each of 32,768 keys."""
 
+MAX_OPEN_MEASURES: Final = 64
+"""The same for steps that it asks of: a worker has two under way."""
+
 MAX_IDS_BYTES: Final = 1 << 28
 """Ids of rows that one connection's open pulls may hold: eight of the largest that a client makes."""
 
@@ -29,7 +32,7 @@ class AnswerEntry(NamedTuple):
 
 class Peer:
     """One client's connection. `pulls` are those not answered, `ids_bytes` what their ids take, `acknowledge` the
-    frames not yet acknowledged."""
+    frames not yet acknowledged, `measures` the requests for what steps amount to, with the step."""
 
     def __init__(self, identity: bytes, hello: Hello, settings: LinkSettings, now: float) -> None:
         self.identity = identity
@@ -42,6 +45,7 @@ class Peer:
         self.ids_bytes = 0
         self.acknowledge: list[int] = []
         self.done: list[int] = []
+        self.measures: dict[int, int] = {}
 
     def answer(self, wait: PullWait, one: AnyUnit) -> Iterator[None]:
         """Hands an answer over to the outbox, and stops after each piece; its bytes are kept as they are until they
@@ -103,6 +107,7 @@ class Peer:
 
     def cancel(self, request: int) -> None:
         """The client waits for this pull no longer: what of it has not left will not."""
+        self.measures.pop(request, None)
         wait = self.pulls.get(request)
         if wait is not None:
             wait.drop()

@@ -19,9 +19,12 @@ from weft_kvstore.messages import (
     Because,
     Bye,
     Cancel,
+    Commit,
     Failed,
     FailureCode,
     Hello,
+    Measure,
+    Measured,
     Message,
     Ping,
     Pong,
@@ -34,7 +37,7 @@ from weft_kvstore.messages import (
     Welcome,
     Why,
 )
-from weft_kvstore.peer import MAX_OPEN_PULLS, Peer
+from weft_kvstore.peer import MAX_OPEN_MEASURES, MAX_OPEN_PULLS, Peer
 from weft_kvstore.pull_wait import PullWait
 from weft_kvstore.push_run import runs_of
 from weft_kvstore.push_runs import Taken, take_run
@@ -81,6 +84,8 @@ class ShardMind:
             name, term = job.namespace
             raise StoreError(f"job {name!r}, term {term} is open on this shard already")
         self.jobs[job.namespace] = job
+        if shard.gate is not None:
+            shard.gate.tell = lambda step: self._tell_measured(job, step)
 
     def close_job(self, name: str, term: int | None, reason: str) -> None:
         """Drops a job, in one term or in all; its clients are told."""
@@ -167,13 +172,15 @@ class ShardMind:
                     self._fail_waiting_on(job, peer, silent)
 
     def _fail_waiting_on(self, job: Job, peer: Peer, silent: dict[int, float]) -> None:
-        for wait in list(peer.pulls.values()):
-            reason, missing = job.shard.waits_for(wait)
+        shard = job.shard
+        waiting = [(request, shard.waits_for(wait)) for request, wait in peer.pulls.items()]
+        waiting += [(request, shard.step_waits_for(step)) for request, step in peer.measures.items()]
+        for request, (reason, missing) in waiting:
             lost = [slot for slot in missing if slot in silent]
             if lost:
-                peer.cancel(wait.request)
+                peer.cancel(request)
                 told = f"slot {lost[0]} has been silent for {silent[lost[0]]:.1f} s: {reason}"
-                self._say(peer.identity, Failed(wait.request, FailureCode.LOST, told))
+                self._say(peer.identity, Failed(request, FailureCode.LOST, told))
 
     def _hello(self, identity: bytes, hello: Hello, now: float) -> None:
         verdict = admit(self.jobs, self.peers, identity, hello)
@@ -206,6 +213,10 @@ class ShardMind:
                 self._to_flush[peer.identity] = peer
             case Barrier():
                 self._barrier(peer, message)
+            case Measure():
+                self._measure(peer, message)
+            case Commit():
+                self._commit(peer, message)
             case Cancel():
                 for request in message.request:
                     peer.cancel(request)
@@ -256,12 +267,49 @@ class ShardMind:
         try:
             ready = self.jobs[peer.job].shard.declare_nothing(peer.slot, barrier.step, barrier.nothing)
         except PushRefusedError as error:
-            self.counts.refused += 1
-            self._say(peer.identity, Failed(barrier.request, FailureCode.REFUSED, str(error)[:2048]))
+            self._refuse_request(peer, barrier.request, error)
             return
         self.work.put(peer.job, ready)
         peer.done.append(barrier.request)
         self._to_flush[peer.identity] = peer
+
+    def _measure(self, peer: Peer, measure: Measure) -> None:
+        if measure.request in peer.measures or len(peer.measures) >= MAX_OPEN_MEASURES:
+            raise ProtocolError(f"Measure.request: {measure.request} is open already, or {MAX_OPEN_MEASURES} are")
+        job = self.jobs[peer.job]
+        peer.measures[measure.request] = measure.step
+        try:
+            job.shard.arrive(peer.slot, measure.step)
+        except PushRefusedError as error:
+            del peer.measures[measure.request]
+            self._refuse_request(peer, measure.request, error)
+            return
+        self._tell_measured(job, measure.step)
+
+    def _tell_measured(self, job: Job, step: int) -> None:
+        """Answers who has asked of a step, if it is measured."""
+        gate = job.shard.gate
+        found = gate.measurement(step) if gate is not None else None
+        if found is None:
+            return
+        for peer in job.links.values():
+            for request in [one for one, of in peer.measures.items() if of == step]:
+                del peer.measures[request]
+                self._say(peer.identity, Measured(request, found.squares, int(found.finite), found.loss_scale))
+
+    def _commit(self, peer: Peer, commit: Commit) -> None:
+        try:
+            units = self.jobs[peer.job].shard.commit(commit.step, norm=commit.norm, finite=bool(commit.finite))
+        except PushRefusedError as error:
+            self._refuse_request(peer, commit.request, error)
+            return
+        self.work.put(peer.job, units)
+        peer.done.append(commit.request)
+        self._to_flush[peer.identity] = peer
+
+    def _refuse_request(self, peer: Peer, request: int, error: PushRefusedError) -> None:
+        self.counts.refused += 1
+        self._say(peer.identity, Failed(request, FailureCode.REFUSED, str(error)[:2048]))
 
     def _why(self, peer: Peer, why: Why) -> None:
         shard = self.jobs[peer.job].shard
@@ -269,6 +317,8 @@ class ShardMind:
             wait = peer.pulls.get(request)
             if wait is not None:
                 self._say(peer.identity, Because(request, shard.waits_for(wait)[0][:2048]))
+            elif request in peer.measures:
+                self._say(peer.identity, Because(request, shard.step_waits_for(peer.measures[request])[0][:2048]))
 
     def _close(self, namespace: Namespace, reason: str) -> None:
         job = self.jobs.pop(namespace)

@@ -58,6 +58,9 @@ class SliceState(UnitState[Array, "tuple[int, Array]"]):
     def _lacks_for(self, total: Array | None) -> bool:
         return bool(self._lacking)
 
+    def _gradient_elements(self, total: Array) -> Array:
+        return total.reshape(-1)
+
     def _nothing_ahead(self) -> SetsAhead[tuple[int, Array]]:
         return SlicesAhead()
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from weft_kvstore.statistics import ClientStatistics
+from weft_kvstore.step_outcome import StepOutcome
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -83,8 +84,11 @@ class Store(Protocol):
         """Make these the rows of a table at that version; several calls may set rows of one version. Of rows of one id
         the last one counts."""
 
-    def barrier(self, step: int, nothing: Sequence[str]) -> Future[None]:
-        """Tell every shard that this slot has sent all of `step` and has nothing for the keys named."""
+    def barrier(self, step: int, nothing: Sequence[str]) -> Future[StepOutcome | None]:
+        """Tell every shard that this slot has sent all of `step` and has nothing for the keys named.
+
+        Where the job's steps are committed, it waits for every slot's barrier, and says what all agree on.
+        """
 
     def statistics(self) -> ClientStatistics:
         """Counts of this moment; they may move while they are read."""

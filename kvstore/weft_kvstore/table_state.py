@@ -153,6 +153,9 @@ class TableState(UnitState[Rows, Rows]):
     def _lacks_for(self, total: Rows | None) -> bool:
         return self.spec.given and total is not None and not self._touched[total.ids].all()
 
+    def _gradient_elements(self, total: Rows) -> Array:
+        return total.values
+
     @property
     def _fills(self) -> bool:
         return self.spec.given

@@ -16,10 +16,12 @@ from weft_kernels.rule import Rule
 from weft_kernels.run import KernelError
 from weft_kvstore.async_steps import AsyncSteps
 from weft_kvstore.description import Merge, Mode
+from weft_kvstore.exact_sum import exact_sum
 from weft_kvstore.hyper import KeyHyper
 from weft_kvstore.pull_wait import PullWait
 from weft_kvstore.sets_ahead import SetsAhead
 from weft_kvstore.settings import SETS_AHEAD, SETS_WAITING
+from weft_kvstore.step_gate import StepGate
 from weft_kvstore.steps import Complete, G, PushRefusedError, Steps
 from weft_kvstore.store import Array
 from weft_kvstore.sync_steps import SyncSteps
@@ -44,7 +46,8 @@ class RuleFailedError(Exception):
 @dataclass(frozen=True, slots=True)
 class KeyRules:
     """What all slices of a key on a shard have in common. `place` is the key's place in the description; `given` says
-    that there is no first value: it is set. `a_piece`: elements that the rule updates at once."""
+    that there is no first value: it is set. `a_piece`: elements that the rule updates at once. `gate`: what all units
+    of the shard wait for before they apply a step, where steps are committed."""
 
     key: str
     place: int
@@ -58,6 +61,7 @@ class KeyRules:
     hyper: KeyHyper
     given: bool = False
     a_piece: int = PIECE_ELEMENTS
+    gate: StepGate | None = None
 
     @property
     def state(self) -> tuple[str, ...]:
@@ -97,12 +101,14 @@ class UnitState(Work, ABC, Generic[G, S]):
     """A unit. `G` is a gradient, `S` a value that was set. `updates` counts the steps that changed it.
 
     An update is made in pieces, and what is half made is shown to nobody: `_changing` while it is, and no pull can be
-    answered. `_reached` is the version that it leads to. `merge_is_due` while a merge is among what is to be done.
+    answered. `_reached` is the version that it leads to. `_held` is the last step that was measured, where steps are
+    committed. `merge_is_due` while a merge is among what is to be done.
     Invariant: `_sets` holds only versions beyond the present one.
     """
 
     __slots__ = (
         "_changing",
+        "_held",
         "_late",
         "_most_waits",
         "_reached",
@@ -128,6 +134,7 @@ class UnitState(Work, ABC, Generic[G, S]):
         self.waits: list[PullWait] = []
         self._changing = False
         self._reached = 0
+        self._held = -1
         self._late: list[S] = []
         self._most_waits = LEAST_WAITS
         self._sets: dict[int, SetsAhead[S]] = {}
@@ -171,6 +178,10 @@ class UnitState(Work, ABC, Generic[G, S]):
     @abstractmethod
     def _apply(self, complete: Complete[G]) -> Iterator[None]:
         """Makes the update, which may write its total; stops after each piece. Raises RuleFailedError, MemoryError."""
+
+    @abstractmethod
+    def _gradient_elements(self, total: G) -> Array:
+        """All elements of a gradient, to be written: (elements), or (rows, width) where each row has a square."""
 
     @abstractmethod
     def _lacks_for(self, total: G | None) -> bool:
@@ -275,6 +286,11 @@ class UnitState(Work, ABC, Generic[G, S]):
         complete = self.steps.due()
         if complete is None or self._lacks_for(complete.total):
             return False
+        if self.spec.gate is not None:
+            judged = yield from self._through_gate(complete, self.spec.gate)
+            if judged is None:
+                return False
+            complete = judged
         self._changing = True
         self._reached = self.version + 1 if self.spec.mode is Mode.SYNC else 0
         if complete.total is not None or self.spec.update is Update.GRADIENT:
@@ -285,6 +301,48 @@ class UnitState(Work, ABC, Generic[G, S]):
         yield from self._put_waiting()
         self._changing = False
         return True
+
+    def _through_gate(self, complete: Complete[G], gate: StepGate) -> Generator[None, None, Complete[G] | None]:
+        """The update as the slots have agreed on it: clipped, or without a gradient where the step is skipped. None
+        before they have; the first time what it amounts to is measured. The gradient is written."""
+        step, total = complete.step, complete.total
+        if self._held != step:
+            squares: int | None = 0
+            if total is not None and self.spec.update is not Update.MEAN:
+                yield from self._multiply(total, 1.0 / gate.scale)
+                squares = yield from self._squares(total)
+            self._held = step
+            gate.hold(step, squares)
+        verdict = gate.verdict(step)
+        if verdict is None:
+            return None
+        if verdict.factor is None:
+            return Complete(step, 0, None)
+        if total is not None and self.spec.update is not Update.MEAN:
+            yield from self._multiply(total, verdict.factor)
+        return complete
+
+    def _multiply(self, total: G, factor: float) -> Iterator[None]:
+        if factor == 1.0:
+            return
+        elements = self._gradient_elements(total)
+        for some in _pieces(elements):
+            np.multiply(some, some.dtype.type(factor), out=some)
+            if elements.size > PIECE_ELEMENTS:
+                yield
+
+    def _squares(self, total: G) -> Generator[None, None, int | None]:
+        """The exact sum of what each row's, or piece's, squares add up to; None where that is not finite."""
+        elements, found = self._gradient_elements(total), 0
+        for some in _pieces(elements):
+            squares = np.square(some, dtype=np.float64)
+            exact = exact_sum(squares.sum(axis=1) if some.ndim > 1 else squares.sum(keepdims=True))
+            if exact is None:
+                return None
+            found += exact
+            if elements.size > PIECE_ELEMENTS:
+                yield
+        return found
 
     def _put_waiting(self) -> Iterator[None]:
         """What was set for the version that begins, and what has come since."""
@@ -333,9 +391,19 @@ class UnitState(Work, ABC, Generic[G, S]):
             due = self.steps.due()
             if due is not None and self._lacks_for(due.total):
                 return f"{key} was never set", []
+            if self.spec.gate is not None and due is not None and self._held == due.step:
+                told, missing = self.spec.gate.missing(due.step)
+                return f"{key} has seen {self.version} steps; {told}", missing
             text, missing = self.steps.missing(wait.version, wait.slot, settled=wait.settled)
             return f"{key} {text}", missing
         return (f"{key} was never set" if self.lacks(wait) else f"{key} is being answered"), []
+
+
+def _pieces(elements: Array) -> Iterator[Array]:
+    """Parts of an array along its first axis, of some `PIECE_ELEMENTS` elements."""
+    width = elements.shape[1] if elements.ndim > 1 else 1
+    a_piece = max(PIECE_ELEMENTS // max(width, 1), 1)
+    return (elements[low : low + a_piece] for low in range(0, len(elements), a_piece))
 
 
 AnyUnit: TypeAlias = UnitState[Any, Any]

@@ -7,13 +7,26 @@ import pytest
 from pydantic import BaseModel
 
 from weft.api.job import Merge as ApiMerge
-from weft.api.store import InitializerSpec, KeySpec, StoreSpec
-from weft_kvstore.description import InitializerDescription, KeyDescription, Merge, StoreDescription
+from weft.api.store import CommitSpec, InitializerSpec, KeySpec, LossScalingSpec, StoreSpec
+from weft_kvstore.description import (
+    CommitDescription,
+    InitializerDescription,
+    KeyDescription,
+    LossScaling,
+    Merge,
+    StoreDescription,
+)
 
 
 @pytest.mark.parametrize(
     ("spec", "record"),
-    [(InitializerSpec, InitializerDescription), (KeySpec, KeyDescription), (StoreSpec, StoreDescription)],
+    [
+        (InitializerSpec, InitializerDescription),
+        (KeySpec, KeyDescription),
+        (LossScalingSpec, LossScaling),
+        (CommitSpec, CommitDescription),
+        (StoreSpec, StoreDescription),
+    ],
 )
 def test_both_have_the_same_fields(spec: type[BaseModel], record: type[msgspec.Struct]) -> None:
     assert list(spec.model_fields) == list(record.__struct_fields__)

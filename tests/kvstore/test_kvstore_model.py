@@ -6,9 +6,10 @@ state have the bits of the plain store: in sync of the steps in order, in async 
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -24,7 +25,7 @@ from weft_graph.ir import Initializer
 from weft_graph.program import Update
 from weft_kernels.initializers import first_values
 from weft_kvstore.async_steps import AsyncSteps
-from weft_kvstore.description import KeyDescription, Merge, Mode, StoreDescription
+from weft_kvstore.description import CommitDescription, KeyDescription, Merge, Mode, StoreDescription
 from weft_kvstore.face import StoreFace
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.slice_state import SliceState
@@ -103,12 +104,20 @@ class PlainStore:
         """All steps in order, as in sync."""
         program = self.program
         for step in range(program.steps):
+            totals: dict[str, Any] = {}
             for key in program.description.keys:
                 slots = [slot for slot in key.slots if (slot, step, key.key) not in program.nothing]
                 if key.rows:
-                    self._rows(key, [program.rows(slot, step, key.key) for slot in slots])
+                    totals[key.key] = merged_rows([program.rows(slot, step, key.key) for slot in slots])
                 else:
-                    self._dense(key, [program.gradient(slot, step, key.key) for slot in slots])
+                    totals[key.key] = merged([program.gradient(slot, step, key.key) for slot in slots])
+            factor = self._factor(totals)
+            for key in program.description.keys:
+                if key.rows:
+                    self._update_rows(key, totals[key.key], factor)
+                else:
+                    slots = [slot for slot in key.slots if (slot, step, key.key) not in program.nothing]
+                    self._update(key, totals[key.key], len(slots), factor)
                 if (step + 1, key.key) in program.sets:
                     ids, value = program.told(step + 1, key.key)
                     self.weights[key.key][ids if key.rows else ...] = value
@@ -121,38 +130,66 @@ class PlainStore:
         if key.rows:
             ids, rows = self.program.rows(slot, step, key.key)
             here = np.isin(ids, part)
-            self._rows(key, [(ids[here], rows[here])])
+            self._update_rows(key, merged_rows([(ids[here], rows[here])]), np.float32(1))
         else:
             gradient = self.program.gradient(slot, step, key.key).reshape(-1)[part]
             weight, velocity = self.weights[key.key].reshape(-1)[part], self.velocities[key.key].reshape(-1)[part]
             descend(weight, velocity, gradient)
 
-    def _dense(self, key: KeyDescription, gradients: list[Array]) -> None:
+    def _factor(self, totals: dict[str, Any]) -> np.float32:
+        """By which gradients are multiplied: squares are summed within slices of 16 elements, whole keys and rows, and
+        exactly beyond."""
+        commit = self.program.description.commit
+        if commit is None or commit.clip_norm is None:
+            return np.float32(1)
+        sums: list[float] = []
+        for key in self.program.description.keys:
+            total = totals[key.key]
+            if key.rows:
+                sums += [float(np.square(row, dtype=np.float64).sum()) for row in total.values()]
+            elif total is not None and key.update is not Update.MEAN:
+                flat, cut = np.square(total, dtype=np.float64).reshape(-1), total.size if key.whole else 16
+                sums += [float(flat[low : low + cut].sum()) for low in range(0, flat.size, max(cut, 1))]
+        return np.float32(min(1.0, commit.clip_norm / (math.sqrt(math.fsum(sums)) + 1e-6)))
+
+    def _update(self, key: KeyDescription, total: Array | None, contributors: int, factor: np.float32) -> None:
         if key.update is Update.GRADIENT:
             self.weights[key.key] = np.zeros(key.shape, np.float32)
-        if not gradients:
+        if total is None:
             return
-        total = gradients[0]
-        for gradient in gradients[1:]:
-            total = total + gradient
         if key.update is Update.MEAN:
-            self.weights[key.key][...] = total / np.float32(len(gradients))
+            self.weights[key.key][...] = total / np.float32(contributors)
         elif key.update is Update.GRADIENT:
-            self.weights[key.key] = total
+            self.weights[key.key] = total * factor
         else:
-            descend(self.weights[key.key], self.velocities[key.key], total)
+            descend(self.weights[key.key], self.velocities[key.key], total * factor)
 
-    def _rows(self, key: KeyDescription, pushes: list[tuple[Ids, Array]]) -> None:
-        totals: dict[int, Array] = {}
-        for ids, rows in pushes:
-            own: dict[int, Array] = {}
-            for row, gradient in zip(ids.tolist(), rows, strict=True):
-                if row >= 0:
-                    own[row] = own[row] + gradient if row in own else gradient
-            for row, gradient in own.items():
-                totals[row] = totals[row] + gradient if row in totals else gradient
+    def _update_rows(self, key: KeyDescription, totals: dict[int, Array], factor: np.float32) -> None:
         for row, gradient in totals.items():
-            descend(self.weights[key.key][row, ...], self.velocities[key.key][row, ...], gradient)
+            descend(self.weights[key.key][row, ...], self.velocities[key.key][row, ...], gradient * factor)
+
+
+def merged(gradients: list[Array]) -> Array | None:
+    """The sum in slot order; None of none."""
+    if not gradients:
+        return None
+    total = gradients[0]
+    for gradient in gradients[1:]:
+        total = total + gradient
+    return total
+
+
+def merged_rows(pushes: list[tuple[Ids, Array]]) -> dict[int, Array]:
+    """The sums of each row, of a slot's own first."""
+    totals: dict[int, Array] = {}
+    for ids, rows in pushes:
+        own: dict[int, Array] = {}
+        for row, gradient in zip(ids.tolist(), rows, strict=True):
+            if row >= 0:
+                own[row] = own[row] + gradient if row in own else gradient
+        for row, gradient in own.items():
+            totals[row] = totals[row] + gradient if row in totals else gradient
+    return totals
 
 
 def descend(weight: Array, velocity: Array, gradient: Array) -> None:
@@ -281,6 +318,17 @@ def test_any_order_of_arrival_gives_the_bits_of_the_plain_store(
 ) -> None:
     link = LinkSettings(credit_bytes=100 if narrow else None, silence_s=1e6, request_timeout_s=1e9)
     simulation = carry_out(program, choose, cuts=cuts, link=link)
+    check_equal(simulation, PlainStore(program).run(), choose)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(programs(), st.randoms(use_true_random=False), st.booleans(), st.sampled_from([1e-3, 50.0, 1e9]))
+def test_committed_steps_are_clipped_as_one_whatever_arrives_first_and_whichever_connection_breaks(
+    program: Program, choose: random.Random, cuts: bool, clip_norm: float
+) -> None:
+    commit = CommitDescription(clip_norm=clip_norm)
+    program = replace(program, description=msgspec.structs.replace(program.description, commit=commit))
+    simulation = carry_out(program, choose, cuts=cuts, link=LinkSettings(silence_s=1e6, request_timeout_s=1e9))
     check_equal(simulation, PlainStore(program).run(), choose)
 
 

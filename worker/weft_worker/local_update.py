@@ -15,10 +15,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import Empty, PriorityQueue
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from weft.api.store import gradient_key
 from weft_kvstore.statistics import ClientStatistics
+from weft_kvstore.step_outcome import StepOutcome
 from weft_kvstore.store import Array, Store, StoreError, StoreLostError, StoreRefusedError
 from weft_worker.device import Device
 from weft_worker.local_key import LocalKey
@@ -30,6 +31,8 @@ TIMEOUT_S: Final = 120.0
 """For a version of a key to come about: above the store's own deadline, whose message says which slots are missing."""
 
 LONGEST_PAUSE_S: Final = 60.0
+
+R = TypeVar("R")
 
 _log = logging.getLogger("weft.worker")
 
@@ -122,14 +125,14 @@ class LocalUpdateStore:
     def set_rows(self, key: str, version: int, ids: Array, rows: Array) -> Future[None]:
         return self._store.set_rows(key, version, ids, rows)
 
-    def barrier(self, step: int, nothing: Sequence[str]) -> Future[None]:
+    def barrier(self, step: int, nothing: Sequence[str]) -> Future[StepOutcome | None]:
         """A key that this worker updates is declared once its version `step` is there: see the class."""
         local = [key for key in nothing if key in self._keys]
         if not local:
             return self._store.barrier(step, nothing)
         declared = [gradient_key(key) if key in self._keys else key for key in nothing]
 
-        def declare() -> Future[None]:
+        def declare() -> Future[StepOutcome | None]:
             for key in local:
                 self._ask_gradient(key, step)
             return self._store.barrier(step, declared)
@@ -153,9 +156,9 @@ class LocalUpdateStore:
         self._wait([key], version, future, lambda: future.set_result(take()))
         return future
 
-    def _once_at(self, keys: Sequence[str], version: int, call: Callable[[], Future[None]]) -> Future[None]:
+    def _once_at(self, keys: Sequence[str], version: int, call: Callable[[], Future[R]]) -> Future[R]:
         """Ends as the future does that `call` returns, which is called once the keys are at the version."""
-        told: Future[None] = Future()
+        told: Future[R] = Future()
         self._wait(keys, version, told, lambda: call().add_done_callback(lambda ended: _hand_on(ended, told)))
         return told
 
@@ -255,9 +258,9 @@ def _error_of(key: str, ended: Future[Any]) -> StoreError | None:
     return error if error is None or isinstance(error, StoreError) else StoreError(f"key {key!r}: {error}")
 
 
-def _hand_on(ended: Future[None], told: Future[None]) -> None:
+def _hand_on(ended: Future[R], told: Future[R]) -> None:
     error = StoreLostError("the store gave it up") if ended.cancelled() else ended.exception()
     if error is not None:
         told.set_exception(error)
     else:
-        told.set_result(None)
+        told.set_result(ended.result())

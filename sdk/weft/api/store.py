@@ -41,6 +41,20 @@ class KeySpec(Model):
     multipliers: dict[str, float] = Field(default_factory=dict)
 
 
+class LossScalingSpec(Model):
+    """The loss is multiplied by a power of two, and merged gradients are divided by it; see `weft.api.job.LossScale`."""
+
+    initial: float
+    growth_interval: int
+
+
+class CommitSpec(Model):
+    """Each step is held by the shards until all slots agree on its gradient's norm, and on whether it is finite."""
+
+    clip_norm: float | None = None
+    loss_scaling: LossScalingSpec | None = None
+
+
 class StoreSpec(Model):
     """The one static description that every process of a store is given."""
 
@@ -59,3 +73,4 @@ class StoreSpec(Model):
     slice_bytes: int
     merge: Literal["slot", "arrival"]
     mode: Literal["sync", "async"] = "sync"
+    commit: CommitSpec | None = None

@@ -1,0 +1,48 @@
+"""What the slots agree on of a step before it is applied, and the loss scale that follows from it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from weft_kvstore.description import LossScaling
+
+LEAST_SCALE: Final = 2.0**-24
+MOST_SCALE: Final = 2.0**24
+"""Powers of two, as is every scale: dividing by it changes no digit."""
+
+CLIP_EPSILON: Final = 1e-6
+"""Added to the norm that a clipped gradient is divided by, as PyTorch's `clip_grad_norm_` does."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """A committed step: the norm of its merged gradient, and whether all of that was finite. The loss was scaled by
+    `loss_scale`; 1 where a job has no loss scaling."""
+
+    step: int
+    norm: float
+    finite: bool
+    loss_scale: float
+
+
+@dataclass(frozen=True, slots=True)
+class LossScale:
+    """By which a step's loss is multiplied; `good` steps in a row were finite since it last changed."""
+
+    scale: float
+    good: int = 0
+
+    def after(self, *, finite: bool, scaling: LossScaling) -> LossScale:
+        """The next step's: half after a step that was not finite, twice after `growth_interval` that were."""
+        if not finite:
+            return LossScale(max(self.scale / 2, LEAST_SCALE))
+        if self.good + 1 < scaling.growth_interval:
+            return LossScale(self.scale, self.good + 1)
+        return LossScale(min(self.scale * 2, MOST_SCALE))
+
+
+def clip_factor(norm: float, clip_norm: float) -> float:
+    """By which the gradient is multiplied so that its norm is at most `clip_norm`; NaN where the norm is."""
+    factor = clip_norm / (norm + CLIP_EPSILON)
+    return factor if not factor >= 1.0 else 1.0
