@@ -11,6 +11,7 @@ import onnx
 from onnx.backend.base import Backend as OnnxBackend
 from onnx.backend.base import BackendRep, namedtupledict
 
+from weft_graph.errors import GraphError
 from weft_graph.limits import GRAPH_LIMITS
 from weft_graph.onnx_form.imported import Imported, ReadOptions
 from weft_graph.onnx_form.reader import read_model
@@ -19,6 +20,9 @@ from weft_kernels.kernel import Array
 
 _OPTIONS = ReadOptions(constants=("*",), training=False, limits=replace(GRAPH_LIMITS, constant_bytes=1 << 32))
 """A model runs as its file has it: all initializers are constants, and nothing is switched to training."""
+
+_MOST_PLACES = 64
+"""Elements of an input of whole numbers that is read as places or counts where the model asks for them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,13 +36,39 @@ class Prepared(BackendRep):
         """The model's outputs in its order, from inputs in its order: a sequence is a list of arrays, what is optional
         may be None. Raises GraphError, FeedError or KernelError.
         """
-        imported, arrays = self.bound(inputs)
-        outputs = evaluate(imported.graph, arrays)
+        try:
+            imported, arrays = self.bound(inputs)
+            outputs = evaluate(imported.graph, arrays)
+        except GraphError:
+            imported, arrays = self._settled(inputs)
+            outputs = evaluate(imported.graph, arrays)
         names = [output.name for output in self.model.graph.output]
         return namedtupledict("Outputs", names)(*(self._output(name, imported, outputs) for name in names))
 
     def bound(self, inputs: Sequence[Any]) -> tuple[Imported, dict[str, Array]]:
         """The model read for inputs of these shapes, and the arrays that feed its graph's inputs."""
+        arrays, counts = self._fed(inputs)
+        key = (*((name, array.shape) for name, array in arrays.items()), *counts.items())
+        if key not in self._read:
+            shapes = {name: array.shape for name, array in arrays.items()}
+            self._read[key] = read_model(self.model, replace(_OPTIONS, shapes=shapes, sequences=counts))
+        return self._read[key], arrays
+
+    def _settled(self, inputs: Sequence[Any]) -> tuple[Imported, dict[str, Array]]:
+        """The model read for these very places, counts and conditions: what depends on them is settled so."""
+        arrays, counts = self._fed(inputs)
+        declared = {value.name for value in self.model.graph.input if value.type.HasField("tensor_type")}
+        small = {
+            name: array
+            for name, array in arrays.items()
+            if name in declared and array.dtype.kind in "iub" and array.size <= _MOST_PLACES
+        }
+        left = {name: array for name, array in arrays.items() if name not in small}
+        shapes = {name: array.shape for name, array in left.items()}
+        return read_model(self.model, replace(_OPTIONS, shapes=shapes, sequences=counts, values=small)), left
+
+    def _fed(self, inputs: Sequence[Any]) -> tuple[dict[str, Array], dict[str, int | None]]:
+        """Arrays by the names of the graph's inputs, and lengths of inputs that are no tensors."""
         held = {tensor.name for tensor in self.model.graph.initializer}
         fed = [value for value in self.model.graph.input if value.name not in held]
         arrays: dict[str, Array] = {}
@@ -50,11 +80,7 @@ class Prepared(BackendRep):
                 counts[value.name] = len(given) if isinstance(given, list | tuple) else None if given is None else 1
                 if isinstance(given, list | tuple):
                     arrays.update((f"{value.name}.{place}", np.asarray(item)) for place, item in enumerate(given))
-        key = (*((name, array.shape) for name, array in arrays.items()), *counts.items())
-        if key not in self._read:
-            shapes = {name: array.shape for name, array in arrays.items()}
-            self._read[key] = read_model(self.model, replace(_OPTIONS, shapes=shapes, sequences=counts))
-        return self._read[key], arrays
+        return arrays, counts
 
     def _output(self, name: str, imported: Imported, outputs: Mapping[str, Array]) -> Any:
         if name not in imported.sequences:

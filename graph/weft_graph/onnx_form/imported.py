@@ -42,6 +42,8 @@ class ReadOptions:
     sequences: Mapping[str, int | None] = field(default_factory=dict)
     """Lengths of inputs that are sequences: each becomes as many inputs, `name.0` and so on. An input that is optional
     has None where it is not there, and any number where it is a tensor."""
+    values: Mapping[str, Array] = field(default_factory=dict)
+    """Inputs whose values are known beforehand: they become constants, and what follows from them is settled."""
     batch: str = ""
     """The symbolic dimension that is called `batch`; where it is empty, the one that most inputs begin with."""
     limits: Limits = GRAPH_LIMITS

@@ -76,6 +76,10 @@ class _Reading:
             if array.size <= _LOOKED_AT:
                 self.draft.inference.known[own] = array
         self.shared.leaves.update(self.arrays)
+        for name, array in self.options.values.items():
+            own = self.frame.define(name, "option `values`")
+            self.draft.keep(own, array)
+            self.shared.leaves.add(own)
         fed = [value for value in self.proto.input if value.name not in self.frame.names]
         self.inputs = read_inputs(fed, self.frame, self.options)
         self.draft.inference.types.update((input_.name, input_.type) for input_ in self.inputs)

@@ -20,6 +20,7 @@ from weft_graph.onnx_form.own_metadata import GROUP, OPERATOR, own_metadata
 from weft_graph.onnx_form.preview_gradient import add_gradient
 from weft_graph.onnx_form.preview_optimizers import PREVIEW_DOMAIN, STATES, add_optimizer
 from weft_graph.onnx_form.sequences import SEQUENCES, SequenceNode
+from weft_graph.onnx_form.settled import settled
 from weft_graph.onnx_form.shared import Shared
 from weft_graph.onnx_form.text import text, trimmed
 from weft_graph.onnx_form.value_types import declared_types
@@ -66,7 +67,7 @@ class Scope:
             self._bind(proto.output[0], self.frame.value(proto.input[0], f"node {name!r}"), name)
         elif op_type in SEQUENCES and op_type != "Identity":
             self._sequence(proto, name, op_type)
-        else:
+        elif not self._is_settled(proto, name, op_type):
             add_newest(self.draft, self._plain(proto, name, op_type), self._version(ONNX_DOMAIN, name))
 
     def _of_domain(self, node: Node) -> None:
@@ -197,6 +198,18 @@ class Scope:
         if isinstance(value, str):
             return value in self.shared.leaves and proto.output[0] not in self.frame.kept
         return value is not None
+
+    def _is_settled(self, proto: onnx.NodeProto, name: str, op_type: str) -> bool:
+        """Whether the node was written out, since what it does is known before any step."""
+        if op_type not in {"If", "Loop"}:
+            return False
+        values = settled(SequenceNode(proto, name, self))
+        if values is None:
+            return False
+        for output, value in zip(proto.output, values, strict=False):
+            if output:
+                self._bind(output, value, name)
+        return True
 
     def _sequence(self, proto: onnx.NodeProto, name: str, op_type: str) -> None:
         for output, value in zip(proto.output, SEQUENCES[op_type](SequenceNode(proto, name, self)), strict=False):

@@ -437,6 +437,48 @@ def test_a_sequence_of_unknown_places_is_refused_by_name() -> None:
         read_model(model(nodes, [floats("x", 2), place]))
 
 
+def test_inputs_that_are_known_settle_what_follows() -> None:
+    """The same place, once its value is said; and a branch that is always taken is read alone."""
+    place = helper.make_tensor_value_info("i", TensorProto.INT64, [])
+    nodes = [
+        make("Neg", ["x"], ["n"]),
+        make("SequenceConstruct", ["x", "n"], ["s"]),
+        make("SequenceAt", ["s", "i"], ["y"]),
+    ]
+    imported = read_model(model(nodes, [floats("x", 2), place]), ReadOptions(values={"i": np.asarray(1)}))
+    assert [input_.name for input_ in imported.graph.inputs] == ["x"]
+    assert imported.graph.nodes[-1].inputs == ("n",)
+    then = helper.make_graph([make("Neg", ["x"], ["t"])], "then", [], [floats("t", 2)])
+    other = helper.make_graph([make("Abs", ["x"], ["e"])], "else", [], [floats("e", 2)])
+    branching = make("If", ["on"], ["y"], then_branch=then, else_branch=other)
+    always = model([branching], [floats("x", 2)], initializers=[initializer("on", np.asarray(False))])
+    assert [node.op_type for node in read_model(always).graph.nodes] == ["Abs", "Identity"]
+
+
+def test_a_loop_that_gathers_a_sequence_is_written_out() -> None:
+    body = helper.make_graph(
+        [
+            make("Cast", ["turn"], ["f"], to=TensorProto.FLOAT),
+            make("Mul", ["x", "f"], ["item"]),
+            make("SequenceInsert", ["before", "item"], ["after"]),
+        ],
+        "body",
+        [onnx.ValueInfoProto(name=name) for name in ("turn", "on", "before")],
+        [onnx.ValueInfoProto(name=name) for name in ("on", "after")],
+    )
+    nodes = [
+        int_constant("three", 3),
+        make("SequenceEmpty", [], ["none"]),
+        make("Loop", ["three", "", "none"], ["all"], body=body, name="loop"),
+        make("ConcatFromSequence", ["all"], ["y"], axis=0),
+    ]
+    (result,) = run(model(nodes, [floats("x", 1)]), {"x": np.array([2], np.float32)})
+    assert result.tolist() == [0, 2, 4]
+    count = helper.make_tensor_value_info("three", TensorProto.INT64, [])
+    with pytest.raises(OnnxError, match=r"'loop'.*not known before a step"):
+        read_model(model(nodes[1:], [floats("x", 1), count]))
+
+
 def test_a_tensor_operator_reads_no_sequence() -> None:
     nodes = [make("SequenceConstruct", ["x", "x"], ["s"]), make("Relu", ["s"], ["y"], name="relu")]
     with pytest.raises(OnnxError, match=r"'relu' .Relu. reads 's', a sequence"):

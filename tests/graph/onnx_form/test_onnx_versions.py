@@ -116,6 +116,27 @@ def test_a_mask_in_the_type_of_the_data() -> None:
     assert outputs[1].all()
 
 
+@pytest.mark.parametrize("direction", [0, 1])
+def test_a_scan_over_a_batch_of_sequences(direction: int) -> None:
+    total, seen = floats("total", 2), floats("seen", 2)
+    body = helper.make_graph(
+        [helper.make_node("Add", ["before", "next"], ["total"]), helper.make_node("Mul", ["total", "w"], ["seen"])],
+        "body",
+        [floats("before", 2), floats("next", 2)],
+        [total, seen],
+    )
+    node = helper.make_node("Scan", ["", "s", "x"], ["y", "z"], num_scan_inputs=1, body=body, directions=[direction])
+    proto = model(
+        [node], [floats("s", 2, 2), floats("x", 2, 3, 2)], ["y", "z"], [initializer("w", np.float32(10))], opset=8
+    )
+    x = np.arange(12, dtype=np.float32).reshape(2, 3, 2)
+    start = np.ones((2, 2), np.float32)
+    final, all_seen = run(proto, {"s": start, "x": x})
+    np.testing.assert_allclose(final, start + x.sum(axis=1))
+    order = x[:, ::-1] if direction else x
+    np.testing.assert_allclose(all_seen, 10 * (start[:, None] + order.cumsum(axis=1)))
+
+
 REFUSED = {
     "no such operator yet": (
         helper.make_node("LayerNormalization", ["x", "b"], ["y"], name="ln"),
