@@ -1,4 +1,4 @@
-"""The pass that computes once what is known before any step: constant folding, sparse and without kernels.
+"""The pass that computes once what is known before any step: constant folding, without kernels.
 
 What exporters write around Reshape (Shape, Gather, Concat) disappears, and so do scales such as 1 / sqrt(64).
 """
