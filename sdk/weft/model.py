@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from weft.evaluation import evaluate
 from weft.expression import Expression
+from weft.model_report import report
 from weft.read_expressions import expressions
 from weft.records import Array
 from weft.trainable import Trainable
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from weft.api.job import JobSpec
     from weft.evaluation import Feeds
     from weft.job_arguments import JobArguments
-
-_SHOWN = 12
-"""Parameters that a model's text lists; the largest ones."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -157,24 +154,5 @@ class Model:
         return f"<Model {self.name}: {size}, outputs {', '.join(self.graph.outputs)}>"
 
     def __str__(self) -> str:
-        """Inputs, outputs, the largest parameters, operators with counts, warnings; a line each."""
-        return "\n".join(_lines(self))
-
-
-def _lines(model: Model) -> Iterator[str]:
-    yield f"model {model.name}"
-    for input_ in model.graph.inputs:
-        yield f"  input      {input_.name}: {input_.type}"
-    for name in model.graph.outputs:
-        yield f"  output     {name}: {model[name].type}"
-    largest = sorted(model.graph.parameters, key=lambda each: -each.type.size)
-    for each in largest[:_SHOWN]:
-        yield f"  parameter  {each.name}: {each.type}{'' if each.trainable else ', does not train'}"
-    if len(largest) > _SHOWN:
-        yield f"             and {len(largest) - _SHOWN} more"
-    total = sum(each.type.size for each in largest)
-    yield f"  {total:,} numbers in {len(largest)} parameters, {len(model.graph.constants)} constants"
-    counts = Counter(node.op_type for node in model.graph.nodes)
-    yield f"  operators  {', '.join(f'{name} {count}' for name, count in sorted(counts.items()))}"
-    for warning in model.warnings:
-        yield f"  warning    {warning}"
+        """Inputs, outputs, parameters, constants, operators, what cannot train, warnings; a line each."""
+        return report(self.graph, self.values, self.warnings)

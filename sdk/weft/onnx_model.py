@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import ArgumentError
 from weft.model import Model
 from weft.onnx_package import onnx_form
+from weft_graph.ir import Graph
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -31,8 +34,9 @@ def from_onnx(
     """The model in a file, in its bytes or in a `ModelProto`; elements in files beside it are read from there.
 
     Floats that lead to an output become parameters. Patterns such as `encoder.*` say otherwise: `parameters` train,
-    `constants` become part of the graph, `untrained` are kept as they are. `training` switches BatchNormalization and
-    Dropout to training, those of nodes that are `frozen` stay in inference. `batch` is what the file calls the
+    `constants` become part of the graph, `untrained` are kept by the store, whatever they are read for. Parameters that
+    are `frozen` do not train, and nodes that are stay in inference; all other BatchNormalization and Dropout is
+    switched to training by `training`. `batch` is what the file calls the
     dimension of the samples; `shapes` are inputs' shapes in the place of the file's, `sequences` the lengths of inputs
     that are sequences.
 
@@ -49,7 +53,20 @@ def from_onnx(
         sequences=dict(sequences or {}),
     )
     read = _read(source, options)
-    return Model(read.graph, read.values, read.warnings, read.sequences)
+    graph, idle = _frozen(read.graph, options.frozen)
+    unused = [f"frozen {pattern!r} is no parameter's name and no node's" for pattern in idle]
+    return Model(graph, read.values, (*read.warnings, *unused), read.sequences)
+
+
+def _frozen(graph: Graph, patterns: Sequence[str]) -> tuple[Graph, list[str]]:
+    """(the graph whose matching parameters do not train, patterns that match nothing)."""
+    parameters = tuple(
+        replace(each, trainable=each.trainable and not any(fnmatchcase(each.name, pattern) for pattern in patterns))
+        for each in graph.parameters
+    )
+    names = [*(each.name for each in parameters), *(node.name for node in graph.nodes)]
+    idle = [pattern for pattern in patterns if not any(fnmatchcase(name, pattern) for name in names)]
+    return replace(graph, parameters=parameters), idle
 
 
 def _read(source: Any, options: Any) -> Any:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -56,16 +57,23 @@ def from_torch(
             dynamic_shapes=_shapes(torch, dynamic, args, kwargs),
             verbose=False,
         )
-    kept = [name for name, value in module.named_parameters(remove_duplicate=False) if not value.requires_grad]
-    trained = [name for name in kept if any(fnmatchcase(name, pattern) for pattern in listed("", parameters))]
-    return from_onnx(
+    idle = [name for name, value in module.named_parameters(remove_duplicate=False) if not value.requires_grad]
+    model = from_onnx(
         program.model_proto,
         parameters=parameters,
         constants=constants,
-        untrained=(*listed("untrained", untrained), *(_exactly(name) for name in kept if name not in trained)),
+        untrained=untrained,
         frozen=frozen,
         training=training,
     )
+    trained = listed("parameters", parameters)
+    return _without_gradient(model, {name for name in idle if not any(fnmatchcase(name, each) for each in trained)})
+
+
+def _without_gradient(model: Model, names: Collection[str]) -> Model:
+    """The model in which these do not train."""
+    kept = tuple(replace(each, trainable=each.trainable and each.name not in names) for each in model.graph.parameters)
+    return replace(model, graph=replace(model.graph, parameters=kept))
 
 
 def _torch() -> Any:
@@ -122,8 +130,3 @@ def _in_training(module: Any, training: bool) -> Iterator[None]:
     finally:
         for each, mode in modes:
             each.training = mode
-
-
-def _exactly(name: str) -> str:
-    """A pattern that only this name matches."""
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)

@@ -12,8 +12,9 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from weft import http
-from weft.cli import jobs, parameters, programs, up
+from weft.cli import jobs, models, parameters, programs, up
 from weft.errors import ArgumentError, ConnectError, WeftError
+from weft_graph.errors import GraphError
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -40,7 +41,7 @@ class Reporting(TyperGroup):
             code = _complain(str(error), EXIT_NO_SERVER)
         except ArgumentError as error:
             code = _complain(str(error), EXIT_USAGE)
-        except (WeftError, OSError) as error:
+        except (WeftError, GraphError, OSError) as error:
             code = _complain(str(error), EXIT_FAILED)
         except KeyboardInterrupt:
             code = EXIT_INTERRUPTED
@@ -63,6 +64,7 @@ app = typer.Typer(
 up.add_to(app)
 jobs.add_to(app)
 programs.add_to(app)
+models.add_to(app)
 parameters.add_to(app)
 
 

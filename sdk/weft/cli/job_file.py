@@ -29,8 +29,8 @@ InitFrom = Annotated[
 
 
 def job_file(argument: str) -> Path | None:
-    """The file that an argument means which may also be an id: `-`, what ends in .json, or what is a path."""
-    return Path(argument) if argument == "-" or argument.endswith(".json") or "/" in argument else None
+    """The file that an argument means which may also be an id: `-`, what ends in .json or .onnx, or what is a path."""
+    return Path(argument) if argument == "-" or argument.endswith((".json", ".onnx")) or "/" in argument else None
 
 
 def read(path: Path) -> bytes:
@@ -53,7 +53,7 @@ def checked(spec: bytes, name: str) -> bytes:
     return spec
 
 
-def beginning_with(client: Client, spec: bytes, init_from: str | None) -> str | bytes:
+def beginning_with(client: Client, spec: bytes | str, init_from: str | None) -> str | bytes:
     """The checked job's JSON, with the beginning that was asked for in place of its own. A file is uploaded."""
     if init_from is None:
         return spec

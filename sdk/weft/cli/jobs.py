@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,6 +14,8 @@ from weft.api.job import JobPage
 from weft.api.lifecycle import JobState
 from weft.cli import render
 from weft.cli.job_file import STANDARD_INPUT, InitFrom, beginning_with, checked
+from weft.cli.model_options import ModelOptions, check_unsaid, with_model_options
+from weft.cli.models import ModelJob, is_model, job_of_model, submit_model
 from weft.cli.options import JobId, Json, Url, await_job, find_job
 from weft.cli.programs import tell_dry_run
 from weft.client import Client
@@ -21,7 +24,12 @@ from weft.errors import JobError
 from weft.event_stream import Notice
 from weft.job_handle import JobHandle
 
-SpecFile = Annotated[typer.FileBinaryRead, typer.Argument(metavar="JOB.json", help="The job; - is standard input.")]
+SpecFile = Annotated[
+    typer.FileBinaryRead,
+    typer.Argument(
+        metavar="JOB.json|MODEL.onnx", help="The job, - is standard input; or an ONNX file and its options."
+    ),
+]
 States = Annotated[list[JobState] | None, typer.Option("--state", help="Only jobs in this state; may be repeated.")]
 
 
@@ -31,9 +39,14 @@ def add_to(app: typer.Typer) -> None:
         app.command()(each)
 
 
+@with_model_options
 def submit(
     file: SpecFile,
     *,
+    steps: Annotated[
+        int | None, typer.Option("--steps", help="How long an ONNX file trains.", show_default=False)
+    ] = None,
+    passes: Annotated[int | None, typer.Option("--passes", help="The same, over its data.", show_default=False)] = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Show progress until the job ends.")] = False,
     init_from: InitFrom = None,
     dry_run: Annotated[
@@ -41,17 +54,23 @@ def submit(
     ] = False,
     url: Url = None,
     json: Json = False,
+    model: ModelOptions,
 ) -> None:
-    """Submit a job: graph, data, rule and run length, as JSON."""
+    """Submit a job: graph, data, rule and run length, as JSON; or an ONNX file, with its weights, and --loss."""
     out = Console(soft_wrap=True, highlight=False, markup=False)
     named = str(getattr(file, "name", "<stdin>"))
-    read = checked(file.read(), STANDARD_INPUT if named == "<stdin>" else named)
+    if is_model(named):
+        made = job_of_model(Path(named), model, steps=steps, passes=passes)
+    else:
+        check_unsaid(model, named, steps=steps, passes=passes)
+        made = ModelJob(checked(file.read(), STANDARD_INPUT if named == "<stdin>" else named))
     with Client(url) as client:
-        spec = beginning_with(client, read, init_from)
+        if init_from is not None:
+            made = ModelJob(beginning_with(client, made.document, init_from))
         if dry_run:
-            tell_dry_run(out, client.dry_run(spec), json)
+            tell_dry_run(out, client.dry_run(made.document), json)
             return
-        job = client.submit_spec(spec)
+        job = submit_model(client, made)
         if json:
             out.out(job.job.model_dump_json(indent=2), highlight=False)
         elif not watch:

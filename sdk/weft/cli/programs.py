@@ -14,6 +14,8 @@ from weft.api.dry_run import DryRun, Passes, StepMemory
 from weft.api.job import Recompute
 from weft.cli import render
 from weft.cli.job_file import job_file, read
+from weft.cli.model_options import ModelOptions, check_unsaid, with_model_options
+from weft.cli.models import is_model, job_of_model
 from weft.cli.narrow_programs import narrow
 from weft.cli.options import Json, Url, find_job
 from weft.client import Client
@@ -21,7 +23,12 @@ from weft.command_line import command
 from weft.errors import ArgumentError
 
 Target = Annotated[
-    str, typer.Argument(metavar="ID|JOB.json", help="A job's id, or a job file to look at first.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="ID|JOB.json|MODEL.onnx",
+        help="A job's id, or a job file or an ONNX file to look at first.",
+        show_default=False,
+    ),
 ]
 Detail = Annotated[
     str | None,
@@ -36,26 +43,31 @@ def add_to(app: typer.Typer) -> None:
     app.command()(programs)
 
 
+@with_model_options
 def programs(
-    target: Target,
+    job_or_file: Target,
     detail: Detail = None,
     *,
     passes: ShowPasses = False,
     memory: Memory = False,
     url: Url = None,
     json: Json = False,
+    model: ModelOptions,
 ) -> None:
     """Print what the converter makes of a job's graph; of a job file without submitting it.
 
     First what is fetched, sent and held, in sentences; then each node in the order it runs in. `--passes` prints how
     the converter came to it, pass by pass, and `--passes full` with every node that came and went.
     """
-    out, file, told = Console(), job_file(target), _passes(detail, passes, memory, json)
+    out, file, told = Console(), job_file(job_or_file), _passes(detail, passes, memory, json)
+    made = None if file is None else _job(file, model)
+    if made is None:
+        check_unsaid(model, job_or_file)
     with Client(url) as client:
         if told is not None:
-            text = find_job(client, target).passes_text(told) if file is None else _dry_passes(client, file, told)
-        elif file is not None:
-            run = client.dry_run(read(file))
+            text = find_job(client, job_or_file).passes_text(told) if made is None else _dry_passes(client, made, told)
+        elif made is not None:
+            run = client.dry_run(made)
             if memory:
                 tell_dry_run(out, run, json)
                 return
@@ -63,9 +75,9 @@ def programs(
         elif memory:
             raise ArgumentError("--memory is of a job file, before it is submitted: weft programs JOB.json --memory")
         else:
-            job = find_job(client, target)
+            job = find_job(client, job_or_file)
             text = _indented(job.programs()) if json else job.programs_text()
-    _print(out, text, target, fit=not json)
+    _print(out, text, job_or_file, fit=not json)
 
 
 def _passes(detail: str | None, passes: bool, memory: bool, json: bool) -> Passes | None:
@@ -79,8 +91,16 @@ def _passes(detail: str | None, passes: bool, memory: bool, json: bool) -> Passe
     return Passes.SHORT if detail is None else Passes.FULL
 
 
-def _dry_passes(client: Client, file: Path, told: Passes) -> str:
-    return client.dry_run(read(file), passes=told).passes
+def _dry_passes(client: Client, job: bytes | str, told: Passes) -> str:
+    return client.dry_run(job, passes=told).passes
+
+
+def _job(file: Path, model: ModelOptions) -> bytes | str:
+    """The job in the file, or the one that the options make of an ONNX file: for a step, as it is not run."""
+    if is_model(file):
+        return job_of_model(file, model, steps=1).document
+    check_unsaid(model, str(file))
+    return read(file)
 
 
 def tell_dry_run(out: Console, run: DryRun, json: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from itertools import islice
 from pathlib import Path
@@ -10,6 +10,7 @@ from pathlib import Path
 from weft.api.job import FromJob, FromUpload, JobSpec, ParameterInfo
 from weft.api.problem import FieldError
 from weft.api.values import STATE
+from weft_graph.ir import GIVEN
 from weft_server.job_refused import JobRefusedError
 from weft_server.keeper_values import KeeperSilentError
 from weft_server.parameter_file import (
@@ -33,15 +34,19 @@ TRIES = 3
 async def begun(use: Context, job: str, spec: JobSpec, plan: JobPlan, *, keep: bool = True) -> AsyncIterator[JobPlan]:
     """The plan with its first values, which lie in the job's files; they go again where the block fails, or not `keep`.
 
-    Raises JobRefusedError with pointers below `/init_from`.
+    Raises JobRefusedError with pointers below `/init_from`, also where a parameter has no other first value and gets
+    none; a dry run, which is not kept, tells of that alone.
     """
     if spec.init_from is None:
+        if keep:
+            check_given(plan, ())
         yield plan
         return
     threads, files = use.service.threads, use.service.files
     try:
         path = await _taken(use, job, spec.init_from)
         names = await threads.on_files(_fitting, path, plan.parameters)
+        check_given(plan, names)
         yield plan.model_copy(update={"given": Given(names=names, file=FILE)})
     except Exception:
         # Not where the caller went away: the job may have been kept. If not, the next start of the server tidies up.
@@ -53,6 +58,22 @@ async def begun(use: Context, job: str, spec: JobSpec, plan: JobPlan, *, keep: b
 
 
 FILE = "first"
+
+
+def check_given(plan: JobPlan, names: Collection[str]) -> None:
+    """Raises JobRefusedError, naming them, for parameters whose first value only a document brings, and none does."""
+    lacking = [key.key for key in plan.keys if key.initializer.op_type == GIVEN and key.key not in names]
+    if lacking:
+        raise JobRefusedError(
+            [
+                FieldError(
+                    pointer="/init_from",
+                    detail=f"parameter {name!r} has no first value of its own: bring one to POST /v1/uploads",
+                    node=name,
+                )
+                for name in lacking[:MOST_ERRORS]
+            ]
+        )
 
 
 async def _taken(use: Context, job: str, source: FromJob | FromUpload) -> Path:

@@ -1,0 +1,220 @@
+"""The options of the commands that take an ONNX file: how it is read, what it trains by, on what data."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weft.api.data import DataSpec
+from weft.api.job import JobSpec
+from weft.api.rule import RuleSpec
+from weft.command_line import command
+from weft.data import numpy_data
+from weft.errors import ArgumentError
+from weft.rules import Adagrad, Adam, Sgd
+
+if TYPE_CHECKING:
+    from weft.model import Model
+    from weft.trainable import Trainable
+
+SUFFIX = ".onnx"
+
+_PANEL = "Of an ONNX file"
+_RULES: dict[str, Callable[..., RuleSpec]] = {"sgd": Sgd, "adam": Adam, "adagrad": Adagrad}
+
+
+def _option(text: str, *names: str, metavar: str | None = None) -> Any:
+    return typer.Option(*names, help=text, metavar=metavar, show_default=False, rich_help_panel=_PANEL)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """What was said on the command line of an ONNX file; None and empty where nothing was."""
+
+    loss: str | None
+    output: str | None
+    target: str | None
+    metric: list[str] | None
+    classes_axis: int | None
+    ignore_index: int | None
+    freeze: list[str] | None
+    constant: list[str] | None
+    samples: str | None
+    data: str | None
+    column: list[str] | None
+    evaluate: str | None
+    shuffle: bool
+    batch: int | None
+    rule: str
+    rate: float | None
+    workers: int
+    shards: int
+    seed: int
+    name: str | None
+
+    def model(self, path: Path) -> Model:
+        """The file, read. Raises ArgumentError, OnnxError and its kin."""
+        from weft.onnx_model import from_onnx  # most commands build no graph
+
+        return from_onnx(path, frozen=self.freeze or (), constants=self.constant or (), batch=self.samples)
+
+    def trainable(self, path: Path) -> Trainable:
+        """The model with its loss. Raises ArgumentError where none is said, GraphRefusedError and its kin."""
+        model = self.model(path)
+        if self.loss is None:
+            scalars = [name for name, value in model.outputs.items() if not value.shape and value.dtype.is_float]
+            of_own = f", or --loss {scalars[0]}, which the model computes" if scalars else ""
+            raise ArgumentError(
+                f"say what {path} trains by: --loss cross_entropy, mse, l1, bce_with_logits, nll{of_own}"
+            )
+        return model.with_loss(
+            self.loss,
+            output=self.output or "",
+            target=self.target or "",
+            classes_axis=self.classes_axis,
+            ignore_index=self.ignore_index,
+            metrics=self.metric or (),
+        )
+
+    def job(self, path: Path, trainable: Trainable, **length: int | None) -> JobSpec:
+        """The job without its first values. Raises ArgumentError."""
+        if not any(length.values()):
+            raise ArgumentError(f"say how long {path} trains: --steps or --passes")
+        return trainable.job_spec(
+            data=self._data(path, trainable),
+            batch=self.batch,
+            rule=self._rule(),
+            workers=self.workers,
+            shards=self.shards,
+            seed=self.seed,
+            name=self.name or _name(path),
+            **length,  # type: ignore[arg-type]  # each is a number or None
+        )
+
+    def _data(self, path: Path, trainable: Trainable) -> DataSpec:
+        inputs = [input_.name for input_ in trainable.graph.inputs]
+        if self.data is None:
+            raise ArgumentError(f"say what {path} trains on: --data FILE.npz, with columns {', '.join(inputs)}")
+        columns = dict(_pair("column", each) for each in self.column or ())
+        for name in columns:
+            if name not in inputs:
+                raise ArgumentError(f"--column {name}=...: the model has no input {name!r}; it has {', '.join(inputs)}")
+        return numpy_data(self.data, columns=columns, evaluate=_rows(self.evaluate), shuffle=self.shuffle)
+
+    def _rule(self) -> RuleSpec:
+        if self.rule not in _RULES:
+            raise ArgumentError(f"--rule is {self.rule!r}; there are {', '.join(_RULES)}")
+        return _RULES[self.rule]() if self.rate is None else _RULES[self.rule](rate=self.rate)
+
+
+def said(
+    *,
+    loss: Annotated[
+        str | None,
+        _option("cross_entropy, nll, mse, l1, bce_with_logits, or a scalar output.", "--loss", metavar="LOSS"),
+    ] = None,
+    output: Annotated[str | None, _option("The output that the loss compares.", "--output")] = None,
+    target: Annotated[str | None, _option("The input that it is compared with; added if new.", "--target")] = None,
+    metric: Annotated[
+        list[str] | None, _option("accuracy, a loss, a scalar output; may be repeated.", "--metric")
+    ] = None,
+    classes_axis: Annotated[int | None, _option("Where the output has its classes.", "--classes-axis")] = None,
+    ignore_index: Annotated[int | None, _option("Targets of this number do not count.", "--ignore-index")] = None,
+    freeze: Annotated[
+        list[str] | None,
+        _option("Parameters and nodes that do not train; may be repeated.", "--freeze", metavar="PATTERN"),
+    ] = None,
+    constant: Annotated[
+        list[str] | None,
+        _option("Initializers that are no parameters; may be repeated.", "--constant", metavar="PATTERN"),
+    ] = None,
+    samples: Annotated[str | None, _option("The file's word for the dimension of the samples.", "--samples")] = None,
+    data: Annotated[
+        str | None, _option("What it trains on, as the server finds it.", "--data", metavar="FILE.npz")
+    ] = None,
+    column: Annotated[
+        list[str] | None,
+        _option("The column that feeds an input; may be repeated.", "--column", metavar="INPUT=COLUMN"),
+    ] = None,
+    evaluate: Annotated[
+        str | None, _option("Rows that are kept for evaluation.", "--evaluate", metavar="FROM:TO")
+    ] = None,
+    shuffle: Annotated[bool, _option("Read the rows in another order in each pass.", "--shuffle/--no-shuffle")] = True,
+    batch: Annotated[int | None, _option("Samples of a step, over all workers.", "--batch")] = None,
+    rule: Annotated[str, _option("sgd, adam or adagrad.", "--rule")] = "sgd",
+    rate: Annotated[float | None, _option("The rule's rate.", "--rate")] = None,
+    workers: Annotated[int, _option("Workers.", "--workers")] = 1,
+    shards: Annotated[int, _option("Shards.", "--shards")] = 1,
+    seed: Annotated[int, _option("Of what is drawn.", "--seed")] = 0,
+    name: Annotated[str | None, _option("The job's name; the file's where left out.", "--name")] = None,
+) -> ModelOptions:
+    """The options as a record."""
+    return ModelOptions(
+        loss, output, target, metric, classes_axis, ignore_index, freeze, constant, samples, data, column, evaluate,
+        shuffle, batch, rule, rate, workers, shards, seed, name,
+    )  # fmt: skip
+
+
+def with_model_options(function: Callable[..., None]) -> Callable[..., None]:
+    """A command whose keyword `model` is the record of these options, each of which becomes one of its own."""
+    own, theirs = inspect.signature(function), inspect.signature(said)
+    names = theirs.parameters.keys()
+
+    @functools.wraps(function)
+    def command_(*args: Any, **given: Any) -> None:
+        options = said(**{name: given.pop(name) for name in names if name in given})
+        function(*args, **given, model=options)
+
+    kept = [parameter for parameter in own.parameters.values() if parameter.name != "model"]
+    hints = {**typing.get_type_hints(function, include_extras=True), **typing.get_type_hints(said, include_extras=True)}
+    hints.pop("model")
+    command_.__signature__ = own.replace(  # type: ignore[attr-defined]
+        parameters=[
+            parameter.replace(annotation=hints[parameter.name]) for parameter in (*kept, *theirs.parameters.values())
+        ]
+    )
+    command_.__annotations__ = {**hints, "return": None}
+    return command_
+
+
+def check_unsaid(model: ModelOptions, what: str, **others: object) -> None:
+    """Raises ArgumentError for an option of models where the command is about something else."""
+    given = {name: getattr(model, name) for name in inspect.signature(said).parameters} | others
+    defaults = {name: parameter.default for name, parameter in inspect.signature(said).parameters.items()}
+    for name, value in given.items():
+        if value not in (defaults.get(name), []):
+            raise ArgumentError(
+                f"--{name.replace('_', '-')} is of an ONNX file, and {what} is none: "
+                f"{command('submit MODEL.onnx --loss ...')}"
+            )
+
+
+def _pair(option: str, text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals and value):
+        raise ArgumentError(f"--{option} is {text!r}; it should be INPUT=COLUMN")
+    return name, value
+
+
+def _rows(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    first, colon, last = text.partition(":")
+    if not (first.isdigit() and colon and last.isdigit()):
+        raise ArgumentError(
+            f"--evaluate is {text!r}; it should be rows from (included) to (excluded), such as 800:1000"
+        )
+    return int(first), int(last)
+
+
+def _name(path: Path) -> str:
+    """The file's name as a job's."""
+    return re.sub(r"[^A-Za-z0-9_.\-]+", "-", path.stem).strip(".-")[:128] or "model"

@@ -1,0 +1,83 @@
+"""What a model is made of, as text: inputs, outputs, parameters, constants, operators, and what cannot train."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+from weft.records import Array
+from weft_graph.infer import infer
+from weft_graph.ir import Graph, Node
+from weft_graph.names import all_nodes
+from weft_graph.schema import schema_of
+from weft_graph.shapes.flow import flat
+from weft_graph.topological import topological_order
+from weft_graph.types import TensorType
+
+_MOST = 20
+"""Lines of one kind; what is beyond them is counted."""
+
+
+def report(graph: Graph, values: Mapping[str, Array], warnings: Sequence[str] = ()) -> str:
+    """A line for each thing, largest parameters first."""
+    return "\n".join(_lines(graph, values, warnings))
+
+
+def _lines(graph: Graph, values: Mapping[str, Array], warnings: Sequence[str]) -> Iterator[str]:
+    types = infer(graph)
+    yield f"model {graph.name}: {len(graph.nodes)} nodes"
+    yield from _section("inputs", [f"{input_.name}  {input_.type}" for input_ in graph.inputs])
+    yield from _section("outputs", [f"{name}  {types[name]}" for name in graph.outputs])
+    largest = sorted(graph.parameters, key=lambda each: -each.type.size)
+    total = sum(each.type.size for each in largest)
+    trained = [f"{each.name}  {each.type}" for each in largest if each.trainable]
+    yield from _section(f"parameters that train ({len(trained)} of {len(largest)}, {total:,} numbers in all)", trained)
+    yield from _section("parameters that stay", [f"{each.name}  {each.type}" for each in largest if not each.trainable])
+    constants = sorted(graph.constants, key=lambda each: -each.array.nbytes)
+    shown = [f"{each.name}  {each.array.dtype}{list(each.array.shape)}" for each in constants if each.array.ndim]
+    yield from _section(f"constants ({len(constants)}; single numbers are not listed)", shown)
+    counts = Counter(_word(node) for node, _ in all_nodes(graph.nodes))
+    yield from _section("operators", [f"{name}  {count}" for name, count in sorted(counts.items())], most=len(counts))
+    yield from _section("what cannot train", list(untrained(graph, types)))
+    yield from _section("warnings", list(warnings), most=len(warnings))
+
+
+def untrained(graph: Graph, types: Mapping[str, TensorType]) -> Iterator[str]:
+    """A sentence for each node that stands between a parameter that trains and an output, and has no gradient."""
+    leads = {parameter.name: parameter.name for parameter in graph.parameters if parameter.trainable}
+    order = topological_order(graph.nodes)
+    wanted = _wanted(order, graph.outputs)
+    for node in order:
+        source = next((leads[name] for name in node.inputs if name in leads and types[name].dtype.is_float), None)
+        if source is None:
+            continue
+        schema = schema_of(node)
+        if schema.gradient is flat:
+            continue
+        if schema.gradient is None:
+            if any(output in wanted for output in node.outputs):
+                yield f"node {node.name!r} ({node.op_type}) has no gradient: {source!r} does not train through it"
+            continue
+        leads.update((output, source) for output in node.outputs if output)
+
+
+def _wanted(order: Sequence[Node], outputs: Sequence[str]) -> set[str]:
+    """Values that the outputs are computed from."""
+    found = set(outputs)
+    for node in reversed(order):
+        if any(output in found for output in node.outputs):
+            found.update(name for name in node.inputs if name)
+    return found
+
+
+def _section(title: str, lines: Sequence[str], most: int = _MOST) -> Iterator[str]:
+    if not lines:
+        return
+    yield title
+    yield from (f"  {line}" for line in lines[:most])
+    if len(lines) > most:
+        yield f"  and {len(lines) - most} more"
+
+
+def _word(node: Node) -> str:
+    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
