@@ -13,7 +13,7 @@ import numpy as np
 from weft.absence import AWAY, Absence
 from weft.api.dry_run import Passes
 from weft.api.event import Event, EventPage
-from weft.api.job import Job, ParameterInfo, ParameterList, Traffic
+from weft.api.job import Job, JobSpec, ParameterInfo, ParameterList, Traffic
 from weft.api.lifecycle import JobState
 from weft.api.values import STEP_HEADER, ValuesSet
 from weft.errors import JobCancelledError, JobFailedError, ProtocolError, WaitTimeoutError
@@ -25,6 +25,8 @@ from weft.replacing import replacing
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from weft.model import Model
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -196,6 +198,30 @@ class JobHandle:
     def _put(self, document: BinaryIO) -> int:
         done = self._http.upload(ValuesSet, "PUT", self._path("/values"), document, timeout=VALUES_TIMEOUT_S)
         return done.step
+
+    def spec(self) -> JobSpec:
+        """What was submitted."""
+        return self._http.call(JobSpec, "GET", self._path("/spec"))
+
+    def model(self, outputs: Iterable[str] | None = None) -> Model:
+        """The job's graph up to these values, with its parameters as they are now: to evaluate, export or train again.
+
+        Where left out, `outputs` are the graph's own that are neither its loss nor a metric. Raises ArgumentError,
+        which says what there is, where none is left; GraphRefusedError for what is no value of the graph; and what
+        `values` raises.
+        """
+        from weft.trained_model import trained_model  # most users of handles build no graph
+
+        return trained_model(self, outputs)
+
+    def export_onnx(
+        self, path: str | os.PathLike[str], *, outputs: Iterable[str] | None = None, opset: int = 0
+    ) -> None:
+        """Write the trained model for inference, under the names that it came with; `outputs` as for `model`.
+
+        `opset` is ONNX's version; what most runtimes take where left out. Raises OnnxError, OSError too.
+        """
+        self.model(outputs).export_onnx(path, opset=opset)
 
     def programs(self) -> dict[str, Any]:
         """What the converter made of the graph, as JSON: what workers and shards get."""

@@ -15,8 +15,10 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from weft.api.job import FromUpload
 from weft.cli.model_options import SUFFIX, ModelOptions, with_model_options
+from weft.cli.options import JobId, Url, find_job
 from weft.client import Client
 from weft.errors import ArgumentError, InvalidRequestError
+from weft.first_values import SUFFIX as PARAMETERS_SUFFIX
 from weft.job_handle import JobHandle
 
 if TYPE_CHECKING:
@@ -26,8 +28,9 @@ ModelFile = Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The model
 
 
 def add_to(app: typer.Typer) -> None:
-    """Adds the command."""
+    """Adds the commands."""
     app.command("inspect")(inspect_)
+    app.command()(export)
 
 
 @with_model_options
@@ -42,6 +45,29 @@ def inspect_(file: ModelFile, *, model: ModelOptions) -> None:
         raise ArgumentError(f"there is no file {file}")
     read = model.trainable(file) if model.loss is not None else model.model(file)
     print(report(read.graph, read.values, read.warnings))  # noqa: T201 - the command's output
+
+
+def export(
+    id: JobId,  # noqa: A002 - the argument's name to users
+    file: Annotated[Path, typer.Argument(metavar="MODEL.onnx", dir_okay=False, show_default=False)],
+    output: Annotated[
+        list[str] | None, typer.Option("--output", help="A value that the model gives; may be repeated.")
+    ] = None,
+    opset: Annotated[int, typer.Option("--opset", help="ONNX's version; 0 is what most runtimes take.")] = 0,
+    url: Url = None,
+) -> None:
+    """Write a job's model, with its parameters as they are now, to an ONNX file for inference.
+
+    What it gives is what the model gave that was submitted, without loss and target. A file that ends in .safetensors
+    gets the parameters alone.
+    """
+    with Client(url) as client:
+        job = find_job(client, id)
+        if file.suffix == PARAMETERS_SUFFIX:
+            job.save(file)
+        else:
+            job.export_onnx(file, outputs=output, opset=opset)
+    Console(soft_wrap=True, highlight=False, markup=False).print(f"{file}: {file.stat().st_size:,} bytes")
 
 
 def is_model(argument: str | Path) -> bool:

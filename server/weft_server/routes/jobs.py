@@ -81,6 +81,12 @@ async def get_job(job: PathId, use: Use) -> Job:
     return await use.service.job(job)
 
 
+@router.get("/{job}/spec")
+async def get_spec(job: PathId, use: Use) -> JobSpec:
+    """What was submitted, its graph included: with the job's values, all there is of its model."""
+    return await use.service.spec(job)
+
+
 @router.post("/{job}/cancel")
 async def cancel(job: PathId, use: Use) -> Job:
     """Ends a job that has not ended. Cancelling it again changes nothing."""

@@ -1,0 +1,35 @@
+"""A job's graph with its trained parameters, cut to what is served."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from weft.cut import cut
+from weft.errors import ArgumentError
+from weft.model import Model
+from weft_graph.json_form import graph_from_json
+
+if TYPE_CHECKING:
+    from weft.job_handle import JobHandle
+
+_SHOWN = 8
+"""Values that a message lists, the last of the graph."""
+
+
+def trained_model(job: JobHandle, outputs: Iterable[str] | None) -> Model:
+    """See `JobHandle.model`."""
+    spec = job.spec()
+    graph = graph_from_json(spec.graph)
+    judged = {spec.loss, *spec.metrics.values()}
+    if isinstance(outputs, str):
+        outputs = (outputs,)
+    wanted = tuple(outputs or (name for name in graph.outputs if name not in judged))
+    if not wanted:
+        last = [value for node in graph.nodes[-_SHOWN:] for value in node.outputs if value and value not in judged]
+        raise ArgumentError(
+            f"job {job.id} gives its loss and metrics alone; say which values are the outputs: {', '.join(last)}, ..."
+        )
+    served = cut(graph, *wanted)
+    names = [parameter.name for parameter in served.parameters]
+    return Model(served, dict(job.values(names)) if names else {})
