@@ -51,11 +51,14 @@ def known_values(graph: Graph) -> Known:
 
 
 def _whole(inference: Inference, name: str, type_: TensorType) -> Array | None:
-    """A list of dimensions, each of which came out as a number."""
+    """A list of dimensions, each of which came out as a number that the type has room for."""
     dims = inference.dims.get(name)
     if dims is None or not type_.is_static or not all(isinstance(dim, int) for dim in dims.flat):
         return None
-    return np.array(dims.tolist(), dtype=type_.dtype.numpy).reshape(type_.static_shape)
+    try:
+        return np.array(dims.tolist(), dtype=type_.dtype.numpy).reshape(type_.static_shape)
+    except OverflowError:
+        return None
 
 
 def _exact(node: Node, inputs: Sequence[Array | None], type_: TensorType) -> Array | None:
