@@ -15,10 +15,11 @@ from weft.api.data import DataSpec, NumpySource, Rows
 from weft.api.document import Document
 from weft.api.job import Traffic
 from weft.api.lifecycle import AllocationEvent
-from weft.api.store import InitializerSpec, KeySpec, StoreSpec
+from weft.api.store import CommitSpec, InitializerSpec, KeySpec, StoreSpec
 from weft.api.transfer import DownloadError
 from weft_graph.convert import convert
 from weft_graph.ir import Graph
+from weft_graph.passes.options import Options
 from weft_graph.program import KeyPlan, Programs, Update
 from weft_graph.program_json import programs_to_json
 from weft_kvstore.store import Store
@@ -51,8 +52,8 @@ def save_bags(path: Path, rows: int, vocabulary: int = VOCABULARY) -> Path:
 BAG_COLUMNS = {"ids": "ids", "labels": "y"}
 
 
-def programs_of(graph: Graph, metrics: Mapping[str, str] = METRICS) -> Programs:
-    return convert(graph, loss="loss", metrics=metrics)
+def programs_of(graph: Graph, metrics: Mapping[str, str] = METRICS, options: Options | None = None) -> Programs:
+    return convert(graph, loss="loss", metrics=metrics, options=options)
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,7 @@ class Job:
     keep_state: bool = False
     whole: bool = False
     """Whether the rule needs keys that are not cut."""
+    commit: CommitSpec | None = None
     columns: Mapping[str, str] = field(default_factory=lambda: {"x": "x", "labels": "y"})
 
     def allocation(self, slot: int) -> WorkerAllocation:
@@ -121,6 +123,7 @@ class Job:
             slice_bytes=256,
             merge="slot",
             mode=self.mode,
+            commit=self.commit,
         )
 
     def _keys(self, plan: KeyPlan) -> list[KeySpec]:

@@ -107,8 +107,21 @@ def _decisions(before: Draft, after: Draft) -> Iterator[str]:
             yield f"read by rows alone: {listed(map(name_text, after.tables.keys))}"
         if after.tables.dense:
             yield f"dense though read by rows: {listed(map(name_text, after.tables.dense))}"
+    narrow = [node for node in after.graph.nodes if _narrowed(node, before, after)]
+    if narrow:
+        dtype = _narrowed(narrow[0], before, after)
+        rest = counted(len(before.graph.nodes) - len(narrow), "other node")
+        yield f"in {dtype}: {_operators(narrow)}; {rest} as before"
     if after.reads and not before.reads:
         yield f"rows stand in the place of {listed(name_text(read.key) for read in after.reads)}"
+
+
+def _narrowed(node: Node, before: Draft, after: Draft) -> str:
+    """The type that the node gives instead of the one that it gave; nothing where that is the same."""
+    for name in node.outputs:
+        if name in before.types and name in after.types and before.types[name].dtype is not after.types[name].dtype:
+            return after.types[name].dtype.value
+    return ""
 
 
 def _saved(run: PassRun, dims: Mapping[str, int]) -> Iterator[str]:

@@ -102,7 +102,11 @@ def _cut_sentence(programs: Programs, setting: Setting | None) -> str:
     if setting.workers == 1:
         applied = "as it comes"
     who = "workers keep the values" if setting.updated_by_workers else f"a slice is updated {applied}"
-    return f"Slices of at most {size_text(setting.slice_bytes)} lie on {where}; {who}."
+    told = f"Slices of at most {size_text(setting.slice_bytes)} lie on {where}; {who}."
+    if not setting.commits:
+        return told
+    cost = "one more round trip a step, and the merged gradients in the shards' memory until then"
+    return f"{told} All slices wait for the last one, {setting.commits}: {cost}."
 
 
 def _tables_part(programs: Programs, setting: Setting | None) -> Iterator[str]:

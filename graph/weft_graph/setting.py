@@ -19,3 +19,5 @@ class Setting:
     updated_by_workers: bool = False
     waits: bool = True
     """Whether a step waits for all workers' gradients of the last one: sync."""
+    commits: str = ""
+    """What each step waits for all workers for before any of it is applied, in words; nothing where it does not."""

@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Required, TypedDict, TypeVar
 
 from weft.api.data import DataSpec
-from weft.api.job import Merge, Mode, Recompute, UpdateBy
+from weft.api.job import Merge, Mode, Precision, Recompute, UpdateBy
 from weft.api.rule import RuleSpec
+from weft.api.store import LossScalingSpec
 from weft.first_values import FirstValues
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ class JobArguments(TypedDict, total=False):
     merge: Merge | str
     slice_bytes: int
     recompute: Recompute | str
+    precision: Precision | str
+    clip_norm: float | None
+    loss_scale: LossScalingSpec | None
     init_from: FirstValues | None
     keep_state: bool
     seed: int

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from weft.api.base import Model
 from weft.api.data import DataSpec
-from weft.api.job import JobSpec, Merge, Mode, Parallelism, Recompute, RunLength, UpdateBy
+from weft.api.job import JobSpec, Merge, Mode, Parallelism, Precision, Recompute, RunLength, UpdateBy
 from weft.api.rule import RuleSpec, Sgd
+from weft.api.store import LossScalingSpec
 from weft.arguments import checked
 from weft.data import numpy_data
 from weft.errors import ArgumentError
@@ -54,6 +55,9 @@ def job_spec(
     merge: Merge | str = Merge.SLOT,
     slice_bytes: int = SLICE_BYTES,
     recompute: Recompute | str = Recompute.OFF,
+    precision: Precision | str = Precision.FLOAT32,
+    clip_norm: float | None = None,
+    loss_scale: LossScalingSpec | None = None,
     init_from: FirstValues | None = None,
     keep_state: bool = False,
     seed: int = 0,
@@ -94,6 +98,9 @@ def job_spec(
             run=run,
             parallelism=parallelism,
             recompute=recompute,  # type: ignore[arg-type]  # the model makes the word of a text
+            precision=precision,  # type: ignore[arg-type]  # likewise
+            clip_norm=clip_norm,
+            loss_scale=loss_scale,
             init_from=None if init_from is None else from_job_or_upload(init_from),
             keep_state=keep_state,
             seed=seed,

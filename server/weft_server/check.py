@@ -29,6 +29,7 @@ from weft_server.placement_check import placement_errors
 from weft_server.plan import JobPlan, nbytes
 from weft_server.planning import dims_of, plan_of
 from weft_server.rule_check import read_rule, rule_errors
+from weft_server.training_check import training_errors
 
 MOST_ERRORS = 50
 """What one answer lists; who has more wrong than that mends the first ones first."""
@@ -61,6 +62,7 @@ def check(spec: JobSpec, graph: Graph, source: Description, bounds: Bounds) -> J
         _name_errors(spec, graph),
         _mode_errors(spec),
         placement_errors(spec, graph),
+        training_errors(spec, graph),
         _output_errors(spec, graph),
         column_errors(spec.data, graph, source),
         row_errors(spec, source),

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from weft.api.job import JobSpec
-from weft_graph.passes.options import Options, Recompute
+from weft_graph.passes.options import Options, Precision, Recompute
 
 
 def options_of(spec: JobSpec, dims: Mapping[str, int]) -> Options:
     """The job's options; `dims` are the sizes of a worker's batch, where choices go by them."""
     placement = dict(spec.parallelism.placement)
-    return Options(placement=placement, recompute=Recompute(spec.recompute.value), dims=dict(dims))
+    return Options(
+        placement=placement,
+        recompute=Recompute(spec.recompute.value),
+        precision=Precision(spec.precision.value),
+        dims=dict(dims),
+    )

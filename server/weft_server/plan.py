@@ -11,7 +11,7 @@ from pydantic import Field
 from weft.api.base import Model, Name
 from weft.api.data import DataSpec
 from weft.api.job import Merge, Mode, ParameterInfo, UpdateBy
-from weft.api.store import InitializerSpec, KeySpec, StoreSpec
+from weft.api.store import CommitSpec, InitializerSpec, KeySpec, StoreSpec
 from weft_graph.ir import GIVEN
 from weft_graph.types import DType
 
@@ -47,6 +47,8 @@ class JobPlan(Model):
     mode: Mode = Mode.SYNC
     update: UpdateBy = UpdateBy.SHARDS
     keep_state: bool = False
+    commit: CommitSpec | None = None
+    """What all workers agree on at each step before it is applied."""
     dims: dict[str, int] = Field(default_factory=dict)
     """Sizes of the symbolic dimensions that the data's rows fill; not of the batch."""
     state_arrays: int = 0
@@ -97,6 +99,7 @@ class JobPlan(Model):
             slice_bytes=self.slice_bytes,
             merge=self.merge.value,
             mode=self.mode.value,
+            commit=self.commit,
         )
 
 

@@ -14,6 +14,7 @@ from weft_graph.program_json import programs_to_json
 from weft_graph.weft_domain import SEND, SEND_ROWS
 from weft_server.plan import JobPlan
 from weft_server.rule_planning import RulePlan
+from weft_server.training_check import commit_of
 
 
 def plan_of(spec: JobSpec, rule: RulePlan, programs: Programs, source: Description) -> JobPlan:
@@ -39,6 +40,7 @@ def plan_of(spec: JobSpec, rule: RulePlan, programs: Programs, source: Descripti
         mode=spec.parallelism.mode,
         update=spec.parallelism.update,
         keep_state=spec.keep_state,
+        commit=commit_of(spec),
         dims=dims_of(spec, programs.train.inputs, source),
         state_arrays=len(rule.states),
     )

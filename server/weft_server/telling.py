@@ -26,8 +26,18 @@ def told_programs(plan: JobPlan, programs: Programs) -> str:
         slices={key.key: key_slices(key, plan.slice_bytes) for key in plan.keys if key.key in known and not key.rows},
         updated_by_workers=plan.update is UpdateBy.WORKERS,
         waits=plan.mode is Mode.SYNC,
+        commits=_commits(plan),
     )
     return programs_text(programs, setting)
+
+
+def _commits(plan: JobPlan) -> str:
+    if plan.commit is None:
+        return ""
+    clip, scaling = plan.commit.clip_norm, plan.commit.loss_scaling
+    clips = "" if clip is None else f"to shorten the whole gradient to a norm of {clip:g}"
+    scales = "" if scaling is None else "to skip a step whose gradient overflows under the loss scale"
+    return " and ".join(filter(None, (clips, scales)))
 
 
 def told_passes(spec: JobSpec, plan: JobPlan, *, full: bool) -> str:

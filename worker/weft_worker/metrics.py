@@ -20,6 +20,7 @@ class MetricSums:
     def __init__(self, names: Iterable[str]) -> None:
         self._sums = dict.fromkeys(names, 0.0)
         self._samples = 0
+        self._newest: dict[str, float] = {}
 
     def add(self, means: Mapping[str, float], samples: int) -> None:
         """Adds a batch of `samples`, whose means are `means`."""
@@ -27,9 +28,14 @@ class MetricSums:
             self._sums[name] += means[name] * samples
         self._samples += samples
 
+    def note(self, name: str, value: float) -> None:
+        """A number of a step that is no mean over samples: the newest one is told."""
+        self._newest[name] = value
+
     def take(self) -> tuple[int, dict[str, float]]:
         """(samples, sums) since the last time; starts again from zero."""
-        taken = self._samples, dict(self._sums)
+        newest = {name: value * self._samples for name, value in self._newest.items()}
+        taken = self._samples, {**self._sums, **newest}
         self._samples = 0
         self._sums = dict.fromkeys(self._sums, 0.0)
         return taken

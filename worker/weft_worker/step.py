@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from weft_graph.types import BATCH
 from weft_graph.weft_domain import FETCH, FETCH_ROWS, SEND, SEND_BARRIER, SEND_ROWS
 from weft_kernels.kernel import Array, KernelContext
+from weft_kvstore.step_outcome import StepOutcome
 from weft_kvstore.store import Store
 from weft_worker.arena import Arenas
 from weft_worker.computation import Computation
@@ -39,15 +40,36 @@ class StepContext:
     settled: bool = False
 
 
+@dataclass(slots=True)
+class Ending:
+    """What the slots agreed on of a step, once its barrier is; None where they agree on nothing."""
+
+    outcome: StepOutcome | None = None
+
+    def take(self, outcome: StepOutcome | None) -> None:
+        self.outcome = outcome
+
+
+@dataclass(frozen=True, slots=True)
+class LateFeed:
+    """An input that is known once what `after` stands for is done: `read` gives it then."""
+
+    name: str
+    after: tuple[Variable, ...]
+    read: Callable[[], Array]
+
+
 @dataclass(frozen=True, slots=True)
 class PushedStep:
-    """A run of a plan that the engine has. `outputs` are free once the outputs exist, `sent` once the barrier is."""
+    """A run of a plan that the engine has. `outputs` are free once the outputs exist, `sent` once the barrier is, and
+    so is what `ending` has."""
 
     plan: Plan
     table: ValueTable
     outputs: tuple[Variable, ...]
     sent: tuple[Variable, ...]
     device: Device
+    ending: Ending
 
     def scalars(self) -> dict[str, float]:
         """The outputs, each a scalar, which are released. To be called by work that reads `outputs`.
@@ -99,10 +121,12 @@ class StepPusher:
         *,
         fetched: Mapping[str, Array] | None = None,
         nothing: Sequence[str] = (),
+        late: LateFeed | None = None,
     ) -> PushedStep:
         """Pushes every node. With `fetched`, whole keys' values come from there instead of the store.
 
-        `feeds` has an array for each of the plan's inputs; `nothing` are keys that the barrier declares nothing for.
+        `feeds` has an array for each of the plan's inputs but `late`; `nothing` are keys that the barrier declares
+        nothing for.
         """
         memory, turn = None, None
         if self.arenas is not None:
@@ -120,7 +144,10 @@ class StepPusher:
             checkpoint=self._checkpoint,
         )
         for name, place in plan.inputs.items():
-            run.table.put(place, self._device.to_device(feeds[name]))
+            if late is not None and name == late.name:
+                run.feed_late(place, late)
+            else:
+                run.table.put(place, self._device.to_device(feeds[name]))
         for bound in plan.nodes:
             if bound.kernel is not None:
                 run.compute(bound)
@@ -128,7 +155,9 @@ class StepPusher:
                 run.fill(bound, fetched)
             else:
                 _COMMUNICATION[bound.node.op_type](run, bound)
-        return PushedStep(plan, run.table, run.variables_of(plan.outputs.values()), run.barriers, self._device)
+        return PushedStep(
+            plan, run.table, run.variables_of(plan.outputs.values()), run.barriers, self._device, run.ending
+        )
 
     def _arena(self, arenas: Arenas, plan: Plan, context: StepContext) -> tuple[Array | None, Variable]:
         """Memory for the plan's values, and its turn. Raises DeviceError, which names the largest of them."""
@@ -140,7 +169,9 @@ class StepPusher:
             message = f"{context.label}: its values need {nbytes} bytes at once, which cannot be had ({error})"
             raise DeviceError(f"{message}; the largest are {largest}") from error
 
-    def push_absence(self, step: int, nothing: Sequence[str], pace: Pace, label: str) -> Variable:
+    def push_absence(
+        self, step: int, nothing: Sequence[str], pace: Pace, label: str, ending: Ending | None = None
+    ) -> Variable:
         """Declares nothing for every key of `nothing`, for a slot that has no samples of the step.
 
         First it waits for the step's version of the key `pace`, whose value is dropped: a slot that computes nothing
@@ -153,7 +184,8 @@ class StepPusher:
             pace.reached(self._store, step).add_done_callback(_completing(on_complete))
 
         def declare(on_complete: OnComplete) -> None:
-            self._store.barrier(step, nothing).add_done_callback(_completing(on_complete))
+            keep = None if ending is None else ending.take
+            self._store.barrier(step, nothing).add_done_callback(_completing(on_complete, keep))
 
         self._engine.push_async(wait, [], [reached], lane=IO, name=f"{fetch} {pace.key!r} of {label}")
         self._engine.push_async(declare, [reached], [barrier], lane=IO, name=f"SendBarrier of {label}")
@@ -179,6 +211,7 @@ class _Run:
     ) -> None:
         self.table = table
         self.barriers: tuple[Variable, ...] = ()
+        self.ending = Ending()
         self._engine = engine
         self._store = store
         self._device = device
@@ -199,6 +232,15 @@ class _Run:
         for place in bound.outputs:
             if place is not None:
                 self.table.put(place, self._device.to_device(fetched[bound.key]))
+
+    def feed_late(self, place: int, late: LateFeed) -> None:
+        """Puts an input that other work decides. What reads it waits, and nothing else."""
+        made = self._variables[place] = self._engine.variable(late.name)
+
+        def put() -> None:
+            self.table.put(place, self._device.to_device(late.read()))
+
+        self._engine.push(put, late.after, (made,), lane=COMPUTE, name=f"{late.name} of {self._context.label}")
 
     def compute(self, bound: BoundNode) -> None:
         context = KernelContext(
@@ -290,7 +332,8 @@ class _Run:
 
     def barrier(self, bound: BoundNode) -> None:
         def start(on_complete: OnComplete) -> None:
-            self._store.barrier(self._context.step, self._nothing).add_done_callback(_completing(on_complete))
+            done = _completing(on_complete, self.ending.take)
+            self._store.barrier(self._context.step, self._nothing).add_done_callback(done)
 
         barrier = self._engine.variable(f"barrier of {self._context.label}")
         self.barriers = (*self.barriers, barrier)

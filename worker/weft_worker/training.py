@@ -28,7 +28,8 @@ from weft_worker.ordered_sets import BroughtSet, OrderedSets
 from weft_worker.patience import patiently
 from weft_worker.reports import RunReports
 from weft_worker.settings import RunSettings
-from weft_worker.step import COMPUTE, PushedStep, StepContext, StepPusher
+from weft_worker.step import COMPUTE, Ending, LateFeed, PushedStep, StepContext, StepPusher
+from weft_worker.step_loss_scale import StepLossScale
 from weft_worker.task import Task
 from weft_worker.value_setter import ValueSetter
 
@@ -42,6 +43,20 @@ class RunSignals:
     def __init__(self) -> None:
         self.stop = threading.Event()
         self.upload = threading.Event()
+
+
+GRADIENT_NORM = "gradient_norm"
+LOSS_SCALE_METRIC = "loss_scale"
+"""Metrics of jobs whose steps are committed, beside the graph's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """What the work that ends a step writes; `order` is the variable by which these works follow each other."""
+
+    sums: MetricSums
+    order: Variable
+    scale: StepLossScale
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +104,9 @@ class Training:
     def _steps(self) -> None:
         sums = MetricSums(self.binder.program.outputs)
         order = self.engine.variable("metric sums")
+        commit = self.task.description.commit
+        scale = StepLossScale(None if commit is None else commit.loss_scaling)
+        ends = _Ends(sums, order, scale)
         in_flight: deque[Variable] = deque()
         most = 1 if self.settings.serial else self.settings.steps_in_flight
         for step in range(self.task.allocation.steps):
@@ -96,7 +114,7 @@ class Training:
             while len(in_flight) >= most:
                 self.engine.wait([in_flight.popleft()], self.settings.wait_timeout_s)
             current = self.course.at(step)
-            in_flight.append(self._push(current, sums, order))
+            in_flight.append(self._push(current, ends))
             if current.evaluates:
                 self._evaluate(step + 1)
 
@@ -109,47 +127,72 @@ class Training:
         for number in self.sets.close():
             self.reports.set_done(SetDone(number=number, step=steps, error="the job has done its last step"))
 
-    def _push(self, current: CourseStep, sums: MetricSums, order: Variable) -> Variable:
+    def _push(self, current: CourseStep, ends: _Ends) -> Variable:
         """Pushes a step and the work that ends it; returns what that work writes last."""
         label = f"step {current.step}"
         done = self.engine.variable(label)
         if len(current.rows) == 0:
-            barrier = self.pusher.push_absence(current.step, self.task.contributions.keys, self.task.pace, label)
-            self._push_end(current, sums, None, (barrier,), (order, done))
+            ending = Ending()
+            keys = self.task.contributions.keys
+            barrier = self.pusher.push_absence(current.step, keys, self.task.pace, label, ending)
+            self._push_end(current, ends, None, ending, (barrier,), done)
             return done
         context = StepContext(current.step, current.first_sample, self.task.allocation.seed, label)
         plan = self.binder.plan(self.feeder.dims(len(current.rows)))
-        pushed = self.pusher.push(plan, context, self._feeds(current), nothing=self.task.contributions.nothing)
-        self._push_end(current, sums, pushed, (*pushed.outputs, *pushed.sent), (order, done))
+        feeds, late = self._feeds(current, ends)
+        pushed = self.pusher.push(plan, context, feeds, nothing=self.task.contributions.nothing, late=late)
+        self._push_end(current, ends, pushed, pushed.ending, (*pushed.outputs, *pushed.sent), done)
         return done
 
     def _push_end(
         self,
         current: CourseStep,
-        sums: MetricSums,
+        ends: _Ends,
         pushed: PushedStep | None,
+        ending: Ending,
         reads: tuple[Variable, ...],
-        writes: tuple[Variable, ...],
+        done: Variable,
     ) -> None:
-        finished = current.step + 1
+        finished, sums = current.step + 1, ends.sums
 
         def end() -> None:
             if pushed is not None:
                 means = pushed.scalars()
                 sums.add(means, len(current.rows))
                 self.reports.check_finite(self.task.allocation.slot, finished, means)
+            self._note(ends, ending)
             if current.reports:
                 self.reports.metrics("train", finished, sums.take())
             self.reports.step(finished, last=finished == self.task.allocation.steps)
 
-        self.engine.push(end, reads, writes, lane=COMPUTE, name=f"the end of step {current.step}")
+        self.engine.push(end, reads, (ends.order, done), lane=COMPUTE, name=f"the end of step {current.step}")
 
-    def _feeds(self, current: CourseStep) -> Mapping[str, Array]:
+    def _note(self, ends: _Ends, ending: Ending) -> None:
+        """What the slots agreed on of a step, and the loss scale that follows from it."""
+        outcome = ending.outcome
+        if outcome is None:
+            return
+        if outcome.finite:
+            ends.sums.note(GRADIENT_NORM, outcome.norm)
+        told = ends.scale.told(outcome)
+        if told is not None and self.task.allocation.keeper:
+            self._warn(told)
+        if not ends.scale.is_fixed:
+            ends.sums.note(LOSS_SCALE_METRIC, ends.scale.scale)
+
+    def _feeds(self, current: CourseStep, ends: _Ends) -> tuple[Mapping[str, Array], LateFeed | None]:
+        """The step's inputs, and the one that the end of the step before decides."""
         feeds = dict(self.feeder.read(current.rows))
-        for declared in self.binder.program.inputs:
-            if declared.name == LOSS_SCALE:
-                feeds[LOSS_SCALE] = np.asarray(current.share, dtype=declared.type.dtype.numpy)
-        return feeds
+        dtype = next((each.type.dtype.numpy for each in self.binder.program.inputs if each.name == LOSS_SCALE), None)
+        if dtype is None:
+            return feeds, None
+        if ends.scale.is_fixed:
+            return {**feeds, LOSS_SCALE: np.asarray(current.share, dtype=dtype)}, None
+
+        def read() -> Array:
+            return np.asarray(current.share * ends.scale.scale, dtype=dtype)
+
+        return feeds, LateFeed(LOSS_SCALE, (ends.order,), read)
 
     def _boundary(self, finished: int) -> None:
         """Between two steps: stops, or brings the values as they are now, where that was asked for."""

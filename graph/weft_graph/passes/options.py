@@ -15,6 +15,14 @@ class Recompute(StrEnum):
     SEGMENTS = "segments"
 
 
+class Precision(StrEnum):
+    """In what products, and what follows them element by element, are computed."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """Settings of the passes; each pass reads those that are about it."""
@@ -25,5 +33,7 @@ class Options:
     """Whether chains of pointwise nodes become one node each."""
     recompute: Recompute = Recompute.OFF
     """Which forward values are computed again in the backward part instead of being held."""
+    precision: Precision = Precision.FLOAT32
+    """What float32 values are computed in: see `weft_graph.passes.precision`."""
     dims: Mapping[str, int] = field(default_factory=dict)
     """What named dimensions are taken as where sizes are compared; the programs stay good for any."""

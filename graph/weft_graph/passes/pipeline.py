@@ -17,6 +17,7 @@ from weft_graph.passes.inference_mode import inference_mode
 from weft_graph.passes.inline import inline
 from weft_graph.passes.options import Options
 from weft_graph.passes.placement import placement
+from weft_graph.passes.precision import precision
 from weft_graph.passes.priorities import urgency
 from weft_graph.passes.recompute import recompute
 from weft_graph.passes.row_reads import row_reads
@@ -60,6 +61,7 @@ _FINISHING: Final[tuple[Pass, ...]] = (
 ROLES: Final[Mapping[Role, tuple[Pass, ...]]] = {
     Role.TRAIN: (
         Pass("row reads", row_reads),
+        Pass("precision", precision),
         Pass("differentiation", differentiation),
         *_FINISHING,
         # Passes that rewrite a whole training step stand here: what they see is what runs.
@@ -70,6 +72,7 @@ ROLES: Final[Mapping[Role, tuple[Pass, ...]]] = {
         Pass("inference", inference_mode),
         Pass("dead code", dead_code),
         Pass("row reads", row_reads),
+        Pass("precision", precision),
         *_FINISHING,
         Pass("communication", communication),
     ),

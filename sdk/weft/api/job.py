@@ -12,6 +12,7 @@ from weft.api.base import Count, Identifier, Model, Name, Positive
 from weft.api.data import DataSpec
 from weft.api.lifecycle import JobState
 from weft.api.rule import RuleSpec, Sgd
+from weft.api.store import LossScalingSpec
 from weft_graph.passes.places import PLACE_PATTERN
 
 GroupName = Annotated[str, Field(min_length=1, max_length=256)]
@@ -46,6 +47,15 @@ class Recompute(StrEnum):
     OFF = "off"
     CHEAP = "cheap"
     SEGMENTS = "segments"
+
+
+class Precision(StrEnum):
+    """In what workers compute products (matrix products, convolutions, attention, recurrent layers) and what follows
+    them element by element. Parameters, sums over many elements, losses and metrics stay float32."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
 
 
 class Parallelism(Model):
@@ -111,6 +121,13 @@ class JobSpec(Model):
     """Where parameters of the same name begin; those that it lacks begin as the graph says."""
     recompute: Recompute = Recompute.OFF
     """`cheap` takes about a hundredth more operations, `segments` up to a third. Results are the same to the bit."""
+    precision: Precision = Precision.FLOAT32
+    """With `float16` the loss is scaled: see `loss_scale`."""
+    clip_norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """The most that the norm of a step's whole gradient may be; a longer one is shortened. Shards hold each step for it
+    until all workers have sent it: one more round trip a step. Sync mode only."""
+    loss_scale: LossScalingSpec | None = None
+    """Settings of the loss scale; without them, a job in float16 has the usual ones and any other none."""
     keep_state: bool = False
     """Whether the rule's state is kept beside the parameters, as tensors `weft.state/NAME/KEY`."""
 

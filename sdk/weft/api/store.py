@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+import math
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from weft.api.base import Model
 
@@ -42,16 +43,26 @@ class KeySpec(Model):
 
 
 class LossScalingSpec(Model):
-    """The loss is multiplied by a power of two, and merged gradients are divided by it; see `weft.api.job.LossScale`."""
+    """The loss is multiplied by a power of two, so that small gradients of float16 are not 0, and merged gradients are
+    divided by it. A step whose gradient is not finite is skipped and halves it; finite ones in a row double it."""
 
-    initial: float
-    growth_interval: int
+    initial: Annotated[float, Field(ge=2.0**-24, le=2.0**24, allow_inf_nan=False)] = 65536.0
+    """The first scale: a power of two."""
+    growth_interval: Annotated[int, Field(ge=1, lt=1 << 31)] = 2000
+    """Finite steps in a row after which it doubles."""
+
+    @field_validator("initial")
+    @classmethod
+    def _is_a_power_of_two(cls, initial: float) -> float:
+        if math.frexp(initial)[0] != 0.5:
+            raise ValueError("a power of two, so that dividing by it changes no digit")
+        return initial
 
 
 class CommitSpec(Model):
     """Each step is held by the shards until all slots agree on its gradient's norm, and on whether it is finite."""
 
-    clip_norm: float | None = None
+    clip_norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     loss_scaling: LossScalingSpec | None = None
 
 

@@ -53,7 +53,7 @@ both programs
 def test_each_pass_has_a_line_and_those_that_do_nothing_share_one() -> None:
     text = text_of(GRAPH)
     assert text.startswith(EXPECTED)
-    assert "\ntraining\n  nothing to do: row reads\n  differentiation         4 → 7 nodes " in text
+    assert "\ntraining\n  nothing to do: row reads, precision\n  differentiation         4 → 7 nodes " in text
     assert "\nevaluation\n  nothing to do: " in text
 
 

@@ -1,0 +1,113 @@
+"""Precision, clipping and loss scaling of a submitted job: what the store is told, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from server_specs import save_rows, spec_json
+from weft.api.job import JobSpec
+from weft.api.store import CommitSpec, LossScalingSpec
+from weft_kvstore.check import check_description
+from weft_kvstore.description import description_from_json
+from weft_server.dry_run import dry_run_of
+from weft_server.job_refused import JobRefusedError
+from weft_server.memory_check import Bounds
+from weft_server.plan import JobPlan
+from weft_server.reading import read_and_check
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    return save_rows(tmp_path / "rows.npz")
+
+
+def planned(rows: Path, **changes: Any) -> JobPlan:
+    return read_and_check(JobSpec.model_validate(spec_json(rows, **changes)), None, Bounds())
+
+
+def refused(rows: Path, **changes: Any) -> list[tuple[str, str]]:
+    with pytest.raises(JobRefusedError) as caught:
+        planned(rows, **changes)
+    return [(error.pointer, error.detail) for error in caught.value.errors]
+
+
+def test_a_plain_job_commits_nothing_and_its_text_says_nothing_of_it(rows: Path) -> None:
+    plan = planned(rows)
+    assert plan.commit is None
+    assert plan.store("job", 1, ["tcp://a:1"]).commit is None
+    assert "round trip" not in dry_run_of(plan, None).text
+
+
+@pytest.mark.parametrize(
+    ("changes", "commit"),
+    [
+        ({"clip_norm": 2.0}, CommitSpec(clip_norm=2.0)),
+        ({"precision": "bfloat16"}, None),
+        ({"precision": "float16"}, CommitSpec(loss_scaling=LossScalingSpec(initial=65536.0, growth_interval=2000))),
+        (
+            {"precision": "float16", "clip_norm": 1.0, "loss_scale": {"initial": 4.0, "growth_interval": 3}},
+            CommitSpec(clip_norm=1.0, loss_scaling=LossScalingSpec(initial=4.0, growth_interval=3)),
+        ),
+    ],
+)
+def test_the_store_is_told_what_the_slots_agree_on(
+    rows: Path, changes: dict[str, Any], commit: CommitSpec | None
+) -> None:
+    told = planned(rows, **changes).store("job", 1, ["tcp://a:1"])
+    assert told.commit == commit
+    check_description(description_from_json(told.model_dump(mode="json")))
+
+
+def test_a_dry_run_says_what_a_commit_costs_and_what_a_half_type_saves(rows: Path) -> None:
+    text = " ".join(dry_run_of(planned(rows, clip_norm=2.5), None).text.split())
+    assert "wait for the last one, to shorten the whole gradient to a norm of 2.5: one more round trip a step" in text
+    text = " ".join(dry_run_of(planned(rows, precision="float16"), None).text.split())
+    assert "to skip a step whose gradient overflows under the loss scale" in text
+
+
+ASYNC = {"workers": 2, "mode": "async"}
+WORKERS = {"workers": 2, "update": "workers"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer", "says"),
+    [
+        ({"clip_norm": 1.0, "parallelism": ASYNC}, "/clip_norm", "sync mode only"),
+        ({"precision": "float16", "parallelism": ASYNC}, "/precision", "sync mode only"),
+        ({"precision": "float16", "parallelism": WORKERS}, "/precision", "workers that update cannot skip"),
+        ({"loss_scale": {}, "parallelism": WORKERS}, "/loss_scale", "workers that update cannot skip"),
+        ({"clip_norm": 1.0, "metrics": {"gradient_norm": "loss"}}, "/metrics/gradient_norm", "another name"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_its_pointer(
+    rows: Path, changes: dict[str, Any], pointer: str, says: str
+) -> None:
+    ((where, detail),) = refused(rows, **changes)
+    assert where == pointer
+    assert says in detail
+
+
+def test_clipping_goes_with_workers_that_update(rows: Path) -> None:
+    told = planned(rows, clip_norm=1.0, parallelism=WORKERS).store("job", 1, ["tcp://a:1"])
+    check_description(description_from_json(told.model_dump(mode="json")))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"precision": "float8"},
+        {"clip_norm": 0},
+        {"clip_norm": "inf"},
+        {"clip_norm": -1},
+        {"loss_scale": {"initial": 3.0}},
+        {"loss_scale": {"initial": 2.0**30}},
+        {"loss_scale": {"growth_interval": 0}},
+    ],
+)
+def test_numbers_that_mean_nothing_are_no_job(rows: Path, changes: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match=next(iter(changes))):
+        JobSpec.model_validate(spec_json(rows, **changes))
