@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from weft_graph.fold import MAX_ELEMENTS
 from weft_graph.ir import ONNX_DOMAIN, AttributeValue, Node
 from weft_graph.shapes import amounts
 from weft_graph.shapes.amounts import Amount, is_natural, minus, sign
@@ -32,6 +31,9 @@ _FEW: Final = 16
 
 TYPES: Final = frozenset({DType.INT32, DType.INT64, DType.BOOL})
 
+MAX_DIMS: Final = 32
+"""Elements that are looked at: of a shape there are 16 at most, and each is an object here, not a number of NumPy's."""
+
 
 def fold_dims(node: Node, inputs: Given, read: TensorType | None, type_: TensorType) -> Dims | None:
     """The node's output 0, of the inferred `type_`, or None where nothing of it can be said.
@@ -39,7 +41,7 @@ def fold_dims(node: Node, inputs: Given, read: TensorType | None, type_: TensorT
     `inputs` has, for each input of the node, an array of what is known of its elements, or None; `read` is the type of
     the first.
     """
-    if node.domain != ONNX_DOMAIN or type_.dtype not in TYPES or not type_.is_static or type_.size > MAX_ELEMENTS:
+    if node.domain != ONNX_DOMAIN or type_.dtype not in TYPES or not type_.is_static or type_.size > MAX_DIMS:
         return None
     try:
         if node.op_type in {"Shape", "Size"}:
@@ -47,9 +49,21 @@ def fold_dims(node: Node, inputs: Given, read: TensorType | None, type_: TensorT
         else:
             body = _BODIES.get(node.op_type)
             result = None if body is None or not any(map(_says_something, inputs)) else body(node, inputs, type_)
+        result = None if result is None else result.reshape(type_.static_shape)
     except (DimensionError, ValueError, IndexError):
         return None
-    return result.reshape(type_.static_shape) if _says_something(result) else None  # type: ignore[union-attr]
+    if result is None:
+        return None
+    held = _each(lambda item: item if _holds(type_.dtype, item) else None, result)
+    return held if _says_something(held) else None
+
+
+def _holds(dtype: DType, item: Any) -> bool:
+    """Whether the type has room for what would be a number; what has not wraps around, and nobody says where to."""
+    if not isinstance(item, int) or dtype is DType.BOOL:
+        return True
+    limits = np.iinfo(dtype.value)
+    return int(limits.min) <= item <= int(limits.max)
 
 
 def as_dims(array: np.ndarray[Any, Any]) -> Dims | None:
@@ -61,19 +75,16 @@ def as_dims(array: np.ndarray[Any, Any]) -> Dims | None:
 
 def nothing(type_: TensorType) -> Dims | None:
     """An array of that type of whose elements nothing is known, where it is one that this module computes with."""
-    if type_.dtype not in TYPES or not type_.is_static or type_.size > MAX_ELEMENTS:
+    if type_.dtype not in TYPES or not type_.is_static or type_.size > MAX_DIMS:
         return None
     return np.full(type_.static_shape, None, dtype=object)
 
 
 def as_numbers(dims: Dims, dtype: DType) -> np.ndarray[Any, Any] | None:
-    """The same as an array of `dtype`, read-only, where every element is a number or a truth value that it holds."""
+    """The same as an array of `dtype`, read-only, where every element is a number or a truth value."""
     if not all(isinstance(item, int) for item in dims.flat):
         return None
-    try:
-        numbers = np.array(dims.tolist(), dtype=dtype.numpy).reshape(dims.shape)
-    except OverflowError:
-        return None
+    numbers = np.array(dims.tolist(), dtype=dtype.numpy).reshape(dims.shape)
     numbers.flags.writeable = False
     return numbers
 

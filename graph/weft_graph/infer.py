@@ -13,8 +13,8 @@ import numpy as np
 
 from weft_graph.errors import DTypeError, GraphRefusedError, ShapeError
 from weft_graph.fold import MAX_ELEMENTS, fold, fold_type
+from weft_graph.fold_dims import MAX_DIMS, as_dims, as_numbers, fold_dims, nothing
 from weft_graph.fold_dims import TYPES as FOLDED
-from weft_graph.fold_dims import as_dims, as_numbers, fold_dims, nothing
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue, Constant, Graph, Node, Subgraph
 from weft_graph.limits import PROGRAM_LIMITS as LIMITS
 from weft_graph.program import Program
@@ -32,6 +32,10 @@ MOST_LOOKS: Final = 1 << 19
 """Nodes in bodies that one inference looks at: a loop's are looked at up to three times, those of a loop in it nine."""
 
 
+MOST_FOLDS: Final = 1 << 13
+"""Nodes whose values are computed from dimensions in one inference; those of more are known in a step alone."""
+
+
 class Inference:
     """Types and known values, which grow node by node in an order that can be run."""
 
@@ -42,6 +46,8 @@ class Inference:
         self.known: dict[str, Array] = {}
         self._looks: Iterator[int] = count() if within is None else within._looks
         """Numbers of nodes that were looked at in bodies, of this inference and of those around it."""
+        self._folds: Iterator[int] = count() if within is None else within._folds
+        """Numbers of nodes whose values were computed from dimensions, likewise."""
         self.dims: dict[str, Array] = {}
         """Lists of whole numbers some of which are dimensions that no step has filled yet."""
         self.most: dict[str, int] = {}
@@ -96,13 +102,16 @@ class Inference:
             value = fold(node, [self.known.get(name) for name in node.inputs if name], types[0])
         else:
             value = None if first is None else fold_type(node, first)
-        if value is None and types[0].dtype in FOLDED:
+        if value is None and types[0].dtype in FOLDED and self._may_say(node) and next(self._folds) < MOST_FOLDS:
             dims = fold_dims(node, [self._elements(name) for name in node.inputs], first, types[0])
             value = None if dims is None else as_numbers(dims, types[0].dtype)
             if dims is not None and value is None:
                 self.dims[node.outputs[0]] = dims
         if value is not None:
             self.known[node.outputs[0]] = value
+
+    def _may_say(self, node: Node) -> bool:
+        return node.op_type in {"Shape", "Size"} or any(name in self.dims or name in self.known for name in node.inputs)
 
     def dims_of(self, name: str) -> Array | None:
         """What is known of a list of whole numbers, as amounts, or None where nothing is."""
@@ -113,7 +122,8 @@ class Inference:
 
     def _elements(self, name: str) -> Array | None:
         """The same, an array of nothing where nothing is known of a value that could be computed with."""
-        found = self.dims_of(name)
+        known = self.known.get(name)
+        found = None if known is not None and known.size > MAX_DIMS else self.dims_of(name)
         return nothing(self.types[name]) if found is None and name in self.types else found
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from weft_graph.shapes.dims import Dim, is_unknown, of_terms, product, quotient, terms_of, total, unknown_of
+from weft_graph.shapes.dims import MAX_TERMS, Dim, is_unknown, of_terms, product, quotient, terms_of, total, unknown_of
 
 Amount = int | str | None
 
@@ -35,6 +35,8 @@ def times(a: Amount, b: Amount) -> Amount:
         return a * b
     if 0 in {a, b}:
         return 0
+    if a is not None and b is not None and len(terms_of(a)) * len(terms_of(b)) > MAX_TERMS:
+        return None  # most likely a sum of too many terms, and work without end to find out
     return None if a is None or b is None else product((a, b))
 
 
