@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -12,10 +13,11 @@ from weft_server.checks import Checks
 from weft_server.database import open_database
 from weft_server.gate import LOOPBACK_NAMES, BodyGate, HostGate, PaceGate, TokenGate
 from weft_server.job_files import JobFiles
+from weft_server.model_readers import ModelReaders
 from weft_server.moment import Clock, system_clock
 from weft_server.problems import add_handlers
 from weft_server.records import Records
-from weft_server.routes import agents, allocations, docs, events, health, jobs, programs, uploads, values
+from weft_server.routes import agents, allocations, docs, events, health, jobs, models, programs, uploads, values
 from weft_server.routes.context import Context
 from weft_server.service import Service
 from weft_server.settings import Settings
@@ -33,11 +35,15 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         brought = Uploads(settings.directory, settings.upload_hours, settings.uploads_bytes)
         brought.clean(clock().at, at_start=True)
         checks = Checks(settings.concurrent_checks, settings.waiting_checks)
-        app.state.context = Context(service, brought, settings, checks)
+        reading = Checks(settings.concurrent_models, settings.waiting_models, "model")
+        readers = ModelReaders()
+        shutil.rmtree(settings.models_folder, ignore_errors=True)  # what an earlier process left
+        app.state.context = Context(service, brought, settings, checks, reading, readers)
         try:
             await service.start()
             yield
         finally:
+            readers.close()
             await service.stop()
             engine.dispose()
 
@@ -50,7 +56,7 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         docs_url=None,
         redoc_url=None,
     )
-    for each in (jobs, events, values, uploads, programs, agents, allocations, health, docs):
+    for each in (jobs, events, values, uploads, models, programs, agents, allocations, health, docs):
         app.include_router(each.router)
     add_handlers(app)
     _add_gates(app, settings)
@@ -75,6 +81,8 @@ def _body_limit(settings: Settings) -> Callable[[str, str], int | None]:
             return None  # the route knows what the job's parameters take
         if method == "POST" and path == "/v1/uploads":
             return settings.upload_bytes
+        if method == "POST" and path == "/v1/models":
+            return settings.model_bytes
         return settings.report_bytes
 
     return limit

@@ -23,7 +23,8 @@ class _Waiting:
 class Checks:
     """Turns, of which `at_once` are taken at the same time, and at most `most` callers wait. Belongs to one loop."""
 
-    def __init__(self, at_once: int, most: int) -> None:
+    def __init__(self, at_once: int, most: int, noun: str = "check") -> None:
+        self._noun = noun
         self._free = at_once
         self._most = most
         self._first: deque[_Waiting] = deque()
@@ -47,7 +48,7 @@ class Checks:
         if len(self._first) + len(self._behind) >= self._most:
             await self._sweep()
         if len(self._first) + len(self._behind) >= self._most:
-            raise FullError("check", self._most)
+            raise FullError(self._noun, self._most)
         line = self._behind if behind else self._first
         line.append(caller)
         try:

@@ -199,6 +199,18 @@ def join(target: Path, parts: Sequence[tuple[Path, Sequence[str]]]) -> None:
             out.writelines(selection.bodies())
 
 
+def write_arrays(target: Path, arrays: Mapping[str, Any]) -> None:
+    """Writes one document of NumPy's arrays, one at a time."""
+    head: dict[str, tuple[dict[str, Any], int]] = {
+        name: ({"dtype": DTYPES[array.dtype.name], "shape": list(array.shape)}, array.nbytes)
+        for name, array in arrays.items()
+    }
+    with target.open("wb") as out:
+        out.write(_header(head))
+        for array in arrays.values():
+            out.write(array.data if array.flags.c_contiguous else array.tobytes())
+
+
 def _chosen(entries: Iterable[str], names: Sequence[str] | None, *, state: bool) -> list[str]:
     if names is None:
         return [name for name in entries if state or not name.startswith(STATE)]

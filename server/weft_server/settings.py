@@ -10,6 +10,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from weft_server.limits import Limits
 from weft_server.memory_check import Bounds
+from weft_server.model_request import ModelLimits
 from weft_server.time_limits import TimeLimits
 
 
@@ -64,6 +65,17 @@ class Settings(BaseSettings):
     waiting_checks: int = Field(default=64, ge=1)
     """Of those that wait; more are sent away for a moment."""
 
+    model_bytes: int = Field(default=256 << 20, gt=0)
+    """Largest ONNX file, or archive of one; larger models are read by the SDK, which sends graph and values."""
+    model_memory_bytes: int = Field(default=1 << 30, ge=256 << 20)
+    """Address space of the process that reads it; it has about 130 MiB before it begins."""
+    model_seconds: float = Field(default=60.0, gt=0, le=600)
+    """How long reading a file may take."""
+    concurrent_models: int = Field(default=1, ge=1)
+    """Files that are read at the same time, each in a process of its own; more wait."""
+    waiting_models: int = Field(default=16, ge=1)
+    """Of those that wait; more are sent away for a moment."""
+
     @model_validator(mode="after")
     def _guarded(self) -> Settings:
         if not self.is_loopback and self.token is None:
@@ -102,6 +114,16 @@ class Settings(BaseSettings):
             most_jobs=self.most_jobs,
             job=TimeLimits(start_s=self.start_deadline_s, keep_s=self.keep_deadline_s),
         )
+
+    @property
+    def models_folder(self) -> Path:
+        """Where models lie while they are read."""
+        return self.directory / "models"
+
+    @property
+    def model_limits(self) -> ModelLimits:
+        values = self.model_bytes + (64 << 20)  # and what the format adds
+        return ModelLimits(memory_bytes=self.model_memory_bytes, seconds=self.model_seconds, file_bytes=values)
 
     @property
     def bounds(self) -> Bounds:

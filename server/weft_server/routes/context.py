@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import Depends, Path, Request
 
 from weft_server.checks import Checks
+from weft_server.model_readers import ModelReaders
 from weft_server.service import Service
 from weft_server.settings import Settings
 from weft_server.uploads import Uploads
@@ -20,6 +21,9 @@ class Context:
     settings: Settings
     checks: Checks
     """Whose submitted job is checked next."""
+    models: Checks
+    """Whose ONNX file is read next."""
+    readers: ModelReaders
 
 
 def _context(request: Request) -> Context:

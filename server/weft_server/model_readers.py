@@ -1,0 +1,106 @@
+"""The processes that read models, from the server's side: started when first needed, replaced where one ends."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import subprocess
+import sys
+import threading
+from typing import Final
+
+from weft.api.problem import FieldError
+from weft_server.model_request import ModelOutcome, ModelRequest
+
+_log = logging.getLogger("weft.server")
+
+_START_S: Final = 60.0
+"""Beside what reading may take: a machine with much to do is slow to start a process."""
+
+_ONE_THREAD: Final = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
+"""Each thread of NumPy's would take address space, which is what is bounded."""
+
+_PASSED_ON: Final = ("PATH", "PYTHONPATH", "VIRTUAL_ENV", "LANG", "LC_ALL", "HOME", "TMPDIR")
+"""Of the environment: no token is in these."""
+
+
+class ModelReaders:
+    """As many processes as are asked at the same time. Methods block, and may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._idle: list[_Reader] = []
+        self._lock = threading.Lock()
+        self._is_closed = False
+
+    def read(self, request: ModelRequest) -> ModelOutcome:
+        """The outcome, whatever happens to the process."""
+        with self._lock:
+            reader = self._idle.pop() if self._idle else _Reader()
+        outcome = reader.read(request)
+        if outcome is None:
+            reader.close()
+            _log.error("the process that reads models ended, or did not answer")
+            return ModelOutcome(errors=[FieldError(pointer="", detail="reading the model broke off; try again")])
+        with self._lock:
+            if not self._is_closed:
+                self._idle.append(reader)
+                return outcome
+        reader.close()
+        return outcome
+
+    def close(self) -> None:
+        """Ends the processes; those that read end when they have."""
+        with self._lock:
+            self._is_closed = True
+            idle, self._idle = self._idle, []
+        for reader in idle:
+            reader.close()
+
+
+class _Reader:
+    """One process of `weft_server.model_process`."""
+
+    def __init__(self) -> None:
+        kept = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "weft_server.model_process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**kept, **_ONE_THREAD},
+        )
+        self._rest = b""
+
+    def read(self, request: ModelRequest) -> ModelOutcome | None:
+        """None where the process has ended, or answers nothing in time."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(request.model_dump_json().encode() + b"\n")
+            self._process.stdin.flush()
+            line = self._line(request.limits.seconds + _START_S)
+        except OSError:
+            return None
+        return None if line is None else ModelOutcome.model_validate_json(line)
+
+    def close(self) -> None:
+        """Ends the process. Idempotent."""
+        self._process.kill()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                try:
+                    pipe.close()
+                except OSError:
+                    continue  # what was not read by a process that has ended
+        self._process.wait()
+
+    def _line(self, seconds: float) -> bytes | None:
+        assert self._process.stdout is not None
+        descriptor = self._process.stdout.fileno()
+        while b"\n" not in self._rest:
+            ready, _, _ = select.select([descriptor], [], [], seconds)
+            part = os.read(descriptor, 1 << 16) if ready else b""
+            if not part:
+                return None
+            self._rest += part
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line

@@ -1,0 +1,153 @@
+"""Reads one ONNX file into an answer and a document of values. Runs in a process of its own, which may be killed."""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from weft.api.job import FromUpload, ParameterInfo
+from weft.api.model import ReadModel, ValueInfo
+from weft.api.problem import FieldError
+from weft_graph.errors import GraphError
+from weft_graph.infer import infer
+from weft_graph.ir import Graph
+from weft_graph.json_form import graph_to_json
+from weft_graph.model_loss import LossOptions, WithLoss, with_loss
+from weft_graph.onnx_form.errors import OnnxError
+from weft_graph.onnx_form.files import read_bytes, read_file
+from weft_graph.onnx_form.imported import Imported, ReadOptions
+from weft_graph.types import TensorType
+from weft_server.model_request import ANSWER, MODEL, VALUES, ModelOptions, ModelOutcome, ModelRequest
+from weft_server.parameter_file import write_arrays
+
+_PARTS: Final = "parts"
+_MOST_PARTS: Final = 1000
+_SAID: Final = 2000
+"""Characters of a refusal: names in a file may be long."""
+
+
+def outcome_of(request: ModelRequest) -> ModelOutcome:
+    """Reads the file; whatever is wrong with it is among the outcome's errors."""
+    try:
+        return _read(request)
+    except GraphError as error:
+        node = None if error.node is None else error.node[:_SAID]
+        return ModelOutcome(errors=[FieldError(pointer=error.pointer, detail=error.message[:_SAID], node=node)])
+    except MemoryError:
+        detail = f"reading the model takes more than {request.limits.memory_bytes} bytes of memory"
+        return ModelOutcome(errors=[FieldError(pointer="", detail=detail)])
+    except RecursionError:
+        return ModelOutcome(errors=[FieldError(pointer="", detail="the model is nested too deep")])
+    except OSError as error:
+        detail = f"the model cannot be unpacked here: {error.strerror or error}"
+        return ModelOutcome(errors=[FieldError(pointer="", detail=detail)])
+    except Exception as error:  # noqa: BLE001  # the outermost frame of a process that reads what anybody sent
+        detail = f"the reader broke at the model: {type(error).__name__}: {error}"
+        return ModelOutcome(errors=[FieldError(pointer="", detail=detail[:_SAID])], is_defect=True)
+
+
+def _read(request: ModelRequest) -> ModelOutcome:
+    folder, options = Path(request.folder), request.options
+    read = _imported(folder, request)
+    graph = _frozen(read.graph, options)
+    made = _with_loss(graph, options)
+    answer = _answer(request.id, graph, made, read)
+    (folder / ANSWER).write_text(answer.model_dump_json())
+    if read.values:
+        write_arrays(folder / VALUES, read.values)
+    return ModelOutcome(parameters=len(read.values))
+
+
+def _imported(folder: Path, request: ModelRequest) -> Imported:
+    path, options = folder / MODEL, request.options
+    how = ReadOptions(
+        parameters=tuple(options.parameters),
+        constants=tuple(options.constants),
+        untrained=tuple(options.untrained),
+        frozen=tuple(options.frozen),
+        shapes={name: tuple(shape) for name, shape in options.shapes.items()},
+        training=options.training,
+        batch=options.batch,
+    )
+    with path.open("rb") as file:
+        is_archive = file.read(4) == b"PK\x03\x04"
+    if is_archive:
+        return read_file(_unpacked(path, folder / _PARTS, request.limits.file_bytes), how)
+    return read_bytes(path.read_bytes(), how, most_bytes=request.limits.file_bytes)
+
+
+def _unpacked(archive: Path, folder: Path, most_bytes: int) -> Path:
+    """The archive's one ONNX file, beside the others. Raises OnnxError for what is no such archive, or too much."""
+    try:
+        with zipfile.ZipFile(archive) as held:
+            parts = [each for each in held.infolist() if not each.is_dir()]
+            if len(parts) > _MOST_PARTS:
+                raise OnnxError(f"the archive has {len(parts)} files, and at most {_MOST_PARTS} are allowed")
+            if sum(each.file_size for each in parts) > most_bytes:
+                raise OnnxError(f"the archive's files have more than {most_bytes} bytes")
+            for each in parts:
+                target = folder / _inside(each.filename)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with held.open(each) as source, target.open("wb") as copy:
+                    shutil.copyfileobj(source, copy)
+    except (zipfile.BadZipFile, NotImplementedError, EOFError, RuntimeError, ValueError) as error:
+        raise OnnxError(f"the file is no zip archive that can be read: {error}") from None
+    found = sorted(folder.rglob("*.onnx"))
+    if len(found) != 1:
+        raise OnnxError(f"the archive has {len(found)} files that end in .onnx, and one is needed")
+    return found[0]
+
+
+def _inside(name: str) -> PurePosixPath:
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name or not path.parts:
+        raise OnnxError(f"the archive's file {name[:200]!r} has a name that leads out of it")
+    return path
+
+
+def _frozen(graph: Graph, options: ModelOptions) -> Graph:
+    kept = (
+        replace(each, trainable=each.trainable and not any(fnmatchcase(each.name, name) for name in options.frozen))
+        for each in graph.parameters
+    )
+    return replace(graph, parameters=tuple(kept))
+
+
+def _with_loss(graph: Graph, options: ModelOptions) -> WithLoss | None:
+    if not options.loss:
+        return None
+    what = (options.loss, options.output, options.target, options.classes_axis, options.ignore_index)
+    return with_loss(graph, LossOptions(*what, metrics=tuple(options.metrics)))
+
+
+def _answer(identifier: str, graph: Graph, made: WithLoss | None, read: Imported) -> ReadModel:
+    whole = graph if made is None else made.graph
+    types = infer(whole)
+    return ReadModel(
+        id=identifier,
+        graph=graph_to_json(whole),
+        loss=None if made is None else made.loss,
+        metrics={} if made is None else dict(made.metrics),
+        target=None if made is None else made.target or None,
+        init_from=FromUpload(upload=identifier) if read.values else None,
+        inputs=[_value(input_.name, input_.type) for input_ in whole.inputs],
+        outputs=[_value(name, types[name]) for name in whole.outputs],
+        parameters=[
+            ParameterInfo(
+                name=each.name,
+                dtype=each.type.dtype.value,
+                shape=list(each.type.static_shape),
+                trainable=each.trainable,
+            )
+            for each in whole.parameters
+        ],
+        warnings=list(read.warnings),
+    )
+
+
+def _value(name: str, type_: TensorType) -> ValueInfo:
+    return ValueInfo(name=name, dtype=type_.dtype.value, shape=list(type_.shape))

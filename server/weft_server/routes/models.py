@@ -1,0 +1,140 @@
+"""`/v1/models`: ONNX files are read into graphs that jobs are made of; see `weft.api.model`."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from functools import partial
+from http import HTTPStatus
+from pathlib import Path
+from typing import Annotated, Any
+from uuid import uuid4
+
+from anyio import to_thread
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import FileResponse
+from starlette.background import BackgroundTask
+
+from weft.api.model import ReadModel
+from weft_server.bodies import received
+from weft_server.job_files import Upload
+from weft_server.model_request import ANSWER, MODEL, VALUES, ModelOptions, ModelOutcome, ModelRequest
+from weft_server.problems import ProblemError
+from weft_server.routes.context import Context, Use
+from weft_server.strict_json import StrictRoute
+
+router = APIRouter(prefix="/v1/models", tags=["models"], route_class=StrictRoute)
+
+_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "description": "An ONNX file, or a zip archive of one and of the files that have its elements",
+        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
+
+_MOST_PATTERNS = 256
+_Patterns = Annotated[list[str] | None, Query(max_length=_MOST_PATTERNS)]
+_Word = Annotated[str, Query(max_length=256)]
+
+
+@router.post("", status_code=HTTPStatus.CREATED, response_model=ReadModel, openapi_extra=_BODY)
+async def read(
+    request: Request,
+    use: Use,
+    *,
+    loss: Annotated[
+        str, Query(max_length=256, description="cross_entropy, nll, mse, l1, bce_with_logits, an output")
+    ] = "",
+    output: Annotated[str, Query(max_length=256, description="what the loss compares")] = "",
+    target: Annotated[str, Query(max_length=256, description="the input that it compares with")] = "",
+    metric: _Patterns = None,
+    classes_axis: Annotated[int | None, Query(ge=-16, le=16)] = None,
+    ignore_index: Annotated[int | None, Query(ge=-(1 << 53), le=1 << 53)] = None,
+    parameter: _Patterns = None,
+    constant: _Patterns = None,
+    untrained: _Patterns = None,
+    frozen: _Patterns = None,
+    shape: Annotated[
+        list[str] | None, Query(max_length=_MOST_PATTERNS, description="an input's shape, as x:batch,3,224,224")
+    ] = None,
+    batch: _Word = "",
+    training: bool = True,
+) -> Response:
+    """Reads an ONNX file: its graph, with a loss where one is named, and its parameters' values, kept as an upload."""
+    options = ModelOptions(
+        parameters=parameter or [],
+        constants=constant or [],
+        untrained=untrained or [],
+        frozen=frozen or [],
+        shapes=dict(map(_shape, shape or [])),
+        training=training,
+        batch=batch,
+        loss=loss,
+        output=output,
+        target=target,
+        classes_axis=classes_axis,
+        ignore_index=ignore_index,
+        metrics=metric or [],
+    )
+    identifier = uuid4().hex
+    folder = use.settings.models_folder / identifier
+    on_files = use.service.threads.on_files
+    try:
+        start = partial(_started, folder)
+        async with received(request, use.service.threads, start, _closed, use.settings.model_bytes) as written:
+            await on_files(written.close)
+            outcome = await _read(use, request, identifier, folder, options)
+            if outcome.parameters:
+                await on_files(_keep, use, folder, identifier)
+    except BaseException:
+        await on_files(_drop, folder)
+        raise
+    return FileResponse(
+        folder / ANSWER,
+        HTTPStatus.CREATED,
+        media_type="application/json",
+        background=BackgroundTask(on_files, _drop, folder),
+    )
+
+
+async def _read(use: Context, request: Request, identifier: str, folder: Path, options: ModelOptions) -> ModelOutcome:
+    """Raises ProblemError with what is wrong with the file."""
+    asked = ModelRequest(id=identifier, folder=str(folder), options=options, limits=use.settings.model_limits)
+    async with use.models.turn(request.is_disconnected):
+        outcome = await to_thread.run_sync(use.readers.read, asked)
+    if outcome.errors:
+        detail = "; ".join(error.detail for error in outcome.errors)
+        raise ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, "model-refused", detail, errors=outcome.errors)
+    return outcome
+
+
+def _started(folder: Path) -> Upload:
+    folder.mkdir(parents=True)
+    return Upload(folder / MODEL, (folder / MODEL).open("wb"))
+
+
+def _closed(upload: Upload) -> None:
+    upload.file.close()
+
+
+def _keep(use: Context, folder: Path, identifier: str) -> None:
+    """The document of values is an upload then. Raises ParameterFileError, FullError."""
+    values = folder / VALUES
+    now = use.service.clock().at
+    use.uploads.clean(now)
+    use.uploads.keep(Upload(values, values.open("rb+")), identifier, now)
+
+
+def _drop(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _shape(text: str) -> tuple[str, list[int | str]]:
+    """`x:batch,3` as a name and dimensions. Raises ProblemError."""
+    name, colon, dims = text.rpartition(":")
+    parts: Sequence[str] = dims.split(",") if dims else ()
+    if not colon or not name or not all(part.isidentifier() or part.isdecimal() for part in parts):
+        detail = f"query 'shape': {text[:200]!r} should be an input's name, a colon and dimensions: x:batch,3,224,224"
+        raise ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, "invalid-request", detail)
+    return name, [int(part[:19]) if part.isdecimal() else part for part in parts]

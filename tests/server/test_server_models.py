@@ -1,0 +1,175 @@
+"""ONNX files over HTTP: what is made of them, what is refused, and that nothing of it reaches the server."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from safetensors.numpy import load_file
+
+from acceptance_processes import descendants
+from onnx_models import floats, model, weights
+from server_running import running
+from weft_graph.check import check
+from weft_graph.json_form import graph_from_json
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="module")
+def client(folder: Path) -> Iterator[httpx.Client]:
+    with running(folder, lost_after_s=30, model_bytes=1 << 20, model_seconds=20) as client:
+        yield client
+
+
+def perceptron() -> onnx.ModelProto:
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"], "times")]
+    return model(nodes, [floats("x", "N", 3)], ("y",), [weights("w", 3, 4)])
+
+
+def send(client: httpx.Client, body: bytes, **query: Any) -> httpx.Response:
+    return client.post("/v1/models", content=body, params=query)
+
+
+def refusal(response: httpx.Response, status: int = 422, code: str = "model-refused") -> str:
+    assert response.headers["content-type"] == "application/problem+json", response.text
+    document = response.json()
+    assert (response.status_code, document["status"], document["code"]) == (status, status, code)
+    detail: str = document["detail"]
+    return detail
+
+
+def test_a_model_becomes_a_graph_that_a_job_takes_and_an_upload(client: httpx.Client, folder: Path) -> None:
+    response = send(client, perceptron().SerializeToString(), loss="cross_entropy", metric="accuracy")
+    assert response.status_code == 201, response.text
+    read = response.json()
+    check(graph_from_json(read["graph"]))
+    assert (read["loss"], read["metrics"], read["target"]) == ("loss", {"accuracy": "accuracy"}, "labels")
+    assert read["init_from"] == {"upload": read["id"]}
+    assert [each["name"] for each in read["outputs"]] == ["loss", "accuracy", "y"]
+    assert read["inputs"][1] == {"name": "labels", "dtype": "int64", "shape": ["batch"]}
+    assert read["parameters"] == [{"name": "w", "dtype": "float32", "shape": [3, 4], "trainable": True}]
+    values = load_file(folder / "uploads" / f"{read['id']}.safetensors")
+    np.testing.assert_array_equal(values["w"], np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4))
+    rows = folder / "rows.npz"
+    np.savez(rows, x=np.ones((8, 3), np.float32), labels=np.zeros(8, np.int64))
+    job = {
+        **{name: read[name] for name in ("graph", "loss", "metrics", "init_from")},
+        "data": {"source": {"path": str(rows)}, "columns": {"x": "x", "labels": "labels"}, "batch": 4},
+        "run": {"steps": 2},
+    }
+    made = client.post("/v1/jobs", json=job)
+    assert made.status_code == 201, made.text
+    assert client.get(f"/v1/jobs/{made.json()['id']}/spec").json()["graph"] == read["graph"]
+    lacking = client.post("/v1/jobs", json={**job, "init_from": None})
+    assert "parameter 'w' has no first value of its own" in refusal(lacking, code="job-refused")
+    assert list((folder / "models").iterdir()) == []
+
+
+def test_options_say_how_it_is_read(client: httpx.Client) -> None:
+    body = perceptron().SerializeToString()
+    assert send(client, body, frozen="w").json()["parameters"][0]["trainable"] is False
+    constant = send(client, body, constant="w").json()
+    assert (constant["parameters"], constant["init_from"]) == ([], None)
+    assert send(client, body, shape="x:7,3").json()["inputs"][0]["shape"] == [7, 3]
+    assert "no output 'z'; there are 'y'" in refusal(send(client, body, loss="mse", output="z"))
+    assert "x:batch,3,224,224" in refusal(send(client, body, shape="x"), code="invalid-request")
+    assert "which is no input" in refusal(send(client, body, shape="z:3"))
+
+
+def external(location: str) -> bytes:
+    proto = perceptron()
+    tensor = proto.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=location)
+    return proto.SerializeToString()
+
+
+def archive(**files: bytes) -> bytes:
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as written:
+        for name, content in files.items():
+            written.writestr(name.replace("__", "."), content)
+    return held.getvalue()
+
+
+def test_an_archive_has_the_elements_beside_the_model(client: httpx.Client, folder: Path) -> None:
+    data = np.arange(12, dtype=np.float32)
+    response = send(client, archive(m__onnx=external("w.bin"), w__bin=data.tobytes()))
+    assert response.status_code == 201, response.text
+    values = load_file(folder / "uploads" / f"{response.json()['id']}.safetensors")
+    np.testing.assert_array_equal(values["w"].ravel(), data)
+
+
+def test_what_is_no_model_is_a_problem(client: httpx.Client) -> None:
+    assert "it breaks off or is damaged" in refusal(send(client, b"\xff\xff\xff"))
+    assert "the model has no graph" in refusal(send(client, b""))
+    # Elements outside, of whatever is there, are nobody's who sends a plain file.
+    assert "initializer 'w'" in refusal(send(client, external("/etc/passwd")))
+    assert "no path inside the model's folder" in refusal(send(client, archive(m__onnx=external("../../weft.db"))))
+    assert "no zip archive" in refusal(send(client, archive(m__onnx=b"")[:40]))
+    assert "the archive has 0 files that end in .onnx" in refusal(send(client, archive(a=b"x")))
+    assert "leads out of it" in refusal(send(client, archive(**{"../m__onnx": b"x"})))
+    bomb = archive(m__onnx=perceptron().SerializeToString(), big=bytes(1 << 28))
+    assert len(bomb) < 1 << 20
+    assert "the archive's files have more than" in refusal(send(client, bomb))
+    refusal(send(client, bytes((1 << 20) + 1)), 413, "too-large")
+    gone = perceptron()
+    gone.graph.node[0].op_type = "Nonsense"
+    document = send(client, gone.SerializeToString()).json()
+    assert document["errors"][0]["node"] == "times"
+    assert "Nonsense" in document["detail"]
+
+
+def greedy(elements: int) -> bytes:
+    """A model whose one initializer is sparse: a few bytes in the file, many in memory."""
+    proto = perceptron()
+    tensor = proto.graph.initializer.pop()
+    sparse = proto.graph.sparse_initializer.add(dims=[elements // 4, 4])
+    sparse.values.CopyFrom(helper.make_tensor("w", TensorProto.FLOAT, [1], [1.0]))
+    sparse.indices.CopyFrom(helper.make_tensor("w_indices", TensorProto.INT64, [1], [0]))
+    proto.graph.input[0].CopyFrom(floats("x", "N", elements // 4))
+    assert tensor.name == "w"
+    return proto.SerializeToString()
+
+
+def test_a_model_that_takes_too_much_is_refused_and_the_next_one_is_read(client: httpx.Client) -> None:
+    detail = refusal(send(client, greedy(1 << 30)))
+    assert "memory" in detail or "elements" in detail or "bytes" in detail
+    assert send(client, perceptron().SerializeToString()).status_code == 201
+
+
+def test_a_reader_that_is_killed_is_replaced(client: httpx.Client) -> None:
+    assert send(client, perceptron().SerializeToString()).status_code == 201
+    readers = [pid for pid in descendants(os.getpid()) if b"model_process" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    assert len(readers) == 1
+    os.kill(readers[0], signal.SIGKILL)
+    assert "reading the model broke off; try again" in refusal(send(client, perceptron().SerializeToString()))
+    assert send(client, perceptron().SerializeToString()).status_code == 201
+
+
+def test_one_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+    with running(tmp_path, lost_after_s=30, model_seconds=0.005) as client:
+        assert "takes more than 0.005 s" in refusal(send(client, perceptron().SerializeToString()))
+
+
+def test_readers_end_with_the_server(tmp_path: Path) -> None:
+    with running(tmp_path, lost_after_s=30) as client:
+        before = descendants(os.getpid())
+        assert send(client, perceptron().SerializeToString()).status_code == 201
+        (started,) = descendants(os.getpid()) - before
+    assert started not in descendants(os.getpid())
