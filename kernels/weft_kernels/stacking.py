@@ -54,7 +54,8 @@ def check_alike(name: str, turn: int, shape: tuple[int, ...], first: Array, part
 
 def part_of(array: Array, how: Scanned, turn: int, turns: int) -> Array:
     """This turn's part of a scanned value, a view."""
-    return array[_index(how, turn, turns)]
+    part: Array = array[_index(how, turn, turns)]
+    return part
 
 
 def _index(how: Scanned, turn: int, turns: int) -> Any:

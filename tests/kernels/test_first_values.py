@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft_graph.check import INITIALIZERS
-from weft_graph.ir import Initializer
+from weft_graph.ir import GIVEN, Initializer
 from weft_kernels.initializers import first_rows, first_values
 from weft_kernels.random import draws, first_value_key
 
@@ -23,7 +23,7 @@ ALL = {
 
 
 def test_every_initializer_that_a_graph_may_hold_is_here() -> None:
-    assert set(ALL) == set(INITIALIZERS)
+    assert {*ALL, GIVEN} == set(INITIALIZERS)
 
 
 @settings(max_examples=40)

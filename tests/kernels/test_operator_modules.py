@@ -29,10 +29,10 @@ def test_every_schema_has_a_kernel_of_the_same_name_and_the_reverse() -> None:
 
 
 def test_a_gradients_body_has_no_gradient_and_is_weft_s() -> None:
-    ours = {"SumTo", "ReshapeLike", "UniqueRows", "Embedding", "Copy", "Fused"}
+    ours = {"SumTo", "ReshapeLike", "UniqueRows", "Embedding", "Copy", "Fused", "StopGradient"}
     for (domain, op_type), schema in schemas().items():
         assert (domain == "weft") == (op_type.endswith("Grad") or op_type in ours)
-        assert domain != "weft" or schema.gradient is None or op_type == "Embedding"
+        assert domain != "weft" or schema.gradient is None or op_type in {"Embedding", "StopGradient"}
 
 
 def run(op_type: str, *inputs: Any, outputs: int = 1, **attributes: Any) -> tuple[Array, ...]:

@@ -119,5 +119,5 @@ SCHEMA = OpSchema(
         "softmax_precision": Attribute(int),
     },
     domain=PREVIEW_DOMAIN,
-    flops=_flops,
+    work=_flops,  # of the scores; what the bodies do is not in it, so no rule may take it
 )

