@@ -53,7 +53,8 @@ DRY = DryRun(
     slices=7, rule="adam", hyper={"rate": 0.1}, given=["w"], waits_for="needs 2 workers, 1 is there",
     worker_memory=WorkerMemory(
         parameter_bytes=MIB, state_bytes=0, train_peak_bytes=3 * MIB, evaluate_peak_bytes=None,
-        train=step(arena=5 * MIB), recompute={"off": step(arena=5 * MIB), "cheap": step(arena=2 * MIB, operations=1010)},
+        train=step(arena=5 * MIB),
+        recompute={"off": step(arena=5 * MIB), "cheap": step(arena=2 * MIB, operations=1010)},
     ),
     store_memory=StoreMemory(
         parameter_bytes=MIB,

@@ -3,8 +3,8 @@
 `cheap` drops what takes few operations for its size (normalizations, pointwise functions, views, pools), from values
 that are held anyway. `segments` cuts the forward part where few bytes cross, holds what crosses, and computes all else
 of a segment again when the backward part comes to it: Chen, Xu, Zhang and Guestrin, "Training deep nets with sublinear
-memory cost", 2016, arXiv:1604.06174. A few settings are tried, for `segments` those of `cheap` too, and the one with the
-least bytes live is taken.
+memory cost", 2016, arXiv:1604.06174. A few settings are tried, for `segments` those of `cheap` too, and the one that
+holds the fewest bytes is taken.
 """
 
 from __future__ import annotations
