@@ -267,7 +267,8 @@ def test_a_dry_run_says_what_a_job_would_be_and_submits_none(
     assert dry.store_memory.table_state_bytes == 2 * 1000 * 8 * 4
     path = tmp_path / "job.json"
     path.write_text(spec.model_dump_json())
-    assert "FetchRows" in run(cluster, "programs", str(path)).stdout
+    assert "is a table: it is read by rows alone" in run(cluster, "programs", str(path)).stdout
+    assert "read by rows alone: " in run(cluster, "programs", str(path), "--passes").stdout
     assert "1 table by rows" in run(cluster, "programs", str(path), "--memory").stdout
     assert run(cluster, "submit", str(path), "--dry-run").exit_code == 0
     assert [job.id for job in client.jobs()] == before
