@@ -83,6 +83,7 @@ class Job:
     whole: bool = False
     """Whether the rule needs keys that are not cut."""
     commit: CommitSpec | None = None
+    accumulate: int = 1
     columns: Mapping[str, str] = field(default_factory=lambda: {"x": "x", "labels": "y"})
 
     def allocation(self, slot: int) -> WorkerAllocation:
@@ -107,6 +108,7 @@ class Job:
             keeper=slot == self.keeper,
             store=self.store_spec(),
             given=list(self.given),
+            accumulate=self.accumulate,
             keep_state=self.keep_state,
         )
 

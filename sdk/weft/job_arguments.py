@@ -41,6 +41,7 @@ class JobArguments(TypedDict, total=False):
     precision: Precision | str
     clip_norm: float | None
     loss_scale: LossScalingSpec | None
+    accumulate: int
     init_from: FirstValues | None
     keep_state: bool
     seed: int

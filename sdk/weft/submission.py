@@ -58,6 +58,7 @@ def job_spec(
     precision: Precision | str = Precision.FLOAT32,
     clip_norm: float | None = None,
     loss_scale: LossScalingSpec | None = None,
+    accumulate: int = 1,
     init_from: FirstValues | None = None,
     keep_state: bool = False,
     seed: int = 0,
@@ -101,6 +102,7 @@ def job_spec(
             precision=precision,  # type: ignore[arg-type]  # likewise
             clip_norm=clip_norm,
             loss_scale=loss_scale,
+            accumulate=accumulate,
             init_from=None if init_from is None else from_job_or_upload(init_from),
             keep_state=keep_state,
             seed=seed,

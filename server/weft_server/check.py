@@ -71,7 +71,8 @@ def check(spec: JobSpec, graph: Graph, source: Description, bounds: Bounds) -> J
     if errors:
         raise JobRefusedError(errors)
     try:
-        dims = {**dims_of(spec, graph.inputs, source), BATCH: -(-spec.data.batch // spec.parallelism.workers)}
+        at_once = -(-spec.data.batch // (spec.parallelism.workers * spec.accumulate))
+        dims = {**dims_of(spec, graph.inputs, source), BATCH: at_once}
         options = options_of(spec, dims)
         programs = convert(graph, loss=spec.loss, metrics=spec.metrics, options=options)
         rule = read_rule(spec.rule)

@@ -22,6 +22,11 @@ from weft_server.plan import JobPlan, nbytes
 
 
 def train_samples(plan: JobPlan) -> int:
+    """The most samples of a batch that one worker computes at once."""
+    return -(-_slot_samples(plan) // plan.accumulate)
+
+
+def _slot_samples(plan: JobPlan) -> int:
     """The largest part of a batch that one worker has."""
     return _largest_part(min(plan.data.batch, plan.rows), plan.workers)
 
@@ -74,11 +79,21 @@ def worker_memory(plan: JobPlan, programs: Programs, spec: JobSpec | None = None
     return WorkerMemory(
         parameter_bytes=sum(map(nbytes, own)),
         state_bytes=plan.state_arrays * sum(nbytes(key) for key in plan.keys if key.update == Update.GRADIENT.value),
-        train_peak_bytes=train.peak_bytes,
+        train_peak_bytes=train.peak_bytes + _accumulated(plan, programs.train),
         evaluate_peak_bytes=None if evaluated is None else peak(plan, programs.evaluate, evaluated),
         train=train,
         recompute={} if spec is None else recomputing(plan, spec),
     )
+
+
+def _accumulated(plan: JobPlan, program: Program) -> int:
+    """Bytes of the sums of what the parts of a step send; rows of tables are kept part by part."""
+    if plan.accumulate == 1:
+        return 0
+    types = infer_program(program, {**plan.dims, BATCH: train_samples(plan)})
+    dense = sum(types[node.inputs[0]].nbytes for node in program.nodes if node.op_type == SEND)
+    rows = sum(_row_bytes(types[node.inputs[1]]) for node in program.nodes if node.op_type == SEND_ROWS)
+    return dense + rows * plan.accumulate
 
 
 def store_memory(plan: JobPlan) -> StoreMemory:
@@ -116,8 +131,8 @@ def step_traffic(plan: JobPlan, programs: Programs) -> StepTraffic:
     return StepTraffic(
         fetched_bytes=moved[FETCH] * plan.workers,
         sent_bytes=moved[SEND] * plan.workers,
-        fetched_row_bytes=moved[FETCH_ROWS] * plan.workers,
-        sent_row_bytes=moved[SEND_ROWS] * plan.workers,
+        fetched_row_bytes=moved[FETCH_ROWS] * plan.workers * plan.accumulate,
+        sent_row_bytes=moved[SEND_ROWS] * plan.workers * plan.accumulate,
     )
 
 

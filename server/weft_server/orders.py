@@ -30,5 +30,6 @@ def allocation_of(
         keeper=keeper,
         store=store,
         given=list(given),
+        accumulate=plan.accumulate,
         keep_state=plan.keep_state,
     )

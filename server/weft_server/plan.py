@@ -47,6 +47,8 @@ class JobPlan(Model):
     mode: Mode = Mode.SYNC
     update: UpdateBy = UpdateBy.SHARDS
     keep_state: bool = False
+    accumulate: int = 1
+    """Parts in which a worker computes its samples of a step."""
     commit: CommitSpec | None = None
     """What all workers agree on at each step before it is applied."""
     dims: dict[str, int] = Field(default_factory=dict)

@@ -40,6 +40,7 @@ def plan_of(spec: JobSpec, rule: RulePlan, programs: Programs, source: Descripti
         mode=spec.parallelism.mode,
         update=spec.parallelism.update,
         keep_state=spec.keep_state,
+        accumulate=spec.accumulate,
         commit=commit_of(spec),
         dims=dims_of(spec, programs.train.inputs, source),
         state_arrays=len(rule.states),

@@ -20,7 +20,11 @@ def commit_of(spec: JobSpec) -> CommitSpec | None:
 
 
 def training_errors(spec: JobSpec, graph: Graph) -> Iterator[FieldError]:
-    """Everything that is wrong with precision, clipping and loss scaling."""
+    """Everything that is wrong with precision, clipping, loss scaling and accumulation."""
+    samples = -(-spec.data.batch // spec.parallelism.workers)
+    if spec.accumulate > samples:
+        detail = f"a worker has {samples} samples of a step, which cannot be computed in {spec.accumulate} parts"
+        yield FieldError(pointer="/accumulate", detail=detail)
     commit = commit_of(spec)
     if commit is None:
         return

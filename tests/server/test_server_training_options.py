@@ -69,6 +69,14 @@ def test_a_dry_run_says_what_a_commit_costs_and_what_a_half_type_saves(rows: Pat
     assert "to skip a step whose gradient overflows under the loss scale" in text
 
 
+def test_accumulating_takes_the_memory_of_a_part_and_the_sums(rows: Path) -> None:
+    one, two = (dry_run_of(planned(rows, accumulate=parts), None).worker_memory for parts in (1, 2))
+    assert one.train is not None
+    assert two.train is not None
+    assert two.train.intermediate_bytes < one.train.intermediate_bytes
+    assert two.train_peak_bytes == two.train.peak_bytes + two.parameter_bytes
+
+
 ASYNC = {"workers": 2, "mode": "async"}
 WORKERS = {"workers": 2, "update": "workers"}
 
@@ -80,6 +88,7 @@ WORKERS = {"workers": 2, "update": "workers"}
         ({"precision": "float16", "parallelism": ASYNC}, "/precision", "sync mode only"),
         ({"precision": "float16", "parallelism": WORKERS}, "/precision", "workers that update cannot skip"),
         ({"loss_scale": {}, "parallelism": WORKERS}, "/loss_scale", "workers that update cannot skip"),
+        ({"accumulate": 3}, "/accumulate", "2 samples of a step, which cannot be computed in 3 parts"),
         ({"clip_norm": 1.0, "metrics": {"gradient_norm": "loss"}}, "/metrics/gradient_norm", "another name"),
     ],
 )

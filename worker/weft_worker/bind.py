@@ -118,7 +118,9 @@ def _communication(node: Node, inputs: tuple[int | None, ...], outputs: tuple[in
         return BoundNode(node, None, node.attributes, inputs, outputs)
     if node.op_type == TRANSFER:
         ways = f"from {node.attributes.get('source')} to {node.attributes.get('target')}"
-        raise BindError(f"node {node.name!r} (Transfer) goes {ways}: a worker runs all stages of a step", node=node.name)
+        raise BindError(
+            f"node {node.name!r} (Transfer) goes {ways}: a worker runs all stages of a step", node=node.name
+        )
     key, priority = node.attributes.get("key"), node.attributes.get("priority", 0)
     if not isinstance(key, str) or not isinstance(priority, int):
         raise BindError(f"node {node.name!r}: key {key!r} or priority {priority!r} is not one", node=node.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -30,10 +30,27 @@ class CourseStep:
     """Whether an evaluation follows it."""
 
 
+def parts_of(step: CourseStep, most: int) -> tuple[CourseStep, ...]:
+    """The step cut into `most` parts in order, or as many as it has samples: each with its rows, the place of the first
+    in the global batch and its share of the loss."""
+    count = min(most, len(step.rows))
+    cuts = (part(len(step.rows), number, count) for number in range(count))
+    return tuple(
+        replace(
+            step,
+            first_sample=step.first_sample + start,
+            rows=step.rows[start:stop],
+            share=step.share * ((stop - start) / len(step.rows)),
+        )
+        for start, stop in cuts
+    )
+
+
 class Course:
     """The steps of a run for `slot` of `slots`. `evaluation` is (start, stop) of the rows held out.
 
-    `summed`: whether a step's gradients are summed over the slots, as in sync; in async each slot's stands alone.
+    `accumulate`: the parts that a slot's step is computed in, one after the other. `summed`: whether a step's gradients
+    are summed over the slots, as in sync; in async each slot's stands alone.
     """
 
     def __init__(
@@ -46,12 +63,14 @@ class Course:
         evaluation: tuple[int, int] | None,
         evaluate_every: int | None,
         summed: bool = True,
+        accumulate: int = 1,
     ) -> None:
         self.batches = batches
         self.steps = steps
         self.slot = slot
         self.slots = slots
         self._summed = summed
+        self.accumulate = accumulate
         self._evaluation = evaluation
         self._evaluate_every = evaluate_every or batches.steps_per_pass
         self._report_every = report_interval(steps)
@@ -73,10 +92,13 @@ class Course:
         )
 
     def training_sizes(self) -> list[int]:
-        """The numbers of samples that this slot's steps have, each once, zero left out."""
+        """The numbers of samples that this slot computes at once in training, each once, zero left out."""
         globally = {self.batches.samples(step) for step in (0, self.batches.steps_per_pass - 1) if step < self.steps}
-        own = {stop - start for start, stop in (part(size, self.slot, self.slots) for size in globally)}
-        return sorted(own - {0})
+        own = {stop - start for start, stop in (part(size, self.slot, self.slots) for size in globally)} - {0}
+        cuts = ((size, min(self.accumulate, size)) for size in own)
+        return sorted(
+            {-(-size // count) for size, count in cuts} | {size // min(self.accumulate, size) for size in own}
+        )
 
     def evaluation_batches(self) -> Iterator[tuple[int, Rows]]:
         """This slot's evaluation rows, in the order of the source, in batches of the job's size.

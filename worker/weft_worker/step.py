@@ -7,11 +7,14 @@ from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+
 from weft_graph.types import BATCH
 from weft_graph.weft_domain import FETCH, FETCH_ROWS, SEND, SEND_BARRIER, SEND_ROWS
 from weft_kernels.kernel import Array, KernelContext
 from weft_kvstore.step_outcome import StepOutcome
 from weft_kvstore.store import Store
+from weft_worker.accumulation import Accumulation, StepPart
 from weft_worker.arena import Arenas
 from weft_worker.computation import Computation
 from weft_worker.device import CpuDevice, Device, after
@@ -122,11 +125,12 @@ class StepPusher:
         fetched: Mapping[str, Array] | None = None,
         nothing: Sequence[str] = (),
         late: LateFeed | None = None,
+        part: StepPart | None = None,
     ) -> PushedStep:
         """Pushes every node. With `fetched`, whole keys' values come from there instead of the store.
 
         `feeds` has an array for each of the plan's inputs but `late`; `nothing` are keys that the barrier declares
-        nothing for.
+        nothing for. A `part` of a step is sent with the others by the last of them.
         """
         memory, turn = None, None
         if self.arenas is not None:
@@ -142,6 +146,7 @@ class StepPusher:
             there=self._there,
             turn=() if turn is None else (turn,),
             checkpoint=self._checkpoint,
+            part=part,
         )
         for name, place in plan.inputs.items():
             if late is not None and name == late.name:
@@ -208,6 +213,7 @@ class _Run:
         there: KeysThere | None,
         turn: tuple[Variable, ...],
         checkpoint: Callable[[], None] | None,
+        part: StepPart | None,
     ) -> None:
         self.table = table
         self.barriers: tuple[Variable, ...] = ()
@@ -221,6 +227,7 @@ class _Run:
         self._there = there
         self._turn = turn
         self._checkpoint = checkpoint
+        self._part = part
         self._variables: dict[int, Variable] = {}
         self._sent: list[Variable] = []
 
@@ -276,19 +283,39 @@ class _Run:
         assert place is not None
 
         there = self._there if self._there is not None and bound.key in self._there.keys_there else None
+        shared = self._part.accumulation if self._part is not None else None
+        if shared is not None and bound.key in shared.fetched:
+            self._fetched_before(bound, place, shared)
+            return
 
         def keep(array: Array) -> None:
-            self.table.put(place, array if there is not None else self._device.to_device(array))
+            value = array if there is not None else self._device.to_device(array)
+            if shared is not None:
+                shared.held[bound.key] = value
+            self.table.put(place, value)
 
         def start(on_complete: OnComplete) -> None:
             pull = self._store.pull if there is None else there.pull_there
             pull(bound.key, self._context.step).add_done_callback(_completing(on_complete, keep))
 
         self._push_io(bound, start, (), self._define(bound))
+        if shared is not None:
+            shared.fetched[bound.key] = self._variables[place]
+
+    def _fetched_before(self, bound: BoundNode, place: int, shared: Accumulation) -> None:
+        def put() -> None:
+            self.table.put(place, shared.held[bound.key])
+
+        reads, writes = (shared.fetched[bound.key],), self._define(bound)
+        self._engine.push(put, reads, writes, lane=COMPUTE, name=self._name(bound))
 
     def send(self, bound: BoundNode) -> None:
         (place,) = bound.inputs
         assert place is not None
+
+        if self._part is not None:
+            self._send_sum(bound, place, self._part)
+            return
 
         def start(on_complete: OnComplete) -> None:
             brought = self._device.bring([self.table.get(place)])
@@ -297,6 +324,31 @@ class _Run:
             pushed.add_done_callback(_completing(on_complete))
 
         self._push_send(bound, start, (place,))
+
+    def _send_sum(self, bound: BoundNode, place: int, part: StepPart) -> None:
+        """Adds the value to the parts' before; the last one sends what they add up to."""
+        shared, key = part.accumulation, bound.key
+
+        def add() -> None:
+            with self._device.use():
+                shared.add(key, self.table.get(place), self._device.xp)
+            self.table.release([place])
+
+        def start(on_complete: OnComplete) -> None:
+            brought = self._device.bring([shared.take(key)])
+            pushed = after(brought, lambda host: self._store.push(key, self._context.step, host[0]))
+            pushed.add_done_callback(_completing(on_complete))
+
+        self._push_sum(bound, add, (place,), part)
+        if part.is_last:
+            self._push_sent(bound, start, (shared.summed[key],))
+
+    def _push_sum(self, bound: BoundNode, add: Callable[[], None], places: tuple[int, ...], part: StepPart) -> None:
+        summed = part.accumulation.summed
+        if bound.key not in summed:
+            summed[bound.key] = self._engine.variable(f"sum of {bound.key}")
+        name = f"sum of {bound.key!r} of {self._context.label}"
+        self._engine.push(add, self.variables_of(places), (summed[bound.key],), lane=COMPUTE, name=name)
 
     def fetch_rows(self, bound: BoundNode) -> None:
         (ids,), (rows,) = bound.inputs, bound.outputs
@@ -321,6 +373,9 @@ class _Run:
         ids, place = bound.inputs
         assert ids is not None
         assert place is not None
+        if self._part is not None:
+            self._send_row_sum(bound, ids, place, self._part)
+            return
 
         def start(on_complete: OnComplete) -> None:
             brought = self._device.bring([self.table.get(ids), self.table.get(place)])
@@ -330,7 +385,33 @@ class _Run:
 
         self._push_send(bound, start, (ids, place))
 
+    def _send_row_sum(self, bound: BoundNode, ids: int, place: int, part: StepPart) -> None:
+        """Keeps the rows with the parts' before; the last one sends them all, and the store sums those of one id."""
+        shared, key = part.accumulation, bound.key
+
+        def add() -> None:
+            with self._device.use():
+                shared.add_rows(key, self.table.get(ids), self.table.get(place), self._device.xp)
+            self.table.release([ids, place])
+
+        def push(host: list[Array]) -> Future[None]:
+            half = len(host) // 2
+            return self._store.push_rows(
+                key, self._context.step, np.concatenate(host[:half]), np.concatenate(host[half:])
+            )
+
+        def start(on_complete: OnComplete) -> None:
+            all_ids, all_rows = shared.take_rows(key)
+            after(self._device.bring([*all_ids, *all_rows]), push).add_done_callback(_completing(on_complete))
+
+        self._push_sum(bound, add, (ids, place), part)
+        if part.is_last:
+            self._push_sent(bound, start, (shared.summed[key],))
+
     def barrier(self, bound: BoundNode) -> None:
+        if self._part is not None and not self._part.is_last:
+            return
+
         def start(on_complete: OnComplete) -> None:
             done = _completing(on_complete, self.ending.take)
             self._store.barrier(self._context.step, self._nothing).add_done_callback(done)
@@ -340,9 +421,12 @@ class _Run:
         self._push_io(bound, start, tuple(self._sent), (barrier,))
 
     def _push_send(self, bound: BoundNode, start: Callable[[OnComplete], None], places: tuple[int, ...]) -> None:
+        self._push_sent(bound, start, self.variables_of(places))
+
+    def _push_sent(self, bound: BoundNode, start: Callable[[OnComplete], None], reads: tuple[Variable, ...]) -> None:
         sent = self._engine.variable(f"sent {bound.key}")
         self._sent.append(sent)
-        self._push_io(bound, start, self.variables_of(places), (sent,))
+        self._push_io(bound, start, reads, (sent,))
 
     def _push_io(
         self,

@@ -94,4 +94,5 @@ def course_of(task: Task, rows: int) -> Course:
         evaluation=held_out,
         evaluate_every=allocation.evaluate_every,
         summed=not task.is_async,
+        accumulate=allocation.accumulate,
     )

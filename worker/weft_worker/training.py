@@ -12,11 +12,12 @@ import numpy as np
 
 from weft.api.agent import SetDone
 from weft.api.transfer import UploadError
-from weft_graph.program import LOSS_SCALE
+from weft_graph.program import LOSS_SCALE, Update
 from weft_kernels.kernel import Array
 from weft_kvstore.store import Store, StoreError
+from weft_worker.accumulation import Accumulation, StepPart
 from weft_worker.bind import Binder
-from weft_worker.course import Course, CourseStep
+from weft_worker.course import Course, CourseStep, parts_of
 from weft_worker.engine.face import Engine
 from weft_worker.engine.work import Variable
 from weft_worker.errors import StoppedError, WorkerError
@@ -135,20 +136,48 @@ class Training:
             ending = Ending()
             keys = self.task.contributions.keys
             barrier = self.pusher.push_absence(current.step, keys, self.task.pace, label, ending)
-            self._push_end(current, ends, None, ending, (barrier,), done)
+            self._push_end(current, ends, None, ending=ending, reads=(barrier,), done=done)
             return done
-        context = StepContext(current.step, current.first_sample, self.task.allocation.seed, label)
-        plan = self.binder.plan(self.feeder.dims(len(current.rows)))
-        feeds, late = self._feeds(current, ends)
-        pushed = self.pusher.push(plan, context, feeds, nothing=self.task.contributions.nothing, late=late)
-        self._push_end(current, ends, pushed, pushed.ending, (*pushed.outputs, *pushed.sent), done)
+        parts = parts_of(current, self.course.accumulate)
+        shared = None
+        if len(parts) > 1:
+            means = frozenset(key.key for key in self.task.keys if key.update is Update.MEAN)
+            shared = Accumulation(len(parts), means)
+        for number, part in enumerate(parts):
+            pushed = self._push_part(part, ends, None if shared is None else StepPart(shared, number))
+            if number + 1 < len(parts):
+                self._push_sums(part, ends, pushed)
+        self._push_end(part, ends, pushed, ending=pushed.ending, reads=(*pushed.outputs, *pushed.sent), done=done)
         return done
+
+    def _push_part(self, part: CourseStep, ends: _Ends, of: StepPart | None) -> PushedStep:
+        label = f"step {part.step}" if of is None else f"step {part.step}, part {of.number}"
+        context = StepContext(part.step, part.first_sample, self.task.allocation.seed, label)
+        plan = self.binder.plan(self.feeder.dims(len(part.rows)))
+        feeds, late = self._feeds(part, ends)
+        return self.pusher.push(plan, context, feeds, nothing=self.task.contributions.nothing, late=late, part=of)
+
+    def _push_sums(self, part: CourseStep, ends: _Ends, pushed: PushedStep) -> None:
+        """Adds the metrics of a part that is not the step's last."""
+
+        def add() -> None:
+            self._add(part, ends.sums, pushed)
+
+        self.engine.push(
+            add, pushed.outputs, (ends.order,), lane=COMPUTE, name=f"metrics of a part of step {part.step}"
+        )
+
+    def _add(self, part: CourseStep, sums: MetricSums, pushed: PushedStep) -> None:
+        means = pushed.scalars()
+        sums.add(means, len(part.rows))
+        self.reports.check_finite(self.task.allocation.slot, part.step + 1, means)
 
     def _push_end(
         self,
         current: CourseStep,
         ends: _Ends,
         pushed: PushedStep | None,
+        *,
         ending: Ending,
         reads: tuple[Variable, ...],
         done: Variable,
@@ -157,9 +186,7 @@ class Training:
 
         def end() -> None:
             if pushed is not None:
-                means = pushed.scalars()
-                sums.add(means, len(current.rows))
-                self.reports.check_finite(self.task.allocation.slot, finished, means)
+                self._add(current, sums, pushed)
             self._note(ends, ending)
             if current.reports:
                 self.reports.metrics("train", finished, sums.take())

@@ -128,6 +128,10 @@ class JobSpec(Model):
     until all workers have sent it: one more round trip a step. Sync mode only."""
     loss_scale: LossScalingSpec | None = None
     """Settings of the loss scale; without them, a job in float16 has the usual ones and any other none."""
+    accumulate: Annotated[int, Field(ge=1, le=4096)] = 1
+    """Parts in which a worker computes its samples of a step, one after the other: gradients are summed before they are
+    sent, so results are those of one part within rounding, and the memory of a step is that of a part. Running
+    statistics become the mean over the parts."""
     keep_state: bool = False
     """Whether the rule's state is kept beside the parameters, as tensors `weft.state/NAME/KEY`."""
 
