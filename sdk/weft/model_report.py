@@ -12,7 +12,6 @@ from weft_graph.names import all_nodes
 from weft_graph.schema import schema_of
 from weft_graph.shapes.flow import flat
 from weft_graph.topological import topological_order
-from weft_graph.types import TensorType
 
 _MOST = 20
 """Lines of one kind; what is beyond them is counted."""
@@ -38,36 +37,28 @@ def _lines(graph: Graph, values: Mapping[str, Array], warnings: Sequence[str]) -
     yield from _section(f"constants ({len(constants)}; single numbers are not listed)", shown)
     counts = Counter(_word(node) for node, _ in all_nodes(graph.nodes))
     yield from _section("operators", [f"{name}  {count}" for name, count in sorted(counts.items())], most=len(counts))
-    yield from _section("what cannot train", list(untrained(graph, types)))
+    yield from _section("what cannot train", list(untrained(graph)))
     yield from _section("warnings", list(warnings), most=len(warnings))
 
 
-def untrained(graph: Graph, types: Mapping[str, TensorType]) -> Iterator[str]:
-    """A sentence for each node that stands between a parameter that trains and an output, and has no gradient."""
-    leads = {parameter.name: parameter.name for parameter in graph.parameters if parameter.trainable}
-    order = topological_order(graph.nodes)
-    wanted = _wanted(order, graph.outputs)
-    for node in order:
-        source = next((leads[name] for name in node.inputs if name in leads and types[name].dtype.is_float), None)
-        if source is None:
+def untrained(graph: Graph) -> Iterator[str]:
+    """A sentence for each parameter that is to train and leads to no output through operators with a gradient."""
+    found = set(graph.outputs)
+    ends: dict[str, Node] = {}
+    for node in reversed(topological_order(graph.nodes)):
+        if not any(output in found or output in ends for output in node.outputs):
             continue
-        schema = schema_of(node)
-        if schema.gradient is flat:
-            continue
-        if schema.gradient is None:
-            if any(output in wanted for output in node.outputs):
-                yield f"node {node.name!r} ({node.op_type}) has no gradient: {source!r} does not train through it"
-            continue
-        leads.update((output, source) for output in node.outputs if output)
-
-
-def _wanted(order: Sequence[Node], outputs: Sequence[str]) -> set[str]:
-    """Values that the outputs are computed from."""
-    found = set(outputs)
-    for node in reversed(order):
-        if any(output in found for output in node.outputs):
+        if any(output in found for output in node.outputs) and schema_of(node).gradient not in (None, flat):
             found.update(name for name in node.inputs if name)
-    return found
+            continue
+        # Behind an operator that ends gradients, what is nearest to the outputs is what to change.
+        nearest = next((ends[output] for output in node.outputs if output in ends), node)
+        ends.update((name, nearest) for name in node.inputs if name)
+    for parameter in graph.parameters:
+        if parameter.trainable and parameter.name not in found:
+            end = ends.get(parameter.name)
+            why = "nothing reads it" if end is None else f"node {end.name!r} ({end.op_type}) has none to pass on"
+            yield f"parameter {parameter.name!r} gets no gradient: {why}"
 
 
 def _section(title: str, lines: Sequence[str], most: int = _MOST) -> Iterator[str]:

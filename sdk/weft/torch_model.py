@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -45,7 +46,8 @@ def from_torch(
         raise ArgumentError(f"module is a torch.nn.Module, not {type(module).__name__}")
     args, kwargs = _arguments(torch, example)
     names = {key: list(value) for key, value in (("input_names", input_names), ("output_names", output_names)) if value}
-    with _in_training(module, training):
+    with _in_training(module, training), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Exporting a model while it is in training mode")
         program = torch.onnx.export(
             module,
             args,

@@ -86,10 +86,11 @@ class ModelOptions:
 
     def job(self, path: Path, trainable: Trainable, **length: int | None) -> JobSpec:
         """The job without its first values. Raises ArgumentError."""
+        data = self._data(path, trainable)
         if not any(length.values()):
             raise ArgumentError(f"say how long {path} trains: --steps or --passes")
         return trainable.job_spec(
-            data=self._data(path, trainable),
+            data=data,
             batch=self.batch,
             rule=self._rule(),
             workers=self.workers,

@@ -1,0 +1,201 @@
+"""ONNX files on the command line: what is sent of them, what is said, what is refused before anything is sent."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import Result
+from onnx import helper
+from safetensors.numpy import load, save
+from typer.testing import CliRunner
+
+import weft
+from onnx_models import floats, initializer, model, weights
+from sdk_fakes import Script, answers, job, problem
+from weft.api.job import JobSpec
+from weft.api.values import STEP_HEADER, Uploaded
+from weft.cli import jobs as jobs_module
+from weft.cli import models as models_module
+from weft.cli import programs as programs_module
+from weft.cli.app import app
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs a command line against a script of answers."""
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+
+    def run_(script: Script, *arguments: str) -> Result:
+        for module in (jobs_module, models_module, programs_module):
+            monkeypatch.setattr(module, "Client", lambda _url=None: script.client())
+        return CliRunner().invoke(app, arguments, catch_exceptions=False)
+
+    return run_
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    """x -> logits, with a switch that nothing trains."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"], "times"),
+        helper.make_node("Round", ["h"], ["r"], "round"),
+        helper.make_node("Add", ["h", "r"], ["logits"], "add"),
+    ]
+    proto = model(nodes, [floats("x", "N", 3)], ("logits",), [weights("w", 3, 4)])
+    path = tmp_path / "my model.onnx"
+    path.write_bytes(proto.SerializeToString())
+    return str(path)
+
+
+UPLOADED = Uploaded.model_validate(
+    {"id": "up-1", "names": ["w"], "size_bytes": 8, "expires_at": "2024-05-06T07:08:09Z"}
+)
+LOSS = ("--loss", "cross_entropy", "--data", "d.npz")
+
+
+def test_submit_sends_values_and_a_job(run: Run, file: str) -> None:
+    script = answers(UPLOADED, job())
+    more = ("--metric", "accuracy", "--column", "labels=y", "--batch", "8", "--steps", "5", "--rule", "adam")
+    result = run(script, "submit", file, *LOSS, *more, "--rate", "0.5", "--workers", "2", "--evaluate", "80:100")
+    assert result.exit_code == 0, result.stderr
+    upload, submitted = script.requests
+    assert load(upload.content)["w"].shape == (3, 4)
+    spec = JobSpec.model_validate_json(submitted.content)
+    assert (spec.name, spec.loss, spec.metrics) == ("my-model", "loss", {"accuracy": "accuracy"})
+    assert spec.data.columns == {"x": "x", "labels": "y"}
+    assert (spec.data.batch, spec.run.steps, spec.parallelism.workers) == (8, 5, 2)
+    assert spec.data.evaluate is not None
+    assert (spec.data.evaluate.start, spec.data.evaluate.stop) == (80, 100)
+    assert (spec.rule.name, getattr(spec.rule, "rate", None)) == ("adam", 0.5)
+    assert spec.init_from is not None
+
+
+def test_other_first_values_and_dry_runs_send_none_of_the_files(run: Run, file: str) -> None:
+    script = answers(job("other"), job())
+    assert run(script, "submit", file, *LOSS, "--steps", "5", "--init-from", "other").exit_code == 0
+    assert json.loads(script.requests[-1].content)["init_from"] == {"job": "other"}
+    script = answers(problem(422, "job-refused", "no"))
+    run(script, "submit", file, *LOSS, "--steps", "5", "--dry-run")
+    assert [request.url.path for request in script.requests] == ["/v1/jobs"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "--loss cross_entropy, mse, l1, bce_with_logits, nll"),
+        (["--loss", "mse"], "--data FILE.npz, with columns x, target"),
+        (["--loss", "mse", "--data", "d.npz"], "--steps or --passes"),
+        ([*LOSS, "--steps", "1", "--column", "z=y"], "the model has no input 'z'; it has x, labels"),
+        ([*LOSS, "--steps", "1", "--column", "z"], "--column is 'z'; it should be INPUT=COLUMN"),
+        ([*LOSS, "--steps", "1", "--rule", "lion"], "--rule is 'lion'; there are sgd, adam, adagrad"),
+        ([*LOSS, "--steps", "1", "--evaluate", "9"], "--evaluate is '9'; it should be rows from"),
+        ([*LOSS, "--steps", "1", "--output", "y"], "there is no output 'y'; there are 'logits'"),
+    ],
+)
+def test_what_is_missing_is_said_before_anything_is_sent(
+    run: Run, file: str, arguments: list[str], message: str
+) -> None:
+    script = answers(job())
+    result = run(script, "submit", file, *arguments)
+    assert result.exit_code in {1, 2}
+    assert message in result.stderr
+    assert script.requests == []
+
+
+def test_columns_that_do_not_fit_come_with_what_to_type(run: Run, file: str) -> None:
+    detail = "the source has no column 'labels'; it has 'x', 'y'"
+    refused = problem(422, "job-refused", detail, [{"pointer": "/data/columns/labels", "detail": detail}])
+    result = run(answers(UPLOADED, refused), "submit", file, *LOSS, "--steps", "1")
+    assert result.exit_code == 1
+    assert "by --column x=COLUMN" in result.stderr
+    assert detail in result.stderr
+
+
+def test_options_of_models_are_no_options_of_job_files(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "job.json"
+    path.write_text("{}")
+    for given in (["--loss", "mse"], ["--workers", "3"], ["--steps", "3"]):
+        result = run(answers(job()), "submit", str(path), *given)
+        assert result.exit_code == 2
+        assert f"{given[0]} is of an ONNX file" in result.stderr
+    assert "--loss is of an ONNX file" in run(answers(job()), "programs", "job-1", "--loss", "mse").stderr
+
+
+def test_warnings_are_shown_and_no_model_is_an_error(run: Run, file: str, tmp_path: Path) -> None:
+    result = run(answers(UPLOADED, job()), "submit", file, *LOSS, "--steps", "1", "--freeze", "encoder.*")
+    assert "warning: frozen 'encoder.*' is no parameter's name and no node's" in result.stderr
+    (tmp_path / "text.onnx").write_text("hello")
+    result = run(answers(job()), "submit", str(tmp_path / "text.onnx"), *LOSS, "--steps", "1")
+    assert (result.exit_code, "weft: the file is no ONNX model" in result.stderr) == (1, True)
+    assert "there is no file none.onnx" in run(answers(job()), "inspect", "none.onnx").stderr
+
+
+def test_inspect_tells_what_there_is_and_what_cannot_train(run: Run, file: str) -> None:
+    out = run(answers(), "inspect", file).stdout
+    assert "inputs\n  x  float32[batch, 3]\noutputs\n  logits  float32[batch, 4]\n" in out
+    assert "parameters that train (1 of 1, 12 numbers in all)\n  w  float32[3, 4]\n" in out
+    assert "what cannot train" not in out
+    assert "operators\n  Add  1\n  MatMul  1\n  Round  1\n" in out
+    assert "  labels  int64[batch]" in run(answers(), "inspect", file, "--loss", "cross_entropy").stdout
+    assert "parameters that stay\n  w  float32[3, 4]\n" in run(answers(), "inspect", file, "--freeze", "w").stdout
+
+
+def test_what_cannot_train_is_named() -> None:
+    nodes = [
+        helper.make_node("Mul", ["x", "lost"], ["a"], "scale"),
+        helper.make_node("Round", ["a"], ["b"], "round"),
+        helper.make_node("Mul", ["b", "kept"], ["y"], "times"),
+    ]
+    held = [initializer(name, np.ones(3, np.float32)) for name in ("lost", "kept")]
+    read = weft.from_onnx(model(nodes, [floats("x", "N", 3)], ("y",), held), parameters="*")
+    assert str(read).endswith(
+        "what cannot train\n  parameter 'lost' gets no gradient: node 'round' (Round) has none to pass on"
+    )
+
+
+def spec_of(file: str) -> JobSpec:
+    made = weft.from_onnx(file).with_loss("cross_entropy")
+    return made.job_spec(data="d.npz", steps=1)
+
+
+def test_export_writes_the_trained_model(run: Run, file: str, tmp_path: Path) -> None:
+    import httpx
+
+    values = {"w": np.full((3, 4), 2, np.float32)}
+
+    def held(_request: Any) -> httpx.Response:
+        return httpx.Response(200, content=save(values), headers={STEP_HEADER: "7"})
+
+    script = answers(job(), spec_of(file), held)
+    path = tmp_path / "out.onnx"
+    result = run(script, "export", "job-1", str(path), "--opset", "20")
+    assert result.exit_code == 0, result.stderr
+    assert script.requests[-1].url.params.get_list("name") == ["w"]
+    back = weft.from_onnx(path)
+    assert (list(back.inputs), list(back)) == (["x"], ["logits"])
+    assert np.all(back.values["w"] == 2)
+    assert onnx.load(path).opset_import[0].version == 20
+    script = answers(job(), spec_of(file), held)
+    assert run(script, "export", "job-1", str(path), "--output", "h").exit_code == 0
+    assert list(weft.from_onnx(path)) == ["h"]
+    assert run(answers(job(), held), "export", "job-1", str(tmp_path / "w.safetensors")).exit_code == 0
+    assert np.all(weft.load(tmp_path / "w.safetensors")["w"] == 2)
+
+
+def test_export_of_a_graph_that_gives_its_loss_alone_asks_for_outputs(run: Run, tmp_path: Path) -> None:
+    x, w = weft.input("x"), weft.parameter("w", (), weft.nn.initializers.zeros(()))
+    spec = weft.job_spec(weft.ops.reduce_mean(weft.ops.mul(x, w, name="scores")), data="d.npz", steps=1)
+    result = run(answers(job(), spec), "export", "job-1", str(tmp_path / "m.onnx"))
+    assert result.exit_code == 2
+    assert "gives its loss and metrics alone; say which values are the outputs: scores" in result.stderr
