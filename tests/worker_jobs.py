@@ -15,7 +15,7 @@ from weft.api.data import DataSpec, NumpySource, Rows
 from weft.api.document import Document
 from weft.api.job import Traffic
 from weft.api.lifecycle import AllocationEvent
-from weft.api.store import CommitSpec, InitializerSpec, KeySpec, StoreSpec
+from weft.api.store import AverageSpec, CommitSpec, InitializerSpec, KeySpec, StoreSpec
 from weft.api.transfer import DownloadError
 from weft_graph.convert import convert
 from weft_graph.ir import Graph
@@ -84,6 +84,8 @@ class Job:
     """Whether the rule needs keys that are not cut."""
     commit: CommitSpec | None = None
     accumulate: int = 1
+    average: AverageSpec | None = None
+    evaluate_average: bool = False
     columns: Mapping[str, str] = field(default_factory=lambda: {"x": "x", "labels": "y"})
 
     def allocation(self, slot: int) -> WorkerAllocation:
@@ -109,6 +111,7 @@ class Job:
             store=self.store_spec(),
             given=list(self.given),
             accumulate=self.accumulate,
+            evaluate_average=self.evaluate_average,
             keep_state=self.keep_state,
         )
 
@@ -126,6 +129,7 @@ class Job:
             merge="slot",
             mode=self.mode,
             commit=self.commit,
+            average=self.average,
         )
 
     def _keys(self, plan: KeyPlan) -> list[KeySpec]:

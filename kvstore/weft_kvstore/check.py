@@ -11,9 +11,10 @@ import numpy as np
 
 from weft_graph.program import Update
 from weft_graph.schedule import value_at
+from weft_kernels.averaging import averaged
 from weft_kernels.rule import Rule
 from weft_kernels.rule_lookup import rule_from
-from weft_kvstore.description import CommitDescription, KeyDescription, Mode, StoreDescription
+from weft_kvstore.description import AverageDescription, CommitDescription, KeyDescription, Mode, StoreDescription
 from weft_kvstore.row_cut import row_cut
 from weft_kvstore.settings import MAX_ROW_BYTES, MAX_SLICE_BYTES
 from weft_kvstore.step_outcome import LEAST_SCALE, MOST_SCALE
@@ -48,13 +49,15 @@ def check_description(description: StoreDescription) -> None:
     rule = rule_of(description)
     for key in description.keys:
         _check_rule(key, rule)
+    if description.average is not None:
+        _check_average(description, description.average)
     if description.commit is not None:
         _check_commit(description, description.commit)
 
 
 def rule_of(description: StoreDescription) -> Rule:
-    """The description's rule. Raises DescriptionError where there is no such rule, or a number that it lacks or that
-    is none."""
+    """The description's rule, which keeps averages where those are wanted. Raises DescriptionError where there is no
+    such rule, or a number that it lacks or that is none."""
     try:
         rule = rule_from(description.rule)
     except ValueError as error:
@@ -68,7 +71,8 @@ def rule_of(description: StoreDescription) -> Rule:
             value_at(value, 0)
         except (ValueError, TypeError, ArithmeticError) as error:
             raise DescriptionError(f"hyper: {name!r}: {error}") from error
-    return rule
+    average = description.average
+    return rule if average is None else averaged(rule, average.decay, average.start)
 
 
 def digest(description: StoreDescription) -> bytes:
@@ -110,6 +114,18 @@ def _check_table(key: KeyDescription, where: str) -> None:
 def _check_mode(key: KeyDescription, mode: Mode) -> None:
     if key.update is Update.GRADIENT and mode is not Mode.SYNC:
         raise DescriptionError(f"key {key.key!r}: there is no merged gradient of a step in mode {mode.value}")
+
+
+def _check_average(description: StoreDescription, average: AverageDescription) -> None:
+    if average.decay is not None and not 0 < average.decay < 1:
+        raise DescriptionError(f"average.decay: a number within 0 and 1, not {average.decay}")
+    if average.start < 0:
+        raise DescriptionError(f"average.start: at least 0, not {average.start}")
+    for key in description.keys:
+        if key.update is Update.GRADIENT:
+            raise DescriptionError(f"key {key.key!r}: averages are kept where the rule is run, and workers keep none")
+        if key.update is Update.RULE and key.slots and key.dtype == "float16":
+            raise DescriptionError(f"key {key.key!r}: float16 has too few digits for an average of many steps")
 
 
 def _check_commit(description: StoreDescription, commit: CommitDescription) -> None:

@@ -80,6 +80,13 @@ class CommitDescription(msgspec.Struct, frozen=True):
     loss_scaling: LossScaling | None = None
 
 
+class AverageDescription(msgspec.Struct, frozen=True):
+    """Shards keep each weight's average over updates beside it: see `weft_kernels.averaging`."""
+
+    decay: float | None = None
+    start: int = 0
+
+
 class StoreDescription(msgspec.Struct, frozen=True):
     """Everything that processes of one store must agree on. `shards` are ZeroMQ endpoints by shard number.
 
@@ -99,6 +106,7 @@ class StoreDescription(msgspec.Struct, frozen=True):
     merge: Merge
     mode: Mode = Mode.SYNC
     commit: CommitDescription | None = None
+    average: AverageDescription | None = None
 
 
 def description_from_json(document: Mapping[str, Any]) -> StoreDescription:

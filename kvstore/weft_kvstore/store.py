@@ -36,6 +36,16 @@ class StoreRefusedError(StoreError):
     pass
 
 
+class Readable(Protocol):
+    """What reads parameters: a store, or what stands in its place."""
+
+    def pull(self, key: str, version: int, *, settled: bool = False) -> Future[Array]:
+        """See `Store.pull`."""
+
+    def pull_rows(self, key: str, ids: Array, version: int, *, settled: bool = False) -> Future[Array]:
+        """See `Store.pull_rows`."""
+
+
 class Store(Protocol):
     """One slot's way to the parameters. Every method returns at once; futures end by a value or a StoreError.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Required, TypedDict, TypeVar
 from weft.api.data import DataSpec
 from weft.api.job import Merge, Mode, Precision, Recompute, UpdateBy
 from weft.api.rule import RuleSpec
-from weft.api.store import LossScalingSpec
+from weft.api.store import AverageSpec, LossScalingSpec
 from weft.first_values import FirstValues
 
 if TYPE_CHECKING:
@@ -40,8 +40,10 @@ class JobArguments(TypedDict, total=False):
     recompute: Recompute | str
     precision: Precision | str
     clip_norm: float | None
-    loss_scale: LossScalingSpec | None
+    loss_scale: LossScalingSpec | Mapping[str, Any] | None
     accumulate: int
+    average: AverageSpec | Mapping[str, Any] | None
+    evaluate_average: bool
     init_from: FirstValues | None
     keep_state: bool
     seed: int

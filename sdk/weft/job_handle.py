@@ -19,7 +19,7 @@ from weft.api.values import STEP_HEADER, ValuesSet
 from weft.errors import JobCancelledError, JobFailedError, ProtocolError, WaitTimeoutError
 from weft.event_stream import Notice, follow, narrate
 from weft.http import Http, Retry
-from weft.parameter_file import document_of
+from weft.parameter_file import averages_of, document_of
 from weft.placement import await_placement
 from weft.replacing import replacing
 
@@ -152,26 +152,44 @@ class JobHandle:
         """Names, dtypes and shapes of the job's parameters."""
         return self._http.call(ParameterList, "GET", self._path("/parameters")).parameters
 
-    def values(self, names: Iterable[str] | None = None, *, state: bool = False) -> Values:
+    def values(self, names: Iterable[str] | None = None, *, state: bool = False, average: bool = False) -> Values:
         """Values of the named parameters, of all where left out, as of one step; also of a job that runs.
 
-        With `state` the rule's state too, as `weft.state/NAME/KEY`, of a job that was submitted with `keep_state`.
+        With `state` the rule's state too, as `weft.state/NAME/KEY`, of a job that was submitted with `keep_state`. With
+        `average` the averages that a job submitted so keeps, in the place of the parameters.
         Raises NotFoundError for a name that the job has not, ConflictError while there are no values yet.
         """
         from safetensors import SafetensorError
         from safetensors.numpy import load
 
-        response = self._http.send("GET", self._path("/values"), params=_query(names, state), timeout=VALUES_TIMEOUT_S)
+        query = _query(names, state or average)
+        response = self._http.send("GET", self._path("/values"), params=query, timeout=VALUES_TIMEOUT_S)
         try:
-            return Values(load(response.content), _step(response.headers))
+            found = load(response.content)
+            return Values(averages_of(found, state=state) if average else found, _step(response.headers))
         except SafetensorError as error:
             raise ProtocolError(f"{response.url} answered with what is no safetensors document: {error}") from None
 
-    def save(self, path: str | os.PathLike[str], names: Iterable[str] | None = None, *, state: bool = False) -> int:
-        """Write the values to `path` as safetensors and return the step that they are of; `state` as for `values`.
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        names: Iterable[str] | None = None,
+        *,
+        state: bool = False,
+        average: bool = False,
+    ) -> int:
+        """Write the values to `path` as safetensors and return the step that they are of; `state` and `average` as for
+        `values`. Averages are held in memory, all at once.
 
         A file that was there is replaced in one move, once all has come. Raises OSError where it cannot be written.
         """
+        if average:
+            from safetensors.numpy import save
+
+            values = self.values(names, state=state, average=True)
+            with replacing(Path(path)) as file:
+                file.write(save(dict(values)))
+            return values.step
         query = _query(names, state)
         with replacing(Path(path)) as file:
             headers = self._http.download(self._path("/values"), file, params=query, timeout=VALUES_TIMEOUT_S)

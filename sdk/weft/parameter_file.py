@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from weft.api.job import ParameterInfo
+from weft.api.values import AVERAGE, STATE, state_key, state_tensor
 from weft.errors import ArgumentError
 
 
@@ -49,6 +50,20 @@ def document_of(values: Mapping[str, Any], parameters: Sequence[ParameterInfo]) 
     if not values:
         raise ArgumentError("no parameter is named")
     return save({name: _fitted(known[name], value) for name, value in values.items()})
+
+
+def averages_of(
+    values: Mapping[str, np.ndarray[Any, np.dtype[Any]]], *, state: bool = False
+) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
+    """Parameters with their averages in their places, of values that came with state; the state too, if asked for.
+
+    What no rule updates has no average, and stays as it is. Raises ArgumentError where nothing has one.
+    """
+    ahead = {state_key(name): array for name, array in values.items() if name.startswith(state_tensor(AVERAGE, ""))}
+    if not ahead:
+        raise ArgumentError("the job keeps no averages: submit it with average={...}")
+    kept = {name: array for name, array in values.items() if state or not name.startswith(STATE)}
+    return {name: np.asarray(array + ahead[name]) if name in ahead else array for name, array in kept.items()}
 
 
 def _fitted(parameter: ParameterInfo, value: Any) -> np.ndarray[Any, np.dtype[Any]]:

@@ -11,7 +11,7 @@ from weft.api.base import Model
 from weft.api.data import DataSpec
 from weft.api.job import JobSpec, Merge, Mode, Parallelism, Precision, Recompute, RunLength, UpdateBy
 from weft.api.rule import RuleSpec, Sgd
-from weft.api.store import LossScalingSpec
+from weft.api.store import AverageSpec, LossScalingSpec
 from weft.arguments import checked
 from weft.data import numpy_data
 from weft.errors import ArgumentError
@@ -57,8 +57,10 @@ def job_spec(
     recompute: Recompute | str = Recompute.OFF,
     precision: Precision | str = Precision.FLOAT32,
     clip_norm: float | None = None,
-    loss_scale: LossScalingSpec | None = None,
+    loss_scale: LossScalingSpec | Mapping[str, Any] | None = None,
     accumulate: int = 1,
+    average: AverageSpec | Mapping[str, Any] | None = None,
+    evaluate_average: bool = False,
     init_from: FirstValues | None = None,
     keep_state: bool = False,
     seed: int = 0,
@@ -101,8 +103,10 @@ def job_spec(
             recompute=recompute,  # type: ignore[arg-type]  # the model makes the word of a text
             precision=precision,  # type: ignore[arg-type]  # likewise
             clip_norm=clip_norm,
-            loss_scale=loss_scale,
+            loss_scale=loss_scale,  # type: ignore[arg-type]  # a mapping becomes the model
             accumulate=accumulate,
+            average=average,  # type: ignore[arg-type]  # likewise
+            evaluate_average=evaluate_average,
             init_from=None if init_from is None else from_job_or_upload(init_from),
             keep_state=keep_state,
             seed=seed,

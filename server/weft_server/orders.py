@@ -30,6 +30,7 @@ def allocation_of(
         keeper=keeper,
         store=store,
         given=list(given),
+        evaluate_average=plan.evaluate_average,
         accumulate=plan.accumulate,
         keep_state=plan.keep_state,
     )

@@ -11,7 +11,7 @@ from pydantic import Field
 from weft.api.base import Model, Name
 from weft.api.data import DataSpec
 from weft.api.job import Merge, Mode, ParameterInfo, UpdateBy
-from weft.api.store import CommitSpec, InitializerSpec, KeySpec, StoreSpec
+from weft.api.store import AverageSpec, CommitSpec, InitializerSpec, KeySpec, StoreSpec
 from weft_graph.ir import GIVEN
 from weft_graph.types import DType
 
@@ -49,6 +49,8 @@ class JobPlan(Model):
     keep_state: bool = False
     accumulate: int = 1
     """Parts in which a worker computes its samples of a step."""
+    average: AverageSpec | None = None
+    evaluate_average: bool = False
     commit: CommitSpec | None = None
     """What all workers agree on at each step before it is applied."""
     dims: dict[str, int] = Field(default_factory=dict)
@@ -57,6 +59,11 @@ class JobPlan(Model):
     """Arrays of a parameter's size that the rule keeps beside each that it updates."""
     given: Given | None = None
     """First values that the job was submitted with."""
+
+    @property
+    def kept_arrays(self) -> int:
+        """Arrays that go beside each trained parameter in documents: the rule's state, or the average alone."""
+        return self.state_arrays if self.keep_state else int(self.average is not None)
 
     @property
     def parameter_bytes(self) -> int:
@@ -102,6 +109,7 @@ class JobPlan(Model):
             merge=self.merge.value,
             mode=self.mode.value,
             commit=self.commit,
+            average=self.average,
         )
 
 

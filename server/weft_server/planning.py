@@ -41,9 +41,11 @@ def plan_of(spec: JobSpec, rule: RulePlan, programs: Programs, source: Descripti
         update=spec.parallelism.update,
         keep_state=spec.keep_state,
         accumulate=spec.accumulate,
+        average=spec.average,
+        evaluate_average=spec.evaluate_average,
         commit=commit_of(spec),
         dims=dims_of(spec, programs.train.inputs, source),
-        state_arrays=len(rule.states),
+        state_arrays=len(rule.states) + (spec.average is not None),
     )
 
 

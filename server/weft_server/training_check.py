@@ -25,6 +25,7 @@ def training_errors(spec: JobSpec, graph: Graph) -> Iterator[FieldError]:
     if spec.accumulate > samples:
         detail = f"a worker has {samples} samples of a step, which cannot be computed in {spec.accumulate} parts"
         yield FieldError(pointer="/accumulate", detail=detail)
+    yield from _average_errors(spec, graph)
     commit = commit_of(spec)
     if commit is None:
         return
@@ -45,3 +46,17 @@ def training_errors(spec: JobSpec, graph: Graph) -> Iterator[FieldError]:
         if parameter.trainable and parameter.type.dtype is DType.FLOAT16:
             detail = f"parameter {parameter.name!r} is float16: its gradient cannot be divided by a loss scale"
             yield FieldError(pointer=scaled, detail=detail, node=parameter.name)
+
+
+def _average_errors(spec: JobSpec, graph: Graph) -> Iterator[FieldError]:
+    if spec.average is None:
+        if spec.evaluate_average:
+            yield FieldError(pointer="/evaluate_average", detail="the job keeps no averages; set `average`")
+        return
+    if spec.parallelism.update is UpdateBy.WORKERS:
+        detail = "averages are kept by the shards, where the rule is run; workers that update keep none"
+        yield FieldError(pointer="/average", detail=detail)
+    for parameter in graph.parameters:
+        if parameter.trainable and parameter.type.dtype is DType.FLOAT16:
+            detail = f"parameter {parameter.name!r} is float16, which has too few digits for an average of many steps"
+            yield FieldError(pointer="/average", detail=detail, node=parameter.name)

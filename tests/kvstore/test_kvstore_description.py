@@ -7,8 +7,9 @@ import pytest
 from pydantic import BaseModel
 
 from weft.api.job import Merge as ApiMerge
-from weft.api.store import CommitSpec, InitializerSpec, KeySpec, LossScalingSpec, StoreSpec
+from weft.api.store import AverageSpec, CommitSpec, InitializerSpec, KeySpec, LossScalingSpec, StoreSpec
 from weft_kvstore.description import (
+    AverageDescription,
     CommitDescription,
     InitializerDescription,
     KeyDescription,
@@ -25,6 +26,7 @@ from weft_kvstore.description import (
         (KeySpec, KeyDescription),
         (LossScalingSpec, LossScaling),
         (CommitSpec, CommitDescription),
+        (AverageSpec, AverageDescription),
         (StoreSpec, StoreDescription),
     ],
 )

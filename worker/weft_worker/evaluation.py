@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from weft_data.source import Rows
 from weft_kernels.kernel import Array
+from weft_kvstore.store import Readable
 from weft_worker.bind import Binder
 from weft_worker.course import Course
 from weft_worker.engine.face import Engine
@@ -29,6 +30,8 @@ class Evaluation:
     pusher: StepPusher
     seed: int
     timeout_s: float
+    reads: Readable
+    """Where the parameters are read: the store, or the averages that it keeps."""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -59,7 +62,7 @@ class Evaluation:
         self, rows: Rows, values: Mapping[str, Array], context: StepContext, sums: MetricSums, order: Variable
     ) -> Variable:
         plan = self.binder.plan(self.feeder.dims(len(rows)))
-        pushed = self.pusher.push(plan, context, self.feeder.read(rows), fetched=values)
+        pushed = self.pusher.push(plan, context, self.feeder.read(rows), fetched=values, reads=self.reads)
         done = self.engine.variable(context.label)
         self.engine.push(
             lambda: _add(sums, pushed, len(rows)),

@@ -15,7 +15,7 @@ from weft.api.values import state_tensor
 from weft_graph.program import Update
 from weft_kvstore.buffers import bytes_of
 from weft_kvstore.description import KeyDescription
-from weft_kvstore.store import Array, Store, StoreTimeoutError
+from weft_kvstore.store import Array, Readable, Store, StoreTimeoutError
 from weft_worker.patience import result_of
 from weft_worker.tensor_file import Tensor, header_of
 
@@ -93,7 +93,7 @@ class Keeping:
 
 
 def pull_all(
-    store: Store, keys: Iterable[str], version: int, timeout_s: float, *, settled: bool = False
+    store: Readable, keys: Iterable[str], version: int, timeout_s: float, *, settled: bool = False
 ) -> dict[str, Array]:
     """Every key's value at `version`, asked for at once. Raises the first StoreError; StoreTimeoutError names keys."""
     futures = {key: store.pull(key, version, settled=settled) for key in keys}

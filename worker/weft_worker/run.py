@@ -16,6 +16,7 @@ from weft_kvstore.check import rule_of
 from weft_kvstore.client import StoreClient
 from weft_kvstore.local import LocalStore
 from weft_kvstore.store import Store
+from weft_worker.averaged import AveragedStore
 from weft_worker.bind import Binder
 from weft_worker.device import Device, open_device
 from weft_worker.engine.errors import EngineError
@@ -179,9 +180,9 @@ class Run:
             for size in course.evaluation_sizes():
                 evaluate.plan(held_out.dims(size))
             timeout_s = self._settings.wait_timeout_s
-            evaluation = Evaluation(evaluate, held_out, course, engine, pusher, seed, timeout_s)
-        timeout_s, parameters = self._settings.wait_timeout_s, {key.key: key for key in task.keys}
-        state = tuple(rule_of(task.description).state)
+            reads = store if not task.allocation.evaluate_average else AveragedStore(store, task.parameters)
+            evaluation = Evaluation(evaluate, held_out, course, engine, pusher, seed, timeout_s, reads)
+        timeout_s = self._settings.wait_timeout_s
         return Training(
             task=task,
             course=course,
@@ -191,8 +192,8 @@ class Run:
             store=store,
             pusher=pusher,
             evaluation=evaluation,
-            keeping=Keeping(store, task.keys, state, task.allocation.job, timeout_s),
-            setter=ValueSetter(store, parameters, task.local.keys, timeout_s),
+            keeping=Keeping(store, task.keys, task.kept_state, task.allocation.job, timeout_s),
+            setter=ValueSetter(store, task.parameters, task.local.keys, timeout_s),
             sets=self._sets,
             reports=RunReports(self._reporter, self._clock, store.statistics),
             signals=self._signals,

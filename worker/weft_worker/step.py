@@ -13,7 +13,7 @@ from weft_graph.types import BATCH
 from weft_graph.weft_domain import FETCH, FETCH_ROWS, SEND, SEND_BARRIER, SEND_ROWS
 from weft_kernels.kernel import Array, KernelContext
 from weft_kvstore.step_outcome import StepOutcome
-from weft_kvstore.store import Store
+from weft_kvstore.store import Readable, Store
 from weft_worker.accumulation import Accumulation, StepPart
 from weft_worker.arena import Arenas
 from weft_worker.computation import Computation
@@ -126,11 +126,13 @@ class StepPusher:
         nothing: Sequence[str] = (),
         late: LateFeed | None = None,
         part: StepPart | None = None,
+        reads: Readable | None = None,
     ) -> PushedStep:
         """Pushes every node. With `fetched`, whole keys' values come from there instead of the store.
 
         `feeds` has an array for each of the plan's inputs but `late`; `nothing` are keys that the barrier declares
-        nothing for. A `part` of a step is sent with the others by the last of them.
+        nothing for. A `part` of a step is sent with the others by the last of them. `reads`
+        stands in the place of the store where values are read.
         """
         memory, turn = None, None
         if self.arenas is not None:
@@ -147,6 +149,7 @@ class StepPusher:
             turn=() if turn is None else (turn,),
             checkpoint=self._checkpoint,
             part=part,
+            reads=reads or self._store,
         )
         for name, place in plan.inputs.items():
             if late is not None and name == late.name:
@@ -214,6 +217,7 @@ class _Run:
         turn: tuple[Variable, ...],
         checkpoint: Callable[[], None] | None,
         part: StepPart | None,
+        reads: Readable,
     ) -> None:
         self.table = table
         self.barriers: tuple[Variable, ...] = ()
@@ -228,6 +232,7 @@ class _Run:
         self._turn = turn
         self._checkpoint = checkpoint
         self._part = part
+        self._reads = reads
         self._variables: dict[int, Variable] = {}
         self._sent: list[Variable] = []
 
@@ -295,7 +300,7 @@ class _Run:
             self.table.put(place, value)
 
         def start(on_complete: OnComplete) -> None:
-            pull = self._store.pull if there is None else there.pull_there
+            pull = self._reads.pull if there is None else there.pull_there
             pull(bound.key, self._context.step).add_done_callback(_completing(on_complete, keep))
 
         self._push_io(bound, start, (), self._define(bound))
@@ -357,7 +362,7 @@ class _Run:
 
         def pull(host: list[Array]) -> Future[Array]:
             context = self._context
-            return self._store.pull_rows(bound.key, waiting_ids(host[0]), context.step, settled=context.settled)
+            return self._reads.pull_rows(bound.key, waiting_ids(host[0]), context.step, settled=context.settled)
 
         def keep(array: Array) -> None:
             self.table.put(rows, self._device.to_device(array))

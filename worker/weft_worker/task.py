@@ -14,6 +14,8 @@ from weft_data.source import Source
 from weft_graph.errors import GraphError
 from weft_graph.program import Programs
 from weft_graph.program_json import programs_from_json
+from weft_kernels.averaging import AVERAGE
+from weft_kvstore.check import rule_of
 from weft_kvstore.description import KeyDescription, Mode, StoreDescription, description_from_json
 from weft_worker.contributions import Contributions, check_tables, contributions_of
 from weft_worker.course import Course
@@ -50,6 +52,18 @@ class Task:
     def keys(self) -> tuple[KeyDescription, ...]:
         """Every parameter of the job, the most urgent first."""
         return tuple(sorted(self.local.seen.keys, key=lambda key: (key.priority, key.key)))
+
+    @property
+    def parameters(self) -> dict[str, KeyDescription]:
+        """The same by name."""
+        return {key.key: key for key in self.keys}
+
+    @property
+    def kept_state(self) -> tuple[str, ...]:
+        """The arrays that go with the parameters: the rule's state where the job keeps it, else averages alone."""
+        if self.allocation.keep_state:
+            return tuple(rule_of(self.description).state)
+        return (AVERAGE,) if self.description.average is not None else ()
 
 
 def task_of(allocation: WorkerAllocation) -> Task:

@@ -259,12 +259,13 @@ class Training:
         last = finished == self.task.allocation.steps
         if last:
             self._settle_slots()
-        values = pull_all(self.store, self.evaluation.keys, finished, self.settings.wait_timeout_s, settled=last)
+        values = pull_all(
+            self.evaluation.reads, self.evaluation.keys, finished, self.settings.wait_timeout_s, settled=last
+        )
         self.reports.metrics("evaluate", finished, self.evaluation.run(values, finished, settled=last))
 
     def _upload(self, finished: int, *, final: bool) -> None:
-        keep_state = self.task.allocation.keep_state
-        document = self.keeping.document(finished, settled=final, with_state=keep_state)
+        document = self.keeping.document(finished, settled=final, with_state=bool(self.keeping.state))
         self.reports.upload(document, finished, final=final)
 
     def _settle(self) -> None:

@@ -83,6 +83,8 @@ class WorkerAllocation(Model):
     given: list[str] = Field(default_factory=list)
     """Keys whose first values the keeper sets before step 0, from `GET /v1/allocations/{id}/given?term=`, a safetensors
     document; every slot's Fetch of version 0 waits for them."""
+    evaluate_average: bool = False
+    """Whether evaluations read the averages that the shards keep."""
     accumulate: int = 1
     """Parts in which this slot's samples of a step are computed."""
     keep_state: bool = False

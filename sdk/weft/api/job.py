@@ -12,7 +12,7 @@ from weft.api.base import Count, Identifier, Model, Name, Positive
 from weft.api.data import DataSpec
 from weft.api.lifecycle import JobState
 from weft.api.rule import RuleSpec, Sgd
-from weft.api.store import LossScalingSpec
+from weft.api.store import AverageSpec, LossScalingSpec
 from weft_graph.passes.places import PLACE_PATTERN
 
 GroupName = Annotated[str, Field(min_length=1, max_length=256)]
@@ -132,6 +132,11 @@ class JobSpec(Model):
     """Parts in which a worker computes its samples of a step, one after the other: gradients are summed before they are
     sent, so results are those of one part within rounding, and the memory of a step is that of a part. Running
     statistics become the mean over the parts."""
+    average: AverageSpec | None = None
+    """Averages of the parameters, kept by the shards: one more array of each one's size. They go with the parameters as
+    tensors `weft.state/weft.average/KEY`: how far the average is ahead of the parameter."""
+    evaluate_average: bool = False
+    """Whether evaluations use the averages. Running statistics are as training left them."""
     keep_state: bool = False
     """Whether the rule's state is kept beside the parameters, as tensors `weft.state/NAME/KEY`."""
 

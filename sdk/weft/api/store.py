@@ -66,6 +66,16 @@ class CommitSpec(Model):
     loss_scaling: LossScalingSpec | None = None
 
 
+class AverageSpec(Model):
+    """Shards keep the average of each trained parameter over the steps beside it, of a table's rows over the steps that
+    touch them. With `decay` it is the exponential mean, whose shares add up to 1 from the first step on (no bias
+    towards the start); without, all steps count alike."""
+
+    decay: Annotated[float, Field(gt=0, lt=1)] | None = None
+    start: Annotated[int, Field(ge=0, lt=1 << 62)] = 0
+    """Steps that do not count: until then the average is the parameter itself."""
+
+
 class StoreSpec(Model):
     """The one static description that every process of a store is given."""
 
@@ -85,3 +95,4 @@ class StoreSpec(Model):
     merge: Literal["slot", "arrival"]
     mode: Literal["sync", "async"] = "sync"
     commit: CommitSpec | None = None
+    average: AverageSpec | None = None

@@ -39,6 +39,10 @@ def state_key(tensor: str) -> str:
     return tensor.removeprefix(STATE).partition("/")[2] if tensor.startswith(STATE) else ""
 
 
+AVERAGE: Final = "weft.average"
+"""The state that says how far a parameter's average is ahead of it, of a job that keeps averages."""
+
+
 class ValuesSet(Model):
     """Which parameters were set, and the step from which their new values hold: 0 for a job's first values."""
 

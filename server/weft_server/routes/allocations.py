@@ -44,7 +44,7 @@ async def parameters(
     """
     service, files = use.service, use.service.files
     job, plan = service.values.check(allocation, term, step, final)
-    arrays = plan.state_arrays if plan.keep_state else 0
+    arrays = plan.kept_arrays
     limit = largest_document([*plan.parameters, *state_parameters(plan.parameters, arrays)])
     start = partial(files.start, job, uuid4().hex)
     async with received(request, service.threads, start, files.discard, limit) as upload:

@@ -39,8 +39,8 @@ async def values(
     if unknown:
         detail = f"job {job} has no parameter {', '.join(map(repr, unknown))}"
         raise ProblemError(HTTPStatus.NOT_FOUND, "unknown-parameter", detail)
-    if state and not plan.keep_state:
-        raise WrongStateError(f"job {job} was not submitted with keep_state: its rule's state is not kept")
+    if state and not plan.kept_arrays:
+        raise WrongStateError(f"job {job} was submitted with neither keep_state nor average: no state is kept")
     selection, step = await _selection(use, job, plan.steps, partial(Selection, names=name, state=state))
     return answer(selection, **{STEP_HEADER: str(step)})
 
