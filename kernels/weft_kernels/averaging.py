@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from weft_kernels.kernel import Array
-from weft_kernels.rule import Hyper, Rule, State
+from weft_kernels.rules.record import Hyper, Rule, State
 
 AVERAGE: Final = "weft.average"
 """The state's name; a user's rule has none that begins so."""

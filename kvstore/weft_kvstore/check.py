@@ -12,8 +12,8 @@ import numpy as np
 from weft_graph.program import Update
 from weft_graph.schedule import value_at
 from weft_kernels.averaging import averaged
-from weft_kernels.rule import Rule
-from weft_kernels.rule_lookup import rule_from
+from weft_kernels.rules.lookup import rule_from
+from weft_kernels.rules.record import Rule
 from weft_kvstore.description import AverageDescription, CommitDescription, KeyDescription, Mode, StoreDescription
 from weft_kvstore.row_cut import row_cut
 from weft_kvstore.settings import MAX_ROW_BYTES, MAX_SLICE_BYTES

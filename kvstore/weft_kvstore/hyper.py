@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from weft_graph.schedule import Schedule, schedule_from_json
-from weft_kernels.rule import Hyper
+from weft_kernels.rules.record import Hyper
 
 
 class KeyHyper:

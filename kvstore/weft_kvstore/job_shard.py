@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from weft_kernels.blocks import VECTOR_BLOCK
-from weft_kernels.rule import Rule
+from weft_kernels.rules.record import Rule
 from weft_kvstore.check import rule_of
 from weft_kvstore.codec import ProtocolError
 from weft_kvstore.description import KeyDescription, StoreDescription

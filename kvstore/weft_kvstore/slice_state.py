@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from weft_graph.program import Update
-from weft_kernels.rule import State
+from weft_kernels.rules.record import State
 from weft_kvstore.assembly import Assemblies
 from weft_kvstore.buffers import bytes_of
 from weft_kvstore.pull_wait import PullWait

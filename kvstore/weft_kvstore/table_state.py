@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from weft_kernels.rule_rows import apply_to_rows
+from weft_kernels.rules.rows import apply_to_rows
 from weft_kvstore.assembly import Assemblies
 from weft_kvstore.buffers import bytes_of
 from weft_kvstore.first_made import KEPT_BYTES, FirstMade, MakeRows

@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 
 from weft_graph.program import Update
-from weft_kernels.rule import Rule
+from weft_kernels.rules.record import Rule
 from weft_kernels.run import KernelError
 from weft_kvstore.async_steps import AsyncSteps
 from weft_kvstore.description import Merge, Mode

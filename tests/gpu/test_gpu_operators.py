@@ -16,8 +16,8 @@ from weft_kernels.cuda import draws, rows, rules
 from weft_kernels.cuda.module import launch_source
 from weft_kernels.kernel import KernelContext
 from weft_kernels.random import draws as host_draws
-from weft_kernels.rule_lookup import rule_from
-from weft_kernels.rule_lookup import rules as built_in
+from weft_kernels.rules.lookup import rule_from
+from weft_kernels.rules.lookup import rules as built_in
 from weft_kernels.run import run_node
 
 pytestmark = pytest.mark.gpu

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from weft_kernels.averaging import AVERAGE, averaged, share_of
-from weft_kernels.rule import Rule
-from weft_kernels.rule_lookup import rule_from
-from weft_kernels.rule_rows import apply_to_rows
+from weft_kernels.rules.lookup import rule_from
+from weft_kernels.rules.record import Rule
+from weft_kernels.rules.rows import apply_to_rows
 
 HYPER = {"sgd": {"rate": 0.5, "weight_decay": 0.0}, "adam": rule_from("adam").hyper}
 STEPS = 40

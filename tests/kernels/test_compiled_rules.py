@@ -14,9 +14,10 @@ import weft
 from rule_documents import momentum, normalized, rule_document
 from weft import ops
 from weft.user_rule import UserRule
-from weft_kernels import half_rule, rule_graph
-from weft_kernels.rule import Rule
-from weft_kernels.rule_lookup import rule_from
+from weft_kernels.rules import compiled as rule_graph
+from weft_kernels.rules import half as half_rule
+from weft_kernels.rules.lookup import rule_from
+from weft_kernels.rules.record import Rule
 from weft_kernels.run import KernelError
 from written_rules import adagrad, adam, heavy_ball
 

@@ -16,7 +16,7 @@ from weft_graph.schema import schemas
 from weft_kernels.cuda.pointwise import fuse, shown
 from weft_kernels.cuda.rules import FusedRule
 from weft_kernels.cuda.tracing import NotTraceableError
-from weft_kernels.rule_lookup import rule_from
+from weft_kernels.rules.lookup import rule_from
 
 needs_compiler = pytest.mark.skipif(
     cuda_on_host.why_not() is not None, reason=f"kernels cannot be run on this CPU: {cuda_on_host.why_not()}"

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from rule_documents import normalized
-from weft_kernels import rule_rows
-from weft_kernels.rule import Rule
-from weft_kernels.rule_lookup import rule_from, rules
-from weft_kernels.rule_rows import apply_to_rows
+from weft_kernels.rules import rows as rule_rows
+from weft_kernels.rules.lookup import rule_from, rules
+from weft_kernels.rules.record import Rule
+from weft_kernels.rules.rows import apply_to_rows
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -13,8 +13,8 @@ from plain_rules import formula
 from rule_documents import normalized, rule_document
 from weft import ops
 from weft_graph.rules import BUILT_IN
-from weft_kernels.rule import Rule
-from weft_kernels.rule_lookup import rule_from, rules
+from weft_kernels.rules.lookup import rule_from, rules
+from weft_kernels.rules.record import Rule
 from written_rules import AS_GRAPH, adam
 
 Array = np.ndarray[Any, np.dtype[Any]]

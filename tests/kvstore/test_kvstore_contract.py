@@ -249,7 +249,7 @@ def test_both_stores_end_with_the_same_bits() -> None:
 
 
 def test_a_rule_that_fails_ends_the_store_by_its_name(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    from weft_kernels.rules import sgd
+    from weft_kernels.rules.built_in import sgd
 
     def failing(*_: object) -> None:
         raise ArithmeticError("no such thing")

@@ -12,7 +12,7 @@ import pytest
 
 from store_cluster import key_of, store_of
 from weft_graph.program import Update
-from weft_kernels.rule import Rule
+from weft_kernels.rules.record import Rule
 from weft_kvstore.buffers import bytes_of
 from weft_kvstore.check import DescriptionError, check_description, digest
 from weft_kvstore.description import Merge, Mode

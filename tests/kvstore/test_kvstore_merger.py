@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from store_cluster import key_of, store_of
-from weft_kernels.rule import Rule
+from weft_kernels.rules.record import Rule
 from weft_kvstore.codec import ProtocolError
 from weft_kvstore.job_shard import JobShard
 from weft_kvstore.local_mind import LocalMind

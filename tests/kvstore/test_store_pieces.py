@@ -12,7 +12,7 @@ import pytest
 from store_cluster import constant, given, key_of, store_of, table_of
 from store_raw import pull_of, push_of
 from weft_kernels.initializers import first_rows, first_values
-from weft_kernels.rule import Rule
+from weft_kernels.rules.record import Rule
 from weft_kvstore import first, job_shard, row_chunks
 from weft_kvstore.check import digest
 from weft_kvstore.codec import decode_reply, encode

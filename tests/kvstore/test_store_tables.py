@@ -15,8 +15,8 @@ from store_cluster import WAIT_S, constant, given, key_of, store_of, stores_of, 
 from weft_graph.ir import Initializer
 from weft_graph.program import Update
 from weft_kernels.initializers import first_values
-from weft_kernels.rule import Rule
-from weft_kernels.rule_lookup import rules
+from weft_kernels.rules.lookup import rules
+from weft_kernels.rules.record import Rule
 from weft_kvstore.check import DescriptionError, check_description
 from weft_kvstore.description import InitializerDescription, KeyDescription, Mode, StoreDescription
 from weft_kvstore.settings import LinkSettings

@@ -12,7 +12,7 @@ from weft import ops
 from weft.api import rule as api
 from weft.api import schedule
 from weft_graph.rule_graph import rule_graph_from_json, rule_graph_to_json
-from weft_kernels.rule_lookup import rule_from
+from weft_kernels.rules.lookup import rule_from
 
 
 @weft.rule(state={"velocity": 0.5}, rate=0.1, momentum=0.9)

@@ -19,7 +19,7 @@ from weft_graph.json_form import graph_to_json
 from weft_graph.program import KeyPlan, Update
 from weft_graph.rule_graph import RuleGraph, checked, rule_graph_from_json
 from weft_graph.types import DType, TensorType
-from weft_kernels.rule_lookup import rule_from
+from weft_kernels.rules.lookup import rule_from
 from weft_server.job_refused import JobRefusedError
 from weft_server.memory_check import Bounds
 from weft_server.plan import JobPlan

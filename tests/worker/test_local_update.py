@@ -19,8 +19,8 @@ from weft.api.lifecycle import AllocationEvent
 from weft_graph.program import Update
 from weft_graph.types import DType
 from weft_kernels.kernel import Array
-from weft_kernels.rule import Rule
-from weft_kernels.rule_lookup import rule_from
+from weft_kernels.rules.lookup import rule_from
+from weft_kernels.rules.record import Rule
 from weft_kvstore.description import KeyDescription, Mode, StoreDescription, description_from_json
 from weft_kvstore.local import LocalStore
 from weft_kvstore.shard_server import ShardServer

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from weft_kernels.rule import State
+from weft_kernels.rules.record import State
 from weft_kvstore.description import KeyDescription, StoreDescription
 from weft_kvstore.hyper import KeyHyper
 from weft_kvstore.store import Array

@@ -53,7 +53,7 @@ def fuse(
     `arrays` are inputs by name, all of one size, and `numbers` are inputs too, one number for all elements; `constants`
     are single numbers. `results` names, for each array that is written, the value that it becomes. `by_place` are the
     arrays that rows' ids place; the others are read in order, and not written. `states` are rounded as a rule's state
-    is; see `weft_kernels.half_rule`. `computed` is the element type that arrays are computed in, where not their own.
+    is; see `weft_kernels.rules.half`. `computed` is the element type that arrays are computed in, where not their own.
 
     Raises NotTraceableError where an operator is not one of elements.
     """

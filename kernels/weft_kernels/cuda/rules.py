@@ -17,7 +17,7 @@ from weft_kernels.cuda.module import launch, launch_source
 from weft_kernels.cuda.pointwise import Fused, fuse
 from weft_kernels.cuda.source import sources
 from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.rule import Hyper, State
+from weft_kernels.rules.record import Hyper, State
 from weft_kernels.run import run_nodes
 
 _FILE: Final = "rules.cu"

@@ -1,1 +1,1 @@
-"""Update rules: one module each, found by name. See `weft_kernels.rule`."""
+"""Update rules: one module each, found by name. See `weft_kernels.rules.record`."""

@@ -11,8 +11,8 @@ from typing import Any
 
 from weft_graph.errors import GraphFormatError
 from weft_graph.json_place import Place, shown
-from weft_kernels.rule import Rule
-from weft_kernels.rule_graph import compiled
+from weft_kernels.rules.compiled import compiled
+from weft_kernels.rules.record import Rule
 
 
 @cache

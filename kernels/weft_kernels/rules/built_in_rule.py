@@ -7,8 +7,8 @@ an update costs: it writes in place and needs one array more at most.
 from __future__ import annotations
 
 from weft_graph.rules import BUILT_IN
-from weft_kernels.half_rule import with_half
-from weft_kernels.rule import Apply, Rule
+from weft_kernels.rules.half import with_half
+from weft_kernels.rules.record import Apply, Rule
 
 
 def built_in(name: str, apply: Apply) -> Rule:

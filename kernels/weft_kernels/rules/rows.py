@@ -9,7 +9,7 @@ import numpy as np
 
 from weft_kernels.blocks import whole_blocks
 from weft_kernels.kernel import Array
-from weft_kernels.rule import Hyper, Rule
+from weft_kernels.rules.record import Hyper, Rule
 
 PIECE_ELEMENTS: Final = 1 << 18
 """Elements gathered at once: copies of weight, gradient and state are bounded, and a rule's calls are few."""
@@ -28,7 +28,7 @@ def apply_to_rows(
     """Updates the rows `places` (n,) int64 of `weight` and of each state (rows, width), in place, by a pointwise rule.
 
     `gradient` (n, width), which is not written, is of those rows alone. `places` are distinct and from 0; `step` and
-    `hyper` are as in `weft_kernels.rule`. Raises ValueError for a rule that needs keys whole.
+    `hyper` are as in `weft_kernels.rules.record`. Raises ValueError for a rule that needs keys whole.
     """
     if rule.whole:
         raise ValueError(f"rule {rule.name!r} needs a key whole, and is asked to update {len(places)} rows")

@@ -14,7 +14,7 @@ import numpy as np
 
 from weft_kernels.blocks import CACHE_ELEMENTS
 from weft_kernels.kernel import Array
-from weft_kernels.rule import Apply, Hyper, State
+from weft_kernels.rules.record import Apply, Hyper, State
 
 _LARGEST: Final = np.float32(np.finfo(np.float16).max)
 _SMALLEST: Final = np.finfo(np.float16).smallest_subnormal

@@ -1,4 +1,4 @@
-"""What an update rule is; `weft_kernels.rule_lookup` finds one.
+"""What an update rule is; `weft_kernels.rules.lookup` finds one.
 
 A pointwise rule may be cut over slices and run on some rows of a table; another one needs the key `whole`.
 """

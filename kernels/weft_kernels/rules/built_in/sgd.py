@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from weft_kernels.built_in import built_in
 from weft_kernels.kernel import Array
-from weft_kernels.rule import Hyper, State
+from weft_kernels.rules.built_in_rule import built_in
+from weft_kernels.rules.record import Hyper, State
 
 
 def _apply(weight: Array, gradient: Array, _state: State, _step: int, hyper: Hyper) -> None:

@@ -20,9 +20,9 @@ from weft_graph.rule_parts import why_whole
 from weft_graph.schema import schema_of
 from weft_graph.types import DType, array_text
 from weft_kernels.blocks import CACHE_ELEMENTS
-from weft_kernels.half_rule import with_half
 from weft_kernels.kernel import Array, Kernel, KernelContext, kernel_of
-from weft_kernels.rule import Hyper, Rule, State
+from weft_kernels.rules.half import with_half
+from weft_kernels.rules.record import Hyper, Rule, State
 from weft_kernels.run import KernelError
 
 

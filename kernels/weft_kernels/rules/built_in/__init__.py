@@ -1,0 +1,1 @@
+"""The built-in update rules: one module each, with a constant `RULE`, found by name."""
