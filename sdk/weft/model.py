@@ -15,7 +15,7 @@ from weft.records import Array
 from weft.trainable import Trainable
 from weft_graph.errors import GraphRefusedError
 from weft_graph.ir import Graph, Input, Parameter
-from weft_graph.model_loss import LossOptions, with_loss
+from weft_graph.losses.with_loss import LossOptions, with_loss
 
 if TYPE_CHECKING:
     import os

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from weft.records import Array
 from weft_graph.ir import Graph
-from weft_graph.model_loss import WithLoss
+from weft_graph.losses.with_loss import WithLoss
 
 if TYPE_CHECKING:
     from weft.api.job import JobSpec

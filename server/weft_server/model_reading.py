@@ -16,7 +16,7 @@ from weft_graph.errors import GraphError
 from weft_graph.infer import infer
 from weft_graph.ir import Graph
 from weft_graph.json_form import graph_to_json
-from weft_graph.model_loss import LossOptions, WithLoss, with_loss
+from weft_graph.losses.with_loss import LossOptions, WithLoss, with_loss
 from weft_graph.onnx_form.errors import OnnxError
 from weft_graph.onnx_form.files import read_bytes, read_file
 from weft_graph.onnx_form.imported import Imported, ReadOptions

@@ -12,7 +12,7 @@ MODEL, ANSWER, VALUES = "model", "answer.json", "values.safetensors"
 
 
 class ModelOptions(Model):
-    """How a file is read, and the loss that its graph gets; see `weft_graph.model_loss` for the latter."""
+    """How a file is read, and the loss that its graph gets; see `weft_graph.losses.with_loss` for the latter."""
 
     parameters: list[str] = Field(default_factory=list)
     constants: list[str] = Field(default_factory=list)
