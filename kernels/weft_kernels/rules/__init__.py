@@ -1,1 +1,1 @@
-"""Update rules: one module each, found by name. See `weft_kernels.rules.record`."""
+"""Update rules: what one is, how it is found or compiled, and how it is applied to rows of a table."""

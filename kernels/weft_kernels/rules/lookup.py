@@ -17,8 +17,8 @@ from weft_kernels.rules.record import Rule
 
 @cache
 def rules() -> Mapping[str, Rule]:
-    """Every built-in rule by its name: each is one module of `weft_kernels.rules` with a constant `RULE`."""
-    package = importlib.import_module("weft_kernels.rules")
+    """Every built-in rule by its name: each is one module of `weft_kernels.rules.built_in` with a constant `RULE`."""
+    package = importlib.import_module("weft_kernels.rules.built_in")
     found: dict[str, Rule] = {}
     for info in pkgutil.iter_modules(package.__path__):
         rule: Rule = importlib.import_module(f"{package.__name__}.{info.name}").RULE
