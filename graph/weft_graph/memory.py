@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from weft_graph.errors import GraphRefusedError
 from weft_graph.infer import largest_types
 from weft_graph.ir import WEFT_DOMAIN
-from weft_graph.layout import layout
+from weft_graph.layout.plan import layout
 from weft_graph.program import KeyPlan, Program
 from weft_graph.shapes.dims import is_unknown
 from weft_graph.types import TensorType

@@ -157,7 +157,7 @@ Strides = tuple[int, ...]
 
 ViewRule = Callable[[Node, Shape, Strides | None, Shape], Strides | None]
 """rule(node, input 0's shape and strides, the output's shape): the output's strides within the input's memory, None
-where they are not known before the step. `weft_graph.layout_strides.NO_VIEW` says that it is no view at all."""
+where they are not known before the step. `weft_graph.layout.strides.NO_VIEW` says that it is no view at all."""
 
 
 class MemoryOrder(StrEnum):

@@ -12,8 +12,8 @@ from sample_graphs import floats, ints, lenet, line, mlp, node, normalized_mlp
 from weft_graph.convert import convert
 from weft_graph.infer import infer, infer_program
 from weft_graph.ir import Graph
-from weft_graph.layout import Layout, layout
-from weft_graph.layout_lives import read_by
+from weft_graph.layout.live_ranges import read_by
+from weft_graph.layout.plan import Layout, layout
 from weft_graph.passes.options import Options, Recompute
 from weft_graph.program import Program, Role
 from weft_graph.topological import topological_order

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from weft_graph import layout_offsets
-from weft_graph.layout_offsets import Block, largest_live, offsets
-from weft_graph.layout_owners import LastOwners
+from weft_graph.layout import offsets
+from weft_graph.layout.offsets import Block, largest_live, offsets
+from weft_graph.layout.owners import LastOwners
 
 
 def drawn(count: int, seed: int) -> list[Block]:

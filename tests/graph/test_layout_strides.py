@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft_graph.layout_strides import NO_VIEW, expanded, in_order, in_rows, made, order_of, reshaped, same_places
+from weft_graph.layout.strides import NO_VIEW, expanded, in_order, in_rows, made, order_of, reshaped, same_places
 from weft_graph.schema import MemoryOrder
 
 SIZES = st.lists(st.sampled_from([1, 2, 3, 4, 6]), max_size=4).map(tuple)

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from weft_graph.layout import ALIGNMENT, Layout
-from weft_graph.layout_strides import Sizes, order_of, same_places
+from weft_graph.layout.plan import ALIGNMENT, Layout
+from weft_graph.layout.strides import Sizes, order_of, same_places
 from weft_graph.schema import Strides
 from weft_graph.types import TensorType
 from weft_kernels.kernel import Array

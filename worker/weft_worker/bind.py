@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from weft_graph.infer import infer_program
 from weft_graph.ir import WEFT_DOMAIN, Node
-from weft_graph.layout import ALIGNMENT, CUDA_ALIGNMENT, layout
+from weft_graph.layout.plan import ALIGNMENT, CUDA_ALIGNMENT, layout
 from weft_graph.program import Program
 from weft_graph.schema import schema_of
 from weft_graph.shapes.dims import is_unknown

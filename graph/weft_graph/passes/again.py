@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from weft_graph.ir import Node, Subgraph
-from weft_graph.layout_lives import read_by
+from weft_graph.layout.live_ranges import read_by
 from weft_graph.names import AGAIN
 from weft_graph.program import LOSS_SCALE
 from weft_graph.weft_domain import FUSED, UNIQUE_ROWS

@@ -17,8 +17,8 @@ from typing import Final
 from weft_graph.cost import operations
 from weft_graph.infer import infer
 from weft_graph.ir import Node
-from weft_graph.layout import live_bytes
-from weft_graph.layout_lives import read_by
+from weft_graph.layout.live_ranges import read_by
+from weft_graph.layout.plan import live_bytes
 from weft_graph.names import AGAIN
 from weft_graph.passes.again import Parts, chain, computed_again
 from weft_graph.passes.draft import Draft

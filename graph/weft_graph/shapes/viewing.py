@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft_graph.attributes import as_ints
 from weft_graph.ir import Node
-from weft_graph.layout_strides import NO_VIEW, expanded, numbers, permuted
+from weft_graph.layout.strides import NO_VIEW, expanded, numbers, permuted
 from weft_graph.schema import Strides
 from weft_graph.types import Shape
 

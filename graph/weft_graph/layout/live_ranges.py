@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from weft_graph.ir import WEFT_DOMAIN, Node
-from weft_graph.layout_strides import NO_VIEW, Sizes, in_rows, made, reshaped, same_places
+from weft_graph.layout.strides import NO_VIEW, Sizes, in_rows, made, reshaped, same_places
 from weft_graph.schema import MemoryOrder, OpSchema, Strides, schema_of
 from weft_graph.types import TensorType
 from weft_graph.weft_domain import COMMUNICATION

@@ -13,9 +13,9 @@ from types import MappingProxyType
 from typing import Final
 
 from weft_graph.ir import WEFT_DOMAIN, Node
-from weft_graph.layout_lives import Lives
-from weft_graph.layout_offsets import Block, largest_live, offsets
-from weft_graph.layout_owners import LastOwners
+from weft_graph.layout.live_ranges import Lives
+from weft_graph.layout.offsets import Block, largest_live, offsets
+from weft_graph.layout.owners import LastOwners
 from weft_graph.program import Program
 from weft_graph.schema import Strides
 from weft_graph.types import TensorType
