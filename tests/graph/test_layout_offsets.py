@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from weft_graph.layout import offsets
 from weft_graph.layout.offsets import Block, largest_live, offsets
 from weft_graph.layout.owners import LastOwners
 
@@ -38,7 +37,7 @@ def test_what_is_held_at_one_time_does_not_overlap(seed: int) -> None:
 
 
 def test_very_many_blocks_are_placed_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout_offsets, "MOST_FITTED", 20)
+    monkeypatch.setattr("weft_graph.layout.offsets.MOST_FITTED", 20)
     blocks = drawn(200, 7)
     assert check(blocks, 256) < sum(block.size for block in blocks)
 
