@@ -17,7 +17,7 @@ import onnx
 import pytest
 
 from weft_graph.check import check
-from weft_graph.differentiate import differentiate
+from weft_graph.differentiation.graph import differentiate
 from weft_graph.onnx_form.imported import Imported
 from weft_graph.onnx_form.reader import read_model
 from weft_graph.program import LOSS_SCALE

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from weft_graph.backward import Backward
+from weft_graph.differentiation.dependence import lead_from
+from weft_graph.differentiation.walk import Backward
 from weft_graph.infer import Inference
 from weft_graph.ir import Node
-from weft_graph.leads import lead_from
 from weft_graph.names import FreshNames
 from weft_graph.onnx_dtypes import NUMBER_OF_DTYPE
 from weft_graph.onnx_form.draft import Draft

@@ -1,11 +1,11 @@
-"""The pass that adds the backward nodes: reverse-mode differentiation of the loss, see `weft_graph.differentiate`."""
+"""The pass that adds the backward nodes: reverse-mode differentiation of the loss, see `weft_graph.differentiation.graph`."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from types import MappingProxyType
 
-from weft_graph.differentiate import differentiate
+from weft_graph.differentiation.graph import differentiate
 from weft_graph.passes.draft import Draft
 from weft_graph.passes.options import Options
 from weft_graph.program import LOSS

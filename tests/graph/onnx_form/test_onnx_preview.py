@@ -10,7 +10,7 @@ import pytest
 from onnx import helper
 
 from onnx_models import floats, initializer, model, run, weights
-from weft_graph.differentiate import differentiate
+from weft_graph.differentiation.graph import differentiate
 from weft_graph.errors import GraphError
 from weft_graph.onnx_form.errors import OnnxError
 from weft_graph.onnx_form.preview_rules import without_training

@@ -10,11 +10,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from weft_graph.backward import Backward
+from weft_graph.differentiation.dependence import lead_from
+from weft_graph.differentiation.walk import Backward
 from weft_graph.errors import DTypeError, GraphRefusedError, ShapeError
 from weft_graph.infer import Inference
 from weft_graph.ir import Graph, Input, Node
-from weft_graph.leads import lead_from
 from weft_graph.names import FreshNames, all_nodes, node_definitions, value_definitions
 from weft_graph.program import LOSS_SCALE
 from weft_graph.topological import topological_order

@@ -13,11 +13,11 @@ from typing import Final
 import numpy as np
 
 from weft_graph.attributes import as_body
-from weft_graph.derived_body import DerivedBody, repeat, seed_name
+from weft_graph.differentiation.body import DerivedBody, repeat, seed_name
+from weft_graph.differentiation.dependence import lead_from, reached_from
 from weft_graph.errors import GraphError, NoGradientError
 from weft_graph.infer import Array, Inference
 from weft_graph.ir import ONNX_DOMAIN, AttributeValue, Constant, Node
-from weft_graph.leads import lead_from, reached_from
 from weft_graph.names import FreshNames, body_values, drawn_as
 from weft_graph.schema import BodyDerivation, schema_of
 from weft_graph.types import TensorType

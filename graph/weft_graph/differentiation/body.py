@@ -16,7 +16,7 @@ from weft_graph.names import FreshNames, bodies_of, body_values, repeated
 
 
 class Walk(Protocol):
-    """What `weft_graph.backward` knows of the body's nodes."""
+    """What `weft_graph.differentiation.walk` knows of the body's nodes."""
 
     forward: list[Node]
     backward: list[Node]

@@ -1,0 +1,1 @@
+"""Reverse-mode differentiation of a graph: the backward nodes of a loss."""
