@@ -1,5 +1,5 @@
 // The built-in update rules, in place: dense, or on some rows of a table. Operations are in the order of the bodies in
-// `weft_kernels.rules`, so that results differ by the rounding of a fused product and sum alone.
+// `weft_kernels.rules.built_in`, so that results differ by the rounding of a fused product and sum alone.
 //
 // gradient (count, width) belongs to the rows `ids` (count) of weight and state (rows, width) where has_ids is 1, and to
 // all of them in order where it is 0; ids are distinct, and a negative one is left. Numbers are computed in the array's
