@@ -14,11 +14,11 @@ import pytest
 import cuda_on_host
 from strict_arrays import own_kernels, to_device, to_host
 from weft_graph.shapes.windows import Windows
-from weft_kernels import windows as portable
 from weft_kernels.cuda import draws, rows, rules, windows
 from weft_kernels.cuda.source import read_source, sources
 from weft_kernels.random import draws as host_draws
 from weft_kernels.rules.lookup import rules as built_in
+from weft_kernels.windows import views as portable
 
 pytest.importorskip("cupy", reason="the stand-in has CuPy's names; weft[cuda-compile] installs it")
 pytestmark = pytest.mark.skipif(

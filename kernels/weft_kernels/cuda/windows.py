@@ -19,7 +19,7 @@ def fits(xp: Any, array: Array, windows: Windows) -> bool:
 
 
 def columns(xp: Any, array: Array, windows: Windows, groups: int) -> Array:
-    """As `weft_kernels.windows.columns`."""
+    """As `weft_kernels.windows.views.columns`."""
     batch, channels = array.shape[:2]
     rows, width = channels * math.prod(windows.kernel), batch * math.prod(windows.count)
     result: Array = xp.empty((groups, rows // groups, width), dtype=array.dtype)
@@ -29,7 +29,7 @@ def columns(xp: Any, array: Array, windows: Windows, groups: int) -> Array:
 
 
 def scattered(xp: Any, array: Array, windows: Windows) -> Array:
-    """As `weft_kernels.windows.scattered`."""
+    """As `weft_kernels.windows.views.scattered`."""
     channels, batch = array.shape[0], array.shape[1 + len(windows.size)]
     result: Array = xp.empty((batch, channels, *windows.size), dtype=array.dtype)
     lowered = xp.ascontiguousarray(array)

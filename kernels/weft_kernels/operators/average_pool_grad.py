@@ -9,7 +9,7 @@ from weft_graph.ir import AttributeValue
 from weft_graph.shapes.windows import windows_of
 from weft_kernels.arguments import required
 from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.windows import inside, padded_shape, places, weights
+from weft_kernels.windows.views import inside, padded_shape, places, weights
 
 IN_FLOAT32 = ("float16", "bfloat16")
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from weft_graph.ir import AttributeValue
 from weft_kernels.arguments import optional, required
-from weft_kernels.causal_conv import convolved, sigmoid, with_state
 from weft_kernels.kernel import Array, KernelContext
+from weft_kernels.windows.causal import convolved, sigmoid, with_state
 
 
 def run(

@@ -9,7 +9,7 @@ from weft_graph.ir import AttributeValue
 from weft_graph.shapes.blocks import blocks_of
 from weft_kernels.arguments import required
 from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.windows import scattered
+from weft_kernels.windows.views import scattered
 
 HOST_INPUTS = (1, 2)
 

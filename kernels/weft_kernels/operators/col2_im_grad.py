@@ -8,7 +8,7 @@ from weft_graph.ir import AttributeValue
 from weft_graph.shapes.blocks import blocks_of
 from weft_kernels.arguments import required
 from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.windows import columns
+from weft_kernels.windows.views import columns
 
 HOST_INPUTS = (2, 3)
 

@@ -8,8 +8,8 @@ from weft_graph.attributes import as_int
 from weft_graph.ir import AttributeValue
 from weft_graph.shapes.transposed import transposed_windows
 from weft_kernels.arguments import optional, required
-from weft_kernels.convolving import spread
 from weft_kernels.kernel import Array, KernelContext
+from weft_kernels.windows.convolution import spread
 
 IN_FLOAT32 = ()
 

@@ -8,8 +8,8 @@ from weft_graph.attributes import as_int
 from weft_graph.ir import AttributeValue
 from weft_graph.shapes.windows import windows_of
 from weft_kernels.arguments import required
-from weft_kernels.convolving import weights_gradient
 from weft_kernels.kernel import Array, KernelContext
+from weft_kernels.windows.convolution import weights_gradient
 
 IN_FLOAT32 = ()
 

@@ -11,7 +11,7 @@ from weft_kernels.arguments import required
 from weft_kernels.kernel import Array, KernelContext
 from weft_kernels.normalization import statistics_dtype
 from weft_kernels.norms import powered, root
-from weft_kernels.windows import padded, places
+from weft_kernels.windows.views import padded, places
 
 
 def run(

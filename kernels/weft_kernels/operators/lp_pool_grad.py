@@ -11,7 +11,7 @@ from weft_kernels.arguments import required
 from weft_kernels.kernel import Array, KernelContext
 from weft_kernels.normalization import statistics_dtype
 from weft_kernels.norms import norm_share, norm_slope
-from weft_kernels.windows import inside, padded_shape, places
+from weft_kernels.windows.views import inside, padded_shape, places
 
 
 def run(

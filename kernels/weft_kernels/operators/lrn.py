@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from weft_graph.attributes import as_float
 from weft_graph.ir import AttributeValue
 from weft_kernels.arguments import required
-from weft_kernels.channel_windows import response_base
 from weft_kernels.kernel import Array, KernelContext
+from weft_kernels.windows.channels import response_base
 
 IN_FLOAT32 = ("float16", "bfloat16")
 

@@ -14,7 +14,7 @@ from weft_graph.shapes.windows import Windows, windows_of
 from weft_kernels.arguments import required
 from weft_kernels.element_types import is_float
 from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.windows import padded, places
+from weft_kernels.windows.views import padded, places
 
 
 def run(

@@ -10,7 +10,7 @@ from weft_graph.shapes.windows import windows_of
 from weft_kernels.arguments import required
 from weft_kernels.cuda import windows as cuda
 from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.windows import inside, padded, places
+from weft_kernels.windows.views import inside, padded, places
 
 IN_FLOAT32 = ("bfloat16",)
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from weft_graph.ir import AttributeValue
 from weft_graph.types import DType
 from weft_kernels.arguments import optional, required
-from weft_kernels.convolving import convolved
 from weft_kernels.kernel import Array, KernelContext
 from weft_kernels.quantizing import less, quantized
+from weft_kernels.windows.convolution import convolved
 
 
 def run(

@@ -16,7 +16,7 @@ from weft_graph.attributes import as_int
 from weft_graph.ir import AttributeValue
 from weft_graph.shapes.windows import Windows, windows_of
 from weft_kernels.kernel import Array
-from weft_kernels.windows import add_scattered, columns, inside, padded_size, scattered
+from weft_kernels.windows.views import add_scattered, columns, inside, padded_size, scattered
 
 HOST_ELEMENTS: Final = 1 << 21
 """Elements of the columns of one block on the host, or as many as one image's, or as the weights.
