@@ -8,10 +8,10 @@ from weft_graph.attributes import as_int
 from weft_graph.ir import AttributeValue
 from weft_graph.shapes.windows import windows_of
 from weft_kernels.arguments import optional, required
-from weft_kernels.deforming import deformed_blocks
 from weft_kernels.kernel import Array, KernelContext
 from weft_kernels.normalization import statistics_dtype
-from weft_kernels.sampling import sampled
+from weft_kernels.sampling.deformed_windows import deformed_blocks
+from weft_kernels.sampling.taps import sampled
 
 
 def run(

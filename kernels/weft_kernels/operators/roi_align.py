@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from weft_graph.attributes import as_int
 from weft_graph.ir import AttributeValue
 from weft_kernels.arguments import required
-from weft_kernels.boxes import box_points, largest
 from weft_kernels.kernel import Array, KernelContext
 from weft_kernels.normalization import statistics_dtype
-from weft_kernels.sampling import rows_of, sampled
+from weft_kernels.sampling.boxes import box_points, largest
+from weft_kernels.sampling.taps import rows_of, sampled
 
 HOST_INPUTS = (1, 2)
 

@@ -7,11 +7,11 @@ from typing import Any
 
 from weft_graph.ir import AttributeValue
 from weft_kernels.arguments import required
-from weft_kernels.boxes import BoxPoints, box_points, largest, weighed
 from weft_kernels.indices import summed_rows
 from weft_kernels.kernel import Array, KernelContext
 from weft_kernels.normalization import statistics_dtype
-from weft_kernels.sampling import rows_of, spread, unrowed
+from weft_kernels.sampling.boxes import BoxPoints, box_points, largest, weighed
+from weft_kernels.sampling.taps import rows_of, spread, unrowed
 
 HOST_INPUTS = (2, 3)
 

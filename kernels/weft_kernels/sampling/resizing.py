@@ -11,9 +11,9 @@ from weft_graph.attributes import as_float, as_int, as_ints, as_str
 from weft_graph.ir import AttributeValue
 from weft_graph.shapes.resizing import Along, by_scales, by_sizes, resized_axes
 from weft_kernels.arguments import optional
-from weft_kernels.cubic import cubic_weight
-from weft_kernels.interpolation import Interpolation
 from weft_kernels.kernel import Array
+from weft_kernels.sampling.cubic import cubic_weight
+from weft_kernels.sampling.interpolation import Interpolation
 
 Attributes = Mapping[str, AttributeValue]
 

@@ -12,7 +12,7 @@ from weft_graph.ir import AttributeValue
 from weft_graph.shapes.windows import Windows, windows_of
 from weft_kernels.kernel import Array
 from weft_kernels.normalization import statistics_dtype
-from weft_kernels.sampling import Tap, combined, linear_taps, rows_of
+from weft_kernels.sampling.taps import Tap, combined, linear_taps, rows_of
 
 BLOCK_ELEMENTS: Final = 1 << 22
 """Elements that the windows of one block of images hold; one image may have more."""
@@ -34,7 +34,7 @@ class Deformed:
         return int(self.data.shape[1])
 
     def rows(self, xp: Any) -> Array:
-        """The images' elements as rows, see `weft_kernels.sampling`."""
+        """The images' elements as rows, see `weft_kernels.sampling.taps`."""
         images, groups, _, _ = self.shape
         by_group = self.data.reshape(images * groups, self.channels // groups, *self.windows.size)
         return rows_of(xp, by_group, statistics_dtype(xp, self.data))

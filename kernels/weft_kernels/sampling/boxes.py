@@ -11,7 +11,7 @@ import numpy as np
 from weft_graph.attributes import as_float, as_int
 from weft_graph.ir import AttributeValue
 from weft_kernels.kernel import Array
-from weft_kernels.sampling import Tap, combined
+from weft_kernels.sampling.taps import Tap, combined
 
 BLOCK_ELEMENTS: Final = 1 << 21
 """Numbers of all channels that are read at once for one tap; one box may have more."""
