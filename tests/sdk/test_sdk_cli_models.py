@@ -100,6 +100,7 @@ def test_other_first_values_and_dry_runs_send_none_of_the_files(run: Run, file: 
         ([*LOSS, "--steps", "1", "--column", "z"], "--column is 'z'; it should be INPUT=COLUMN"),
         ([*LOSS, "--steps", "1", "--rule", "lion"], "--rule is 'lion'; there are sgd, adam, adagrad"),
         ([*LOSS, "--steps", "1", "--evaluate", "9"], "--evaluate is '9'; it should be rows from"),
+        ([*LOSS, "--steps", "1", "--shape", "x"], "--shape is 'x'; it should be INPUT=batch,3,224,224"),
         ([*LOSS, "--steps", "1", "--output", "y"], "there is no output 'y'; there are 'logits'"),
     ],
 )
@@ -149,6 +150,18 @@ def test_inspect_tells_what_there_is_and_what_cannot_train(run: Run, file: str) 
     assert "operators\n  Add  1\n  MatMul  1\n  Round  1\n" in out
     assert "  labels  int64[batch]" in run(answers(), "inspect", file, "--loss", "cross_entropy").stdout
     assert "parameters that stay\n  w  float32[3, 4]\n" in run(answers(), "inspect", file, "--freeze", "w").stdout
+
+
+def test_programs_of_a_model_are_those_of_its_job(run: Run, file: str) -> None:
+    script = answers(problem(422, "job-refused", "no"))
+    assert run(script, "programs", file, *LOSS).exit_code == 1
+    (request,) = script.requests
+    assert (request.url.path, request.url.params["dry_run"]) == ("/v1/jobs", "true")
+    assert [node["op_type"] for node in json.loads(request.content)["graph"]["nodes"]][-1] == "SoftmaxCrossEntropyLoss"
+
+
+def test_an_inputs_shape_may_be_another_than_the_files(run: Run, file: str) -> None:
+    assert "  x  float32[batch, 4, 3]\n" in run(answers(), "inspect", file, "--shape", "x=batch,4,3").stdout
 
 
 def test_what_cannot_train_is_named() -> None:

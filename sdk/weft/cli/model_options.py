@@ -48,6 +48,7 @@ class ModelOptions:
     freeze: list[str] | None
     constant: list[str] | None
     samples: str | None
+    shape: list[str] | None
     data: str | None
     column: list[str] | None
     evaluate: str | None
@@ -64,7 +65,10 @@ class ModelOptions:
         """The file, read. Raises ArgumentError, OnnxError and its kin."""
         from weft.onnx_model import from_onnx  # most commands build no graph
 
-        return from_onnx(path, frozen=self.freeze or (), constants=self.constant or (), batch=self.samples)
+        shapes = dict(_shape(each) for each in self.shape or ())
+        return from_onnx(
+            path, frozen=self.freeze or (), constants=self.constant or (), batch=self.samples, shapes=shapes
+        )
 
     def trainable(self, path: Path) -> Trainable:
         """The model with its loss. Raises ArgumentError where none is said, GraphRefusedError and its kin."""
@@ -138,6 +142,10 @@ def said(
         _option("Initializers that are no parameters; may be repeated.", "--constant", metavar="PATTERN"),
     ] = None,
     samples: Annotated[str | None, _option("The file's word for the dimension of the samples.", "--samples")] = None,
+    shape: Annotated[
+        list[str] | None,
+        _option("An input's shape; may be repeated.", "--shape", metavar="INPUT=batch,3,224,224"),
+    ] = None,
     data: Annotated[
         str | None, _option("What it trains on, as the server finds it.", "--data", metavar="FILE.npz")
     ] = None,
@@ -159,8 +167,8 @@ def said(
 ) -> ModelOptions:
     """The options as a record."""
     return ModelOptions(
-        loss, output, target, metric, classes_axis, ignore_index, freeze, constant, samples, data, column, evaluate,
-        shuffle, batch, rule, rate, workers, shards, seed, name,
+        loss, output, target, metric, classes_axis, ignore_index, freeze, constant, samples, shape, data, column,
+        evaluate, shuffle, batch, rule, rate, workers, shards, seed, name,
     )  # fmt: skip
 
 
@@ -203,6 +211,15 @@ def _pair(option: str, text: str) -> tuple[str, str]:
     if not (name and equals and value):
         raise ArgumentError(f"--{option} is {text!r}; it should be INPUT=COLUMN")
     return name, value
+
+
+def _shape(text: str) -> tuple[str, list[int | str]]:
+    """`INPUT=batch,3` as a name and dimensions; a single number of an input without any is `INPUT=`."""
+    name, equals, dims = text.rpartition("=")
+    parts = [part.strip() for part in dims.split(",")] if dims else []
+    if not (name and equals) or not all(part.isdecimal() or part.isidentifier() for part in parts):
+        raise ArgumentError(f"--shape is {text!r}; it should be INPUT=batch,3,224,224")
+    return name, [int(part) if part.isdecimal() else part for part in parts]
 
 
 def _rows(text: str | None) -> tuple[int, int] | None:
