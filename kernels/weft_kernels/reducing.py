@@ -11,7 +11,7 @@ from weft_graph.ir import AttributeValue
 from weft_kernels.axes import reduction_axes
 from weft_kernels.element_types import is_float
 from weft_kernels.kernel import Array
-from weft_kernels.normalization import statistics_dtype
+from weft_kernels.normalization.batch_statistics import statistics_dtype
 
 
 def axes_and_keepdims(

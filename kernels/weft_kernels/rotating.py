@@ -10,7 +10,7 @@ from weft_graph.attributes import as_int
 from weft_graph.ir import AttributeValue
 from weft_kernels.indices import checked_indices
 from weft_kernels.kernel import Array
-from weft_kernels.normalization import statistics_dtype
+from weft_kernels.normalization.batch_statistics import statistics_dtype
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from weft_kernels.attention.forward import Attending, shown_softmax
 from weft_kernels.attention.heads import Heads, grouped, settings_of
 from weft_kernels.attention.visible import Visible
 from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.normalization import statistics_dtype
+from weft_kernels.normalization.batch_statistics import statistics_dtype
 from weft_kernels.run import run_body
 
 Attributes = Mapping[str, AttributeValue]

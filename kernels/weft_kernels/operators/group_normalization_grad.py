@@ -8,8 +8,8 @@ from weft_graph.attributes import as_float, as_int
 from weft_graph.ir import AttributeValue
 from weft_kernels.arguments import required
 from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.normalization import beside, other_axes
-from weft_kernels.standardizing import group_rows, standardized, standardized_gradient
+from weft_kernels.normalization.batch_statistics import beside, other_axes
+from weft_kernels.normalization.standardized_rows import group_rows, standardized, standardized_gradient
 
 
 def run(

@@ -8,7 +8,7 @@ from weft_graph.attributes import as_float
 from weft_graph.ir import AttributeValue
 from weft_kernels.arguments import required
 from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.standardizing import normalized_groups
+from weft_kernels.normalization.standardized_rows import normalized_groups
 
 
 def run(

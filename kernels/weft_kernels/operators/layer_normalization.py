@@ -10,7 +10,7 @@ from weft_graph.ir import AttributeValue
 from weft_graph.shapes.axes import normalised
 from weft_kernels.arguments import optional, required
 from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.standardizing import standardized, stash_of
+from weft_kernels.normalization.standardized_rows import standardized, stash_of
 
 
 def run(

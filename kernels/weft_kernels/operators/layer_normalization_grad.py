@@ -11,8 +11,8 @@ from weft_graph.shapes.axes import normalised
 from weft_kernels.arguments import required
 from weft_kernels.kernel import Array, KernelContext
 from weft_kernels.matrix import sum_stack
-from weft_kernels.normalization import statistics_dtype
-from weft_kernels.standardizing import standardized, standardized_gradient
+from weft_kernels.normalization.batch_statistics import statistics_dtype
+from weft_kernels.normalization.standardized_rows import standardized, standardized_gradient
 
 
 def run(

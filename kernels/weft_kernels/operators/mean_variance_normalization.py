@@ -9,7 +9,7 @@ from weft_graph.attributes import as_ints
 from weft_graph.ir import AttributeValue
 from weft_kernels.arguments import required
 from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.standardizing import centred_along
+from weft_kernels.normalization.standardized_rows import centred_along
 
 BESIDE: Final = 1e-9
 """Added to the deviation, so that what does not vary is 0: ONNX's number."""

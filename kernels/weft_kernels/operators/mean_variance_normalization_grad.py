@@ -8,8 +8,8 @@ from weft_graph.attributes import as_ints
 from weft_graph.ir import AttributeValue
 from weft_kernels.arguments import required
 from weft_kernels.kernel import Array, KernelContext
+from weft_kernels.normalization.standardized_rows import centred_along
 from weft_kernels.operators.mean_variance_normalization import BESIDE
-from weft_kernels.standardizing import centred_along
 
 
 def run(

@@ -11,7 +11,7 @@ from weft_graph.shapes.axes import normalised
 from weft_kernels.arguments import required
 from weft_kernels.kernel import Array, KernelContext
 from weft_kernels.matrix import sum_stack
-from weft_kernels.standardizing import over_root_mean_square
+from weft_kernels.normalization.standardized_rows import over_root_mean_square
 
 
 def run(

@@ -9,7 +9,7 @@ from weft_kernels.arguments import optional, required
 from weft_kernels.indices import summed_rows
 from weft_kernels.kernel import Array, KernelContext
 from weft_kernels.matrix import sum_stack
-from weft_kernels.normalization import statistics_dtype
+from weft_kernels.normalization.batch_statistics import statistics_dtype
 from weft_kernels.rotating import by_token, pairs_of, places_in
 
 

@@ -10,7 +10,7 @@ from weft_kernels.arguments import optional, required
 from weft_kernels.fourier import Transform
 from weft_kernels.frames import added_up, cut, frame_sizes
 from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.normalization import statistics_dtype
+from weft_kernels.normalization.batch_statistics import statistics_dtype
 
 HOST_INPUTS = (2, 4)
 

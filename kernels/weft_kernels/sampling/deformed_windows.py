@@ -11,7 +11,7 @@ from weft_graph.attributes import as_int
 from weft_graph.ir import AttributeValue
 from weft_graph.shapes.windows import Windows, windows_of
 from weft_kernels.kernel import Array
-from weft_kernels.normalization import statistics_dtype
+from weft_kernels.normalization.batch_statistics import statistics_dtype
 from weft_kernels.sampling.taps import Tap, combined, linear_taps, rows_of
 
 BLOCK_ELEMENTS: Final = 1 << 22

@@ -1,0 +1,1 @@
+"""What normalizations subtract and divide by, and its gradients."""
