@@ -14,7 +14,7 @@ from weft_graph.memory import program_memory
 from weft_graph.names import all_nodes, bodies_of
 from weft_graph.program import Program
 from weft_graph.program_json import programs_from_json, programs_to_json
-from weft_graph.program_text import programs_text
+from weft_graph.program_text.program import programs_text
 
 W, X, TABLE = np.ones(3), np.ones((4, 3)), np.ones((6, 3))
 FIXED = {"half": np.array(0.5), "yes": np.array(True)}

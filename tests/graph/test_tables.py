@@ -19,7 +19,7 @@ from weft_graph.memory import parameter_bytes, program_memory
 from weft_graph.passes.options import Options
 from weft_graph.passes.tables import find_tables
 from weft_graph.program import Program, Programs, Update
-from weft_graph.program_text import programs_text
+from weft_graph.program_text.program import programs_text
 from weft_graph.types import DType, TensorType
 
 GATHERED = node("ReduceSum", ["ta"], ["y"], axes=(1,), keepdims=0)

@@ -14,7 +14,7 @@ from weft_graph.infer import largest_types
 from weft_graph.ir import Constant, Graph, Node
 from weft_graph.memory import program_memory
 from weft_graph.program_json import programs_from_json, programs_to_json
-from weft_graph.program_text import programs_text
+from weft_graph.program_text.program import programs_text
 from weft_graph.shapes.dims import is_unknown
 from weft_graph.types import BATCH, DType
 from weft_worker.bind import bind

@@ -12,8 +12,8 @@ from weft_graph.names import RESERVED_PREFIX
 from weft_graph.passes.draft import Draft, made
 from weft_graph.passes.pipeline import Pass
 from weft_graph.program import Role
+from weft_graph.program_text.lines import counted, folded, listed, name_text, size_text, type_text
 from weft_graph.shapes.dims import is_unknown
-from weft_graph.text_lines import counted, folded, listed, name_text, size_text, type_text
 from weft_graph.types import TensorType
 
 _USUAL_DIM = 32

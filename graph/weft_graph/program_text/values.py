@@ -9,7 +9,7 @@ import numpy as np
 from weft_graph.ir import Constant
 from weft_graph.names import RESERVED_PREFIX
 from weft_graph.program import LOSS_SCALE, Program
-from weft_graph.text_lines import name_text
+from weft_graph.program_text.lines import name_text
 
 _SHOWN_ELEMENTS = 4
 _OF_TABLES = {"weft.rows/": ".rows", "weft.rows_ids/": ".ids", "weft.row_index/": ".index"}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from weft_graph.program import Program, Programs, Role
-from weft_graph.program_listing import is_backward, is_store, listing
-from weft_graph.program_story import story
-from weft_graph.setting import Setting
-from weft_graph.text_lines import counted, folded, type_text
-from weft_graph.value_names import is_literal, value_names
+from weft_graph.program_text.lines import counted, folded, type_text
+from weft_graph.program_text.listing import is_backward, is_store, listing
+from weft_graph.program_text.setting import Setting
+from weft_graph.program_text.story import story
+from weft_graph.program_text.values import is_literal, value_names
 
 
 def programs_text(programs: Programs, setting: Setting | None = None) -> str:

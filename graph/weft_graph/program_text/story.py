@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from weft_graph.memory import program_memory
 from weft_graph.program import KeyPlan, Program, Programs, Update
-from weft_graph.program_listing import is_backward, is_store, numbered
-from weft_graph.setting import Setting
+from weft_graph.program_text.lines import counted, listed, name_text, paragraph, plain, size_text, table, type_text
+from weft_graph.program_text.listing import is_backward, is_store, numbered
+from weft_graph.program_text.setting import Setting
 from weft_graph.shapes.dims import Dim, bound
-from weft_graph.text_lines import counted, listed, name_text, paragraph, plain, size_text, table, type_text
 from weft_graph.weft_domain import COPY, FETCH, FETCH_ROWS, SEND, SEND_ROWS, TRANSFER
 
 

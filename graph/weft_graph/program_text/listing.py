@@ -8,9 +8,9 @@ from itertools import groupby
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue, Node, Subgraph
 from weft_graph.names import RESERVED_PREFIX, bodies_of
 from weft_graph.program import Program
+from weft_graph.program_text.lines import WIDTH, cut, folded, name_text, type_text
+from weft_graph.program_text.values import value_names
 from weft_graph.schema import schemas
-from weft_graph.text_lines import WIDTH, cut, folded, name_text, type_text
-from weft_graph.value_names import value_names
 from weft_graph.weft_domain import COMMUNICATION, FETCH, FETCH_ROWS, SEND, SEND_ROWS, TRANSFER, UNIQUE_ROWS
 
 _TYPE_COLUMN = 64
