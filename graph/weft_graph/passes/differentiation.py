@@ -1,4 +1,4 @@
-"""The pass that adds the backward nodes: reverse-mode differentiation of the loss, see `weft_graph.differentiation.graph`."""
+"""The pass that adds the backward nodes: reverse-mode differentiation of the loss, see `weft_graph.differentiation`."""
 
 from __future__ import annotations
 
