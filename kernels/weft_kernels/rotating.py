@@ -8,7 +8,7 @@ from typing import Any
 
 from weft_graph.attributes import as_int
 from weft_graph.ir import AttributeValue
-from weft_kernels.indices import checked_indices
+from weft_kernels.indexing.rows import checked_indices
 from weft_kernels.kernel import Array
 from weft_kernels.normalization.batch_statistics import statistics_dtype
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from weft_kernels.indices import summed_rows as added_rows
+from weft_kernels.indexing.rows import summed_rows as added_rows
 from weft_kvstore.store import Array
 
 

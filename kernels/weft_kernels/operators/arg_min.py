@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from weft_graph.ir import AttributeValue
 from weft_kernels.arguments import required
+from weft_kernels.indexing.axis_places import place
 from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.places import place
 
 
 def run(

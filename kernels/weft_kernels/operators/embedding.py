@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from weft_graph.attributes import as_int
 from weft_graph.ir import AttributeValue
 from weft_kernels.arguments import required
-from weft_kernels.indices import checked_indices, taken
+from weft_kernels.indexing.rows import checked_indices, taken
 from weft_kernels.kernel import Array, KernelContext
 
 

@@ -8,9 +8,9 @@ from weft_graph.attributes import as_int
 from weft_graph.ir import AttributeValue
 from weft_graph.shapes.axes import normalised
 from weft_kernels.arguments import required
-from weft_kernels.indices import summed_rows
+from weft_kernels.indexing.elements import places_along
+from weft_kernels.indexing.rows import summed_rows
 from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.scattering import places_along
 
 
 def run(

@@ -9,7 +9,7 @@ from weft_graph.attributes import as_int
 from weft_graph.ir import AttributeValue
 from weft_graph.shapes.axes import normalised
 from weft_kernels.arguments import required
-from weft_kernels.indices import checked_indices, summed_rows
+from weft_kernels.indexing.rows import checked_indices, summed_rows
 from weft_kernels.kernel import Array, KernelContext
 
 IN_FLOAT32 = ("bfloat16",)

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from weft_graph.attributes import as_int
 from weft_graph.ir import AttributeValue
 from weft_kernels.arguments import required
-from weft_kernels.indices import summed_rows
+from weft_kernels.indexing.elements import places_of_tuples, slices
+from weft_kernels.indexing.rows import summed_rows
 from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.scattering import places_of_tuples, slices
 
 
 def run(

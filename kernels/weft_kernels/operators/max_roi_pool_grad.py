@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from weft_graph.ir import AttributeValue
 from weft_kernels.arguments import required
-from weft_kernels.indices import summed_rows
+from weft_kernels.indexing.rows import summed_rows
 from weft_kernels.kernel import Array, KernelContext
 from weft_kernels.sampling.whole_bins import largest_of_bins
 

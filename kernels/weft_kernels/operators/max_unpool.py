@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from weft_graph.ir import AttributeValue
 from weft_graph.shapes.unpooling import unpooled
 from weft_kernels.arguments import optional, required
-from weft_kernels.indices import checked_indices
+from weft_kernels.indexing.rows import checked_indices
 from weft_kernels.kernel import Array, KernelContext
 
 HOST_INPUTS = (2,)

@@ -8,8 +8,8 @@ from weft_graph.attributes import as_int, as_str
 from weft_graph.ir import AttributeValue
 from weft_graph.shapes.axes import normalised
 from weft_kernels.arguments import required
+from weft_kernels.indexing.elements import places_along, scattered
 from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.scattering import places_along, scattered
 
 
 def run(

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from weft_graph.attributes import as_str
 from weft_graph.ir import AttributeValue
 from weft_kernels.arguments import required
+from weft_kernels.indexing.elements import places_of_tuples, scattered, slices
 from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.scattering import places_of_tuples, scattered, slices
 
 
 def run(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from weft_graph.ir import AttributeValue
 from weft_kernels.arguments import optional, required
-from weft_kernels.cache_places import cache_places, sequence_axis
+from weft_kernels.indexing.cache_places import cache_places, sequence_axis
 from weft_kernels.kernel import Array, KernelContext
 
 HOST_INPUTS = (2,)

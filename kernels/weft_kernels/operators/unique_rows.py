@@ -8,7 +8,7 @@ from typing import Any, Final
 from weft_graph.attributes import as_int, as_ints
 from weft_graph.ir import AttributeValue
 from weft_kernels.arguments import required
-from weft_kernels.indices import checked_indices
+from weft_kernels.indexing.rows import checked_indices
 from weft_kernels.kernel import Array, KernelContext
 
 _MARKED_ROWS: Final = 16

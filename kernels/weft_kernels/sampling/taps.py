@@ -14,7 +14,7 @@ from functools import reduce
 from operator import mul
 from typing import Any
 
-from weft_kernels.indices import summed_rows
+from weft_kernels.indexing.rows import summed_rows
 from weft_kernels.kernel import Array
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from weft_kernels.indices import checked_indices, summed_rows
+from weft_kernels.indexing.rows import checked_indices, summed_rows
 from weft_kernels.kernel import Array
 
 _COMBINED: Final[Mapping[str, str]] = {"add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}
