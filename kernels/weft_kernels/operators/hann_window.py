@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from weft_graph.ir import AttributeValue
 from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.window_functions import cosine_window
+from weft_kernels.signals.window_functions import cosine_window
 
 HOST_INPUTS = (0,)
 
