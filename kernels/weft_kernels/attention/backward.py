@@ -8,7 +8,7 @@ from weft_kernels.attention.blocks import blocks
 from weft_kernels.attention.forward import Attending
 from weft_kernels.attention.visible import Block, place_in
 from weft_kernels.kernel import Array
-from weft_kernels.matrix import sum_stack
+from weft_kernels.products.matrix import sum_stack
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,7 +9,7 @@ from weft_graph.ir import AttributeValue
 from weft_graph.shapes.axes import normalised
 from weft_kernels.arguments import required
 from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.running_products import products_before
+from weft_kernels.products.running import products_before
 
 HOST_INPUTS = (1,)
 IN_FLOAT32 = ("float16", "bfloat16")

@@ -9,7 +9,7 @@ from weft_graph.ir import AttributeValue
 from weft_graph.shapes.axes import normalised
 from weft_kernels.arguments import required
 from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.running_products import running_gradient
+from weft_kernels.products.running import running_gradient
 
 HOST_INPUTS = (2,)
 IN_FLOAT32 = ("float16", "bfloat16")

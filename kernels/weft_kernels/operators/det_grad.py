@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from weft_graph.ir import AttributeValue
 from weft_kernels.arguments import required
 from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.running_products import products_before
+from weft_kernels.products.running import products_before
 
 IN_FLOAT32 = ("float16", "bfloat16")
 

@@ -8,8 +8,8 @@ from weft_graph.attributes import as_str
 from weft_graph.ir import AttributeValue
 from weft_graph.shapes.einsum import parsed
 from weft_kernels.arguments import required
-from weft_kernels.contracting import contracted
 from weft_kernels.kernel import Array, KernelContext
+from weft_kernels.products.contraction import contracted
 
 IN_FLOAT32 = ()
 

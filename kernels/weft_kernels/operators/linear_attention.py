@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from weft_graph.ir import AttributeValue
 from weft_kernels.arguments import optional, required
+from weft_kernels.attention.linear import attended, tokens_of
 from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.recurrence import attended, tokens_of
 
 
 def run(

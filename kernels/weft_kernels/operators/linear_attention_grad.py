@@ -8,8 +8,8 @@ from typing import Any
 from weft_graph.attributes import as_int
 from weft_graph.ir import AttributeValue
 from weft_kernels.arguments import optional, required
+from weft_kernels.attention.linear import gradients, tokens_of
 from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.recurrence import gradients, tokens_of
 
 
 def run(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from weft_graph.ir import AttributeValue
 from weft_kernels.arguments import required
 from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.matrix import as_matrices, flat_rows, sum_stack
+from weft_kernels.products.matrix import as_matrices, flat_rows, sum_stack
 
 IN_FLOAT32 = ()
 

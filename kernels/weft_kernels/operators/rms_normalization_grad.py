@@ -10,8 +10,8 @@ from weft_graph.ir import AttributeValue
 from weft_graph.shapes.axes import normalised
 from weft_kernels.arguments import required
 from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.matrix import sum_stack
 from weft_kernels.normalization.standardized_rows import over_root_mean_square
+from weft_kernels.products.matrix import sum_stack
 
 
 def run(

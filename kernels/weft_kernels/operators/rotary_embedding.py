@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from weft_graph.ir import AttributeValue
 from weft_kernels.arguments import optional, required
+from weft_kernels.attention.rotation import angles, as_given, by_token, pairs_of, places_in, turned
 from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.rotating import angles, as_given, by_token, pairs_of, places_in, turned
 
 
 def run(
