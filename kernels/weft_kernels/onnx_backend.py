@@ -12,7 +12,9 @@ from onnx.backend.base import Backend as OnnxBackend
 from onnx.backend.base import BackendRep, namedtupledict
 
 from weft_graph.errors import GraphError
+from weft_graph.ir import Graph
 from weft_graph.limits import GRAPH_LIMITS
+from weft_graph.onnx_form.errors import UnsettledError
 from weft_graph.onnx_form.imported import Imported, ReadOptions
 from weft_graph.onnx_form.reader import read_model
 from weft_kernels.evaluate import evaluate
@@ -36,16 +38,29 @@ class Prepared(BackendRep):
         """The model's outputs in its order, from inputs in its order: a sequence is a list of arrays, what is optional
         may be None. Raises GraphError, FeedError or KernelError.
         """
-        try:
-            imported, arrays = self.bound(inputs)
-            outputs = evaluate(imported.graph, arrays)
-        except GraphError:
-            imported, arrays = self._settled(inputs)
-            outputs = evaluate(imported.graph, arrays)
+        imported, arrays = self._read_for(inputs)
+        outputs = self._computed(imported.graph, arrays)
         names = [output.name for output in self.model.graph.output]
         return namedtupledict("Outputs", names)(*(self._output(name, imported, outputs) for name in names))
 
-    def bound(self, inputs: Sequence[Any]) -> tuple[Imported, dict[str, Array]]:
+    def _computed(self, graph: Graph, arrays: dict[str, Array]) -> Mapping[str, Array]:
+        """The graph's outputs by name. Who runs graphs in another way overrides this alone."""
+        return evaluate(graph, arrays)
+
+    def _read_for(self, inputs: Sequence[Any]) -> tuple[Imported, dict[str, Array]]:
+        """The model for inputs of these shapes; for these very values too where sequences depend on them.
+
+        Raises GraphError: the one about the model as it is where the values do not help.
+        """
+        try:
+            return self._bound(inputs)
+        except UnsettledError as error:
+            try:
+                return self._settled(inputs)
+            except GraphError as second:
+                raise error from second
+
+    def _bound(self, inputs: Sequence[Any]) -> tuple[Imported, dict[str, Array]]:
         """The model read for inputs of these shapes, and the arrays that feed its graph's inputs."""
         arrays, counts = self._fed(inputs)
         key = (*((name, array.shape) for name, array in arrays.items()), *counts.items())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,10 +38,8 @@ SEEN: dict[str, int] = {}
 class OnWorker(Prepared):
     """A model that runs as an evaluation does."""
 
-    def run(self, inputs: Sequence[Any], **_kwargs: Any) -> tuple[Any, ...]:
-        imported, arrays = self.bound(inputs)
-        outputs = _stepped(_program(imported.graph), arrays)
-        return tuple(self._output(output.name, imported, outputs) for output in self.model.graph.output)
+    def _computed(self, graph: Graph, arrays: dict[str, Array]) -> Mapping[str, Array]:
+        return _stepped(_program(graph), arrays)
 
 
 class WorkerBackend(Backend):

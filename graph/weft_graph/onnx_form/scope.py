@@ -11,7 +11,7 @@ from onnx import AttributeProto
 from weft_graph.ir import ONNX_DOMAIN, WEFT_DOMAIN, AttributeValue, Constant, Node, Subgraph
 from weft_graph.onnx_form.attributes import attribute_values, constant_array, kind_of
 from weft_graph.onnx_form.draft import Draft
-from weft_graph.onnx_form.errors import OnnxError
+from weft_graph.onnx_form.errors import OnnxError, UnsettledError
 from weft_graph.onnx_form.frame import Frame, Value, items_of
 from weft_graph.onnx_form.functions import ONNX_DOMAINS, Functions, called, frame_of_call, resolved
 from weft_graph.onnx_form.imported import Array
@@ -117,7 +117,7 @@ class Scope:
             return tuple(self.frame.define(value, where) if value else "" for value in trimmed(proto.output))
         shapes = {tuple(_shape(value) for value in values) for _, values in bodies.values()}
         if op_type != "If" or len(shapes) != 1 or len(proto.output) != len(next(iter(shapes))):
-            raise OnnxError(
+            raise UnsettledError(
                 f"{where}: a body gives a sequence or an optional value, and weft's graphs have tensors alone",
                 node=name,
             )

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 
 from weft_graph.ir import AttributeValue
-from weft_graph.onnx_form.errors import OnnxError
+from weft_graph.onnx_form.errors import OnnxError, UnsettledError
 from weft_graph.onnx_form.frame import Maybe, Value
 from weft_graph.onnx_form.imported import Array
 from weft_graph.types import TensorType
@@ -68,10 +68,10 @@ class SequenceNode:
         raise self.refusal(f"input {index} must be a sequence")
 
     def integers(self, index: int) -> Array:
-        """An input whose numbers must be known. Raises OnnxError where they are not."""
+        """An input whose numbers must be known. Raises UnsettledError where they are not."""
         known = self.reader.known(self.tensor(index))
         if known is None:
-            raise self.refusal(f"input {index} is not known before a step, and weft's graphs have no sequences")
+            raise self.unsettled(f"input {index} is not known before a step, and weft's graphs have no sequences")
         return known
 
     def place(self, index: int, length: int) -> int:
@@ -95,6 +95,9 @@ class SequenceNode:
 
     def refusal(self, message: str) -> OnnxError:
         return OnnxError(f"node {self.name!r} ({self.proto.op_type}): {message}", node=self.name)
+
+    def unsettled(self, message: str) -> UnsettledError:
+        return UnsettledError(f"node {self.name!r} ({self.proto.op_type}): {message}", node=self.name)
 
 
 def _empty(_node: SequenceNode) -> list[Value]:
@@ -167,7 +170,7 @@ def _pieces_of_one(node: SequenceNode, data: str, axis: int) -> tuple[str, ...]:
 def _size(node: SequenceNode, data: str, axis: int) -> int:
     type_ = node.reader.type_of(data)
     if type_ is None or not -type_.rank <= axis < type_.rank or not isinstance(type_.shape[axis], int):
-        raise node.refusal("how many pieces it splits into is not known before a step")
+        raise node.unsettled("how many pieces it splits into is not known before a step")
     size = int(type_.shape[axis])
     if size > _MOST_PIECES:
         raise node.refusal(f"it splits into {size} pieces, and at most {_MOST_PIECES} are allowed")

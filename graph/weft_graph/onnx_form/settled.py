@@ -71,7 +71,7 @@ def _turns(node: SequenceNode) -> list[Value] | None:
 def _goes_on(node: SequenceNode, condition: Value) -> bool:
     known = node.reader.known(condition) if isinstance(condition, str) else None
     if known is None:
-        raise node.refusal("it carries a sequence, and whether it goes on is not known before a step")
+        raise node.unsettled("it carries a sequence, and whether it goes on is not known before a step")
     return bool(known.all())
 
 
