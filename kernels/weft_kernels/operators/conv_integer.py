@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from weft_graph.ir import AttributeValue
 from weft_kernels.arguments import optional, required
 from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.quantizing import less
+from weft_kernels.quantization import less
 from weft_kernels.windows.convolution import convolved
 
 

@@ -11,7 +11,7 @@ from weft_graph.ir import AttributeValue
 from weft_graph.onnx_dtypes import DTYPE_OF_NUMBER
 from weft_kernels.arguments import optional, required
 from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.quantizing import beside_data, less
+from weft_kernels.quantization import beside_data, less
 
 
 def run(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from weft_graph.attributes import as_int
 from weft_graph.ir import AttributeValue
 from weft_kernels.arguments import optional, required
-from weft_kernels.dropping import kept, ratio_in_force
+from weft_kernels.dropout import kept, ratio_in_force
 from weft_kernels.kernel import Array, KernelContext
 
 HOST_INPUTS = (1, 2)

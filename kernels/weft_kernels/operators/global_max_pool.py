@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from weft_graph.ir import AttributeValue
 from weft_kernels.arguments import required
 from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.reducing import extreme
+from weft_kernels.reductions import extreme
 
 
 def run(

@@ -16,7 +16,7 @@ from weft_kernels.arguments import optional, required
 from weft_kernels.body import Body
 from weft_kernels.host import number
 from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.stacking import check_alike, empty
+from weft_kernels.stacks import check_alike, empty
 
 HOST_INPUTS = (0, 1)
 _ROWS = Scanned(0, backwards=False)

@@ -8,7 +8,7 @@ from weft_graph.ir import AttributeValue
 from weft_graph.types import DType
 from weft_kernels.arguments import required
 from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.quantizing import by_operand, exact_product, less, quantized
+from weft_kernels.quantization import by_operand, exact_product, less, quantized
 
 
 def run(

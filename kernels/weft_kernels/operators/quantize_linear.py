@@ -10,7 +10,7 @@ from weft_graph.onnx_dtypes import DTYPE_OF_NUMBER
 from weft_graph.types import DType
 from weft_kernels.arguments import optional, required
 from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.quantizing import beside_data, quantized
+from weft_kernels.quantization import beside_data, quantized
 
 _DIVIDED_IN = {"int32": DType.FLOAT64, "float8_e8m0fnu": DType.FLOAT32}
 """Where the scale's own type has no division."""

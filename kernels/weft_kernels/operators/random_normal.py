@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from weft_graph.attributes import as_float, as_int, as_ints
 from weft_graph.ir import AttributeValue
 from weft_graph.onnx_dtypes import DTYPE_OF_NUMBER
-from weft_kernels.drawing import node_key, normal, seed_of
 from weft_kernels.kernel import Array, KernelContext
+from weft_kernels.node_draws import node_key, normal, seed_of
 
 
 def run(

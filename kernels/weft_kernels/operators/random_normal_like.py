@@ -8,8 +8,8 @@ from weft_graph.attributes import as_float, as_int
 from weft_graph.ir import AttributeValue
 from weft_graph.onnx_dtypes import DTYPE_OF_NUMBER
 from weft_kernels.arguments import required
-from weft_kernels.drawing import node_key, normal, samples_before, seed_of
 from weft_kernels.kernel import Array, KernelContext
+from weft_kernels.node_draws import node_key, normal, samples_before, seed_of
 
 
 def run(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from weft_graph.ir import AttributeValue
 from weft_kernels.arguments import optional, required
 from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.reducing import axes_and_keepdims, extreme
+from weft_kernels.reductions import axes_and_keepdims, extreme
 
 HOST_INPUTS = (1,)
 

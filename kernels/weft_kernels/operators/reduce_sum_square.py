@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from weft_graph.ir import AttributeValue
 from weft_kernels.arguments import optional, required
 from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.reducing import axes_and_keepdims, summed
+from weft_kernels.reductions import axes_and_keepdims, summed
 
 HOST_INPUTS = (1,)
 IN_FLOAT32 = ("float16", "bfloat16")

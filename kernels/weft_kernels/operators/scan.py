@@ -11,7 +11,7 @@ from weft_graph.types import array_type
 from weft_kernels.arguments import required
 from weft_kernels.body import Body
 from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.stacking import Whole, empty, part_of, turns_of
+from weft_kernels.stacks import Whole, empty, part_of, turns_of
 
 
 def run(
