@@ -12,9 +12,9 @@ from typing import Any, Final
 import numpy as np
 
 from weft_graph.errors import DTypeError, GraphRefusedError, ShapeError
-from weft_graph.fold import MAX_ELEMENTS, fold, fold_type
-from weft_graph.fold_dims import MAX_DIMS, as_dims, as_numbers, fold_dims, nothing
-from weft_graph.fold_dims import TYPES as FOLDED
+from weft_graph.folding.dims import MAX_DIMS, as_dims, as_numbers, fold_dims, nothing
+from weft_graph.folding.dims import TYPES as FOLDED
+from weft_graph.folding.numbers import MAX_ELEMENTS, fold, fold_type
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue, Constant, Graph, Node, Subgraph
 from weft_graph.limits import PROGRAM_LIMITS as LIMITS
 from weft_graph.program import Program

@@ -1,6 +1,6 @@
 """What is known of a graph's values before any step: types, and numbers that follow from constants and shapes.
 
-Whole numbers are `weft_graph.fold`'s. Beside them, small floats and truth values are computed here by operations that
+Whole numbers are `weft_graph.folding.numbers`'s. Beside them, small floats and truth values are computed here by operations that
 IEEE 754 rounds correctly, and by comparisons: every device gives the same bits, so that nothing changes by computing
 them once. Functions that are not (Exp, Pow) are left to the kernels.
 """
@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from weft_graph.attributes import as_int
-from weft_graph.fold import MAX_ELEMENTS
+from weft_graph.folding.numbers import MAX_ELEMENTS
 from weft_graph.infer import Inference
 from weft_graph.ir import ONNX_DOMAIN, Graph, Node
 from weft_graph.onnx_dtypes import DTYPE_OF_NUMBER
