@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from weft_graph.program import Update
-from weft_graph.schedule import value_at
+from weft_graph.rules.schedule import value_at
 from weft_kernels.averaging import averaged
 from weft_kernels.rules.lookup import rule_from
 from weft_kernels.rules.record import Rule

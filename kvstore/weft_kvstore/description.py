@@ -90,8 +90,8 @@ class AverageDescription(msgspec.Struct, frozen=True):
 class StoreDescription(msgspec.Struct, frozen=True):
     """Everything that processes of one store must agree on. `shards` are ZeroMQ endpoints by shard number.
 
-    `rule` names a built-in rule, or is a user's rule as a document (`weft_graph.rule_graph`). A hyper-parameter is a
-    number or a schedule (`weft_graph.schedule`). With `commit` a step of all keys applies as one.
+    `rule` names a built-in rule, or is a user's rule as a document (`weft_graph.rules.graph`). A hyper-parameter is a
+    number or a schedule (`weft_graph.rules.schedule`). With `commit` a step of all keys applies as one.
     """
 
     job: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from weft_graph.schedule import Schedule, schedule_from_json
+from weft_graph.rules.schedule import Schedule, schedule_from_json
 from weft_kernels.rules.record import Hyper
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Never, TypeAlias
 from weft.api import rule
 from weft.arguments import checked
 from weft.errors import ArgumentError
-from weft_graph.rules import BUILT_IN
+from weft_graph.rules.built_in import BUILT_IN
 
 if TYPE_CHECKING:
     from weft.api.schedule import AnySchedule

@@ -18,9 +18,9 @@ from weft.leaves import input  # noqa: A004 - ONNX's word
 from weft.records import Array
 from weft.rules import Hyper, Multipliers, graph_rule
 from weft_graph.ir import Graph
-from weft_graph.rule_bind import bound_rule
-from weft_graph.rule_graph import GRADIENT, OF_EVERY_RULE, STEP, WEIGHT, RuleGraph, checked, rule_graph_to_json
-from weft_graph.schedule import value_at
+from weft_graph.rules.binding import bound_rule
+from weft_graph.rules.graph import GRADIENT, OF_EVERY_RULE, STEP, WEIGHT, RuleGraph, checked, rule_graph_to_json
+from weft_graph.rules.schedule import value_at
 from weft_graph.types import DType, TensorType
 
 Next = Expression | tuple[Expression, Mapping[str, Expression]]

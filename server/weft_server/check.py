@@ -19,7 +19,7 @@ from weft_graph.errors import GraphError
 from weft_graph.ir import Graph
 from weft_graph.json_form import graph_from_json
 from weft_graph.json_place import escape_token
-from weft_graph.schedule import MOST_STEPS
+from weft_graph.rules.schedule import MOST_STEPS
 from weft_graph.types import BATCH
 from weft_server.converter_options import options_of
 from weft_server.data_check import column_errors, listed, row_errors

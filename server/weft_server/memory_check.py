@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from weft.api.problem import FieldError
 from weft_graph.program import Programs
-from weft_graph.rules import rule_name
+from weft_graph.rules.built_in import rule_name
 from weft_server.memory_estimate import evaluate_samples, peak, store_memory, train_samples
 from weft_server.plan import JobPlan
 

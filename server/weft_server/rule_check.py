@@ -9,9 +9,9 @@ from weft.api.rule import RuleSpec
 from weft_graph.errors import GraphError
 from weft_graph.json_place import escape_token
 from weft_graph.program import KeyPlan
-from weft_graph.rule_cost import check_rule_for
-from weft_graph.rule_graph import RuleGraph
-from weft_graph.rule_parts import why_whole
+from weft_graph.rules.cost import check_rule_for
+from weft_graph.rules.graph import RuleGraph
+from weft_graph.rules.parts import why_whole
 from weft_server.data_check import listed
 from weft_server.job_refused import JobRefusedError
 from weft_server.rule_planning import RulePlan, Stretch, plan_rule, updated_by_rule

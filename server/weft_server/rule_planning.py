@@ -9,10 +9,10 @@ from typing import Any
 
 from weft.api.rule import GraphMultiplier, GraphRule, Multiplier, RuleSpec
 from weft_graph.program import KeyPlan, Update
-from weft_graph.rule_graph import RuleGraph, rule_graph_from_json, rule_graph_to_json
-from weft_graph.rule_parts import why_whole
-from weft_graph.rules import StoredRule, states_of, stored_rule
-from weft_graph.schedule import value_at
+from weft_graph.rules.built_in import StoredRule, states_of, stored_rule
+from weft_graph.rules.graph import RuleGraph, rule_graph_from_json, rule_graph_to_json
+from weft_graph.rules.parts import why_whole
+from weft_graph.rules.schedule import value_at
 
 Hyper = dict[str, float | dict[str, Any]]
 

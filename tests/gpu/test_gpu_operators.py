@@ -11,7 +11,7 @@ from cuda_operator_kernels import every_operator, generated_cases
 from cuda_rules import user_rules
 from onnx_node_cases import node_cases
 from operator_cases import BACKWARD_CASES, NODE_NAMES, differentiated_nodes
-from weft_graph.rule_graph import rule_graph_from_json
+from weft_graph.rules.graph import rule_graph_from_json
 from weft_kernels.cuda import draws, rows, rules
 from weft_kernels.cuda.module import launch_source
 from weft_kernels.kernel import KernelContext

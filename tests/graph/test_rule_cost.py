@@ -11,8 +11,8 @@ from rule_documents import Document, momentum, normalized, outer, rule_document
 from weft_graph.cost import node_cost
 from weft_graph.errors import GraphError, GraphRefusedError
 from weft_graph.ir import Node
-from weft_graph.rule_cost import MOST_BYTES_PER_ELEMENT, check_rule_for
-from weft_graph.rule_graph import rule_graph_from_json
+from weft_graph.rules.cost import MOST_BYTES_PER_ELEMENT, check_rule_for
+from weft_graph.rules.graph import rule_graph_from_json
 from weft_graph.schema import schemas
 from weft_graph.types import DType, TensorType
 

@@ -16,9 +16,9 @@ from document_mutation import places, with_value, without
 from rule_documents import Document, constant, momentum, normalized, outer, rule_document
 from weft_graph.errors import GraphError
 from weft_graph.infer import infer
-from weft_graph.rule_bind import bound_rule
-from weft_graph.rule_graph import RULE_LIMITS, rule_graph_from_json, rule_graph_to_json
-from weft_graph.rule_parts import parts_of, why_whole
+from weft_graph.rules.binding import bound_rule
+from weft_graph.rules.graph import RULE_LIMITS, rule_graph_from_json, rule_graph_to_json
+from weft_graph.rules.parts import parts_of, why_whole
 from weft_graph.types import DType
 
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft_graph.errors import GraphFormatError
-from weft_graph.portable_math import half_cosine, power
-from weft_graph.schedule import Schedule, hyper_from_json, schedule_from_json, value_at
+from weft_graph.rules.portable_math import half_cosine, power
+from weft_graph.rules.schedule import Schedule, hyper_from_json, schedule_from_json, value_at
 
 WARMUP = {"steps": 4, "start": 0.0}
 LINEAR = {"schedule": "linear", "start": 1.0, "end": 0.2, "steps": 8}

@@ -13,7 +13,7 @@ import nvrtc
 from cuda_operator_kernels import compiled_operators
 from cuda_rules import user_rules
 from nvrtc import ARCHITECTURES, compile_for
-from weft_graph.rule_graph import rule_graph_from_json
+from weft_graph.rules.graph import rule_graph_from_json
 from weft_kernels.cuda.rules import FusedRule
 from weft_kernels.cuda.source import CudaSource, read_source, sources
 

@@ -11,7 +11,7 @@ import cuda_on_host
 from cuda_operator_kernels import every_operator, generated_cases
 from cuda_rules import user_rules
 from weft_graph.ir import Node
-from weft_graph.rule_graph import rule_graph_from_json
+from weft_graph.rules.graph import rule_graph_from_json
 from weft_graph.schema import schemas
 from weft_kernels.cuda.pointwise import fuse, shown
 from weft_kernels.cuda.rules import FusedRule

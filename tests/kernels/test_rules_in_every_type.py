@@ -12,7 +12,7 @@ import weft
 from plain_rules import formula
 from rule_documents import normalized, rule_document
 from weft import ops
-from weft_graph.rules import BUILT_IN
+from weft_graph.rules.built_in import BUILT_IN
 from weft_kernels.rules.lookup import rule_from, rules
 from weft_kernels.rules.record import Rule
 from written_rules import AS_GRAPH, adam

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from plain_rules import formula
-from weft_graph.rules import BUILT_IN, rule_name, states_of, stored_rule
+from weft_graph.rules.built_in import BUILT_IN, rule_name, states_of, stored_rule
 from weft_kernels.rules.lookup import rule_from, rules
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -15,7 +15,7 @@ import pytest
 from rule_documents import rule_document
 from store_cluster import WAIT_S, Array, clients_of, gradients_of, key_of, served, slices_on, store_of, table_of
 from store_gate import Pick, PushGate, backward, forward, shuffled
-from weft_graph.schedule import value_at
+from weft_graph.rules.schedule import value_at
 from weft_kernels.rules.lookup import rule_from
 from weft_kernels.rules.record import Rule
 from weft_kvstore.client import StoreClient

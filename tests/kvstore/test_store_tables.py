@@ -300,7 +300,7 @@ def test_hyper_parameters_follow_schedules_by_step_and_multipliers_by_key(make: 
         store.push("w", step, ones(300)).result(WAIT_S)
         store.push("v", step, ones(300)).result(WAIT_S)
         store.push_rows("t", step, ints(3), ones(1, 2)).result(WAIT_S)
-    from weft_graph.schedule import value_at
+    from weft_graph.rules.schedule import value_at
 
     told = -sum(value_at(schedule, step) for step in range(1, 4))
     assert len({value_at(schedule, step) for step in range(1, 4)}) == 2

@@ -13,7 +13,7 @@ from server_specs import save_rows, spec_json
 from weft import ops
 from weft.api.job import JobSpec
 from weft.user_rule import UserRule
-from weft_graph.schedule import value_at
+from weft_graph.rules.schedule import value_at
 from weft_kvstore.description import description_from_json
 from weft_kvstore.local import LocalStore
 from weft_server.memory_check import Bounds

@@ -11,7 +11,7 @@ import weft
 from weft import ops
 from weft.api import rule as api
 from weft.api import schedule
-from weft_graph.rule_graph import rule_graph_from_json, rule_graph_to_json
+from weft_graph.rules.graph import rule_graph_from_json, rule_graph_to_json
 from weft_kernels.rules.lookup import rule_from
 
 

@@ -17,7 +17,7 @@ from weft.api.rule import RuleSpec
 from weft_graph.ir import Graph, Initializer, Node, Parameter
 from weft_graph.json_form import graph_to_json
 from weft_graph.program import KeyPlan, Update
-from weft_graph.rule_graph import RuleGraph, checked, rule_graph_from_json
+from weft_graph.rules.graph import RuleGraph, checked, rule_graph_from_json
 from weft_graph.types import DType, TensorType
 from weft_kernels.rules.lookup import rule_from
 from weft_server.job_refused import JobRefusedError
@@ -302,6 +302,6 @@ def test_a_rule_is_read_once_at_submit(rows: Path, monkeypatch: pytest.MonkeyPat
         read.append(rule.name)
         return checked(rule, pointer)
 
-    monkeypatch.setattr("weft_graph.rule_graph.checked", counted)
+    monkeypatch.setattr("weft_graph.rules.graph.checked", counted)
     planned(rows, {"name": "graph", "document": momentum()})
     assert read == ["test"]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from weft_graph.rule_graph import rule_graph_from_json
+from weft_graph.rules.graph import rule_graph_from_json
 from weft_kernels.cuda.module import has_kernels
 from weft_kernels.cuda.rules import FusedRule, apply_built_in, has_rule
 from weft_kernels.cuda.tracing import NotTraceableError

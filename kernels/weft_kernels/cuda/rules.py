@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from weft_graph.rule_bind import bound_rule, computed_in
-from weft_graph.rule_graph import GRADIENT, STEP, WEIGHT, RuleGraph
-from weft_graph.rules import BUILT_IN
+from weft_graph.rules.binding import bound_rule, computed_in
+from weft_graph.rules.built_in import BUILT_IN
+from weft_graph.rules.graph import GRADIENT, STEP, WEIGHT, RuleGraph
 from weft_graph.types import DType
 from weft_kernels.cuda.module import launch, launch_source
 from weft_kernels.cuda.pointwise import Fused, fuse

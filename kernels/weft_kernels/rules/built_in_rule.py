@@ -1,4 +1,4 @@
-"""A built-in rule's record: its state and numbers are those of `weft_graph.rules`, its body is made here.
+"""A built-in rule's record: its state and numbers are those of `weft_graph.rules.built_in`, its body is made here.
 
 Each is a rule that a user could write as a graph, with a body by hand because the body's passes over memory are what
 an update costs: it writes in place and needs one array more at most.
@@ -6,7 +6,7 @@ an update costs: it writes in place and needs one array more at most.
 
 from __future__ import annotations
 
-from weft_graph.rules import BUILT_IN
+from weft_graph.rules.built_in import BUILT_IN
 from weft_kernels.rules.half import with_half
 from weft_kernels.rules.record import Apply, Rule
 

@@ -14,9 +14,9 @@ import numpy as np
 
 from weft_graph.errors import GraphError
 from weft_graph.ir import AttributeValue, Node
-from weft_graph.rule_bind import BoundRule, bound_rule
-from weft_graph.rule_graph import STEP, WEIGHT, RuleGraph, rule_graph_from_json
-from weft_graph.rule_parts import why_whole
+from weft_graph.rules.binding import BoundRule, bound_rule
+from weft_graph.rules.graph import STEP, WEIGHT, RuleGraph, rule_graph_from_json
+from weft_graph.rules.parts import why_whole
 from weft_graph.schema import schema_of
 from weft_graph.types import DType, array_text
 from weft_kernels.blocks import CACHE_ELEMENTS

@@ -29,7 +29,7 @@ def rules() -> Mapping[str, Rule]:
 def rule_from(rule: str | Mapping[str, Any]) -> Rule:
     """A built-in rule by its name; by a document, one whose state starts at other numbers, or a user's, compiled.
 
-    Documents are `{"name", "state": {name: start}}`, and those of `weft_graph.rule_graph`. Raises ValueError, naming
+    Documents are `{"name", "state": {name: start}}`, and those of `weft_graph.rules.graph`. Raises ValueError, naming
     what is wrong.
     """
     if isinstance(rule, Mapping) and "graph" in rule:

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag
 
 from weft.api.base import Model
 from weft.api.schedule import AnySchedule, Schedule
-from weft_graph.rules import BUILT_IN
+from weft_graph.rules.built_in import BUILT_IN
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Hyper-parameters that change with the step. `weft_graph.schedule` has the formulas, and reads the same documents."""
+"""Hyper-parameters that change with the step. `weft_graph.rules.schedule` has the formulas, and reads the same documents."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 MOST_BOUNDARIES = 64
-"""As `weft_graph.schedule` has it."""
+"""As `weft_graph.rules.schedule` has it."""
 
 
 class Warmup(Model):
@@ -27,7 +27,7 @@ class _Schedule(Model):
     @model_validator(mode="after")
     def _is_one(self) -> Self:
         from weft_graph.errors import GraphFormatError  # who writes no schedule needs no graph
-        from weft_graph.schedule import schedule_from_json
+        from weft_graph.rules.schedule import schedule_from_json
 
         try:
             schedule_from_json(self.document())
@@ -41,7 +41,7 @@ class _Schedule(Model):
 
     def bounds(self) -> tuple[float, float]:
         """Smallest and largest of what it ever is; infinite where it grows without end."""
-        from weft_graph.schedule import schedule_from_json  # as above
+        from weft_graph.rules.schedule import schedule_from_json  # as above
 
         return schedule_from_json(self.document()).bounds()
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from weft_graph.infer import infer
 from weft_graph.ir import Node
-from weft_graph.rule_graph import STEP, RuleGraph
+from weft_graph.rules.graph import STEP, RuleGraph
 from weft_graph.schema import schema_of
 from weft_graph.types import TensorType
 

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 StoredRule: TypeAlias = str | Mapping[str, Any]
 """What a store's description says: a built-in rule's name, or a document: `{"name", "state": {name: start}}` for a
-built-in rule whose state starts at other numbers, or a user's rule (`weft_graph.rule_graph`)."""
+built-in rule whose state starts at other numbers, or a user's rule (`weft_graph.rules.graph`)."""
 
 Number = TypeVar("Number")
 

@@ -10,9 +10,9 @@ from typing import Final
 
 from weft_graph.cost import node_cost
 from weft_graph.errors import GraphError, GraphRefusedError
-from weft_graph.rule_bind import BoundRule, bound_rule, error_at
-from weft_graph.rule_graph import RuleGraph
-from weft_graph.rule_parts import why_whole
+from weft_graph.rules.binding import BoundRule, bound_rule, error_at
+from weft_graph.rules.graph import RuleGraph
+from weft_graph.rules.parts import why_whole
 from weft_graph.types import TensorType
 
 MOST_FLOPS_PER_ELEMENT: Final = 1 << 14

@@ -1,7 +1,7 @@
 """A user's rule as a graph for keys of one type: every value typed, with a cast wherever a number meets arrays.
 
 Values of the element type that the rule was written in become those of the key's, except numbers (see
-`weft_graph.rule_parts`), which become float64: Adam's bias correction of a float16 key is not rounded to three digits.
+`weft_graph.rules.parts`), which become float64: Adam's bias correction of a float16 key is not rounded to three digits.
 A Cast to the element type that the rule was written in is one to the key's. Other element types stay as they are.
 
 A rule computes on float16 keys in float32, whose elements are rounded once they are written: in float16 an epsilon of
@@ -20,8 +20,8 @@ from weft_graph.infer import infer
 from weft_graph.ir import Constant, Graph, Input, Node
 from weft_graph.names import FreshNames, node_definitions, value_definitions
 from weft_graph.onnx_dtypes import NUMBER_OF_DTYPE
-from weft_graph.rule_graph import RuleGraph
-from weft_graph.rule_parts import Parts, parts_of, why_whole
+from weft_graph.rules.graph import RuleGraph
+from weft_graph.rules.parts import Parts, parts_of, why_whole
 from weft_graph.types import DType, Shape, TensorType
 
 NUMBERS: DType = DType.FLOAT64

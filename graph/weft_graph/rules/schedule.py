@@ -23,7 +23,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from weft_graph.errors import GraphFormatError
 from weft_graph.json_place import Place
-from weft_graph.portable_math import half_cosine, power
+from weft_graph.rules.portable_math import half_cosine, power
 
 MOST_STEPS: Final = 1 << 53
 MOST_BOUNDARIES: Final = 64
