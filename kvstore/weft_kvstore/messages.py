@@ -19,6 +19,7 @@ MAX_TERMS: Final = 64
 """Terms of a sum in one message: more than any sum of float64 numbers has."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Flag = Annotated[int, msgspec.Meta(ge=0, le=1)]
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 Column = Annotated[list[Count], msgspec.Meta(max_length=MAX_RUNS)]
@@ -117,7 +118,7 @@ class Commit(Message, frozen=True, tag="commit"):
     request: Count
     step: Count
     norm: float
-    finite: Count
+    finite: Flag
 
 
 class Cancel(Message, frozen=True, tag="cancel"):
@@ -193,7 +194,7 @@ class Measured(Message, frozen=True, tag="measured"):
 
     request: Count
     squares: Annotated[list[float], msgspec.Meta(max_length=MAX_TERMS)]
-    finite: Count
+    finite: Flag
     scale: float
 
 

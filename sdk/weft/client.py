@@ -90,6 +90,11 @@ class Client:
         which is uploaded first; it replaces the values of a model that was read. `keep_state` keeps the rule's state
         beside the parameters. `recompute` "cheap" or "segments" has workers hold less of a step, and compute it again.
 
+        `precision` "bfloat16" or "float16" computes products in that type. `clip_norm` bounds the whole norm of a
+        step's gradient. `accumulate` computes a worker's samples of a step in parts. `average` keeps averages of the
+        parameters, `{"decay": 0.999}` or `{"start": 1000}`, which `evaluate_average` has evaluations read, and
+        `JobHandle.values(average=True)` brings.
+
         Raises ArgumentError for what makes no sense here, InvalidRequestError, with a pointer for each thing that the
         server finds wrong, before anything starts. `weft.job_spec` makes the same job without sending it.
         """

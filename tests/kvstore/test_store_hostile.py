@@ -21,7 +21,7 @@ from store_cluster import given as given_key
 from store_raw import ZMTP_GREETING, ZMTP_READY, RawPeer, hello_of, pull_of, raw_peer
 from store_raw import push_of as a_push
 from weft_kvstore.client import StoreClient
-from weft_kvstore.codec import FORMAT_VERSION, MAGIC, MAX_HEADER_BYTES, PREFIX, encode
+from weft_kvstore.codec import FORMAT_VERSION, MAGIC, MAX_HEADER_BYTES, encode
 from weft_kvstore.description import StoreDescription
 from weft_kvstore.local import LocalStore
 from weft_kvstore.messages import (
@@ -46,6 +46,7 @@ from weft_kvstore.settings import MAX_FRAME_BYTES, LinkSettings
 from weft_kvstore.shard_server import ShardServer
 from weft_kvstore.statistics import ShardStatistics
 
+PREFIX = MAGIC + bytes([FORMAT_VERSION])
 SLOTS = 2
 SPARE = 2
 """A slot that contributes to no key: a hostile member may take it without holding the others up."""
@@ -153,6 +154,10 @@ MALFORMED: dict[str, list[bytes]] = {
     "a payload where none belongs": [bytes(encode(Ping())[0]), b"payload"],
     "no payload where one belongs": [bytes(encode(push_of())[0])],
     "an unknown message": [header(type="execute", code="import os")],
+    "a measure of a job that commits nothing": [header(type="measure", request=1, step=0)],
+    "a commit of a job that commits nothing": [header(type="commit", request=1, step=0, norm=1.0, finite=1)],
+    "a norm that is text": [header(type="commit", request=1, step=0, norm="1", finite=1)],
+    "a commit that is neither finite nor not": [header(type="commit", request=1, step=0, norm=1.0, finite=2)],
     "no type": [header(frame=1)],
     "an unknown field": [header(type="ping", extra=1)],
     "a reply": [bytes(encode(Welcome(1, bytes(16), 5000))[0])],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Annotated
@@ -18,6 +19,15 @@ from weft.cli.model_options import ModelOptions, check_unsaid, with_model_option
 from weft.cli.models import ModelJob, is_model, job_of_model, submit_model
 from weft.cli.options import JobId, Json, Url, await_job, find_job
 from weft.cli.programs import tell_dry_run
+from weft.cli.training_options import (
+    Accumulate,
+    Average,
+    ClipNorm,
+    EvaluateAverage,
+    PrecisionOption,
+    changed,
+    training_changes,
+)
 from weft.client import Client
 from weft.command_line import command
 from weft.errors import JobError
@@ -52,6 +62,11 @@ def submit(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check it and say what it would be; start nothing.")
     ] = False,
+    precision: PrecisionOption = None,
+    clip_norm: ClipNorm = None,
+    accumulate: Accumulate = None,
+    average: Average = None,
+    evaluate_average: EvaluateAverage = False,
     url: Url = None,
     json: Json = False,
     model: ModelOptions,
@@ -64,6 +79,14 @@ def submit(
     else:
         check_unsaid(model, named, steps=steps, passes=passes)
         made = ModelJob(checked(file.read(), STANDARD_INPUT if named == "<stdin>" else named))
+    changes = training_changes(
+        precision=precision,
+        clip_norm=clip_norm,
+        accumulate=accumulate,
+        average=average,
+        evaluate_average=evaluate_average,
+    )
+    made = replace(made, document=changed(made.document, changes))
     with Client(url) as client:
         if init_from is not None:
             made = ModelJob(beginning_with(client, made.document, init_from))

@@ -1,0 +1,60 @@
+"""Options of `weft submit` that stand in the place of the job's own: how it computes, what shards do with gradients."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from weft.api.job import Precision
+
+_PANEL = "How it trains, instead of what the job says"
+
+
+def _option(name: str, text: str, metavar: str | None = None) -> Any:
+    return typer.Option(name, help=text, metavar=metavar, show_default=False, rich_help_panel=_PANEL)
+
+
+PrecisionOption = Annotated[Precision | None, _option("--precision", "What products are computed in.")]
+ClipNorm = Annotated[float | None, _option("--clip-norm", "The most that the whole gradient's norm may be.", "NORM")]
+Accumulate = Annotated[int | None, _option("--accumulate", "Parts in which a worker computes a step.", "PARTS")]
+Average = Annotated[
+    str | None,
+    _option("--average", "Keep averages: with this decay, or 'uniform'; START steps first.", "DECAY[:START]"),
+]
+EvaluateAverage = Annotated[bool, _option("--evaluate-average", "Evaluate the averages.")]
+
+
+def training_changes(
+    *,
+    precision: Precision | None,
+    clip_norm: float | None,
+    accumulate: int | None,
+    average: str | None,
+    evaluate_average: bool,
+) -> dict[str, Any]:
+    """The fields of the job that were said; the server checks them. Raises typer.BadParameter."""
+    said: dict[str, Any] = {
+        "precision": None if precision is None else precision.value,
+        "clip_norm": clip_norm,
+        "accumulate": accumulate,
+        "average": None if average is None else _average(average),
+        "evaluate_average": evaluate_average or None,
+    }
+    return {name: value for name, value in said.items() if value is not None}
+
+
+def changed(document: str | bytes, changes: dict[str, Any]) -> str | bytes:
+    """The job's JSON, an object, with these fields in the place of its own."""
+    return json.dumps({**json.loads(document), **changes}) if changes else document
+
+
+def _average(text: str) -> dict[str, Any]:
+    decay, _, start = text.partition(":")
+    try:
+        found: dict[str, Any] = {} if decay == "uniform" else {"decay": float(decay)}
+        return {**found, "start": int(start)} if start else found
+    except ValueError:
+        told = f"{text!r} is no decay such as 0.999, 'uniform' or uniform:1000"
+        raise typer.BadParameter(told, param_hint="--average") from None
