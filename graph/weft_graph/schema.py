@@ -119,11 +119,13 @@ class GradientContext(Protocol):
         carried: Mapping[int, str],
         *,
         sources: Sequence[str] | None = None,
+        may_not_run: bool = False,
     ) -> BodyDerivation:
         """The derivative of a body of the node. `types` are those of what it reads, its inputs and then its captured
         values, which are the node's last inputs; `seeds` are its outputs with a gradient from outside, and `carried`
         has for an output the input that gets it at the next turn. Where what a body reads is not an input of the node,
-        `sources` has for each of these the value that it is made of, or that stands for several.
+        `sources` has for each of these the value that it is made of, or that stands for several. A body that
+        `may_not_run` keeps the seed of a carried output whose input takes part: after no turn it is that input.
 
         Raises NoGradientError where the gradient would have to pass an operator in the body that has none.
         """
@@ -175,17 +177,28 @@ Infer = Callable[[InferContext], tuple[TensorType, ...]]
 Gradient = Callable[[GradientContext], tuple[str | None, ...]]
 
 
+class Setting(StrEnum):
+    """How an input of floats says what the operator does, so that a number in a model's file is none to train there."""
+
+    FIXED = "fixed"
+    """Nothing trains that leads to it: a window, a ratio, a scale of Resize."""
+    GIVEN = "given"
+    """An array of the file does not train, one that is computed may: a mask of learned biases, a grid."""
+
+
 @dataclass(frozen=True, slots=True)
 class Formal:
     """A formal input or output: ONNX's name for it, the element types it takes, whether it may be left out.
 
     `variadic` is for the last formal alone: it stands for one or more, with `optional` for none or more.
+    `setting` is for inputs of float type that are no data; the reader of models goes by it.
     """
 
     name: str
     dtypes: frozenset[DType]
     optional: bool = False
     variadic: bool = False
+    setting: Setting | None = None
 
 
 def formal_at(formals: Sequence[Formal], index: int) -> Formal | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -12,7 +13,9 @@ import pytest
 from flow_graphs import body, computed, derived, differences, graph, op
 from weft_graph.differentiation.graph import differentiate
 from weft_graph.errors import GraphRefusedError, NoGradientError
+from weft_graph.ir import Input
 from weft_graph.names import all_nodes, drawn_as
+from weft_graph.types import DType, TensorType
 from weft_kernels.kernel import Array
 
 RNG = np.random.default_rng(5)
@@ -228,3 +231,45 @@ def test_a_loop_of_no_turns_passes_gradients_on() -> None:
     same(gradients, {"w": np.ones(3)})
     _, gradients = computed(result, {"w": W, "m": np.array(2)})
     same(gradients, {"w": 3 * W * W})
+
+
+@pytest.mark.parametrize("turns", [0, 1, 3])
+def test_a_state_whose_next_value_reads_no_parameter_has_a_gradient_after_no_turns(turns: int) -> None:
+    """After no turns its last value is its first one; after one it is free of it, and the other state is not."""
+    turned = body("i go u v", "", "go u2 v2", op("Tanh", "u", "u2"), op("Sin", "u", "v2"))
+    nodes = [
+        op("Loop", "m - x w", "uT vT", body=turned),
+        op("Mul", "vT k", "scaled"),
+        op("Add", "scaled w", "ys"),
+        TOTAL,
+    ]
+    given = {"m": np.array(turns), "x": X[0], "k": np.array([10.0, 20.0, 30.0])}
+    result = derived(graph(nodes, {"w": W}, given))
+    _, gradients = computed(result, {"w": W, **given})
+    same(gradients, {"w": given["k"] + 1 if turns == 0 else np.ones(3)})
+    np.testing.assert_allclose(gradients["w"], differences(result, {"w": W, **given}, "w"), rtol=1e-7)
+
+
+@pytest.mark.parametrize("turns", [0, 2])
+def test_a_scan_over_nothing_passes_its_first_state_on(turns: int) -> None:
+    scanned = body("h x", "", "h2", op("Tanh", "x", "h2"))
+    nodes = [
+        op("Scan", "w xs", "hT", body=scanned, num_scan_inputs=1),
+        op("Add", "hT w", "ys"),
+        TOTAL,
+    ]
+    whole = graph(nodes, {"w": W}, {"xs": X[:turns]})
+    whole = replace(whole, inputs=(Input("xs", TensorType(DType.FLOAT64, ("n", 3))),))
+    _, gradients = computed(derived(whole), {"w": W, "xs": X[:turns]})
+    same(gradients, {"w": np.full(3, 2.0 if turns == 0 else 1.0)})
+
+
+def test_a_parameter_that_only_begins_a_loop_is_refused_where_a_turn_is_sure() -> None:
+    turned = body("i go h", "x", "go h2", op("Tanh", "x", "h2"))
+    nodes = [op("Loop", "m - w x", "ys", body=turned), TOTAL]
+    _, gradients = computed(
+        derived(graph(nodes, {"w": W}, {"m": np.array(0), "x": X[0]})), {"w": W, "m": np.array(0), "x": X[0]}
+    )
+    same(gradients, {"w": np.ones(3)})
+    with pytest.raises(GraphRefusedError, match="has no path with a gradient to parameter 'w'"):
+        derived(graph(nodes, {"w": W}, {"x": X[0]}, {"m": np.array(2)}))

@@ -222,6 +222,7 @@ class NodeGradient:
         carried: Mapping[int, str],
         *,
         sources: Sequence[str] | None = None,
+        may_not_run: bool = False,
     ) -> BodyDerivation:
         outer, body = self.backward, as_body(self.attribute(attribute))
         reads = (*body.inputs, *body.captured)
@@ -246,6 +247,7 @@ class NodeGradient:
         inner.leads = lead_from(inner.forward, leading, again, inner.is_float)
         before = {name: body.outputs[output] for output, name in carried.items()}
         flowing = reached_from(inner.forward, [body.outputs[output] for output in seeds], before, inner.leads)
-        wanted = [output for output in seeds if body.outputs[output] in flowing]
+        passed = [output for output in seeds if may_not_run and carried.get(output) in inner.leads]
+        wanted = [output for output in seeds if body.outputs[output] in flowing or output in passed]
         wanted += [output for output, name in carried.items() if name in flowing and output not in wanted]
         return DerivedBody.of(body, inner, {output: seed_name(self.node, output) for output in sorted(wanted)})

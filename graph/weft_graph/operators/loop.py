@@ -81,7 +81,15 @@ def _gradient(context: GradientContext) -> tuple[str | None, ...]:
     carried = (context.output_type(state) for state in range(states))
     captured = (context.type_of(value) for value in context.node.inputs[2 + states :])
     rows = (Scanned(0, backwards=False),) * (outputs - states)
-    return repeated_gradient(context, Repeated((*first, *carried, *captured), 2, states, 1, (), rows), {})
+    turns = _least_turns(context)
+    return repeated_gradient(context, Repeated((*first, *carried, *captured), 2, states, 1, (), rows, turns), {})
+
+
+def _least_turns(context: GradientContext) -> int:
+    """1 where the first turn is sure to be taken: nothing but the limit and the first condition keeps a loop from it."""
+    limit, condition = context.input(0), context.input(1)
+    known = [context.known(name) for name in (limit, condition) if name]
+    return int(all(array is not None and bool((array > 0).all()) for array in known))
 
 
 SCHEMA = OpSchema(

@@ -49,9 +49,12 @@ def _gradient(context: GradientContext) -> tuple[str | None, ...]:
     parts = (how.part(type_) for how, type_ in zip(along, read[states : len(body.inputs)], strict=True))
     carried = (context.output_type(state) for state in range(states))
     types = (*carried, *parts, *read[len(body.inputs) :])
+    turns = read[states].shape[along[0].axis]
     names = ("scan_output_axes", "scan_output_directions")
     kept = {name: context.node.attributes[name] for name in names if context.node.attributes.get(name)}
-    return repeated_gradient(context, Repeated(types, 0, states, 0, along, together), kept)
+    return repeated_gradient(
+        context, Repeated(types, 0, states, 0, along, together, turns if isinstance(turns, int) else 0), kept
+    )
 
 
 def _lists(context: GradientContext, what: str) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from weft_graph.attributes import as_body
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue, Subgraph
 from weft_graph.schema import BodyDerivation, GradientContext
+from weft_graph.shapes.dims import is_unknown
 from weft_graph.shapes.flow import refusal
 from weft_graph.shapes.scanning import Scanned
 from weft_graph.types import TensorType
@@ -22,8 +23,8 @@ class Repeated:
 
     `types` are those of what the body reads, inputs and captured values. `before` counts its inputs before the states,
     which are `states` many, and `condition` its outputs before them; `scanned` says how the inputs behind the states
-    are taken apart, and `together` how the outputs behind them are put together. `kept` are the attributes of the way
-    forward once that gives `count` further outputs.
+    are taken apart, and `together` how the outputs behind them are put together. `turns` are known to be taken at
+    least.
     """
 
     types: Sequence[TensorType]
@@ -32,6 +33,7 @@ class Repeated:
     condition: int
     scanned: Sequence[Scanned]
     together: Sequence[Scanned]
+    turns: int = 0
 
 
 def repeated_gradient(
@@ -41,7 +43,8 @@ def repeated_gradient(
     body = as_body(context.attribute("body"))
     given = [index for index in range(len(context.node.outputs)) if context.gradient(index) is not None]
     carried = {how.condition + state: body.inputs[how.before + state] for state in range(how.states)}
-    derived = context.derive("body", how.types, [how.condition + index for index in given], carried)
+    seeds = [how.condition + index for index in given]
+    derived = context.derive("body", how.types, seeds, carried, may_not_run=how.turns < 1)
     return _Turned(context, how, body, derived).gradients(kept)
 
 
@@ -62,8 +65,7 @@ class _Turned:
         flows = [place for place, name in enumerate(reads) if self._flows(place, name)]
         scanned = [place for place in flows if how.before + how.states <= place < len(body.inputs)]
         captured = [place for place in flows if place >= len(body.inputs)]
-        begun = [reads[how.before + state] for state in states]
-        outputs = [derived.gradient(name) or derived.zeros(name) for name in begun]
+        outputs = [self._begun(state) for state in states]
         outputs += [derived.gradient(reads[place]) or "" for place in (*scanned, *captured)]
         needed = derived.reads(outputs)
         stacked = self._stacked(needed, parts, kept)
@@ -98,6 +100,20 @@ class _Turned:
 
     def _flows(self, place: int, name: str) -> bool:
         return self.context.needs(place) and self.derived.gradient(name) is not None
+
+    def _begun(self, state: int) -> str:
+        """The gradient of what a turn begins with; zeros are made like what needs not be kept, where that will do."""
+        name = self.body.inputs[self.how.before + state]
+        after = self.derived.seeds[self.how.condition + state]
+        return self.derived.gradient(name) or self.derived.zeros(after if self._is_steady(state) else name)
+
+    def _is_steady(self, state: int) -> bool:
+        """Whether the state has the same shape before all turns and after them."""
+        before, after = (
+            self.context.type_of(self.context.input(self.how.before + state)),
+            self.context.output_type(state),
+        )
+        return before.shape == after.shape and not any(map(is_unknown, before.shape))
 
     def _outer(self, name: str) -> str:
         return self.context.input((*self.body.inputs, *self.body.captured).index(name))
