@@ -154,8 +154,6 @@ MALFORMED: dict[str, list[bytes]] = {
     "a payload where none belongs": [bytes(encode(Ping())[0]), b"payload"],
     "no payload where one belongs": [bytes(encode(push_of())[0])],
     "an unknown message": [header(type="execute", code="import os")],
-    "a measure of a job that commits nothing": [header(type="measure", request=1, step=0)],
-    "a commit of a job that commits nothing": [header(type="commit", request=1, step=0, norm=1.0, finite=1)],
     "a norm that is text": [header(type="commit", request=1, step=0, norm="1", finite=1)],
     "a commit that is neither finite nor not": [header(type="commit", request=1, step=0, norm=1.0, finite=2)],
     "no type": [header(frame=1)],
