@@ -1,7 +1,7 @@
 """Arithmetic on dimensions that no step has filled yet: what exporters write between Shape and Reshape.
 
 A value here is an array of objects: amounts, see `weft_graph.shapes.amounts`, or truth values, and None where nothing
-is known of an element. Like `weft_graph.folding.numbers` this is no evaluator: it knows a few operators and gives up on others.
+is known of an element. Like `folding.numbers` this is no evaluator: it knows a few operators and gives up on others.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What is known of a graph's values before any step: types, and numbers that follow from constants and shapes.
 
-Whole numbers are `weft_graph.folding.numbers`'s. Beside them, small floats and truth values are computed here by operations that
+Whole numbers are `folding.numbers`'s. Beside them, small floats and truth values are computed here by operations that
 IEEE 754 rounds correctly, and by comparisons: every device gives the same bits, so that nothing changes by computing
 them once. Functions that are not (Exp, Pow) are left to the kernels.
 """

@@ -6,7 +6,7 @@ scalars `step` (the key's updates, from 1) and each hyper-parameter. `next` name
 of each state.
 
 The element type stands for that of the key that is updated: a rule written once is for keys of any float type. What
-is worked out of step, hyper-parameters and single constants alone is float64 for every key; see `weft_graph.rules.binding`.
+is worked out of step, hyper-parameters and single constants alone is float64 for every key; see `rules.binding`.
 A weight of one dimension stands for all elements of a key of any shape; one of more, for keys of that many dimensions.
 """
 
@@ -101,8 +101,8 @@ def rule_graph_to_json(rule: RuleGraph) -> Json:
 def rule_graph_from_json(document: object, pointer: str = "") -> RuleGraph:
     """Reads a rule's document of any origin. Raises GraphError, whose pointer begins with `pointer`.
 
-    What comes back is within `RULE_LIMITS` and legal for keys of some shape; `weft_graph.rules.binding` says whether it is
-    for one of a given shape.
+    What comes back is within `RULE_LIMITS` and legal for keys of some shape; `rules.binding` says whether it is for one
+    of a given shape.
     """
     fields = Place(document, pointer, RULE_LIMITS).fields(("name", "graph", "next"), ("state", "hyper"))
     rule = RuleGraph(

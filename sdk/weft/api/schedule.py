@@ -1,4 +1,4 @@
-"""Hyper-parameters that change with the step. `weft_graph.rules.schedule` has the formulas, and reads the same documents."""
+"""Hyper-parameters that change with the step. `weft_graph.rules.schedule` has the formulas and reads them too."""
 
 from __future__ import annotations
 
