@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
-from weft_graph.schema import Formal
+from weft_graph.schema import Formal, Setting
 from weft_graph.types import DType
 
 FLOATS: Final = frozenset({DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64})
@@ -35,6 +36,11 @@ def required(name: str, dtypes: frozenset[DType]) -> Formal:
 def optional(name: str, dtypes: frozenset[DType]) -> Formal:
     """A formal that a node may leave out."""
     return Formal(name, dtypes, optional=True)
+
+
+def setting(formal: Formal, kind: Setting = Setting.FIXED) -> Formal:
+    """The formal, as one that says how the operator works: what a model's file has for it does not train."""
+    return replace(formal, setting=kind)
 
 
 def variadic(name: str, dtypes: frozenset[DType]) -> Formal:

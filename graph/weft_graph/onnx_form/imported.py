@@ -20,8 +20,8 @@ class ReadOptions:
     """How a model is read.
 
     Which initializers train: those of float type, with at least one dimension and one element, that lead to an output
-    through floats and not only as a setting (Resize's scales, Clip's bounds, the scales of quantization) become
-    parameters, all others constants. Where PyTorch's exporter says of an initializer that it is a parameter or a
+    through floats, are no mask, and are read not only as a setting (`Formal.setting`: Resize's scales, Clip's bounds,
+    rotary caches, attention's mask) become parameters, all others constants. Where PyTorch's exporter says of an initializer that it is a parameter or a
     buffer, that decides: a parameter may be a single number, a buffer is a constant. BatchNormalization's mean and
     variance become parameters that do not train, in which running statistics are kept.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from fnmatch import fnmatchcase
@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 import onnx
+from ml_dtypes import finfo
 
 from weft_graph.ir import ONNX_DOMAIN, Node, Subgraph
 from weft_graph.onnx_dtypes import DTYPE_OF_NUMBER
@@ -17,7 +18,7 @@ from weft_graph.onnx_form.errors import OnnxError
 from weft_graph.onnx_form.imported import Array, ReadOptions
 from weft_graph.onnx_form.own_metadata import ROLE, ROW_SPARSE, own_metadata
 from weft_graph.onnx_form.torch_export import BUFFER, PARAMETER
-from weft_graph.schema import schemas
+from weft_graph.schema import Setting, formal_at, schemas
 from weft_graph.shapes.flow import flat
 from weft_graph.types import array_type
 
@@ -30,22 +31,11 @@ class Role(Enum):
     CONSTANT = "constant"
 
 
-SETTINGS: Final[Mapping[str, frozenset[int]]] = {
-    "BatchNormalization": frozenset({3, 4}),
-    "Clip": frozenset({1, 2}),
-    "DequantizeLinear": frozenset({1, 2}),
-    "Dropout": frozenset({1}),
-    "OneHot": frozenset({2}),
-    "Pad": frozenset({2}),
-    "QuantizeLinear": frozenset({1, 2}),
-    "Range": frozenset({0, 1, 2}),
-    "Resize": frozenset({1, 2}),
-    "RoiAlign": frozenset({1}),
-}
-"""Inputs that say how an operator works, though they are floats: nobody trains a scale of Resize."""
-
 _LOOKED_THROUGH: Final = 1 << 24
-"""Elements of an initializer that are searched for infinities; those of a mask are fewer."""
+"""Elements of an initializer that are searched for what a mask has; masks have fewer."""
+
+_MASKED: Final = -1e3
+"""An additive mask has 0 and one number, which is as low as this or lower."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +68,17 @@ def reads(nodes: Sequence[Node], outputs: Iterable[str]) -> Reads:
     """Of nodes in an order in which they can run."""
     trained = set(outputs)
     statistics: set[str] = set()
+    made = {name for node in nodes for name in node.outputs}
     for node in reversed(nodes):
         if node.op_type == "BatchNormalization" and node.domain == ONNX_DOMAIN:
             statistics.update(node.inputs[3:5])
         if any(output in trained for output in node.outputs) and _has_slope(node):
-            settings = SETTINGS.get(node.op_type, frozenset()) if node.domain == ONNX_DOMAIN else frozenset()
-            trained.update(name for place, name in enumerate(node.inputs) if place not in settings)
+            settings = _settings(node)
+            trained.update(
+                name
+                for name, setting in zip(node.inputs, settings, strict=True)
+                if setting is None or (setting is Setting.GIVEN and name in made)
+            )
     return Reads(trained, statistics - {""})
 
 
@@ -112,7 +107,7 @@ def role_of(name: str, array: Array, said: Said, found: Reads, options: ReadOpti
         return Role.CONSTANT
     if said.kind == PARAMETER:
         return Role.PARAMETER
-    return Role.PARAMETER if array.ndim > 0 and _is_finite(array) else Role.CONSTANT
+    return Role.PARAMETER if array.ndim > 0 and not _is_mask(array) else Role.CONSTANT
 
 
 def _has_slope(node: Node) -> bool:
@@ -126,9 +121,21 @@ def _has_slope(node: Node) -> bool:
     return schema.gradient is not None and schema.gradient is not flat
 
 
-def _is_finite(array: Array) -> bool:
-    """A mask of infinities is no weight."""
-    return array.size > _LOOKED_THROUGH or bool(np.isfinite(array).all())
+def _settings(node: Node) -> list[Setting | None]:
+    """What the operator's schema says of each input."""
+    schema = schemas().get((node.domain, node.op_type))
+    formals = [formal_at(schema.inputs, place) if schema else None for place in range(len(node.inputs))]
+    return [formal.setting if formal else None for formal in formals]
+
+
+def _is_mask(array: Array) -> bool:
+    """Whether it has infinities or its type's lowest number, or is 0 but for one very low number: no weight is so."""
+    if array.size > _LOOKED_THROUGH:
+        return False
+    lowest = array.min()
+    if not np.isfinite(array).all() or lowest == finfo(array.dtype).min:
+        return True
+    return bool(lowest <= _MASKED and ((array == 0) | (array == lowest)).all() and (array == 0).any())
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft_graph.attributes import as_int
-from weft_graph.formals import BOOLEANS, FLOATS, INT64, NUMBERS, optional, required
+from weft_graph.formals import BOOLEANS, FLOATS, INT64, NUMBERS, optional, required, setting
 from weft_graph.ir import WEFT_DOMAIN, Node
-from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
+from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema, Setting
 from weft_graph.shapes.attention import attention_dims, check_attending, grouped_scores, joined_heads
 from weft_graph.shapes.composing import given_attributes
 from weft_graph.types import TensorType
@@ -75,7 +75,7 @@ SCHEMA = OpSchema(
         required("Q", FLOATS),
         required("K", FLOATS),
         required("V", FLOATS),
-        optional("attn_mask", NUMBERS | BOOLEANS),
+        setting(optional("attn_mask", NUMBERS | BOOLEANS), Setting.GIVEN),
         optional("past_key", FLOATS),
         optional("past_value", FLOATS),
         optional("nonpad_kv_seqlen", INT64),

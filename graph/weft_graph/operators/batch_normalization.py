@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from weft_graph.attributes import as_float, as_int
-from weft_graph.formals import FLOATS, optional, required
+from weft_graph.formals import FLOATS, optional, required, setting
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, GradientContext, InferContext, MemoryOrder, OpSchema
 from weft_graph.shapes.dims import agree_all
@@ -49,8 +49,8 @@ SCHEMA = OpSchema(
         required("X", FLOATS),
         required("scale", FLOATS),
         required("B", FLOATS),
-        required("input_mean", FLOATS),
-        required("input_var", FLOATS),
+        setting(required("input_mean", FLOATS)),
+        setting(required("input_var", FLOATS)),
     ),
     outputs=(required("Y", FLOATS), optional("running_mean", FLOATS), optional("running_var", FLOATS)),
     infer=_infer,

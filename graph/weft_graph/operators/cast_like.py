@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft_graph.formals import ANY, required
+from weft_graph.formals import ANY, required, setting
 from weft_graph.onnx_dtypes import NUMBER_OF_DTYPE
 from weft_graph.schema import GradientContext, InferContext, OpSchema
 from weft_graph.shapes.casting import ROUNDING_ATTRIBUTES, check_round_mode
@@ -25,7 +25,7 @@ def _gradient(context: GradientContext) -> tuple[str | None, ...]:
 
 SCHEMA = OpSchema(
     op_type="CastLike",
-    inputs=(required("input", ANY), required("target_type", ANY)),
+    inputs=(required("input", ANY), setting(required("target_type", ANY))),
     outputs=(required("output", ANY),),
     infer=_infer,
     gradient=_gradient,

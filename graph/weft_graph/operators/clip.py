@@ -6,7 +6,7 @@ On a bound the gradient is X's, so that a parameter there can leave it. Where `m
 from __future__ import annotations
 
 from weft_graph.attributes import as_float
-from weft_graph.formals import NUMBERS, optional, required
+from weft_graph.formals import NUMBERS, optional, required, setting
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.broadcasting import check_same_dtype, sum_to
 from weft_graph.shapes.composing import apply
@@ -54,7 +54,7 @@ def _gradient(context: GradientContext) -> tuple[str | None, ...]:
 
 SCHEMA = OpSchema(
     op_type="Clip",
-    inputs=(required("input", NUMBERS), optional("min", NUMBERS), optional("max", NUMBERS)),
+    inputs=(required("input", NUMBERS), setting(optional("min", NUMBERS)), setting(optional("max", NUMBERS))),
     outputs=(required("output", NUMBERS),),
     infer=_infer,
     gradient=_gradient,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from weft_graph.attributes import as_int
-from weft_graph.formals import FLOATS, optional, required
+from weft_graph.formals import FLOATS, optional, required, setting
 from weft_graph.operators.quantize_linear import QUANTIZED
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.casting import dtype_attribute
@@ -62,7 +62,7 @@ SCHEMA = OpSchema(
     op_type="DequantizeLinear",
     inputs=(
         required("x", _DTYPES),
-        required("x_scale", FLOATS | {DType.FLOAT8E8M0}),
+        setting(required("x_scale", FLOATS | {DType.FLOAT8E8M0})),
         optional("x_zero_point", _DTYPES),
     ),
     outputs=(required("y", FLOATS),),

@@ -5,7 +5,7 @@ Without `training_mode`, or where it is false, the output is the input.
 
 from __future__ import annotations
 
-from weft_graph.formals import BOOLEANS, FLOATS, optional, required
+from weft_graph.formals import BOOLEANS, FLOATS, optional, required, setting
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.flow import incoming
@@ -34,7 +34,7 @@ def _gradient(context: GradientContext) -> tuple[str | None, ...]:
 
 SCHEMA = OpSchema(
     op_type="Dropout",
-    inputs=(required("data", FLOATS), optional("ratio", FLOATS), optional("training_mode", BOOLEANS)),
+    inputs=(required("data", FLOATS), setting(optional("ratio", FLOATS)), optional("training_mode", BOOLEANS)),
     outputs=(required("output", FLOATS), optional("mask", BOOLEANS)),
     infer=_infer,
     gradient=_gradient,

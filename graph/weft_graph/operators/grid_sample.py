@@ -5,9 +5,9 @@ The grid is (batch, places ..., dimensions), the last dimension's coordinate fir
 
 from __future__ import annotations
 
-from weft_graph.formals import BOOLEANS, FLOATS, NUMBERS, required
+from weft_graph.formals import BOOLEANS, FLOATS, NUMBERS, required, setting
 from weft_graph.ir import WEFT_DOMAIN
-from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
+from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema, Setting
 from weft_graph.shapes.composing import given_attributes
 from weft_graph.shapes.dims import agree, settled
 from weft_graph.shapes.flow import incoming
@@ -50,7 +50,7 @@ def _gradient(context: GradientContext) -> tuple[str | None, ...]:
 
 SCHEMA = OpSchema(
     op_type="GridSample",
-    inputs=(required("X", NUMBERS | BOOLEANS), required("grid", FLOATS)),
+    inputs=(required("X", NUMBERS | BOOLEANS), setting(required("grid", FLOATS), Setting.GIVEN)),
     outputs=(required("Y", NUMBERS | BOOLEANS),),
     infer=_infer,
     gradient=_gradient,

@@ -6,7 +6,7 @@ A box is (image, x1, y1, x2, y2), both ends included once scaled and rounded. An
 from __future__ import annotations
 
 from weft_graph.attributes import as_ints
-from weft_graph.formals import FLOATS, required
+from weft_graph.formals import FLOATS, required, setting
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.broadcasting import check_same_dtype
@@ -37,7 +37,7 @@ def _gradient(context: GradientContext) -> tuple[str | None, ...]:
 
 SCHEMA = OpSchema(
     op_type="MaxRoiPool",
-    inputs=(required("X", FLOATS), required("rois", FLOATS)),
+    inputs=(required("X", FLOATS), setting(required("rois", FLOATS))),
     outputs=(required("Y", FLOATS),),
     infer=_infer,
     gradient=_gradient,

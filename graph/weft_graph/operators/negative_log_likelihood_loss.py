@@ -6,7 +6,7 @@ Summed, their mean, or as they are.
 from __future__ import annotations
 
 from weft_graph.attributes import as_str
-from weft_graph.formals import FLOATS, INDICES, optional, required
+from weft_graph.formals import FLOATS, INDICES, optional, required, setting
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.broadcasting import check_same_dtype
@@ -47,7 +47,7 @@ def _gradient(context: GradientContext) -> tuple[str | None, ...]:
 
 SCHEMA = OpSchema(
     op_type="NegativeLogLikelihoodLoss",
-    inputs=(required("input", FLOATS), required("target", INDICES), optional("weight", FLOATS)),
+    inputs=(required("input", FLOATS), required("target", INDICES), setting(optional("weight", FLOATS))),
     outputs=(required("loss", FLOATS),),
     infer=_infer,
     gradient=_gradient,

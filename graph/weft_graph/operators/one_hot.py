@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from weft_graph.attributes import as_int
-from weft_graph.formals import ANY, NUMBERS, required
+from weft_graph.formals import ANY, NUMBERS, required, setting
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.axes import infer_axis
 from weft_graph.shapes.composing import apply
@@ -56,7 +56,7 @@ def _gradient(context: GradientContext) -> tuple[str | None, ...]:
 
 SCHEMA = OpSchema(
     op_type="OneHot",
-    inputs=(required("indices", NUMBERS), required("depth", NUMBERS), required("values", ANY)),
+    inputs=(required("indices", NUMBERS), setting(required("depth", NUMBERS)), setting(required("values", ANY))),
     outputs=(required("output", ANY),),
     infer=_infer,
     gradient=_gradient,

@@ -6,7 +6,7 @@ Negative pads take elements away. Before opset 11 `pads` and `value` are attribu
 from __future__ import annotations
 
 from weft_graph.attributes import as_str
-from weft_graph.formals import ANY, INDICES, INT64, optional, required
+from weft_graph.formals import ANY, INDICES, INT64, optional, required, setting
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.broadcasting import check_same_dtype
@@ -51,7 +51,12 @@ def _gradient(context: GradientContext) -> tuple[str | None, ...]:
 
 SCHEMA = OpSchema(
     op_type="Pad",
-    inputs=(required("data", ANY), optional("pads", INT64), optional("constant_value", ANY), optional("axes", INDICES)),
+    inputs=(
+        required("data", ANY),
+        optional("pads", INT64),
+        setting(optional("constant_value", ANY)),
+        optional("axes", INDICES),
+    ),
     outputs=(required("output", ANY),),
     infer=_infer,
     gradient=_gradient,

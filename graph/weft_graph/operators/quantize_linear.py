@@ -7,7 +7,7 @@ function of steps: no gradient flows through it.
 from __future__ import annotations
 
 from weft_graph.attributes import as_int
-from weft_graph.formals import FLOATS8, optional, required
+from weft_graph.formals import FLOATS8, optional, required, setting
 from weft_graph.schema import Attribute, InferContext, OpSchema
 from weft_graph.shapes.casting import dtype_attribute
 from weft_graph.shapes.flops import normalized
@@ -39,7 +39,7 @@ def _infer(context: InferContext) -> tuple[TensorType, ...]:
 
 SCHEMA = OpSchema(
     op_type="QuantizeLinear",
-    inputs=(required("x", _WIDE), required("y_scale", _SCALES), optional("y_zero_point", QUANTIZED)),
+    inputs=(required("x", _WIDE), setting(required("y_scale", _SCALES)), optional("y_zero_point", QUANTIZED)),
     outputs=(required("y", QUANTIZED),),
     infer=_infer,
     attributes={

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft_graph.attributes import as_ints, as_str
-from weft_graph.formals import BOOLEANS, FLOATS, INT64, NUMBERS, optional, required
+from weft_graph.formals import BOOLEANS, FLOATS, INT64, NUMBERS, optional, required, setting
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.composing import given_attributes
@@ -127,8 +127,8 @@ SCHEMA = OpSchema(
     op_type="Resize",
     inputs=(
         required("X", NUMBERS | BOOLEANS),
-        optional("roi", FLOATS),
-        optional("scales", frozenset({DType.FLOAT32})),
+        setting(optional("roi", FLOATS)),
+        setting(optional("scales", frozenset({DType.FLOAT32}))),
         optional("sizes", INT64),
     ),
     outputs=(required("Y", NUMBERS | BOOLEANS),),

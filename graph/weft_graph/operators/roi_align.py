@@ -7,7 +7,7 @@ He et al. 2017. Boxes have no gradient.
 from __future__ import annotations
 
 from weft_graph.attributes import as_int
-from weft_graph.formals import FLOATS, INT64, required
+from weft_graph.formals import FLOATS, INT64, required, setting
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.composing import given_attributes
@@ -52,7 +52,7 @@ def _gradient(context: GradientContext) -> tuple[str | None, ...]:
 
 SCHEMA = OpSchema(
     op_type="RoiAlign",
-    inputs=(required("X", FLOATS), required("rois", FLOATS), required("batch_indices", INT64)),
+    inputs=(required("X", FLOATS), setting(required("rois", FLOATS)), required("batch_indices", INT64)),
     outputs=(required("Y", FLOATS),),
     infer=_infer,
     gradient=_gradient,

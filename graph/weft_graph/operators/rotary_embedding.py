@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft_graph.attributes import as_int
-from weft_graph.formals import FLOATS, INDICES, optional, required
+from weft_graph.formals import FLOATS, INDICES, optional, required, setting
 from weft_graph.ir import WEFT_DOMAIN, Node
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.broadcasting import check_same_dtype
@@ -84,8 +84,8 @@ SCHEMA = OpSchema(
     op_type="RotaryEmbedding",
     inputs=(
         required("X", FLOATS),
-        required("cos_cache", FLOATS),
-        required("sin_cache", FLOATS),
+        setting(required("cos_cache", FLOATS)),
+        setting(required("sin_cache", FLOATS)),
         optional("position_ids", INDICES),
     ),
     outputs=(required("Y", FLOATS),),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weft_graph.attributes import as_str
-from weft_graph.formals import FLOATS, INDICES, optional, required
+from weft_graph.formals import FLOATS, INDICES, optional, required, setting
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.dims import agree_all
@@ -51,7 +51,7 @@ def _gradient(context: GradientContext) -> tuple[str | None, ...]:
 
 SCHEMA = OpSchema(
     op_type="SoftmaxCrossEntropyLoss",
-    inputs=(required("scores", FLOATS), required("labels", INDICES), optional("weights", FLOATS)),
+    inputs=(required("scores", FLOATS), required("labels", INDICES), setting(optional("weights", FLOATS))),
     outputs=(required("output", FLOATS), optional("log_prob", FLOATS)),
     infer=_infer,
     gradient=_gradient,

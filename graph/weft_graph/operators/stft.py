@@ -5,7 +5,7 @@ Gives (batch, frames, bins, 2); with `onesided` half of the bins stand for real 
 
 from __future__ import annotations
 
-from weft_graph.formals import FLOATS, INDICES, optional, required
+from weft_graph.formals import FLOATS, INDICES, optional, required, setting
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.broadcasting import check_same_dtype
@@ -63,7 +63,7 @@ SCHEMA = OpSchema(
     inputs=(
         required("signal", FLOATS),
         required("frame_step", INDICES),
-        optional("window", FLOATS),
+        setting(optional("window", FLOATS)),
         optional("frame_length", INDICES),
     ),
     outputs=(required("output", FLOATS),),
