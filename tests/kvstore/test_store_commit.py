@@ -210,6 +210,45 @@ def test_a_slot_whose_connection_broke_asks_again_and_ends_like_the_others() -> 
         assert len({outcome.result(0) for outcome in outcomes}) == 1
 
 
+def test_a_newer_incarnation_takes_its_slots_place_in_a_step() -> None:
+    """The older one had sent some of the step and not said its barrier, or all of it and had not heard the outcome."""
+    outcomes = set()
+    for seed in range(6):
+        simulation = Simulation(committed(2, clip_norm=1.0), LinkSettings(silence_s=1e6, request_timeout_s=1e9))
+        choose = random.Random(seed)
+        first = [push_all(simulation.stores[slot], slot, 0) for slot in (0, 1)]
+        simulation.stores[2].push("a", 0, gradient(2, 0, (40, 8)))
+        if seed % 2:
+            simulation.stores[2].push("b", 0, gradient(2, 0, (5,)))
+        for _ in range(choose.randrange(60)):
+            simulation.step(choose)
+        again = push_all(simulation.join(2, incarnation=2), 2, 0)
+        simulation.finish(choose, again, *first)
+        outcomes |= {future.result(0) for future in (again, *first)}
+    assert len(outcomes) == 1
+
+
+def test_a_slot_that_comes_late_is_told_of_steps_that_were_committed_without_it_hearing() -> None:
+    simulation = Simulation(committed(1, slots=2, clip_norm=1.0), LinkSettings(silence_s=1e6, request_timeout_s=1e9))
+    choose = random.Random(3)
+    late = push_all(simulation.stores[1], 1, 0)
+    told = push_all(simulation.stores[0], 0, 0)
+    while not told.done():
+        simulation.cut(1, 0) if simulation.shards[0].jobs and choose.random() < 0.05 else simulation.step(choose)
+        simulation.now += 0.01
+    simulation.finish(choose, late)
+    assert late.result(0) == told.result(0)
+
+
+def test_a_step_far_ahead_of_what_is_committed_is_refused() -> None:
+    simulation = Simulation(committed(1, slots=2, clip_norm=1.0))
+    choose = random.Random(0)
+    barrier = simulation.stores[0].barrier(3, [])
+    simulation.finish(choose, barrier)
+    with pytest.raises(StoreRefusedError, match="more than 2 steps ahead of step 0, which is not committed"):
+        barrier.result(0)
+
+
 def test_a_silent_slot_fails_the_barriers_of_the_others() -> None:
     simulation = Simulation(committed(1, clip_norm=1.0), LinkSettings(silence_s=5.0, request_timeout_s=100.0))
     choose = random.Random(0)

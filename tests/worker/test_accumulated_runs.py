@@ -34,10 +34,10 @@ def job_of(graph: Graph, data: Path, **changes: object) -> Job:
     return Job(programs_of(graph, METRICS), data, 9, (0, ROWS), batch=BATCH, shards=("",), **changes)  # type: ignore[arg-type]
 
 
-def trained(job: Job) -> tuple[dict[str, Array], list[Records]]:
+def trained(job: Job, **settings: object) -> tuple[dict[str, Array], list[Records]]:
     with ExitStack() as stack:
         at, _ = stack.enter_context(served(description_from_json(job.store_spec().model_dump(mode="json"))))
-        records = run_all(replace(job, shards=at.shards))
+        records = run_all(replace(job, shards=at.shards), **settings)
     assert [each.last for each in records] == [(AllocationEvent.DONE, None)] * job.slots
     return load(records[0].uploads[0][0]), records
 
@@ -53,6 +53,21 @@ def test_parts_of_a_step_give_its_results_with_the_same_dropout(data: Path, part
         assert [report.samples for report in one.metrics] == [report.samples for report in other.metrics]
         for report, again in zip(one.metrics, other.metrics, strict=True):
             assert again.sums == pytest.approx(report.sums)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"serial": True}, {"arena": False}, {"io_threads": 1, "compute_threads": 1}], ids=str
+)
+def test_engines_and_arenas_change_no_bit(data: Path, settings: dict[str, object]) -> None:
+    job = job_of(mlp(dropout=0.3), data, slots=2, accumulate=3, commit=CommitSpec(clip_norm=0.05))
+    usual, other = trained(job)[0], trained(job, **settings)[0]
+    assert all(usual[key].tobytes() == other[key].tobytes() for key in usual)
+
+
+def test_workers_that_update_get_the_sum_of_the_parts(data: Path) -> None:
+    job = job_of(mlp(), data, slots=2, accumulate=3)
+    on_shards, on_workers = trained(job)[0], trained(replace(job, local=True))[0]
+    assert all(on_shards[key].tobytes() == on_workers[key].tobytes() for key in on_shards)
 
 
 def test_parameters_travel_once_a_step_however_many_parts_it_has(data: Path) -> None:
