@@ -27,8 +27,17 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# What only computes runs on all cores, a file on one of them, so that what a file makes once stays made once. What
+# starts processes and waits for sockets runs alone.
+COMPUTING := tests/graph tests/kernels tests/docs tests/data
+
 unit: $(VENV)/.dev
+ifeq ($(ARGS),)
+	$(BIN)/pytest --quiet --numprocesses auto --dist loadfile $(COMPUTING)
+	$(BIN)/pytest $(addprefix --ignore=,$(COMPUTING))
+else
 	$(BIN)/pytest $(ARGS)
+endif
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .
