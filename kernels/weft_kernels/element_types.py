@@ -15,7 +15,9 @@ from weft_graph.types import DType
 
 Dtype = np.dtype[Any]
 
-_HALVES: Final = frozenset({"float16", "bfloat16"})
+HALVES: Final = frozenset({"float16", "bfloat16"})
+"""Element types whose sums and functions are computed in float32."""
+
 _FLOAT_NAMES: Final = frozenset(dtype.value for dtype in FLOATS)
 
 
@@ -26,12 +28,17 @@ def is_float(dtype: Dtype) -> bool:
 
 def is_half(dtype: Dtype) -> bool:
     """Whether it is float16 or bfloat16, whose sums and functions are computed in float32 and rounded once."""
-    return dtype.name in _HALVES
+    return dtype.name in HALVES
 
 
 def computed_in(dtype: Dtype) -> Dtype:
     """The type that sums and functions of elements are computed in: float32 for the halves, else the type itself."""
     return np.dtype(np.float32) if is_half(dtype) else dtype
+
+
+def statistics_dtype(xp: Any, data: np.ndarray[Any, Dtype]) -> Dtype:
+    """The type that statistics are summed in: the data's, but never narrower than float32."""
+    return xp.promote_types(data.dtype, xp.float32)  # type: ignore[no-any-return]  # xp is Any
 
 
 def range_of(dtype: DType) -> tuple[float, float]:

@@ -17,14 +17,13 @@ import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, wraps
-from typing import Any, Final, Protocol
+from types import ModuleType
+from typing import Any, Protocol
 
 import numpy as np
 
 from weft_graph.ir import AttributeValue, Node
-
-HALVES: Final = frozenset({"float16", "bfloat16"})
-"""Element types whose sums and functions are computed in float32."""
+from weft_kernels.element_types import HALVES
 
 Array = np.ndarray[Any, np.dtype[Any]]
 """An array of the module that runs: NumPy's, or CuPy's, which has the same face."""
@@ -96,37 +95,42 @@ class Kernel(Protocol):
     ) -> tuple[Array, ...]: ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Operator:
+    """One module of `weft_kernels.operators`: its body as it is run, and the places of the inputs that it looks at."""
+
+    kernel: Kernel
+    on_host: frozenset[int]
+
+
+@cache
+def _operators() -> Mapping[tuple[str, str], _Operator]:
+    package = importlib.import_module("weft_kernels.operators")
+    found: dict[tuple[str, str], _Operator] = {}
+    for info in pkgutil.iter_modules(package.__path__):
+        schema = importlib.import_module(f"weft_graph.operators.{info.name}").SCHEMA
+        found[schema.domain, schema.op_type] = _operator(importlib.import_module(f"{package.__name__}.{info.name}"))
+    return found
+
+
+def _operator(module: ModuleType) -> _Operator:
+    body: Kernel = module.run
+    on_host = frozenset[int](getattr(module, "HOST_INPUTS", ()))
+    if hasattr(module, "IN_FLOAT32"):
+        body = _in_float32(body, frozenset(module.IN_FLOAT32), on_host)
+    return _Operator(_finished(body, on_host), on_host)
+
+
 @cache
 def kernels() -> Mapping[tuple[str, str], Kernel]:
     """Every operator's kernel by (domain, op_type)."""
-    package = importlib.import_module("weft_kernels.operators")
-    graph_side = importlib.import_module("weft_graph.operators")
-    found: dict[tuple[str, str], Kernel] = {}
-    for info in pkgutil.iter_modules(package.__path__):
-        schema = importlib.import_module(f"{graph_side.__name__}.{info.name}").SCHEMA
-        module = importlib.import_module(f"{package.__name__}.{info.name}")
-        body: Kernel = module.run
-        on_host = _host_inputs()[schema.domain, schema.op_type]
-        if hasattr(module, "IN_FLOAT32"):
-            body = _in_float32(body, frozenset(module.IN_FLOAT32), on_host)
-        found[schema.domain, schema.op_type] = _finished(body, on_host)
-    return found
+    return {name: operator.kernel for name, operator in _operators().items()}
 
 
 def host_inputs(node: Node) -> frozenset[int]:
     """Places of the node's inputs that its kernel reads on the host; none for an operator without a kernel."""
-    return _host_inputs().get((node.domain, node.op_type), frozenset())
-
-
-@cache
-def _host_inputs() -> Mapping[tuple[str, str], frozenset[int]]:
-    package = importlib.import_module("weft_kernels.operators")
-    found: dict[tuple[str, str], frozenset[int]] = {}
-    for info in pkgutil.iter_modules(package.__path__):
-        schema = importlib.import_module(f"weft_graph.operators.{info.name}").SCHEMA
-        module = importlib.import_module(f"{package.__name__}.{info.name}")
-        found[schema.domain, schema.op_type] = frozenset(getattr(module, "HOST_INPUTS", ()))
-    return found
+    operator = _operators().get((node.domain, node.op_type))
+    return operator.on_host if operator else frozenset()
 
 
 def _finished(body: Kernel, on_host: frozenset[int]) -> Kernel:

@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from weft_graph.attributes import as_int
 from weft_graph.ir import AttributeValue
+from weft_kernels.arguments import optional, required
 from weft_kernels.axes import reduction_axes
-from weft_kernels.element_types import is_float
-from weft_kernels.kernel import Array
-from weft_kernels.normalization.batch_statistics import statistics_dtype
+from weft_kernels.element_types import is_float, statistics_dtype
+from weft_kernels.kernel import Array, Kernel, KernelContext
 
 
-def axes_and_keepdims(
-    given: Array | None, attributes: Mapping[str, AttributeValue], rank: int
-) -> tuple[tuple[int, ...], bool]:
-    """The axes that a node reduces, counted from the front, and whether they stay with length 1."""
-    return reduction_axes(given, attributes, rank), bool(as_int(attributes["keepdims"]))
+class Reduced(Protocol):
+    """What a reduction makes of the data over the axes, counted from the front; none of them reduces nothing."""
+
+    def __call__(self, xp: Any, data: Array, axes: tuple[int, ...], *, keepdims: bool) -> Array: ...
+
+
+def reduction(reduced: Reduced) -> Kernel:
+    """The body of an operator (data, axes on the host) with the attributes of ONNX's reductions."""
+
+    def run(
+        context: KernelContext, inputs: Sequence[Array | None], attributes: Mapping[str, AttributeValue]
+    ) -> tuple[Array, ...]:
+        (data,) = required(inputs, 1)
+        axes = reduction_axes(optional(inputs, 1), attributes, data.ndim)
+        return (reduced(context.xp, data, axes, keepdims=bool(as_int(attributes["keepdims"]))),)
+
+    return run
 
 
 def summed(xp: Any, data: Array, axes: tuple[int, ...], *, keepdims: bool) -> Array:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
+import inspect
 import pkgutil
 from typing import Any
 
@@ -26,6 +29,16 @@ def test_every_schema_has_a_kernel_of_the_same_name_and_the_reverse() -> None:
     assert names_in(weft_graph.operators) == names_in(weft_kernels.operators)
     assert set(schemas()) == set(kernels())
     assert len(schemas()) == len(names_in(weft_graph.operators))
+
+
+def test_what_a_module_says_of_its_body_is_what_the_kernels_ask_for() -> None:
+    """A misspelt constant would be no error on a host, and a wrong run on a device."""
+    for info in pkgutil.iter_modules(weft_kernels.operators.__path__):
+        module = importlib.import_module(f"weft_kernels.operators.{info.name}")
+        plain = [node for node in ast.parse(inspect.getsource(module)).body if isinstance(node, ast.Assign)]
+        names = {target.id for node in plain for target in node.targets if isinstance(target, ast.Name)}
+        said = {name for name in names if name.isupper() and not name.startswith("_")}
+        assert said <= {"HOST_INPUTS", "IN_FLOAT32"}, info.name
 
 
 def test_a_gradients_body_has_no_gradient_and_is_weft_s() -> None:

@@ -10,8 +10,8 @@ import numpy as np
 from weft_kernels.attention.blocks import blocks
 from weft_kernels.attention.heads import Heads, Settings, wide_dtype
 from weft_kernels.attention.visible import Block, Visible
+from weft_kernels.element_types import statistics_dtype
 from weft_kernels.kernel import Array
-from weft_kernels.normalization.batch_statistics import statistics_dtype
 
 
 @dataclass(frozen=True, slots=True, eq=False)

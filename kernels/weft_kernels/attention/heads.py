@@ -10,8 +10,8 @@ from typing import Any
 from weft_graph.attributes import as_float, as_int
 from weft_graph.ir import AttributeValue
 from weft_graph.onnx_dtypes import DTYPE_OF_NUMBER
+from weft_kernels.element_types import statistics_dtype
 from weft_kernels.kernel import Array
-from weft_kernels.normalization.batch_statistics import statistics_dtype
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,8 +13,8 @@ from weft_graph.types import DType
 from weft_kernels.attention.forward import Attending, shown_softmax
 from weft_kernels.attention.heads import Heads, grouped, settings_of
 from weft_kernels.attention.visible import Visible
+from weft_kernels.element_types import statistics_dtype
 from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.normalization.batch_statistics import statistics_dtype
 from weft_kernels.run import run_body
 
 Attributes = Mapping[str, AttributeValue]

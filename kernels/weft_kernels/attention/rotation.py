@@ -8,9 +8,9 @@ from typing import Any
 
 from weft_graph.attributes import as_int
 from weft_graph.ir import AttributeValue
+from weft_kernels.element_types import statistics_dtype
 from weft_kernels.indexing.rows import checked_indices
 from weft_kernels.kernel import Array
-from weft_kernels.normalization.batch_statistics import statistics_dtype
 
 
 @dataclass(frozen=True, slots=True)

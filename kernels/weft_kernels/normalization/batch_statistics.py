@@ -5,12 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from weft_kernels.element_types import statistics_dtype
 from weft_kernels.kernel import Array
-
-
-def statistics_dtype(xp: Any, data: Array) -> Any:
-    """The type that statistics are summed in: the data's, but never narrower than float32."""
-    return xp.promote_types(data.dtype, xp.float32)
 
 
 def other_axes(data: Array) -> tuple[int, ...]:

@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 from weft_graph.onnx_dtypes import DTYPE_OF_NUMBER
+from weft_kernels.element_types import statistics_dtype
 from weft_kernels.kernel import Array
-from weft_kernels.normalization.batch_statistics import statistics_dtype
 
 
 def standardized(xp: Any, rows: Array, epsilon: float) -> tuple[Array, Array, Array]:

@@ -8,8 +8,8 @@ from typing import Any
 from weft_graph.attributes import as_int
 from weft_graph.ir import AttributeValue
 from weft_kernels.arguments import optional, required
+from weft_kernels.element_types import statistics_dtype
 from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.normalization.batch_statistics import statistics_dtype
 from weft_kernels.sampling.deformed_windows import Deformed, deformed_blocks
 from weft_kernels.sampling.taps import sampled, slopes, spread, unrowed
 

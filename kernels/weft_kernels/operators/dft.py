@@ -9,8 +9,8 @@ from weft_graph.ir import AttributeValue
 from weft_graph.shapes.axes import normalised
 from weft_graph.shapes.spectra import samples_of
 from weft_kernels.arguments import optional, required
+from weft_kernels.element_types import statistics_dtype
 from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.normalization.batch_statistics import statistics_dtype
 from weft_kernels.signals.fourier import Transform
 
 HOST_INPUTS = (1, 2)

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from weft_graph.attributes import as_int
 from weft_graph.ir import AttributeValue
 from weft_kernels.arguments import required
+from weft_kernels.element_types import statistics_dtype
 from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.normalization.batch_statistics import statistics_dtype
 from weft_kernels.norms import powered, root
 
 

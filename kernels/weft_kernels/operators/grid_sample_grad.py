@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from weft_graph.ir import AttributeValue
 from weft_kernels.arguments import required
+from weft_kernels.element_types import statistics_dtype
 from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.normalization.batch_statistics import statistics_dtype
 from weft_kernels.sampling.grids import grid_taps
 from weft_kernels.sampling.taps import rows_of, slopes, spread, unrowed
 

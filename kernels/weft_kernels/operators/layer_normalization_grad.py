@@ -9,8 +9,8 @@ from weft_graph.attributes import as_float, as_int
 from weft_graph.ir import AttributeValue
 from weft_graph.shapes.axes import normalised
 from weft_kernels.arguments import required
+from weft_kernels.element_types import statistics_dtype
 from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.normalization.batch_statistics import statistics_dtype
 from weft_kernels.normalization.standardized_rows import standardized, standardized_gradient
 from weft_kernels.products.matrix import sum_stack
 

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from typing import Any
 
-from weft_graph.ir import AttributeValue
-from weft_kernels.arguments import optional, required
-from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.reductions import axes_and_keepdims, summed
+from weft_kernels.element_types import statistics_dtype
+from weft_kernels.kernel import Array
+from weft_kernels.reductions import reduction, summed
 
 HOST_INPUTS = (1,)
 IN_FLOAT32 = ("float16", "bfloat16")
 
 
-def run(
-    context: KernelContext, inputs: Sequence[Array | None], attributes: Mapping[str, AttributeValue]
-) -> tuple[Array, ...]:
-    xp = context.xp
-    (data,) = required(inputs, 1)
-    axes, keepdims = axes_and_keepdims(optional(inputs, 1), attributes, data.ndim)
+def _l2(xp: Any, data: Array, axes: tuple[int, ...], *, keepdims: bool) -> Array:
+    wide = data.astype(statistics_dtype(xp, data), copy=False)
+    total = summed(xp, xp.square(wide), axes, keepdims=keepdims)
+    return xp.sqrt(total).astype(data.dtype, copy=False)  # type: ignore[no-any-return]  # xp is Any
 
-    wide = data.astype(xp.promote_types(data.dtype, xp.float32), copy=False)
-    return (xp.sqrt(summed(xp, xp.square(wide), axes, keepdims=keepdims)).astype(data.dtype, copy=False),)
+
+run = reduction(_l2)

@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-from weft_graph.ir import AttributeValue
-from weft_kernels.arguments import optional, required
-from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.reductions import axes_and_keepdims, log_of_sum
+from weft_kernels.reductions import log_of_sum, reduction
 
 HOST_INPUTS = (1,)
 IN_FLOAT32 = ("float16", "bfloat16")
 
 
-def run(
-    context: KernelContext, inputs: Sequence[Array | None], attributes: Mapping[str, AttributeValue]
-) -> tuple[Array, ...]:
-    xp = context.xp
-    (data,) = required(inputs, 1)
-    axes, keepdims = axes_and_keepdims(optional(inputs, 1), attributes, data.ndim)
-    return (log_of_sum(xp, data, axes, keepdims=keepdims),)
+run = reduction(log_of_sum)

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from typing import Any
 
-from weft_graph.attributes import as_int
-from weft_graph.ir import AttributeValue
-from weft_kernels.arguments import optional, required
-from weft_kernels.axes import reduction_axes
-from weft_kernels.kernel import Array, KernelContext
+from weft_kernels.kernel import Array
+from weft_kernels.reductions import reduction
 
 HOST_INPUTS = (1,)
 IN_FLOAT32 = ("float16", "bfloat16")
 
 
-def run(
-    context: KernelContext, inputs: Sequence[Array | None], attributes: Mapping[str, AttributeValue]
-) -> tuple[Array, ...]:
-    (data,) = required(inputs, 1)
-    axes = reduction_axes(optional(inputs, 1), attributes, data.ndim)
-    if not axes:
-        return (data,)
-    keepdims = bool(as_int(attributes["keepdims"]))
-    return (context.xp.mean(data, axis=axes, keepdims=keepdims, dtype=data.dtype),)
+def _mean(xp: Any, data: Array, axes: tuple[int, ...], *, keepdims: bool) -> Array:
+    return xp.mean(data, axis=axes, keepdims=keepdims, dtype=data.dtype) if axes else data
+
+
+run = reduction(_mean)

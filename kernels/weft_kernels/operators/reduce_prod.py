@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from typing import Any
 
-from weft_graph.ir import AttributeValue
-from weft_kernels.arguments import optional, required
-from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.reductions import axes_and_keepdims
+from weft_kernels.kernel import Array
+from weft_kernels.reductions import reduction
 
 HOST_INPUTS = (1,)
 IN_FLOAT32 = ("float16", "bfloat16")
 
 
-def run(
-    context: KernelContext, inputs: Sequence[Array | None], attributes: Mapping[str, AttributeValue]
-) -> tuple[Array, ...]:
-    xp = context.xp
-    (data,) = required(inputs, 1)
-    axes, keepdims = axes_and_keepdims(optional(inputs, 1), attributes, data.ndim)
+def _prod(xp: Any, data: Array, axes: tuple[int, ...], *, keepdims: bool) -> Array:
+    return xp.prod(data, axis=axes, keepdims=keepdims, dtype=data.dtype) if axes else data
 
-    if not axes:
-        return (data,)
-    return (xp.prod(data, axis=axes, keepdims=keepdims, dtype=data.dtype),)
+
+run = reduction(_prod)

@@ -7,9 +7,9 @@ from typing import Any
 
 from weft_graph.ir import AttributeValue
 from weft_kernels.arguments import required
+from weft_kernels.element_types import statistics_dtype
 from weft_kernels.indexing.rows import summed_rows
 from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.normalization.batch_statistics import statistics_dtype
 from weft_kernels.sampling.boxes import BoxPoints, box_points, largest, weighed
 from weft_kernels.sampling.taps import rows_of, spread, unrowed
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from weft_graph.ir import AttributeValue
 from weft_kernels.arguments import optional, required
 from weft_kernels.attention.rotation import by_token, pairs_of, places_in
+from weft_kernels.element_types import statistics_dtype
 from weft_kernels.indexing.rows import summed_rows
 from weft_kernels.kernel import Array, KernelContext
-from weft_kernels.normalization.batch_statistics import statistics_dtype
 from weft_kernels.products.matrix import sum_stack
 
 

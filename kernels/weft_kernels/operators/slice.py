@@ -22,5 +22,5 @@ def run(
         integers(optional(inputs, 2), attributes, "ends"),
     )
     axes, steps = integers(optional(inputs, 3), attributes, "axes"), integers(optional(inputs, 4), attributes, "steps")
-    parts = slices_of(data.ndim, starts or (), ends or (), axes, steps)
+    parts = slices_of(data.shape, starts or (), ends or (), axes, steps)
     return (data[parts],)

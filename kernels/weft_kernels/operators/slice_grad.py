@@ -22,7 +22,7 @@ def run(
         integers(optional(inputs, 3), attributes, "ends"),
     )
     axes, steps = integers(optional(inputs, 4), attributes, "axes"), integers(optional(inputs, 5), attributes, "steps")
-    parts = slices_of(data.ndim, starts or (), ends or (), axes, steps)
+    parts = slices_of(data.shape, starts or (), ends or (), axes, steps)
     result = context.xp.zeros(data.shape, dtype=gradient.dtype)
     result[parts] = gradient
     return (result,)

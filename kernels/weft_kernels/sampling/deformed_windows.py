@@ -10,8 +10,8 @@ from typing import Any, Final
 from weft_graph.attributes import as_int
 from weft_graph.ir import AttributeValue
 from weft_graph.shapes.windows import Windows, windows_of
+from weft_kernels.element_types import statistics_dtype
 from weft_kernels.kernel import Array
-from weft_kernels.normalization.batch_statistics import statistics_dtype
 from weft_kernels.sampling.taps import Tap, combined, linear_taps, rows_of
 
 BLOCK_ELEMENTS: Final = 1 << 22

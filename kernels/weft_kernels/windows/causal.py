@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from weft_kernels.element_types import statistics_dtype
 from weft_kernels.kernel import Array
-from weft_kernels.normalization.batch_statistics import statistics_dtype
 
 
 def with_state(xp: Any, data: Array, past: Array | None, width: int) -> Array:

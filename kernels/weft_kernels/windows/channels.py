@@ -7,8 +7,8 @@ from typing import Any
 
 from weft_graph.attributes import as_float, as_int
 from weft_graph.ir import AttributeValue
+from weft_kernels.element_types import statistics_dtype
 from weft_kernels.kernel import Array
-from weft_kernels.normalization.batch_statistics import statistics_dtype
 
 
 def channel_sums(xp: Any, data: Array, *, before: int, after: int) -> Array:
