@@ -22,6 +22,8 @@ _SLICES: Sequence[tuple[str, tuple[int, ...], Sequence[Sequence[int]], tuple[sli
     ("steps", (5, 4), ((0, 3), (5, -9), (0, 1), (2, -1)), (slice(0, 5, 2), slice(None, None, -1))),
     ("nothing", (4, 3), ((3,), (1,), (0,)), (slice(3, 1),)),
     ("empty", (0, 3), ((0,), (2,), (1,)), (slice(None), slice(0, 2))),
+    ("from_before_the_front", (4, 3), ((-9, -4), (-20, -9), (0, 1), (-1, -2)), (slice(0, 1), slice(0, 1))),
+    ("empty_backwards", (0, 3), ((-5, -1), (-9, -9), (0, 1), (-1, -1)), (slice(None), slice(None, None, -1))),
 )
 
 

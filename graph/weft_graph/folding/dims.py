@@ -157,7 +157,7 @@ def _slice(_node: Node, inputs: Given, _type: TensorType) -> Dims | None:
         return None
     if (axes is None and 3 in named) or (steps is None and 4 in named):
         return None
-    return np.asarray(data[slices_of(data.ndim, starts, ends, axes, steps)], dtype=object)
+    return np.asarray(data[slices_of(data.shape, starts, ends, axes, steps)], dtype=object)
 
 
 def _pairwise(combine: Callable[[Any, Any], Any]) -> Body:

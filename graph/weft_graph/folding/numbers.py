@@ -85,7 +85,7 @@ def _slice(node: Node, inputs: Sequence[Array], _type: TensorType) -> Array | No
     if len(inputs) < 3 or "" in node.inputs:
         return None
     data, *lists = inputs
-    taken: Array = data[slices_of(data.ndim, *(numbers.reshape(-1).tolist() for numbers in lists))]
+    taken: Array = data[slices_of(data.shape, *(numbers.reshape(-1).tolist() for numbers in lists))]
     return taken
 
 

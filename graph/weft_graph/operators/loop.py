@@ -86,7 +86,7 @@ def _gradient(context: GradientContext) -> tuple[str | None, ...]:
 
 
 def _least_turns(context: GradientContext) -> int:
-    """1 where the first turn is sure to be taken: nothing but the limit and the first condition keeps a loop from it."""
+    """1 where the first turn is sure to be taken: only the limit and the first condition keep a loop from it."""
     limit, condition = context.input(0), context.input(1)
     known = [context.known(name) for name in (limit, condition) if name]
     return int(all(array is not None and bool((array > 0).all()) for array in known))

@@ -22,21 +22,29 @@ Bounds = tuple[Amount, Amount, Amount]
 
 
 def slices_of(
-    rank: int,
+    shape: Sequence[int],
     starts: Sequence[int],
     ends: Sequence[int],
     axes: Sequence[int] | None = None,
     steps: Sequence[int] | None = None,
 ) -> tuple[slice, ...]:
-    """A slice for each dimension; its bounds count and clamp as Python's do, which are ONNX's.
+    """A slice for each dimension of `shape`, whose bounds count and clamp as ONNX's do.
 
     Raises ValueError for lists of several lengths, a step of 0, and an axis outside the rank or named twice.
     """
     along, by = _along(starts, ends, axes, steps)
-    parts = [slice(None)] * rank
-    for place, start, end, step in zip(_places(rank, along, by), starts, ends, by, strict=True):
-        parts[place] = slice(start, end, step)
+    parts = [slice(None)] * len(shape)
+    for place, start, end, step in zip(_places(len(shape), along, by), starts, ends, by, strict=True):
+        parts[place] = _slice(shape[place], start, end, step)
     return tuple(parts)
+
+
+def _slice(length: int, start: int, end: int, step: int) -> slice:
+    """Python clamps as ONNX does but for a start before the first element, from which ONNX goes back: it is the first.
+
+    Of no elements there is no first.
+    """
+    return slice(0 if step < 0 and start < -length < 0 else start, end, step)
 
 
 def bounds_of(
@@ -95,7 +103,7 @@ def _length(dim: Dim, start: Amount, end: Amount, step: Amount) -> Dim | None:
         return None
     numbers = [bound for bound in (start, end) if isinstance(bound, int)]
     if isinstance(dim, int) and len(numbers) == 2:
-        return len(range(*slice(numbers[0], numbers[1], step).indices(dim)))
+        return len(range(*_slice(dim, numbers[0], numbers[1], step).indices(dim)))
     if step == -1 and len(numbers) == 2 and (start == -1 or numbers[0] >= _WHOLE) and numbers[1] <= -_WHOLE:
         return dim
     low, high = _low(dim, start), _high(dim, start, end)
