@@ -34,7 +34,8 @@ class ReadOptions:
     """Glob patterns of initializers that the store keeps and no rule changes: for what is too large for a constant.
     They go before `parameters`."""
     training: bool = True
-    """Whether BatchNormalization and Dropout are switched to training; without, they stay as the file has them."""
+    """Whether BatchNormalization and Dropout are switched to training, and the model's own optimizer becomes a rule;
+    without, they stay as the file has them."""
     frozen: tuple[str, ...] = ()
     """Glob patterns of BatchNormalization and Dropout nodes that are switched to inference instead."""
     shapes: Mapping[str, Shape] = field(default_factory=dict)
@@ -50,15 +51,27 @@ class ReadOptions:
     """Upper bounds of the graph. Parameters' values count to none."""
 
 
+@dataclass(frozen=True, slots=True)
+class TrainingStep:
+    """How a model's file says that it is trained: the output that is made small, one of weft's built-in rules and its
+    hyper-parameters, without `rate` where the model is fed it at each step."""
+
+    loss: str
+    rule: str
+    hyper: Mapping[str, float]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Imported:
     """A model as weft's graph. `values` has the first value of each parameter, in the parameter's type.
 
     `warnings` are sentences for people, each naming a node or an initializer. `sequences` has, for each output of the
-    model that is a sequence, the graph's outputs that are its items.
+    model that is a sequence, the graph's outputs that are its items. `step` is what the model's own optimizer was, which
+    is no longer in the graph.
     """
 
     graph: Graph
     values: Mapping[str, Array]
     warnings: tuple[str, ...] = ()
     sequences: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    step: TrainingStep | None = None

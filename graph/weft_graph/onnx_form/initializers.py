@@ -133,7 +133,7 @@ def _is_mask(array: Array) -> bool:
     if array.size > _LOOKED_THROUGH:
         return False
     lowest = array.min()
-    if not np.isfinite(array).all() or lowest == finfo(array.dtype).min:
+    if not np.isfinite(array).all() or lowest == finfo(array.dtype).min:  # type: ignore[no-untyped-call]
         return True
     return bool(lowest <= _MASKED and ((array == 0) | (array == lowest)).all() and (array == 0).any())
 

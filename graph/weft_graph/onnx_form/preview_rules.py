@@ -11,6 +11,7 @@ import onnx
 from weft_graph.limits import GRAPH_LIMITS
 from weft_graph.onnx_form.attributes import attribute_values
 from weft_graph.onnx_form.errors import OnnxError
+from weft_graph.onnx_form.imported import TrainingStep
 from weft_graph.onnx_form.preview_optimizers import PREVIEW_DOMAIN, STATES
 from weft_graph.onnx_form.tensors import Tensors
 from weft_graph.onnx_form.text import text
@@ -20,13 +21,10 @@ _Numbers = Mapping[str, float | str]
 
 @dataclass(frozen=True, slots=True)
 class WithoutTraining:
-    """A model without its optimizers and Gradient nodes. `rule` is one of weft's built-in rules with its numbers;
-    `rate` is not among these where the file does not fix it. `loss` is the output that is made small."""
+    """A model without its optimizer and Gradient node, and what these did."""
 
     model: onnx.ModelProto
-    loss: str
-    rule: str
-    hyper: Mapping[str, float]
+    step: TrainingStep
 
 
 def without_training(model: onnx.ModelProto) -> WithoutTraining | None:
@@ -51,7 +49,7 @@ def without_training(model: onnx.ModelProto) -> WithoutTraining | None:
     cut = onnx.ModelProto()
     cut.CopyFrom(model)
     _remove(cut.graph, {_first_output(optimizer), _first_output(gradient)}, loss)
-    return WithoutTraining(cut, loss, rule, hyper if rate is None else {"rate": rate, **hyper})
+    return WithoutTraining(cut, TrainingStep(loss, rule, hyper if rate is None else {"rate": rate, **hyper}))
 
 
 def _first_output(node: onnx.NodeProto) -> str:
@@ -123,7 +121,10 @@ def _must_be(node: onnx.NodeProto, given: _Numbers, expected: Iterable[tuple[str
 
 
 def _adam(node: onnx.NodeProto, given: _Numbers) -> tuple[str, dict[str, float]]:
-    """ONNX adds epsilon before the correction of the first steps, weft after it: they differ by less than epsilon."""
+    """ONNX adds epsilon before the correction of the first steps, weft after it: at step t ONNX's counts as
+    epsilon / sqrt(1 - beta2^t) would here. Where gradients are much larger than that, both move alike; where they are much
+    smaller, weft moves 1 / sqrt(1 - beta2^t) times as far: 31.6 at the first step with beta2 0.999, 1.26 at the 1000th.
+    """
     _must_be(node, given, (("norm_coefficient", 0.0), ("norm_coefficient_post", 0.0)))
     numbers = (("beta1", "alpha", 0.9), ("beta2", "beta", 0.999), ("epsilon", "epsilon", 1e-6))
     return "adam", {ours: float(given.get(theirs, default)) for ours, theirs, default in numbers}

@@ -21,6 +21,7 @@ from weft_graph.onnx_form.functions import functions_of, opsets_of
 from weft_graph.onnx_form.imported import Array, Imported, ReadOptions
 from weft_graph.onnx_form.initializers import Role, Said, reads, role_of, said_of
 from weft_graph.onnx_form.inputs import read_inputs
+from weft_graph.onnx_form.preview_rules import without_training
 from weft_graph.onnx_form.scope import Scope
 from weft_graph.onnx_form.shared import Shared
 from weft_graph.onnx_form.tensors import Tensors
@@ -40,9 +41,12 @@ def read_model(
 
     Raises OnnxError and its kin, which name the node, value or field.
     """
-    reading = _Reading(model, options or ReadOptions(), files)
+    options = options or ReadOptions()
+    taken = without_training(model) if options.training else None
+    reading = _Reading(model if taken is None else taken.model, options, files)
     reading.read()
-    return reading.result()
+    imported = reading.result()
+    return imported if taken is None else replace(imported, step=taken.step)
 
 
 class _Reading:

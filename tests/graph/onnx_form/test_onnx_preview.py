@@ -13,6 +13,7 @@ from onnx_models import floats, initializer, model, run, weights
 from weft_graph.differentiation.graph import differentiate
 from weft_graph.errors import GraphError
 from weft_graph.onnx_form.errors import OnnxError
+from weft_graph.onnx_form.imported import ReadOptions
 from weft_graph.onnx_form.preview_rules import without_training
 from weft_graph.onnx_form.reader import read_model
 
@@ -101,8 +102,8 @@ def training(op_type: str, rate: float | None = 0.1, **attributes: Any) -> onnx.
 def test_a_training_step_becomes_a_rule() -> None:
     taken = without_training(training("Adam", alpha=0.8, beta=0.99, epsilon=1e-7))
     assert taken is not None
-    assert (taken.rule, taken.loss) == ("adam", "loss")
-    assert taken.hyper == pytest.approx({"rate": 0.1, "beta1": 0.8, "beta2": 0.99, "epsilon": 1e-7})
+    assert (taken.step.rule, taken.step.loss) == ("adam", "loss")
+    assert taken.step.hyper == pytest.approx({"rate": 0.1, "beta1": 0.8, "beta2": 0.99, "epsilon": 1e-7})
     graph = read_model(taken.model).graph
     assert [node.op_type for node in graph.nodes] == ["MatMul", "Mul", "ReduceMean"]
     assert ([i.name for i in graph.inputs], graph.outputs) == (["x"], ("loss",))
@@ -114,8 +115,32 @@ def test_other_rules() -> None:
     adagrad = without_training(training("Adagrad", norm_coefficient=0.5))
     assert momentum is not None
     assert adagrad is not None
-    assert (momentum.rule, momentum.hyper) == ("sgd", {"momentum": 0.9, "weight_decay": 0.01})
-    assert adagrad.hyper == pytest.approx({"rate": 0.1, "epsilon": 1e-6, "weight_decay": 0.5})
+    assert (momentum.step.rule, momentum.step.hyper) == ("sgd", {"momentum": 0.9, "weight_decay": 0.01})
+    assert adagrad.step.hyper == pytest.approx({"rate": 0.1, "epsilon": 1e-6, "weight_decay": 0.5})
+
+
+def test_the_reader_takes_the_step_out_and_says_what_it_was() -> None:
+    imported = read_model(training("Adam", alpha=0.8, beta=0.99, epsilon=1e-7))
+    assert imported.step is not None
+    assert (imported.step.rule, imported.step.loss) == ("adam", "loss")
+    assert imported.step.hyper == pytest.approx({"rate": 0.1, "beta1": 0.8, "beta2": 0.99, "epsilon": 1e-7})
+    assert [node.op_type for node in imported.graph.nodes] == ["MatMul", "Mul", "ReduceMean"]
+    assert [parameter.name for parameter in imported.graph.parameters if parameter.trainable] == ["w"]
+    assert not imported.warnings
+
+
+def test_an_optimizer_that_is_read_as_it_is_stays_in_the_graph() -> None:
+    proto = training("Adam")
+    del proto.graph.node[:-1]
+    proto.graph.input.append(floats("dw", 3, 1))
+    imported = read_model(proto, ReadOptions(training=False))
+    assert imported.step is None
+    assert imported.graph.outputs == ("w_new", "v_new", "h_new")
+
+
+def test_a_step_that_is_no_rule_is_refused_by_the_reader() -> None:
+    with pytest.raises(OnnxError, match=r"'step' \(Momentum\): mode is 'nesterov'"):
+        read_model(training("Momentum", alpha=0.9, beta=1.0, mode="nesterov", norm_coefficient=0.0))
 
 
 def test_a_model_without_an_optimizer_is_left_alone() -> None:
