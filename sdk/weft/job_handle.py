@@ -230,7 +230,7 @@ class JobHandle:
         """
         from weft.trained_model import trained_model  # most users of handles build no graph
 
-        return trained_model(self, outputs)
+        return trained_model(self.spec(), outputs, self.values)
 
     def export_onnx(
         self, path: str | os.PathLike[str], *, outputs: Iterable[str] | None = None, opset: int = 0

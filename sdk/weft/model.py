@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 from weft.evaluation import evaluate
 from weft.expression import Expression
@@ -20,9 +20,7 @@ from weft_graph.losses.with_loss import LossOptions, with_loss
 if TYPE_CHECKING:
     import os
 
-    from weft.api.job import JobSpec
     from weft.evaluation import Feeds
-    from weft.job_arguments import JobArguments
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -136,10 +134,6 @@ class Model:
         options = LossOptions(loss, output, target, classes_axis, ignore_index, tuple(metrics))
         made = with_loss(self.graph, options)
         return Trainable(made, self.values, self.warnings, self.graph.outputs)
-
-    def job_spec(self, loss: str, **arguments: Unpack[JobArguments]) -> JobSpec:
-        """`with_loss(loss).job_spec(...)`, where an output is the loss."""
-        return self.with_loss(loss).job_spec(**arguments)
 
     def export_onnx(self, path: str | os.PathLike[str], *, opset: int = 0) -> None:
         """Write the model, with its values, for inference. Raises OnnxError, OSError."""

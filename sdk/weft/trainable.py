@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Unpack
 
+from weft.evaluation import Feeds, evaluate
+from weft.read_expressions import expressions
 from weft.records import Array
 from weft_graph.ir import Graph
 from weft_graph.losses.with_loss import WithLoss
 
-if TYPE_CHECKING:
-    from weft.api.job import JobSpec
-    from weft.client import Client
-    from weft.evaluation import Feeds
-    from weft.job_arguments import JobArguments
-    from weft.job_handle import JobHandle
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Trainable:
-    """A graph with its loss and metrics, and the first values of its parameters; see `Model.with_loss`."""
+    """A graph with its loss and metrics, and the first values of its parameters; see `Model.with_loss`.
+
+    `weft.submit`, `Client.submit` and `weft.job_spec` take it where they take a loss.
+    """
 
     made: WithLoss
     values: Mapping[str, Array]
@@ -49,24 +46,12 @@ class Trainable:
         return self.made.target
 
     def evaluate(self, feeds: Feeds, *, seed: int = 0, training: bool = False) -> dict[str, Array]:
-        """Loss, metrics and outputs by name, here and now."""
-        from weft.model import Model  # which imports this
-
-        whole = Model(self.graph, self.values).evaluate(feeds, seed=seed, training=training)
+        """Loss, metrics and outputs by name, here and now; see `Expression.eval`, which says what is raised."""
+        known = expressions(self.graph, self.values)
         names = {self.loss: "loss", **{value: name for name, value in self.metrics.items()}}
-        return {names.get(name, name): value for name, value in whole.items()}
-
-    def job_spec(self, **arguments: Unpack[JobArguments]) -> JobSpec:
-        """The job without its first values, as `weft.job_spec`; `submit` sends them along."""
-        from weft.submission import job_spec
-
-        return job_spec(self, **arguments)
-
-    def submit(self, client: Client | None = None, **arguments: Unpack[JobArguments]) -> JobHandle:
-        """`client.submit(self, ...)`; the client is that of `WEFT_URL` where left out, which stays open."""
-        from weft.client import Client
-
-        return (client or Client()).submit(self, **arguments)
+        outputs = [known[name] for name in self.graph.outputs]
+        found = evaluate(outputs, feeds, parameters=self.values, seed=seed, training=training)
+        return {names.get(name, name): value for name, value in zip(self.graph.outputs, found, strict=True)}
 
     def __repr__(self) -> str:
         metrics = ", ".join(self.metrics)

@@ -71,7 +71,9 @@ def _bound(limits: ModelLimits) -> None:
         (resource.RLIMIT_NOFILE, _OPEN_FILES),
         (resource.RLIMIT_CORE, 0),
     ):
-        resource.setrlimit(what, (most, most))
+        _, hard = resource.getrlimit(what)
+        bound = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(what, (bound, bound))
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # writing too much is an error then, which has a message
     signal.alarm(seconds + 1)  # should the parent be gone
     null = os.open(os.devnull, os.O_RDWR)

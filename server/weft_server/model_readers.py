@@ -10,7 +10,6 @@ import sys
 import threading
 from typing import Final
 
-from weft.api.problem import FieldError
 from weft_server.model_request import ModelOutcome, ModelRequest
 
 _log = logging.getLogger("weft.server")
@@ -21,7 +20,7 @@ _START_S: Final = 60.0
 _ONE_THREAD: Final = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
 """Each thread of NumPy's would take address space, which is what is bounded."""
 
-_PASSED_ON: Final = ("PATH", "PYTHONPATH", "VIRTUAL_ENV", "LANG", "LC_ALL", "HOME", "TMPDIR")
+_PASSED_ON: Final = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "LANG", "LC_ALL", "HOME", "TMPDIR")
 """Of the environment: no token is in these."""
 
 
@@ -33,15 +32,17 @@ class ModelReaders:
         self._lock = threading.Lock()
         self._is_closed = False
 
-    def read(self, request: ModelRequest) -> ModelOutcome:
-        """The outcome, whatever happens to the process."""
+    def read(self, request: ModelRequest) -> ModelOutcome | None:
+        """The outcome; None where the process was lost, which says nothing about the file."""
         with self._lock:
             reader = self._idle.pop() if self._idle else _Reader()
         outcome = reader.read(request)
         if outcome is None:
             reader.close()
             _log.error("the process that reads models ended, or did not answer")
-            return ModelOutcome(errors=[FieldError(pointer="", detail="reading the model broke off; try again")])
+            return None
+        if outcome.is_defect:
+            _log.error("a model broke its reader: %s", outcome.errors[0].detail)
         with self._lock:
             if not self._is_closed:
                 self._idle.append(reader)

@@ -15,7 +15,7 @@ from weft.api.problem import FieldError
 from weft_graph.errors import GraphError
 from weft_graph.infer import infer
 from weft_graph.ir import Graph
-from weft_graph.json_form import graph_to_json
+from weft_graph.json_form import graph_from_json, graph_to_json
 from weft_graph.losses.with_loss import LossOptions, WithLoss, with_loss
 from weft_graph.onnx_form.errors import OnnxError
 from weft_graph.onnx_form.files import read_bytes, read_file
@@ -127,9 +127,11 @@ def _with_loss(graph: Graph, options: ModelOptions) -> WithLoss | None:
 def _answer(identifier: str, graph: Graph, made: WithLoss | None, read: Imported) -> ReadModel:
     whole = graph if made is None else made.graph
     types = infer(whole)
+    document = graph_to_json(whole)
+    graph_from_json(document)  # which may have bounds that a file has not; a job is to take what is answered
     return ReadModel(
         id=identifier,
-        graph=graph_to_json(whole),
+        graph=document,
         loss=None if made is None else made.loss,
         metrics={} if made is None else dict(made.metrics),
         target=None if made is None else made.target or None,

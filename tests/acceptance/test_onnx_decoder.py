@@ -70,7 +70,7 @@ def test_its_logits_are_pytorchs_after_the_run(trained: weft.JobHandle, held: di
     model = trained.model()
     assert (list(model.inputs), list(model)) == (["tokens"], ["logits"])
     logits = model.evaluate({"tokens": held["tokens"][:BATCH]})["logits"]
-    np.testing.assert_allclose(logits, held["logits"], atol=2e-2)  # 50 steps of Adam apart, in float32
+    np.testing.assert_allclose(logits, held["logits"], atol=1e-3)  # 50 steps of Adam apart, in float32
 
 
 def test_the_onnx_file_that_comes_back_gives_the_same_in_another_runtime(
@@ -97,7 +97,7 @@ def test_a_file_that_came_back_trains_on(
     assert again.evaluate(feeds)["loss"] < held["losses"][-1]
     with place.cluster.client() as client:
         data = weft.numpy_data(place.folder / "tokens.npz", shuffle=False)
-        job = again.submit(client, data=data, batch=BATCH, steps=10, rule=weft.Adam(rate=1e-3))
+        job = client.submit(again, data=data, batch=BATCH, steps=10, rule=weft.Adam(rate=1e-3))
         job.wait(timeout_s=60)
         (first,) = [event.body for event in job.log() if isinstance(event.body, MetricTaken)]
     assert first.values["loss"] < held["losses"][-1]
@@ -105,7 +105,7 @@ def test_a_file_that_came_back_trains_on(
 
 def test_a_job_whose_parameters_get_no_values_is_refused_by_name(client: weft.Client, place: Place) -> None:
     made = weft.from_onnx(MODELS / "trained_decoder.onnx").with_loss("cross_entropy")
-    spec = made.job_spec(data=str(place.folder / "tokens.npz"), steps=1)
+    spec = weft.job_spec(made, data=str(place.folder / "tokens.npz"), steps=1)
     assert client.dry_run(spec).given == []
     with pytest.raises(
         weft.InvalidRequestError, match=r"'decoder\.head\.weight' has no first value of its own"

@@ -179,7 +179,7 @@ def test_what_cannot_train_is_named() -> None:
 
 def spec_of(file: str) -> JobSpec:
     made = weft.from_onnx(file).with_loss("cross_entropy")
-    return made.job_spec(data="d.npz", steps=1)
+    return weft.job_spec(made, data="d.npz", steps=1)
 
 
 def test_export_writes_the_trained_model(run: Run, file: str, tmp_path: Path) -> None:

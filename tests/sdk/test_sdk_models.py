@@ -241,10 +241,21 @@ def test_submit_brings_the_values_first(by_expression: bool) -> None:
 def test_init_from_replaces_the_models_values_and_metrics_are_said_once() -> None:
     made = weft.from_onnx(perceptron()).with_loss("cross_entropy", output="logits")
     script = answers(job())
-    made.submit(script.client(), data="d.npz", steps=3, init_from="job-7")
+    script.client().submit(made, data="d.npz", steps=3, init_from="job-7")
     assert json.loads(script.requests[0].content)["init_from"] == {"job": "job-7"}
     with pytest.raises(weft.ArgumentError, match="where its loss is"):
-        made.job_spec(data="d.npz", steps=3, metrics={"a": weft.input("x")})
+        weft.job_spec(made, data="d.npz", steps=3, metrics={"a": weft.input("x")})
+
+
+def test_an_upload_tells_how_far_it_is() -> None:
+    told: list[tuple[int, int]] = []
+    script = answers(uploaded())
+    values = {"w": np.zeros((3, 1 << 18), np.float32)}
+    first = script.client().upload_values(values, progress=lambda done, total: told.append((done, total)))
+    assert first.upload == "up-1"
+    total = len(script.requests[0].content)
+    assert [done for done, _ in told] == [*range(1 << 20, total, 1 << 20), total]
+    assert {each for _, each in told} == {total}
 
 
 def test_other_values_take_the_place_of_a_models(tmp_path: Path) -> None:

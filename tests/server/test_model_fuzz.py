@@ -112,5 +112,6 @@ def test_what_asks_for_more_than_it_brings_costs_little(readers: ModelReaders, w
     (tmp_path / MODEL).write_bytes(HOSTILE[what]())
     limits = ModelLimits(memory_bytes=MOST_BYTES, seconds=EACH_S, file_bytes=MOST_BYTES)
     outcome = readers.read(ModelRequest(id="one", folder=str(tmp_path), options=ModelOptions(), limits=limits))
+    assert outcome is not None
     assert 0 < outcome.peak_bytes < MOST_BYTES
     assert not outcome.is_defect, outcome.errors

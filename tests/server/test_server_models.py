@@ -86,7 +86,10 @@ def test_options_say_how_it_is_read(client: httpx.Client) -> None:
     assert (constant["parameters"], constant["init_from"]) == ([], None)
     assert send(client, body, shape="x:7,3").json()["inputs"][0]["shape"] == [7, 3]
     assert "no output 'z'; there are 'y'" in refusal(send(client, body, loss="mse", output="z"))
-    assert "x:batch,3,224,224" in refusal(send(client, body, shape="x"), code="invalid-request")
+    for wrong in ("x", "x:-1", ":3", "x:3,,4", f"x:{10**30}", "x:٣"):
+        assert "x:batch,3,224,224" in refusal(send(client, body, shape=wrong), code="invalid-request")
+    refusal(send(client, body, shape=f"x:{10**14},3"))
+    refusal(send(client, body, frozen=["w"] * 257), code="invalid-request")
     assert "which is no input" in refusal(send(client, body, shape="z:3"))
 
 
@@ -158,7 +161,9 @@ def test_a_reader_that_is_killed_is_replaced(client: httpx.Client) -> None:
     readers = [pid for pid in descendants(os.getpid()) if b"model_process" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     assert len(readers) == 1
     os.kill(readers[0], signal.SIGKILL)
-    assert "reading the model broke off; try again" in refusal(send(client, perceptron().SerializeToString()))
+    response = send(client, perceptron().SerializeToString())
+    assert "try again" in refusal(response, 503, "model-not-read")
+    assert response.headers["retry-after"] == "1"
     assert send(client, perceptron().SerializeToString()).status_code == 201
 
 

@@ -90,10 +90,13 @@ class ModelOptions:
 
     def job(self, path: Path, trainable: Trainable, **length: int | None) -> JobSpec:
         """The job without its first values. Raises ArgumentError."""
+        from weft.submission import job_spec  # most commands build no graph
+
         data = self._data(path, trainable)
         if not any(length.values()):
             raise ArgumentError(f"say how long {path} trains: --steps or --passes")
-        return trainable.job_spec(
+        return job_spec(
+            trainable,
             data=data,
             batch=self.batch,
             rule=self._rule(),

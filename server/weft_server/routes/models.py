@@ -19,7 +19,7 @@ from weft.api.model import ReadModel
 from weft_server.bodies import received
 from weft_server.job_files import Upload
 from weft_server.model_request import ANSWER, MODEL, VALUES, ModelOptions, ModelOutcome, ModelRequest
-from weft_server.problems import ProblemError
+from weft_server.problems import RETRY, ProblemError
 from weft_server.routes.context import Context, Use
 from weft_server.strict_json import StrictRoute
 
@@ -34,6 +34,8 @@ _BODY: dict[str, Any] = {
 }
 
 _MOST_PATTERNS = 256
+_MOST_DIGITS = 16
+"""Of a dimension; the graph's own limits are far below."""
 _Patterns = Annotated[list[str] | None, Query(max_length=_MOST_PATTERNS)]
 _Word = Annotated[str, Query(max_length=256)]
 
@@ -103,6 +105,9 @@ async def _read(use: Context, request: Request, identifier: str, folder: Path, o
     asked = ModelRequest(id=identifier, folder=str(folder), options=options, limits=use.settings.model_limits)
     async with use.models.turn(request.is_disconnected):
         outcome = await to_thread.run_sync(use.readers.read, asked)
+    if outcome is None:
+        detail = "the process that reads models was lost; try again"
+        raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, "model-not-read", detail, headers=RETRY)
     if outcome.errors:
         detail = "; ".join(error.detail for error in outcome.errors)
         raise ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, "model-refused", detail, errors=outcome.errors)
@@ -134,7 +139,11 @@ def _shape(text: str) -> tuple[str, list[int | str]]:
     """`x:batch,3` as a name and dimensions. Raises ProblemError."""
     name, colon, dims = text.rpartition(":")
     parts: Sequence[str] = dims.split(",") if dims else ()
-    if not colon or not name or not all(part.isidentifier() or part.isdecimal() for part in parts):
+    if not colon or not name or not all(map(_is_dim, parts)):
         detail = f"query 'shape': {text[:200]!r} should be an input's name, a colon and dimensions: x:batch,3,224,224"
         raise ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, "invalid-request", detail)
-    return name, [int(part[:19]) if part.isdecimal() else part for part in parts]
+    return name, [int(part) if part.isdecimal() else part for part in parts]
+
+
+def _is_dim(text: str) -> bool:
+    return text.isidentifier() or (text.isascii() and text.isdecimal() and len(text) < _MOST_DIGITS)
