@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from safetensors.numpy import load
 import cuda_on_host
 import weft_worker.cuda_device as cuda_device
 from weft.api.lifecycle import AllocationEvent
+from weft.api.store import AverageSpec, CommitSpec, LossScalingSpec
 from weft_graph.ir import Graph
+from weft_graph.passes.options import Options, Precision
 from weft_graph.types import DType
 from weft_worker.bind import bind
 from weft_worker.device import CPU, CpuDevice, after, open_device
@@ -92,6 +95,20 @@ def test_a_run_is_the_cpus(name: str, serial: bool, mode: str, device: StrictDev
     # What is fetched, fed and constant goes there; gradients and rows' ids come back, and nothing else does.
     assert device.sent > STEPS
     assert device.brought >= STEPS * len(job.programs.keys) - STEPS
+
+
+def test_a_run_in_float16_and_in_parts_that_keeps_averages_is_the_cpus(device: StrictDevice, tmp_path: Path) -> None:
+    plain = _job("mlp", tmp_path)
+    programs = programs_of(mlp(DType.FLOAT32), options=Options(precision=Precision.FLOAT16))
+    commit = CommitSpec(clip_norm=0.1, loss_scaling=LossScalingSpec())
+    job = replace(plain, programs=programs, commit=commit, accumulate=3, average=AverageSpec(), evaluate_average=True)
+    expected, records = _records(job, CpuDevice()), _records(job, device)
+    assert (expected.last, records.last) == ((DONE, None), (DONE, None))
+    given, wanted = load(records.uploads[-1][0]), load(expected.uploads[-1][0])
+    for key in wanted:
+        np.testing.assert_allclose(given[key], wanted[key], rtol=1e-2, atol=1e-3, err_msg=key)
+    for report, other in zip(records.metrics, expected.metrics, strict=True):
+        assert report.sums == pytest.approx(other.sums, rel=1e-2)
 
 
 def test_a_wrong_label_is_named_as_on_the_cpu(mode: str, device: StrictDevice, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ class Accumulation:
         if key in self._sums:
             xp.add(self._sums[key], gradient, out=self._sums[key])
         else:
-            self._sums[key] = xp.array(gradient, order="C")
+            self._sums[key] = gradient.copy()
 
     def take(self, key: str) -> Array:
         """The sum, or mean, of all parts; it is forgotten here."""
@@ -40,9 +40,9 @@ class Accumulation:
             total /= self.parts
         return total
 
-    def add_rows(self, key: str, ids: Array, rows: Array, xp: Any) -> None:
+    def add_rows(self, key: str, ids: Array, rows: Array) -> None:
         """Keeps a part's gradient of some rows of a table."""
-        self._rows.setdefault(key, []).append((ids, xp.array(rows, order="C")))
+        self._rows.setdefault(key, []).append((ids.copy(), rows.copy()))
 
     def take_rows(self, key: str) -> tuple[list[Array], list[Array]]:
         """The ids and the rows of each part, in order; the store sums those of one id."""

@@ -396,7 +396,7 @@ class _Run:
 
         def add() -> None:
             with self._device.use():
-                shared.add_rows(key, self.table.get(ids), self.table.get(place), self._device.xp)
+                shared.add_rows(key, self.table.get(ids), self.table.get(place))
             self.table.release([ids, place])
 
         def push(host: list[Array]) -> Future[None]:
