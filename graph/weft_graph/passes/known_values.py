@@ -41,24 +41,11 @@ def known_values(graph: Graph) -> Known:
         types = inference.add(node)
         name = node.outputs[0] if node.outputs else ""
         if name and name not in inference.known:
-            value = _whole(inference, name, types[0])
-            if value is None:
-                value = _exact(node, [inference.known.get(read) for read in node.inputs if read], types[0])
+            value = _exact(node, [inference.known.get(read) for read in node.inputs if read], types[0])
             if value is not None:
                 value.flags.writeable = False
                 inference.known[name] = value
     return Known(inference.types, inference.known)
-
-
-def _whole(inference: Inference, name: str, type_: TensorType) -> Array | None:
-    """A list of dimensions, each of which came out as a number that the type has room for."""
-    dims = inference.dims.get(name)
-    if dims is None or not type_.is_static or not all(isinstance(dim, int) for dim in dims.flat):
-        return None
-    try:
-        return np.array(dims.tolist(), dtype=type_.dtype.numpy).reshape(type_.static_shape)
-    except OverflowError:
-        return None
 
 
 def _exact(node: Node, inputs: Sequence[Array | None], type_: TensorType) -> Array | None:
