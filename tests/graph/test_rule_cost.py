@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rule_documents import Document, momentum, normalized, outer, rule_document
-from weft_graph.cost import node_cost
+from weft_graph.cost import node_cost, operations
 from weft_graph.errors import GraphError, GraphRefusedError
 from weft_graph.ir import Node
 from weft_graph.rules.cost import MOST_BYTES_PER_ELEMENT, check_rule_for
@@ -40,6 +40,19 @@ def test_operations_are_counted(node: Node, reads: list[TensorType], writes: lis
     made = sum(type_.nbytes for type_ in writes)
     assert (cost.flops, cost.made_bytes) == (flops, made)
     assert cost.moved_bytes == made + sum(type_.nbytes for type_ in reads)
+
+
+def test_the_gradients_of_sampling_are_counted() -> None:
+    """In proportion to what is sampled: of bilinear places four elements, and as many a dimension for the grid."""
+    image, grid, result = of(1, 3, 9, 9), of(1, 5, 4, 2), of(1, 3, 5, 4)
+    sample = Node("GridSampleGrad", "n", ("g", "x", "grid"), ("dx", "dgrid"), {"mode": "linear"}, "weft")
+    assert operations(sample, [result, image, grid], [image]) == 2 * 60 * 4
+    assert operations(sample, [result, image, grid], [image, grid]) == 2 * 60 * 4 * 3
+    for op_type, width in (("RoiAlign", 4), ("MaxRoiPool", 5)):
+        boxes, bins = of(6, width), of(6, 3, 2, 2)
+        forward = operations(Node(op_type, "n", ("x", "rois"), ("y",)), [image, boxes], [bins])
+        backward = Node(f"{op_type}Grad", "n", ("g", "x", "rois"), ("dx",), domain="weft")
+        assert operations(backward, [bins, image, boxes], [image]) == forward > 1000
 
 
 def test_what_nothing_counts_is_refused() -> None:

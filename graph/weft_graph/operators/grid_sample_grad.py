@@ -6,6 +6,7 @@ from weft_graph.formals import FLOATS, optional, required
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.operators.grid_sample import SAMPLE_ATTRIBUTES
 from weft_graph.schema import InferContext, OpSchema
+from weft_graph.shapes.spatial_flops import sampled_gradient
 from weft_graph.types import TensorType
 
 
@@ -20,4 +21,5 @@ SCHEMA = OpSchema(
     infer=_infer,
     attributes=SAMPLE_ATTRIBUTES,
     domain=WEFT_DOMAIN,
+    work=sampled_gradient,
 )

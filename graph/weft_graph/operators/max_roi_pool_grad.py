@@ -6,6 +6,7 @@ from weft_graph.formals import FLOATS, required
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.operators.max_roi_pool import ROI_ATTRIBUTES
 from weft_graph.schema import InferContext, OpSchema
+from weft_graph.shapes.spatial_flops import boxes_gradient
 from weft_graph.types import TensorType
 
 
@@ -20,4 +21,5 @@ SCHEMA = OpSchema(
     infer=_infer,
     attributes=ROI_ATTRIBUTES,
     domain=WEFT_DOMAIN,
+    work=boxes_gradient,
 )

@@ -6,6 +6,7 @@ from weft_graph.formals import FLOATS, INT64, required
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.operators.roi_align import ALIGN_ATTRIBUTES
 from weft_graph.schema import InferContext, OpSchema
+from weft_graph.shapes.spatial_flops import boxes_gradient
 from weft_graph.types import TensorType
 
 
@@ -25,4 +26,5 @@ SCHEMA = OpSchema(
     infer=_infer,
     attributes=ALIGN_ATTRIBUTES,
     domain=WEFT_DOMAIN,
+    work=boxes_gradient,
 )

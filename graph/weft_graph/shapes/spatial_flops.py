@@ -66,6 +66,17 @@ def boxes(node: Node, _reads: Reads, writes: Writes) -> int:
     return 8 * _BOX_SAMPLES * writes[0].size
 
 
+def sampled_gradient(node: Node, reads: Reads, writes: Writes) -> int:
+    """GridSample's: those of the input as much as GridSample, and once more a dimension for those of the places."""
+    taps, dimensions = _TAPS.get(str(node.attributes.get("mode", "linear")), 4), _of(reads, 1).rank - 2
+    return int(2 * _of(reads, 0).size * taps**dimensions * (1 + dimensions * (len(writes) > 1)))
+
+
+def boxes_gradient(_node: Node, reads: Reads, _writes: Writes) -> int:
+    """RoiAlign's: as much as RoiAlign, whose result the gradient is as large as."""
+    return 8 * _BOX_SAMPLES * _of(reads, 0).size
+
+
 def transformed(_node: Node, _reads: Reads, writes: Writes) -> int:
     """A Fourier transform: five for each element and each halving."""
     size = writes[0].size
