@@ -16,9 +16,38 @@ RESERVED_PREFIX: Final = "weft."
 AGAIN: Final = "weft.again/"
 """What begins the name of a node that computes again what the node of the rest of the name computed."""
 
+TABLE_ROWS: Final = "weft.rows/"
+"""What begins the name of the rows of the table of the rest of the name that a step reads, each once."""
 
+TABLE_IDS: Final = "weft.rows_ids/"
+"""The same of these rows' ids."""
+
+TABLE_INDEX: Final = "weft.row_index/"
+"""The same of where among these rows a reader finds its own: `weft.row_index/KEY:0`."""
+
+_GRADIENT: Final = "weft.grad/"
 _REPEATED: Final = "weft.repeated/"
 """What begins the name of a node of a body that is repeated in the body's derivative: `weft.repeated/2/dropout`."""
+
+
+def gradient_name(source: str, op_type: str) -> str:
+    """Of a backward node on behalf of `source`, a forward node or a value whose gradients it adds up."""
+    return f"{_GRADIENT}{drawn_as(source)}/{op_type}"
+
+
+def source_of(node: str) -> str | None:
+    """What the backward node of this name is on behalf of; None for other nodes."""
+    return node.removeprefix(_GRADIENT).rpartition("/")[0] if node.startswith(_GRADIENT) else None
+
+
+def fused_name(root: str) -> str:
+    """Of the node that a group with this last node becomes."""
+    return f"weft.fused/{root}"
+
+
+def copy_name(value: str, target: str) -> str:
+    """Of the copy of a value at the place `target`, and of the node that makes it."""
+    return f"weft.copy/{value}@{target}"
 
 
 def drawn_as(node: str) -> str:

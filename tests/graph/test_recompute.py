@@ -10,6 +10,7 @@ from weft_graph.memory import program_memory
 from weft_graph.names import AGAIN, drawn_as
 from weft_graph.passes.options import Options, Recompute
 from weft_graph.program import Program
+from weft_graph.program_text.program import programs_text
 
 DIMS = {"batch": 64}
 
@@ -97,3 +98,14 @@ def test_a_chain_of_sums_is_held_in_places() -> None:
     graph = line(nodes, [weight("w", 64, 64)], inputs={"x": floats("batch", 64)})
     before, after = (program_memory(train(graph, mode), DIMS) for mode in (Recompute.OFF, Recompute.CHEAP))
     assert after.arena < 0.8 * before.arena
+
+
+def test_the_text_counts_what_is_computed_again_as_backward_wherever_it_tells_of_it() -> None:
+    for mode in (Recompute.CHEAP, Recompute.SEGMENTS):
+        programs = convert(deep(), loss="loss", metrics={}, options=Options(recompute=mode, dims=DIMS))
+        text = programs_text(programs)
+        lines = text[text.index("training step:") : text.index("evaluation step:")].splitlines()
+        at = lines.index("  backward")
+        forward, backward = (sum(line[:6].strip().isdigit() for line in part) for part in (lines[:at], lines[at:]))
+        assert backward > sum(each.name.startswith(AGAIN) for each in programs.train.nodes) > 0
+        assert text.count(f"{forward} forward and {backward} backward") == 2

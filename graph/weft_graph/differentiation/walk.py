@@ -18,7 +18,7 @@ from weft_graph.differentiation.dependence import lead_from, reached_from
 from weft_graph.errors import GraphError, NoGradientError
 from weft_graph.infer import Array, Inference
 from weft_graph.ir import ONNX_DOMAIN, AttributeValue, Constant, Node
-from weft_graph.names import FreshNames, body_values, drawn_as
+from weft_graph.names import FreshNames, body_values, drawn_as, gradient_name
 from weft_graph.schema import BodyDerivation, schema_of
 from weft_graph.types import TensorType
 
@@ -109,7 +109,7 @@ class Backward:
         outputs: int = 1,
     ) -> tuple[str, ...]:
         """Appends a backward node on behalf of `source`, a forward node or a value, and gives its outputs' names."""
-        name = self.node_names.fresh(f"weft.grad/{drawn_as(source)}/{op_type}")
+        name = self.node_names.fresh(gradient_name(source, op_type))
         values = tuple(self.values.fresh(f"{name}:{number}") for number in range(outputs))
         node = Node(op_type, name, tuple(inputs), values, dict(attributes or {}), domain)
         self.inference.add(node)

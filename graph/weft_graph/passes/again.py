@@ -13,7 +13,7 @@ from typing import Final
 from weft_graph.ir import Node, Subgraph
 from weft_graph.layout.live_ranges import read_by
 from weft_graph.names import AGAIN
-from weft_graph.program import LOSS_SCALE
+from weft_graph.parts import scaled_nodes
 from weft_graph.weft_domain import FUSED, UNIQUE_ROWS
 
 MOST_NODES: Final = 1 << 12
@@ -34,16 +34,10 @@ class Parts:
 
     @classmethod
     def of(cls, nodes: Sequence[Node]) -> Parts:
-        scaled, backward = {LOSS_SCALE}, set()
-        maker: dict[str, Node] = {}
-        for node in nodes:
-            if any(name in scaled for name in node.inputs):
-                backward.add(node.name)
-                scaled.update(filter(None, node.outputs))
-            else:
-                maker.update((name, node) for name in node.outputs if name)
+        backward = scaled_nodes(nodes)
+        maker = {name: node for node in nodes if node.name not in backward for name in node.outputs if name}
         read = {name for node in nodes if node.name in backward for name in read_by(node)}
-        return cls(tuple(nodes), frozenset(backward), maker, tuple(name for name in maker if name in read))
+        return cls(tuple(nodes), backward, maker, tuple(name for name in maker if name in read))
 
 
 def is_repeatable(node: Node) -> bool:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from weft_graph.ir import WEFT_DOMAIN, Node, Subgraph
+from weft_graph.names import fused_name
 from weft_graph.passes.draft import Draft, made
 from weft_graph.passes.options import Options
 from weft_graph.schema import schema_of
@@ -51,7 +52,7 @@ def _fused(members: Sequence[Node], outside: Collection[str]) -> Node:
     root = members[-1]
     outputs = tuple(dict.fromkeys((*made([root]), *(name for name in made(members) if name in outside))))
     body = Subgraph(inputs, (), tuple(replace(node, group="") for node in members), outputs)
-    return Node(FUSED, f"weft.fused/{root.name}", inputs, outputs, {"body": body}, WEFT_DOMAIN, root.group)
+    return Node(FUSED, fused_name(root.name), inputs, outputs, {"body": body}, WEFT_DOMAIN, root.group)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,14 +14,12 @@ from dataclasses import dataclass, replace
 
 from weft_graph.errors import GraphRefusedError
 from weft_graph.ir import WEFT_DOMAIN, Node
+from weft_graph.names import copy_name, source_of
 from weft_graph.passes.draft import Draft
 from weft_graph.passes.options import Options
 from weft_graph.passes.places import Place, place_of
 from weft_graph.types import TensorType
 from weft_graph.weft_domain import COPY, TRANSFER
-
-_BACKWARD = "weft.grad/"
-"""`weft.grad/SOURCE/OPERATOR` is a backward node on behalf of a node, or of a value whose gradients it adds up."""
 
 
 def placement(draft: Draft, options: Options) -> Draft:
@@ -87,9 +85,9 @@ def _is_placed(value: str, makers: Mapping[str, Node], found: Mapping[str, Place
 
 def _source_place(node: Node, makers: Mapping[str, Node], found: Mapping[str, Place]) -> Place | None:
     """The place of the forward node that a backward node is on behalf of, as its name says."""
-    if not node.name.startswith(_BACKWARD):
+    source = source_of(node.name)
+    if source is None:
         return None
-    source = node.name.removeprefix(_BACKWARD).rpartition("/")[0]
     if source in found:
         return found[source]
     return found.get(makers[source].name) if source in makers else None
@@ -106,7 +104,7 @@ class _Wanted:
 
     @property
     def name(self) -> str:
-        return f"weft.copy/{self.value}@{self.target}"
+        return copy_name(self.value, str(self.target))
 
     def node(self) -> Node:
         return Node(

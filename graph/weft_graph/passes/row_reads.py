@@ -15,6 +15,7 @@ from weft_graph.attributes import as_int
 from weft_graph.errors import GraphRefusedError, ShapeError
 from weft_graph.ir import WEFT_DOMAIN, Graph, Node, Parameter
 from weft_graph.limits import PROGRAM_LIMITS
+from weft_graph.names import TABLE_IDS, TABLE_INDEX, TABLE_ROWS
 from weft_graph.passes.draft import Draft, RowRead
 from weft_graph.passes.options import Options
 from weft_graph.shapes.dims import DimensionError, product, total
@@ -89,8 +90,8 @@ class _Uses:
     def __init__(self, key: str, count: int) -> None:
         self.key = key
         self.count = count
-        self.rows = f"weft.rows/{key}"
-        self.rows_ids = f"weft.rows_ids/{key}"
+        self.rows = TABLE_ROWS + key
+        self.rows_ids = TABLE_IDS + key
         self.places: dict[_Use, int] = {}
         self.readers: list[str] = []
         """For each use the first node that reads so."""
@@ -114,7 +115,7 @@ class _Uses:
             )
 
     def _index(self, place: int) -> str:
-        return f"weft.row_index/{self.key}:{place}"
+        return f"{TABLE_INDEX}{self.key}:{place}"
 
     def unique_rows(self) -> Node:
         return Node(

@@ -7,6 +7,7 @@ from itertools import groupby
 
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue, Node, Subgraph
 from weft_graph.names import RESERVED_PREFIX, bodies_of
+from weft_graph.parts import parts_of
 from weft_graph.program import Program
 from weft_graph.program_text.lines import WIDTH, cut, folded, name_text, type_text
 from weft_graph.program_text.values import value_names
@@ -15,12 +16,6 @@ from weft_graph.weft_domain import COMMUNICATION, FETCH, FETCH_ROWS, SEND, SEND_
 
 _TYPE_COLUMN = 64
 _USUAL = {"strides": 1, "dilations": 1, "pads": 0}
-_BACKWARD = ("weft.grad/", "weft.fused/weft.grad/")
-
-
-def is_backward(node: Node) -> bool:
-    """Whether the differentiation made the node."""
-    return node.name.startswith(_BACKWARD)
 
 
 def is_store(node: Node) -> bool:
@@ -49,13 +44,14 @@ class _Listing:
 
     def lines(self) -> Iterator[str]:
         part = place = ""
+        backward = {node.name for node in parts_of(self.program.nodes)[1]}
         for is_run, group in groupby(self.program.nodes, key=lambda node: node.op_type if is_store(node) else ""):
             if is_run:
                 yield from self._store_lines(is_run, list(group))
                 continue
             for node in group:
-                now = "backward" if is_backward(node) else part or "forward"
-                if now != part and any(map(is_backward, self.program.nodes)):
+                now = "backward" if node.name in backward else "forward"
+                if now != part and backward:
                     yield f"  {now}"
                 part = now
                 if node.group != place:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from weft_graph.parts import parts_of
 from weft_graph.program import Program, Programs, Role
 from weft_graph.program_text.lines import counted, folded, type_text
-from weft_graph.program_text.listing import is_backward, is_store, listing
+from weft_graph.program_text.listing import is_store, listing
 from weft_graph.program_text.setting import Setting
 from weft_graph.program_text.story import story
 from weft_graph.program_text.values import is_literal, value_names
@@ -24,9 +25,9 @@ def programs_text(programs: Programs, setting: Setting | None = None) -> str:
 def program_lines(program: Program) -> Iterator[str]:
     """The program's nodes below what it is given and asked for."""
     computing = [node for node in program.nodes if not is_store(node)]
-    backward = sum(map(is_backward, computing))
+    forward, backward = map(len, parts_of(computing))
     count = counted(len(computing), "node")
-    parts = f", {len(computing) - backward} forward and {backward} backward" if backward else ""
+    parts = f", {forward} forward and {backward} backward" if backward else ""
     yield f"{'training' if program.role is Role.TRAIN else 'evaluation'} step: {count}{parts}"
     names = value_names(program, {})
     inputs = ", ".join(f"{names[given.name]} {type_text(given.type)}" for given in program.inputs)

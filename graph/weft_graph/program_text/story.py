@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from weft_graph.memory import program_memory
+from weft_graph.parts import parts_of
 from weft_graph.program import KeyPlan, Program, Programs, Update
 from weft_graph.program_text.lines import counted, listed, name_text, paragraph, plain, size_text, table, type_text
-from weft_graph.program_text.listing import is_backward, is_store, numbered
+from weft_graph.program_text.listing import is_store, numbered
 from weft_graph.program_text.setting import Setting
 from weft_graph.shapes.dims import Dim, bound
 from weft_graph.weft_domain import COPY, FETCH, FETCH_ROWS, SEND, SEND_ROWS, TRANSFER
@@ -158,8 +159,7 @@ def _transfer_part(programs: Programs, travels: Mapping[str, _Travel]) -> Iterat
     program = programs.train
     numbers = numbered(program)
     sizes = {key.key: key.type.nbytes for key in programs.keys if not key.rows and key.update is not Update.MEAN}
-    forward = sum(1 for node in program.nodes if node.name in numbers and not is_backward(node))
-    backward = len(numbers) - forward
+    forward, backward = (sum(node.name in numbers for node in part) for part in parts_of(program.nodes))
     sent = {key: travel.sent for key, travel in travels.items() if travel.sent is not None and key in sizes}
     yield from paragraph(
         f"A training step runs {counted(len(numbers), 'node')}, {forward} forward and {backward} backward.",

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import numpy as np
 
 from weft_graph.ir import Constant
-from weft_graph.names import RESERVED_PREFIX
+from weft_graph.names import RESERVED_PREFIX, TABLE_IDS, TABLE_INDEX, TABLE_ROWS
 from weft_graph.program import LOSS_SCALE, Program
 from weft_graph.program_text.lines import name_text
 
 _SHOWN_ELEMENTS = 4
-_OF_TABLES = {"weft.rows/": ".rows", "weft.rows_ids/": ".ids", "weft.row_index/": ".index"}
+_OF_TABLES = {TABLE_ROWS: ".rows", TABLE_IDS: ".ids", TABLE_INDEX: ".index"}
 
 
 def value_names(program: Program, numbers: Mapping[str, int]) -> dict[str, str]:
