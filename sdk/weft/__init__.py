@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from weft.api.lifecycle import JobState
     from weft.client import Client
     from weft.cluster import Cluster
-    from weft.cut import cut
+    from weft.cutting import cut
     from weft.data import numpy_data
     from weft.errors import (
         ArgumentError,
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from weft.rules import Adagrad, Adam, Sgd
     from weft.schedules import cosine, exponential, linear, piecewise, polynomial, warmup
     from weft.submission import job_spec
-    from weft.submit import submit
+    from weft.submitting import submit
     from weft.torch_model import from_torch
     from weft.trainable import Trainable
     from weft.user_rule import rule
@@ -65,7 +65,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "weft.api.lifecycle": ("JobState",),
     "weft.client": ("Client",),
     "weft.cluster": ("Cluster",),
-    "weft.cut": ("cut",),
+    "weft.cutting": ("cut",),
     "weft.data": ("numpy_data",),
     "weft.errors": (
         "ArgumentError",
@@ -100,7 +100,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "weft.rules": ("Adagrad", "Adam", "Sgd"),
     "weft.schedules": ("cosine", "exponential", "linear", "piecewise", "polynomial", "warmup"),
     "weft.submission": ("job_spec",),
-    "weft.submit": ("submit",),
+    "weft.submitting": ("submit",),
     "weft.torch_model": ("from_torch",),
     "weft.trainable": ("Trainable",),
     "weft.user_rule": ("rule",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from weft.api.job import JobSpec
-from weft.cut import cut
+from weft.cutting import cut
 from weft.errors import ArgumentError
 from weft.model import Model
 from weft.records import Array

@@ -50,3 +50,9 @@ def test_importing_weft_loads_nothing_heavy() -> None:
 def test_building_a_graph_needs_no_network_and_a_client_no_graph() -> None:
     assert loaded_by("import weft; weft.nn.Linear").isdisjoint({"httpx", "rich", "typer", "weft.client"})
     assert loaded_by("import weft; weft.Client()").isdisjoint({"typer", "weft.nn", "weft.expression", "weft_graph.ir"})
+
+
+def test_no_module_has_the_name_of_something_public() -> None:
+    """Whoever imports such a module puts it in the place of what users mean."""
+    modules = {path.stem for path in Path(weft.__file__).parent.iterdir() if path.suffix == ".py" or path.is_dir()}
+    assert modules & set(weft.__all__) == {"nn", "ops"}
