@@ -48,6 +48,7 @@ class Draft:
         """Adds a node that is none of the file's, called after `name`, and returns its outputs' names."""
         made = tuple(self.shared.value_name(f"{name}/{op_type}") for _ in range(outputs))
         own = self.shared.node_name(f"{name}/{op_type}")
+        self.shared.budget.add(len(inputs) + outputs, name)
         self.append(Node(op_type, own, tuple(inputs), made, dict(attributes or {}), domain))
         return made
 

@@ -33,8 +33,12 @@ def functions_of(protos: Iterable[onnx.FunctionProto]) -> Functions:
 
 def called(functions: Functions, proto: onnx.NodeProto) -> onnx.FunctionProto | None:
     """The function that the node calls, if it is a call."""
-    key = (_domain(proto.domain), text(proto.op_type, "an operator"), text(proto.overload, "an overload"))
-    return functions.get(key)
+    return functions.get(call_key(proto))
+
+
+def call_key(proto: onnx.NodeProto) -> tuple[str, str, str]:
+    """What the node's function is found by, if it is a call."""
+    return _domain(proto.domain), text(proto.op_type, "an operator"), text(proto.overload, "an overload")
 
 
 def opsets_of(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:

@@ -15,6 +15,7 @@ from weft_graph.onnx_form import torch_export
 from weft_graph.onnx_form.budget import Budget
 from weft_graph.onnx_form.draft import Draft
 from weft_graph.onnx_form.errors import OnnxError
+from weft_graph.onnx_form.expansion import check_expansion
 from weft_graph.onnx_form.external import ExternalFiles
 from weft_graph.onnx_form.frame import Frame, items_of
 from weft_graph.onnx_form.functions import functions_of, opsets_of
@@ -87,7 +88,9 @@ class _Reading:
         fed = [value for value in self.proto.input if value.name not in self.frame.names]
         self.inputs = read_inputs(fed, self.frame, self.options)
         self.draft.inference.types.update((input_.name, input_.type) for input_ in self.inputs)
-        scope = Scope(self.shared, functions_of(self.model.functions), self.draft, self.frame)
+        functions = functions_of(self.model.functions)
+        check_expansion(self.proto.node, functions, self.options.limits.nodes)
+        scope = Scope(self.shared, functions, self.draft, self.frame)
         scope.read(self.proto.node)
         self.shared.warnings.extend(torch_export.folded(self.proto.node))
         self.shared.warnings.extend(switch(self.draft, self.arrays, self.options))

@@ -127,6 +127,7 @@ class Scope:
             if isinstance(given, str):
                 outputs.append(self.frame.define(output, where) if output else "")
                 continue
+            self.shared.budget.add(len(items_of(given)), name)
             items = tuple(self.shared.value_name(f"{output}.{item}") for item in range(len(items_of(given))))
             outputs.extend(items)
             self.frame.names[output] = items if isinstance(given, tuple) else replace(given, value=_like(given, items))
@@ -213,6 +214,7 @@ class Scope:
 
     def _sequence(self, proto: onnx.NodeProto, name: str, op_type: str) -> None:
         for output, value in zip(proto.output, SEQUENCES[op_type](SequenceNode(proto, name, self)), strict=False):
+            self.shared.budget.hold(len(items_of(value)), name)
             if output:
                 self._bind(output, value, name)
 
@@ -230,6 +232,7 @@ class Scope:
         return self.draft.emit(op_type, inputs, attributes, name=node, outputs=outputs)
 
     def constant(self, array: Array, node: str) -> str:
+        self.shared.budget.add(1, node)
         return self.draft.constant(array, f"{node}/value")
 
     def known(self, value: str) -> Array | None:
@@ -247,6 +250,7 @@ class Scope:
         }
 
     def inlined(self, body: onnx.GraphProto, inputs: Sequence[Value], node: str) -> list[Value]:
+        self.shared.budget.add(len(body.input) + len(body.output), node)
         frame = self._inner_frame()
         if len(body.input) != len(inputs):
             raise OnnxError(f"node {node!r}: its body has {len(body.input)} inputs, given {len(inputs)}", node=node)
