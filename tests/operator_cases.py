@@ -18,11 +18,11 @@ from weft_kernels.kernel import KernelContext
 from weft_kernels.run import run_node, run_nodes
 
 BACKWARD_CASES = {f"{case.op_type}-{case.name}": case for case in gradient_cases()}
+ELEMENT_TYPES = {"BOOL", "FLOAT16", "BFLOAT16", "FLOAT", "DOUBLE"} | {
+    f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)
+}
 NODE_NAMES = sorted(
-    name
-    for name, case in node_cases().items()
-    if {*case.element_types} <= {"BOOL", "UINT8", "INT8", "INT32", "INT64", "FLOAT16", "FLOAT", "DOUBLE"}
-    and not name.endswith("_old")
+    name for name, case in node_cases().items() if {*case.element_types} <= ELEMENT_TYPES and not name.endswith("_old")
 )
 
 

@@ -23,7 +23,22 @@ _OPERATORS = (
     ["lt", "le", "gt", "ge", "eq", "ne", "neg", "pos", "abs", "invert"],
 )
 _ATTRIBUTES = {"shape", "dtype", "ndim", "size", "itemsize", "nbytes", "strides", "flags"}
-_ON_HOST_TOO = {"dtype", "newaxis", "inf", "nan", "pi", "e", "bool_", "uint8", "int8", "int32", "int64", "uint32"} | {
+_ON_HOST_TOO = {
+    "dtype",
+    "newaxis",
+    "inf",
+    "nan",
+    "pi",
+    "e",
+    "bool_",
+    "uint8",
+    "int8",
+    "int16",
+    "uint16",
+    "int32",
+    "int64",
+    "uint32",
+} | {
     *("uint64", "float16", "float32", "float64", "finfo", "iinfo", "promote_types", "result_type", "can_cast"),
     *("issubdtype", "floating", "integer", "bool"),
 }
@@ -173,6 +188,13 @@ class StrictModule(types.ModuleType):
         return StrictArray(np.array(value.held if isinstance(value, StrictArray) else value, dtype=dtype))
 
     array = asarray
+
+    @staticmethod
+    def matmul(left: StrictArray, right: StrictArray, out: StrictArray | None = None) -> StrictArray:
+        """Of the operands' type, as cuBLAS' products of bfloat16 are; NumPy makes float32 of them."""
+        made: StrictArray = _called("matmul", np.matmul)(left, right, out=out)
+        both = left.dtype == right.dtype and out is None
+        return StrictArray(made.held.astype(left.dtype, copy=False)) if both else made
 
 
 def _like(theirs: Any, ours: Any, name: str) -> Any:
