@@ -81,8 +81,10 @@ def test_split_gives_as_many_pieces_as_it_is_asked_for_and_each_has_a_name() -> 
 def test_split_of_what_does_not_fall_apart_so_is_refused() -> None:
     with pytest.raises(ShapeError, match="adds up to 5, and the dimension is 6"):
         ops.split(HERE, [2, 3], axis=1)
-    with pytest.raises(ShapeError, match="dimension 'batch' cannot be split"):
-        ops.split(HERE, 2)
+    with pytest.raises(ShapeError, match="adds up to 3, and the dimension is batch"):
+        ops.split(HERE, [1, 2])
+    first, second = ops.split(HERE, 2)  # how long the parts are, each step decides
+    assert first.shape[0] != second.shape[0] != "batch"
     with pytest.raises(GraphRefusedError, match="0 are asked for"):
         ops.split(HERE, 0, axis=1)
 
