@@ -31,6 +31,9 @@ _FEW: Final = 16
 
 TYPES: Final = frozenset({DType.INT32, DType.INT64, DType.BOOL})
 
+MAX_TEXT: Final = 2048
+"""Characters of one element: no dimension of a type may have more, so one that is to become one is shorter."""
+
 MAX_DIMS: Final = 32
 """Elements that are looked at: of a shape there are 16 at most, and each is an object here, not a number of NumPy's."""
 
@@ -59,7 +62,12 @@ def fold_dims(node: Node, inputs: Given, read: TensorType | None, type_: TensorT
 
 
 def _holds(dtype: DType, item: Any) -> bool:
-    """Whether the type has room for what would be a number; what has not wraps around, and nobody says where to."""
+    """Whether the type has room for what would be a number; what has not wraps around, and nobody says where to.
+
+    A text that is too long is not held either: a few nodes could double it again and again.
+    """
+    if isinstance(item, str):
+        return len(item) <= MAX_TEXT
     if not isinstance(item, int) or dtype is DType.BOOL:
         return True
     limits = np.iinfo(dtype.value)

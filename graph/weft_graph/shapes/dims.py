@@ -24,6 +24,9 @@ UNKNOWN_PREFIX: Final = "?"
 MAX_TERMS: Final = 64
 """Terms of a sum. A product has as many as its factors' multiplied, so a few nodes could ask for any number."""
 
+MAX_NAMES: Final = 64
+"""Names in one product, each counted as often as it stands there: a value times itself has twice as many."""
+
 _SHOWN: Final = 64
 """Characters of a node's name in the name of a dimension."""
 
@@ -37,7 +40,7 @@ _Terms = Mapping[_Names, int]
 
 
 class DimensionError(ValueError):
-    """A dimension would be a sum of more than `MAX_TERMS` terms."""
+    """A dimension would be a sum of more than `MAX_TERMS` terms, or one of them a product of over `MAX_NAMES` names."""
 
 
 def is_unknown(dim: Dim) -> bool:
@@ -184,6 +187,8 @@ def _place(names: _Names) -> tuple[int, _Names]:
 
 
 def _joined(names: _Names, others: _Names) -> _Names:
+    if len(names) + len(others) > MAX_NAMES:
+        raise DimensionError(f"a dimension is a product of more than {MAX_NAMES} names")
     return tuple(sorted((*names, *others)))
 
 
