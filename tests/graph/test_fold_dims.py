@@ -199,7 +199,7 @@ def test_a_converted_program_has_the_types_that_are_inferred_from_it_again() -> 
 
 @pytest.mark.parametrize(("op_type", "turns"), [("Mul", 200), ("Add", 7_000)])
 def test_values_that_grow_with_each_node_are_given_up(op_type: str, turns: int) -> None:
-    """Squared 200 times a name would stand in a product 2 ** 200 times; doubled 7,000 times its number has 2,108 digits."""
+    """Squared 200 times a name would stand in a product 2 ** 200 times; doubled 7,000 times it has 2,108 digits."""
     nodes = [node("Shape", ["x"], ["s0"], end=1)]
     nodes += [node(op_type, [f"s{turn}", f"s{turn}"], [f"s{turn + 1}"]) for turn in range(turns)]
     first, last = (node("ConstantOfShape", [f"s{turn}"], [f"y{turn}"]) for turn in (5, turns))
