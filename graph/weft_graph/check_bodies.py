@@ -39,7 +39,7 @@ def bodies_capture_what_the_node_reads(graph: Graph) -> Iterator[GraphRefusedErr
             elif len(body.captured) > len(node.inputs):
                 message = f"{name} captures {len(body.captured)} values, and the node has {len(node.inputs)} inputs"
                 yield _error(node, message, place)
-            elif "" in node.inputs[len(node.inputs) - len(body.captured) :]:
+            elif "" in node.captured(body):
                 yield _error(node, f"an input that {name} captures is left out", f"{pointer}/inputs")
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from weft_graph.errors import GraphRefusedError
 from weft_graph.infer import infer_program
-from weft_graph.ir import WEFT_DOMAIN, Node, Subgraph
+from weft_graph.ir import Node, Subgraph
 from weft_graph.program import Program
 from weft_graph.schema import OpSchema, schema_of
 from weft_graph.types import TensorType
-from weft_graph.weft_domain import COMMUNICATION
+from weft_graph.weft_domain import is_communication
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def program_operations(program: Program, dims: Mapping[str, int]) -> int:
     types = infer_program(program, dims)
     total = 0
     for node in program.nodes:
-        if node.domain == WEFT_DOMAIN and node.op_type in COMMUNICATION:
+        if is_communication(node):
             continue
         reads = [types[name] if name else None for name in node.inputs]
         writes = [types[name] for name in node.outputs if name]

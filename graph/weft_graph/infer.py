@@ -15,7 +15,7 @@ from weft_graph.errors import DTypeError, GraphRefusedError, ShapeError
 from weft_graph.folding.dims import MAX_DIMS, as_dims, as_numbers, fold_dims, nothing
 from weft_graph.folding.dims import TYPES as FOLDED
 from weft_graph.folding.numbers import MAX_ELEMENTS, fold, fold_type
-from weft_graph.ir import WEFT_DOMAIN, AttributeValue, Constant, Graph, Node, Subgraph
+from weft_graph.ir import AttributeValue, Constant, Graph, Node, Subgraph
 from weft_graph.limits import PROGRAM_LIMITS as LIMITS
 from weft_graph.program import Program
 from weft_graph.schema import OpSchema, formal_at, schema_of
@@ -23,7 +23,7 @@ from weft_graph.shapes.amounts import Amount, as_dim
 from weft_graph.shapes.dims import Dim, DimensionError, at_most, unknown_at
 from weft_graph.topological import topological_order
 from weft_graph.types import TensorType, array_type
-from weft_graph.weft_domain import COMMUNICATION
+from weft_graph.weft_domain import is_communication
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -182,7 +182,7 @@ class NodeView:
     def body(self, subgraph: Subgraph, types: Sequence[TensorType]) -> tuple[TensorType, ...]:
         names = [name for name, value in self.node.attributes.items() if value is subgraph]
         pointer = f"{self.pointer}/attributes/{names[0]}" if self.pointer and names else ""
-        outer = self.node.inputs[len(self.node.inputs) - len(subgraph.captured) :]
+        outer = self.node.captured(subgraph)
         known = {
             inner: self.inference.known[name]
             for inner, name in zip(subgraph.captured, outer, strict=True)
@@ -279,7 +279,7 @@ def largest_types(program: Program, dims: Mapping[str, int]) -> Mapping[str, Ten
 def _of_program(program: Program, dims: Mapping[str, int]) -> Inference:
     inference = Inference({input_.name: input_.type.bind(dims) for input_ in program.inputs}, program.constants)
     for node in program.nodes:
-        if node.domain == WEFT_DOMAIN and node.op_type in COMMUNICATION:
+        if is_communication(node):
             inference.types.update((name, program.types[name].bind(dims)) for name in node.outputs)
         else:
             inference.add(node)

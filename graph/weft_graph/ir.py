@@ -8,7 +8,7 @@ their types.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -64,6 +64,20 @@ class Node:
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
     domain: str = ONNX_DOMAIN
     group: str = ""
+
+    def captured(self, body: Subgraph) -> tuple[str, ...]:
+        """The node's inputs that its body captures, in the order of `body.captured`."""
+        return self.inputs[len(self.inputs) - len(body.captured) :]
+
+    def reading(self, names: Mapping[str, str]) -> Node:
+        """The node, reading other values in the place of those that `names` has; itself where it has none of them."""
+        inputs = tuple(names.get(name, name) for name in self.inputs)
+        return self if inputs == self.inputs else replace(self, inputs=inputs)
+
+    def renamed(self, names: Mapping[str, str]) -> Node:
+        """The same, also of what the node makes."""
+        outputs = tuple(names.get(name, name) for name in self.outputs)
+        return replace(self.reading(names), outputs=outputs)
 
 
 @dataclass(frozen=True, slots=True)

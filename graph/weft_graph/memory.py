@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 from weft_graph.errors import GraphRefusedError
 from weft_graph.infer import largest_types
-from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.layout.plan import layout
 from weft_graph.program import KeyPlan, Program
 from weft_graph.shapes.dims import is_unknown
 from weft_graph.types import TensorType
-from weft_graph.weft_domain import COMMUNICATION
+from weft_graph.weft_domain import is_communication
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,7 @@ def program_memory(program: Program, dims: Mapping[str, int]) -> ProgramMemory:
     sizes = {name: _nbytes(name, type_) for name, type_ in types.items()}
     given = [input_.name for input_ in program.inputs] + [constant.name for constant in program.constants]
     for node in program.nodes:
-        if node.domain == WEFT_DOMAIN and node.op_type in COMMUNICATION:
+        if is_communication(node):
             given.extend(node.outputs)
     laid_out = layout(program, types)
     return ProgramMemory(

@@ -32,6 +32,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from weft_graph.ir import WEFT_DOMAIN, Node
+
 FETCH: Final = "Fetch"
 SEND: Final = "Send"
 FETCH_ROWS: Final = "FetchRows"
@@ -53,3 +55,8 @@ COMMUNICATION: Final = frozenset({FETCH, SEND, FETCH_ROWS, SEND_ROWS, SEND_BARRI
 
 USERS: Final = frozenset({EMBEDDING, STOP_GRADIENT})
 """Operators of this domain that a user's graph may hold."""
+
+
+def is_communication(node: Node) -> bool:
+    """Whether the worker carries the node out with the store or other workers."""
+    return node.domain == WEFT_DOMAIN and node.op_type in COMMUNICATION

@@ -235,6 +235,19 @@ def test_a_trainable_parameter_that_the_loss_does_not_depend_on_is_refused() -> 
     differentiate(replace(graph, parameters=(weight("w", 2), weight("idle", 2, trainable=False))), "loss")
 
 
+def test_an_output_that_is_left_out_does_not_lead_to_an_input_that_is_left_out() -> None:
+    nodes = [
+        node("TopK", ["idle", "count"], ["", "at"]),
+        node("Clip", ["w", "", "most"], ["clipped"]),
+        mean("clipped"),
+    ]
+    graph = line(
+        nodes, [weight("w", 2), weight("idle", 2)], constants=[ints("count", 1), scalar("most", 1.0, "float32")]
+    )
+    with pytest.raises(GraphRefusedError, match="'loss' does not depend on parameter 'idle'"):
+        differentiate(graph, "loss")
+
+
 def test_a_parameter_that_only_an_integer_path_reaches_is_refused() -> None:
     nodes = [
         node("ArgMax", ["w"], ["best"], axis=0, keepdims=0),

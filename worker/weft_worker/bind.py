@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from weft_graph.infer import infer_program
-from weft_graph.ir import WEFT_DOMAIN, Node
+from weft_graph.ir import Node
 from weft_graph.layout.plan import ALIGNMENT, CUDA_ALIGNMENT, layout
 from weft_graph.program import Program
 from weft_graph.schema import schema_of
 from weft_graph.shapes.dims import is_unknown
 from weft_graph.types import TensorType
-from weft_graph.weft_domain import COMMUNICATION, SEND_BARRIER, TRANSFER
+from weft_graph.weft_domain import SEND_BARRIER, TRANSFER, is_communication
 from weft_kernels.fitting import fitted
 from weft_kernels.kernel import Array, host_inputs, kernel_of
 from weft_worker.arena import Placement
@@ -104,7 +104,7 @@ def _static(name: str, types: Mapping[str, TensorType]) -> TensorType:
 def _bound(
     node: Node, inputs: tuple[int | None, ...], outputs: tuple[int | None, ...], types: Mapping[str, TensorType]
 ) -> BoundNode:
-    if node.domain == WEFT_DOMAIN and node.op_type in COMMUNICATION:
+    if is_communication(node):
         return _communication(node, inputs, outputs)
     try:
         kernel = kernel_of(node)

@@ -13,6 +13,7 @@ from typing import Protocol
 from weft_graph.infer import Inference
 from weft_graph.ir import Constant, Node, Subgraph
 from weft_graph.names import FreshNames, bodies_of, body_values, repeated
+from weft_graph.slices import backward_slice
 
 
 class Walk(Protocol):
@@ -58,10 +59,10 @@ class DerivedBody:
         return self.walk.zeros(value, value)
 
     def reads(self, outputs: Sequence[str]) -> set[str]:
-        return _alive(self._nodes, outputs)[1]
+        return backward_slice(self._nodes, outputs)[1]
 
     def closed(self, inputs: Sequence[str], captured: Sequence[str], outputs: Sequence[str]) -> Subgraph:
-        nodes, alive = _alive(self._nodes, outputs)
+        nodes, alive = backward_slice(self._nodes, outputs)
         constants = (*self.body.constants, *self.walk.constants.values())
         return Subgraph(
             tuple(inputs),
@@ -74,16 +75,6 @@ class DerivedBody:
     @property
     def _nodes(self) -> tuple[Node, ...]:
         return (*self.walk.forward, *self.walk.backward)
-
-
-def _alive(nodes: Sequence[Node], outputs: Sequence[str]) -> tuple[tuple[Node, ...], set[str]]:
-    """(nodes that lead to the outputs, values that these read and the outputs)."""
-    alive, kept = set(outputs), []
-    for node in reversed(nodes):
-        if any(name in alive for name in node.outputs if name):
-            alive.update(name for name in node.inputs if name)
-            kept.append(node)
-    return tuple(reversed(kept)), alive
 
 
 def repeat(node: Node, names: FreshNames) -> Node:

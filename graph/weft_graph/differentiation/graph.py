@@ -17,6 +17,7 @@ from weft_graph.infer import Inference
 from weft_graph.ir import Graph, Input, Node
 from weft_graph.names import FreshNames, all_nodes, node_definitions, value_definitions
 from weft_graph.program import LOSS_SCALE
+from weft_graph.slices import backward_slice
 from weft_graph.topological import topological_order
 from weft_graph.types import TensorType
 
@@ -51,7 +52,7 @@ def differentiate(graph: Graph, loss: str, *, source: Graph | None = None) -> Di
     }
     if not trained:
         raise GraphRefusedError(f"graph {graph.name!r} has no trainable parameter: there is nothing to train")
-    _check_parameters(graph, source, loss, _ancestors(walk.forward, loss), "does not depend on")
+    _check_parameters(graph, source, loss, backward_slice(walk.forward, [loss])[1], "does not depend on")
     walk.leads = lead_from(walk.forward, trained, {}, walk.is_float)
     types[LOSS_SCALE] = types[loss]
     walk.gradients[loss] = LOSS_SCALE
@@ -88,14 +89,6 @@ def _check_loss(loss: str, type_: TensorType | None) -> None:
         raise DTypeError(f"loss {loss!r} is {type_}; a loss is a float scalar", node=loss)
     if type_.rank:
         raise ShapeError(f"loss {loss!r} is {type_}; a loss is a float scalar", node=loss)
-
-
-def _ancestors(nodes: list[Node], loss: str) -> set[str]:
-    found = {loss}
-    for node in reversed(nodes):
-        if any(name in found for name in node.outputs):
-            found.update(node.inputs)
-    return found
 
 
 def _check_parameters(graph: Graph, source: Graph, loss: str, reached: Collection[str], relation: str) -> None:

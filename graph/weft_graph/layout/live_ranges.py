@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from weft_graph.ir import WEFT_DOMAIN, Node
+from weft_graph.ir import Node
 from weft_graph.layout.strides import NO_VIEW, Sizes, in_rows, made, reshaped, same_places
 from weft_graph.schema import MemoryOrder, OpSchema, Strides, schema_of
 from weft_graph.types import TensorType
-from weft_graph.weft_domain import COMMUNICATION
+from weft_graph.weft_domain import is_communication
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class Storage:
 
 def read_by(node: Node) -> tuple[str, ...]:
     """The inputs whose elements the node reads, and not their shape alone."""
-    if node.domain == WEFT_DOMAIN and node.op_type in COMMUNICATION:
+    if is_communication(node):
         return node.inputs
     without = schema_of(node).shape_only
     return tuple(name for place, name in enumerate(node.inputs) if name and place not in without)
@@ -49,7 +49,7 @@ class Lives:
         """For each owner that takes the place of another one: that one."""
         self._last_reader = {name: index for index, node in enumerate(nodes) for name in read_by(node)}
         for index, node in enumerate(nodes):
-            if node.domain == WEFT_DOMAIN and node.op_type in COMMUNICATION:
+            if is_communication(node):
                 self._communicate(node, index)
             else:
                 self._compute(node, index)
@@ -141,7 +141,7 @@ class Lives:
 
     def _place_for(self, node: Node, index: int, output: str, taken: set[str]) -> str | None:
         """The first input that the operator may overwrite, whose memory dies here and is just what the output needs."""
-        if node.domain == WEFT_DOMAIN and node.op_type in COMMUNICATION:
+        if is_communication(node):
             return None
         schema = schema_of(node)
         names = {name for name in node.inputs if name}

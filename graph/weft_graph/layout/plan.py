@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from weft_graph.ir import WEFT_DOMAIN, Node
+from weft_graph.ir import Node
 from weft_graph.layout.live_ranges import Lives
 from weft_graph.layout.offsets import Block, largest_live, offsets
 from weft_graph.layout.owners import LastOwners
 from weft_graph.program import Program
 from weft_graph.schema import Strides
 from weft_graph.types import TensorType
-from weft_graph.weft_domain import COMMUNICATION
+from weft_graph.weft_domain import is_communication
 
 ALIGNMENT: Final = 64
 """Bytes: a cache line of a CPU. A GPU's kernels read best at multiples of 256."""
@@ -106,7 +106,7 @@ def _strides(lives: Lives) -> dict[str, Strides]:
 
 
 def _intermediate_bytes(nodes: Sequence[Node], types: Mapping[str, TensorType], views: Mapping[str, str]) -> int:
-    computed = (node for node in nodes if node.domain != WEFT_DOMAIN or node.op_type not in COMMUNICATION)
+    computed = (node for node in nodes if not is_communication(node))
     made = (name for node in computed for name in node.outputs if name and name not in views)
     return sum(types[name].nbytes for name in made if types[name].is_static)
 

@@ -81,7 +81,7 @@ def computed_again(parts: Parts, dropped: Collection[str], checkpoints: Collecti
         if node.name in parts.backward:
             read = read_by(node)
             result.extend(copy for value in read if value in dropped for copy in copies.of(value))
-            result.append(_reading(node, copies.names, only=read))
+            result.append(node.reading({name: copies.names[name] for name in read if name in copies.names}))
         else:
             result.append(node)
     asked = {name for node in result for name in node.inputs}
@@ -94,6 +94,7 @@ class _Copies:
     def __init__(self, parts: Parts, stops: Collection[str]) -> None:
         self._parts = parts
         self._stops = stops
+        self._there = set(stops)
         self._done: set[str] = set()
         self.names: dict[str, str] = {}
 
@@ -101,24 +102,18 @@ class _Copies:
         """The copies that are missing for the value to be there again, in runnable order."""
         if value in self.names:
             return []
-        nodes = chain(self._parts, value, {*self._stops, *self.names})
+        nodes = chain(self._parts, value, self._there)
         assert nodes is not None, f"{value!r} was chosen to be made again, and cannot be"
         return [self._copy(node) for node in nodes if node.name not in self._done]
 
     def _copy(self, node: Node) -> Node:
         self._done.add(node.name)
-        copy = _reading(node, self.names)
+        copy = node.reading(self.names)
         made = {name: AGAIN + name for name in node.outputs if name and name not in self._stops}
         self.names.update(made)
+        self._there.update(made)
         return replace(copy, name=AGAIN + node.name, outputs=tuple(made.get(name, "") for name in node.outputs))
 
 
 def _without_unread(node: Node, read: Collection[str]) -> Node:
     return replace(node, outputs=tuple(name if name in read else "" for name in node.outputs))
-
-
-def _reading(node: Node, names: Mapping[str, str], only: Collection[str] | None = None) -> Node:
-    inputs = tuple(names.get(name, name) if only is None or name in only else name for name in node.inputs)
-    if inputs == node.inputs:
-        return node
-    return replace(node, inputs=inputs)

@@ -23,7 +23,7 @@ def common_subexpressions(draft: Draft, _options: Options) -> Draft:
     first: dict[Hashable, int] = {}
     kept: list[Node] = []
     for node in draft.graph.nodes:
-        reading = _reading(node, same)
+        reading = node.reading(same)
         if (reading.domain, reading.op_type) == (ONNX_DOMAIN, "Identity"):
             same[reading.outputs[0]] = reading.inputs[0]
             continue
@@ -56,12 +56,6 @@ def _distinct(constants: Iterable[Constant], same: dict[str, str]) -> list[Const
         if first is not constant:
             same[constant.name] = first.name
     return list(found.values())
-
-
-def _reading(node: Node, same: dict[str, str]) -> Node:
-    if not any(name in same for name in node.inputs):
-        return node
-    return replace(node, inputs=tuple(same.get(name, name) for name in node.inputs))
 
 
 def _number(node: Node) -> Hashable:

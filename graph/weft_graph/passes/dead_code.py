@@ -9,6 +9,7 @@ from types import MappingProxyType
 from weft_graph.ir import Graph
 from weft_graph.passes.draft import Draft, made
 from weft_graph.passes.options import Options
+from weft_graph.slices import backward_slice
 from weft_graph.topological import topological_order
 
 
@@ -32,16 +33,11 @@ def without_dead_code(graph: Graph, roots: Iterable[str]) -> Graph:
     reads, too. Raises GraphRefusedError at a cycle.
     """
     outputs = tuple(dict.fromkeys(roots))
-    alive = set(outputs)
-    kept = []
-    for node in reversed(topological_order(graph.nodes)):
-        if any(name in alive for name in node.outputs if name):
-            alive.update(name for name in node.inputs if name)
-            kept.append(node)
+    nodes, alive = backward_slice(topological_order(graph.nodes), outputs)
     return replace(
         graph,
         inputs=tuple(input_ for input_ in graph.inputs if input_.name in alive),
         constants=tuple(constant for constant in graph.constants if constant.name in alive),
-        nodes=tuple(reversed(kept)),
+        nodes=nodes,
         outputs=outputs,
     )

@@ -19,7 +19,7 @@ from weft_graph.passes.draft import Draft, made
 from weft_graph.passes.options import Options
 from weft_graph.schema import schema_of
 from weft_graph.types import TensorType
-from weft_graph.weft_domain import COMMUNICATION, FUSED
+from weft_graph.weft_domain import FUSED, is_communication
 
 MOST_NODES: Final = 64
 """Of one group: a kernel's text is compiled while a worker waits for it."""
@@ -96,7 +96,7 @@ class _Reads:
         return found
 
     def _is_fusible(self, node: Node) -> bool:
-        if node.domain == WEFT_DOMAIN and node.op_type in COMMUNICATION:
+        if is_communication(node):
             return False
         outputs = [name for name in node.outputs if name]
         type_ = self.types[outputs[0]] if len(outputs) == 1 else None

@@ -51,7 +51,7 @@ def _taken(node: Node, known: Known) -> Subgraph | None:
 
 def _placed(node: Node, body: Subgraph, values: FreshNames, names: FreshNames) -> tuple[list[Node], Sequence[Constant]]:
     """The body's nodes and constants in the graph around `node`, whose outputs they give."""
-    outer = dict(zip(body.captured, node.inputs[len(node.inputs) - len(body.captured) :], strict=True))
+    outer = dict(zip(body.captured, node.captured(body), strict=True))
     inside = {name for each in body.nodes for name in each.outputs if name}
     # A value of the body's own that is an output takes the output's name; what is given twice, or from outside, is
     # passed on by a node.
@@ -63,9 +63,7 @@ def _placed(node: Node, body: Subgraph, values: FreshNames, names: FreshNames) -
             outer[name] = values.fresh(f"{node.name}/{name}")
     placed = [
         replace(
-            each,
-            inputs=tuple(outer[name] if name else "" for name in each.inputs),
-            outputs=tuple(outer[name] if name else "" for name in each.outputs),
+            each.renamed(outer),
             group=each.group or node.group,
         )
         for each in body.nodes

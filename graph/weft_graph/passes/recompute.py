@@ -112,12 +112,13 @@ class _Step:
         dropped: dict[str, int] = {}
         held = set(self.parts.held)
         for name in self._worth():
-            nodes = chain(self.parts, name, held - dropped.keys())
+            nodes = chain(self.parts, name, held)
             if nodes is None or not all(map(self._is_cheap, nodes)):
                 continue
             behind = [dropped[read] for node in nodes for read in node.inputs if read in dropped]
             if max(behind, default=0) < longest:
                 dropped[name] = max(behind, default=0) + 1
+                held.remove(name)
         return _Choice(frozenset(dropped))
 
     def _is_cheap(self, node: Node) -> bool:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
-from weft_graph.ir import WEFT_DOMAIN, AttributeValue, Node, Subgraph
+from weft_graph.ir import AttributeValue, Node, Subgraph
 from weft_graph.names import RESERVED_PREFIX, bodies_of
 from weft_graph.parts import parts_of
 from weft_graph.program import Program
 from weft_graph.program_text.lines import WIDTH, cut, folded, name_text, type_text
 from weft_graph.program_text.values import value_names
 from weft_graph.schema import schemas
-from weft_graph.weft_domain import COMMUNICATION, FETCH, FETCH_ROWS, SEND, SEND_ROWS, TRANSFER, UNIQUE_ROWS
+from weft_graph.weft_domain import FETCH, FETCH_ROWS, SEND, SEND_ROWS, TRANSFER, UNIQUE_ROWS, is_communication
 
 _TYPE_COLUMN = 64
 _USUAL = {"strides": 1, "dilations": 1, "pads": 0}
@@ -20,7 +20,7 @@ _USUAL = {"strides": 1, "dilations": 1, "pads": 0}
 
 def is_store(node: Node) -> bool:
     """Whether the node talks to the store."""
-    return node.domain == WEFT_DOMAIN and node.op_type in COMMUNICATION - {TRANSFER}
+    return is_communication(node) and node.op_type != TRANSFER
 
 
 def numbered(program: Program) -> dict[str, int]:
