@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from weft_graph.dimensions.amounts import Amount, as_dim
+from weft_graph.dimensions.dims import Dim, DimensionError, at_most, unknown_at
 from weft_graph.errors import DTypeError, GraphRefusedError, ShapeError
 from weft_graph.folding.dims import MAX_DIMS, as_dims, as_numbers, fold_dims, nothing
 from weft_graph.folding.dims import TYPES as FOLDED
@@ -19,8 +21,6 @@ from weft_graph.ir import AttributeValue, Constant, Graph, Node, Subgraph
 from weft_graph.limits import PROGRAM_LIMITS as LIMITS
 from weft_graph.program import Program
 from weft_graph.schema import OpSchema, formal_at, schema_of
-from weft_graph.shapes.amounts import Amount, as_dim
-from weft_graph.shapes.dims import Dim, DimensionError, at_most, unknown_at
 from weft_graph.topological import topological_order
 from weft_graph.types import TensorType, array_type
 from weft_graph.weft_domain import is_communication

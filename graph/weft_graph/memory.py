@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from weft_graph.dimensions.dims import is_unknown
 from weft_graph.errors import GraphRefusedError
 from weft_graph.infer import largest_types
 from weft_graph.layout.plan import layout
 from weft_graph.program import KeyPlan, Program
-from weft_graph.shapes.dims import is_unknown
 from weft_graph.types import TensorType
 from weft_graph.weft_domain import is_communication
 

@@ -11,12 +11,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from weft_graph.dimensions.dims import Dim, DimensionError, bound
 from weft_graph.errors import GraphFormatError
 from weft_graph.ir import ONNX_DOMAIN, AttributeValue, Constant, Initializer, Input, Node, Subgraph
 from weft_graph.json_place import Place, escape_token, shown
 from weft_graph.limits import MOST_NESTED
 from weft_graph.schema import schemas
-from weft_graph.shapes.dims import Dim, DimensionError, bound
 from weft_graph.types import DType, TensorType, array_type
 
 Json = dict[str, Any]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graph_strategies import examples
-from weft_graph.shapes.amounts import (
+from weft_graph.dimensions.amounts import (
     Amount,
     as_dim,
     is_natural,
@@ -22,7 +22,7 @@ from weft_graph.shapes.amounts import (
     smaller,
     times,
 )
-from weft_graph.shapes.dims import at_most, bound, is_unknown, quotient, total
+from weft_graph.dimensions.dims import at_most, bound, is_unknown, quotient, total
 from weft_graph.shapes.slicing import bounds_of, sliced, split_sizes
 
 NAMES = ("batch", "tokens")

@@ -9,9 +9,9 @@ import pytest
 
 from sample_graphs import floats, ints, line, node, scalar, tensor, weight
 from weft_graph.convert import convert
+from weft_graph.dimensions.dims import is_unknown
 from weft_graph.infer import infer, infer_program
 from weft_graph.ir import Constant, Graph, Node
-from weft_graph.shapes.dims import is_unknown
 from weft_graph.types import DType
 
 NUMBERS = [ints("i0", 0), ints("i1", 1), ints("i2", 2), ints("i4", 4), ints("i6", 6), ints("all", -1), ints("none")]

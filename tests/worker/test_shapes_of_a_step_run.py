@@ -10,12 +10,12 @@ import pytest
 
 from plain_store import PlainCluster
 from weft_graph.convert import convert
+from weft_graph.dimensions.dims import is_unknown
 from weft_graph.infer import largest_types
 from weft_graph.ir import Constant, Graph, Node
 from weft_graph.memory import program_memory
 from weft_graph.program_json import programs_from_json, programs_to_json
 from weft_graph.program_text.program import programs_text
-from weft_graph.shapes.dims import is_unknown
 from weft_graph.types import BATCH, DType
 from weft_worker.bind import bind
 from worker_graphs import CLASSES, FEATURES, HIDDEN, classifier

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from weft_graph.dimensions.dims import is_unknown
 from weft_graph.infer import infer_program
 from weft_graph.ir import Node
 from weft_graph.layout.plan import ALIGNMENT, CUDA_ALIGNMENT, layout
 from weft_graph.program import Program
 from weft_graph.schema import schema_of
-from weft_graph.shapes.dims import is_unknown
 from weft_graph.types import TensorType
 from weft_graph.weft_domain import SEND_BARRIER, TRANSFER, is_communication
 from weft_kernels.fitting import fitted

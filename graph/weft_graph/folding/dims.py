@@ -1,6 +1,6 @@
 """Arithmetic on dimensions that no step has filled yet: what exporters write between Shape and Reshape.
 
-A value here is an array of objects: amounts, see `weft_graph.shapes.amounts`, or truth values, and None where nothing
+A value here is an array of objects: amounts, see `weft_graph.dimensions.amounts`, or truth values, and None where nothing
 is known of an element. Like `folding.numbers` this is no evaluator: it knows a few operators and gives up on others.
 """
 
@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from weft_graph.dimensions import amounts
+from weft_graph.dimensions.amounts import Amount, is_natural, minus, sign
+from weft_graph.dimensions.dims import DimensionError, product
 from weft_graph.ir import ONNX_DOMAIN, AttributeValue, Node
-from weft_graph.shapes import amounts
-from weft_graph.shapes.amounts import Amount, is_natural, minus, sign
 from weft_graph.shapes.axes import all_normalised
 from weft_graph.shapes.broadcasting import broadcast
-from weft_graph.shapes.dims import DimensionError, product
 from weft_graph.shapes.slicing import slices_of
 from weft_graph.types import DType, TensorType
 

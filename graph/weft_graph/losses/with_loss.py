@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from weft_graph.check import check
+from weft_graph.dimensions.dims import Dim, is_unknown
 from weft_graph.errors import DTypeError, GraphRefusedError, ShapeError
 from weft_graph.ir import Graph, Input
 from weft_graph.losses.nodes import LossNodes
-from weft_graph.shapes.dims import Dim, is_unknown
 from weft_graph.types import BATCH, DType, TensorType
 
 

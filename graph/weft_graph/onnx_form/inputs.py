@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import onnx
 
+from weft_graph.dimensions.dims import Dim
 from weft_graph.ir import Input
 from weft_graph.names import FreshNames
 from weft_graph.onnx_form.errors import OnnxError
@@ -14,7 +15,6 @@ from weft_graph.onnx_form.frame import Frame, Maybe, Value, items_of
 from weft_graph.onnx_form.imported import ReadOptions
 from weft_graph.onnx_form.text import text
 from weft_graph.onnx_form.value_types import element_type, file_dims, is_tensor, word_of
-from weft_graph.shapes.dims import Dim
 from weft_graph.types import BATCH, TensorType
 
 _Dims = list[int | str]

@@ -8,11 +8,11 @@ from typing import Final
 
 import onnx
 
+from weft_graph.dimensions.dims import UNKNOWN_PREFIX, Dim
 from weft_graph.onnx_dtypes import DTYPE_OF_NUMBER
 from weft_graph.onnx_form.errors import OnnxError
 from weft_graph.onnx_form.tensors import dtype_of
 from weft_graph.onnx_form.text import text
-from weft_graph.shapes.dims import UNKNOWN_PREFIX, Dim
 from weft_graph.types import DType, TensorType
 
 _WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

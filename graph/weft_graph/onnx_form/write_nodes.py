@@ -11,6 +11,7 @@ import onnx
 from onnx import AttributeProto, defs
 
 from weft_graph.attributes import as_int
+from weft_graph.dimensions.dims import is_unknown
 from weft_graph.ir import ONNX_DOMAIN, WEFT_DOMAIN, AttributeValue, Constant, Node, Subgraph
 from weft_graph.names import FreshNames
 from weft_graph.onnx_dtypes import DTYPE_OF_NUMBER, NUMBER_OF_DTYPE
@@ -19,7 +20,6 @@ from weft_graph.onnx_form.own_metadata import GROUP, OPERATOR
 from weft_graph.onnx_form.text import trimmed
 from weft_graph.onnx_form.versions.newest import newest_form_since
 from weft_graph.onnx_form.write_tensors import tensor_proto
-from weft_graph.shapes.dims import is_unknown
 from weft_graph.types import TensorType
 from weft_graph.weft_domain import EMBEDDING, STOP_GRADIENT
 

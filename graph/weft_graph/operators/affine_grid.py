@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
+from weft_graph.dimensions.dims import agree, agree_all, settled
 from weft_graph.formals import FLOATS, INT64, required
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.composing import given_attributes
-from weft_graph.shapes.dims import agree, agree_all, settled
 from weft_graph.shapes.flops import moved
 from weft_graph.shapes.flow import incoming
 from weft_graph.types import TensorType

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from weft_graph.attributes import as_float, as_int
+from weft_graph.dimensions.dims import agree_all
 from weft_graph.formals import FLOATS, optional, required, setting
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, GradientContext, InferContext, MemoryOrder, OpSchema
-from weft_graph.shapes.dims import agree_all
 from weft_graph.shapes.flops import normalized
 from weft_graph.shapes.flow import incoming, refusal
 from weft_graph.types import TensorType

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft_graph.attributes import as_str
+from weft_graph.dimensions.dims import agree
 from weft_graph.formals import FLOATS, optional, required
 from weft_graph.ir import WEFT_DOMAIN, Node
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.broadcasting import check_same_dtype
 from weft_graph.shapes.composing import given_attributes
-from weft_graph.shapes.dims import agree
 from weft_graph.types import TensorType
 
 ATTRIBUTES = {"activation": Attribute(str, default="none")}

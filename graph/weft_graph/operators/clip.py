@@ -6,11 +6,11 @@ On a bound the gradient is X's, so that a parameter there can leave it. Where `m
 from __future__ import annotations
 
 from weft_graph.attributes import as_float
+from weft_graph.dimensions.dims import agree, product
 from weft_graph.formals import NUMBERS, optional, required, setting
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.broadcasting import check_same_dtype, sum_to
 from weft_graph.shapes.composing import apply
-from weft_graph.shapes.dims import agree, product
 from weft_graph.shapes.flow import incoming, scalar
 from weft_graph.types import TensorType
 

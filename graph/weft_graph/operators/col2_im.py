@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
+from weft_graph.dimensions.dims import agree, product, quotient
 from weft_graph.formals import INT64, NUMBERS, required
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.blocks import blocks_of
 from weft_graph.shapes.composing import given_attributes
-from weft_graph.shapes.dims import agree, product, quotient
 from weft_graph.shapes.flops import reduced
 from weft_graph.shapes.flow import incoming
 from weft_graph.types import TensorType

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from weft_graph.attributes import as_int
+from weft_graph.dimensions.dims import product
 from weft_graph.formals import ANY, BOOLEANS, required
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.axes import infer_axis
 from weft_graph.shapes.composing import apply
-from weft_graph.shapes.dims import product
 from weft_graph.shapes.flow import incoming
 from weft_graph.types import Shape, TensorType
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from weft_graph.attributes import as_int
+from weft_graph.dimensions.dims import Dim, agree_all, settled, total
 from weft_graph.formals import ANY, required, variadic
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.axes import infer_axis
 from weft_graph.shapes.broadcasting import check_same_dtype
-from weft_graph.shapes.dims import Dim, agree_all, settled, total
 from weft_graph.shapes.flops import moved
 from weft_graph.shapes.flow import incoming
 from weft_graph.types import TensorType

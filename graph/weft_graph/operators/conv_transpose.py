@@ -6,11 +6,11 @@ The input is (batch, channels, spatial ...). It is the gradient of Conv's input,
 from __future__ import annotations
 
 from weft_graph.attributes import as_int
+from weft_graph.dimensions.dims import agree, agree_all
 from weft_graph.formals import FLOATS, optional, required
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue
 from weft_graph.schema import Attribute, GradientContext, InferContext, MemoryOrder, OpSchema
 from weft_graph.shapes.broadcasting import check_same_dtype
-from weft_graph.shapes.dims import agree, agree_all
 from weft_graph.shapes.flow import incoming
 from weft_graph.shapes.spatial_flops import spread
 from weft_graph.shapes.transposed import transposed_windows

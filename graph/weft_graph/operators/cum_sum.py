@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from weft_graph.attributes import as_int
+from weft_graph.dimensions.dims import agree, product
 from weft_graph.formals import INDICES, SUMMABLE, required
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.axes import normalised
-from weft_graph.shapes.dims import agree, product
 from weft_graph.shapes.flops import reduced
 from weft_graph.shapes.flow import incoming
 from weft_graph.types import TensorType

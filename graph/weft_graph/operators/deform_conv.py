@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 
 from weft_graph.attributes import as_int
+from weft_graph.dimensions.dims import agree
 from weft_graph.formals import FLOATS, optional, required
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.broadcasting import check_same_dtype
 from weft_graph.shapes.composing import apply, given_attributes
-from weft_graph.shapes.dims import agree
 from weft_graph.shapes.flow import incoming
 from weft_graph.shapes.spatial_flops import convolved
 from weft_graph.shapes.windows import WINDOW_ATTRIBUTES, Windows, infer_windows

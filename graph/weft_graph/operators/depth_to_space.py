@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from weft_graph.attributes import as_int
+from weft_graph.dimensions.dims import is_unknown, product, quotient, unknown_of
 from weft_graph.formals import ANY, required
 from weft_graph.ir import AttributeValue
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.composing import apply
-from weft_graph.shapes.dims import is_unknown, product, quotient, unknown_of
 from weft_graph.shapes.flops import moved
 from weft_graph.shapes.flow import incoming
 from weft_graph.types import TensorType

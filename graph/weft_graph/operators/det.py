@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from weft_graph.dimensions.dims import agree
 from weft_graph.formals import FLOATS, required
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import GradientContext, InferContext, OpSchema
-from weft_graph.shapes.dims import agree
 from weft_graph.shapes.flow import incoming
 from weft_graph.types import TensorType
 

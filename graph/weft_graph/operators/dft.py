@@ -5,12 +5,12 @@ With `onesided` half of the bins stand for a real signal, on the way there and, 
 
 from __future__ import annotations
 
+from weft_graph.dimensions.dims import Dim, product
 from weft_graph.formals import FLOATS, INDICES, INT64, optional, required
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.axes import normalised
 from weft_graph.shapes.composing import given_attributes
-from weft_graph.shapes.dims import Dim, product
 from weft_graph.shapes.flow import incoming
 from weft_graph.shapes.spatial_flops import transformed
 from weft_graph.shapes.spectra import bins_of, samples_of

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from weft_graph.attributes import as_str
+from weft_graph.dimensions.dims import Dim, is_unknown
 from weft_graph.formals import NUMBERS, required, variadic
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.broadcasting import check_same_dtype
 from weft_graph.shapes.composing import apply
-from weft_graph.shapes.dims import Dim, is_unknown
 from weft_graph.shapes.einsum import Equation, parsed, sizes_of
 from weft_graph.shapes.flow import incoming, refusal
 from weft_graph.types import Shape, TensorType

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from weft_graph.attributes import as_float, as_int
+from weft_graph.dimensions.dims import agree
 from weft_graph.formals import SUMMABLE, optional, required
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.broadcasting import broadcasts_to, check_same_dtype, sum_to
-from weft_graph.shapes.dims import agree
 from weft_graph.shapes.flops import scaled_product
 from weft_graph.shapes.flow import incoming, scalar
 from weft_graph.types import TensorType

@@ -5,11 +5,11 @@ The grid is (batch, places ..., dimensions), the last dimension's coordinate fir
 
 from __future__ import annotations
 
+from weft_graph.dimensions.dims import agree, settled
 from weft_graph.formals import BOOLEANS, FLOATS, NUMBERS, required, setting
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema, Setting
 from weft_graph.shapes.composing import given_attributes
-from weft_graph.shapes.dims import agree, settled
 from weft_graph.shapes.flow import incoming
 from weft_graph.shapes.spatial_flops import sampled
 from weft_graph.types import TensorType

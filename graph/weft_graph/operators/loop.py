@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import Final
 
 from weft_graph.attributes import as_body
+from weft_graph.dimensions.dims import Dim
 from weft_graph.formals import ANY, BOOLEANS, INT64, optional, rest
 from weft_graph.ir import Subgraph
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.bodies import infer_reads, is_one, passed_on, settle_carried
-from weft_graph.shapes.dims import Dim
 from weft_graph.shapes.loop_gradient import Repeated, repeated_gradient
 from weft_graph.shapes.scanning import Scanned
 from weft_graph.types import DType, TensorType

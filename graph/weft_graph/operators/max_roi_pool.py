@@ -6,12 +6,12 @@ A box is (image, x1, y1, x2, y2), both ends included once scaled and rounded. An
 from __future__ import annotations
 
 from weft_graph.attributes import as_ints
+from weft_graph.dimensions.dims import agree
 from weft_graph.formals import FLOATS, required, setting
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.broadcasting import check_same_dtype
 from weft_graph.shapes.composing import given_attributes
-from weft_graph.shapes.dims import agree
 from weft_graph.shapes.flow import incoming
 from weft_graph.shapes.spatial_flops import boxes
 from weft_graph.types import TensorType

@@ -6,12 +6,12 @@ Summed, their mean, or as they are.
 from __future__ import annotations
 
 from weft_graph.attributes import as_str
+from weft_graph.dimensions.dims import agree_all
 from weft_graph.formals import FLOATS, INDICES, optional, required, setting
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.broadcasting import check_same_dtype
 from weft_graph.shapes.composing import given_attributes
-from weft_graph.shapes.dims import agree_all
 from weft_graph.shapes.flops import reduced
 from weft_graph.shapes.flow import incoming, refusal
 from weft_graph.types import Shape, TensorType

@@ -5,9 +5,9 @@ How many there are only the values of a step decide.
 
 from __future__ import annotations
 
+from weft_graph.dimensions.dims import agree, product
 from weft_graph.formals import INT64, optional, required
 from weft_graph.schema import Attribute, InferContext, OpSchema
-from weft_graph.shapes.dims import agree, product
 from weft_graph.types import DType, TensorType
 
 _FLOAT = frozenset({DType.FLOAT32})

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from weft_graph.dimensions.dims import product
 from weft_graph.formals import ANY, INT64, required
 from weft_graph.schema import InferContext, OpSchema
-from weft_graph.shapes.dims import product
 from weft_graph.types import DType, TensorType
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import numpy as np
 
 from weft_graph.attributes import as_int
+from weft_graph.dimensions.dims import Dim, agree, product
 from weft_graph.formals import ANY, NUMBERS, required, setting
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.axes import infer_axis
 from weft_graph.shapes.composing import apply
-from weft_graph.shapes.dims import Dim, agree, product
 from weft_graph.shapes.flops import moved
 from weft_graph.shapes.flow import incoming
 from weft_graph.types import TensorType

@@ -6,12 +6,12 @@ Negative pads take elements away. Before opset 11 `pads` and `value` are attribu
 from __future__ import annotations
 
 from weft_graph.attributes import as_str
+from weft_graph.dimensions.dims import agree, product
 from weft_graph.formals import ANY, INDICES, INT64, optional, required, setting
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.broadcasting import check_same_dtype
 from weft_graph.shapes.composing import apply, given_attributes
-from weft_graph.shapes.dims import agree, product
 from weft_graph.shapes.flops import moved
 from weft_graph.shapes.flow import incoming
 from weft_graph.shapes.lists import infer_amounts, infer_required_amounts

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from weft_graph.dimensions.amounts import Amount, as_dim, minus, over, plus
+from weft_graph.dimensions.dims import Dim, agree, product
 from weft_graph.formals import FLOATS, INDICES, required
 from weft_graph.schema import Attribute, InferContext, OpSchema
-from weft_graph.shapes.amounts import Amount, as_dim, minus, over, plus
 from weft_graph.shapes.broadcasting import check_same_dtype
-from weft_graph.shapes.dims import Dim, agree, product
 from weft_graph.shapes.flops import moved
 from weft_graph.shapes.ranges import range_length
 from weft_graph.types import DType, TensorType

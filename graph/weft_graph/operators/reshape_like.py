@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from weft_graph.dimensions.dims import agree, product
 from weft_graph.formals import ANY, required
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import InferContext, OpSchema
-from weft_graph.shapes.dims import agree, product
 from weft_graph.types import TensorType
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft_graph.attributes import as_ints, as_str
+from weft_graph.dimensions.dims import Dim, is_unknown, product
 from weft_graph.formals import BOOLEANS, FLOATS, INT64, NUMBERS, optional, required, setting
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.composing import given_attributes
-from weft_graph.shapes.dims import Dim, is_unknown, product
 from weft_graph.shapes.flow import incoming
 from weft_graph.shapes.resizing import POLICIES, Region, by_scales, by_sizes, check_length, resized_axes
 from weft_graph.shapes.spatial_flops import resampled

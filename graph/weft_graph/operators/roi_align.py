@@ -7,11 +7,11 @@ He et al. 2017. Boxes have no gradient.
 from __future__ import annotations
 
 from weft_graph.attributes import as_int
+from weft_graph.dimensions.dims import agree, settled
 from weft_graph.formals import FLOATS, INT64, required, setting
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.composing import given_attributes
-from weft_graph.shapes.dims import agree, settled
 from weft_graph.shapes.flow import incoming
 from weft_graph.shapes.spatial_flops import boxes
 from weft_graph.types import TensorType

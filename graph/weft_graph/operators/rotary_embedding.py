@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft_graph.attributes import as_int
+from weft_graph.dimensions.dims import Dim, agree, quotient
 from weft_graph.formals import FLOATS, INDICES, optional, required, setting
 from weft_graph.ir import WEFT_DOMAIN, Node
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.broadcasting import check_same_dtype
 from weft_graph.shapes.composing import apply, given_attributes
-from weft_graph.shapes.dims import Dim, agree, quotient
 from weft_graph.shapes.flow import incoming
 from weft_graph.types import TensorType
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from weft_graph.attributes import as_int
+from weft_graph.dimensions.dims import agree_all
 from weft_graph.formals import ANY, INDICES, required
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.axes import infer_axis
-from weft_graph.shapes.dims import agree_all
 from weft_graph.shapes.flops import moved
 from weft_graph.shapes.gathering import check_beside, check_known_indices
 from weft_graph.shapes.scattering import Scattering, infer_reduction

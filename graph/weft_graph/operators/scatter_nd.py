@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from weft_graph.dimensions.dims import agree_all
 from weft_graph.formals import ANY, INDICES, required
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
-from weft_graph.shapes.dims import agree_all
 from weft_graph.shapes.flops import moved
 from weft_graph.shapes.gathering import infer_tuples
 from weft_graph.shapes.scattering import Scattering, infer_reduction

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from weft_graph.attributes import as_str
+from weft_graph.dimensions.dims import agree_all
 from weft_graph.formals import FLOATS, INDICES, optional, required, setting
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
-from weft_graph.shapes.dims import agree_all
 from weft_graph.shapes.flow import refusal
 from weft_graph.types import Shape, TensorType
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from weft_graph.dimensions.dims import Dim, is_unknown, product, quotient, unknown_of
 from weft_graph.formals import ANY, required
 from weft_graph.operators.depth_to_space import BLOCK_ATTRIBUTES, infer_block, reverse_gradient
 from weft_graph.schema import GradientContext, InferContext, OpSchema
-from weft_graph.shapes.dims import Dim, is_unknown, product, quotient, unknown_of
 from weft_graph.shapes.flops import moved
 from weft_graph.types import TensorType
 

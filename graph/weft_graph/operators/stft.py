@@ -5,12 +5,12 @@ Gives (batch, frames, bins, 2); with `onesided` half of the bins stand for real 
 
 from __future__ import annotations
 
+from weft_graph.dimensions.dims import Dim, agree, settled
 from weft_graph.formals import FLOATS, INDICES, optional, required, setting
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.broadcasting import check_same_dtype
 from weft_graph.shapes.composing import given_attributes
-from weft_graph.shapes.dims import Dim, agree, settled
 from weft_graph.shapes.flow import incoming
 from weft_graph.shapes.spatial_flops import transformed
 from weft_graph.shapes.spectra import bins_of, frames_of

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from weft_graph.attributes import as_float
+from weft_graph.dimensions.dims import agree_all
 from weft_graph.formals import FLOATS, required
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.broadcasting import check_same_dtype
 from weft_graph.shapes.composing import apply
-from weft_graph.shapes.dims import agree_all
 from weft_graph.shapes.flow import incoming
 from weft_graph.shapes.swishing import swish_slope
 from weft_graph.types import TensorType

@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 from weft_graph.attributes import as_str
+from weft_graph.dimensions.dims import agree
 from weft_graph.formals import ANY, INT64, optional, required
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.axes import infer_axis
 from weft_graph.shapes.broadcasting import check_same_dtype
 from weft_graph.shapes.composing import given_attributes
-from weft_graph.shapes.dims import agree
 from weft_graph.shapes.flops import moved
 from weft_graph.shapes.flow import incoming
 from weft_graph.types import TensorType

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from weft_graph.dimensions.dims import product
 from weft_graph.formals import ANY, INT64, required
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import GradientContext, InferContext, OpSchema
-from weft_graph.shapes.dims import product
 from weft_graph.shapes.flops import moved
 from weft_graph.shapes.flow import incoming
 from weft_graph.types import TensorType

@@ -6,11 +6,11 @@ They are sorted also where `sorted` does not ask for it.
 from __future__ import annotations
 
 from weft_graph.attributes import as_int
+from weft_graph.dimensions.dims import agree, product
 from weft_graph.formals import INT64, NUMBERS, optional, required
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.axes import infer_axis
-from weft_graph.shapes.dims import agree, product
 from weft_graph.shapes.flow import incoming
 from weft_graph.types import DType, TensorType
 

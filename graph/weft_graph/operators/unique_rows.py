@@ -11,10 +11,10 @@ many rows the table has.
 
 from __future__ import annotations
 
+from weft_graph.dimensions.dims import product, total
 from weft_graph.formals import INDICES, INT64, required, variadic
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, InferContext, OpSchema
-from weft_graph.shapes.dims import product, total
 from weft_graph.types import DType, TensorType
 
 

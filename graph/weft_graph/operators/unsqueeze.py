@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from weft_graph.attributes import as_ints
+from weft_graph.dimensions.dims import product
 from weft_graph.formals import ANY, INT64, optional, required
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.axes import OpenAxes, infer_axes
-from weft_graph.shapes.dims import product
 from weft_graph.shapes.flops import moved
 from weft_graph.shapes.flow import incoming
 from weft_graph.shapes.viewing import squeezed

@@ -12,13 +12,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from weft_graph.attributes import as_int
+from weft_graph.dimensions.dims import DimensionError, product, total
 from weft_graph.errors import GraphRefusedError, ShapeError
 from weft_graph.ir import WEFT_DOMAIN, Graph, Node, Parameter
 from weft_graph.limits import PROGRAM_LIMITS
 from weft_graph.names import TABLE_IDS, TABLE_INDEX, TABLE_ROWS
 from weft_graph.passes.draft import Draft, RowRead
 from weft_graph.passes.options import Options
-from weft_graph.shapes.dims import DimensionError, product, total
 from weft_graph.topological import topological_order
 from weft_graph.types import TensorType
 from weft_graph.weft_domain import EMBEDDING, UNIQUE_ROWS

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from weft_graph.dimensions.dims import Dim, bound
 from weft_graph.memory import program_memory
 from weft_graph.parts import parts_of
 from weft_graph.program import KeyPlan, Program, Programs, Update
 from weft_graph.program_text.lines import counted, listed, name_text, paragraph, plain, size_text, table, type_text
 from weft_graph.program_text.listing import is_store, numbered
 from weft_graph.program_text.setting import Setting
-from weft_graph.shapes.dims import Dim, bound
 from weft_graph.weft_domain import COPY, FETCH, FETCH_ROWS, SEND, SEND_ROWS, TRANSFER
 
 

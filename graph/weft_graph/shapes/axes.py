@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from weft_graph.attributes import as_int, as_ints
+from weft_graph.dimensions.dims import product
 from weft_graph.schema import InferContext
-from weft_graph.shapes.dims import product
 from weft_graph.types import TensorType
 
 

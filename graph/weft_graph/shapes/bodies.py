@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from weft_graph.dimensions.dims import Dim, agree, is_unknown, settled
 from weft_graph.ir import Subgraph
 from weft_graph.schema import InferContext
-from weft_graph.shapes.dims import Dim, agree, is_unknown, settled
 from weft_graph.types import TensorType
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from weft_graph.dimensions.dims import Dim, agree, is_unknown, unknown_of
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import GradientContext, InferContext
-from weft_graph.shapes.dims import Dim, agree, is_unknown, unknown_of
 from weft_graph.types import DType, Shape, TensorType
 
 

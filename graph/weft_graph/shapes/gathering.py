@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from weft_graph.dimensions.dims import Dim, agree_all
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue
 from weft_graph.schema import GradientContext, InferContext
-from weft_graph.shapes.dims import Dim, agree_all
 from weft_graph.shapes.flow import incoming
 from weft_graph.types import Shape, TensorType
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from weft_graph.attributes import as_ints
+from weft_graph.dimensions.amounts import Amount
 from weft_graph.schema import InferContext
-from weft_graph.shapes.amounts import Amount
 from weft_graph.types import Shape
 
 

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weft_graph.attributes import as_body
+from weft_graph.dimensions.dims import is_unknown
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue, Subgraph
 from weft_graph.schema import BodyDerivation, GradientContext
-from weft_graph.shapes.dims import is_unknown
 from weft_graph.shapes.flow import refusal
 from weft_graph.shapes.scanning import Scanned
 from weft_graph.types import TensorType

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from weft_graph.attributes import as_int, as_str
+from weft_graph.dimensions.amounts import as_dim, minus, over, plus
+from weft_graph.dimensions.dims import Dim, unknown_of
 from weft_graph.schema import InferContext
-from weft_graph.shapes.amounts import as_dim, minus, over, plus
-from weft_graph.shapes.dims import Dim, unknown_of
 from weft_graph.shapes.windows import Windows, infer_windows, windows_of
 from weft_graph.types import Shape, TensorType
 

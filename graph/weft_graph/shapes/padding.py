@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from weft_graph.shapes.amounts import Amount, as_dim, plus
+from weft_graph.dimensions.amounts import Amount, as_dim, plus
+from weft_graph.dimensions.dims import Dim
 from weft_graph.shapes.axes import normalised
-from weft_graph.shapes.dims import Dim
 from weft_graph.types import Shape
 
 MODES = ("constant", "reflect", "edge", "wrap")

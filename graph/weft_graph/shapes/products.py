@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from weft_graph.attributes import as_int
+from weft_graph.dimensions.dims import agree, agree_all, is_unknown, product, quotient
 from weft_graph.schema import InferContext
 from weft_graph.shapes.broadcasting import broadcast
-from weft_graph.shapes.dims import agree, agree_all, is_unknown, product, quotient
 from weft_graph.shapes.open_windows import infer_counts
 from weft_graph.types import Shape, TensorType
 

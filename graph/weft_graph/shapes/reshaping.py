@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft_graph.shapes.dims import Dim, agree, is_unknown, product, quotient, unknown_of
+from weft_graph.dimensions.dims import Dim, agree, is_unknown, product, quotient, unknown_of
 from weft_graph.types import Shape
 
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weft_graph.attributes import as_ints
+from weft_graph.dimensions.dims import Dim, agree, settled
 from weft_graph.schema import InferContext
 from weft_graph.shapes.axes import normalised
-from weft_graph.shapes.dims import Dim, agree, settled
 from weft_graph.types import TensorType
 
 

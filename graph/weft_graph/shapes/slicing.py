@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
-from weft_graph.shapes.amounts import Amount, added, as_dim, is_natural, minus, over, plus, smaller, times
+from weft_graph.dimensions.amounts import Amount, added, as_dim, is_natural, minus, over, plus, smaller, times
+from weft_graph.dimensions.dims import Dim, agree, quotient, unknown_of
 from weft_graph.shapes.axes import normalised
-from weft_graph.shapes.dims import Dim, agree, quotient, unknown_of
 from weft_graph.types import Shape
 
 _WHOLE: Final = (1 << 31) - 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft_graph.shapes.dims import Dim, unknown_of
+from weft_graph.dimensions.dims import Dim, unknown_of
 
 
 def bins_of(length: Dim) -> Dim:

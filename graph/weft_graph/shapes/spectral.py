@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from weft_graph.dimensions.dims import Dim, agree, product
 from weft_graph.formals import NUMBERS
 from weft_graph.onnx_dtypes import NUMBER_OF_DTYPE
 from weft_graph.schema import Attribute, InferContext
 from weft_graph.shapes.casting import dtype_attribute
-from weft_graph.shapes.dims import Dim, agree, product
 from weft_graph.types import DType, TensorType
 
 OUTPUT_DATATYPE = {"output_datatype": Attribute(int, default=NUMBER_OF_DTYPE[DType.FLOAT32])}

@@ -10,7 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from weft_graph.shapes.dims import MAX_TERMS, Dim, is_unknown, of_terms, product, quotient, terms_of, total, unknown_of
+from weft_graph.dimensions.dims import (
+    MAX_TERMS,
+    Dim,
+    is_unknown,
+    of_terms,
+    product,
+    quotient,
+    terms_of,
+    total,
+    unknown_of,
+)
 
 Amount = int | str | None
 

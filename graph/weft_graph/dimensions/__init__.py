@@ -1,0 +1,1 @@
+"""Sizes of axes: numbers, names, and what sums and products make of them."""
