@@ -1,6 +1,6 @@
 """Arithmetic on dimensions that no step has filled yet: what exporters write between Shape and Reshape.
 
-A value here is an array of objects: amounts, see `weft_graph.dimensions.amounts`, or truth values, and None where nothing
+A value here is an array of objects: amounts, see `dimensions.amounts`, or truth values, and None where nothing
 is known of an element. Like `folding.numbers` this is no evaluator: it knows a few operators and gives up on others.
 """
 
