@@ -24,10 +24,11 @@ Written by `python docs/draw_onnx_suite.py` from the suite of the `onnx` package
 A test counts to the operator that it is about: one named `..._expanded` runs an operator's definition, a graph of other
 operators. Tests of whole models count to none.
 
-weft's graphs have tensors alone, so what is done with a sequence is settled when a model is read. Four of the tests that
-pass (`test_if_opt`, `test_loop13_seq`, `test_sequence_insert_at_front`, `test_split_to_sequence_1`) have it depend on the
-values of inputs: on a condition, a count of turns, a place, a length. For these the backend reads the model once more, with
-the small inputs of whole numbers and booleans as constants; a job, whose graph is read before its data, refuses them.
+weft's graphs have tensors alone, so what is done with a sequence is settled when a model is read. Four of the tests
+that pass (`test_if_opt`, `test_loop13_seq`, `test_sequence_insert_at_front`, `test_split_to_sequence_1`) have it depend
+on the values of inputs: on a condition, a count of turns, a place, a length. For these the backend reads the model once
+more, with the small inputs of whole numbers and booleans as constants; a job, whose graph is read before its data,
+refuses them.
 """
 
 

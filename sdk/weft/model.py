@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from weft_graph.losses.with_loss import LossOptions, with_loss
 if TYPE_CHECKING:
     import os
 
+    from weft.api.rule import RuleSpec
     from weft.evaluation import Feeds
 
 
@@ -36,6 +37,8 @@ class Model:
     warnings: tuple[str, ...] = ()
     sequences: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Outputs of the file that are sequences, as the outputs that are their items."""
+    rule: RuleSpec | None = None
+    """What the file trains it by, where it has its own optimizer: jobs of the model take it unless they say `rule`."""
 
     @property
     def name(self) -> str:
@@ -107,7 +110,7 @@ class Model:
                 raise GraphRefusedError(
                     f"parameter {name!r} is {known[name].type}, given {value.dtype} {value.shape}", node=name
                 )
-        return Model(self.graph, {**self.values, **values}, self.warnings, self.sequences)
+        return replace(self, values={**self.values, **values})
 
     def with_loss(
         self,
@@ -133,7 +136,7 @@ class Model:
         """
         options = LossOptions(loss, output, target, classes_axis, ignore_index, tuple(metrics))
         made = with_loss(self.graph, options)
-        return Trainable(made, self.values, self.warnings, self.graph.outputs)
+        return Trainable(made, self.values, self.warnings, self.graph.outputs, self.rule)
 
     def export_onnx(self, path: str | os.PathLike[str], *, opset: int = 0) -> None:
         """Write the model, with its values, for inference. Raises OnnxError, OSError."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
@@ -11,10 +11,16 @@ from typing import TYPE_CHECKING, Any
 from weft.errors import ArgumentError
 from weft.model import Model
 from weft.onnx_package import onnx_form
+from weft.rules import Adagrad, Adam, Sgd
 from weft_graph.ir import Graph
 
 if TYPE_CHECKING:
     from onnx import ModelProto
+
+    from weft.api.rule import RuleSpec
+    from weft_graph.onnx_form.imported import TrainingStep
+
+_RULES: Mapping[str, Callable[..., RuleSpec]] = {"sgd": Sgd, "adam": Adam, "adagrad": Adagrad}
 
 Patterns = str | Sequence[str]
 
@@ -36,11 +42,12 @@ def from_onnx(
     Floats that lead to an output become parameters. Patterns such as `encoder.*` say otherwise: `parameters` train,
     `constants` become part of the graph, `untrained` are kept by the store, whatever they are read for. Parameters that
     are `frozen` do not train, and nodes that are stay in inference; all other BatchNormalization and Dropout is
-    switched to training by `training`. `batch` is what the file calls the
-    dimension of the samples; `shapes` are inputs' shapes in the place of the file's, `sequences` the lengths of inputs
-    that are sequences.
+    switched to training by `training`, and a model's own optimizer becomes `Model.rule`. `batch` is what the file calls
+    the dimension of the samples; `shapes` are inputs' shapes in the place of the file's, `sequences` the lengths of
+    inputs that are sequences.
 
-    Raises OnnxError and its kin, which name the node or value, and MissingPackageError where `onnx` is not installed.
+    Raises OnnxError and its kin, which name the node or value, ArgumentError, and MissingPackageError where `onnx` is
+    not installed.
     """
     options = onnx_form("weft_graph.onnx_form.imported").ReadOptions(
         parameters=listed("parameters", parameters),
@@ -55,7 +62,17 @@ def from_onnx(
     read = _read(source, options)
     graph, idle = _frozen(read.graph, options.frozen)
     unused = [f"frozen {pattern!r} is no parameter's name and no node's" for pattern in idle]
-    return Model(graph, read.values, (*read.warnings, *unused), read.sequences)
+    return Model(graph, read.values, (*read.warnings, *unused), read.sequences, _rule(read.step))
+
+
+def _rule(step: TrainingStep | None) -> RuleSpec | None:
+    """What the file's own optimizer is here; a rate that is fed at each step is the rule's default.
+
+    Raises ArgumentError for a number that the rule does not take.
+    """
+    if step is None:
+        return None
+    return _RULES[step.rule](**step.hyper)
 
 
 def _frozen(graph: Graph, patterns: Sequence[str]) -> tuple[Graph, list[str]]:

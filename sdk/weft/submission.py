@@ -35,6 +35,7 @@ class _Trained:
     loss: str
     metrics: Mapping[str, str]
     values: Mapping[str, Array] = field(default_factory=dict)
+    rule: RuleSpec | None = None
 
 
 def job_spec(
@@ -97,7 +98,7 @@ def job_spec(
             loss=trained.loss,
             metrics=dict(trained.metrics),
             data=_with(source, columns={**own, **source.columns}, batch=source.batch if batch is None else batch),
-            rule=rule or Sgd(),
+            rule=rule or trained.rule or Sgd(),
             run=run,
             parallelism=parallelism,
             recompute=recompute,  # type: ignore[arg-type]  # the model makes the word of a text
@@ -135,7 +136,7 @@ def _trained(
             raise ArgumentError(
                 "metrics and outputs of a model are said where its loss is: model.with_loss(..., metrics=...)"
             )
-        return _Trained(loss.graph, loss.loss, loss.metrics, loss.values)
+        return _Trained(loss.graph, loss.loss, loss.metrics, loss.values, loss.rule)
     metrics = {} if metrics is None else metrics
     _check_expressions(loss, metrics)
     collected = collect((loss, *metrics.values(), *outputs), name)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from weft.evaluation import Feeds, evaluate
 from weft.read_expressions import expressions
 from weft.records import Array
 from weft_graph.ir import Graph
 from weft_graph.losses.with_loss import WithLoss
+
+if TYPE_CHECKING:
+    from weft.api.rule import RuleSpec
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -24,6 +28,8 @@ class Trainable:
     warnings: tuple[str, ...] = ()
     own_outputs: tuple[str, ...] = ()
     """The model's outputs as they were."""
+    rule: RuleSpec | None = None
+    """What it trains by unless a job says it otherwise."""
 
     @property
     def graph(self) -> Graph:

@@ -21,9 +21,10 @@ class ReadOptions:
 
     Which initializers train: those of float type, with at least one dimension and one element, that lead to an output
     through floats, are no mask, and are read not only as a setting (`Formal.setting`: Resize's scales, Clip's bounds,
-    rotary caches, attention's mask) become parameters, all others constants. Where PyTorch's exporter says of an initializer that it is a parameter or a
-    buffer, that decides: a parameter may be a single number, a buffer is a constant. BatchNormalization's mean and
-    variance become parameters that do not train, in which running statistics are kept.
+    rotary caches, attention's mask) become parameters, all others constants. Where PyTorch's exporter says of an
+    initializer that it is a parameter or a buffer, that decides: a parameter may be a single number, a buffer is a
+    constant. BatchNormalization's mean and variance become parameters that do not train, in which running statistics
+    are kept.
     """
 
     parameters: tuple[str, ...] = ()
@@ -66,8 +67,8 @@ class Imported:
     """A model as weft's graph. `values` has the first value of each parameter, in the parameter's type.
 
     `warnings` are sentences for people, each naming a node or an initializer. `sequences` has, for each output of the
-    model that is a sequence, the graph's outputs that are its items. `step` is what the model's own optimizer was, which
-    is no longer in the graph.
+    model that is a sequence, the graph's outputs that are its items. `step` is what the model's own optimizer was,
+    which is no longer in the graph.
     """
 
     graph: Graph

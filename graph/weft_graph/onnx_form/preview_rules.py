@@ -122,8 +122,8 @@ def _must_be(node: onnx.NodeProto, given: _Numbers, expected: Iterable[tuple[str
 
 def _adam(node: onnx.NodeProto, given: _Numbers) -> tuple[str, dict[str, float]]:
     """ONNX adds epsilon before the correction of the first steps, weft after it: at step t ONNX's counts as
-    epsilon / sqrt(1 - beta2^t) would here. Where gradients are much larger than that, both move alike; where they are much
-    smaller, weft moves 1 / sqrt(1 - beta2^t) times as far: 31.6 at the first step with beta2 0.999, 1.26 at the 1000th.
+    epsilon / sqrt(1 - beta2^t) would here. Where gradients are much larger than that, both move alike; where they are
+    much smaller, weft moves 1 / sqrt(1 - beta2^t) times as far: 31.6 at step 1 with beta2 0.999, 1.26 at step 1000.
     """
     _must_be(node, given, (("norm_coefficient", 0.0), ("norm_coefficient_post", 0.0)))
     numbers = (("beta1", "alpha", 0.9), ("beta2", "beta", 0.999), ("epsilon", "epsilon", 1e-6))

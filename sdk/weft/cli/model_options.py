@@ -54,7 +54,7 @@ class ModelOptions:
     evaluate: str | None
     shuffle: bool
     batch: int | None
-    rule: str
+    rule: str | None
     rate: float | None
     workers: int
     shards: int
@@ -99,7 +99,7 @@ class ModelOptions:
             trainable,
             data=data,
             batch=self.batch,
-            rule=self._rule(),
+            rule=self._rule(trainable),
             workers=self.workers,
             shards=self.shards,
             seed=self.seed,
@@ -117,10 +117,14 @@ class ModelOptions:
                 raise ArgumentError(f"--column {name}=...: the model has no input {name!r}; it has {', '.join(inputs)}")
         return numpy_data(self.data, columns=columns, evaluate=_rows(self.evaluate), shuffle=self.shuffle)
 
-    def _rule(self) -> RuleSpec:
-        if self.rule not in _RULES:
+    def _rule(self, trainable: Trainable) -> RuleSpec:
+        """The one that is asked for, else the file's own, else Sgd; with the rate that is asked for."""
+        rate = {} if self.rate is None else {"rate": self.rate}
+        if self.rule is None and trainable.rule is not None:
+            return type(trainable.rule)(**{**trainable.rule.model_dump(), **rate})
+        if self.rule not in {None, *_RULES}:
             raise ArgumentError(f"--rule is {self.rule!r}; there are {', '.join(_RULES)}")
-        return _RULES[self.rule]() if self.rate is None else _RULES[self.rule](rate=self.rate)
+        return _RULES[self.rule or "sgd"](**rate)
 
 
 def said(
@@ -161,7 +165,7 @@ def said(
     ] = None,
     shuffle: Annotated[bool, _option("Read the rows in another order in each pass.", "--shuffle/--no-shuffle")] = True,
     batch: Annotated[int | None, _option("Samples of a step, over all workers.", "--batch")] = None,
-    rule: Annotated[str, _option("sgd, adam or adagrad.", "--rule")] = "sgd",
+    rule: Annotated[str | None, _option("sgd, adam or adagrad; else the file's own, or sgd.", "--rule")] = None,
     rate: Annotated[float | None, _option("The rule's rate.", "--rate")] = None,
     workers: Annotated[int, _option("Workers.", "--workers")] = 1,
     shards: Annotated[int, _option("Shards.", "--shards")] = 1,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from weft_graph.onnx_form.reader import read_model
 from weft_graph.onnx_form.write_files import write_file
 from weft_graph.onnx_form.writer import WriteOptions, write_model
 from weft_graph.passes.inference_mode import to_inference
+from weft_graph.schema import schema_of
 from weft_graph.types import DType, TensorType
 from weft_kernels.evaluate import evaluate
 
@@ -36,7 +38,12 @@ def valid(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def document(imported: Imported) -> str:
-    form = graph_to_json(imported.graph)
+    """The graph as text, with attributes that only repeat their default filled in."""
+    nodes = [
+        replace(node, attributes=dict(sorted(schema_of(node).attributes_of(node).items())))
+        for node in imported.graph.nodes
+    ]
+    form = graph_to_json(replace(imported.graph, nodes=tuple(nodes)))
     form["constants"].sort(key=lambda constant: constant["name"])
     return json.dumps(form)
 
@@ -67,7 +74,22 @@ def convolution() -> onnx.ModelProto:
     return model(nodes, [floats("x", "N", 3, 5, 5)], initializers=values)
 
 
-MODELS = {"branching": branching, "convolution": convolution}
+def halved() -> onnx.ModelProto:
+    """Equal pieces, whose count newer opsets say; an attribute that the written opset lacks, at its default."""
+    nodes = [
+        make("Split", ["x"], ["a", "b"], name="split", axis=1, num_outputs=2),
+        make("SpaceToDepth", ["a"], ["y"], name="deep", blocksize=2, mode="DCR"),
+        make("Neg", ["b"], ["z"], name="neg"),
+    ]
+    return model(nodes, [floats("x", "N", 4, 4, 4)], ["y", "z"])
+
+
+def attending() -> onnx.ModelProto:
+    nodes = [make("Attention", ["q", "k", "v"], ["y"], name="look", left_window_size=-1, right_window_size=-1)]
+    return model(nodes, [floats(name, "N", 2, 8, 4) for name in "qkv"])
+
+
+MODELS = {"branching": branching, "convolution": convolution, "halved": halved, "attending": attending}
 
 
 @pytest.mark.parametrize("name", MODELS)
