@@ -13,7 +13,7 @@ from weft_server.checks import Checks
 from weft_server.database import open_database
 from weft_server.gate import LOOPBACK_NAMES, BodyGate, HostGate, PaceGate, TokenGate
 from weft_server.job_files import JobFiles
-from weft_server.model_readers import ModelReaders
+from weft_server.models.pool import ModelReaders
 from weft_server.moment import Clock, system_clock
 from weft_server.problems import add_handlers
 from weft_server.records import Records

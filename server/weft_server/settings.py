@@ -10,7 +10,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from weft_server.limits import Limits
 from weft_server.memory_check import Bounds
-from weft_server.model_request import ModelLimits
+from weft_server.models.request import ModelLimits
 from weft_server.time_limits import TimeLimits
 
 

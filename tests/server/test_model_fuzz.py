@@ -20,8 +20,8 @@ from google.protobuf.message import DecodeError
 from acceptance_processes import await_that, descendants
 from onnx_mutation import HOSTILE, mutants
 from weft.api.problem import Problem
-from weft_server.model_readers import ModelReaders
-from weft_server.model_request import MODEL, ModelLimits, ModelOptions, ModelRequest
+from weft_server.models.pool import ModelReaders
+from weft_server.models.request import MODEL, ModelLimits, ModelOptions, ModelRequest
 
 FILES = 500
 SEED = 20240506

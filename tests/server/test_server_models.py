@@ -158,7 +158,11 @@ def test_a_model_that_takes_too_much_is_refused_and_the_next_one_is_read(client:
 
 def test_a_reader_that_is_killed_is_replaced(client: httpx.Client) -> None:
     assert send(client, perceptron().SerializeToString()).status_code == 201
-    readers = [pid for pid in descendants(os.getpid()) if b"model_process" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    readers = [
+        pid
+        for pid in descendants(os.getpid())
+        if b"weft_server.models.fork" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
     assert len(readers) == 1
     os.kill(readers[0], signal.SIGKILL)
     response = send(client, perceptron().SerializeToString())

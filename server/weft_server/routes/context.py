@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import Depends, Path, Request
 
 from weft_server.checks import Checks
-from weft_server.model_readers import ModelReaders
+from weft_server.models.pool import ModelReaders
 from weft_server.service import Service
 from weft_server.settings import Settings
 from weft_server.uploads import Uploads

@@ -18,7 +18,7 @@ from starlette.background import BackgroundTask
 from weft.api.model import ReadModel
 from weft_server.bodies import received
 from weft_server.job_files import Upload
-from weft_server.model_request import ANSWER, MODEL, VALUES, ModelOptions, ModelOutcome, ModelRequest
+from weft_server.models.request import ANSWER, MODEL, VALUES, ModelOptions, ModelOutcome, ModelRequest
 from weft_server.problems import RETRY, ProblemError
 from weft_server.routes.context import Context, Use
 from weft_server.strict_json import StrictRoute

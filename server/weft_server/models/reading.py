@@ -21,7 +21,7 @@ from weft_graph.onnx_form.errors import OnnxError
 from weft_graph.onnx_form.files import read_bytes, read_file
 from weft_graph.onnx_form.imported import Imported, ReadOptions
 from weft_graph.types import TensorType
-from weft_server.model_request import ANSWER, MODEL, VALUES, ModelOptions, ModelOutcome, ModelRequest
+from weft_server.models.request import ANSWER, MODEL, VALUES, ModelOptions, ModelOutcome, ModelRequest
 from weft_server.parameter_file import write_arrays
 
 _PARTS: Final = "parts"
