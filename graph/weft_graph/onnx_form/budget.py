@@ -10,9 +10,6 @@ import onnx
 from weft_graph.limits import Limits
 from weft_graph.onnx_form.errors import OnnxError
 
-MOST_BODIES: Final = 8
-"""Bodies inside bodies, as many as the JSON form takes."""
-
 MOST_CALLS: Final = 32
 """Functions inside functions."""
 

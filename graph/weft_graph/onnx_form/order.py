@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import onnx
 
 from weft_graph.ir import Node
+from weft_graph.limits import MOST_NESTED
 from weft_graph.onnx_form.attributes import kind_of
-from weft_graph.onnx_form.budget import MOST_BODIES
 from weft_graph.onnx_form.errors import OnnxError
 from weft_graph.onnx_form.text import text
 from weft_graph.topological import topological_order
@@ -42,8 +42,8 @@ def _reads(proto: onnx.NodeProto, depth: int) -> list[str]:
 
 
 def _free(graph: onnx.GraphProto, depth: int) -> list[str]:
-    if depth > MOST_BODIES:
-        raise OnnxError(f"bodies are nested more than {MOST_BODIES} deep")
+    if depth > MOST_NESTED:
+        raise OnnxError(f"bodies are nested more than {MOST_NESTED} deep")
     own = {text(value.name, "an input of a body") for value in graph.input}
     own.update(text(tensor.name, "an initializer of a body") for tensor in graph.initializer)
     own.update(text(tensor.values.name, "an initializer of a body") for tensor in graph.sparse_initializer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import onnx
@@ -14,18 +14,17 @@ from weft_graph.onnx_form.draft import Draft
 from weft_graph.onnx_form.errors import OnnxError, UnsettledError
 from weft_graph.onnx_form.frame import Frame, Value, items_of
 from weft_graph.onnx_form.functions import ONNX_DOMAINS, Functions, called, frame_of_call, resolved
-from weft_graph.onnx_form.imported import Array
 from weft_graph.onnx_form.order import name_of, runnable
 from weft_graph.onnx_form.own_metadata import GROUP, OPERATOR, own_metadata
 from weft_graph.onnx_form.preview_gradient import add_gradient
 from weft_graph.onnx_form.preview_optimizers import PREVIEW_DOMAIN, STATES, add_optimizer
+from weft_graph.onnx_form.sequence_reader import SequenceReader
 from weft_graph.onnx_form.sequences import SEQUENCES, SequenceNode
 from weft_graph.onnx_form.settled import settled
 from weft_graph.onnx_form.shared import Shared
 from weft_graph.onnx_form.text import text, trimmed
 from weft_graph.onnx_form.value_types import declared_types
 from weft_graph.onnx_form.versions.newest import add_newest
-from weft_graph.types import TensorType
 from weft_graph.weft_domain import STOP_GRADIENT
 
 _Bodies = dict[str, tuple[Subgraph, tuple[Value, ...]]]
@@ -204,7 +203,7 @@ class Scope:
         """Whether the node was written out, since what it does is known before any step."""
         if op_type not in {"If", "Loop"}:
             return False
-        values = settled(SequenceNode(proto, name, self))
+        values = settled(self._sequence_node(proto, name))
         if values is None:
             return False
         for output, value in zip(proto.output, values, strict=False):
@@ -213,43 +212,15 @@ class Scope:
         return True
 
     def _sequence(self, proto: onnx.NodeProto, name: str, op_type: str) -> None:
-        for output, value in zip(proto.output, SEQUENCES[op_type](SequenceNode(proto, name, self)), strict=False):
+        for output, value in zip(proto.output, SEQUENCES[op_type](self._sequence_node(proto, name)), strict=False):
             self.shared.budget.hold(len(items_of(value)), name)
             if output:
                 self._bind(output, value, name)
 
-    # What sequences ask: weft_graph.onnx_form.sequences.Reader.
+    def _sequence_node(self, proto: onnx.NodeProto, name: str) -> SequenceNode:
+        return SequenceNode(proto, name, SequenceReader(self.draft, self.frame, self._inlined))
 
-    def given(self, proto: onnx.NodeProto, index: int, node: str) -> Value | None:
-        if index >= len(proto.input) or not proto.input[index]:
-            return None
-        value = self.frame.value(proto.input[index], f"node {node!r} ({proto.op_type})")
-        return None if value == "" else value
-
-    def emit(
-        self, op_type: str, inputs: Sequence[str], attributes: Mapping[str, AttributeValue], node: str, outputs: int = 1
-    ) -> tuple[str, ...]:
-        return self.draft.emit(op_type, inputs, attributes, name=node, outputs=outputs)
-
-    def constant(self, array: Array, node: str) -> str:
-        self.shared.budget.add(1, node)
-        return self.draft.constant(array, f"{node}/value")
-
-    def known(self, value: str) -> Array | None:
-        return self.draft.value_of(value)
-
-    def type_of(self, value: str) -> TensorType | None:
-        return self.draft.type_of(value)
-
-    def attributes(self, proto: onnx.NodeProto, node: str) -> dict[str, AttributeValue]:
-        return {
-            name: value
-            for attribute in (resolved(given, self.frame) for given in proto.attribute)
-            if attribute is not None and kind_of(attribute) != AttributeProto.GRAPH
-            for name, value in attribute_values(attribute, self.shared.tensors, node).items()
-        }
-
-    def inlined(self, body: onnx.GraphProto, inputs: Sequence[Value], node: str) -> list[Value]:
+    def _inlined(self, body: onnx.GraphProto, inputs: Sequence[Value], node: str) -> list[Value]:
         self.shared.budget.add(len(body.input) + len(body.output), node)
         frame = self._inner_frame()
         if len(body.input) != len(inputs):
