@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 import onnx
 from onnx import AttributeProto
 
-from weft_graph.ir import ONNX_DOMAIN, WEFT_DOMAIN, AttributeValue, Constant, Node, Subgraph
+from weft_graph.ir import ONNX_DOMAIN, WEFT_DOMAIN, AttributeValue, Node, Subgraph
 from weft_graph.onnx_form.attributes import attribute_values, constant_array, kind_of
+from weft_graph.onnx_form.bodies import Bodies, captured_by, outputs_of
 from weft_graph.onnx_form.draft import Draft
-from weft_graph.onnx_form.errors import OnnxError, UnsettledError
+from weft_graph.onnx_form.errors import OnnxError
 from weft_graph.onnx_form.frame import Frame, Value, items_of
 from weft_graph.onnx_form.functions import ONNX_DOMAINS, Functions, called, frame_of_call, resolved
 from weft_graph.onnx_form.order import name_of, runnable
@@ -26,9 +27,6 @@ from weft_graph.onnx_form.text import text, trimmed
 from weft_graph.onnx_form.value_types import declared_types
 from weft_graph.onnx_form.versions.newest import add_newest
 from weft_graph.weft_domain import STOP_GRADIENT
-
-_Bodies = dict[str, tuple[Subgraph, tuple[Value, ...]]]
-"""A node's bodies, and what each gives: a sequence's items are outputs of their own."""
 
 
 @dataclass(slots=True, eq=False)
@@ -89,13 +87,13 @@ class Scope:
         inputs = tuple(self.frame.tensor(value, where) for value in trimmed(proto.input))
         captured = tuple(dict.fromkeys(value for body, _ in bodies.values() for value in body.captured))
         attributes.update((word, replace(body, captured=captured)) for word, (body, _) in bodies.items())
-        outputs = self._outputs(proto, name, op_type, bodies)
+        outputs = outputs_of(proto, name, bodies, self.frame)
         group = own_metadata(proto.metadata_props).get(GROUP, "")
         return Node(op_type, name, (*inputs, *captured), outputs, attributes, group=group)
 
-    def _attributes(self, proto: onnx.NodeProto, name: str) -> tuple[dict[str, AttributeValue], _Bodies]:
+    def _attributes(self, proto: onnx.NodeProto, name: str) -> tuple[dict[str, AttributeValue], Bodies]:
         attributes: dict[str, AttributeValue] = {}
-        bodies: _Bodies = {}
+        bodies: Bodies = {}
         for given in proto.attribute:
             attribute = resolved(given, self.frame)
             if attribute is None:
@@ -109,29 +107,6 @@ class Scope:
                 attributes.update(attribute_values(attribute, self.shared.tensors, name))
         return attributes, bodies
 
-    def _outputs(self, proto: onnx.NodeProto, name: str, op_type: str, bodies: _Bodies) -> tuple[str, ...]:
-        """The outputs' names. What is a sequence in both branches of an If is as many outputs as it has items."""
-        where = f"node {name!r} ({op_type})"
-        if all(isinstance(value, str) for _, values in bodies.values() for value in values):
-            return tuple(self.frame.define(value, where) if value else "" for value in trimmed(proto.output))
-        shapes = {tuple(_shape(value) for value in values) for _, values in bodies.values()}
-        if op_type != "If" or len(shapes) != 1 or len(proto.output) != len(next(iter(shapes))):
-            raise UnsettledError(
-                f"{where}: a body gives a sequence or an optional value, and weft's graphs have tensors alone",
-                node=name,
-            )
-        outputs: list[str] = []
-        for place, output in enumerate(proto.output):
-            given = next(iter(bodies.values()))[1][place]
-            if isinstance(given, str):
-                outputs.append(self.frame.define(output, where) if output else "")
-                continue
-            self.shared.budget.add(len(items_of(given)), name)
-            items = tuple(self.shared.value_name(f"{output}.{item}") for item in range(len(items_of(given))))
-            outputs.extend(items)
-            self.frame.names[output] = items if isinstance(given, tuple) else replace(given, value=_like(given, items))
-        return tuple(outputs)
-
     def _body(self, proto: onnx.GraphProto, where: str) -> tuple[Subgraph, tuple[Value, ...]]:
         draft = Draft(self.shared, self.draft)
         inner = Scope(self.shared, self.functions, draft, self._inner_frame(), self.prefix)
@@ -142,7 +117,7 @@ class Scope:
         values = inner.read_body(proto, where)
         outputs = tuple(item for value in values for item in items_of(value))
         nodes, constants = tuple(draft.nodes), tuple(draft.constants)
-        return Subgraph(inputs, _captured(inputs, nodes, outputs, constants), nodes, outputs, constants), values
+        return Subgraph(inputs, captured_by(inputs, nodes, outputs, constants), nodes, outputs, constants), values
 
     def _inner_frame(self) -> Frame:
         frame = self.frame
@@ -227,22 +202,3 @@ class Scope:
             raise OnnxError(f"node {node!r}: its body has {len(body.input)} inputs, given {len(inputs)}", node=node)
         frame.names.update((value.name, given) for value, given in zip(body.input, inputs, strict=True))
         return list(Scope(self.shared, self.functions, self.draft, frame, f"{node}/").read_body(body, f"node {node!r}"))
-
-
-def _shape(value: Value) -> tuple[type, int]:
-    return type(value), len(items_of(value))
-
-
-def _like(given: Value, items: tuple[str, ...]) -> str | tuple[str, ...] | None:
-    """The items as the optional value has its own: one tensor, a sequence, or none."""
-    inner = getattr(given, "value", None)
-    return items[0] if isinstance(inner, str) else None if inner is None else items
-
-
-def _captured(
-    inputs: Sequence[str], nodes: Sequence[Node], outputs: Sequence[str], constants: Sequence[Constant]
-) -> tuple[str, ...]:
-    """What the body reads of the values around it, in the order of its first use."""
-    own = {*inputs, *(constant.name for constant in constants), *(name for node in nodes for name in node.outputs)}
-    read = (name for names in (*(node.inputs for node in nodes), outputs) for name in names)
-    return tuple(dict.fromkeys(name for name in read if name and name not in own))
