@@ -154,3 +154,17 @@ class FreshNames:
         self._next[stem] = number
         self._taken.add(f"{head}{number}/{tail}")
         return f"{head}{number}/{tail}"
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What makes the names of new values, and those of new nodes."""
+
+    values: FreshNames
+    nodes: FreshNames
+
+    @classmethod
+    def of(cls, graph: Graph, *taken: str) -> Names:
+        """Names that the graph has not; those of values are none of `taken` either."""
+        values = FreshNames([*taken, *(definition.name for definition in value_definitions(graph))])
+        return cls(values, FreshNames(definition.name for definition in node_definitions(graph)))

@@ -10,47 +10,31 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from weft_graph.infer import Inference
 from weft_graph.ir import Constant, Node, Subgraph
 from weft_graph.names import FreshNames, bodies_of, body_values, repeated
 from weft_graph.slices import backward_slice
 
 
 class Walk(Protocol):
-    """What `weft_graph.differentiation.walk` knows of the body's nodes."""
+    """What `weft_graph.differentiation.walk` says of the body's nodes once it has gone through them."""
 
-    forward: list[Node]
-    backward: list[Node]
     constants: dict[tuple[str, tuple[int, ...], bytes], Constant]
-    inference: Inference
     leads: dict[str, str]
     gradients: dict[str, str]
 
-    def walk(self) -> None: ...
-
-    def accumulate(self, node: Node | None, value: str, gradient: str) -> None: ...
+    @property
+    def nodes(self) -> tuple[Node, ...]: ...
 
     def zeros(self, source: str, like: str) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
 class DerivedBody:
-    """The BodyDerivation of `weft_graph.schema`."""
+    """The BodyDerivation of `weft_graph.schema`: a body whose outputs have the gradients `seeds`."""
 
     body: Subgraph
     walk: Walk
     seeds: Mapping[int, str]
-
-    @classmethod
-    def of(cls, body: Subgraph, walk: Walk, seeds: Mapping[int, str]) -> DerivedBody:
-        """Walks through the body, whose outputs have the gradients `seeds`."""
-        for output, name in seeds.items():
-            value = body.outputs[output]
-            walk.inference.types[name] = walk.inference.types[value]
-            if value in walk.leads:
-                walk.accumulate(None, value, name)
-        walk.walk()
-        return cls(body, walk, seeds)
 
     def gradient(self, value: str) -> str | None:
         return self.walk.gradients.get(value) if value in self.walk.leads else None
@@ -59,10 +43,10 @@ class DerivedBody:
         return self.walk.zeros(value, value)
 
     def reads(self, outputs: Sequence[str]) -> set[str]:
-        return backward_slice(self._nodes, outputs)[1]
+        return backward_slice(self.walk.nodes, outputs)[1]
 
     def closed(self, inputs: Sequence[str], captured: Sequence[str], outputs: Sequence[str]) -> Subgraph:
-        nodes, alive = backward_slice(self._nodes, outputs)
+        nodes, alive = backward_slice(self.walk.nodes, outputs)
         constants = (*self.body.constants, *self.walk.constants.values())
         return Subgraph(
             tuple(inputs),
@@ -71,10 +55,6 @@ class DerivedBody:
             tuple(outputs),
             tuple(constant for constant in constants if constant.name in alive),
         )
-
-    @property
-    def _nodes(self) -> tuple[Node, ...]:
-        return (*self.walk.forward, *self.walk.backward)
 
 
 def repeat(node: Node, names: FreshNames) -> Node:

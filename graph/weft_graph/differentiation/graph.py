@@ -10,12 +10,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from weft_graph.differentiation.dependence import lead_from
 from weft_graph.differentiation.walk import Backward
 from weft_graph.errors import DTypeError, GraphRefusedError, ShapeError
 from weft_graph.infer import Inference
 from weft_graph.ir import Graph, Input, Node
-from weft_graph.names import FreshNames, all_nodes, node_definitions, value_definitions
+from weft_graph.names import Names, all_nodes
 from weft_graph.program import LOSS_SCALE
 from weft_graph.slices import backward_slice
 from weft_graph.topological import topological_order
@@ -42,44 +41,41 @@ def differentiate(graph: Graph, loss: str, *, source: Graph | None = None) -> Di
     there is no trainable parameter.
     """
     source = source or graph
-    walk = _walk(graph, source)
-    types = walk.inference.types
-    _check_loss(loss, types.get(loss))
     trained = {
         parameter.name: given.name
         for parameter, given in zip(graph.parameters, source.parameters, strict=True)
         if parameter.trainable
     }
+    walk = _walk(graph, source, trained)
+    types = walk.inference.types
+    _check_loss(loss, types.get(loss))
     if not trained:
         raise GraphRefusedError(f"graph {graph.name!r} has no trainable parameter: there is nothing to train")
     _check_parameters(graph, source, loss, backward_slice(walk.forward, [loss])[1], "does not depend on")
-    walk.leads = lead_from(walk.forward, trained, {}, walk.is_float)
-    types[LOSS_SCALE] = types[loss]
-    walk.gradients[loss] = LOSS_SCALE
-    walk.walk()
+    walk.run([(loss, LOSS_SCALE)])
     _check_parameters(graph, source, loss, walk.gradients, "has no path with a gradient to")
     derived = replace(
         graph,
         inputs=(*graph.inputs, Input(LOSS_SCALE, types[LOSS_SCALE])),
         constants=(*graph.constants, *walk.constants.values()),
-        nodes=(*walk.forward, *walk.backward),
+        nodes=walk.nodes,
     )
     gradients = {name: walk.gradients[name] for name in trained}
     return Differentiated(derived, MappingProxyType(gradients), MappingProxyType(types))
 
 
-def _walk(graph: Graph, source: Graph) -> Backward:
+def _walk(graph: Graph, source: Graph, trained: Mapping[str, str]) -> Backward:
     given = {input_.name: input_.type for input_ in graph.inputs}
     given.update((parameter.name, parameter.type) for parameter in graph.parameters)
-    values = FreshNames([LOSS_SCALE, *(definition.name for definition in value_definitions(graph))])
-    node_names = FreshNames(definition.name for definition in node_definitions(graph))
 
     def locate(node: Node) -> str:
         # A branch that is always taken stands in its node's place, but in the user's graph it is a body.
         return next((place for theirs, place in all_nodes(source.nodes) if theirs.name == node.name), "")
 
     inference = Inference(given, graph.constants)
-    return Backward(topological_order(graph.nodes), inference, (values, node_names), locate)
+    return Backward(
+        topological_order(graph.nodes), inference, Names.of(graph, LOSS_SCALE), locate=locate, sources=trained
+    )
 
 
 def _check_loss(loss: str, type_: TensorType | None) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -18,7 +19,7 @@ from weft_graph.differentiation.dependence import lead_from, reached_from
 from weft_graph.errors import GraphError, NoGradientError
 from weft_graph.infer import Array, Inference
 from weft_graph.ir import ONNX_DOMAIN, AttributeValue, Constant, Node
-from weft_graph.names import FreshNames, body_values, drawn_as, gradient_name
+from weft_graph.names import FreshNames, Names, body_values, drawn_as, gradient_name
 from weft_graph.schema import BodyDerivation, schema_of
 from weft_graph.types import TensorType
 
@@ -29,29 +30,46 @@ ADVICE: Final = "make the parameter not trainable, or stop the gradient before t
 
 
 class Backward:
-    """The state of one walk. Forward nodes are rewritten only to name or to give further outputs.
+    """One walk, which begins with `run`. Forward nodes are rewritten only to name or to give further outputs.
 
-    `leads` has, for each value that takes part, the parameter that it leads from; `gradients` what is known so far.
+    `sources` has what errors call each value that gradients are wanted of; `carried`, for an output of a body, the
+    inputs that get it at the next turn. `leads` has, for each value that takes part, what errors call the source that
+    it leads from; `gradients` what is known so far.
     """
 
     def __init__(
-        self, forward: Iterable[Node], inference: Inference, names: tuple[FreshNames, FreshNames], locate: Locate
+        self,
+        forward: Iterable[Node],
+        inference: Inference,
+        names: Names,
+        *,
+        locate: Locate,
+        sources: Mapping[str, str],
+        carried: Mapping[str, Sequence[str]] = MappingProxyType({}),
     ) -> None:
         self.forward = list(forward)
         self.inference = inference
-        self.values, self.node_names = names
+        self.names = names
         self.locate = locate
         self.backward: list[Node] = []
         self.constants: dict[tuple[str, tuple[int, ...], bytes], Constant] = {}
         self.outputs_of = {node.name: inference.add(node) for node in self.forward}
-        self.leads: dict[str, str] = {}
+        self.leads = lead_from(self.forward, sources, carried, self._is_float)
         self.gradients: dict[str, str] = {}
 
-    def is_float(self, value: str) -> bool:
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """Forward and backward nodes, in runnable order."""
+        return (*self.forward, *self.backward)
+
+    def _is_float(self, value: str) -> bool:
         return self.inference.types[value].dtype.is_float
 
-    def walk(self) -> None:
-        """Visits the forward nodes backwards. Raises NoGradientError at an operator that has none."""
+    def run(self, seeds: Iterable[tuple[str, str]]) -> None:
+        """Walks from values with their gradients, `seeds`. Raises NoGradientError at an operator that has none."""
+        for value, gradient in seeds:
+            self.inference.types[gradient] = self.inference.types[value]
+            self.accumulate(None, value, gradient)
         for index in reversed(range(len(self.forward))):
             node = self.forward[index]
             reads = any(name in self.leads for name in node.inputs)
@@ -109,8 +127,8 @@ class Backward:
         outputs: int = 1,
     ) -> tuple[str, ...]:
         """Appends a backward node on behalf of `source`, a forward node or a value, and gives its outputs' names."""
-        name = self.node_names.fresh(gradient_name(source, op_type))
-        values = tuple(self.values.fresh(f"{name}:{number}") for number in range(outputs))
+        name = self.names.nodes.fresh(gradient_name(source, op_type))
+        values = tuple(self.names.values.fresh(f"{name}:{number}") for number in range(outputs))
         node = Node(op_type, name, tuple(inputs), values, dict(attributes or {}), domain)
         self.inference.add(node)
         self.backward.append(node)
@@ -122,7 +140,7 @@ class Backward:
         bits = stored.dtype.str, stored.shape, stored.tobytes()
         if bits not in self.constants:
             stored.flags.writeable = False
-            self.constants[bits] = Constant(self.values.fresh("weft.constant"), stored)
+            self.constants[bits] = Constant(self.names.values.fresh("weft.constant"), stored)
             self.inference.add_constant(self.constants[bits])
         return self.constants[bits].name
 
@@ -137,7 +155,7 @@ class Backward:
         node = self.forward[index]
         names = [*node.outputs, *[""] * (output + 1 - len(node.outputs))]
         if not names[output]:
-            names[output] = self.values.fresh(f"weft.output/{drawn_as(node.name)}:{output}")
+            names[output] = self.names.values.fresh(f"weft.output/{drawn_as(node.name)}:{output}")
             self.inference.types[names[output]] = self.outputs_of[node.name][output]
             self.forward[index] = replace(node, outputs=tuple(names))
         return names[output]
@@ -146,7 +164,9 @@ class Backward:
         """Names of `count` further outputs, which a forward node has with these attributes behind all others."""
         node = self.forward[index]
         had = len(self.outputs_of[node.name])
-        names = tuple(self.values.fresh(f"weft.output/{drawn_as(node.name)}:{had + place}") for place in range(count))
+        names = tuple(
+            self.names.values.fresh(f"weft.output/{drawn_as(node.name)}:{had + place}") for place in range(count)
+        )
         outputs = (*node.outputs, *[""] * (had - len(node.outputs)), *names)
         self.forward[index] = replace(node, attributes={**node.attributes, **attributes}, outputs=outputs)
         self.outputs_of[node.name] = self.inference.add(self.forward[index])
@@ -234,20 +254,23 @@ class NodeGradient:
         place = outer.locate(self.node)
         inside = f"{place}/attributes/{attribute}/nodes"
         places = {drawn_as(node.name): f"{inside}/{index}" if place else "" for index, node in enumerate(body.nodes)}
-        inner = Backward(
-            (repeat(node, outer.node_names) for node in body.nodes),
-            inference,
-            (FreshNames(body_values(body)), outer.node_names),
-            lambda node: places[drawn_as(node.name)],
-        )
         again: dict[str, list[str]] = {}
         for output, name in carried.items():
             again.setdefault(body.outputs[output], []).append(name)
-        leading = {name: outer.leads[value] for name, value in given.items() if value in outer.leads}
-        inner.leads = lead_from(inner.forward, leading, again, inner.is_float)
+        inner = Backward(
+            (repeat(node, outer.names.nodes) for node in body.nodes),
+            inference,
+            Names(FreshNames(body_values(body)), outer.names.nodes),
+            locate=lambda node: places[drawn_as(node.name)],
+            sources={name: outer.leads[value] for name, value in given.items() if value in outer.leads},
+            carried=again,
+        )
         before = {name: body.outputs[output] for output, name in carried.items()}
         flowing = reached_from(inner.forward, [body.outputs[output] for output in seeds], before, inner.leads)
         passed = [output for output in seeds if may_not_run and carried.get(output) in inner.leads]
         wanted = [output for output in seeds if body.outputs[output] in flowing or output in passed]
         wanted += [output for output, name in carried.items() if name in flowing and output not in wanted]
-        return DerivedBody.of(body, inner, {output: seed_name(self.node, output) for output in sorted(wanted)})
+        named = {output: seed_name(self.node, output) for output in sorted(wanted)}
+        inference.types.update((name, inference.types[body.outputs[output]]) for output, name in named.items())
+        inner.run((body.outputs[output], name) for output, name in named.items() if body.outputs[output] in inner.leads)
+        return DerivedBody(body, inner, named)

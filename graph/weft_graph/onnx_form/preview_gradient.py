@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from weft_graph.differentiation.dependence import lead_from
 from weft_graph.differentiation.walk import Backward
 from weft_graph.infer import Inference
 from weft_graph.ir import Node
-from weft_graph.names import FreshNames
+from weft_graph.names import FreshNames, Names
 from weft_graph.onnx_dtypes import NUMBER_OF_DTYPE
 from weft_graph.onnx_form.draft import Draft
 from weft_graph.onnx_form.frame import Frame
@@ -94,15 +93,12 @@ def _walked(old: Older, forward: Sequence[Node], xs: Sequence[str], y: str) -> B
         value = draft.value_of(name)
         if value is not None:
             inference.known[name] = value
-    names = _ReadersNames(draft.shared, of_nodes=False), _ReadersNames(draft.shared, of_nodes=True)
-    walk = Backward(forward, inference, names, lambda _node: "")
+    names = Names(_ReadersNames(draft.shared, of_nodes=False), _ReadersNames(draft.shared, of_nodes=True))
+    walk = Backward(forward, inference, names, locate=lambda _node: "", sources={x: x for x in xs})
     type_y = inference.types[y]
     if not type_y.dtype.is_float:
         raise old.refusal(f"{y!r} is {type_y}, and no float")
     shape = old.emit("Shape", y)
     seed = old.emit("ConstantOfShape", shape, value=1.0, dtype=NUMBER_OF_DTYPE[type_y.dtype])
-    inference.types[seed] = type_y
-    walk.leads = lead_from(walk.forward, {x: x for x in xs}, {}, walk.is_float)
-    walk.gradients[y] = seed
-    walk.walk()
+    walk.run([(y, seed)])
     return walk
