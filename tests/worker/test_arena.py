@@ -26,7 +26,10 @@ from weft_worker.engine.face import Engine
 from weft_worker.engine.serial import SerialEngine
 from weft_worker.engine.threaded import ThreadedEngine
 from weft_worker.plan import Plan
-from weft_worker.step import COMPUTE, IO, StepContext, StepPusher
+from weft_worker.step.hands import Hands
+from weft_worker.step.lanes import COMPUTE, IO
+from weft_worker.step.pusher import StepPusher
+from weft_worker.step.values import StepContext
 from worker_graphs import FEATURES, mlp, normalized
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -147,7 +150,7 @@ def stepped(plan: Plan, *, arena: bool, engine: str = "serial", steps: int = 3) 
     feeds, values = drawn(plan)
     store = Answering(values)
     with opened(ENGINES[engine]()) as running:
-        pusher = StepPusher(running, store, arena=arena)  # type: ignore[arg-type]  # as much of a store as is called
+        pusher = StepPusher(Hands(running, store), arena=arena)  # type: ignore[arg-type]  # as much of a store as is called
         pushed = [pusher.push(plan, StepContext(step, 0, 7, f"step {step}"), feeds) for step in range(steps)]
         running.wait_all(WAIT_S)
         return store.pushed, [each.scalars() for each in pushed]
@@ -198,7 +201,7 @@ def test_a_step_touches_the_planned_bytes_and_no_others() -> None:
     touched = np.zeros(2 * layout.arena_bytes, bool)
     for mark in (0x5A, 0xC3):
         with opened(ENGINES["serial"]()) as engine:
-            pusher = StepPusher(engine, Answering(values))  # type: ignore[arg-type]
+            pusher = StepPusher(Hands(engine, Answering(values)))  # type: ignore[arg-type]
             assert pusher.arenas is not None
             memory, _ = pusher.arenas.take(2 * layout.arena_bytes, COMPUTE)
             assert memory is not None
@@ -239,7 +242,7 @@ def test_what_numpy_allocates_besides_is_little_where_kernels_write_directly() -
 
     def allocated(*, arena: bool) -> int:
         with opened(ENGINES["serial"]()) as engine:
-            pusher = StepPusher(engine, Answering(values), arena=arena)  # type: ignore[arg-type]
+            pusher = StepPusher(Hands(engine, Answering(values)), arena=arena)  # type: ignore[arg-type]
             for step in range(2):
                 if step:
                     tracemalloc.start()
@@ -263,7 +266,7 @@ def test_a_run_has_no_other_memory_than_arena_gradients_and_what_one_kernel_take
     stem = 16 * 16 * 16 * 3 * 49 * 4
     with opened(ENGINES["serial"]()) as engine:
         tracemalloc.start()
-        pusher = StepPusher(engine, Answering(values))  # type: ignore[arg-type]
+        pusher = StepPusher(Hands(engine, Answering(values)))  # type: ignore[arg-type]
         pusher.push(plan, StepContext(0, 0, 7, "step"), feeds)
         engine.wait_all(WAIT_S)
         peak = tracemalloc.get_traced_memory()[1]
@@ -277,7 +280,7 @@ def test_gradients_stay_until_the_store_has_taken_them() -> None:
     feeds, values = drawn(plan)
     store = Answering(values, held=True)
     with opened(ENGINES["four threads"]()) as engine:
-        pusher = StepPusher(engine, store)  # type: ignore[arg-type]
+        pusher = StepPusher(Hands(engine, store))  # type: ignore[arg-type]
         pushed = [pusher.push(plan, StepContext(step, 0, 7, f"step {step}"), feeds) for step in range(2)]
         engine.wait([variable for each in pushed for variable in each.outputs], WAIT_S)
         computed = threading.Event()
@@ -294,7 +297,7 @@ def test_arenas_are_used_again_and_grow() -> None:
     programs = converted(mlp(DType.FLOAT32))
     with opened(ENGINES["one thread"]()) as engine:
         small, large = (bind(programs.train, {"batch": batch}) for batch in (4, 64))
-        pusher = StepPusher(engine, Answering(drawn(small)[1]))  # type: ignore[arg-type]
+        pusher = StepPusher(Hands(engine, Answering(drawn(small)[1])))  # type: ignore[arg-type]
         assert pusher.arenas is not None
         sizes = []
         for step, plan in enumerate((small, small, large, small, large)):
@@ -311,7 +314,7 @@ def test_a_step_that_fails_leaves_the_arena_to_the_next_one() -> None:
     wrong = {**feeds, "labels": np.full(BATCH, 99)}
     with opened(ENGINES["one thread"]()) as engine:
         store = Answering(values)
-        pusher = StepPusher(engine, store)  # type: ignore[arg-type]
+        pusher = StepPusher(Hands(engine, store))  # type: ignore[arg-type]
         pusher.push(plan, StepContext(0, 0, 7, "step 0"), wrong)
         with pytest.raises(WorkError, match="cross_entropy"):
             engine.wait_all(WAIT_S)
@@ -328,7 +331,7 @@ def test_a_kernels_wrong_type_is_told_before_it_is_written() -> None:
     feeds, values = drawn(plan)
     assert feeds["x"].shape == (BATCH, FEATURES)
     with opened(ENGINES["serial"]()) as engine:
-        pusher = StepPusher(engine, Answering(values))  # type: ignore[arg-type]
+        pusher = StepPusher(Hands(engine, Answering(values)))  # type: ignore[arg-type]
         pusher.push(plan, StepContext(0, 0, 7, "step"), feeds)
         with pytest.raises(WorkError, match=r"value 'h0' came as float64\[4, 16\], the plan has float32"):
             engine.wait_all(WAIT_S)

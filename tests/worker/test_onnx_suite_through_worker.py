@@ -23,7 +23,10 @@ from weft_kernels.onnx_backend import Backend, Prepared
 from weft_worker.bind import bind
 from weft_worker.engine.face import Engine
 from weft_worker.engine.threaded import ThreadedEngine
-from weft_worker.step import COMPUTE, IO, StepContext, StepPusher
+from weft_worker.step.hands import Hands
+from weft_worker.step.lanes import COMPUTE, IO
+from weft_worker.step.pusher import StepPusher
+from weft_worker.step.values import StepContext
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -70,7 +73,7 @@ def _stepped(program: Program, feeds: dict[str, Array]) -> dict[str, Array]:
         SEEN[bound.node.op_type] = SEEN.get(bound.node.op_type, 0) + 1
     SEEN["arena bytes"] = SEEN.get("arena bytes", 0) + plan.placement.layout.arena_bytes
     engine = WorkerBackend.engine
-    pusher = StepPusher(engine, None)  # type: ignore[arg-type]  # these programs fetch and send nothing
+    pusher = StepPusher(Hands(engine, None))  # type: ignore[arg-type]  # these programs fetch and send nothing
     read = {name: feeds[name] for name in plan.inputs}
     step = pusher.push(plan, StepContext(0, 0, 0, "case"), read)
     engine.wait(step.outputs, WAIT_S)

@@ -14,7 +14,9 @@ from weft_worker.engine.face import Engine
 from weft_worker.engine.work import Variable
 from weft_worker.feed import Feeder
 from weft_worker.metrics import MetricSums
-from weft_worker.step import COMPUTE, PushedStep, StepContext, StepPusher
+from weft_worker.step.lanes import COMPUTE
+from weft_worker.step.pusher import StepPusher
+from weft_worker.step.values import PushedStep, StepContext
 
 BATCHES_IN_FLIGHT = 2
 

@@ -31,7 +31,9 @@ from weft_worker.local_update import LocalUpdateStore
 from weft_worker.ordered_sets import OrderedSets
 from weft_worker.reports import Reporter, RunReports
 from weft_worker.settings import RunSettings
-from weft_worker.step import COMPUTE, IO, KeysThere, StepPusher
+from weft_worker.step.hands import Hands, KeysThere
+from weft_worker.step.lanes import COMPUTE, IO
+from weft_worker.step.pusher import StepPusher
 from weft_worker.task import Task, course_of, open_data, task_of
 from weft_worker.training import RunSignals, Training
 from weft_worker.updating import updating_on
@@ -170,9 +172,8 @@ class Run:
         course = course_of(task, feeder.rows)
         for size in course.training_sizes():
             binder.plan(feeder.dims(size))
-        pusher = StepPusher(
-            engine, store, device, there=there_of(store, device), arena=self._settings.arena, checkpoint=self._check
-        )
+        hands = Hands(engine, store, device, there_of(store, device), self._check)
+        pusher = StepPusher(hands, arena=self._settings.arena)
         evaluation = None
         if data.evaluate is not None:
             held_out = Feeder(source, data.columns, task.programs.evaluate.inputs)

@@ -15,7 +15,6 @@ from weft.api.transfer import UploadError
 from weft_graph.program import LOSS_SCALE, Update
 from weft_kernels.kernel import Array
 from weft_kvstore.store import Store, StoreError
-from weft_worker.accumulation import Accumulation, StepPart
 from weft_worker.bind import Binder
 from weft_worker.course import Course, CourseStep, parts_of
 from weft_worker.engine.face import Engine
@@ -29,7 +28,10 @@ from weft_worker.ordered_sets import BroughtSet, OrderedSets
 from weft_worker.patience import patiently
 from weft_worker.reports import RunReports
 from weft_worker.settings import RunSettings
-from weft_worker.step import COMPUTE, Ending, LateFeed, PushedStep, StepContext, StepPusher
+from weft_worker.step.accumulation import Accumulation, StepPart
+from weft_worker.step.lanes import COMPUTE
+from weft_worker.step.pusher import StepPusher
+from weft_worker.step.values import Ending, LateFeed, PushedStep, StepContext
 from weft_worker.step_loss_scale import StepLossScale
 from weft_worker.task import Task
 from weft_worker.value_setter import ValueSetter

@@ -1,0 +1,68 @@
+"""What a run of a plan is given, and what it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from weft_kernels.kernel import Array
+from weft_kvstore.step_outcome import StepOutcome
+from weft_worker.device import Device
+from weft_worker.engine.work import Variable
+from weft_worker.plan import Plan
+from weft_worker.table import ValueTable
+
+
+@dataclass(frozen=True, slots=True)
+class StepContext:
+    """Which step is run, and for which samples: see `KernelContext`. `label` is what messages call it.
+
+    The store's values are of version `step`; with `settled`, once every slot's steps before it are in.
+    """
+
+    step: int
+    first_sample: int
+    seed: int
+    label: str
+    settled: bool = False
+
+
+@dataclass(slots=True)
+class Ending:
+    """What the slots agreed on of a step, once its barrier is; None where they agree on nothing."""
+
+    outcome: StepOutcome | None = None
+
+    def take(self, outcome: StepOutcome | None) -> None:
+        self.outcome = outcome
+
+
+@dataclass(frozen=True, slots=True)
+class LateFeed:
+    """An input that is known once what `after` stands for is done: `read` gives it then."""
+
+    name: str
+    after: tuple[Variable, ...]
+    read: Callable[[], Array]
+
+
+@dataclass(frozen=True, slots=True)
+class PushedStep:
+    """A run of a plan that the engine has. `outputs` are free once the outputs exist, `sent` once the barrier is, and
+    so is what `ending` has."""
+
+    plan: Plan
+    table: ValueTable
+    outputs: tuple[Variable, ...]
+    sent: tuple[Variable, ...]
+    device: Device
+    ending: Ending
+
+    def scalars(self) -> dict[str, float]:
+        """The outputs, each a scalar, which are released. To be called by work that reads `outputs`.
+
+        Waits for the device: a number that people are to see must have been computed.
+        """
+        values = {name: float(self.device.to_host(self.table.get(place))) for name, place in self.plan.outputs.items()}
+        self.table.release(self.plan.outputs.values())
+        return values
