@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from residual_nets import SMALL, resnet_graph
 from sample_graphs import floats, line, node, scalar, weight
 from weft_graph.convert import convert
 from weft_graph.ir import Graph, Node
 from weft_graph.memory import program_memory
 from weft_graph.names import AGAIN, drawn_as
+from weft_graph.passes.again import is_repeatable
 from weft_graph.passes.options import Options, Recompute
 from weft_graph.program import Program
 from weft_graph.program_text.program import programs_text
@@ -109,3 +112,27 @@ def test_the_text_counts_what_is_computed_again_as_backward_wherever_it_tells_of
         forward, backward = (sum(line[:6].strip().isdigit() for line in part) for part in (lines[:at], lines[at:]))
         assert backward > sum(each.name.startswith(AGAIN) for each in programs.train.nodes) > 0
         assert text.count(f"{forward} forward and {backward} backward") == 2
+
+
+def test_in_a_net_of_many_equal_layers_no_value_is_too_small() -> None:
+    """Over 1,024 values are held, each of which is less than a thousandth of them all."""
+    nodes, value = [], "x"
+    for layer in range(540):
+        nodes += [node("MatMul", [value, "w"], [f"m{layer}"]), node("Gelu", [f"m{layer}"], [f"a{layer}"])]
+        value = f"a{layer}"
+    nodes.append(node("ReduceMean", [value], ["loss"], keepdims=0))
+    graph = line(nodes, [weight("w", 64, 64)], inputs={"x": floats("batch", 64)})
+    assert len(again(train(graph, Recompute.CHEAP))) > 250
+
+
+def test_looking_for_what_can_be_made_again_takes_time_for_each_node_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[str] = []
+    monkeypatch.setattr(
+        "weft_graph.passes.again.is_repeatable", lambda node: looks.append(node.name) or is_repeatable(node)
+    )
+    counts = []
+    for layers in (30, 120):
+        looks.clear()
+        train(deep(layers), Recompute.SEGMENTS)
+        counts.append(len(looks))
+    assert counts[1] < 6 * counts[0]

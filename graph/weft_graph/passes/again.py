@@ -46,10 +46,21 @@ def is_repeatable(node: Node) -> bool:
     return node.op_type != UNIQUE_ROWS and (not has_body or node.op_type == FUSED)
 
 
-def chain(parts: Parts, value: str, stops: Collection[str]) -> list[Node] | None:
+def made_again(parts: Parts, stops: Collection[str]) -> set[str]:
+    """All forward values that nodes which can be run again make of `stops` and what was there from the start."""
+    found: set[str] = set()
+    for node in parts.nodes:
+        if node.name in parts.backward or not is_repeatable(node):
+            continue
+        if all(name in found or name in stops or name not in parts.maker for name in node.inputs):
+            found.update(node.outputs)
+    return found
+
+
+def chain(parts: Parts, value: str, stops: Collection[str], most: int = MOST_NODES) -> list[Node] | None:
     """The forward nodes that make `value` of `stops` and what was there from the start, each after what it reads.
 
-    None where one of them cannot be run again, and where they are more than `MOST_NODES`.
+    None where one of them cannot be run again, and where they are more than `most`.
     """
     found: dict[str, Node] = {}
     stack = [(value, False)]
@@ -62,7 +73,7 @@ def chain(parts: Parts, value: str, stops: Collection[str]) -> list[Node] | None
             return None
         if is_open:
             found[node.name] = node
-            if len(found) > MOST_NODES:
+            if len(found) > most:
                 return None
         else:
             stack.append((name, True))
@@ -102,7 +113,7 @@ class _Copies:
         """The copies that are missing for the value to be there again, in runnable order."""
         if value in self.names:
             return []
-        nodes = chain(self._parts, value, self._there)
+        nodes = chain(self._parts, value, self._there, len(self._parts.nodes))
         assert nodes is not None, f"{value!r} was chosen to be made again, and cannot be"
         return [self._copy(node) for node in nodes if node.name not in self._done]
 

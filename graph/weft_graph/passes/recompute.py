@@ -20,7 +20,7 @@ from weft_graph.ir import Node
 from weft_graph.layout.live_ranges import read_by
 from weft_graph.layout.plan import live_bytes
 from weft_graph.names import AGAIN
-from weft_graph.passes.again import Parts, chain, computed_again
+from weft_graph.passes.again import Parts, chain, computed_again, made_again
 from weft_graph.passes.draft import Draft
 from weft_graph.passes.options import Options, Recompute
 from weft_graph.program import Role
@@ -36,7 +36,7 @@ SEGMENTS: Final = (2, 3, 4, 6, 8, 12, 16, 24)
 MOST_ADDED: Final = 1 / 3
 """Of all operations, those that may be added: the forward part is about a third of a training step."""
 SMALL: Final = 1 / 1024
-"""A value that takes less of what is held is not worth a node."""
+"""A value that takes less of what is held is not worth a node; where thousands are held, half of the mean is enough."""
 
 
 def recompute(draft: Draft, options: Options) -> Draft:
@@ -104,7 +104,7 @@ class _Step:
 
     def _worth(self) -> tuple[str, ...]:
         """Held values that are large enough, and whose sizes are known."""
-        least = SMALL * sum(map(self.size, self.parts.held))
+        least = min(SMALL, 0.5 / max(len(self.parts.held), 1)) * sum(map(self.size, self.parts.held))
         return tuple(name for name in self.parts.held if self.size(name) > least)
 
     def _cheap(self, longest: int) -> _Choice:
@@ -142,9 +142,8 @@ class _Step:
                 crosses.update(crossing.at(last))
         inside = {name for node in forward[: last + 1] for name in node.outputs}
         candidates = [name for name in self._worth() if name in inside and name not in crosses]
-        stops = held - set(candidates)
-        dropped = (name for name in candidates if chain(self.parts, name, stops | crosses) is not None)
-        return _Choice(frozenset(dropped), frozenset(crosses))
+        again = made_again(self.parts, (held - set(candidates)) | crosses)
+        return _Choice(frozenset(name for name in candidates if name in again), frozenset(crosses))
 
 
 class _Crossing:
