@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import ArgumentError
 from weft.model import Model
 from weft.onnx_package import onnx_form
 from weft.rules import Adagrad, Adam, Sgd
-from weft_graph.ir import Graph
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -60,9 +57,7 @@ def from_onnx(
         sequences=dict(sequences or {}),
     )
     read = _read(source, options)
-    graph, idle = _frozen(read.graph, options.frozen)
-    unused = [f"frozen {pattern!r} is no parameter's name and no node's" for pattern in idle]
-    return Model(graph, read.values, (*read.warnings, *unused), read.sequences, _rule(read.step))
+    return Model(read.graph, read.values, read.warnings, read.sequences, _rule(read.step))
 
 
 def _rule(step: TrainingStep | None) -> RuleSpec | None:
@@ -73,17 +68,6 @@ def _rule(step: TrainingStep | None) -> RuleSpec | None:
     if step is None:
         return None
     return _RULES[step.rule](**step.hyper)
-
-
-def _frozen(graph: Graph, patterns: Sequence[str]) -> tuple[Graph, list[str]]:
-    """(the graph whose matching parameters do not train, patterns that match nothing)."""
-    parameters = tuple(
-        replace(each, trainable=each.trainable and not any(fnmatchcase(each.name, pattern) for pattern in patterns))
-        for each in graph.parameters
-    )
-    names = [*(each.name for each in parameters), *(node.name for node in graph.nodes)]
-    idle = [pattern for pattern in patterns if not any(fnmatchcase(name, pattern) for name in names)]
-    return replace(graph, parameters=parameters), idle
 
 
 def _read(source: Any, options: Any) -> Any:

@@ -19,9 +19,10 @@ from google.protobuf.message import DecodeError
 
 from acceptance_processes import await_that, descendants
 from onnx_mutation import HOSTILE, mutants
+from weft.api.model import ReadRequest
 from weft.api.problem import Problem
 from weft_server.models.pool import ModelReaders
-from weft_server.models.request import MODEL, ModelLimits, ModelOptions, ModelRequest
+from weft_server.models.request import MODEL, ModelLimits, ModelRequest
 
 FILES = 500
 SEED = 20240506
@@ -111,7 +112,7 @@ def readers() -> Iterator[ModelReaders]:
 def test_what_asks_for_more_than_it_brings_costs_little(readers: ModelReaders, what: str, tmp_path: Path) -> None:
     (tmp_path / MODEL).write_bytes(HOSTILE[what]())
     limits = ModelLimits(memory_bytes=MOST_BYTES, seconds=EACH_S, file_bytes=MOST_BYTES)
-    outcome = readers.read(ModelRequest(id="one", folder=str(tmp_path), options=ModelOptions(), limits=limits))
+    outcome = readers.read(ModelRequest(id="one", folder=str(tmp_path), options=ReadRequest(), limits=limits))
     assert outcome is not None
     assert 0 < outcome.peak_bytes < MOST_BYTES
     assert not outcome.is_defect, outcome.errors

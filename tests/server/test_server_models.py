@@ -18,7 +18,7 @@ from onnx import TensorProto, helper
 from safetensors.numpy import load_file
 
 from acceptance_processes import descendants
-from onnx_models import floats, model, weights
+from onnx_models import floats, initializer, model, weights
 from server_running import running
 from weft_graph.check import check
 from weft_graph.json_form import graph_from_json
@@ -91,6 +91,32 @@ def test_options_say_how_it_is_read(client: httpx.Client) -> None:
     refusal(send(client, body, shape=f"x:{10**14},3"))
     refusal(send(client, body, frozen=["w"] * 257), code="invalid-request")
     assert "which is no input" in refusal(send(client, body, shape="z:3"))
+    assert "query 'metrics'" in refusal(send(client, body, metrics="accuracy"), code="invalid-request")
+    told = send(client, body, frozen=["w", "encoder.*"]).json()["warnings"]
+    assert told == ["frozen 'encoder.*' is no parameter's name and no node's"]
+
+
+def with_optimizer(**attributes: float) -> bytes:
+    """loss = mean((x w)^2), and a step of Adagrad on w."""
+    domain = "ai.onnx.preview.training"
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"]),
+        helper.make_node("Mul", ["p", "p"], ["q"]),
+        helper.make_node("ReduceMean", ["q"], ["loss"], keepdims=0),
+        helper.make_node("Gradient", ["w", "x"], ["dw"], "gradient", domain=domain, xs=["w"], zs=["x"], y="loss"),
+        helper.make_node("Adagrad", ["r", "t", "w", "dw", "h"], ["w2", "h2"], "step", domain=domain, **attributes),
+    ]
+    values = [weights("w", 3, 1), initializer("r", np.array(0.5, np.float32))]
+    fed = [floats("x", "N", 3), helper.make_tensor_value_info("t", TensorProto.INT64, []), floats("h", 3, 1)]
+    return model(nodes, fed, ("w2", "h2"), values, domains=[domain]).SerializeToString()
+
+
+def test_a_models_own_optimizer_is_the_rule_of_its_jobs(client: httpx.Client) -> None:
+    read = send(client, with_optimizer(epsilon=0.25), loss="loss").json()
+    assert read["rule"]["name"] == "adagrad"
+    assert (read["rule"]["rate"], read["rule"]["epsilon"]) == (0.5, 0.25)
+    assert send(client, perceptron().SerializeToString()).json()["rule"] is None
+    assert "adagrad: epsilon: " in refusal(send(client, with_optimizer(epsilon=-1.0)))
 
 
 def external(location: str) -> bytes:

@@ -38,7 +38,8 @@ class ReadOptions:
     """Whether BatchNormalization and Dropout are switched to training, and the model's own optimizer becomes a rule;
     without, they stay as the file has them."""
     frozen: tuple[str, ...] = ()
-    """Glob patterns of BatchNormalization and Dropout nodes that are switched to inference instead."""
+    """Glob patterns of parameters that do not train, and of BatchNormalization and Dropout nodes that are switched to
+    inference instead. One that matches no name is told in the warnings."""
     shapes: Mapping[str, Shape] = field(default_factory=dict)
     """Shapes of inputs by name, in the place of the file's. A dimension is a number or a word."""
     sequences: Mapping[str, int | None] = field(default_factory=dict)

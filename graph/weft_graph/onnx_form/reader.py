@@ -18,6 +18,7 @@ from weft_graph.onnx_form.errors import OnnxError
 from weft_graph.onnx_form.expansion import check_expansion
 from weft_graph.onnx_form.external import ExternalFiles
 from weft_graph.onnx_form.frame import Frame, items_of
+from weft_graph.onnx_form.freezing import freeze
 from weft_graph.onnx_form.functions import functions_of, opsets_of
 from weft_graph.onnx_form.imported import Array, Imported, ReadOptions
 from weft_graph.onnx_form.initializers import Role, Said, reads, role_of, said_of
@@ -46,7 +47,7 @@ def read_model(
     taken = without_training(model) if options.training else None
     reading = _Reading(model if taken is None else taken.model, options, files)
     reading.read()
-    imported = reading.result()
+    imported = freeze(reading.result(), options.frozen)
     return imported if taken is None else replace(imported, step=taken.step)
 
 

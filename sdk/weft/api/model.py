@@ -5,19 +5,80 @@
 | `POST /v1/models?loss=&...` | 201 `ReadModel` | 422 `model-refused`, 503 `too-many-models`, `too-many-uploads`, \
 `model-not-read`, 507 `not-stored` |
 
-The body is the file, or a zip archive of one `.onnx` file and the files beside it that have its elements. A job has the
-answer's `graph`, `loss`, `metrics` and `init_from`, and says its data, rule and run length. The parameters' values are
-kept as an upload is, for some hours. The file is read by a process of its own, with bounds on memory and time.
+The body is the file, or a zip archive of one `.onnx` file and the files beside it that have its elements; the query is
+a `ReadRequest`. A job has the answer's `graph`, `loss`, `metrics` and `init_from`, its `rule` where that is not null,
+and says its data and run length. The parameters' values are kept as an upload is, for some hours. The file is read by
+a process of its own, with bounds on memory and time.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from weft.api.base import Identifier, Model
 from weft.api.job import FromUpload, ParameterInfo
+from weft.api.rule import RuleSpec
+
+_MOST_PATTERNS = 256
+_MOST_DIGITS = 16
+"""Of a dimension; the graph's own limits are far below."""
+_AXES = 16
+
+
+def shape_of(text: str) -> tuple[str, tuple[int | str, ...]]:
+    """`x:batch,3` as an input's name and its dimensions; `x:` is a single number. Raises ValueError."""
+    name, colon, dims = text.rpartition(":")
+    parts = dims.split(",") if dims else []
+    if not colon or not name or not all(map(_is_dim, parts)):
+        raise ValueError(f"{text[:200]!r} should be an input's name, a colon and dimensions: x:batch,3,224,224")
+    return name, tuple(int(part) if part.isdecimal() else part for part in parts)
+
+
+def _is_dim(text: str) -> bool:
+    return text.isidentifier() or (text.isascii() and text.isdecimal() and len(text) < _MOST_DIGITS)
+
+
+def _checked_shape(text: str) -> str:
+    shape_of(text)
+    return text
+
+
+Word = Annotated[str, Field(max_length=256)]
+Patterns = Annotated[list[str], Field(max_length=_MOST_PATTERNS)]
+ShapeText = Annotated[str, AfterValidator(_checked_shape)]
+
+
+class ReadRequest(Model):
+    """How a file is read, and the loss that its graph gets, as the query says it, where lists repeat their word."""
+
+    loss: Word = ""
+    """cross_entropy, nll, mse, l1, bce_with_logits, or an output that is the loss already; none where left out."""
+    output: Word = ""
+    """The output that the loss compares; the only one where left out."""
+    target: Word = ""
+    """The input that it is compared with, added where it is new: `labels`, or `target`, where left out."""
+    metric: Patterns = Field(default_factory=list)
+    """accuracy, losses, or outputs that are single numbers."""
+    classes_axis: int | None = Field(default=None, ge=-_AXES, le=_AXES)
+    """Where the output has its classes, if not where `with_loss` looks for them."""
+    ignore_index: int | None = Field(default=None, ge=-(1 << 53), le=1 << 53)
+    """Targets of this number do not count."""
+    parameter: Patterns = Field(default_factory=list)
+    """Patterns of initializers that train."""
+    constant: Patterns = Field(default_factory=list)
+    """Patterns of initializers that are part of the graph."""
+    untrained: Patterns = Field(default_factory=list)
+    """Patterns of initializers that the store keeps and no rule changes."""
+    frozen: Patterns = Field(default_factory=list)
+    """Patterns of parameters that do not train and of nodes that stay in inference."""
+    shape: Annotated[list[ShapeText], Field(max_length=_MOST_PATTERNS)] = Field(default_factory=list)
+    """Inputs' shapes in the place of the file's, as x:batch,3,224,224."""
+    batch: Word = ""
+    """What the file calls the dimension of the samples."""
+    training: bool = True
+    """Whether BatchNormalization and Dropout are switched to training."""
 
 
 class ValueInfo(Model):
@@ -42,6 +103,8 @@ class ReadModel(Model):
     """The input that the loss compares with."""
     init_from: FromUpload | None = None
     """What a job with this graph begins with; None where the graph has no parameter."""
+    rule: RuleSpec | None = None
+    """What the file trains it by, where it has its own optimizer."""
     inputs: list[ValueInfo]
     outputs: list[ValueInfo]
     parameters: list[ParameterInfo]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import shutil
 import zipfile
-from dataclasses import replace
-from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from pydantic import TypeAdapter, ValidationError
+
 from weft.api.job import FromUpload, ParameterInfo
-from weft.api.model import ReadModel, ValueInfo
+from weft.api.model import ReadModel, ReadRequest, ValueInfo, shape_of
 from weft.api.problem import FieldError
+from weft.api.rule import RuleSpec
 from weft_graph.errors import GraphError
 from weft_graph.infer import infer
 from weft_graph.ir import Graph
@@ -19,9 +20,9 @@ from weft_graph.json_form import graph_from_json, graph_to_json
 from weft_graph.losses.with_loss import LossOptions, WithLoss, with_loss
 from weft_graph.onnx_form.errors import OnnxError
 from weft_graph.onnx_form.files import read_bytes, read_file
-from weft_graph.onnx_form.imported import Imported, ReadOptions
+from weft_graph.onnx_form.imported import Imported, ReadOptions, TrainingStep
 from weft_graph.types import TensorType
-from weft_server.models.request import ANSWER, MODEL, VALUES, ModelOptions, ModelOutcome, ModelRequest
+from weft_server.models.request import ANSWER, MODEL, VALUES, ModelOutcome, ModelRequest
 from weft_server.parameter_file import write_arrays
 
 _PARTS: Final = "parts"
@@ -53,9 +54,8 @@ def outcome_of(request: ModelRequest) -> ModelOutcome:
 def _read(request: ModelRequest) -> ModelOutcome:
     folder, options = Path(request.folder), request.options
     read = _imported(folder, request)
-    graph = _frozen(read.graph, options)
-    made = _with_loss(graph, options)
-    answer = _answer(request.id, graph, made, read)
+    made = _with_loss(read.graph, options)
+    answer = _answer(request.id, made, read)
     (folder / ANSWER).write_text(answer.model_dump_json())
     if read.values:
         write_arrays(folder / VALUES, read.values)
@@ -65,11 +65,11 @@ def _read(request: ModelRequest) -> ModelOutcome:
 def _imported(folder: Path, request: ModelRequest) -> Imported:
     path, options = folder / MODEL, request.options
     how = ReadOptions(
-        parameters=tuple(options.parameters),
-        constants=tuple(options.constants),
+        parameters=tuple(options.parameter),
+        constants=tuple(options.constant),
         untrained=tuple(options.untrained),
         frozen=tuple(options.frozen),
-        shapes={name: tuple(shape) for name, shape in options.shapes.items()},
+        shapes=dict(map(shape_of, options.shape)),
         training=options.training,
         batch=options.batch,
     )
@@ -109,23 +109,15 @@ def _inside(name: str) -> PurePosixPath:
     return path
 
 
-def _frozen(graph: Graph, options: ModelOptions) -> Graph:
-    kept = (
-        replace(each, trainable=each.trainable and not any(fnmatchcase(each.name, name) for name in options.frozen))
-        for each in graph.parameters
-    )
-    return replace(graph, parameters=tuple(kept))
-
-
-def _with_loss(graph: Graph, options: ModelOptions) -> WithLoss | None:
+def _with_loss(graph: Graph, options: ReadRequest) -> WithLoss | None:
     if not options.loss:
         return None
     what = (options.loss, options.output, options.target, options.classes_axis, options.ignore_index)
-    return with_loss(graph, LossOptions(*what, metrics=tuple(options.metrics)))
+    return with_loss(graph, LossOptions(*what, metrics=tuple(options.metric)))
 
 
-def _answer(identifier: str, graph: Graph, made: WithLoss | None, read: Imported) -> ReadModel:
-    whole = graph if made is None else made.graph
+def _answer(identifier: str, made: WithLoss | None, read: Imported) -> ReadModel:
+    whole = read.graph if made is None else made.graph
     types = infer(whole)
     document = graph_to_json(whole)
     graph_from_json(document)  # which may have bounds that a file has not; a job is to take what is answered
@@ -136,6 +128,7 @@ def _answer(identifier: str, graph: Graph, made: WithLoss | None, read: Imported
         metrics={} if made is None else dict(made.metrics),
         target=None if made is None else made.target or None,
         init_from=FromUpload(upload=identifier) if read.values else None,
+        rule=None if read.step is None else _rule(read.step),
         inputs=[_value(input_.name, input_.type) for input_ in whole.inputs],
         outputs=[_value(name, types[name]) for name in whole.outputs],
         parameters=[
@@ -149,6 +142,16 @@ def _answer(identifier: str, graph: Graph, made: WithLoss | None, read: Imported
         ],
         warnings=list(read.warnings),
     )
+
+
+def _rule(step: TrainingStep) -> RuleSpec:
+    """What the file's own optimizer is here. Raises OnnxError for a number that the rule does not take."""
+    try:
+        made: RuleSpec = TypeAdapter(RuleSpec).validate_python({"name": step.rule, **step.hyper})
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise OnnxError(f"the model's own {step.rule}: {first['loc'][1]}: {first['msg']}") from None
+    return made
 
 
 def _value(name: str, type_: TensorType) -> ValueInfo:

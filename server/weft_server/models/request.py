@@ -5,28 +5,11 @@ from __future__ import annotations
 from pydantic import Field
 
 from weft.api.base import Model
+from weft.api.model import ReadRequest
 from weft.api.problem import FieldError
 
 MODEL, ANSWER, VALUES = "model", "answer.json", "values.safetensors"
 """Files of a request's folder: what was sent, and what is made of it."""
-
-
-class ModelOptions(Model):
-    """How a file is read, and the loss that its graph gets; see `weft_graph.losses.with_loss` for the latter."""
-
-    parameters: list[str] = Field(default_factory=list)
-    constants: list[str] = Field(default_factory=list)
-    untrained: list[str] = Field(default_factory=list)
-    frozen: list[str] = Field(default_factory=list)
-    shapes: dict[str, list[int | str]] = Field(default_factory=dict)
-    training: bool = True
-    batch: str = ""
-    loss: str = ""
-    output: str = ""
-    target: str = ""
-    classes_axis: int | None = None
-    ignore_index: int | None = None
-    metrics: list[str] = Field(default_factory=list)
 
 
 class ModelLimits(Model):
@@ -45,7 +28,7 @@ class ModelRequest(Model):
 
     id: str
     folder: str
-    options: ModelOptions
+    options: ReadRequest
     limits: ModelLimits
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
@@ -15,10 +14,10 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import FileResponse
 from starlette.background import BackgroundTask
 
-from weft.api.model import ReadModel
+from weft.api.model import ReadModel, ReadRequest
 from weft_server.bodies import received
 from weft_server.job_files import Upload
-from weft_server.models.request import ANSWER, MODEL, VALUES, ModelOptions, ModelOutcome, ModelRequest
+from weft_server.models.request import ANSWER, MODEL, VALUES, ModelOutcome, ModelRequest
 from weft_server.problems import RETRY, ProblemError
 from weft_server.routes.context import Context, Use
 from weft_server.strict_json import StrictRoute
@@ -33,52 +32,15 @@ _BODY: dict[str, Any] = {
     }
 }
 
-_MOST_PATTERNS = 256
-_MOST_DIGITS = 16
-"""Of a dimension; the graph's own limits are far below."""
-_Patterns = Annotated[list[str] | None, Query(max_length=_MOST_PATTERNS)]
-_Word = Annotated[str, Query(max_length=256)]
-
 
 @router.post("", status_code=HTTPStatus.CREATED, response_model=ReadModel, openapi_extra=_BODY)
 async def read(
     request: Request,
     use: Use,
     *,
-    loss: Annotated[
-        str, Query(max_length=256, description="cross_entropy, nll, mse, l1, bce_with_logits, an output")
-    ] = "",
-    output: Annotated[str, Query(max_length=256, description="what the loss compares")] = "",
-    target: Annotated[str, Query(max_length=256, description="the input that it compares with")] = "",
-    metric: _Patterns = None,
-    classes_axis: Annotated[int | None, Query(ge=-16, le=16)] = None,
-    ignore_index: Annotated[int | None, Query(ge=-(1 << 53), le=1 << 53)] = None,
-    parameter: _Patterns = None,
-    constant: _Patterns = None,
-    untrained: _Patterns = None,
-    frozen: _Patterns = None,
-    shape: Annotated[
-        list[str] | None, Query(max_length=_MOST_PATTERNS, description="an input's shape, as x:batch,3,224,224")
-    ] = None,
-    batch: _Word = "",
-    training: bool = True,
+    options: Annotated[ReadRequest, Query()],
 ) -> Response:
     """Reads an ONNX file: its graph, with a loss where one is named, and its parameters' values, kept as an upload."""
-    options = ModelOptions(
-        parameters=parameter or [],
-        constants=constant or [],
-        untrained=untrained or [],
-        frozen=frozen or [],
-        shapes=dict(map(_shape, shape or [])),
-        training=training,
-        batch=batch,
-        loss=loss,
-        output=output,
-        target=target,
-        classes_axis=classes_axis,
-        ignore_index=ignore_index,
-        metrics=metric or [],
-    )
     identifier = uuid4().hex
     folder = use.settings.models_folder / identifier
     on_files = use.service.threads.on_files
@@ -100,7 +62,7 @@ async def read(
     )
 
 
-async def _read(use: Context, request: Request, identifier: str, folder: Path, options: ModelOptions) -> ModelOutcome:
+async def _read(use: Context, request: Request, identifier: str, folder: Path, options: ReadRequest) -> ModelOutcome:
     """Raises ProblemError with what is wrong with the file."""
     asked = ModelRequest(id=identifier, folder=str(folder), options=options, limits=use.settings.model_limits)
     async with use.models.turn(request.is_disconnected):
@@ -133,17 +95,3 @@ def _keep(use: Context, folder: Path, identifier: str) -> None:
 
 def _drop(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def _shape(text: str) -> tuple[str, list[int | str]]:
-    """`x:batch,3` as a name and dimensions. Raises ProblemError."""
-    name, colon, dims = text.rpartition(":")
-    parts: Sequence[str] = dims.split(",") if dims else ()
-    if not colon or not name or not all(map(_is_dim, parts)):
-        detail = f"query 'shape': {text[:200]!r} should be an input's name, a colon and dimensions: x:batch,3,224,224"
-        raise ProblemError(HTTPStatus.UNPROCESSABLE_ENTITY, "invalid-request", detail)
-    return name, [int(part) if part.isdecimal() else part for part in parts]
-
-
-def _is_dim(text: str) -> bool:
-    return text.isidentifier() or (text.isascii() and text.isdecimal() and len(text) < _MOST_DIGITS)

@@ -564,3 +564,9 @@ def test_bodies_are_not_nested_without_end() -> None:
     proto = model([make("If", ["on"], ["y"], then_branch=branch, else_branch=branch)], [is_on, floats("x", 2)])
     with pytest.raises(GraphError, match="nested more than 8 deep"):
         read_model(proto)
+
+
+def test_frozen_parameters_do_not_train_and_a_pattern_of_nothing_is_told() -> None:
+    read = read_model(normalized(), ReadOptions(frozen=("*", "encoder.*")))
+    assert not any(parameter.trainable for parameter in read.graph.parameters)
+    assert read.warnings == ("frozen 'encoder.*' is no parameter's name and no node's",)
