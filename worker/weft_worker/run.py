@@ -18,6 +18,7 @@ from weft_kvstore.local import LocalStore
 from weft_kvstore.store import Store
 from weft_worker.averaged import AveragedStore
 from weft_worker.bind import Binder
+from weft_worker.course import Course
 from weft_worker.device import Device, open_device
 from weft_worker.engine.errors import EngineError
 from weft_worker.engine.face import Engine
@@ -36,6 +37,7 @@ from weft_worker.step.lanes import COMPUTE, IO
 from weft_worker.step.pusher import StepPusher
 from weft_worker.task import Task, course_of, open_data, task_of
 from weft_worker.training import RunSignals, Training
+from weft_worker.training_steps import TrainingSteps
 from weft_worker.updating import updating_on
 from weft_worker.value_setter import ValueSetter
 
@@ -167,39 +169,44 @@ class Run:
 
     def _bound(self, task: Task, source: Source, engine: Engine, device: Device, store: Store) -> Training:
         """Binds the programs to every size of batch that will come, so that errors show before the first step."""
-        data, seed = task.allocation.data, task.allocation.seed
-        binder, feeder = Binder(task.programs.train, device), Feeder(source, data.columns, task.programs.train.inputs)
+        binder = Binder(task.programs.train, device)
+        feeder = Feeder(source, task.allocation.data.columns, task.programs.train.inputs)
         course = course_of(task, feeder.rows)
         for size in course.training_sizes():
             binder.plan(feeder.dims(size))
         hands = Hands(engine, store, device, there_of(store, device), self._check)
         pusher = StepPusher(hands, arena=self._settings.arena)
-        evaluation = None
-        if data.evaluate is not None:
-            held_out = Feeder(source, data.columns, task.programs.evaluate.inputs)
-            evaluate = Binder(task.programs.evaluate, device)
-            for size in course.evaluation_sizes():
-                evaluate.plan(held_out.dims(size))
-            timeout_s = self._settings.wait_timeout_s
-            reads = store if not task.allocation.evaluate_average else AveragedStore(store, task.parameters)
-            evaluation = Evaluation(evaluate, held_out, course, engine, pusher, seed, timeout_s, reads)
+        reports = RunReports(self._reporter, self._clock, store.statistics)
         timeout_s = self._settings.wait_timeout_s
         return Training(
             task=task,
             course=course,
-            binder=binder,
-            feeder=feeder,
+            steps=TrainingSteps.of(task, course, binder, feeder, pusher=pusher, reports=reports),
             engine=engine,
             store=store,
-            pusher=pusher,
-            evaluation=evaluation,
+            evaluation=self._evaluation(task, source, course, hands, pusher),
             keeping=Keeping(store, task.keys, task.kept_state, task.allocation.job, timeout_s),
             setter=ValueSetter(store, task.parameters, task.local.keys, timeout_s),
             sets=self._sets,
-            reports=RunReports(self._reporter, self._clock, store.statistics),
+            reports=reports,
             signals=self._signals,
             settings=self._settings,
         )
+
+    def _evaluation(
+        self, task: Task, source: Source, course: Course, hands: Hands, pusher: StepPusher
+    ) -> Evaluation | None:
+        """The job's evaluation, if it has one, bound like the training."""
+        allocation = task.allocation
+        if allocation.data.evaluate is None:
+            return None
+        held_out = Feeder(source, allocation.data.columns, task.programs.evaluate.inputs)
+        evaluate = Binder(task.programs.evaluate, hands.device)
+        for size in course.evaluation_sizes():
+            evaluate.plan(held_out.dims(size))
+        reads = AveragedStore(hands.store, task.parameters) if allocation.evaluate_average else hands.store
+        timeout_s = self._settings.wait_timeout_s
+        return Evaluation(evaluate, held_out, course, hands.engine, pusher, allocation.seed, timeout_s, reads)
 
     def _connect(self, task: Task, device: Device, stack: ExitStack) -> Store:
         """Opens the store, and has a thread close it: when the run ends, or earlier when it is stopped.

@@ -30,6 +30,7 @@ class StepPusher:
 
     def __init__(self, hands: Hands, *, arena: bool = True) -> None:
         self._hands = hands
+        self.engine = hands.engine
         self.arenas = Arenas(hands.engine, hands.device) if arena else None
 
     def push(

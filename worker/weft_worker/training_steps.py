@@ -1,0 +1,146 @@
+"""Pushes the steps of a slot's training, and the work that ends each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft_graph.program import LOSS_SCALE, Update
+from weft_kernels.kernel import Array
+from weft_worker.bind import Binder
+from weft_worker.course import Course, CourseStep, parts_of
+from weft_worker.engine.face import Engine
+from weft_worker.engine.work import Variable
+from weft_worker.feed import Feeder
+from weft_worker.metrics import MetricSums
+from weft_worker.reports import RunReports
+from weft_worker.step.accumulation import Accumulation, StepPart
+from weft_worker.step.lanes import COMPUTE
+from weft_worker.step.pusher import StepPusher
+from weft_worker.step.values import Ending, LateFeed, PushedStep, StepContext
+from weft_worker.step_loss_scale import StepLossScale
+from weft_worker.task import Task
+
+GRADIENT_NORM = "gradient_norm"
+LOSS_SCALE_METRIC = "loss_scale"
+"""Metrics of jobs whose steps are committed, beside the graph's own."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainingSteps:
+    """The train program with its samples, and what steps leave for those after: `sums` of metrics and the loss `scale`.
+    `order` is the variable by which the works that end steps follow each other."""
+
+    task: Task
+    course: Course
+    binder: Binder
+    feeder: Feeder
+    engine: Engine
+    pusher: StepPusher
+    reports: RunReports
+    sums: MetricSums
+    scale: StepLossScale
+    order: Variable
+
+    @classmethod
+    def of(
+        cls, task: Task, course: Course, binder: Binder, feeder: Feeder, *, pusher: StepPusher, reports: RunReports
+    ) -> TrainingSteps:
+        """Before the first step."""
+        commit, engine = task.description.commit, pusher.engine
+        scale = StepLossScale(None if commit is None else commit.loss_scaling)
+        sums, order = MetricSums(binder.program.outputs), engine.variable("metric sums")
+        return cls(task, course, binder, feeder, engine, pusher, reports, sums, scale, order)
+
+    def push(self, current: CourseStep) -> Variable:
+        """Pushes a step and the work that ends it; returns what that work writes last."""
+        label = f"step {current.step}"
+        done = self.engine.variable(label)
+        if len(current.rows) == 0:
+            ending = Ending()
+            keys = self.task.contributions.keys
+            barrier = self.pusher.push_absence(current.step, keys, self.task.pace, label, ending)
+            self._push_end(current, None, ending=ending, reads=(barrier,), done=done)
+            return done
+        parts = parts_of(current, self.course.accumulate)
+        shared = None
+        if len(parts) > 1:
+            means = frozenset(key.key for key in self.task.keys if key.update is Update.MEAN)
+            shared = Accumulation(len(parts), means)
+        for number, part in enumerate(parts):
+            pushed = self._push_part(part, None if shared is None else StepPart(shared, number))
+            if number + 1 < len(parts):
+                self._push_sums(part, pushed)
+        self._push_end(part, pushed, ending=pushed.ending, reads=(*pushed.outputs, *pushed.sent), done=done)
+        return done
+
+    def _push_part(self, part: CourseStep, of: StepPart | None) -> PushedStep:
+        label = f"step {part.step}" if of is None else f"step {part.step}, part {of.number}"
+        context = StepContext(part.step, part.first_sample, self.task.allocation.seed, label)
+        plan = self.binder.plan(self.feeder.dims(len(part.rows)))
+        feeds, late = self._feeds(part)
+        return self.pusher.push(plan, context, feeds, nothing=self.task.contributions.nothing, late=late, part=of)
+
+    def _feeds(self, current: CourseStep) -> tuple[Mapping[str, Array], LateFeed | None]:
+        """The step's inputs, and the one that the end of the step before decides."""
+        feeds = dict(self.feeder.read(current.rows))
+        dtype = next((each.type.dtype.numpy for each in self.binder.program.inputs if each.name == LOSS_SCALE), None)
+        if dtype is None:
+            return feeds, None
+        if self.scale.is_fixed:
+            return {**feeds, LOSS_SCALE: np.asarray(current.share, dtype=dtype)}, None
+
+        def read() -> Array:
+            return np.asarray(current.share * self.scale.scale, dtype=dtype)
+
+        return feeds, LateFeed(LOSS_SCALE, (self.order,), read)
+
+    def _push_sums(self, part: CourseStep, pushed: PushedStep) -> None:
+        """Adds the metrics of a part that is not the step's last."""
+
+        def add() -> None:
+            self._add(part, pushed)
+
+        name = f"metrics of a part of step {part.step}"
+        self.engine.push(add, pushed.outputs, (self.order,), lane=COMPUTE, name=name)
+
+    def _add(self, part: CourseStep, pushed: PushedStep) -> None:
+        means = pushed.scalars()
+        self.sums.add(means, len(part.rows))
+        self.reports.check_finite(self.task.allocation.slot, part.step + 1, means)
+
+    def _push_end(
+        self,
+        current: CourseStep,
+        pushed: PushedStep | None,
+        *,
+        ending: Ending,
+        reads: tuple[Variable, ...],
+        done: Variable,
+    ) -> None:
+        finished = current.step + 1
+
+        def end() -> None:
+            if pushed is not None:
+                self._add(current, pushed)
+            self._note(ending)
+            if current.reports:
+                self.reports.metrics("train", finished, self.sums.take())
+            self.reports.step(finished, last=finished == self.task.allocation.steps)
+
+        self.engine.push(end, reads, (self.order, done), lane=COMPUTE, name=f"the end of step {current.step}")
+
+    def _note(self, ending: Ending) -> None:
+        """What the slots agreed on of a step, and the loss scale that follows from it."""
+        outcome = ending.outcome
+        if outcome is None:
+            return
+        if outcome.finite:
+            self.sums.note(GRADIENT_NORM, outcome.norm)
+        told = self.scale.told(outcome)
+        if told is not None and self.task.allocation.keeper:
+            self.reports.log("warning", told)
+        if not self.scale.is_fixed:
+            self.sums.note(LOSS_SCALE_METRIC, self.scale.scale)
