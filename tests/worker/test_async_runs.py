@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +18,6 @@ from weft_graph.types import DType
 from weft_kernels.kernel import Array
 from weft_kvstore.description import description_from_json
 from weft_kvstore.local import LocalStore
-from weft_kvstore.settings import LinkSettings
 from weft_kvstore.store import StoreLostError, StoreTimeoutError
 from weft_worker.patience import patiently
 from worker_graphs import bags
@@ -39,11 +38,27 @@ def job_of(data: Path, **options: Any) -> Job:
 
 
 @contextmanager
-def store_for(job: Job, timeout_s: float = 30.0) -> Iterator[LocalStore]:
+def store_for(job: Job) -> Iterator[LocalStore]:
     description = description_from_json(job.store_spec().model_dump(mode="json"))
-    settings = LinkSettings(request_timeout_s=timeout_s)
-    with LocalStore(description, settings=settings) as store:
+    with LocalStore(description) as store:
         yield store
+
+
+def late_until(others: list[Records], store: Any) -> Any:
+    """The store, whose deadline passes for what needs every slot's steps until there are others."""
+
+    def impatient(ask: Callable[..., Future[Array]]) -> Callable[..., Future[Array]]:
+        def asked(*given: Any, settled: bool = False) -> Future[Array]:
+            if others or not settled:
+                return ask(*given, settled=settled)
+            late: Future[Array] = Future()
+            late.set_exception(StoreTimeoutError("slot 1 is missing"))
+            return late
+
+        return asked
+
+    store.pull, store.pull_rows = impatient(store.pull), impatient(store.pull_rows)
+    return store
 
 
 def test_one_slot_alone_gets_the_bits_that_it_gets_in_sync(data):
@@ -107,9 +122,8 @@ def test_a_slot_comes_to_its_end_while_another_has_not_begun(data):
 def test_intermediate_evaluations_take_what_is_there_and_the_end_waits_for_all(data):
     """The keeper says for whom it waits, beyond the store's own deadline; what it brings has every slot's steps."""
     job = job_of(data, slots=2, evaluate=(ROWS, ROWS + HELD_OUT), evaluate_every=2)
-    with store_for(job, timeout_s=0.1) as store:
+    with store_for(job) as store:
         first = Records()
-        run_of(job, 0, first, lambda task: store.at_slot(0)).start()
         others: list[Records] = []
         intact = first.report
 
@@ -121,12 +135,13 @@ def test_intermediate_evaluations_take_what_is_there_and_the_end_waits_for_all(d
                 run_of(job, 1, others[0], lambda task: store.at_slot(1)).start()
 
         first.report = report  # type: ignore[method-assign]
+        run_of(job, 0, first, lambda task: late_until(others, store.at_slot(0))).start()
         for records in (first, *others):
             assert records.over.wait(WAIT_S)
         assert others[0].over.wait(WAIT_S)
         values = {key: store.pull(key, 6, settled=True).result(WAIT_S) for key in ("w", "b")}
     assert first.last == others[0].last == (DONE, None)
-    assert "slot 0 waits for the others' last steps" in first.logs[0].message
+    assert "slot 0 waits for the others' last steps, for up to 3600 s: slot 1 is missing" in first.logs[0].message
     for key, value in values.items():
         np.testing.assert_array_equal(load(first.uploads[0][0])[key], value, err_msg=key)
     brought = load(first.uploads[0][0])

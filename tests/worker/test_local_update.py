@@ -290,7 +290,7 @@ def test_closing_fails_what_waits_and_what_comes_and_leaves_no_thread():
     for each in (waiting, declared, bench.store.pull("w", 0), bench.store.push("w", 3, np.ones(2, np.float32))):
         with pytest.raises(StoreError):
             each.result(WAIT_S)
-    assert set(threading.enumerate()) == before
+    assert set(threading.enumerate()) <= before
 
 
 def test_a_key_that_workers_update_cannot_be_set_while_the_job_runs(bench):

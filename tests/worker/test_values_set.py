@@ -312,7 +312,7 @@ def test_documents_come_in_order_and_closing_ends_one_that_is_under_way():
     assert sets.close() == [3, 4]
     assert sets.close() == [4]
     sets.request(5)
-    assert set(threading.enumerate()) == before
+    assert set(threading.enumerate()) <= before
 
 
 def tensors_of(document: bytes) -> TensorFile:
