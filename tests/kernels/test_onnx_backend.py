@@ -12,6 +12,8 @@ from weft_graph.errors import GraphError
 from weft_graph.onnx_form.errors import UnsettledError
 from weft_kernels.onnx_backend import Backend
 
+pytestmark = pytest.mark.timeout(400)
+
 TOTAL = 2033
 ONNXRUNTIME_PASSES = 1445
 AGAIN = "run: python tests/onnx_suite.py, and python docs/draw_onnx_suite.py"
