@@ -160,6 +160,45 @@ def test_programs_of_a_model_are_those_of_its_job(run: Run, file: str) -> None:
     assert [node["op_type"] for node in json.loads(request.content)["graph"]["nodes"]][-1] == "SoftmaxCrossEntropyLoss"
 
 
+def test_programs_of_a_model_need_no_data_and_no_server(run: Run, file: str) -> None:
+    script = answers()
+    text = run(script, "programs", file, "--loss", "cross_entropy").stdout
+    assert "training step: " in text
+    assert "evaluation step: " in text
+    assert "MatMul" in text
+    document = json.loads(run(script, "programs", file, "--loss", "cross_entropy", "--json").stdout)
+    assert document["train"]["outputs"]["loss"] == "loss"
+    short = run(script, "programs", file, "--passes", "--loss", "mse", "--batch", "8").stdout
+    full = run(script, "programs", file, "full", "--passes", "--loss", "mse").stdout
+    assert "both programs" in short
+    assert len(full) > len(short)
+    result = run(script, "programs", file, "--memory", "--loss", "mse")
+    assert (result.exit_code, "--memory goes by the data" in result.stderr) == (2, True)
+    assert "--loss cross_entropy, mse" in run(script, "programs", file).stderr
+    assert script.requests == []
+
+
+def test_data_of_this_folder_is_found_where_the_server_has_none(
+    run: Run, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lacking = problem(422, "job-refused", "no", [{"pointer": "/data/source/path", "detail": "cannot open 'd.npz'"}])
+    missing = run(answers(UPLOADED, lacking), "submit", file, *LOSS, "--steps", "1")
+    assert missing.exit_code == 1
+    assert "--data-root" in missing.stderr
+    (tmp_path / "d.npz").write_bytes(b"")
+    script = answers(UPLOADED, lacking, job())
+    assert run(script, "submit", file, *LOSS, "--steps", "1").exit_code == 0
+    first, second = (json.loads(request.content)["data"]["source"]["path"] for request in script.requests[1:])
+    assert (first, second) == ("d.npz", str(tmp_path / "d.npz"))
+    script = answers(lacking, lacking)
+    assert "--data-root" in run(script, "submit", file, *LOSS, "--steps", "1", "--dry-run").stderr
+    assert len(script.requests) == 2
+    script = answers(lacking, problem(422, "job-refused", "no"))
+    assert run(script, "programs", file, *LOSS).exit_code == 1
+    assert len(script.requests) == 2
+
+
 def test_an_inputs_shape_may_be_another_than_the_files(run: Run, file: str) -> None:
     assert "  x  float32[batch, 4, 3]\n" in run(answers(), "inspect", file, "--shape", "x=batch,4,3").stdout
 

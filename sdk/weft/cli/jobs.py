@@ -14,6 +14,7 @@ from weft.api.agent import AgentList
 from weft.api.job import JobPage
 from weft.api.lifecycle import JobState
 from weft.cli import render
+from weft.cli.data_path import with_data_found
 from weft.cli.job_file import STANDARD_INPUT, InitFrom, beginning_with, checked
 from weft.cli.model_options import ModelOptions, check_unsaid, with_model_options
 from weft.cli.models import ModelJob, is_model, job_of_model, submit_model
@@ -91,7 +92,7 @@ def submit(
         if init_from is not None:
             made = ModelJob(beginning_with(client, made.document, init_from))
         if dry_run:
-            tell_dry_run(out, client.dry_run(made.document), json)
+            tell_dry_run(out, with_data_found(made.document, client.dry_run), json)
             return
         job = submit_model(client, made)
         if json:

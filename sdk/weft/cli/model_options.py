@@ -7,7 +7,7 @@ import inspect
 import re
 import typing
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,31 +35,53 @@ def _option(text: str, *names: str, metavar: str | None = None) -> Any:
     return typer.Option(*names, help=text, metavar=metavar, show_default=False, rich_help_panel=_PANEL)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:
-    """What was said on the command line of an ONNX file; None and empty where nothing was."""
+    """What was said on the command line of an ONNX file; each field is an option of the commands that take one."""
 
-    loss: str | None
-    output: str | None
-    target: str | None
-    metric: list[str] | None
-    classes_axis: int | None
-    ignore_index: int | None
-    freeze: list[str] | None
-    constant: list[str] | None
-    samples: str | None
-    shape: list[str] | None
-    data: str | None
-    column: list[str] | None
-    evaluate: str | None
-    shuffle: bool
-    batch: int | None
-    rule: str | None
-    rate: float | None
-    workers: int
-    shards: int
-    seed: int
-    name: str | None
+    loss: Annotated[
+        str | None,
+        _option("cross_entropy, nll, mse, l1, bce_with_logits, or a scalar output.", "--loss", metavar="LOSS"),
+    ] = None
+    output: Annotated[str | None, _option("The output that the loss compares.", "--output")] = None
+    target: Annotated[str | None, _option("The input that it is compared with; added if new.", "--target")] = None
+    metric: Annotated[list[str] | None, _option("accuracy, a loss, a scalar output; may be repeated.", "--metric")] = (
+        None
+    )
+    classes_axis: Annotated[int | None, _option("Where the output has its classes.", "--classes-axis")] = None
+    ignore_index: Annotated[int | None, _option("Targets of this number do not count.", "--ignore-index")] = None
+    freeze: Annotated[
+        list[str] | None,
+        _option("Parameters and nodes that do not train; may be repeated.", "--freeze", metavar="PATTERN"),
+    ] = None
+    constant: Annotated[
+        list[str] | None,
+        _option("Initializers that are no parameters; may be repeated.", "--constant", metavar="PATTERN"),
+    ] = None
+    samples: Annotated[str | None, _option("The file's word for the dimension of the samples.", "--samples")] = None
+    shape: Annotated[
+        list[str] | None,
+        _option("An input's shape; may be repeated.", "--shape", metavar="INPUT=batch,3,224,224"),
+    ] = None
+    data: Annotated[
+        str | None,
+        _option("What it trains on: a path of the server's, or of this folder.", "--data", metavar="FILE.npz"),
+    ] = None
+    column: Annotated[
+        list[str] | None,
+        _option("The column that feeds an input; may be repeated.", "--column", metavar="INPUT=COLUMN"),
+    ] = None
+    evaluate: Annotated[str | None, _option("Rows that are kept for evaluation.", "--evaluate", metavar="FROM:TO")] = (
+        None
+    )
+    shuffle: Annotated[bool, _option("Read the rows in another order in each pass.", "--shuffle/--no-shuffle")] = True
+    batch: Annotated[int | None, _option("Samples of a step, over all workers.", "--batch")] = None
+    rule: Annotated[str | None, _option("sgd, adam or adagrad; else the file's own, or sgd.", "--rule")] = None
+    rate: Annotated[float | None, _option("The rule's rate.", "--rate")] = None
+    workers: Annotated[int, _option("Workers.", "--workers")] = 1
+    shards: Annotated[int, _option("Shards.", "--shards")] = 1
+    seed: Annotated[int, _option("Of what is drawn.", "--seed")] = 0
+    name: Annotated[str | None, _option("The job's name; the file's where left out.", "--name")] = None
 
     def model(self, path: Path) -> Model:
         """The file, read. Raises ArgumentError, OnnxError and its kin."""
@@ -127,75 +149,27 @@ class ModelOptions:
         return _RULES[self.rule or "sgd"](**rate)
 
 
-def said(
-    *,
-    loss: Annotated[
-        str | None,
-        _option("cross_entropy, nll, mse, l1, bce_with_logits, or a scalar output.", "--loss", metavar="LOSS"),
-    ] = None,
-    output: Annotated[str | None, _option("The output that the loss compares.", "--output")] = None,
-    target: Annotated[str | None, _option("The input that it is compared with; added if new.", "--target")] = None,
-    metric: Annotated[
-        list[str] | None, _option("accuracy, a loss, a scalar output; may be repeated.", "--metric")
-    ] = None,
-    classes_axis: Annotated[int | None, _option("Where the output has its classes.", "--classes-axis")] = None,
-    ignore_index: Annotated[int | None, _option("Targets of this number do not count.", "--ignore-index")] = None,
-    freeze: Annotated[
-        list[str] | None,
-        _option("Parameters and nodes that do not train; may be repeated.", "--freeze", metavar="PATTERN"),
-    ] = None,
-    constant: Annotated[
-        list[str] | None,
-        _option("Initializers that are no parameters; may be repeated.", "--constant", metavar="PATTERN"),
-    ] = None,
-    samples: Annotated[str | None, _option("The file's word for the dimension of the samples.", "--samples")] = None,
-    shape: Annotated[
-        list[str] | None,
-        _option("An input's shape; may be repeated.", "--shape", metavar="INPUT=batch,3,224,224"),
-    ] = None,
-    data: Annotated[
-        str | None, _option("What it trains on, as the server finds it.", "--data", metavar="FILE.npz")
-    ] = None,
-    column: Annotated[
-        list[str] | None,
-        _option("The column that feeds an input; may be repeated.", "--column", metavar="INPUT=COLUMN"),
-    ] = None,
-    evaluate: Annotated[
-        str | None, _option("Rows that are kept for evaluation.", "--evaluate", metavar="FROM:TO")
-    ] = None,
-    shuffle: Annotated[bool, _option("Read the rows in another order in each pass.", "--shuffle/--no-shuffle")] = True,
-    batch: Annotated[int | None, _option("Samples of a step, over all workers.", "--batch")] = None,
-    rule: Annotated[str | None, _option("sgd, adam or adagrad; else the file's own, or sgd.", "--rule")] = None,
-    rate: Annotated[float | None, _option("The rule's rate.", "--rate")] = None,
-    workers: Annotated[int, _option("Workers.", "--workers")] = 1,
-    shards: Annotated[int, _option("Shards.", "--shards")] = 1,
-    seed: Annotated[int, _option("Of what is drawn.", "--seed")] = 0,
-    name: Annotated[str | None, _option("The job's name; the file's where left out.", "--name")] = None,
-) -> ModelOptions:
-    """The options as a record."""
-    return ModelOptions(
-        loss, output, target, metric, classes_axis, ignore_index, freeze, constant, samples, shape, data, column,
-        evaluate, shuffle, batch, rule, rate, workers, shards, seed, name,
-    )  # fmt: skip
-
-
 def with_model_options(function: Callable[..., None]) -> Callable[..., None]:
     """A command whose keyword `model` is the record of these options, each of which becomes one of its own."""
-    own, theirs = inspect.signature(function), inspect.signature(said)
-    names = theirs.parameters.keys()
+    own, names = inspect.signature(function), {field.name for field in fields(ModelOptions)}
+    hints = {
+        **typing.get_type_hints(function, include_extras=True),
+        **typing.get_type_hints(ModelOptions, include_extras=True),
+    }
+    hints.pop("model")
 
     @functools.wraps(function)
     def command_(*args: Any, **given: Any) -> None:
-        options = said(**{name: given.pop(name) for name in names if name in given})
+        options = ModelOptions(**{name: given.pop(name) for name in names & given.keys()})
         function(*args, **given, model=options)
 
     kept = [parameter for parameter in own.parameters.values() if parameter.name != "model"]
-    hints = {**typing.get_type_hints(function, include_extras=True), **typing.get_type_hints(said, include_extras=True)}
-    hints.pop("model")
+    theirs = [
+        inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default)
+        for field in fields(ModelOptions)
+    ]
     command_.__signature__ = own.replace(  # type: ignore[attr-defined]
-        parameters=[
-            parameter.replace(annotation=hints[parameter.name]) for parameter in (*kept, *theirs.parameters.values())
-        ]
+        parameters=[parameter.replace(annotation=hints[parameter.name]) for parameter in (*kept, *theirs)]
     )
     command_.__annotations__ = {**hints, "return": None}
     return command_
@@ -203,8 +177,8 @@ def with_model_options(function: Callable[..., None]) -> Callable[..., None]:
 
 def check_unsaid(model: ModelOptions, what: str, **others: object) -> None:
     """Raises ArgumentError for an option of models where the command is about something else."""
-    given = {name: getattr(model, name) for name in inspect.signature(said).parameters} | others
-    defaults = {name: parameter.default for name, parameter in inspect.signature(said).parameters.items()}
+    defaults = {field.name: field.default for field in fields(model)}
+    given = {name: getattr(model, name) for name in defaults} | others
     for name, value in given.items():
         if value not in (defaults.get(name), []):
             raise ArgumentError(

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from weft.api.job import FromUpload
+from weft.cli.data_path import with_data_found
 from weft.cli.model_options import SUFFIX, ModelOptions, with_model_options
 from weft.cli.options import JobId, Url, find_job
 from weft.client import Client
@@ -23,6 +24,7 @@ from weft.job_handle import JobHandle
 
 if TYPE_CHECKING:
     from weft.records import Array
+    from weft.trainable import Trainable
 
 ModelFile = Annotated[Path, typer.Argument(metavar="MODEL.onnx", help="The model.", show_default=False)]
 
@@ -85,21 +87,27 @@ class ModelJob:
 
 def job_of_model(path: Path, model: ModelOptions, **length: int | None) -> ModelJob:
     """The job that the options make of the file. Warnings are shown. Raises ArgumentError, GraphRefusedError."""
+    trainable = trainable_of(path, model)
+    return ModelJob(model.job(path, trainable, **length).model_dump_json(), trainable.values)
+
+
+def trainable_of(path: Path, model: ModelOptions) -> Trainable:
+    """The file with its loss. Warnings are shown. Raises ArgumentError, GraphRefusedError."""
     if not path.exists():
         raise ArgumentError(f"there is no file {path}")
     trainable = model.trainable(path)
     for warning in trainable.warnings:
         _warn(f"warning: {warning}")
-    return ModelJob(model.job(path, trainable, **length).model_dump_json(), trainable.values)
+    return trainable
 
 
 def submit_model(client: Client, job: ModelJob) -> JobHandle:
     """Sends the values, if there are any, then the job. Raises what `Client.submit_spec` does."""
     if not job.values:
-        return client.submit_spec(job.document)
+        return with_data_found(job.document, client.submit_spec)
     document = {**json.loads(job.document), "init_from": _uploaded(client, job.values).model_dump()}
     try:
-        return client.submit_spec(json.dumps(document))
+        return with_data_found(json.dumps(document), client.submit_spec)
     except InvalidRequestError as error:
         if any(each.pointer.startswith("/data/columns") for each in error.problem.errors):
             wanted = next(iter(document["data"]["columns"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -13,9 +14,10 @@ from rich.text import Text
 from weft.api.dry_run import DryRun, Passes, StepMemory
 from weft.api.job import Recompute
 from weft.cli import render
+from weft.cli.data_path import with_data_found
 from weft.cli.job_file import job_file, read
 from weft.cli.model_options import ModelOptions, check_unsaid, with_model_options
-from weft.cli.models import is_model, job_of_model
+from weft.cli.models import is_model, job_of_model, trainable_of
 from weft.cli.narrow_programs import narrow
 from weft.cli.options import Json, Url, find_job
 from weft.client import Client
@@ -54,12 +56,16 @@ def programs(
     json: Json = False,
     model: ModelOptions,
 ) -> None:
-    """Print what the converter makes of a job's graph; of a job file without submitting it.
+    """Print what the converter makes of a job's graph; of a job file without submitting it, and of an ONNX file with
+    --loss without a server, where no --data is said.
 
     First what is fetched, sent and held, in sentences; then each node in the order it runs in. `--passes` prints how
     the converter came to it, pass by pass, and `--passes full` with every node that came and went.
     """
     out, file, told = Console(), job_file(job_or_file), _passes(detail, passes, memory, json)
+    if file is not None and is_model(file) and model.data is None:
+        _print(out, _local(file, model, told, memory, json), job_or_file, fit=not json)
+        return
     made = None if file is None else _job(file, model)
     if made is None:
         check_unsaid(model, job_or_file)
@@ -67,7 +73,7 @@ def programs(
         if told is not None:
             text = find_job(client, job_or_file).passes_text(told) if made is None else _dry_passes(client, made, told)
         elif made is not None:
-            run = client.dry_run(made)
+            run = with_data_found(made, client.dry_run)
             if memory:
                 tell_dry_run(out, run, json)
                 return
@@ -91,8 +97,20 @@ def _passes(detail: str | None, passes: bool, memory: bool, json: bool) -> Passe
     return Passes.SHORT if detail is None else Passes.FULL
 
 
+def _local(file: Path, model: ModelOptions, told: Passes | None, memory: bool, json: bool) -> str:
+    """The text of an ONNX file that is said no data: no server is asked. Raises ArgumentError for its memory."""
+    from weft.cli.local_programs import local_json, local_passes, local_text  # most commands convert nothing
+
+    if memory:
+        raise ArgumentError(f"--memory goes by the data: say what {file} trains on, --data FILE.npz, and --batch")
+    trainable = trainable_of(file, model)
+    if told is not None:
+        return local_passes(trainable, told, model.batch)
+    return _indented(local_json(trainable)) if json else local_text(trainable)
+
+
 def _dry_passes(client: Client, job: bytes | str, told: Passes) -> str:
-    return client.dry_run(job, passes=told).passes
+    return with_data_found(job, partial(client.dry_run, passes=told)).passes
 
 
 def _job(file: Path, model: ModelOptions) -> bytes | str:
