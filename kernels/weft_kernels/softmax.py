@@ -21,11 +21,11 @@ def log_softmax(xp: Any, scores: Array, axis: int) -> Array:
     return shifted  # type: ignore[no-any-return]  # xp is Any
 
 
-def softmax(xp: Any, scores: Array, axis: int) -> Array:
-    """Softmax, a new array; scores are shifted by their largest first, so that nothing overflows."""
+def softmax(xp: Any, scores: Array, axis: int, out: Array | None = None) -> Array:
+    """Softmax, in `out` or a new array; scores are shifted by their largest first, so that nothing overflows."""
     if scores.size == 0:
         return xp.empty_like(scores)  # type: ignore[no-any-return]  # xp is Any; max of none would raise
-    raised = scores - scores.max(axis=axis, keepdims=True)
+    raised = xp.subtract(scores, scores.max(axis=axis, keepdims=True), out=out)
     xp.exp(raised, out=raised)
     raised /= raised.sum(axis=axis, keepdims=True, dtype=scores.dtype)
     return raised  # type: ignore[no-any-return]  # xp is Any

@@ -13,4 +13,4 @@ from weft_kernels.kernel import Array, KernelContext
 def run(
     context: KernelContext, inputs: Sequence[Array | None], attributes: Mapping[str, AttributeValue]
 ) -> tuple[Array, ...]:
-    return (context.xp.concatenate(required(inputs), axis=as_int(attributes["axis"])),)
+    return (context.xp.concatenate(required(inputs), axis=as_int(attributes["axis"]), out=context.out(0)),)

@@ -17,7 +17,7 @@ def run(
 ) -> tuple[Array, ...]:
     data, weights = required(inputs, 2)
     # The features lead in memory, which is also how the gradients want to read it; only the view is ONNX's order.
-    result = convolved(context.xp, data, weights, attributes)
+    result = convolved(context.xp, data, weights, attributes, context.out(0, data.dtype))
     bias = optional(inputs, 2)
     if bias is not None:
         result += bias.reshape(-1, *(1,) * (result.ndim - 2))

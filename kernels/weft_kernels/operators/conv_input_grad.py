@@ -19,4 +19,5 @@ def run(
 ) -> tuple[Array, ...]:
     gradient, data, weights = required(inputs)
     windows = windows_of(data.shape[2:], attributes.get, weights.shape[2:])
-    return (spread(context.xp, gradient, weights, windows, as_int(attributes["group"])),)
+    group, out = as_int(attributes["group"]), context.out(0, gradient.dtype)
+    return (spread(context.xp, gradient, weights, windows, group=group, out=out),)

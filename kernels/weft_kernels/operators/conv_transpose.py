@@ -19,7 +19,8 @@ def run(
 ) -> tuple[Array, ...]:
     data, weights = required(inputs, 2)
     windows = transposed_windows(data.shape[2:], attributes.get, weights.shape[2:])
-    result = spread(context.xp, data, weights, windows, as_int(attributes["group"]))
+    group, out = as_int(attributes["group"]), context.out(0, data.dtype)
+    result = spread(context.xp, data, weights, windows, group=group, out=out)
     bias = optional(inputs, 2)
     if bias is not None:
         result += bias.reshape(-1, *(1,) * len(windows.size))

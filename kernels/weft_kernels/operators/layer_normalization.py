@@ -21,7 +21,8 @@ def run(
     axis = normalised(as_int(attributes["axis"]), data.ndim)
     rows = data.reshape(math.prod(data.shape[:axis]), math.prod(data.shape[axis:]))
     normal, mean, inverse = standardized(xp, rows, as_float(attributes["epsilon"]))
-    result = normal.reshape(data.shape) * scale.astype(normal.dtype, copy=False)
+    result = normal.reshape(data.shape)
+    result = xp.multiply(result, scale.astype(normal.dtype, copy=False), out=context.out(0, normal.dtype))
     bias = optional(inputs, 2)
     if bias is not None:
         result += bias.astype(normal.dtype, copy=False)

@@ -17,4 +17,4 @@ def run(
     context: KernelContext, inputs: Sequence[Array | None], attributes: Mapping[str, AttributeValue]
 ) -> tuple[Array, ...]:
     (scores,) = required(inputs)
-    return (softmax(context.xp, scores, as_int(attributes["axis"])),)
+    return (softmax(context.xp, scores, as_int(attributes["axis"]), context.out(0, scores.dtype)),)

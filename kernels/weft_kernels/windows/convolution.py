@@ -29,15 +29,18 @@ DEVICE_ELEMENTS: Final = 1 << 27
 """The same on a device, which wants large products: half a gigabyte of float32."""
 
 
-def convolved(xp: Any, data: Array, weights: Array, attributes: Mapping[str, AttributeValue]) -> Array:
-    """The convolution of data (batch, channels, ...), whole numbers too: a new array (batch, features, windows ...).
+def convolved(
+    xp: Any, data: Array, weights: Array, attributes: Mapping[str, AttributeValue], out: Array | None = None
+) -> Array:
+    """The convolution of data (batch, channels, ...), whole numbers too: (batch, features, windows ...).
 
-    The features lead in memory, which is also how the gradients want to read it; only the view is ONNX's order.
+    The features lead in memory, which is also how the gradients want to read it; only the view is ONNX's order. It is
+    `out` where that lies so, a new array otherwise.
     """
     group, features, batch = as_int(attributes["group"]), weights.shape[0], data.shape[0]
     windows = windows_of(data.shape[2:], attributes.get, weights.shape[2:])
     kernels = weights.reshape(group, features // group, -1)
-    result: Array = xp.empty((features, batch, *windows.count), dtype=data.dtype)
+    result = _leading(xp, (features, batch, *windows.count), data.dtype, out)
     wide = result.reshape(group, features // group, batch, math.prod(windows.count))
     for part in _blocks(xp, data, windows, kernels):
         lowered = columns(xp, data[part], windows, group)
@@ -45,16 +48,17 @@ def convolved(xp: Any, data: Array, weights: Array, attributes: Mapping[str, Att
     return result.swapaxes(0, 1)
 
 
-def spread(xp: Any, output: Array, weights: Array, windows: Windows, group: int) -> Array:
+def spread(xp: Any, output: Array, weights: Array, windows: Windows, *, group: int, out: Array | None = None) -> Array:
     """Each element of `output` (batch, features, windows ...) spread by the weights: (batch, channels, spatial ...).
 
-    The gradient of a convolution's input, and a transposed convolution. The channels lead in memory.
+    The gradient of a convolution's input, and a transposed convolution. The channels lead in memory. It may be `out`,
+    where that lies so and no padding stands around it.
     """
     batch, features = output.shape[:2]
     kernels = weights.reshape(group, features // group, -1).swapaxes(1, 2)
     channels, count = weights.shape[1] * group, math.prod(windows.count)
     if _is_plain(windows):
-        result: Array = xp.empty((channels, batch, *windows.size), dtype=output.dtype)
+        result = _leading(xp, (channels, batch, *windows.size), output.dtype, out)
         wide = result.reshape(group, channels // group, batch, count)
         for part in _blocks(xp, output, windows, kernels):
             given = output[part].swapaxes(0, 1).reshape(group, features // group, -1)
@@ -64,7 +68,8 @@ def spread(xp: Any, output: Array, weights: Array, windows: Windows, group: int)
         given = output.swapaxes(0, 1).reshape(group, features // group, -1)
         lowered = xp.matmul(kernels, given).reshape(channels, *windows.kernel, batch, *windows.count)
         return scattered(xp, lowered, windows)
-    around: Array = xp.zeros((channels, batch, *padded_size(windows)), dtype=output.dtype)
+    around = _leading(xp, (channels, batch, *padded_size(windows)), output.dtype, out)
+    around[...] = 0
     for part in _blocks(xp, output, windows, kernels):
         given = output[part].swapaxes(0, 1).reshape(group, features // group, -1)
         images = part.stop - part.start
@@ -90,6 +95,15 @@ def weights_gradient(
         else:
             result += xp.matmul(output, lowered)
     return result.reshape(shape)
+
+
+def _leading(xp: Any, shape: tuple[int, ...], dtype: Any, out: Array | None) -> Array:
+    """An array of that shape, whose first two dimensions `out` has the other way round: its memory, or new one."""
+    if out is not None and out.dtype == dtype:
+        turned = out.swapaxes(0, 1)
+        if turned.shape == shape and turned.flags.c_contiguous:
+            return turned
+    return xp.empty(shape, dtype=dtype)  # type: ignore[no-any-return]  # xp is Any
 
 
 def _product(xp: Any, left: Array, right: Array, out: Array) -> None:
