@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import onnx
@@ -33,8 +34,16 @@ pytestmark = pytest.mark.timeout(400)
 WAIT_S = 60.0
 PASSES = [each for each in ROLES[Role.EVALUATE] if each.name != "inference"]
 """Those of an evaluation, less the one that turns training off: the suite has nodes that train."""
-SEEN: dict[str, int] = {}
-"""How many nodes of each operator the programs had, and how many bytes of arena."""
+
+
+@dataclass(slots=True)
+class Suite:
+    """The suite once it has run: why tests failed, how many nodes of each operator the programs had, and how many bytes
+    their arenas took in all."""
+
+    nodes: Counter[str] = field(default_factory=Counter)
+    arena_bytes: int = 0
+    failed: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,6 +58,7 @@ class WorkerBackend(Backend):
     """Runs models through the converter's passes and a worker's engine."""
 
     engine: Engine
+    suite: Suite
 
     @classmethod
     def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **_kwargs: Any) -> OnWorker:
@@ -69,9 +79,8 @@ def _with_outputs_made(graph: Graph) -> Graph:
 
 def _stepped(program: Program, feeds: dict[str, Array]) -> dict[str, Array]:
     plan = bind(program, {})
-    for bound in plan.nodes:
-        SEEN[bound.node.op_type] = SEEN.get(bound.node.op_type, 0) + 1
-    SEEN["arena bytes"] = SEEN.get("arena bytes", 0) + plan.placement.layout.arena_bytes
+    WorkerBackend.suite.nodes.update(bound.node.op_type for bound in plan.nodes)
+    WorkerBackend.suite.arena_bytes += plan.placement.layout.arena_bytes
     engine = WorkerBackend.engine
     pusher = StepPusher(Hands(engine, None))  # type: ignore[arg-type]  # these programs fetch and send nothing
     read = {name: feeds[name] for name in plan.inputs}
@@ -83,21 +92,22 @@ def _stepped(program: Program, feeds: dict[str, Array]) -> dict[str, Array]:
 
 
 @pytest.fixture(scope="module")
-def failed() -> Iterator[dict[str, str]]:
+def suite() -> Suite:
     WorkerBackend.engine = ThreadedEngine({COMPUTE: 1, IO: 1})
-    SEEN.clear()
+    ran = WorkerBackend.suite = Suite()
     try:
-        yield failures(list(cases(WorkerBackend).values()))
+        ran.failed = failures(list(cases(WorkerBackend).values()))
     finally:
         WorkerBackend.engine.close()
+    return ran
 
 
-def test_what_the_kernels_pass_the_worker_passes(failed: dict[str, str]) -> None:
-    only_here = {name: reason for name, reason in failed.items() if name not in left_out()}
+def test_what_the_kernels_pass_the_worker_passes(suite: Suite) -> None:
+    only_here = {name: reason for name, reason in suite.failed.items() if name not in left_out()}
     assert not only_here
 
 
-def test_programs_are_fused_and_laid_out(failed: dict[str, str]) -> None:
+def test_programs_are_fused_and_laid_out(suite: Suite) -> None:
     """The suite would pass without the passes, too: they are there."""
-    assert SEEN[FUSED] > 100
-    assert SEEN["arena bytes"] > 1 << 20
+    assert suite.nodes[FUSED] > 100
+    assert suite.arena_bytes > 1 << 20
