@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -67,7 +67,7 @@ def written(
     if options.opset and not FIRST_OPSET <= options.opset <= OPSET:
         raise OnnxError(f"opset {options.opset}: models are written for opsets {FIRST_OPSET} to {OPSET}")
     _check_values(graph, values)
-    shown = graph if options.training else to_inference(graph)
+    shown = graph if options.training else _as_evaluated(graph)
     known = infer_with_bodies(shown)
     opsets = [options.opset] if options.opset else range(DEFAULT_OPSET, OPSET + 1)
     for opset in opsets:
@@ -77,6 +77,14 @@ def written(
             if opset == opsets[-1]:
                 raise
     raise AssertionError("there is always an opset to try")
+
+
+def _as_evaluated(graph: Graph) -> Graph:
+    """The graph in inference, less the constants that only training reads: a Dropout's ratio."""
+    shown = to_inference(graph)
+    trained, read = ({name for node in nodes for name in node.inputs} for nodes in (graph.nodes, shown.nodes))
+    idle = trained - read - set(graph.outputs)
+    return replace(shown, constants=tuple(constant for constant in shown.constants if constant.name not in idle))
 
 
 def _of_opset(

@@ -106,6 +106,8 @@ def test_what_serves_is_in_inference() -> None:
     first = read_model(convolution())
     proto = valid(write_model(first.graph, first.values))
     assert "Dropout" not in {node.op_type for node in proto.graph.node}
+    read = {name for node in proto.graph.node for name in node.input}
+    assert {tensor.name for tensor in proto.graph.initializer} <= read
     x = np.linspace(-1, 1, 75, dtype=np.float32).reshape(1, 3, 5, 5)
     (expected,) = ReferenceEvaluator(convolution()).run(None, {"x": x})
     (result,) = ReferenceEvaluator(proto).run(None, {"x": x})
