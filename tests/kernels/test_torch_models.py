@@ -82,7 +82,7 @@ def test_gradients_in_float64_are_those_of_pytorch(name: str) -> None:
         assert error <= EXACT * expected["norm"] + 1e-14 * _largest(reference), key
 
 
-@pytest.mark.parametrize("name", [name for name in NETWORKS if name != "resnet50"])  # of resnet18's operators, and slow
+@pytest.mark.parametrize("name", NETWORKS)
 def test_float32_is_as_near_to_float64_as_pytorch_is(name: str) -> None:
     """At most twice its error, of the whole gradient and of the middle one of all parameters.
 
