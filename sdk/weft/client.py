@@ -92,7 +92,7 @@ class Client:
 
         `precision` "bfloat16" or "float16" computes products in that type. `clip_norm` bounds the whole norm of a
         step's gradient. `accumulate` computes a worker's samples of a step in parts. `average` keeps averages of the
-        parameters, `{"decay": 0.999}` or `{"start": 1000}`, which `evaluate_average` has evaluations read, and
+        parameters, 0.999 (a decay) or `{"start": 1000}`, which `evaluate_average` has evaluations read, and
         `JobHandle.values(average=True)` brings.
 
         Raises ArgumentError for what makes no sense here, InvalidRequestError, with a pointer for each thing that the

@@ -42,7 +42,7 @@ class JobArguments(TypedDict, total=False):
     clip_norm: float | None
     loss_scale: LossScalingSpec | Mapping[str, Any] | None
     accumulate: int
-    average: AverageSpec | Mapping[str, Any] | None
+    average: AverageSpec | Mapping[str, Any] | float | None
     evaluate_average: bool
     init_from: FirstValues | None
     keep_state: bool

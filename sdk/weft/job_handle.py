@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -221,7 +222,7 @@ class JobHandle:
         """What was submitted."""
         return self._http.call(JobSpec, "GET", self._path("/spec"))
 
-    def model(self, outputs: Iterable[str] | None = None) -> Model:
+    def model(self, outputs: Iterable[str] | None = None, *, average: bool = False) -> Model:
         """The job's graph up to these values, with its parameters as they are now: to evaluate, export or train again.
 
         Where left out, `outputs` are the graph's own that are neither its loss nor a metric. Raises ArgumentError,
@@ -230,16 +231,24 @@ class JobHandle:
         """
         from weft.trained_model import trained_model  # most users of handles build no graph
 
-        return trained_model(self.spec(), outputs, self.values)
+        return trained_model(self.spec(), outputs, partial(self.values, average=average))
 
     def export_onnx(
-        self, path: str | os.PathLike[str], *, outputs: Iterable[str] | None = None, opset: int = 0
+        self,
+        path: str | os.PathLike[str],
+        *,
+        outputs: Iterable[str] | None = None,
+        opset: int = 0,
+        average: bool = False,
+        training: bool = False,
     ) -> None:
         """Write the trained model for inference, under the names that it came with; `outputs` as for `model`.
 
-        `opset` is ONNX's version; what most runtimes take where left out. Raises OnnxError, OSError too.
+        `opset` is ONNX's version; what most runtimes take where left out. `average` writes the averages of the
+        parameters, in a job that keeps them. `training` keeps Dropout and BatchNormalization as they train, for a file
+        to be trained further. Raises OnnxError, OSError too.
         """
-        self.model(outputs).export_onnx(path, opset=opset)
+        self.model(outputs, average=average).export_onnx(path, opset=opset, training=training)
 
     def programs(self) -> dict[str, Any]:
         """What the converter made of the graph, as JSON: what workers and shards get."""

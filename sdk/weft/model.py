@@ -120,7 +120,7 @@ class Model:
         target: str = "",
         classes_axis: int | None = None,
         ignore_index: int | None = None,
-        metrics: Sequence[str] = (),
+        metrics: str | Sequence[str] = (),
     ) -> Trainable:
         """The model with what it trains by: `cross_entropy`, `nll` (of log-probabilities), `mse`, `l1`,
         `bce_with_logits`, or the name of an output that is the loss already.
@@ -134,16 +134,22 @@ class Model:
 
         Raises GraphRefusedError and its kin, which say what there is.
         """
-        options = LossOptions(loss, output, target, classes_axis, ignore_index, tuple(metrics))
+        listed = (metrics,) if isinstance(metrics, str) else tuple(metrics)
+        options = LossOptions(loss, output, target, classes_axis, ignore_index, listed)
         made = with_loss(self.graph, options)
         return Trainable(made, self.values, self.warnings, self.graph.outputs, self.rule)
 
-    def export_onnx(self, path: str | os.PathLike[str], *, opset: int = 0) -> None:
-        """Write the model, with its values, for inference. Raises OnnxError, OSError."""
+    def export_onnx(self, path: str | os.PathLike[str], *, opset: int = 0, training: bool = False) -> None:
+        """Write the model, with its values, for inference; with `training`, BatchNormalization and Dropout as they
+        train, to go on from. Raises OnnxError, OSError.
+        """
         from weft.onnx_package import onnx_form
 
         onnx_form("weft_graph.onnx_form.write_files").write_file(
-            path, self.graph, self.values, onnx_form("weft_graph.onnx_form.writer").WriteOptions(opset=opset)
+            path,
+            self.graph,
+            self.values,
+            onnx_form("weft_graph.onnx_form.writer").WriteOptions(opset=opset, training=training),
         )
 
     def __repr__(self) -> str:

@@ -60,7 +60,7 @@ def job_spec(
     clip_norm: float | None = None,
     loss_scale: LossScalingSpec | Mapping[str, Any] | None = None,
     accumulate: int = 1,
-    average: AverageSpec | Mapping[str, Any] | None = None,
+    average: AverageSpec | Mapping[str, Any] | float | None = None,
     evaluate_average: bool = False,
     init_from: FirstValues | None = None,
     keep_state: bool = False,
@@ -106,7 +106,7 @@ def job_spec(
             clip_norm=clip_norm,
             loss_scale=loss_scale,  # type: ignore[arg-type]  # a mapping becomes the model
             accumulate=accumulate,
-            average=average,  # type: ignore[arg-type]  # likewise
+            average={"decay": average} if isinstance(average, float) else average,  # type: ignore[arg-type]  # likewise
             evaluate_average=evaluate_average,
             init_from=None if init_from is None else from_job_or_upload(init_from),
             keep_state=keep_state,
@@ -146,7 +146,12 @@ def _trained(
 
 def _check_expressions(loss: object, metrics: object) -> None:
     from weft.expression import Expression  # who only watches jobs builds no graph
+    from weft.model import Model as ReadModel
 
+    if isinstance(loss, ReadModel):
+        raise ArgumentError(
+            "this model has no loss yet: say what it trains by, such as model.with_loss('cross_entropy')"
+        )
     if not isinstance(loss, Expression):
         raise ArgumentError(f"loss is an expression, such as nn.cross_entropy(scores, y), not {type(loss).__name__}")
     if not isinstance(metrics, Mapping):

@@ -138,7 +138,7 @@ def test_warnings_are_shown_and_no_model_is_an_error(run: Run, file: str, tmp_pa
     assert "warning: frozen 'encoder.*' is no parameter's name and no node's" in result.stderr
     (tmp_path / "text.onnx").write_text("hello")
     result = run(answers(job()), "submit", str(tmp_path / "text.onnx"), *LOSS, "--steps", "1")
-    assert (result.exit_code, "weft: the file is no ONNX model" in result.stderr) == (1, True)
+    assert (result.exit_code, "text.onnx: the file is no ONNX model" in result.stderr) == (1, True)
     assert "there is no file none.onnx" in run(answers(job()), "inspect", "none.onnx").stderr
 
 
@@ -242,6 +242,12 @@ def test_export_writes_the_trained_model(run: Run, file: str, tmp_path: Path) ->
     assert run(script, "export", "job-1", str(path), "--output", "h").exit_code == 0
     assert list(weft.from_onnx(path)) == ["h"]
     assert run(answers(job(), held), "export", "job-1", str(tmp_path / "w.safetensors")).exit_code == 0
+    averages = {**values, "weft.state/weft.average/w": np.full((3, 4), 3, np.float32)}
+    script = answers(
+        job(), spec_of(file), lambda _: httpx.Response(200, content=save(averages), headers={STEP_HEADER: "7"})
+    )
+    assert run(script, "export", "job-1", str(path), "--average").exit_code == 0
+    assert np.all(weft.from_onnx(path).values["w"] == 5)  # an average is kept as what is to be added
     assert np.all(weft.load(tmp_path / "w.safetensors")["w"] == 2)
 
 

@@ -16,6 +16,7 @@ from onnx_models import floats, initializer, model, weights
 from sdk_fakes import answers, job
 from weft.api.values import Uploaded
 from weft_graph.check import check
+from weft_graph.errors import ShapeError
 from weft_graph.ir import GIVEN
 
 HERE = Path(__file__).parents[1] / "torch_models"
@@ -165,6 +166,26 @@ def test_where_classes_are(shape: tuple[int, ...], axis: int, option: int | None
     got = made.evaluate({"x": scores, "labels": labels})
     assert got["loss"] == pytest.approx(cross_entropy(np.moveaxis(scores, axis, -1), labels), rel=1e-5)
     assert got["accuracy"] == pytest.approx((scores.argmax(axis) == labels).mean())
+    given = weft.input("labels", (weft.BATCH, *labels.shape[1:]), "int64")
+    for ignored in (None, 1):
+        made = read.with_loss("cross_entropy", metrics=("accuracy",), classes_axis=option, ignore_index=ignored)
+        got = made.evaluate({"x": scores, "labels": labels})
+        for function, name in ((weft.nn.cross_entropy, "loss"), (weft.nn.accuracy, "accuracy")):
+            built = function(read["y"], given, classes_axis=option, ignore_index=ignored)
+            assert built.eval({"x": scores, "labels": labels}) == pytest.approx(got[name], rel=1e-6)
+
+
+def test_labels_that_do_not_fit_are_told_where_classes_are_looked_for() -> None:
+    scores, labels = weft.input("s", ("batch", 5, 7)), weft.input("y", ("batch", 7), "int64")
+    single = weft.input("z", ("batch",))
+    for function in (weft.nn.cross_entropy, weft.nn.accuracy):
+        with pytest.raises(ShapeError, match=r"with classes on axis 2 \(classes_axis says another\)"):
+            function(scores, labels)
+        assert function(scores, labels, classes_axis=1).shape == ()
+        with pytest.raises(ShapeError, match="classes_axis 3: logits is"):
+            function(scores, labels, classes_axis=3)
+        with pytest.raises(ShapeError, match=r"scores of classes are \(batch, classes"):
+            function(single, labels)
 
 
 def test_nll_takes_log_probabilities() -> None:
@@ -296,3 +317,28 @@ def test_a_decoder_of_pytorchs_has_its_loss() -> None:
     made = weft.from_onnx(HERE / "trained_decoder.onnx").with_loss("cross_entropy")
     got = made.evaluate({"tokens": data["tokens"][:16], "labels": data["labels"][:16]}, training=True)
     assert got["loss"] == pytest.approx(data["losses"][0], abs=1e-5)
+
+
+def test_what_is_missing_or_short_is_understood_or_told() -> None:
+    read = weft.from_onnx(perceptron())
+    with pytest.raises(weft.ArgumentError, match=r"this model has no loss yet: .* model\.with_loss"):
+        weft.job_spec(read, data="d.npz", steps=1)  # type: ignore[arg-type]  # the mistake is the point
+    assert dict(read.with_loss("cross_entropy", output="logits", metrics="accuracy").metrics) == {
+        "accuracy": "accuracy"
+    }
+    trainable = read.with_loss("cross_entropy", output="logits")
+    made = weft.job_spec(trainable, data="d.npz", steps=1, average=0.5)
+    assert made.average is not None
+    assert made.average.decay == 0.5
+
+
+def test_a_file_to_be_trained_further_keeps_its_dropout(tmp_path: Path) -> None:
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Dropout", ["h"], ["y"], "drop")]
+    read = weft.from_onnx(model(nodes, [floats("x", "N", 3)], ("y",), [weights("w", 3, 4)]))
+    read.export_onnx(tmp_path / "served.onnx")
+    read.export_onnx(tmp_path / "training.onnx", training=True)
+    kinds = [
+        {node.op_type for node in weft.from_onnx(tmp_path / name).graph.nodes}
+        for name in ("served.onnx", "training.onnx")
+    ]
+    assert ["Dropout" in kind for kind in kinds] == [False, True]

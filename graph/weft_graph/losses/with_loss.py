@@ -1,7 +1,6 @@
 """Gives a graph that computes scores, or predictions, the loss and the metrics that it trains by.
 
-Class scores have their classes on axis 1 where they have four dimensions or more, as images do (batch, classes, height,
-width), and on the last axis else: (batch, classes), and (batch, positions, classes) as language models give them.
+`weft_graph.losses.classes` says where class scores have their classes.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from weft_graph.check import check
 from weft_graph.dimensions.dims import Dim, is_unknown
 from weft_graph.errors import DTypeError, GraphRefusedError, ShapeError
 from weft_graph.ir import Graph, Input
+from weft_graph.losses.classes import classes_axis, classes_second
 from weft_graph.losses.nodes import LossNodes
 from weft_graph.types import BATCH, DType, TensorType
 
@@ -24,8 +24,8 @@ class LossOptions:
 
     `output` is what the loss compares, the graph's only output where it is empty; `target` the input with what it
     should be, which is added where the graph has none of that name: `labels` for classes, else `target`. `classes_axis`
-    is where classes are, by the rule above where it is None. Targets that are `ignore_index` do not count. `metrics`
-    are `accuracy`, losses, or outputs that are scalars.
+    is where classes are, by the rule of `losses.classes` where it is None. Targets that are `ignore_index` do not
+    count. `metrics` are `accuracy`, losses, or outputs that are scalars.
     """
 
     loss: str
@@ -110,25 +110,12 @@ class _Adding:
         return given is not None and given.dtype in _WHOLE
 
     def classes_axis(self) -> int:
-        rank = self.nodes.types[self.output].rank
-        axis = self.options.classes_axis
-        if axis is None:
-            return 1 if rank >= 4 else rank - 1
-        if not -rank <= axis < rank or axis % rank == 0:
-            raise ShapeError(
-                f"classes_axis {axis}: output {self.output!r} is {self.nodes.types[self.output]}, whose classes can be "
-                f"on the axes 1 to {rank - 1}",
-                node=self.output,
-            )
-        return axis % rank
+        return classes_axis(self.nodes.types[self.output], self.options.classes_axis, f"output {self.output!r}")
 
     def scores(self) -> str:
         """The output with its classes on axis 1, where ONNX's losses want them."""
-        axis, rank = self.classes_axis(), self.nodes.types[self.output].rank
-        if axis == 1:
-            return self.output
-        order = (0, axis, *(place for place in range(1, rank) if place != axis))
-        return self.nodes.add("Transpose", (self.output,), "scores", perm=order)
+        order = classes_second(self.nodes.types[self.output].rank, self.classes_axis())
+        return self.output if order is None else self.nodes.add("Transpose", (self.output,), "scores", perm=order)
 
     def _find(self) -> None:
         """The output and the target that are compared; the target becomes an input where it is none."""

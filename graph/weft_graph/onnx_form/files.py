@@ -40,7 +40,11 @@ def read_file(path: Path | str, options: ReadOptions | None = None) -> Imported:
         data = path.read_bytes()
     except OSError as error:
         raise OnnxError(f"{path}: the file cannot be read: {error.strerror}") from None
-    return read_model(_parsed(data, _MOST_FILE_BYTES), options, ExternalFiles(path.parent))
+    try:
+        model = _parsed(data, _MOST_FILE_BYTES)
+    except OnnxError as error:
+        raise OnnxError(f"{path}: {error.message}", node=error.node) from None
+    return read_model(model, options, ExternalFiles(path.parent))
 
 
 def _parsed(data: bytes, most_bytes: int) -> onnx.ModelProto:

@@ -52,10 +52,15 @@ def inspect_(file: ModelFile, *, model: ModelOptions) -> None:
 def export(
     id: JobId,  # noqa: A002 - the argument's name to users
     file: Annotated[Path, typer.Argument(metavar="MODEL.onnx", dir_okay=False, show_default=False)],
+    *,
     output: Annotated[
         list[str] | None, typer.Option("--output", help="A value that the model gives; may be repeated.")
     ] = None,
     opset: Annotated[int, typer.Option("--opset", help="ONNX's version; 0 is what most runtimes take.")] = 0,
+    average: Annotated[bool, typer.Option("--average", help="Averages, in a job that keeps them.")] = False,
+    training: Annotated[
+        bool, typer.Option("--training", help="Dropout and BatchNormalization as they train, to go on from.")
+    ] = False,
     url: Url = None,
 ) -> None:
     """Write a job's model, with its parameters as they are now, to an ONNX file for inference.
@@ -66,9 +71,9 @@ def export(
     with Client(url) as client:
         job = find_job(client, id)
         if file.suffix == PARAMETERS_SUFFIX:
-            job.save(file)
+            job.save(file, average=average)
         else:
-            job.export_onnx(file, outputs=output, opset=opset)
+            job.export_onnx(file, outputs=output, opset=opset, average=average, training=training)
     Console(soft_wrap=True, highlight=False, markup=False).print(f"{file}: {file.stat().st_size:,} bytes")
 
 
