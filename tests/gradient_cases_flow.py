@@ -59,13 +59,22 @@ def loop_cases() -> list[GradientCase]:
         GradientCase(f"{turns}_turns", "Loop", (np.array(turns), None, *given), reference(turns), {"body": counted}, 2)
         for turns in (3, 1, 0)
     ] + [
+        # Without dimensions, where NumPy's sums are no arrays.
+        GradientCase(
+            "scalars",
+            "Loop",
+            (np.array(4), None, floats(seed=2), floats(seed=3)),
+            reference(4),
+            {"body": counted},
+            2,
+        ),
         GradientCase(
             "until",
             "Loop",
             (None, TRUE, given[0], np.array(0), given[1]),
             lambda v, w: reference(4)(v, w)[0],
             {"body": until},
-        )
+        ),
     ]
 
 

@@ -145,6 +145,9 @@ def test_parts_of_turns_without_end_are_not_gathered(monkeypatch: pytest.MonkeyP
     assert len(values(counting("a", "b", "c", "d"), {"m": np.array(4), **given})[1]) == 4
     with pytest.raises(KernelError, match="which at most 4 turns may, and has not ended"):
         values(counting("a", "b", "c", "d"), {"m": np.array(1 << 62), **given})
+    monkeypatch.setattr(loop, "MOST_PART_BYTES", 3 * W.nbytes)
+    with pytest.raises(KernelError, match="its turns' parts take more than"):
+        values(counting("a", "b", "c", "d"), {"m": np.array(4), **given})
     added = body("i go v", "w", "go v2", op("Add", "v w", "v2"))
     last = values(op("Loop", "m - v0 w", "a", body=added), {"m": np.array(9), **given})[0]
     np.testing.assert_array_equal(last, W * 10)

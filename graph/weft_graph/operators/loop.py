@@ -19,6 +19,8 @@ from weft_graph.shapes.loop_gradient import Repeated, repeated_gradient
 from weft_graph.shapes.scanning import Scanned
 from weft_graph.types import DType, TensorType
 
+MOST_PART_BYTES: Final = 1 << 32
+"""Of what all turns give: no estimate knows how often a loop runs whose end only its values decide."""
 MOST_PARTS: Final = 1 << 20
 """Turns whose parts a scan output, or what a gradient needs of each turn, may be made of. A loop without scan outputs
 may have any number: whoever runs it may end it between two turns."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from weft_graph.attributes import as_body
 from weft_graph.ir import AttributeValue
-from weft_graph.operators.loop import MOST_PARTS
+from weft_graph.operators.loop import MOST_PART_BYTES, MOST_PARTS
 from weft_graph.shapes.scanning import Scanned
 from weft_graph.types import array_type
 from weft_kernels.arguments import optional, required
@@ -34,6 +34,7 @@ def run(
     # A turn runs only where the condition holds: what the body reads is true.
     holds = xp.ones(() if condition is None else condition.shape, dtype=bool)
     parts: list[list[Array]] = [[] for _ in subgraph.outputs[1 + states :]]
+    held = 0
     goes_on = condition is None or _one(np, condition, "cond")
     for turn in count() if limit is None else range(int(_one(np, limit, "M"))):
         if not goes_on:
@@ -45,6 +46,9 @@ def run(
         for made, name, part in zip(parts, subgraph.outputs[1 + states :], outputs[states:], strict=True):
             check_alike(name, turn, (made[0] if made else part).shape, made[0] if made else part, part)
             made.append(part)
+            held += part.nbytes
+        if held > MOST_PART_BYTES:
+            raise ValueError(f"its turns' parts take more than {MOST_PART_BYTES} bytes, and it has not ended")
         goes_on = _one(xp, condition_out, subgraph.outputs[0])
     if parts and not parts[0]:
         first = array_type(np.empty((), np.int64)), array_type(np.empty(holds.shape, bool))

@@ -69,7 +69,8 @@ class _Sum:
         elif self._is_own:
             self._xp.add(self._total, part, out=self._total)
         else:
-            self._total, self._is_own = self._total + part, True
+            # The sum of two arrays without dimensions is no array, and nothing can be added to it in place.
+            self._total, self._is_own = self._xp.asarray(self._total + part), True
 
     def array(self) -> Array:
         return self._xp.zeros_like(self._like) if self._total is None else self._total
