@@ -12,11 +12,11 @@ import typer
 
 import weft
 from weft import nn
-from weft.api.job import JobSpec, Precision
+from weft.api.job import JobSpec, Precision, Recompute
 from weft.cli.training_options import changed, training_changes
 from weft.errors import ArgumentError
 
-NOTHING: dict[str, Any] = dict.fromkeys(("precision", "clip_norm", "accumulate", "average"), None)
+NOTHING: dict[str, Any] = dict.fromkeys(("recompute", "precision", "clip_norm", "accumulate", "average"), None)
 
 
 def spec_of(tmp_path: Path, **arguments: Any) -> JobSpec:
@@ -56,11 +56,17 @@ def test_what_makes_no_sense_is_named(tmp_path: Path, arguments: dict[str, Any])
 
 def test_what_is_said_on_the_command_line_stands_in_the_place_of_the_jobs_own() -> None:
     changes = training_changes(
-        precision=Precision.FLOAT16, clip_norm=2.0, accumulate=3, average="0.99:5", evaluate_average=True
+        recompute=Recompute.SEGMENTS,
+        precision=Precision.FLOAT16,
+        clip_norm=2.0,
+        accumulate=3,
+        average="0.99:5",
+        evaluate_average=True,
     )
     document = json.loads(changed(b'{"name": "a", "clip_norm": 7, "accumulate": 1}', changes))
     assert document == {
         "name": "a",
+        "recompute": "segments",
         "precision": "float16",
         "clip_norm": 2.0,
         "accumulate": 3,

@@ -26,6 +26,7 @@ from weft.cli.training_options import (
     ClipNorm,
     EvaluateAverage,
     PrecisionOption,
+    RecomputeOption,
     changed,
     training_changes,
 )
@@ -63,6 +64,7 @@ def submit(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check it and say what it would be; start nothing.")
     ] = False,
+    recompute: RecomputeOption = None,
     precision: PrecisionOption = None,
     clip_norm: ClipNorm = None,
     accumulate: Accumulate = None,
@@ -81,6 +83,7 @@ def submit(
         check_unsaid(model, named, steps=steps, passes=passes)
         made = ModelJob(checked(file.read(), STANDARD_INPUT if named == "<stdin>" else named))
     changes = training_changes(
+        recompute=recompute,
         precision=precision,
         clip_norm=clip_norm,
         accumulate=accumulate,

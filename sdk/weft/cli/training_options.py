@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from weft.api.job import Precision
+from weft.api.job import Precision, Recompute
 
 _PANEL = "How it trains, instead of what the job says"
 
@@ -23,11 +23,13 @@ Average = Annotated[
     str | None,
     _option("--average", "Keep averages: with this decay, or 'uniform'; START steps first.", "DECAY[:START]"),
 ]
+RecomputeOption = Annotated[Recompute | None, _option("--recompute", "Hold less of a step, and compute it again.")]
 EvaluateAverage = Annotated[bool, _option("--evaluate-average", "Evaluate the averages.")]
 
 
 def training_changes(
     *,
+    recompute: Recompute | None,
     precision: Precision | None,
     clip_norm: float | None,
     accumulate: int | None,
@@ -36,6 +38,7 @@ def training_changes(
 ) -> dict[str, Any]:
     """The fields of the job that were said; the server checks them. Raises typer.BadParameter."""
     said: dict[str, Any] = {
+        "recompute": None if recompute is None else recompute.value,
         "precision": None if precision is None else precision.value,
         "clip_norm": clip_norm,
         "accumulate": accumulate,
