@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from weft_graph.limits import PROGRAM_LIMITS
 from weft_graph.formals import ANY, variadic
 from weft_graph.ir import WEFT_DOMAIN, Subgraph
 from weft_graph.limits import PROGRAM_LIMITS

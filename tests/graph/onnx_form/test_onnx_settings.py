@@ -18,7 +18,23 @@ LOWEST = np.triu(np.full((8, 8), np.finfo(np.float32).min, dtype=np.float32), 1)
 
 DATA = frozenset(
     {
-        *("A", "B", "C", "W", "R", "P", "X", "Y", "bias", "scale", "Scale", "weight", "slope", "initial_h", "initial_c"),
+        *(
+            "A",
+            "B",
+            "C",
+            "W",
+            "R",
+            "P",
+            "X",
+            "Y",
+            "bias",
+            "scale",
+            "Scale",
+            "weight",
+            "slope",
+            "initial_h",
+            "initial_c",
+        ),
         *("K", "V", "key", "value", "past_key", "past_value", "past_state", "past_cache", "update", "updates"),
         *("decay", "beta", "offset", "mask", "captured", "v_initial"),
     }
