@@ -15,6 +15,9 @@ MOST_FIELDS: Final = 1 << 21
 _MOST_DEPTH: Final = 100
 """Messages inside messages: as many as protobuf's own parsers take."""
 
+_MOST_NUMBER: Final = (1 << 29) - 1
+"""Of a field; the least is 1."""
+
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 
 
@@ -28,7 +31,10 @@ def check_fields(data: bytes, descriptor: Any, most: int) -> None:
             count += 1
             if count > most:
                 raise OnnxError(f"the file has more than {most} fields")
+            began = place
             tag, place = _varint(data, place, end)
+            if not 0 < tag >> 3 <= _MOST_NUMBER:
+                raise _broken(began)
             kind = tag & 7
             if kind == _VARINT:
                 _, place = _varint(data, place, end)

@@ -159,6 +159,15 @@ def test_many_small_messages_are_refused_before_they_are_parsed(monkeypatch: pyt
         read_bytes(b"\x3a" + _length(nodes) + nodes)
 
 
+@pytest.mark.parametrize(
+    ("data", "byte"),
+    [(bytes(1000), 0), (b"\x08\x01" + bytes(1000), 2), (b"\x3a\x02\x00\x00", 2), (b"\x80\x80\x80\x80\x10\x00", 0)],
+)
+def test_a_field_that_has_no_number_is_damage_at_its_first_byte(data: bytes, byte: int) -> None:
+    with pytest.raises(OnnxError, match=rf"damaged at byte {byte}$"):
+        check_fields(data, onnx.ModelProto.DESCRIPTOR, 10_000)
+
+
 def test_deep_messages_are_refused() -> None:
     graph = b""
     for _ in range(120):
