@@ -76,6 +76,8 @@ def _decode(parts: Sequence[Buffer], decoder: msgspec.msgpack.Decoder[_M]) -> tu
         message = decoder.decode(header[_PREFIX_BYTES:])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"header: {error}") from error
+    if begin == _PREFIXES[OLDEST_VERSION] and isinstance(message, _NEW_IN_3):
+        raise ProtocolError(f"header: {type(message).__name__} in format version {OLDEST_VERSION}, which has none")
     _check_columns(message)
     _check_payload(message, payload, whole=len(parts) == 2)
     return message, payload

@@ -201,23 +201,23 @@ class JobShard:
     def arrive(self, slot: int, step: int) -> None:
         """The slot's barrier of a step is whole. Raises ProtocolError where steps are not committed, PushRefusedError
         for a step that nobody can be at."""
-        self._gate().arrive(slot, step)
+        self._gate("Measure").arrive(slot, step)
 
     def commit(self, step: int, *, norm: float, finite: bool) -> list[AnyUnit]:
         """A slot says what all shards measured of a step. Returns the units that may now go on; raises as `arrive`."""
-        return self._contributed() if self._gate().commit(step, norm=norm, finite=finite) else []
+        return self._contributed() if self._gate("Commit").commit(step, norm=norm, finite=finite) else []
 
     def step_waits_for(self, step: int) -> tuple[str, list[int]]:
         """What a step that is not measured waits for, in words, and the slots that are missing."""
-        text, missing = self._gate().missing(step)
+        text, missing = self._gate("Measure").missing(step)
         for one in [] if missing else self._contributed():
             if one.version <= step and (behind := one.steps.missing(step + 1, 0, settled=True))[1]:
                 return f"key {one.spec.key!r} {behind[0]}", behind[1]
         return text, missing
 
-    def _gate(self) -> StepGate:
+    def _gate(self, message: str) -> StepGate:
         if self.gate is None:
-            raise ProtocolError("Measure.step: the job's steps are not committed")
+            raise ProtocolError(f"{message}.step: the job's steps are not committed")
         return self.gate
 
     def _contributed(self) -> list[AnyUnit]:

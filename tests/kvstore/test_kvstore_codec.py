@@ -91,6 +91,8 @@ def pushed(**changes: object) -> list[bytes]:
         ([PREFIX + b"\xc1" * 9], "header: "),
         ([PREFIX + bytes(MAX_HEADER_BYTES)], f"more than {MAX_HEADER_BYTES}"),
         ([PREFIX + msgspec.msgpack.encode({"type": "ping", "more": 1})], "`more`"),
+        ([MAGIC + b"\x02" + bytes(encode(m.Measure(1, 0))[0])[5:]], "Measure in format version 2"),
+        ([MAGIC + b"\x02" + bytes(encode(m.Commit(1, 0, 1.0, 1))[0])[5:]], "Commit in format version 2"),
         ([*encode(m.Ping()), b"x"], "Ping has none, 1 bytes came"),
         (pushed()[:1], "Push has one, none came"),
         (pushed(frame=-1), r"\$\.frame"),

@@ -280,15 +280,16 @@ def test_a_job_without_commits_sends_the_messages_that_it_always_sent() -> None:
     assert Barrier.__name__ in kinds[False]
 
 
-def test_measures_of_a_job_without_commits_are_refused() -> None:
+@pytest.mark.parametrize("message", [Measure(1, 0), Commit(1, 0, 1.0, 1)])
+def test_measures_and_commits_of_a_job_without_commits_are_refused(message: Measure | Commit) -> None:
     plain = msgspec.structs.replace(committed(1, slots=1), commit=None)
     simulation = Simulation(plain)
     choose = random.Random(0)
     simulation.settle(choose)
-    simulation.clients[0].links[0].say(Measure(1, 0))
+    simulation.clients[0].links[0].say(message)
     waiting = simulation.stores[0].pull("a", 1)
     simulation.finish(choose, waiting)
-    with pytest.raises(StoreRefusedError, match=r"Measure\.step: the job's steps are not committed"):
+    with pytest.raises(StoreRefusedError, match=rf"{type(message).__name__}\.step: the job's steps are not committed"):
         waiting.result(0)
 
 
