@@ -18,6 +18,20 @@ GROUP: Final = "weft.group"
 OPERATOR: Final = "weft.operator"
 """Of an Identity: the operator of weft's own domain that it stands for."""
 
+WAS: Final = "weft.was"
+"""Of an Identity in a file for serving: the operator that training had in its place."""
+
+
+def served(protos: Iterable[onnx.NodeProto]) -> list[str]:
+    """A sentence for each node that training had another operator for."""
+    told = ((proto, own_metadata(proto.metadata_props).get(WAS)) for proto in protos)
+    return [
+        f"node {proto.name!r} ({proto.op_type}) was a {was}, which this file, written for serving, does without; "
+        "to train on as before, export with --training, training=True in Python"
+        for proto, was in told
+        if was
+    ]
+
 
 def own_metadata(entries: Iterable[onnx.StringStringEntryProto]) -> dict[str, str]:
     """The entries that weft wrote."""

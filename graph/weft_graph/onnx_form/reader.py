@@ -23,6 +23,7 @@ from weft_graph.onnx_form.functions import functions_of, opsets_of
 from weft_graph.onnx_form.imported import Array, Imported, ReadOptions
 from weft_graph.onnx_form.initializers import Role, Said, reads, role_of, said_of
 from weft_graph.onnx_form.inputs import read_inputs
+from weft_graph.onnx_form.own_metadata import served
 from weft_graph.onnx_form.preview_rules import without_training
 from weft_graph.onnx_form.scope import Scope
 from weft_graph.onnx_form.shared import Shared
@@ -93,7 +94,7 @@ class _Reading:
         check_expansion(self.proto.node, functions, self.options.limits.nodes)
         scope = Scope(self.shared, functions, self.draft, self.frame)
         scope.read(self.proto.node)
-        self.shared.warnings.extend(torch_export.folded(self.proto.node))
+        self.shared.warnings.extend((*torch_export.folded(self.proto.node), *served(self.proto.node)))
         self.shared.warnings.extend(switch(self.draft, self.arrays, self.options))
 
     def result(self) -> Imported:

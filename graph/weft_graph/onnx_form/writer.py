@@ -15,7 +15,7 @@ from weft_graph.names import FreshNames, value_definitions
 from weft_graph.onnx_form.errors import OnnxError
 from weft_graph.onnx_form.imported import Array
 from weft_graph.onnx_form.initializers import Role
-from weft_graph.onnx_form.own_metadata import ROLE, ROW_SPARSE
+from weft_graph.onnx_form.own_metadata import ROLE, ROW_SPARSE, WAS
 from weft_graph.onnx_form.write_nodes import NodeWriter, value_info
 from weft_graph.onnx_form.write_tensors import tensor_proto
 from weft_graph.onnx_form.write_types import Known, infer_with_bodies
@@ -72,11 +72,22 @@ def written(
     opsets = [options.opset] if options.opset else range(DEFAULT_OPSET, OPSET + 1)
     for opset in opsets:
         try:
-            return _of_opset(shown, values, known, opset)
+            model, arrays = _of_opset(shown, values, known, opset)
         except OnnxError:
             if opset == opsets[-1]:
                 raise
+        else:
+            _mark_served(model.graph, graph)
+            return model, arrays
     raise AssertionError("there is always an opset to try")
+
+
+def _mark_served(proto: onnx.GraphProto, graph: Graph) -> None:
+    """Says which of the nodes stand for a Dropout of the graph."""
+    trained = {node.name for node in graph.nodes if node.op_type == "Dropout"}
+    for node in proto.node:
+        if node.op_type == "Identity" and node.name in trained:
+            node.metadata_props.add(key=WAS, value="Dropout")
 
 
 def _as_evaluated(graph: Graph) -> Graph:

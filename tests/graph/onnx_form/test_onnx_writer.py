@@ -106,6 +106,7 @@ def test_what_serves_is_in_inference() -> None:
     first = read_model(convolution())
     proto = valid(write_model(first.graph, first.values))
     assert "Dropout" not in {node.op_type for node in proto.graph.node}
+    assert any("'drop' (Identity) was a Dropout" in warning for warning in read_model(proto).warnings)
     read = {name for node in proto.graph.node for name in node.input}
     assert {tensor.name for tensor in proto.graph.initializer} <= read
     x = np.linspace(-1, 1, 75, dtype=np.float32).reshape(1, 3, 5, 5)
