@@ -13,6 +13,7 @@ from weft_server.checks import Checks
 from weft_server.database import open_database
 from weft_server.gate import LOOPBACK_NAMES, BodyGate, HostGate, PaceGate, TokenGate
 from weft_server.job_files import JobFiles
+from weft_server.models.places import ModelPlaces
 from weft_server.models.pool import ModelReaders
 from weft_server.moment import Clock, system_clock
 from weft_server.problems import add_handlers
@@ -36,9 +37,10 @@ def create_app(settings: Settings, *, clock: Clock = system_clock) -> FastAPI:
         brought.clean(clock().at, at_start=True)
         checks = Checks(settings.concurrent_checks, settings.waiting_checks)
         reading = Checks(settings.concurrent_models, settings.waiting_models, "model")
+        places = ModelPlaces(settings.concurrent_models + settings.waiting_models, settings.models_bytes)
         readers = ModelReaders()
         shutil.rmtree(settings.models_folder, ignore_errors=True)  # what an earlier process left
-        app.state.context = Context(service, brought, settings, checks, reading, readers)
+        app.state.context = Context(service, brought, settings, checks, reading, places, readers)
         try:
             await service.start()
             yield

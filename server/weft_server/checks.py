@@ -46,7 +46,7 @@ class Checks:
             self._free -= 1
             return
         if len(self._first) + len(self._behind) >= self._most:
-            await self._sweep()
+            await self.sweep()
         if len(self._first) + len(self._behind) >= self._most:
             raise FullError(self._noun, self._most)
         line = self._behind if behind else self._first
@@ -69,7 +69,7 @@ class Checks:
                     return
         self._free += 1
 
-    async def _sweep(self) -> None:
+    async def sweep(self) -> None:
         """Those that have left make room."""
         for line in (self._first, self._behind):
             for caller in list(line):

@@ -125,6 +125,12 @@ def too_slow(grace_s: float) -> ProblemError:
     return ProblemError(HTTPStatus.REQUEST_TIMEOUT, "too-slow", detail, headers={"Connection": "close"})
 
 
+def too_late(seconds: float) -> ProblemError:
+    """The refusal of a body that comes, but not within its time; the connection is closed as by `too_slow`."""
+    detail = f"the body did not come whole within {seconds:g} s"
+    return ProblemError(HTTPStatus.REQUEST_TIMEOUT, "too-slow", detail, headers={"Connection": "close"})
+
+
 def too_large(limit: int, what: str) -> ProblemError:
     """The refusal of a body; the connection is closed, since the rest of the body is not read."""
     detail = f"the body has {what}; at most {limit} are taken here"

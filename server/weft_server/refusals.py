@@ -55,10 +55,12 @@ class WrongKindError(RefusalError):
 
 
 class FullError(RefusalError):
-    """There are `most` of a `noun` already: jobs that have not ended, agents, sets of a job, checks that wait."""
+    """There are `most` of a `noun` already: jobs that have not ended, agents, sets of a job, checks that wait; or of
+    their bytes.
+    """
 
-    def __init__(self, noun: str, most: int) -> None:
-        super().__init__(f"there are {most} {noun}s already, as many as this server holds; try again later")
+    def __init__(self, noun: str, most: int, *, unit: str = "") -> None:
+        super().__init__(f"there are {most} {unit}{noun}s already, as many as this server holds; try again later")
         self.code = f"too-many-{noun}s"
 
 

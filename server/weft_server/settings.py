@@ -74,7 +74,11 @@ class Settings(BaseSettings):
     concurrent_models: int = Field(default=1, ge=1)
     """Files that are read at the same time, each in a process of its own; more wait."""
     waiting_models: int = Field(default=16, ge=1)
-    """Of those that wait; more are sent away for a moment."""
+    """Of those that wait; more are sent away for a moment, before their body is read."""
+    models_bytes: int = Field(default=1 << 30, gt=0)
+    """Most that the bodies of models take together while they come, wait and are read; one alone is always taken."""
+    model_body_s: float = Field(default=600.0, gt=0)
+    """How long such a body may take to come."""
 
     @model_validator(mode="after")
     def _guarded(self) -> Settings:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import io
 import os
 import signal
+import socket
+import subprocess
+import sys
 import zipfile
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +21,13 @@ import pytest
 from onnx import TensorProto, helper
 from safetensors.numpy import load_file
 
-from acceptance_processes import descendants
+from acceptance_processes import alive, descendants
 from onnx_models import floats, initializer, model, weights
-from server_running import running
+from server_running import eventually, running
+from weft.api.model import ReadRequest
 from weft_graph.check import check
 from weft_graph.json_form import graph_from_json
+from weft_server.models.request import ModelLimits, ModelRequest
 
 
 @pytest.fixture(scope="module")
@@ -164,6 +170,27 @@ def test_what_is_no_model_is_a_problem(client: httpx.Client) -> None:
     assert "Nonsense" in document["detail"]
 
 
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (["m.onnx", "m.onnx"], "the archive has the file 'm.onnx' twice"),
+        (["m.onnx", "./m.onnx"], "the archive has the file './m.onnx' twice"),
+        (["a", "a/m.onnx"], "the archive's file 'a/m.onnx' lies in 'a', which is a file"),
+        (["a/b/m.onnx", "a"], "the archive's file 'a/b/m.onnx' lies in 'a', which is a file"),
+        (["m.onnx", "n" * 5000], "has a name of 5000 bytes"),
+        (["m.onnx", "n" * 256], "has a name of 256 bytes"),
+        (["m.onnx", "n/" * 600 + "n"], "has a name of 1201 bytes"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_names_of_an_archive_that_are_no_files_of_one_folder(client: httpx.Client, names: list[str], told: str) -> None:
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w") as written:
+        for name in names:
+            written.writestr(name, perceptron().SerializeToString())
+    assert told in refusal(send(client, held.getvalue()))
+
+
 def greedy(elements: int) -> bytes:
     """A model whose one initializer is sparse: a few bytes in the file, many in memory."""
     proto = perceptron()
@@ -208,3 +235,87 @@ def test_readers_end_with_the_server(tmp_path: Path) -> None:
         assert send(client, perceptron().SerializeToString()).status_code == 201
         (started,) = descendants(os.getpid()) - before
     assert started not in descendants(os.getpid())
+
+
+@contextmanager
+def stopped_fork(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """(a reader that waits for its fork, the fork, which does not go on by itself)."""
+    (folder / "model").write_bytes(b"\x1a\x00" * (1 << 21))
+    limits = ModelLimits(memory_bytes=1 << 30, seconds=60, file_bytes=1 << 24)
+    asked = ModelRequest(id="a", folder=str(folder), options=ReadRequest(), limits=limits)
+    command = [sys.executable, "-m", "weft_server.models.fork"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as reader:
+        assert reader.stdin is not None
+        reader.stdin.write(asked.model_dump_json().encode() + b"\n")
+        reader.stdin.flush()
+        eventually(lambda: descendants(reader.pid), "the fork is there")
+        (fork,) = descendants(reader.pid)
+        eventually(lambda: ticks(fork) > 20, "the fork reads")
+        os.kill(fork, signal.SIGSTOP)
+        try:
+            yield reader, fork
+        finally:
+            if alive(fork):
+                os.kill(fork, signal.SIGKILL)
+
+
+def ticks(pid: int) -> int:
+    """Hundredths of a second that the process has had."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11])
+
+
+def test_a_reader_that_reads_ends_with_its_server(tmp_path: Path) -> None:
+    with stopped_fork(tmp_path) as (reader, fork):
+        assert reader.stdin is not None
+        reader.stdin.close()
+        assert reader.wait(20) == 1
+        eventually(lambda: not alive(fork), "the fork is gone")
+
+
+def test_a_fork_ends_with_its_reader(tmp_path: Path) -> None:
+    with stopped_fork(tmp_path) as (reader, fork):
+        reader.kill()
+        eventually(lambda: not alive(fork), "the fork is gone")
+
+
+@contextmanager
+def half_sent(client: httpx.Client, length: int) -> Iterator[socket.socket]:
+    """A connection on which a model is announced, and does not come."""
+    head = f"POST /v1/models HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n"
+    with socket.create_connection((client.base_url.host, client.base_url.port or 80)) as connection:
+        connection.sendall(head.encode() + b"\x08")
+        yield connection
+
+
+def coming(folder: Path) -> int:
+    return len(list((folder / "models").glob("*/model")))
+
+
+def test_a_place_is_taken_before_the_body_is_read(tmp_path: Path) -> None:
+    whole = perceptron().SerializeToString()
+    with running(tmp_path, lost_after_s=30, waiting_models=1) as client, ExitStack() as held:
+        for number in range(2):
+            held.enter_context(half_sent(client, 100))
+            eventually(lambda: coming(tmp_path) == number + 1, "the body comes")  # noqa: B023
+        response = send(client, whole)
+        assert "2 models" in refusal(response, 503, "too-many-models")
+        assert coming(tmp_path) == 2
+        held.close()
+        eventually(lambda: coming(tmp_path) == 0, "those that hung up are forgotten")
+        assert send(client, whole).status_code == 201
+
+
+def test_bodies_that_come_have_a_bound_together(tmp_path: Path) -> None:
+    with running(tmp_path, lost_after_s=30, models_bytes=1000) as client, half_sent(client, 900):
+        eventually(lambda: coming(tmp_path) == 1, "the body comes")
+        assert "900 bytes of models" in refusal(send(client, bytes(101)), 503, "too-many-models")
+        assert "no ONNX model" in refusal(send(client, bytes(100)))
+        refusal(client.post("/v1/models", content=iter([b"x"])), 503, "too-many-models")  # of no length that is told
+
+
+def test_a_body_has_its_time(tmp_path: Path) -> None:
+    with running(tmp_path, lost_after_s=30, model_body_s=0.3) as client, half_sent(client, 100) as connection:
+        connection.settimeout(20)
+        answer = connection.recv(4096)
+        assert answer.startswith(b"HTTP/1.1 408")
+        eventually(lambda: coming(tmp_path) == 0, "nothing is left of it")

@@ -1,7 +1,8 @@
 """`python -m weft_server.models.fork`: reads models that nobody vouches for, each in a fork of its own with bounds.
 
 A request is a line on standard input, `weft_server.models.request.ModelRequest` as JSON; its outcome is a line on
-standard output. The process ends when its input does. It does one thing at a time, and holds nothing of what it read.
+standard output. The process ends when its input does, in the middle of a model too. It does one thing at a
+time, and holds nothing of what it read.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from weft_server.models.request import ModelLimits, ModelOutcome, ModelRequest
 
 OUTCOME: Final = "outcome.json"
 
+_PR_SET_PDEATHSIG: Final = 1
 _CLONE_NEWUSER: Final = 0x10000000
 _CLONE_NEWNET: Final = 0x40000000
 _OPEN_FILES: Final = 256
@@ -41,18 +43,22 @@ def main() -> None:
 
 
 def _answered(request: ModelRequest) -> ModelOutcome:
+    reader = os.getpid()
     pid = os.fork()
     if pid == 0:
-        _in_the_fork(request)
+        _in_the_fork(request, reader)
     status, peak_bytes, is_late = _awaited(pid, request.limits.seconds)
     outcome = _outcome(request, status, is_late)
     return outcome.model_copy(update={"peak_bytes": peak_bytes})
 
 
-def _in_the_fork(request: ModelRequest) -> None:
-    """Never returns."""
+def _in_the_fork(request: ModelRequest, reader: int) -> None:
+    """Never returns. Ends at once where the reader does."""
     code = 1
     try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != reader:
+            return  # it has ended before that held
         _bound(request.limits)
         outcome = outcome_of(request)
         (Path(request.folder) / OUTCOME).write_text(outcome.model_dump_json())
@@ -85,9 +91,15 @@ def _awaited(pid: int, seconds: float) -> tuple[int, int, bool]:
     """(the status it ended with, its peak of resident memory, whether it was killed because it took too long)."""
     handle = os.pidfd_open(pid)
     try:
-        ended, _, _ = select.select([handle], [], [], seconds)
+        poll = select.poll()
+        poll.register(handle, select.POLLIN)
+        poll.register(sys.stdin.fileno(), 0)  # which tells of its end alone: the server is gone
+        found = [descriptor for descriptor, _ in poll.poll(seconds * 1000)]
+        ended = handle in found
         if not ended:
             os.kill(pid, signal.SIGKILL)
+        if sys.stdin.fileno() in found:
+            os._exit(1)
     finally:
         os.close(handle)
     _, status, usage = os.wait4(pid, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -22,11 +23,15 @@ from weft_graph.onnx_form.errors import OnnxError
 from weft_graph.onnx_form.files import read_bytes, read_file
 from weft_graph.onnx_form.imported import Imported, ReadOptions, TrainingStep
 from weft_graph.types import TensorType
-from weft_server.models.request import ANSWER, MODEL, VALUES, ModelOutcome, ModelRequest
+from weft_server.models.request import ANSWER, MODEL, PARTS, VALUES, ModelOutcome, ModelRequest
 from weft_server.parameter_file import write_arrays
 
-_PARTS: Final = "parts"
 _MOST_PARTS: Final = 1000
+_MOST_NAME: Final = 1000
+_MOST_PART: Final = 255
+"""Bytes of a file's name in an archive, and of each part of it: disks take no more."""
+_NAMED: Final = 200
+"""Characters of such a name that are said."""
 _SAID: Final = 2000
 """Characters of a refusal: names in a file may be long."""
 
@@ -76,7 +81,7 @@ def _imported(folder: Path, request: ModelRequest) -> Imported:
     with path.open("rb") as file:
         is_archive = file.read(4) == b"PK\x03\x04"
     if is_archive:
-        return read_file(_unpacked(path, folder / _PARTS, request.limits.file_bytes), how)
+        return read_file(_unpacked(path, folder / PARTS, request.limits.file_bytes), how)
     return read_bytes(path.read_bytes(), how, most_bytes=request.limits.file_bytes)
 
 
@@ -89,8 +94,9 @@ def _unpacked(archive: Path, folder: Path, most_bytes: int) -> Path:
                 raise OnnxError(f"the archive has {len(parts)} files, and at most {_MOST_PARTS} are allowed")
             if sum(each.file_size for each in parts) > most_bytes:
                 raise OnnxError(f"the archive's files have more than {most_bytes} bytes")
-            for each in parts:
-                target = folder / _inside(each.filename)
+            paths = _paths([each.filename for each in parts])
+            for each, path in zip(parts, paths, strict=True):
+                target = folder / path
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with held.open(each) as source, target.open("wb") as copy:
                     shutil.copyfileobj(source, copy)
@@ -102,11 +108,34 @@ def _unpacked(archive: Path, folder: Path, most_bytes: int) -> Path:
     return found[0]
 
 
+def _paths(names: Sequence[str]) -> list[PurePosixPath]:
+    """Where the archive's files lie. Raises OnnxError for names that cannot all be files of one folder."""
+    paths = [_inside(name) for name in names]
+    files: set[PurePosixPath] = set()
+    for name, path in zip(names, paths, strict=True):
+        if path in files:
+            raise OnnxError(f"the archive has the file {name[:_NAMED]!r} twice")
+        files.add(path)
+    for name, path in zip(names, paths, strict=True):
+        folder = next((parent for parent in path.parents if parent in files), None)
+        if folder is not None:
+            what = f"the archive's file {name[:_NAMED]!r} lies in {str(folder)[:_NAMED]!r}"
+            raise OnnxError(f"{what}, which is a file of the archive too")
+    return paths
+
+
 def _inside(name: str) -> PurePosixPath:
+    if _size(name) > _MOST_NAME or max(map(_size, name.split("/"))) > _MOST_PART:
+        told = f"at most {_MOST_NAME} bytes are allowed, and {_MOST_PART} between slashes"
+        raise OnnxError(f"the archive's file {name[:_NAMED]!r}... has a name of {_size(name)} bytes; {told}")
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name or not path.parts:
-        raise OnnxError(f"the archive's file {name[:200]!r} has a name that leads out of it")
+        raise OnnxError(f"the archive's file {name[:_NAMED]!r} has a name that leads out of it")
     return path
+
+
+def _size(name: str) -> int:
+    return len(name.encode(errors="surrogatepass"))
 
 
 def _with_loss(graph: Graph, options: ReadRequest) -> WithLoss | None:

@@ -8,8 +8,8 @@ from weft.api.base import Model
 from weft.api.model import ReadRequest
 from weft.api.problem import FieldError
 
-MODEL, ANSWER, VALUES = "model", "answer.json", "values.safetensors"
-"""Files of a request's folder: what was sent, and what is made of it."""
+MODEL, PARTS, ANSWER, VALUES = "model", "parts", "answer.json", "values.safetensors"
+"""What a request's folder has: what was sent, an archive's files, and what is made of it."""
 
 
 class ModelLimits(Model):

@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import Depends, Path, Request
 
 from weft_server.checks import Checks
+from weft_server.models.places import ModelPlaces
 from weft_server.models.pool import ModelReaders
 from weft_server.service import Service
 from weft_server.settings import Settings
@@ -23,6 +24,8 @@ class Context:
     """Whose submitted job is checked next."""
     models: Checks
     """Whose ONNX file is read next."""
+    places: ModelPlaces
+    """Whose ONNX file may come."""
     readers: ModelReaders
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
@@ -16,8 +19,9 @@ from starlette.background import BackgroundTask
 
 from weft.api.model import ReadModel, ReadRequest
 from weft_server.bodies import received
+from weft_server.gate import too_late
 from weft_server.job_files import Upload
-from weft_server.models.request import ANSWER, MODEL, VALUES, ModelOutcome, ModelRequest
+from weft_server.models.request import ANSWER, MODEL, PARTS, VALUES, ModelOutcome, ModelRequest
 from weft_server.problems import RETRY, ProblemError
 from weft_server.routes.context import Context, Use
 from weft_server.strict_json import StrictRoute
@@ -44,22 +48,46 @@ async def read(
     identifier = uuid4().hex
     folder = use.settings.models_folder / identifier
     on_files = use.service.threads.on_files
-    try:
-        start = partial(_started, folder)
-        async with received(request, use.service.threads, start, _closed, use.settings.model_bytes) as written:
-            await on_files(written.close)
-            outcome = await _read(use, request, identifier, folder, options)
-            if outcome.parameters:
-                await on_files(_keep, use, folder, identifier)
-    except BaseException:
-        await on_files(_drop, folder)
-        raise
+    if use.places.is_full:
+        await use.models.sweep()  # who has left makes room for who asks again
+    with use.places.place(_nbytes(request, use.settings.model_bytes)):
+        try:
+            async with _arrived(use, request, folder) as written:
+                await on_files(written.close)
+                outcome = await _read(use, request, identifier, folder, options)
+                if outcome.parameters:
+                    await on_files(_keep, use, folder, identifier)
+                await on_files(_drop_what_was_sent, folder)
+        except BaseException:
+            await on_files(_drop, folder)
+            raise
     return FileResponse(
         folder / ANSWER,
         HTTPStatus.CREATED,
         media_type="application/json",
         background=BackgroundTask(on_files, _drop, folder),
     )
+
+
+def _nbytes(request: Request, most: int) -> int:
+    """What the body is to have, at most."""
+    told = request.headers.get("content-length", "")
+    is_told = told.isdigit() and "transfer-encoding" not in request.headers
+    return min(int(told), most) if is_told else most
+
+
+@asynccontextmanager
+async def _arrived(use: Context, request: Request, folder: Path) -> AsyncIterator[Upload]:
+    """The body in its file. Raises ProblemError as `received` does, and where it does not come in time."""
+    settings = use.settings
+    whole = received(request, use.service.threads, partial(_started, folder), _closed, settings.model_bytes)
+    async with AsyncExitStack() as held:
+        try:
+            async with asyncio.timeout(settings.model_body_s):
+                written = await held.enter_async_context(whole)
+        except TimeoutError:
+            raise too_late(settings.model_body_s) from None
+        yield written
 
 
 async def _read(use: Context, request: Request, identifier: str, folder: Path, options: ReadRequest) -> ModelOutcome:
@@ -91,6 +119,12 @@ def _keep(use: Context, folder: Path, identifier: str) -> None:
     now = use.service.clock().at
     use.uploads.clean(now)
     use.uploads.keep(Upload(values, values.open("rb+")), identifier, now)
+
+
+def _drop_what_was_sent(folder: Path) -> None:
+    """What the answer does not need: it may take its time to go out."""
+    (folder / MODEL).unlink(missing_ok=True)
+    shutil.rmtree(folder / PARTS, ignore_errors=True)
 
 
 def _drop(folder: Path) -> None:
