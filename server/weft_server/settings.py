@@ -69,8 +69,8 @@ class Settings(BaseSettings):
     """Largest ONNX file, or archive of one; larger models are read by the SDK, which sends graph and values."""
     model_memory_bytes: int = Field(default=1 << 30, ge=256 << 20)
     """Address space of the process that reads it; it has about 130 MiB before it begins."""
-    model_seconds: float = Field(default=60.0, gt=0, le=600)
-    """How long reading a file may take."""
+    model_seconds: float = Field(default=30.0, gt=0, le=600)
+    """How long reading a file may take: the others wait meanwhile."""
     concurrent_models: int = Field(default=1, ge=1)
     """Files that are read at the same time, each in a process of its own; more wait."""
     waiting_models: int = Field(default=16, ge=1)
