@@ -76,13 +76,15 @@ class ProtocolError(WeftError):
 class ProblemError(WeftError):
     """The server refused a call. The message has the problem's detail and one line for each pointer.
 
-    A single thing that is wrong is on one line, since the detail says the same of it.
+    What is wrong is said once: on one line where it is a single thing, below the problem's title where the detail only
+    repeats the lines.
     """
 
     def __init__(self, status: int, problem: Problem) -> None:
         said, lines = problem.detail or problem.title, pointer_lines(problem)
-        once = len(lines) == 1 and said == problem.errors[0].detail
-        super().__init__(lines[0].strip() if once else "\n".join((said, *lines)))
+        if lines and all(each.detail in said for each in problem.errors):
+            said = problem.title
+        super().__init__(lines[0].strip() if len(lines) == 1 and said == problem.title else "\n".join((said, *lines)))
         self.status = status
         self.problem = problem
 

@@ -100,6 +100,16 @@ def test_a_single_problem_prints_once_with_its_pointer() -> None:
     assert str(errors.error_for(422, document)) == "/data/columns/y (y): column 'y' is missing"
 
 
+def test_what_the_detail_repeats_is_said_once() -> None:
+    found = [FieldError(pointer="/clip_norm", detail="above 0"), FieldError(pointer="/rule", detail="unknown")]
+    document = Problem(
+        type="", title="Job refused", status=422, detail="/clip_norm: above 0; /rule: unknown", code="c", errors=found
+    )
+    assert str(errors.error_for(422, document)) == "Job refused\n  /clip_norm: above 0\n  /rule: unknown"
+    one = document.model_copy(update={"detail": "/clip_norm: above 0", "errors": found[:1]})
+    assert str(errors.error_for(422, one)) == "/clip_norm: above 0"
+
+
 def test_a_column_of_wide_floats_is_told_with_what_narrows_it() -> None:
     detail = "column 'x' is float64, input 'x' is float32"
     document = Problem(

@@ -211,7 +211,10 @@ def test_a_models_own_loss_trains_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"loss": "crossentropy"}, "there is no loss or metric 'crossentropy'; there are cross_entropy, mse"),
+        (
+            {"loss": "crossentropy"},
+            "there is no loss or metric 'crossentropy' \\(did you mean 'cross_entropy'\\?\\); there are cross_entropy, mse",
+        ),
         ({"loss": "mse"}, "say which `output` the loss is of: there are 'logits', 'features'"),
         ({"loss": "mse", "output": "scores"}, "there is no output 'scores'; there are 'logits', 'features'"),
         ({"loss": "mse", "output": "logits", "target": "before"}, "target 'before' is the name of another value"),

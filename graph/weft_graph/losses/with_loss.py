@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from typing import Final
 
 from weft_graph.check import check
@@ -95,9 +96,11 @@ class _Adding:
                 raise ShapeError(f"output {word!r} is {type_}; a loss or metric is a single float", node=word)
             return word
         scalars = [name for name in self.graph.outputs if not self.nodes.types[name].shape]
+        near = get_close_matches(word, (*MEASURES, *scalars), n=1)
         raise GraphRefusedError(
-            f"there is no loss or metric {word!r}; there are {', '.join(MEASURES)}"
-            f"{', and the outputs ' + _listed(scalars) if scalars else ''}",
+            f"there is no loss or metric {word!r}{f' (did you mean {near[0]!r}?)' if near else ''}; "
+            f"there are {', '.join(MEASURES)}, and the model's outputs that are single floats"
+            f"{': ' + _listed(scalars) if scalars else ', of which it has none'}",
             node=word,
         )
 
