@@ -213,7 +213,7 @@ def test_a_models_own_loss_trains_as_it_is() -> None:
     [
         (
             {"loss": "crossentropy"},
-            "there is no loss or metric 'crossentropy' \\(did you mean 'cross_entropy'\\?\\); there are cross_entropy, mse",
+            r"no loss or metric 'crossentropy' \(did you mean 'cross_entropy'\?\); there are cross_entropy, mse",
         ),
         ({"loss": "mse"}, "say which `output` the loss is of: there are 'logits', 'features'"),
         ({"loss": "mse", "output": "scores"}, "there is no output 'scores'; there are 'logits', 'features'"),
