@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import logging
 import platform
 import sys
@@ -37,3 +38,14 @@ def tune_process() -> None:
     ):
         if mallopt(parameter, value) != 1:
             _log.warning("malloc does not take %s = %d", name, value)
+
+
+def return_memory() -> None:
+    """Gives free memory back to the system: what a job leaves is not the next one's.
+
+    Threads have heaps of their own, each of which would keep as much as `TRIM_THRESHOLD_BYTES`. Takes some ten
+    milliseconds; only where the C library is glibc.
+    """
+    gc.collect()
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(0)

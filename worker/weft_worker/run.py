@@ -15,6 +15,7 @@ from weft_data.source import Source
 from weft_kvstore.check import rule_of
 from weft_kvstore.client import StoreClient
 from weft_kvstore.local import LocalStore
+from weft_kvstore.process import return_memory
 from weft_kvstore.store import Store
 from weft_worker.averaged import AveragedStore
 from weft_worker.bind import Binder
@@ -148,6 +149,7 @@ class Run:
                 training.run()
         except Exception as error:  # noqa: BLE001  # the outermost frame of a run: the error becomes its reason
             event, reason = AllocationEvent.FAILED, f"slot {self._allocation.slot}: {_told(error)}"
+        return_memory()
         if not self._signals.stop.is_set():
             self._listener.reached(event, reason)
         self._listener.ended()
