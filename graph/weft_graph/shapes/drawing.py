@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from weft_graph.attributes import as_float
+from weft_graph.attributes import as_float, as_ints
 from weft_graph.formals import FLOATS
 from weft_graph.schema import Attribute, InferContext
 from weft_graph.shapes.casting import dtype_attribute
-from weft_graph.types import DType
+from weft_graph.types import DType, TensorType
 
 SEED = {"seed": Attribute(float)}
 """Takes the job's place, for runs that are to draw the same in any job."""
@@ -30,3 +30,11 @@ def check_numbers(context: InferContext, *names: str) -> None:
         number = as_float(context.attribute(name))
         if not math.isfinite(number) or (name == "scale" and number < 0):
             raise context.shape_error(f"{name} {number} must be finite, and a scale not below 0")
+
+
+def infer_drawn(context: InferContext) -> tuple[TensorType, ...]:
+    """Numbers in the attribute `shape`, float32 where `dtype` says no other. Raises ShapeError, DTypeError."""
+    shape = as_ints(context.attribute("shape"))
+    if min(shape, default=0) < 0:
+        raise context.shape_error(f"shape {list(shape)} has a dimension below 0")
+    return (TensorType(drawn_dtype(context, DType.FLOAT32), shape),)
