@@ -19,6 +19,6 @@ class SentEntry(NamedTuple):
 
     cargo: Cargo
     request: int
-    key: int
+    lot: int
     step: int
     chunks: int

@@ -1,7 +1,6 @@
 """Messages to and from the parts of a ZeroMQ message: a header, and a payload where the message carries slices.
 
-header = magic b"WEFT", one byte of format version, one MessagePack map. Nothing in it is executable. A message has the
-format version that it came with, so those that version 2 had are still read by who knows no newer one.
+header = magic b"WEFT", one byte of format version, one MessagePack map. Nothing in it is executable.
 """
 
 from __future__ import annotations
@@ -11,29 +10,26 @@ from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
-from weft_kvstore.messages import Commit, Measure, Measured, Message, Pull, Push, Reply, Request, Values
+from weft_kvstore.messages import Message, Pull, Push, Reply, Request, Values
 from weft_kvstore.settings import MAX_FRAME_BYTES
 
 MAGIC: Final = b"WEFT"
-FORMAT_VERSION: Final = 3
-OLDEST_VERSION: Final = 2
+FORMAT_VERSION: Final = 4
 MAX_HEADER_BYTES: Final = 1 << 20
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 _M = TypeVar("_M")
 
-_NEW_IN_3: Final = (Measure, Commit, Measured)
-_PREFIXES: Final = {version: MAGIC + bytes([version]) for version in range(OLDEST_VERSION, FORMAT_VERSION + 1)}
-_PREFIX_BYTES: Final = len(MAGIC) + 1
+_PREFIX: Final = MAGIC + bytes([FORMAT_VERSION])
 
 _encoder = msgspec.msgpack.Encoder()
 _requests = msgspec.msgpack.Decoder(Request)
 _replies = msgspec.msgpack.Decoder(Reply)
 
 _COLUMNS: Final[dict[type[Push | Values | Pull], tuple[str, ...]]] = {
-    Push: ("cargo", "request", "key", "step", "first", "count", "chunks", "nbytes"),
-    Values: ("request", "array", "version", "first", "count", "nbytes"),
-    Pull: ("request", "key", "version", "state", "settled", "chunks"),
+    Push: ("cargo", "request", "lot", "step", "first", "count", "chunks", "nbytes"),
+    Values: ("request", "array", "lot", "version", "first", "count", "nbytes"),
+    Pull: ("request", "lot", "version", "state", "reading", "first", "count", "chunks"),
 }
 
 
@@ -43,8 +39,7 @@ class ProtocolError(Exception):
 
 def encode(message: Message, payload: Buffer | None = None) -> list[Buffer]:
     """The parts of a message; the payload is passed on, not copied."""
-    version = FORMAT_VERSION if isinstance(message, _NEW_IN_3) else OLDEST_VERSION
-    header = _PREFIXES[version] + _encoder.encode(message)
+    header = _PREFIX + _encoder.encode(message)
     return [header] if payload is None else [header, payload]
 
 
@@ -65,19 +60,16 @@ def _decode(parts: Sequence[Buffer], decoder: msgspec.msgpack.Decoder[_M]) -> tu
     payload = memoryview(parts[1]) if len(parts) == 2 else memoryview(b"")
     if header.nbytes > MAX_HEADER_BYTES:
         raise ProtocolError(f"header: {header.nbytes} bytes, more than {MAX_HEADER_BYTES}")
-    begin = bytes(header[:_PREFIX_BYTES])
+    begin = bytes(header[: len(_PREFIX)])
     if not begin.startswith(MAGIC):
         raise ProtocolError(f"header: begins with {begin[:4]!r}, not {MAGIC!r}")
-    if begin not in _PREFIXES.values():
+    if begin != _PREFIX:
         found = header[4] if header.nbytes > len(MAGIC) else None
-        speaks = " and ".join(map(str, _PREFIXES))
-        raise ProtocolError(f"header: format version {found}, this side speaks {speaks}")
+        raise ProtocolError(f"header: format version {found}, this side speaks {FORMAT_VERSION}")
     try:
-        message = decoder.decode(header[_PREFIX_BYTES:])
+        message = decoder.decode(header[len(_PREFIX) :])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"header: {error}") from error
-    if begin == _PREFIXES[OLDEST_VERSION] and isinstance(message, _NEW_IN_3):
-        raise ProtocolError(f"header: {type(message).__name__} in format version {OLDEST_VERSION}, which has none")
     _check_columns(message)
     _check_payload(message, payload, whole=len(parts) == 2)
     return message, payload

@@ -19,10 +19,12 @@ class Merge(StrEnum):
 
 
 class Mode(StrEnum):
-    """When a step of a key applies: once every contributing slot is in, or each slot's part as it arrives."""
+    """When a step of a key applies: once every contributing slot is in, or each slot's part as it arrives. With bounded
+    staleness it is as in async, but no slot gets further ahead than the bound."""
 
     SYNC = "sync"
     ASYNC = "async"
+    STALE = "stale"
 
 
 class InitializerDescription(msgspec.Struct, frozen=True):
@@ -36,7 +38,7 @@ class KeyDescription(msgspec.Struct, frozen=True):
     """A key: dtype and shape of its value, first value, kind of update, urgency, contributing slots in order.
 
     `rows`: a table, pushed and pulled by rows. `whole`: never cut, for its rule is not pointwise. `multipliers` stretch
-    the job's hyper-parameters for this key.
+    the job's hyper-parameters for this key. `staleness` stands for the job's, in mode `stale`.
     """
 
     key: str
@@ -49,6 +51,7 @@ class KeyDescription(msgspec.Struct, frozen=True):
     rows: bool = False
     whole: bool = False
     multipliers: Mapping[str, float] = {}
+    staleness: int | None = None
 
     @property
     def size(self) -> int:
@@ -92,6 +95,7 @@ class StoreDescription(msgspec.Struct, frozen=True):
 
     `rule` names a built-in rule, or is a user's rule as a document (`weft_graph.rules.graph`). A hyper-parameter is a
     number or a schedule (`weft_graph.rules.schedule`). With `commit` a step of all keys applies as one.
+    `staleness`, in mode `stale`: a pull of version v waits until every slot's first v - staleness steps are applied.
     """
 
     job: str
@@ -107,6 +111,7 @@ class StoreDescription(msgspec.Struct, frozen=True):
     mode: Mode = Mode.SYNC
     commit: CommitDescription | None = None
     average: AverageDescription | None = None
+    staleness: int = 0
 
 
 def description_from_json(document: Mapping[str, Any]) -> StoreDescription:

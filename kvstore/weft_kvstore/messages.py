@@ -1,13 +1,13 @@
 """What client and shard say to each other. `docs/wire.md` gives the bytes.
 
-Lists of one message are columns: entry i of each belongs to run i. A run is `count` adjacent slices of one key, the
-first of them numbered `first`; `nbytes` is the length of all of them together. Keys are places in the description.
-Of a table, a run is of adjacent chunks instead, of `chunks` in all; of any other key `chunks` is 0.
+Lists of one message are columns: entry i of each belongs to run i. A run is `count` adjacent slices of what the shard
+has of one lot, the first of them numbered `first`; `nbytes` is the length of all of them together. Lots are numbered as
+in `weft_kvstore.lots`. Of a table, a run is of adjacent chunks instead, of `chunks` in all; else `chunks` is 0.
 """
 
 from __future__ import annotations
 
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Annotated, Final
 
 import msgspec
@@ -66,7 +66,7 @@ class Hello(Message, frozen=True, tag="hello"):
 
 
 class Push(Message, frozen=True, tag="push"):
-    """What a client sends: run i is of key `key[i]`; the payload is their bytes, joined.
+    """What a client sends: run i is of lot `lot[i]`; the payload is their bytes, joined.
 
     `cargo[i]` 0: gradients of step `step[i]`; 1: values to be set at version `step[i]`; 2: ids of the rows that pull
     `request[i]` asks for. `request[i]` numbers the client's call in any case.
@@ -75,7 +75,7 @@ class Push(Message, frozen=True, tag="push"):
     frame: Count
     cargo: Column
     request: Column
-    key: Column
+    lot: Column
     step: Column
     first: Column
     count: Column
@@ -83,16 +83,27 @@ class Push(Message, frozen=True, tag="push"):
     nbytes: Column
 
 
+class Reading(IntEnum):
+    """Which version of a value a pull has. OWN: what holds once this slot's steps before it are applied; where slots go
+    on by themselves, SETTLED: those of every slot. EXACT: that version and no later one, or a failure."""
+
+    OWN = 0
+    SETTLED = 1
+    EXACT = 2
+
+
 class Pull(Message, frozen=True, tag="pull"):
-    """Asks for the slices that this shard has of `key[i]`, once they are at `version[i]`. `state[i]` 1: the rule's
-    state instead of the value. `settled[i]` 1: of every slot, where slots go on by themselves. Of a table the rows are
-    asked for whose ids follow, in `chunks[i]` chunks."""
+    """Asks for runs of slices, each once it is at `version[i]`, in the way of `reading[i]`. `state[i]` 1: the rule's
+    state instead of the value. Entries of one `request` are one pull, alike but for lot, first and count. Of a table
+    the rows are asked for whose ids follow, in `chunks[i]` chunks; `first[i]` and `count[i]` are 0 then."""
 
     request: Column
-    key: Column
+    lot: Column
     version: Column
     state: Column
-    settled: Column
+    reading: Column
+    first: Column
+    count: Column
     chunks: Column
 
 
@@ -176,6 +187,7 @@ class Values(Message, frozen=True, tag="values"):
     frame: Count
     request: Column
     array: Column
+    lot: Column
     version: Column
     first: Column
     count: Column

@@ -14,6 +14,7 @@ from typing import Final, Generic, TypeVar
 
 from weft_kvstore.codec import Buffer, ProtocolError
 from weft_kvstore.messages import MAX_RUNS
+from weft_kvstore.out_run import OutRun
 from weft_kvstore.rate import Departure, LinkRate
 from weft_kvstore.settings import LinkSettings
 
@@ -33,41 +34,25 @@ E = TypeVar("E")
 W = TypeVar("W")
 
 
-class OutSlice(Generic[E, W]):
-    """A slice that waits, or is under way. `entry` (an E) is what its run says beside slice numbers;
-    `base[start:stop]` its bytes, which stay unchanged until it is acknowledged; `owner` (a W) is the caller's."""
+@dataclass(frozen=True, slots=True)
+class Piece(Generic[E, W]):
+    """Slices `first` to `first + count` of a run, numbered from 0 in it, that travel in a frame."""
 
-    __slots__ = ("base", "cancelled", "entry", "index", "owner", "priority", "queued", "seq", "start", "stop")
-
-    def __init__(
-        self,
-        entry: E,
-        index: int,
-        base: memoryview,
-        start: int,
-        stop: int,
-        *,
-        priority: int,
-        owner: W,
-    ) -> None:
-        self.priority = priority
-        self.entry = entry
-        self.index = index
-        self.base = base
-        self.start = start
-        self.stop = stop
-        self.owner = owner
-        self.seq = 0
-        self.queued = False
-        self.cancelled = False
+    run: OutRun[E, W]
+    first: int
+    count: int
 
     @property
-    def nbytes(self) -> int:
-        return self.stop - self.start
+    def start(self) -> int:
+        return int(self.run.bounds[self.first])
+
+    @property
+    def stop(self) -> int:
+        return int(self.run.bounds[self.first + self.count])
 
 
 @dataclass(frozen=True, slots=True)
-class OutRun(Generic[E]):
+class FrameRun(Generic[E]):
     """Adjacent slices of one entry."""
 
     entry: E
@@ -78,39 +63,42 @@ class OutRun(Generic[E]):
 
 @dataclass(frozen=True, slots=True)
 class OutFrame(Generic[E, W]):
-    """A frame that leaves now: its number, its runs and their bytes in the same order."""
+    """A frame that leaves now: its number, its pieces and their bytes in the same order."""
 
     number: int
-    slices: tuple[OutSlice[E, W], ...]
+    pieces: tuple[Piece[E, W], ...]
     nbytes: int
     departure: Departure
 
-    def runs(self) -> list[OutRun[E]]:
-        found: list[OutRun[E]] = []
-        for one in self.slices:
+    def runs(self) -> list[FrameRun[E]]:
+        """What the header says of it: pieces that continue one another are one run."""
+        found: list[FrameRun[E]] = []
+        for one in self.pieces:
+            entry, first, nbytes = one.run.entry, one.run.first + one.first, one.stop - one.start
             last = found[-1] if found else None
-            if last is not None and last.entry == one.entry and last.first + last.count == one.index:
-                found[-1] = OutRun(last.entry, last.first, last.count + 1, last.nbytes + one.nbytes)
+            if last is not None and last.first + last.count == first and last.entry == entry:
+                found[-1] = FrameRun(entry, last.first, last.count + one.count, last.nbytes + nbytes)
             else:
-                found.append(OutRun(one.entry, one.index, 1, one.nbytes))
+                found.append(FrameRun(entry, first, one.count, nbytes))
         return found
 
     def payload(self) -> Buffer:
-        """The bytes: a view where they lie side by side in one array, else joined."""
-        first, last = self.slices[0], self.slices[-1]
+        """The bytes: a view where they lie side by side in one place, else joined."""
+        first, last = self.pieces[0], self.pieces[-1]
         stop = first.start
-        for one in self.slices:
-            if one.base is not first.base or one.start != stop:
-                return b"".join([each.base[each.start : each.stop] for each in self.slices])
+        for one in self.pieces:
+            if one.run.source is not first.run.source or one.start != stop:
+                return b"".join([part for each in self.pieces for part in each.run.source.cut(each.start, each.stop)])
             stop = one.stop
-        return first.base[first.start : last.stop]
+        parts = first.run.source.cut(first.start, last.stop)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 class Outbox(Generic[E, W]):
     """Slices on their way to one peer.
 
     `credit_bytes` and `frame_bytes` are the bounds of this moment.
-    Invariants: `queued_bytes` is the sum over waiting slices that are not cancelled (`OutSlice.queued`);
+    Invariants: `queued_bytes` and `queued_slices` are sums over waiting runs that are not cancelled (`OutRun.queued`);
     `in_flight_bytes` the sum over frames that left and were not acknowledged; frame numbers count up and are never used
     twice.
     """
@@ -121,38 +109,39 @@ class Outbox(Generic[E, W]):
         self.in_flight_bytes = 0
         self.rate = LinkRate()
         self._settings = settings
-        self._heap: list[tuple[int, int, OutSlice[E, W]]] = []
+        self._heap: list[tuple[int, int, int, OutRun[E, W]]] = []
         self._seq = 0
         self._frames: dict[int, OutFrame[E, W]] = {}
         self._frame_number = 0
         self._follow_rate()
 
-    def put(self, one: OutSlice[E, W]) -> None:
-        """Hands a slice over. Equal priorities keep the order in which they came."""
+    def put(self, run: OutRun[E, W]) -> None:
+        """Hands a run over. Equal priorities keep the order in which they came."""
         if not self._settings.priorities:
-            one.priority = 0
+            run.priority, run.priorities = 0, None
         self._seq += 1
-        one.seq = self._seq
-        self._enter(one)
+        run.seq = self._seq
+        self._enter(run)
 
     def fill(self, now: float) -> OutFrame[E, W] | None:
         """The frame to send now, of the most urgent slices; None where nothing waits or the credit is used up."""
         if not self._heap:
             return None
         room = self.credit_bytes - self.in_flight_bytes
-        alone = self.in_flight_bytes == 0
         limit = min(self.frame_bytes, room)
-        taken: list[OutSlice[E, W]] = []
+        taken: list[Piece[E, W]] = []
         total = 0
-        while (one := self._head()) is not None and len(taken) < MAX_RUNS:
-            # The first slice may be larger than the frame, and than the credit where nothing is under way.
-            fits = total + one.nbytes <= limit if taken else one.nbytes <= room or alone
-            if not fits:
-                break
-            heapq.heappop(self._heap)
-            self._leave(one)
-            taken.append(one)
-            total += one.nbytes
+        while len(taken) < MAX_RUNS and (one := self._head()) is not None:
+            count = min(one.fitting(limit - total), self._before_next(one))
+            if not count:
+                # The first slice may be larger than the frame, and than the credit where nothing is under way.
+                first = int(one.bounds[one.sent + 1] - one.bounds[one.sent])
+                if taken or (first > room and self.in_flight_bytes):
+                    break
+                count = 1
+            piece = self._take(one, count)
+            taken.append(piece)
+            total += piece.stop - piece.start
         if not taken:
             return None
         self._frame_number += 1
@@ -162,8 +151,8 @@ class Outbox(Generic[E, W]):
         self.in_flight_bytes += total
         return frame
 
-    def acknowledge(self, number: int, now: float) -> tuple[OutSlice[E, W], ...]:
-        """The slices of a frame that arrived. Raises ProtocolError for a frame that is not under way."""
+    def acknowledge(self, number: int, now: float) -> tuple[Piece[E, W], ...]:
+        """What a frame had that arrived. Raises ProtocolError for a frame that is not under way."""
         frame = self._frames.pop(number, None)
         if frame is None:
             raise ProtocolError(f"header: Acknowledge.frame: {number} is not under way")
@@ -171,42 +160,42 @@ class Outbox(Generic[E, W]):
         if frame.nbytes:
             self.rate.acknowledged(frame.departure, frame.nbytes, now)
             self._follow_rate()
-        return frame.slices
+        return frame.pieces
 
     def in_flight(self, number: int) -> OutFrame[E, W] | None:
         """The frame of that number, if it is under way."""
         return self._frames.get(number)
 
-    def cancel(self, one: OutSlice[E, W]) -> None:
-        """A slice that need not be sent any more; if it is under way, nothing changes."""
-        if one.queued:
-            self._leave(one)  # It stays in the heap, without counting, until it comes to its head.
-        one.cancelled = True
+    def cancel(self, run: OutRun[E, W]) -> None:
+        """What of a run has not left need not be sent any more; what is under way stays so."""
+        if run.queued:
+            self._leave(run)  # It stays in the heap, without counting, until it comes to its head.
+        run.cancelled = True
 
-    def withdraw(self, wanted: Callable[[OutSlice[E, W]], bool]) -> list[OutSlice[E, W]]:
-        """Cancels and returns the waiting slices that are `wanted`."""
-        found = [one for _, _, one in self._heap if one.queued and wanted(one)]
+    def withdraw(self, wanted: Callable[[OutRun[E, W]], bool]) -> list[OutRun[E, W]]:
+        """Cancels and returns the waiting runs that are `wanted`."""
+        found = [one for *_, one in self._heap if one.queued and wanted(one)]
         for one in found:
             self.cancel(one)
         return found
 
-    def requeue(self) -> None:
-        """After a broken connection: what was under way waits again, in its old place."""
+    def requeue(self, wanted: Callable[[OutRun[E, W]], bool]) -> None:
+        """After a broken connection: what was under way waits again, in its old place, where it is still `wanted`."""
         frames, self._frames = self._frames, {}
         self.in_flight_bytes = 0
         self.rate = LinkRate()
         self._follow_rate()
         for frame in frames.values():
-            for one in frame.slices:
-                if not one.cancelled:
-                    self._enter(one)
+            for one in frame.pieces:
+                if wanted(one.run):
+                    self._enter(one.run.part(one.first, one.count))
 
-    def clear(self) -> list[OutSlice[E, W]]:
-        """Empties it, for a peer that is gone; returns the slices that never left.
+    def clear(self) -> list[OutRun[E, W]]:
+        """Empties it, for a peer that is gone; returns the runs of which nothing has left.
 
-        Those under way are not among them: the socket may still read their bytes, so nobody may ever write them.
+        Of the others the socket may still read bytes, so nobody may ever write them.
         """
-        waiting = [entry[2] for entry in self._heap if entry[2].queued]
+        waiting = [one for *_, one in self._heap if one.queued and not one.sent]
         self._heap, self._frames = [], {}
         self.queued_bytes = self.queued_slices = self.in_flight_bytes = 0
         return waiting
@@ -230,18 +219,45 @@ class Outbox(Generic[E, W]):
         wanted = 0 if rate is None else int(rate * FRAME_TIME_S)
         return min(max(wanted, MIN_FRAME_BYTES), MAX_AUTO_FRAME_BYTES)
 
-    def _head(self) -> OutSlice[E, W] | None:
-        while self._heap and self._heap[0][2].cancelled:
+    def _head(self) -> OutRun[E, W] | None:
+        while self._heap and not self._heap[0][3].queued:
             heapq.heappop(self._heap)
-        return self._heap[0][2] if self._heap else None
+        return self._heap[0][3] if self._heap else None
 
-    def _enter(self, one: OutSlice[E, W]) -> None:
-        one.queued = True
-        self.queued_bytes += one.nbytes
-        self.queued_slices += 1
-        heapq.heappush(self._heap, (one.priority, one.seq, one))
+    def _before_next(self, head: OutRun[E, W]) -> int:
+        """How many slices of the head go before anything else that waits."""
+        if head.priorities is None or len(self._heap) == 1:
+            return head.waiting
+        priority, seq, *_ = min(self._heap[1:3])
+        return head.before(priority, equal=head.seq < seq)
 
-    def _leave(self, one: OutSlice[E, W]) -> None:
-        one.queued = False
-        self.queued_bytes -= one.nbytes
-        self.queued_slices -= 1
+    def _take(self, head: OutRun[E, W], count: int) -> Piece[E, W]:
+        """Takes slices off the head, which has its place anew by what is left of it."""
+        self._leave(head)
+        piece = Piece(head, head.sent, count)
+        head.leave(count)
+        if head.waiting:
+            self._count(head)
+            heapq.heapreplace(self._heap, _place_of(head))
+        else:
+            heapq.heappop(self._heap)
+        return piece
+
+    def _enter(self, run: OutRun[E, W]) -> None:
+        self._count(run)
+        heapq.heappush(self._heap, _place_of(run))
+
+    def _count(self, run: OutRun[E, W]) -> None:
+        run.queued = True
+        self.queued_bytes += run.nbytes
+        self.queued_slices += run.waiting
+
+    def _leave(self, run: OutRun[E, W]) -> None:
+        run.queued = False
+        self.queued_bytes -= run.nbytes
+        self.queued_slices -= run.waiting
+
+
+def _place_of(run: OutRun[E, W]) -> tuple[int, int, int, OutRun[E, W]]:
+    """By priority, then by when it came; parts of one run in their order."""
+    return run.priority, run.seq, run.first + run.sent, run

@@ -1,4 +1,4 @@
-"""How a key is cut into slices, and which shard has which: a pure function of the description.
+"""Which shard has which slices, and where: a pure function of the description.
 
 Bounds of slices depend on shape, dtype and the job's slice size alone, so sums do not depend on the number of shards.
 Each slice goes to the shard with the fewest bytes so far, so loads differ by at most one slice; within a key, slices of
@@ -12,46 +12,28 @@ import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
-from weft_kvstore.description import KeyDescription, StoreDescription
+from weft_kvstore.description import StoreDescription
+from weft_kvstore.lots import Lot, lots_of
 from weft_kvstore.row_cut import RowCut, row_cut
+from weft_kvstore.slices import KeySlices, slices_of
 
 
-@dataclass(frozen=True, slots=True)
-class KeySlices:
-    """The cut of one key: `count` slices of `step_bytes` bytes each, the last one of what is left."""
-
-    nbytes: int
-    step_bytes: int
-    count: int
-
-    def start(self, index: int) -> int:
-        """Where slice `index` begins in the key's value, bytes; for index = count where the last one ends."""
-        return min(index * self.step_bytes, self.nbytes)
-
-    def length(self, first: int, count: int = 1) -> int:
-        """Bytes of `count` adjacent slices."""
-        return self.start(first + count) - self.start(first)
-
-
-def slices_of(key: KeyDescription, slice_bytes: int) -> KeySlices:
-    """The cut of a key: whole elements, at least one to a slice; none for an empty value, nor for a table."""
-    itemsize = np.dtype(key.dtype).itemsize
-    step = max(slice_bytes // itemsize, 1) * itemsize
-    nbytes = 0 if key.rows else key.nbytes
-    return KeySlices(nbytes, step, -(-nbytes // step))
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Routing:
     """`shards` is their number. `cuts` by key's place; `runs[key][shard]` are the slices that the shard has of the key.
-    `tables`, by key's place, have neither."""
+    `tables`, by key's place, have neither.
+
+    `lots` are what shards keep as one: key `place` is in lot `lot_of[place]`, and the first slice that a shard has of
+    it is slice `first_in_lot[place][shard]` there.
+    """
 
     shards: int
     cuts: tuple[KeySlices, ...]
     runs: tuple[Mapping[int, range], ...]
     tables: Mapping[int, RowCut]
+    lots: tuple[Lot, ...]
+    lot_of: tuple[int, ...]
+    first_in_lot: tuple[Mapping[int, int], ...]
 
 
 def routing_of(description: StoreDescription) -> Routing:
@@ -63,8 +45,22 @@ def routing_of(description: StoreDescription) -> Routing:
         for place, key in enumerate(description.keys)
         if key.rows
     }
-    runs = (_deal(cut, loads, whole=key.whole) for key, cut in zip(description.keys, cuts, strict=True))
-    return Routing(len(description.shards), cuts, tuple(runs), tables)
+    runs = tuple(_deal(cut, loads, whole=key.whole) for key, cut in zip(description.keys, cuts, strict=True))
+    lots = lots_of(description, cuts, runs)
+    lot_of = {place: lot.number for lot in lots for place in lot.keys}
+    firsts: list[dict[int, int]] = [{} for _ in description.keys]
+    for lot in lots:
+        for shard, part in lot.parts.items():
+            begun = 0
+            for place in lot.keys:
+                if shard in runs[place]:
+                    firsts[place][shard] = begun
+                    begun += len(runs[place][shard])
+            assert begun == len(part)
+    places = range(len(description.keys))
+    return Routing(
+        len(description.shards), cuts, runs, tables, lots, tuple(lot_of[place] for place in places), tuple(firsts)
+    )
 
 
 def _deal(cut: KeySlices, loads: list[tuple[int, int]], *, whole: bool) -> Mapping[int, range]:
