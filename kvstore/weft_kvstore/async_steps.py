@@ -13,9 +13,11 @@ class AsyncSteps(Generic[G]):
     """Invariants: `_through[slot]` counts the steps of a slot that are applied; `_waiting[slot]` holds later ones;
     `arrived` has every slot and step that waits and comes next in its slot, in order of arrival."""
 
-    __slots__ = ("_through", "_waiting", "arrived")
+    __slots__ = ("_staleness", "_through", "_waiting", "arrived")
 
-    def __init__(self, slots: tuple[int, ...]) -> None:
+    def __init__(self, slots: tuple[int, ...], staleness: int | None = None) -> None:
+        """`staleness`: how many steps a slot may see of its own that others are not through with; None: any number."""
+        self._staleness = staleness
         self._through = dict.fromkeys(slots, 0)
         self._waiting: dict[int, dict[int, G | None]] = {slot: {} for slot in slots}
         self.arrived: deque[tuple[int, int]] = deque()
@@ -77,9 +79,13 @@ class AsyncSteps(Generic[G]):
     def is_at(self, version: int, slot: int, *, settled: bool) -> bool:
         if not self._through or (not settled and slot not in self._through):
             return True
-        return self.seen(slot, settled=settled) >= version
+        if self.seen(slot, settled=settled) < version:
+            return False
+        return settled or self._staleness is None or self.version >= version - self._staleness
 
     def missing(self, version: int, slot: int, *, settled: bool) -> tuple[str, list[int]]:
+        if self._staleness is not None and not settled and self.seen(slot, settled=False) >= version:
+            return self.missing(version - self._staleness, slot, settled=True)
         of = [one for one in self._through if settled or one == slot]
         behind = {one: self._first_missing(one) for one in of if self._through[one] < version}
         first = min(behind.values(), default=version)

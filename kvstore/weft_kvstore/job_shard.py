@@ -1,4 +1,4 @@
-"""A job's part on one shard: its slices and tables, and the pulls that wait for their versions. Pure.
+"""A job's part on one shard: its lots and tables, and the pulls that wait for their versions. Pure.
 
 Used by the shard behind its sockets and by the local store without any.
 """
@@ -6,8 +6,9 @@ Used by the shard behind its sockets and by the local store without any.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -18,25 +19,40 @@ from weft_kvstore.codec import ProtocolError
 from weft_kvstore.description import KeyDescription, StoreDescription
 from weft_kvstore.first import first_elements, first_table_rows, is_given
 from weft_kvstore.hyper import KeyHyper
-from weft_kvstore.key_part import KeyPart, key_part
+from weft_kvstore.lot_part import PlainLot, plain_lot
+from weft_kvstore.lot_spec import LotSpec
+from weft_kvstore.lot_state import Arrival
+from weft_kvstore.lots import LotKind
 from weft_kvstore.pull_wait import PullWait
 from weft_kvstore.push_run import Run
+from weft_kvstore.ranges import Range, Ranges
 from weft_kvstore.routing import routing_of
 from weft_kvstore.row_chunks import check_chunks, unpacked_ids, unpacked_rows
 from weft_kvstore.rows import Rows, is_ascending
-from weft_kvstore.slice_state import SliceState
+from weft_kvstore.shelf import Laid
 from weft_kvstore.step_gate import StepGate
 from weft_kvstore.store import Array, StoreError
 from weft_kvstore.table_state import TableState
 from weft_kvstore.unit_state import AnyUnit, KeyRules
+from weft_kvstore.whole_state import WholeState
 from weft_kvstore.work import PIECE_ELEMENTS, PIECE_NODES
-
-FIRST_ELEMENTS: Final = 1 << 22
-"""First values of a dense key that are made before it is asked whether the job is still wanted: some 200 ms."""
 
 
 class OpenStoppedError(StoreError):
     """The job was not wanted any more before it was open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What follows from something that came: `units` may now merge, and so may `arrivals` of lots. Where values were
+    set, units have `changed` or ranges of lots have, and pulls may have waited for it; where the last ids of a `pull`
+    came, units can answer it instead."""
+
+    units: Sequence[AnyUnit] = ()
+    arrivals: Sequence[tuple[PlainLot, Arrival]] = ()
+    changed: bool = False
+    ranges: Sequence[tuple[PlainLot, Range]] = ()
+    pull: PullWait | None = None
 
 
 class JobShard:
@@ -59,238 +75,339 @@ class JobShard:
         self._rule = rule or rule_of(description)
         self.gate = StepGate(description.commit, description.slots) if description.commit is not None else None
         """What holds each step until the slots have agreed on it, where they do."""
-        self._parts: dict[int, KeyPart] = {}
-        self._tables: dict[int, TableState] = {}
-        routing = routing_of(description)
-        for place, (key, cut, runs) in enumerate(zip(description.keys, routing.cuts, routing.runs, strict=True)):
-            if place in routing.tables and routing.tables[place].bytes_on(shard):
-                table = routing.tables[place]
-                make = partial(first_table_rows, key, description.seed, table.width)
-                if not is_given(key):
-                    make(np.zeros(0, np.int64))  # An initializer that there is not is found out now.
-                self._tables[place] = TableState(self._spec(place, key), table, shard, make)
-            elif shard in runs:
-                run, itemsize = runs[shard], np.dtype(key.dtype).itemsize
-                start, stop = cut.start(run.start) // itemsize, cut.start(run.stop) // itemsize
-                values = _first_of(key, description.seed, start, stop, stopped)
-                shape = tuple(key.shape) if key.whole else None
-                self._parts[place] = key_part(self._spec(place, key), cut, run, values, shape)
+        self.lots: dict[int, PlainLot] = {}
+        self._units: dict[int, WholeState | TableState] = {}
+        self._routing = routing_of(description)
 
+        def wanted(key: str) -> None:
+            if stopped():
+                raise OpenStoppedError(f"key {key!r}: the job is not wanted any more")
+
+        for lot in self._routing.lots:
+            first = lot.keys[0]
+            if lot.kind is LotKind.TABLE:
+                if self._routing.tables[first].bytes_on(shard):
+                    self._units[lot.number] = self._made_table(lot.number, first)
+            elif shard in lot.parts:
+                if lot.kind is LotKind.WHOLE:
+                    wanted(description.keys[first].key)
+                    self._units[lot.number] = self._made_whole(lot.number, first)
+                else:
+                    spec = self._lot_spec(lot.number, first)
+                    self.lots[lot.number] = plain_lot(description, self._routing, spec, shard, wanted)
         if self.gate is not None:
-            self.gate.expect(len(self._contributed()))
+            contributed = sum(len(one.state) for one in self.lots.values() if one.state.spec.slots)
+            self.gate.expect(contributed + sum(1 for one in self._units.values() if one.spec.slots))
 
     @property
     def nbytes(self) -> int:
         """Bytes of the values that this shard has, tables left out."""
-        return sum(part.nbytes for part in self._parts.values())
+        whole = sum(one.nbytes for one in self._units.values() if isinstance(one, WholeState))
+        return whole + sum(one.state.nbytes for one in self.lots.values())
 
     @property
     def table_bytes(self) -> int:
         """Bytes of the tables' values on this shard, were every row touched."""
-        return sum(table.capacity_bytes for table in self._tables.values())
+        return sum(one.capacity_bytes for one in self._units.values() if isinstance(one, TableState))
 
     @property
     def waiting_sets(self) -> int:
         """Parts that were set for versions that are still to come."""
-        return sum(one.waiting_sets for key in range(len(self.description.keys)) for one in self.units(key))
+        in_lots = sum(one.state.sets.waiting for one in list(self.lots.values()))
+        return in_lots + sum(one.waiting_sets for one in list(self._units.values()))
 
-    def slice_count(self, key: int) -> int:
-        """How many slices of the key this shard has."""
-        part = self._parts.get(key)
-        return len(part.run) if part is not None else 0
+    @property
+    def units(self) -> Iterable[WholeState | TableState]:
+        """What merges as one here."""
+        return self._units.values()
 
-    def accept(self, slot: int, run: Run) -> list[SliceState]:
+    def accept(self, slot: int, run: Run) -> Taken:
         """Takes in a run of gradients; the payload's memory is taken over where it is writable.
 
-        Returns the units that may now merge. Raises ProtocolError for a run that this shard does not have, and
-        PushRefusedError where the push contradicts what is there.
+        Raises ProtocolError for a run that this shard does not have, and PushRefusedError where the push contradicts
+        what is there.
         """
-        part = self._part(run.key)
-        slices = part.cut_payload(run)
-        for index, _ in slices:  # all before any: what is refused changes nothing
-            part.unit(index).check(slot, run.step, pushes=True)
-        taken = [(part.unit(index), index, array) for index, array in slices]
-        return [unit for unit, index, array in taken if unit.accept_slice(slot, run.step, index, array)]
+        lot = self.lots.get(run.lot)
+        if lot is None:
+            return self._accept_slices(slot, run)
+        laid = lot.laid(run)
+        lot.state.check(slot, run.step, laid.first, laid.stop, pushes=True)
+        return Taken(arrivals=[(lot, one) for one in lot.state.accept(slot, run.step, laid)])
 
-    def accept_chunks(self, slot: int, run: Run) -> list[TableState]:
-        """Takes in a run of chunks of a push of rows. Returns and raises as `accept` does."""
-        table = self._table(run.key)
+    def _accept_slices(self, slot: int, run: Run) -> Taken:
+        unit = self._whole(run.lot)
+        slices = self._cut(unit, run)
+        unit.check(slot, run.step, pushes=True)
+        ready = [unit.accept_slice(slot, run.step, index, array) for index, array in slices]
+        return Taken([unit]) if any(ready) else Taken()
+
+    def accept_chunks(self, slot: int, run: Run) -> Taken:
+        """Takes in a run of chunks of a push of rows. Raises as `accept` does."""
+        table = self._table(run.lot)
         parts = unpacked_rows(run, table.cut, self.shard, table.spec.key)
         table.check_chunks(slot, run.step, run.first, parts, run.chunks)
         ready = [table.accept_chunk(slot, run.step, at, part, run.chunks) for at, part in enumerate(parts, run.first)]
-        return [table] if any(ready) else []
+        return Taken([table]) if any(ready) else Taken()
 
-    def accept_rows(self, slot: int, key: int, step: int, rows: Rows) -> list[TableState]:
-        """Takes over all rows of a push, where there is one shard. Returns and raises as `accept` does."""
-        table = self._table(key)
+    def accept_rows(self, slot: int, lot: int, step: int, rows: Rows) -> Taken:
+        """Takes over all rows of a push, where there is one shard. Raises as `accept` does."""
+        table = self._table(lot)
         table.check(slot, step, pushes=True)
-        return [table] if table.accept(slot, step, rows) else []
+        return Taken([table]) if table.accept(slot, step, rows) else Taken()
 
-    def set_slices(self, slot: int, run: Run, origin: Hashable) -> list[SliceState]:
-        """Sets a run of slices. Returns the units whose pulls or merge may have waited for it; raises as `accept`."""
-        part = self._part(run.key)
-        slices = part.cut_payload(run)
-        for index, _ in slices:
-            part.unit(index).check_set(slot, run.step, (origin, index))
-        found: dict[int, SliceState] = {}
-        for index, array in slices:
-            unit = part.unit(index)
-            if unit.accept_set(run.step, (index, array), (origin, index)):
-                found[unit.index] = unit
-        return list(found.values())
+    def set_slices(self, slot: int, run: Run, origin: Hashable) -> Taken:
+        """Sets a run of slices. Raises as `accept` does."""
+        lot = self.lots.get(run.lot)
+        if lot is not None:
+            laid = lot.laid(run)
+            lot.state.sets.check(slot, run.step, laid.first, laid.stop, origin)
+            changed = lot.state.sets.accept(run.step, laid, origin)
+            return Taken(changed=True, ranges=[(lot, one) for one in changed])
+        unit = self._whole(run.lot)
+        slices = self._cut(unit, run)
+        for index, _ in slices:  # all before any: what is refused changes nothing
+            unit.check_set(slot, run.step, (origin, index))
+        ready = [unit.accept_set(run.step, (index, array), (origin, index)) for index, array in slices]
+        return Taken([unit] if any(ready) else [], changed=True)
 
-    def set_chunks(self, slot: int, run: Run, origin: Hashable) -> list[TableState]:
-        """Sets rows of a table, each chunk by itself. Returns and raises as `set_slices` does."""
-        table = self._table(run.key)
+    def set_chunks(self, slot: int, run: Run, origin: Hashable) -> Taken:
+        """Sets rows of a table, each chunk by itself. Raises as `accept` does."""
+        table = self._table(run.lot)
         chunks = list(enumerate(unpacked_rows(run, table.cut, self.shard, table.spec.key), run.first))
         for index, _ in chunks:  # all before any: what is refused changes nothing
             table.check_set(slot, run.step, (origin, index))
         changed = [table.accept_set(run.step, part, (origin, index)) for index, part in chunks]
-        return [table] if any(changed) else []
+        return Taken([table] if any(changed) else [], changed=True)
 
-    def set_rows(self, slot: int, key: int, version: int, rows: Rows, origin: Hashable) -> list[TableState]:
-        """Sets rows by their places. Returns and raises as `set_slices` does."""
-        table = self._table(key)
+    def set_rows(self, slot: int, lot: int, version: int, rows: Rows, origin: Hashable) -> Taken:
+        """Sets rows by their places. Raises as `accept` does."""
+        table = self._table(lot)
         table.check_set(slot, version, origin)
-        return [table] if table.accept_set(version, rows, origin) else []
+        return Taken([table] if table.accept_set(version, rows, origin) else [], changed=True)
 
-    def declare_nothing(self, slot: int, step: int, keys: Iterable[int]) -> list[AnyUnit]:
-        """The slot has nothing for these keys in this step. Returns and raises as `accept` does."""
-        units: list[AnyUnit] = []
+    def declare_nothing(self, slot: int, step: int, keys: Iterable[int]) -> Taken:
+        """The slot has nothing for these keys in this step. Raises as `accept` does."""
+        units: list[WholeState | TableState] = []
+        ranges: dict[int, Ranges] = {}
         for key in keys:
             if not key < len(self.description.keys):
                 raise ProtocolError(f"Barrier.nothing: key {key}, there are {len(self.description.keys)}")
-            units += self.units(key)
-        for one in units:  # all before any: what is refused changes nothing
-            one.check(slot, step, pushes=False)
-        return [one for one in units if one.accept(slot, step, None)]
+            number = self._routing.lot_of[key]
+            if number in self._units:
+                units.append(self._units[number])
+            elif self.shard in self._routing.runs[key]:
+                first = self._routing.first_in_lot[key][self.shard]
+                ranges.setdefault(number, Ranges()).add(first, first + len(self._routing.runs[key][self.shard]))
+        for unit in units:  # all before any: what is refused changes nothing
+            unit.check(slot, step, pushes=False)
+        runs = [(self.lots[number], first, stop) for number, some in ranges.items() for first, stop in some]
+        for lot, first, stop in runs:
+            lot.state.check(slot, step, first, stop, pushes=False)
+        ready = [unit for unit in units if unit.accept(slot, step, None)]
+        nothing = [(lot, lot.state.accept(slot, step, Laid(first, stop, None))) for lot, first, stop in runs]
+        return Taken(ready, [(lot, one) for lot, arrivals in nothing for one in arrivals])
 
-    def pull(self, wait: PullWait, chunks: int) -> Sequence[AnyUnit]:
-        """Takes in a pull. Returns the units that have to answer it.
+    def pull(self, wait: PullWait, lot: int, first: int, count: int, chunks: int) -> list[AnyUnit]:
+        """Takes in an entry of a pull: the units that have to answer it. Slices of plain lots are open in it then.
 
-        A pull of a table waits for `chunks` chunks of ids first; no other pull has any.
+        A pull of a table waits for `chunks` chunks of ids first; no other pull has any. Raises ProtocolError.
         """
-        table = self._tables.get(wait.key)
-        if table is not None:
-            check_chunks(table.cut.rows_on(self.shard), table.cut.ids_up, chunks, table.spec.key)
-            wait.expect(table.index, chunks)
+        unit = self._units.get(lot)
+        if isinstance(unit, TableState):
+            check_chunks(unit.cut.rows_on(self.shard), unit.cut.ids_up, chunks, unit.spec.key)
+            if wait.open or wait.open_units:
+                raise ProtocolError(f"Pull.lot: {lot} is a table, and is asked for together with others")
+            wait.expect(lot, chunks)
             return []
-        part = self._part(wait.key)
         if chunks:
-            raise ProtocolError(f"Pull.chunks: {chunks} of key {part.spec.key!r}, which is no table")
-        return part.units
+            raise ProtocolError(f"Pull.chunks: {chunks} of lot {lot}, which is no table")
+        if unit is not None:
+            if wait.chunks or lot in wait.open_units:
+                raise ProtocolError(f"Pull.lot: {lot} is asked for twice, or beside a table")
+            return [self._whole(lot)]
+        plain = self._plain(lot)
+        plain.check_range(first, count, "Pull.first")
+        wait.want(lot, first, first + count)
+        return []
 
-    def accept_ids(self, wait: PullWait, run: Run) -> list[AnyUnit]:
-        """Takes in a run of the ids of a pull. Returns and raises as `pull` does."""
-        table = self._tables.get(wait.key)
-        if table is None or run.key != wait.key or run.chunks != wait.chunks:
-            raise ProtocolError(f"Push.request: {wait.request} asks for {wait.chunks} chunks of key {wait.key}")
+    def accept_ids(self, wait: PullWait, run: Run) -> Taken:
+        """Takes in a run of the ids of a pull. Raises ProtocolError."""
+        table = self._units.get(run.lot)
+        if not isinstance(table, TableState) or run.lot not in wait.open_units or run.chunks != wait.chunks:
+            raise ProtocolError(f"Push.request: {wait.request} does not ask for {run.chunks} chunks of lot {run.lot}")
         ids = unpacked_ids(run, table.cut, self.shard, table.spec.key)
         if not wait.add_ids(run.first, ids):
-            return []
+            return Taken(pull=wait)
         if not is_ascending(wait.places):
             raise ProtocolError(f"ids: rows of key {table.spec.key!r} that do not ascend")
-        return self.pull_rows(wait, wait.places)
+        return Taken(self.pull_rows(wait, run.lot, wait.places), pull=wait)
 
-    def pull_rows(self, wait: PullWait, places: Array) -> list[AnyUnit]:
+    def pull_rows(self, wait: PullWait, lot: int, places: Array) -> list[AnyUnit]:
         """Takes in a pull of rows by their places. Returns as `pull` does."""
-        table = self._tables[wait.key]
         wait.ids = places
-        return [table]
+        return [self._table(lot)]
 
     def arrive(self, slot: int, step: int) -> None:
         """The slot's barrier of a step is whole. Raises ProtocolError where steps are not committed, PushRefusedError
         for a step that nobody can be at."""
         self._gate("Measure").arrive(slot, step)
 
-    def commit(self, step: int, *, norm: float, finite: bool) -> list[AnyUnit]:
-        """A slot says what all shards measured of a step. Returns the units that may now go on; raises as `arrive`."""
-        return self._contributed() if self._gate("Commit").commit(step, norm=norm, finite=finite) else []
+    def commit(self, step: int, *, norm: float, finite: bool) -> bool:
+        """A slot says what all shards measured of a step. True if everything that is contributed to may go on; raises
+        as `arrive`."""
+        return self._gate("Commit").commit(step, norm=norm, finite=finite)
 
     def step_waits_for(self, step: int) -> tuple[str, list[int]]:
         """What a step that is not measured waits for, in words, and the slots that are missing."""
         text, missing = self._gate("Measure").missing(step)
-        for one in [] if missing else self._contributed():
-            if one.version <= step and (behind := one.steps.missing(step + 1, 0, settled=True))[1]:
-                return f"key {one.spec.key!r} {behind[0]}", behind[1]
+        if missing:
+            return text, missing
+        for unit in self._units.values():
+            if unit.spec.slots and unit.version <= step:
+                behind = unit.steps.missing(step + 1, 0, settled=True)
+                if behind[1]:
+                    return f"key {unit.spec.key!r} {behind[0]}", behind[1]
+        for lot in self.lots.values():
+            found = _lot_waits_for(lot, step)
+            if found is not None:
+                return found
         return text, missing
+
+    def replace(self, slot: int) -> None:
+        """A newer incarnation fills the slot: its unmerged pushes are forgotten."""
+        if self.gate is not None:
+            self.gate.replace(slot)
+        for lot in self.lots.values():
+            lot.state.replace(slot)
+        for unit in self._units.values():
+            unit.replace(slot)
+
+    def waits_for(self, wait: PullWait) -> tuple[str, list[int]]:
+        """What an open pull waits for, in words, and the slots that are missing; nothing where all was answered."""
+        for number in wait.open:
+            text, missing = self.lots[number].pulls.waits_for(wait)
+            if missing:
+                return text, missing
+        for number in sorted(wait.open_units):
+            unit = self._units[number]
+            if wait.ids is None and isinstance(unit, TableState):
+                return f"the ids of key {unit.spec.key!r} have not all come", []
+            if not unit.can_answer(wait):
+                return unit.waits_for(wait)
+        for number in wait.open:
+            return self.lots[number].pulls.waits_for(wait)
+        return "every slice was answered", []
+
+    def _made_table(self, number: int, place: int) -> TableState:
+        key, cut = self.description.keys[place], self._routing.tables[place]
+        make = partial(first_table_rows, key, self.description.seed, cut.width)
+        if not is_given(key):
+            make(np.zeros(0, np.int64))  # An initializer that there is not is found out now.
+        return TableState(self._spec(number, key), cut, self.shard, make)
+
+    def _made_whole(self, number: int, place: int) -> WholeState:
+        key = self.description.keys[place]
+        values = first_elements(key, self.description.seed, 0, key.size).astype(key.dtype).reshape(key.shape)
+        return WholeState(self._spec(number, key), self._routing.cuts[place], values)
+
+    def _cut(self, unit: WholeState, run: Run) -> list[tuple[int, Array]]:
+        """The slices of a run of a whole key, each with its number. Raises ProtocolError."""
+        cut = self._routing.cuts[self._routing.lots[run.lot].keys[0]]
+        if run.stop > cut.count:
+            told = f"slices {run.first} to {run.stop - 1} of key {unit.spec.key!r}"
+            raise ProtocolError(f"Push.first: {told}; this shard has 0 to {cut.count - 1}")
+        if cut.length(run.first, run.count) != run.payload.nbytes:
+            told = f"{run.count} slices from {run.first} of key {unit.spec.key!r}"
+            raise ProtocolError(f"Push.nbytes: {run.payload.nbytes} for {told}, not {cut.length(run.first, run.count)}")
+        begin = cut.start(run.first)
+        bounds = [cut.start(index) - begin for index in range(run.first, run.stop + 1)]
+        return [
+            (run.first + at, _writable(run.payload[bounds[at] : bounds[at + 1]], unit.spec.dtype))
+            for at in range(run.count)
+        ]
 
     def _gate(self, message: str) -> StepGate:
         if self.gate is None:
             raise ProtocolError(f"{message}.step: the job's steps are not committed")
         return self.gate
 
-    def _contributed(self) -> list[AnyUnit]:
-        """The units that somebody contributes to."""
-        keys = range(len(self.description.keys))
-        return [one for key in keys if self.description.keys[key].slots for one in self.units(key)]
+    def _plain(self, lot: int) -> PlainLot:
+        found = self.lots.get(lot)
+        if found is None:
+            raise ProtocolError(f"lot: {lot} has no slice on shard {self.shard}")
+        return found
 
-    def replace(self, slot: int) -> None:
-        """A newer incarnation fills the slot: its unmerged pushes are forgotten."""
-        if self.gate is not None:
-            self.gate.replace(slot)
-        for key in range(len(self.description.keys)):
-            for one in self.units(key):
-                one.replace(slot)
+    def _whole(self, lot: int) -> WholeState:
+        found = self._units.get(lot)
+        if not isinstance(found, WholeState):
+            raise ProtocolError(f"lot: {lot} has no slice on shard {self.shard}")
+        return found
 
-    def waits_for(self, wait: PullWait) -> tuple[str, list[int]]:
-        """What an open pull waits for, in words, and the slots that are missing; nothing where all was answered."""
-        units = {one.index: one for one in self.units(wait.key)}
-        if wait.ids is None and wait.key in self._tables:
-            return f"the ids of key {self.description.keys[wait.key].key!r} have not all come", []
-        for index in sorted(wait.open):
-            if not units[index].can_answer(wait):
-                return units[index].waits_for(wait)
-        return "every slice was answered", []
+    def _table(self, lot: int) -> TableState:
+        found = self._units.get(lot)
+        if not isinstance(found, TableState):
+            raise ProtocolError(f"lot: {lot} has no rows on shard {self.shard}")
+        return found
 
-    def units(self, key: int) -> tuple[AnyUnit, ...]:
-        """What merges the key here."""
-        if key in self._tables:
-            return (self._tables[key],)
-        part = self._parts.get(key)
-        return part.units if part is not None else ()
+    def _staleness(self, key: KeyDescription) -> int:
+        return self.description.staleness if key.staleness is None else key.staleness
 
-    def _part(self, key: int) -> KeyPart:
-        part = self._parts.get(key)
-        if part is None:
-            raise ProtocolError(f"key: {key} has no slice on shard {self.shard}")
-        return part
+    def _hyper(self, key: KeyDescription) -> KeyHyper:
+        return KeyHyper({**self._rule.hyper, **self.description.hyper}, key.multipliers)
 
-    def _table(self, key: int) -> TableState:
-        table = self._tables.get(key)
-        if table is None:
-            raise ProtocolError(f"key: {key} has no rows on shard {self.shard}")
-        return table
+    def _lot_spec(self, number: int, place: int) -> LotSpec:
+        description, key = self.description, self.description.keys[place]
+        return LotSpec(
+            number,
+            self._routing.lots[number].parts[self.shard],
+            description.keys,
+            key.slots,
+            key.update,
+            description.merge,
+            description.mode,
+            self._staleness(key),
+            self._rule,
+            self._hyper(key),
+            a_piece=_a_piece(description.rule),
+            gate=self.gate,
+        )
 
-    def _spec(self, place: int, key: KeyDescription) -> KeyRules:
+    def _spec(self, number: int, key: KeyDescription) -> KeyRules:
         description = self.description
-        hyper = KeyHyper({**self._rule.hyper, **description.hyper}, key.multipliers)
         return KeyRules(
             key.key,
-            place,
+            number,
             key.priority,
             np.dtype(key.dtype),
             key.slots,
             key.update,
             description.merge,
             description.mode,
+            self._staleness(key),
             self._rule,
-            hyper,
+            self._hyper(key),
             given=is_given(key),
             a_piece=_a_piece(description.rule),
             gate=self.gate,
         )
 
 
-def _first_of(key: KeyDescription, seed: int, start: int, stop: int, stopped: Callable[[], bool]) -> Array:
-    """Elements `start` to `stop` of the key's first value, made in pieces."""
-    values = np.empty(stop - start, key.dtype)
-    for low in range(start, stop, FIRST_ELEMENTS):
-        if stopped():
-            raise OpenStoppedError(f"key {key.key!r}: the job is not wanted any more")
-        high = min(low + FIRST_ELEMENTS, stop)
-        values[low - start : high - start] = first_elements(key, seed, low, high)
-    return values
+def _lot_waits_for(lot: PlainLot, step: int) -> tuple[str, list[int]] | None:
+    """What a step waits for at the first slice of a lot that has not merged it."""
+    if not lot.state.spec.slots:
+        return None
+    behind = lot.state.steps.came.min(axis=0) <= step
+    if not behind.any():
+        return None
+    at = int(behind.argmax())
+    text, missing = lot.state.steps.missing(at, step + 1, None)
+    return f"{lot.state.spec.key_named(at)} {text}", missing
+
+
+def _writable(payload: memoryview, dtype: np.dtype[Any]) -> Array:
+    """The payload as an array that a merge may write: itself where it can be, else a copy."""
+    array: Array = np.frombuffer(payload, dtype)
+    return array if array.flags.writeable and array.flags.aligned else array.copy()
 
 
 def _a_piece(rule: str | Mapping[str, Any]) -> int:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from weft_kvstore.buffers import bytes_of
+from weft_kvstore.answer import Answer
 from weft_kvstore.cargo import Cargo
 from weft_kvstore.commit_operation import CommitOperation, outcome_of
 from weft_kvstore.deadlines import Deadlines
 from weft_kvstore.description import StoreDescription
 from weft_kvstore.job_shard import JobShard
+from weft_kvstore.lot_part import PlainLot
 from weft_kvstore.merger import Merger
-from weft_kvstore.operation import BarrierOperation, Operation, PullOperation, PushOperation
+from weft_kvstore.operation import BarrierOperation, Operation, PullOperation, SendOperation
 from weft_kvstore.pull_wait import PullWait
 from weft_kvstore.push_run import Run
 from weft_kvstore.routing import routing_of
@@ -20,7 +21,7 @@ from weft_kvstore.row_operation import PullRowsOperation, PushRowsOperation
 from weft_kvstore.rows import Rows
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.steps import PushRefusedError
-from weft_kvstore.store import StoreError, StoreLostError, StoreRefusedError, StoreTimeoutError
+from weft_kvstore.store import StoreError, StoreLostError, StorePassedError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.unit_state import AnyUnit
 
 LOCAL: Final = "local"
@@ -37,7 +38,7 @@ class LocalMind:
         self._routing = routing_of(description)
         self.rows_pushed = dict.fromkeys(range(description.slots), 0)
         self.rows_pulled = dict.fromkeys(range(description.slots), 0)
-        self._merger = Merger(self._answer, self._job_failed, priorities=settings.priorities)
+        self._merger: Merger[str] = Merger(self, priorities=settings.priorities)
         self._open: dict[int, PullWait] = {}
         self._commits: dict[int, CommitOperation] = {}
         self._number = 0
@@ -56,7 +57,7 @@ class LocalMind:
             self.outcomes.append((operation, None, StoreLostError(f"slot {slot}: {operation}: {self._failed}")))
             return
         try:
-            if isinstance(operation, PushOperation | PushRowsOperation):
+            if isinstance(operation, SendOperation):
                 self._send(slot, operation)
             elif isinstance(operation, BarrierOperation):
                 self._barrier(slot, operation, now)
@@ -99,7 +100,7 @@ class LocalMind:
             self.outcomes.append((commit, None, StoreLostError(f"{commit}: {reason}")))
 
     def _barrier(self, slot: int, barrier: BarrierOperation, now: float) -> None:
-        self._merger.put(LOCAL, self._shard.declare_nothing(slot, barrier.step, barrier.nothing))
+        self._merger.take(LOCAL, self._shard.declare_nothing(slot, barrier.step, barrier.nothing))
         if not isinstance(barrier, CommitOperation):
             self.outcomes.append((barrier, None, None))
             return
@@ -120,39 +121,43 @@ class LocalMind:
         if found is None:
             return
         outcome = outcome_of(step, found.squares, finite=found.finite, scale=found.loss_scale)
-        self._merger.put(LOCAL, self._shard.commit(step, norm=outcome.norm, finite=outcome.finite))
+        if self._shard.commit(step, norm=outcome.norm, finite=outcome.finite):
+            self._merger.go_on(LOCAL, self._shard)
         for number in [number for number, one in self._commits.items() if one.step == step]:
             self.outcomes.append((self._commits.pop(number), outcome, None))
 
-    def _send(self, slot: int, send: PushOperation | PushRowsOperation) -> None:
+    def _send(self, slot: int, send: SendOperation) -> None:
         try:
             if isinstance(send, PushRowsOperation):
                 self._send_rows(slot, send)
-            elif send.array.size:
-                self._send_slices(slot, send)
+            else:
+                self._send_runs(slot, send)
         except MemoryError as error:
             self.outcomes.append((send, None, StoreError(f"slot {slot}: {send}: no memory: {error}")))
             return
         self.outcomes.append((send, None, None))
 
-    def _send_slices(self, slot: int, send: PushOperation) -> None:
-        sent, count = send.sent, self._shard.slice_count(send.sent.place)
-        copy = bytes_of(send.array.copy())
-        run = Run(sent.cargo, self._next(), sent.place, sent.step, first=0, count=count, chunks=0, payload=copy)
-        if sent.cargo is Cargo.GRADIENT:
-            self._merger.put(LOCAL, self._shard.accept(slot, run))
-        else:
-            self._merger.changed(LOCAL, self._shard.set_slices(slot, run, run.request))
+    def _send_runs(self, slot: int, send: SendOperation) -> None:
+        """All of it is copied, for it is the caller's again when this returns."""
+        request = self._next()
+        for out in send.cut(self._routing).get(0, ()):
+            entry, copy = out.entry, bytearray().join(out.source.cut(int(out.bounds[0]), int(out.bounds[-1])))
+            run = Run(entry.cargo, request, entry.lot, entry.step, out.first, out.count, 0, memoryview(copy))
+            if entry.cargo is Cargo.GRADIENT:
+                self._merger.take(LOCAL, self._shard.accept(slot, run))
+            else:
+                self._merger.take(LOCAL, self._shard.set_slices(slot, run, request))
 
     def _send_rows(self, slot: int, send: PushRowsOperation) -> None:
         sent, rows = send.sent, Rows(send.given.ids.copy(), send.given.values.copy())
         self.rows_pushed[slot] += send.rows_pushed
         if not self._routing.tables[sent.place].bytes_on(0):
             return  # A table without elements.
+        lot = self._routing.lot_of[sent.place]
         if sent.cargo is Cargo.GRADIENT:
-            self._merger.put(LOCAL, self._shard.accept_rows(slot, sent.place, sent.step, rows))
+            self._merger.take(LOCAL, self._shard.accept_rows(slot, lot, sent.step, rows))
         else:
-            self._merger.changed(LOCAL, self._shard.set_rows(slot, sent.place, sent.step, rows, self._next()))
+            self._merger.take(LOCAL, self._shard.set_rows(slot, lot, sent.step, rows, self._next()))
 
     def _pull(self, slot: int, pull: PullOperation, now: float) -> None:
         rows = pull.ids.get(0) if isinstance(pull, PullRowsOperation) else None
@@ -162,31 +167,58 @@ class LocalMind:
             self.outcomes.append((pull, pull.result(), None))
             return
         asked = pull.asked
-        state = asked.names is not None
-        wait = PullWait(pull, self._next(), asked.place, asked.version, slot=slot, state=state, settled=asked.settled)
+        wait = PullWait(
+            pull, self._next(), asked.version, slot=slot, state=asked.names is not None, reading=asked.reading
+        )
         self._open[wait.request] = wait
         self._deadlines.add(now + self._timeout_s, wait.request)
-        units = self._shard.pull(wait, 0) if rows is None else self._shard.pull_rows(wait, rows)
-        self._merger.answer(LOCAL, wait, units)
+        units: list[AnyUnit] = []
+        if rows is None:
+            for lot, first, count in pull.asks(0):
+                units += self._shard.pull(wait, lot, first, count, 0)
+        else:
+            units += self._shard.pull_rows(wait, pull.asks(0)[0][0], rows)
+        self._merger.ask(LOCAL, wait, units, self._shard)
 
-    def _answer(self, wait: PullWait, one: AnyUnit) -> Iterator[None]:
-        pull: PullOperation = wait.link
-        version, fresh = wait.version, 0
-        for part in one.answers(wait):
+    def answer(self, wait: PullWait, unit: AnyUnit) -> Iterator[None]:
+        """See `Answering`."""
+        for part in unit.answers(wait):
             if part is None:
                 yield
                 if wait.dropped:
                     return
                 continue
-            parts = range(part.part, part.part + 1)
-            fresh += pull.write(0, part.array, version, parts, part.base[part.start : part.stop])
-        wait.open.discard(one.index)
-        if pull.settle(0, fresh):
-            del self._open[wait.request]
-            self.outcomes.append((pull, pull.result(), None))
+            self._write(wait, part)
+        wait.open_units.discard(unit.spec.lot)
+        self._look(wait)
 
-    def _job_failed(self, _job: str, reason: str) -> None:
+    def answer_range(self, wait: PullWait, lot: PlainLot, first: int, stop: int) -> None:
+        """See `Answering`."""
+        for part in lot.pulls.answers(wait, first, stop):
+            self._write(wait, part)
+        wait.answered(lot.state.spec.number, first, stop)
+        self._look(wait)
+
+    def refuse(self, wait: PullWait, reason: str) -> None:
+        """See `Answering`."""
+        if self._open.pop(wait.request, None) is not None:
+            wait.drop()
+            self.outcomes.append((wait.link, None, StorePassedError(f"{wait.link}: {reason}")))
+
+    def fail(self, job: str, reason: str) -> None:
+        """See `Answering`."""
         self.close(reason)
+
+    @staticmethod
+    def _write(wait: PullWait, part: Answer) -> None:
+        payload = part.source.base[int(part.bounds[0]) : int(part.bounds[-1])]
+        pull: PullOperation = wait.link
+        fresh = pull.write(0, part.array, part.lot, part.version, part.first, part.parts, payload)
+        pull.settle(0, fresh)
+
+    def _look(self, wait: PullWait) -> None:
+        if wait.is_answered and self._open.pop(wait.request, None) is not None:
+            self.outcomes.append((wait.link, wait.link.result(), None))
 
     def _next(self) -> int:
         self._number += 1

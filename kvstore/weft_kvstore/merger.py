@@ -6,14 +6,18 @@ its socket, and whoever asks whether it lives is answered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import Final, Generic, TypeVar
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import Final, Generic, Protocol, TypeVar
 
 import numpy as np
 
+from weft_kvstore.job_shard import JobShard, Taken
+from weft_kvstore.lot_part import PlainLot
+from weft_kvstore.lot_state import Arrival, Changed
+from weft_kvstore.lot_update import RuleFailedError
 from weft_kvstore.pull_wait import PullWait
-from weft_kvstore.unit_state import AnyUnit, RuleFailedError
-from weft_kvstore.work import PIECE_SLICES, Work
+from weft_kvstore.unit_state import AnyUnit
+from weft_kvstore.work import PIECE_BYTES, Work
 from weft_kvstore.work_queue import WorkQueue
 
 BATCH_UNITS: Final = 16
@@ -21,29 +25,51 @@ BATCH_BYTES: Final = 1 << 20
 """Pieces, or bytes of them, that may be worked on before values leave for links that are busy anyway: fuller frames."""
 
 J = TypeVar("J", bound=Hashable)
+J_contra = TypeVar("J_contra", bound=Hashable, contravariant=True)
+
+
+class Answering(Protocol[J_contra]):
+    """Who hands answers over."""
+
+    def answer(self, wait: PullWait, unit: AnyUnit) -> Iterator[None]:
+        """A unit's answer to a pull; stops after each piece of it."""
+
+    def answer_range(self, wait: PullWait, lot: PlainLot, first: int, stop: int) -> None:
+        """What slices of a lot, which are ready, answer to a pull."""
+
+    def refuse(self, wait: PullWait, reason: str) -> None:
+        """A pull that can never be answered."""
+
+    def fail(self, job: J_contra, reason: str) -> None:
+        """A job that cannot go on: its rule has failed, or there is no memory."""
+
+
+class LotWork(Work):
+    """Something to do for a lot: it counts in a job's turn what it works on."""
+
+    __slots__ = ("_bytes",)
+
+    def __init__(self, priority: int, nbytes: int) -> None:
+        super().__init__(priority)
+        self._bytes = min(nbytes, PIECE_BYTES)
+
+    @property
+    def piece_bytes(self) -> int:
+        return self._bytes
 
 
 class Merger(Generic[J]):
-    """Units of any number of jobs. `answer(wait, unit)` hands over the unit's answer to a pull, and stops after each
-    piece of it; `fail(job, reason)` is called for a job that cannot go on: its rule has failed, or there is no memory.
-    """
+    """Units and lots of any number of jobs."""
 
-    def __init__(
-        self,
-        answer: Callable[[PullWait, AnyUnit], Iterator[None]],
-        fail: Callable[[J, str], None],
-        *,
-        priorities: bool,
-    ) -> None:
-        self._answer = answer
-        self._fail = fail
+    def __init__(self, hands: Answering[J], *, priorities: bool) -> None:
+        self._hands = hands
         self._queue: WorkQueue[J] = WorkQueue(priorities=priorities)
         self._running: tuple[J, Work] | None = None
         self._batch_units = 0
         self._batch_bytes = 0
 
     def __len__(self) -> int:
-        """How many units have something to do."""
+        """How many pieces of work wait, at least."""
         return len(self._queue)
 
     def __bool__(self) -> bool:
@@ -57,28 +83,38 @@ class Merger(Generic[J]):
     def begin_batch(self) -> None:
         self._batch_units = self._batch_bytes = 0
 
-    def put(self, job: J, units: Iterable[AnyUnit]) -> None:
-        """These may have something to merge."""
-        for one in units:
-            if not one.merge_is_due:
-                one.merge_is_due = True
-                self._add(job, one, self._merging(job, one))
-
-    def changed(self, job: J, units: Iterable[AnyUnit]) -> None:
-        """Values were set: pulls, or a merge, may have waited for them."""
-        for one in units:
-            self.put(job, [one])
-            self._answer_waiting(job, one)
-
-    def answer(self, job: J, wait: PullWait, units: Sequence[AnyUnit]) -> None:
-        """Answers a pull, as far as the units can now; for the others it waits. One piece is answered at once."""
-        for one in units:
-            wait.open.add(one.index)
-        if len(units) > PIECE_SLICES:
-            self._add(job, units[0], self._asking(job, wait, units))
+    def take(self, job: J, taken: Taken) -> None:
+        """Goes on with what follows from something that came."""
+        if taken.pull is not None:
+            self._answer_units(job, taken.pull, taken.units)
             return
-        for one in units:
-            self._answer_or_wait(job, wait, one)
+        self._put(job, taken.units)
+        for lot, arrival in taken.arrivals:
+            self._add_arrival(job, lot, arrival)
+        if taken.changed:
+            for one in taken.units:
+                self._answer_waiting(job, one)
+            for lot, (first, stop) in taken.ranges:
+                self._answer_range(lot, first, stop)
+                self._add_lot(job, lot, first, stop, lot.state.advancing(first, stop))
+
+    def go_on(self, job: J, shard: JobShard) -> None:
+        """A step was committed: what holds it goes on."""
+        self._put(job, [one for one in shard.units if one.spec.slots])
+        for lot in shard.lots.values():
+            if lot.state.spec.slots:
+                self._add_lot(job, lot, 0, len(lot.state), lot.state.advancing(0, len(lot.state)))
+
+    def ask(self, job: J, wait: PullWait, units: Sequence[AnyUnit], shard: JobShard) -> None:
+        """Answers a pull, as far as it can be now; for the rest it waits."""
+        for number, ranges in list(wait.open.items()):
+            lot = shard.lots[number]
+            lot.pulls.wait_for(wait)
+            for first, stop in list(ranges):
+                self._answer_or_refuse(lot, wait, first, stop)
+                if wait.dropped:
+                    return
+        self._answer_units(job, wait, units)
 
     def drop(self, job: J) -> None:
         """Forgets a job's work."""
@@ -109,37 +145,79 @@ class Merger(Generic[J]):
         if self._running is None or self._running[1] is not work:  # it goes back by itself
             self._queue.put(job, work)
 
+    def _add_arrival(self, job: J, lot: PlainLot, arrival: Arrival) -> None:
+        laid = arrival.laid
+        self._add_lot(job, lot, laid.first, laid.stop, lot.state.merging(arrival))
+
+    def _add_lot(self, job: J, lot: PlainLot, first: int, stop: int, changes: Changed) -> None:
+        bounds = lot.state.spec.part.bounds
+        work = LotWork(lot.state.priority(first), int(bounds[stop] - bounds[first]))
+        self._add(job, work, self._changing(job, lot, changes))
+
+    def _changing(self, job: J, lot: PlainLot, changes: Changed) -> Iterator[None]:
+        try:
+            for first, stop in changes:
+                self._answer_range(lot, first, stop)
+                yield
+        except RuleFailedError as error:
+            self._hands.fail(job, str(error))
+        except MemoryError as error:
+            self._hands.fail(job, f"no memory to merge lot {lot.state.spec.number}: {error}")
+
+    def _answer_range(self, lot: PlainLot, first: int, stop: int) -> None:
+        for wait in lot.pulls.waiting(first, stop):
+            if not wait.dropped:  # An answer may lose the connection of those behind it.
+                self._answer_or_refuse(lot, wait, first, stop)
+
+    def _answer_or_refuse(self, lot: PlainLot, wait: PullWait, first: int, stop: int) -> None:
+        for low, high in lot.pulls.ready(wait, first, stop):
+            self._hands.answer_range(wait, lot, low, high)
+            if wait.dropped:
+                return
+        passed = lot.pulls.passed(wait, first, stop)
+        if passed is not None:
+            self._hands.refuse(wait, passed)
+
+    def _put(self, job: J, units: Iterable[AnyUnit]) -> None:
+        """These may have something to merge."""
+        for one in units:
+            if not one.merge_is_due:
+                one.merge_is_due = True
+                self._add(job, one, self._merging(job, one))
+
+    def _answer_units(self, job: J, wait: PullWait, units: Sequence[AnyUnit]) -> None:
+        for one in units:
+            wait.open_units.add(one.spec.lot)
+        for one in units:
+            if not wait.dropped:
+                self._answer_or_wait(job, wait, one)
+
     def _merging(self, job: J, one: AnyUnit) -> Iterator[None]:
         one.merge_is_due = False
         try:
             while (yield from one.merging()):
                 self._answer_waiting(job, one)
                 if len(one.todo) > 1:  # Who waits behind must not wait for as long as gradients come.
-                    self.put(job, [one])
+                    self._put(job, [one])
                     return
         except RuleFailedError as error:
-            self._fail(job, str(error))
+            self._hands.fail(job, str(error))
         except MemoryError as error:
-            self._fail(job, f"no memory to merge {one.at_step(one.version)}: {error}")
-
-    def _asking(self, job: J, wait: PullWait, units: Sequence[AnyUnit]) -> Iterator[None]:
-        for number, one in enumerate(units, 1):
-            if wait.dropped:
-                return
-            self._answer_or_wait(job, wait, one)
-            if not number % PIECE_SLICES:
-                yield
+            self._hands.fail(job, f"no memory to merge {one.at_step(one.version)}: {error}")
 
     def _answering(self, job: J, wait: PullWait, one: AnyUnit) -> Iterator[None]:
         if wait.dropped:
             return
         try:
-            yield from self._answer(wait, one)
+            yield from self._hands.answer(wait, one)
         except MemoryError as error:
-            self._fail(job, f"no memory to answer a pull of key {one.spec.key!r}: {error}")
+            self._hands.fail(job, f"no memory to answer a pull of key {one.spec.key!r}: {error}")
 
     def _answer_or_wait(self, job: J, wait: PullWait, one: AnyUnit) -> None:
-        if one.can_answer(wait):
+        passed = one.passed(wait)
+        if passed is not None:
+            self._hands.refuse(wait, passed)
+        elif one.can_answer(wait):
             self._begin_answer(job, wait, one)
         else:
             one.wait_for(wait)

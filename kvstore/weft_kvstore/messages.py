@@ -46,6 +46,7 @@ class FailureCode(StrEnum):
 
     LOST = "lost"
     REFUSED = "refused"
+    PASSED = "passed"
 
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type"):

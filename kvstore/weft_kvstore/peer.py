@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from weft_kvstore.answer import Answer
 from weft_kvstore.codec import Buffer, encode
+from weft_kvstore.lending import Lendable
+from weft_kvstore.lot_part import PlainLot
 from weft_kvstore.messages import Acknowledge, Done, Hello, Values
-from weft_kvstore.outbox import Outbox, OutSlice
+from weft_kvstore.out_run import OutRun
+from weft_kvstore.outbox import Outbox
 from weft_kvstore.pull_wait import PullWait
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.unit_state import Answer, AnyUnit, Lendable
+from weft_kvstore.unit_state import AnyUnit
 
 MAX_OPEN_PULLS: Final = 1 << 16
 """Pulls that one connection may have open: two kinds for each of 32,768 keys."""
@@ -27,7 +31,24 @@ class AnswerEntry(NamedTuple):
 
     request: int
     array: int
+    lot: int
     version: int
+
+
+class Loan:
+    """An array that is lent until all `parts` of a run have arrived."""
+
+    __slots__ = ("_held", "_parts")
+
+    def __init__(self, held: Lendable | None, parts: int) -> None:
+        self._held = held
+        self._parts = parts
+
+    def give_back(self, parts: int) -> None:
+        """So many parts have arrived, or never left."""
+        self._parts -= parts
+        if not self._parts and self._held is not None:
+            self._held.lent -= 1
 
 
 class Peer:
@@ -40,7 +61,7 @@ class Peer:
         self.slot = hello.slot
         self.hello = hello
         self.heard = now
-        self.outbox: Outbox[AnswerEntry, Lendable | None] = Outbox(settings)
+        self.outbox: Outbox[AnswerEntry, Loan] = Outbox(settings)
         self.pulls: dict[int, PullWait] = {}
         self.ids_bytes = 0
         self.acknowledge: list[int] = []
@@ -50,17 +71,22 @@ class Peer:
     def answer(self, wait: PullWait, one: AnyUnit) -> Iterator[None]:
         """Hands an answer over to the outbox, and stops after each piece; its bytes are kept as they are until they
         are acknowledged."""
-        version = max(one.steps.seen(wait.slot, settled=wait.settled), wait.version)
         for part in one.answers(wait):
             if part is not None:
-                self._put(wait, part, version, one.spec.priority)
+                self._put(wait, part)
                 continue
             yield
             if wait.dropped:
                 return
-        wait.open.discard(one.index)
-        if not wait.open:
-            self._forget(wait)
+        wait.open_units.discard(one.spec.lot)
+        self._look(wait)
+
+    def answer_range(self, wait: PullWait, lot: PlainLot, first: int, stop: int) -> None:
+        """The same for slices of a lot, which are ready."""
+        for part in lot.pulls.answers(wait, first, stop):
+            self._put(wait, part)
+        wait.answered(lot.state.spec.number, first, stop)
+        self._look(wait)
 
     def asks(self, wait: PullWait) -> None:
         """A pull that is not answered yet."""
@@ -83,6 +109,7 @@ class Peer:
                 frame=frame.number,
                 request=[run.entry.request for run in runs],
                 array=[run.entry.array for run in runs],
+                lot=[run.entry.lot for run in runs],
                 version=[run.entry.version for run in runs],
                 first=[run.first for run in runs],
                 count=[run.count for run in runs],
@@ -90,12 +117,25 @@ class Peer:
             )
             yield encode(message, frame.payload())
 
-    def _put(self, wait: PullWait, part: Answer, version: int, priority: int) -> None:
+    def _put(self, wait: PullWait, part: Answer) -> None:
         if part.held is not None:
             part.held.lent += 1
-        entry = AnswerEntry(wait.request, part.array, version)
-        owner = part.held
-        self.outbox.put(OutSlice(entry, part.part, part.base, part.start, part.stop, priority=priority, owner=owner))
+        entry = AnswerEntry(wait.request, part.array, part.lot, part.version)
+        self.outbox.put(
+            OutRun(
+                entry,
+                part.first,
+                part.bounds,
+                part.source,
+                priority=part.priority,
+                owner=Loan(part.held, part.parts),
+                priorities=part.priorities,
+            )
+        )
+
+    def _look(self, wait: PullWait) -> None:
+        if wait.is_answered:
+            self._forget(wait)
 
     def _forget(self, wait: PullWait) -> None:
         if self.pulls.pop(wait.request, None) is not None:
@@ -103,7 +143,8 @@ class Peer:
 
     def arrived(self, frame: int, now: float) -> None:
         """The client has acknowledged a frame. Raises ProtocolError for one that is not under way."""
-        _give_back(self.outbox.acknowledge(frame, now))
+        for piece in self.outbox.acknowledge(frame, now):
+            piece.run.owner.give_back(piece.count)
 
     def cancel(self, request: int) -> None:
         """The client waits for this pull no longer: what of it has not left will not."""
@@ -112,17 +153,13 @@ class Peer:
         if wait is not None:
             wait.drop()
             self._forget(wait)
-        _give_back(self.outbox.withdraw(lambda one: one.entry.request == request))
+        for run in self.outbox.withdraw(lambda one: one.entry.request == request):
+            run.owner.give_back(run.waiting)
 
     def close(self) -> None:
         """The connection is gone: nothing waits for it any more."""
         for wait in self.pulls.values():
             wait.drop()
         self.pulls.clear()
-        _give_back(self.outbox.clear())
-
-
-def _give_back(slices: Iterable[OutSlice[AnswerEntry, Lendable | None]]) -> None:
-    for one in slices:
-        if one.owner is not None:
-            one.owner.lent -= 1
+        for run in self.outbox.clear():
+            run.owner.give_back(run.count)

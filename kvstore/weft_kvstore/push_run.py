@@ -1,4 +1,4 @@
-"""One run of what a client sends: adjacent slices of a key, or chunks of a table's rows or ids."""
+"""One run of what a client sends: adjacent slices of a lot, or chunks of a table's rows or ids."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from weft_kvstore.messages import Push
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Slices `first` to `first + count` of a key, or as many of `chunks` chunks; `payload` has their bytes.
+    """Slices `first` to `first + count` of a lot, or as many of `chunks` chunks; `payload` has their bytes.
 
     `step` is the version of a value, `request` the number of the client's call.
     """
 
     cargo: int
     request: int
-    key: int
+    lot: int
     step: int
     first: int
     count: int
@@ -31,8 +31,8 @@ class Run:
 
 def runs_of(push: Push, payload: memoryview) -> Iterator[Run]:
     """The runs of a frame; the codec has checked that its columns are of one length and `nbytes` adds up."""
-    columns = (push.cargo, push.request, push.key, push.step, push.first, push.count, push.chunks, push.nbytes)
+    columns = (push.cargo, push.request, push.lot, push.step, push.first, push.count, push.chunks, push.nbytes)
     begin = 0
-    for cargo, request, key, step, first, count, chunks, nbytes in zip(*columns, strict=True):
-        yield Run(cargo, request, key, step, first, count, chunks, payload[begin : begin + nbytes])
+    for cargo, request, lot, step, first, count, chunks, nbytes in zip(*columns, strict=True):
+        yield Run(cargo, request, lot, step, first, count, chunks, payload[begin : begin + nbytes])
         begin += nbytes

@@ -2,26 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 from weft_kvstore.cargo import Cargo
 from weft_kvstore.codec import ProtocolError
-from weft_kvstore.job_shard import JobShard
+from weft_kvstore.job_shard import JobShard, Taken
 from weft_kvstore.peer import MAX_IDS_BYTES, Peer
-from weft_kvstore.pull_wait import PullWait
 from weft_kvstore.push_run import Run
-from weft_kvstore.unit_state import AnyUnit
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """What follows from a run: `units` may now merge; where they have `changed`, pulls may have waited for it; where
-    ids of a `pull` came, they can answer it instead."""
-
-    units: Sequence[AnyUnit] = ()
-    changed: bool = False
-    pull: PullWait | None = None
 
 
 def take_run(shard: JobShard, peer: Peer, run: Run) -> Taken:
@@ -31,11 +16,11 @@ def take_run(shard: JobShard, peer: Peer, run: Run) -> Taken:
     """
     match run.cargo:
         case Cargo.GRADIENT:
-            return Taken(shard.accept_chunks(peer.slot, run) if run.chunks else shard.accept(peer.slot, run))
+            return shard.accept_chunks(peer.slot, run) if run.chunks else shard.accept(peer.slot, run)
         case Cargo.VALUE:
             origin = (peer.hello.process, run.request)
             take = shard.set_chunks if run.chunks else shard.set_slices
-            return Taken(take(peer.slot, run, origin), changed=True)
+            return take(peer.slot, run, origin)
         case Cargo.IDS:
             return _ids(shard, peer, run)
         case other:
@@ -47,8 +32,8 @@ def _ids(shard: JobShard, peer: Peer, run: Run) -> Taken:
     if wait is None:
         return Taken()  # It was given up meanwhile.
     before = wait.ids_bytes
-    ready = shard.accept_ids(wait, run)
+    taken = shard.accept_ids(wait, run)
     peer.ids_bytes += wait.ids_bytes - before
     if peer.ids_bytes > MAX_IDS_BYTES:
         raise ProtocolError(f"Push.request: {peer.ids_bytes} bytes of ids wait already")
-    return Taken(ready, pull=wait)
+    return taken

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from weft_kvstore.codec import Buffer, ProtocolError, decode_request, encode
 from weft_kvstore.job_shard import JobShard
+from weft_kvstore.lot_part import PlainLot
 from weft_kvstore.merger import BATCH_BYTES, Merger
 from weft_kvstore.messages import (
     Acknowledge,
@@ -31,6 +32,7 @@ from weft_kvstore.messages import (
     Pull,
     Push,
     PushRefused,
+    Reading,
     RefusalCode,
     Refused,
     Request,
@@ -40,7 +42,7 @@ from weft_kvstore.messages import (
 from weft_kvstore.peer import MAX_OPEN_MEASURES, MAX_OPEN_PULLS, Peer
 from weft_kvstore.pull_wait import PullWait
 from weft_kvstore.push_run import runs_of
-from weft_kvstore.push_runs import Taken, take_run
+from weft_kvstore.push_runs import take_run
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard_door import Admission, Job, Namespace, admit
 from weft_kvstore.steps import PushRefusedError
@@ -75,7 +77,7 @@ class ShardMind:
     _to_flush: dict[bytes, Peer] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.work = Merger(self._answer, self._close, priorities=self.settings.priorities)
+        self.work = Merger(self, priorities=self.settings.priorities)
 
     def open(self, shard: JobShard) -> None:
         """Adds a job. Raises StoreError where it is here already."""
@@ -130,18 +132,41 @@ class ShardMind:
         """The most urgent piece of work. True if there was one. A rule that fails closes its job, not the shard."""
         return self.work.work_once()
 
-    def _answer(self, wait: PullWait, one: AnyUnit) -> Iterator[None]:
+    def answer(self, wait: PullWait, unit: AnyUnit) -> Iterator[None]:
+        """See `Answering`."""
         peer: Peer = wait.link
-        job = self.jobs[peer.job]
-        if peer.outbox.queued_bytes > job.most_queued + BATCH_BYTES:
-            told = f"Pull.request: {peer.outbox.queued_bytes} bytes of values wait to be fetched already"
-            self._refuse(peer.identity, ProtocolError(told))
+        if not self._may_queue(peer):
             return
-        for _ in peer.answer(wait, one):
+        for _ in peer.answer(wait, unit):
             self._to_flush[peer.identity] = peer
             yield
         if not wait.dropped:
             self._to_flush[peer.identity] = peer
+
+    def answer_range(self, wait: PullWait, lot: PlainLot, first: int, stop: int) -> None:
+        """See `Answering`."""
+        peer: Peer = wait.link
+        if self._may_queue(peer):
+            peer.answer_range(wait, lot, first, stop)
+            self._to_flush[peer.identity] = peer
+
+    def refuse(self, wait: PullWait, reason: str) -> None:
+        """See `Answering`."""
+        peer: Peer = wait.link
+        peer.cancel(wait.request)
+        self._say(peer.identity, Failed(wait.request, FailureCode.PASSED, reason[:2048]))
+
+    def fail(self, job: Namespace, reason: str) -> None:
+        """See `Answering`."""
+        self._close(job, reason)
+
+    def _may_queue(self, peer: Peer) -> bool:
+        """Whether the peer may have more values wait for it; one that may not is no peer any more."""
+        if peer.outbox.queued_bytes <= self.jobs[peer.job].most_queued + BATCH_BYTES:
+            return True
+        told = f"Pull.request: {peer.outbox.queued_bytes} bytes of values wait to be fetched already"
+        self._refuse(peer.identity, ProtocolError(told))
+        return False
 
     def wants_flush(self) -> bool:
         """Whether `flush` is due: nothing is left to merge, enough was merged, or a link that has values is idle."""
@@ -233,43 +258,41 @@ class ShardMind:
             if peer.identity not in self.peers:  # An answer has lost it.
                 return
             try:
-                self._taken(peer, take_run(self.jobs[peer.job].shard, peer, run))
+                self.work.take(peer.job, take_run(self.jobs[peer.job].shard, peer, run))
             except PushRefusedError as error:
                 self.counts.refused += 1
                 self._say(peer.identity, PushRefused(push.frame, number, str(error)[:2048]))
         peer.acknowledge.append(push.frame)
         self._to_flush[peer.identity] = peer
 
-    def _taken(self, peer: Peer, taken: Taken) -> None:
-        if taken.pull is not None:
-            self.work.answer(peer.job, taken.pull, taken.units)
-            return
-        if taken.changed:
-            self.work.changed(peer.job, taken.units)
-        else:
-            self.work.put(peer.job, taken.units)
-
     def _pull(self, peer: Peer, pull: Pull) -> None:
-        job = self.jobs[peer.job]
-        columns = (pull.request, pull.key, pull.version, pull.state, pull.settled, pull.chunks)
-        for request, key, version, state, settled, chunks in zip(*columns, strict=True):
-            if request in peer.pulls or len(peer.pulls) >= MAX_OPEN_PULLS:
-                raise ProtocolError(f"Pull.request: {request} is open already, or {MAX_OPEN_PULLS} are")
-            wait = PullWait(peer, request, key, version, slot=peer.slot, state=bool(state), settled=bool(settled))
-            units = job.shard.pull(wait, chunks)
-            peer.asks(wait)
-            self.work.answer(peer.job, wait, units)
-            if wait.dropped:  # It has asked for too much, and is no peer any more.
+        shard = self.jobs[peer.job].shard
+        columns = (pull.request, pull.lot, pull.version, pull.state, pull.reading, pull.first, pull.count, pull.chunks)
+        asked: dict[int, tuple[PullWait, list[AnyUnit]]] = {}
+        for request, lot, version, state, reading, first, count, chunks in zip(*columns, strict=True):
+            if request not in asked:
+                if request in peer.pulls or len(peer.pulls) >= MAX_OPEN_PULLS:
+                    raise ProtocolError(f"Pull.request: {request} is open already, or {MAX_OPEN_PULLS} are")
+                wait = PullWait(peer, request, version, slot=peer.slot, state=bool(state), reading=_reading(reading))
+                asked[request] = wait, []
+                peer.asks(wait)
+            wait, units = asked[request]
+            if wait.version != version or wait.state != bool(state) or wait.reading != reading:
+                raise ProtocolError(f"Pull.request: {request} asks in two ways")
+            units += shard.pull(wait, lot, first, count, chunks)
+        for wait, units in asked.values():
+            self.work.ask(peer.job, wait, units, shard)
+            if peer.identity not in self.peers:  # It has asked for too much.
                 return
         self._to_flush[peer.identity] = peer
 
     def _barrier(self, peer: Peer, barrier: Barrier) -> None:
         try:
-            ready = self.jobs[peer.job].shard.declare_nothing(peer.slot, barrier.step, barrier.nothing)
+            taken = self.jobs[peer.job].shard.declare_nothing(peer.slot, barrier.step, barrier.nothing)
         except PushRefusedError as error:
             self._refuse_request(peer, barrier.request, error)
             return
-        self.work.put(peer.job, ready)
+        self.work.take(peer.job, taken)
         peer.done.append(barrier.request)
         self._to_flush[peer.identity] = peer
 
@@ -299,11 +322,12 @@ class ShardMind:
 
     def _commit(self, peer: Peer, commit: Commit) -> None:
         try:
-            units = self.jobs[peer.job].shard.commit(commit.step, norm=commit.norm, finite=bool(commit.finite))
+            goes_on = self.jobs[peer.job].shard.commit(commit.step, norm=commit.norm, finite=bool(commit.finite))
         except PushRefusedError as error:
             self._refuse_request(peer, commit.request, error)
             return
-        self.work.put(peer.job, units)
+        if goes_on:
+            self.work.go_on(peer.job, self.jobs[peer.job].shard)
         peer.done.append(commit.request)
         self._to_flush[peer.identity] = peer
 
@@ -329,3 +353,10 @@ class ShardMind:
 
     def _say(self, identity: bytes, message: Message) -> None:
         self.outgoing.append((identity, encode(message)))
+
+
+def _reading(number: int) -> Reading:
+    try:
+        return Reading(number)
+    except ValueError:
+        raise ProtocolError(f"Pull.reading: {number} is none that there is") from None

@@ -89,10 +89,11 @@ class StepGate:
         self._steps.setdefault(step, _Step()).slots.add(slot)
         self._look(step)
 
-    def hold(self, step: int, squares: int | None) -> None:
-        """A unit holds its update of the step; `squares` as `exact_sum` gives them, None where they are not finite."""
+    def hold(self, step: int, squares: int | None, units: int = 1) -> None:
+        """So many units hold their update of the step; `squares` as `exact_sum` gives them, None where they are not
+        finite."""
         one = self._steps.setdefault(step, _Step())
-        one.held += 1
+        one.held += units
         one.total += squares or 0
         one.finite = one.finite and squares is not None
         self._look(step)

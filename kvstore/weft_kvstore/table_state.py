@@ -12,16 +12,18 @@ from itertools import pairwise
 import numpy as np
 
 from weft_kernels.rules.rows import apply_to_rows
+from weft_kvstore.answer import Answer
 from weft_kvstore.assembly import Assemblies
 from weft_kvstore.buffers import bytes_of
 from weft_kvstore.first_made import KEPT_BYTES, FirstMade, MakeRows
+from weft_kvstore.out_run import OneBuffer
 from weft_kvstore.pull_wait import PullWait
 from weft_kvstore.row_cut import RowCut, chunks_of
 from weft_kvstore.rows import Rows, merged
 from weft_kvstore.sets_ahead import RowsAhead, SetsAhead
 from weft_kvstore.steps import Complete, PushRefusedError
 from weft_kvstore.store import Array
-from weft_kvstore.unit_state import Answer, KeyRules, UnitState
+from weft_kvstore.unit_state import KeyRules, UnitState
 from weft_kvstore.work import PIECE_ELEMENTS
 from weft_kvstore.zeros import zeros_on_demand
 
@@ -103,6 +105,7 @@ class TableState(UnitState[Rows, Rows]):
         places = np.zeros(0, np.int64) if wait.ids is None else wait.ids
         a_chunk = self.cut.rows_down
         together = max(self._a_piece // a_chunk, 1) * a_chunk
+        version = self.answered_version(wait)
         for number, name in enumerate(self.spec.state if wait.state else (None,)):
             for low in range(0, max(len(places), 1), together):
                 some = places[low : low + together]
@@ -111,10 +114,10 @@ class TableState(UnitState[Rows, Rows]):
                     piece = slice(begin, begin + self._a_piece)
                     array[piece] = self._read(name, some[piece], of=len(places))
                     yield None
-                base = bytes_of(array)
-                for index in range(chunks_of(len(some), a_chunk)):
-                    start, stop = (min(at * a_chunk * self.cut.row_bytes, base.nbytes) for at in (index, index + 1))
-                    yield Answer(number, low // a_chunk + index, base, start, stop, None)
+                chunks = np.arange(chunks_of(len(some), a_chunk) + 1)
+                bounds = np.minimum(chunks * a_chunk * self.cut.row_bytes, array.nbytes)
+                source, first = OneBuffer(bytes_of(array)), low // a_chunk
+                yield Answer(number, self.spec.lot, version, first, bounds, source, None, self.spec.priority)
 
     def is_one_piece(self, wait: PullWait) -> bool:
         arrays = len(self.spec.state) if wait.state else 1

@@ -1,4 +1,4 @@
-"""What a shard merges as one: a slice, a whole key or a table. Its steps, what was set, and who waits. Pure."""
+"""What a shard merges as one: a whole key or a table. Its steps, what was set, and who waits. Pure."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from collections import deque
 from collections.abc import Callable, Generator, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import numpy as np
 
 from weft_graph.program import Update
 from weft_kernels.rules.record import Rule
-from weft_kernels.run import KernelError
+from weft_kvstore.answer import Answer
 from weft_kvstore.async_steps import AsyncSteps
 from weft_kvstore.description import Merge, Mode
 from weft_kvstore.exact_sum import exact_sum
 from weft_kvstore.hyper import KeyHyper
+from weft_kvstore.lot_update import RULE_ERRORS, RuleFailedError
+from weft_kvstore.messages import Reading
 from weft_kvstore.pull_wait import PullWait
 from weft_kvstore.sets_ahead import SetsAhead
 from weft_kvstore.settings import SETS_AHEAD, SETS_WAITING
@@ -29,9 +31,6 @@ from weft_kvstore.work import PIECE_BYTES, PIECE_ELEMENTS, Work
 
 S = TypeVar("S")
 
-RULE_ERRORS: Final = (ArithmeticError, ValueError, MemoryError, KernelError)
-"""What a rule or a schedule may raise on the numbers that it meets. Anything else is a fault of the store."""
-
 LEAST_WAITS: Final = 64
 """Pulls of a unit that may wait before those that were given up are looked for."""
 
@@ -39,24 +38,21 @@ SETS_KEPT: Final = 1024
 """How many of the last parts that were set a unit knows again, should they be sent again after a broken connection."""
 
 
-class RuleFailedError(Exception):
-    """A rule cannot make an update: the job ends, not the shard. The text names the rule, key, slice and step."""
-
-
 @dataclass(frozen=True, slots=True)
 class KeyRules:
-    """What all slices of a key on a shard have in common. `place` is the key's place in the description; `given` says
-    that there is no first value: it is set. `a_piece`: elements that the rule updates at once. `gate`: what all units
+    """What a shard has to know of a key that it merges as one. `lot` is its number; `given` says that there is no first
+    value: it is set. `a_piece`: elements that the rule updates at once. `gate`: what all units
     of the shard wait for before they apply a step, where steps are committed."""
 
     key: str
-    place: int
+    lot: int
     priority: int
     dtype: np.dtype[Any]
     slots: tuple[int, ...]
     update: Update
     merge: Merge
     mode: Mode
+    staleness: int
     rule: Rule
     hyper: KeyHyper
     given: bool = False
@@ -67,34 +63,6 @@ class KeyRules:
     def state(self) -> tuple[str, ...]:
         """The names of the key's state arrays."""
         return tuple(self.rule.state) if self.update is Update.RULE else ()
-
-
-class Lendable:
-    """An array whose bytes may be on their way to a peer: `lent` counts how often. It is not written while lent."""
-
-    __slots__ = ("array", "base", "lent", "start")
-
-    def __init__(self, array: Array, base: memoryview, start: int) -> None:
-        self.array = array
-        self.base = base
-        self.start = start
-        self.lent = 0
-
-    @property
-    def stop(self) -> int:
-        return self.start + self.array.nbytes
-
-
-class Answer(NamedTuple):
-    """Part of what answers a pull: number `part` of the pull's array `array`, as `base[start:stop]`. `held` is lent
-    until the bytes have arrived; None where they are the pull's own."""
-
-    array: int
-    part: int
-    base: memoryview
-    start: int
-    stop: int
-    held: Lendable | None
 
 
 class UnitState(Work, ABC, Generic[G, S]):
@@ -127,7 +95,9 @@ class UnitState(Work, ABC, Generic[G, S]):
         self.spec = spec
         self.index = index
         self.steps: Steps[G] = (
-            SyncSteps(spec.slots, spec.merge, add) if spec.mode is Mode.SYNC else AsyncSteps(spec.slots)
+            SyncSteps(spec.slots, spec.merge, add)
+            if spec.mode is Mode.SYNC
+            else AsyncSteps(spec.slots, spec.staleness if spec.mode is Mode.STALE else None)
         )
         self.updates = 0
         self.merge_is_due = False
@@ -166,6 +136,10 @@ class UnitState(Work, ABC, Generic[G, S]):
     @abstractmethod
     def answers(self, wait: PullWait) -> Iterator[Answer | None]:
         """What answers a pull that can be answered; None after each piece."""
+
+    def answered_version(self, wait: PullWait) -> int:
+        """The version that an answer to a pull tells."""
+        return max(self.steps.seen(wait.slot, settled=wait.settled), wait.version)
 
     def is_one_piece(self, wait: PullWait) -> bool:
         """Whether the answer is small enough to be given in one go."""
@@ -273,7 +247,7 @@ class UnitState(Work, ABC, Generic[G, S]):
     @property
     def _holds_at_once(self) -> bool:
         """Whether a value that is set waits for no step: slots go on by themselves, or nobody contributes."""
-        return self.spec.mode is Mode.ASYNC or not self.spec.slots
+        return self.spec.mode is not Mode.SYNC or not self.spec.slots
 
     def merging(self) -> Generator[None, None, bool]:
         """Adds what has come, and makes the next update if it is due; stops after each piece. True if it made one.
@@ -358,7 +332,15 @@ class UnitState(Work, ABC, Generic[G, S]):
     def can_answer(self, wait: PullWait) -> bool:
         if self._changing or not self.steps.is_at(wait.version, wait.slot, settled=wait.settled):
             return False
+        if wait.reading is Reading.EXACT and self.version != wait.version and self.spec.slots:
+            return False
         return not self.lacks(wait)
+
+    def passed(self, wait: PullWait) -> str | None:
+        """Why a pull of an exact version can never be answered, once it is beyond it."""
+        if wait.reading is not Reading.EXACT or self.version <= wait.version or not self.spec.slots:
+            return None
+        return f"key {self.spec.key!r} is at version {self.version}: it has passed"
 
     def answerable(self) -> list[PullWait]:
         """The pulls that can be answered now; it keeps the others."""

@@ -12,5 +12,5 @@ from weft_kernels.rules.record import Apply, Rule
 
 
 def built_in(name: str, apply: Apply) -> Rule:
-    """The rule of that name. `apply` is written for float32 and float64."""
-    return Rule(name, BUILT_IN[name].state, BUILT_IN[name].hyper, with_half(apply))
+    """The rule of that name. `apply` is written for float32 and float64, of correctly rounded operations alone."""
+    return Rule(name, BUILT_IN[name].state, BUILT_IN[name].hyper, with_half(apply), anywhere=True)

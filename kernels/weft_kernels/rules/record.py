@@ -27,6 +27,8 @@ class Rule:
     """An update rule. `state` has its state arrays' names and the number that each starts at; `hyper` every default.
 
     `whole`: the rule is not pointwise. Its arrays have the key's shape then, and the key is never cut.
+    `anywhere`: each element's update is the same bits in whatever array it is computed, for it is made of operations
+    that are rounded correctly (+, -, *, /, square root) alone.
     """
 
     name: str
@@ -34,3 +36,4 @@ class Rule:
     hyper: Mapping[str, float]
     apply: Apply
     whole: bool = False
+    anywhere: bool = False

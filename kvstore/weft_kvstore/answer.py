@@ -1,0 +1,31 @@
+"""What answers a pull, or a part of it. Values."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from weft_kvstore.lending import Lendable
+from weft_kvstore.out_run import OneBuffer
+from weft_kvstore.store import Array
+
+
+class Answer(NamedTuple):
+    """Slices, or chunks, from `first` on of a lot at a version: the pull's array number `array`. Part i of them has
+    bytes `bounds[i]` to `bounds[i + 1]` of `source` and priority `priorities[i]`, or `priority` where those are None.
+
+    `held` is lent until the bytes have arrived; None where they are the pull's own.
+    """
+
+    array: int
+    lot: int
+    version: int
+    first: int
+    bounds: Array
+    source: OneBuffer
+    held: Lendable | None
+    priority: int
+    priorities: Array | None = None
+
+    @property
+    def parts(self) -> int:
+        return len(self.bounds) - 1

@@ -1,0 +1,75 @@
+"""A plain lot of a job on one shard, made from its description; and how its bytes come in. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from weft_kvstore.codec import ProtocolError
+from weft_kvstore.description import StoreDescription
+from weft_kvstore.first import first_elements, is_given
+from weft_kvstore.lot_pulls import LotPulls
+from weft_kvstore.lot_spec import LotSpec
+from weft_kvstore.lot_state import LotState
+from weft_kvstore.push_run import Run
+from weft_kvstore.routing import Routing
+from weft_kvstore.shelf import Laid
+from weft_kvstore.store import Array
+
+FIRST_ELEMENTS: Final = 1 << 22
+"""First values that are made before it is asked whether the job is still wanted: some 200 ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlainLot:
+    """Its state, and who waits for it."""
+
+    state: LotState
+    pulls: LotPulls
+
+    def check_range(self, first: int, count: int, named: str) -> None:
+        """Raises ProtocolError for slices that are not here."""
+        if not first + count <= len(self.state) or not count:
+            told = f"slices {first} to {first + count - 1} of lot {self.state.spec.number}"
+            raise ProtocolError(f"{named}: {told}; this shard has 0 to {len(self.state) - 1}")
+
+    def laid(self, run: Run) -> Laid:
+        """The elements of a run of slices; their memory is taken over where it is writable. Raises ProtocolError."""
+        self.check_range(run.first, run.count, "Push.first")
+        bounds = self.state.spec.part.bounds
+        told = int(bounds[run.stop] - bounds[run.first])
+        if told != run.payload.nbytes:
+            what = f"{run.count} slices from {run.first} of lot {run.lot}"
+            raise ProtocolError(f"Push.nbytes: {run.payload.nbytes} for {what}, not {told}")
+        elements: Array = np.frombuffer(run.payload, self.state.update.values.dtype)
+        usable = elements.flags.writeable and elements.flags.aligned
+        return Laid(run.first, run.stop, elements if usable else elements.copy())
+
+
+def plain_lot(description: StoreDescription, routing: Routing, spec: LotSpec, shard: int, wanted: Wanted) -> PlainLot:
+    """The lot with its first values. Raises ValueError for an initializer that there is not."""
+    keys = description.keys
+    places = [place for place in routing.lots[spec.number].keys if shard in routing.runs[place]]
+    dtype = np.dtype(keys[places[0]].dtype)
+    values = np.empty(int(spec.part.bounds[-1]) // dtype.itemsize, dtype)
+    given, begin = np.zeros(len(spec.part), np.bool_), 0
+    for place in places:
+        run, cut = routing.runs[place][shard], routing.cuts[place]
+        start, stop = cut.start(run.start) // dtype.itemsize, cut.start(run.stop) // dtype.itemsize
+        for low in range(start, stop, FIRST_ELEMENTS):
+            wanted(keys[place].key)
+            high = min(low + FIRST_ELEMENTS, stop)
+            made = first_elements(keys[place], description.seed, low, high)
+            values[begin + low - start : begin + high - start] = made
+        first = routing.first_in_lot[place][shard]
+        given[first : first + len(run)] = is_given(keys[place])
+        begin += stop - start
+    state = LotState(spec, values, given)
+    return PlainLot(state, LotPulls(state))
+
+
+Wanted = Callable[[str], None]
+"""Asked, with a key's name, whether the job is still wanted; raises where it is not."""

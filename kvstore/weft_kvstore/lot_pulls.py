@@ -1,0 +1,140 @@
+"""Who waits for a lot's slices, and what answers them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from weft_kvstore.answer import Answer
+from weft_kvstore.buffers import bytes_of
+from weft_kvstore.description import Mode
+from weft_kvstore.lot_state import LotState
+from weft_kvstore.messages import Reading
+from weft_kvstore.out_run import OneBuffer
+from weft_kvstore.pull_wait import PullWait
+from weft_kvstore.ranges import Range, ranges_alike, ranges_where
+from weft_kvstore.store import Array
+
+
+class LotPulls:
+    """`waits` are pulls of which slices of the lot are open; those that were given up are dropped now and then."""
+
+    def __init__(self, lot: LotState) -> None:
+        self.waits: list[PullWait] = []
+        self._lot = lot
+
+    def wait_for(self, wait: PullWait) -> None:
+        """A pull that has open slices here."""
+        self.waits.append(wait)
+
+    def waiting(self, first: int, stop: int) -> list[PullWait]:
+        """The pulls that wait for any of these slices."""
+        number = self._lot.spec.number
+        self.waits = [one for one in self.waits if number in one.open]
+        return [one for one in self.waits if one.open[number].overlaps(first, stop)]
+
+    def ready(self, wait: PullWait, first: int, stop: int) -> list[Range]:
+        """The open slices among these that can answer."""
+        ranges = wait.open.get(self._lot.spec.number)
+        found: list[Range] = []
+        for low, high in ranges.overlaps(first, stop) if ranges is not None else ():
+            found += ranges_where(self._can(wait, low, high), low)
+        return found
+
+    def passed(self, wait: PullWait, first: int, stop: int) -> str | None:
+        """Why a pull of an exact version can never be answered, once one of its open slices is beyond it."""
+        ranges = wait.open.get(self._lot.spec.number)
+        if wait.reading is not Reading.EXACT or ranges is None:
+            return None
+        for low, high in ranges.overlaps(first, stop):
+            beyond = self._lot.steps.version[low:high] > wait.version
+            if beyond.any():
+                at = low + int(beyond.argmax())
+                return f"{self._lot.spec.named(at)} is at version {self._lot.steps.version[at]}: it has passed"
+        return None
+
+    def answers(self, wait: PullWait, first: int, stop: int) -> Iterator[Answer]:
+        """What answers it for slices that are `ready`."""
+        seen = self._seen(wait, first, stop)
+        versions = np.full(stop - first, wait.version) if seen is None else np.maximum(seen, wait.version)
+        for low, high, version in ranges_alike(versions, first):
+            if wait.state:
+                yield from self._state(wait, low, high, version)
+            else:
+                yield from self._values(low, high, version)
+
+    def waits_for(self, wait: PullWait) -> tuple[str, list[int]]:
+        """What an open pull waits for here, in words, and the slots that are missing."""
+        lot = self._lot
+        for low, high in wait.open[lot.spec.number]:
+            can = self._can(wait, low, high)
+            if not can.all():
+                return self._missing(wait, low + int(can.argmin()))
+        return "every slice was answered", []
+
+    def _missing(self, wait: PullWait, slice_: int) -> tuple[str, list[int]]:
+        lot = self._lot
+        key = lot.spec.key_named(slice_)
+        seen = self._seen(wait, slice_, slice_ + 1)
+        due = lot.spec.together and not (missing := lot.steps.missing_in(slice_, int(lot.steps.version[slice_])))
+        if lot.sets.lacks(slice_, slice_ + 1) and (due or seen is None or seen[0] >= wait.version):
+            return f"{key} was never set", []
+        if due and lot.spec.gate is not None:
+            version = int(lot.steps.version[slice_])
+            told, missing = lot.spec.gate.missing(version)
+            return f"{key} has seen {version} steps; {told}", missing
+        text, missing = lot.steps.missing(slice_, wait.version, self._of(wait))
+        return f"{key} {text}", missing
+
+    def _can(self, wait: PullWait, first: int, stop: int) -> Array:
+        """Which slices can answer (stop - first) bool."""
+        seen = self._seen(wait, first, stop)
+        has_value = ~self._lot.sets.lacking(first, stop)
+        if seen is None:
+            return has_value
+        can: Array = has_value & (seen == wait.version if wait.reading is Reading.EXACT else seen >= wait.version)
+        if self._lot.spec.mode is Mode.STALE and not wait.settled:
+            can &= self._lot.steps.version[first:stop] >= wait.version - self._lot.spec.staleness
+        return can
+
+    def _seen(self, wait: PullWait, first: int, stop: int) -> Array | None:
+        """The version that each slice has for this pull; None where it is at every version."""
+        steps = self._lot.steps
+        of = self._of(wait)
+        if not steps.slots or of == []:
+            return None
+        found: Array = steps.version[first:stop] if of is None or len(of) > 1 else steps.through[of[0], first:stop]
+        return found
+
+    def _of(self, wait: PullWait) -> list[int] | None:
+        """The numbers of the slots whose own steps count; None where steps apply together."""
+        lot = self._lot
+        if lot.spec.together:
+            return None
+        if wait.settled:
+            return list(range(len(lot.steps.slots)))
+        place = lot.steps.number_of(wait.slot)
+        return [] if place is None else [place]
+
+    def _values(self, first: int, stop: int, version: int) -> Iterator[Answer]:
+        values, part = self._lot.update.values, self._lot.spec.part
+        for low, high, held in values.blocks(first, stop):
+            bounds = values.byte_bounds(low, high, held)
+            priority, priorities = _priorities(part.priorities[low:high])
+            yield Answer(0, self._lot.spec.number, version, low, bounds, held.source, held, priority, priorities)
+
+    def _state(self, wait: PullWait, first: int, stop: int, version: int) -> Iterator[Answer]:
+        lot = self._lot
+        start, end = lot.bounds[first], lot.bounds[stop]
+        bounds = (lot.bounds[first : stop + 1] - start) * lot.update.values.dtype.itemsize
+        priority, priorities = _priorities(lot.spec.part.priorities[first:stop])
+        for number, name in enumerate(lot.spec.state):
+            source = OneBuffer(bytes_of(lot.update.state[name][start:end].copy()))
+            yield Answer(number, lot.spec.number, version, first, bounds, source, None, priority, priorities)
+
+
+def _priorities(priorities: Array) -> tuple[int, Array | None]:
+    """The first slice's priority, and those of all where they are not the same."""
+    first = int(priorities[0])
+    return first, None if first == priorities[-1] else priorities

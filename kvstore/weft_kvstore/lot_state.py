@@ -1,0 +1,261 @@
+"""A plain lot on a shard: what is in of each step, merged and applied, over any run of slices at once. Pure.
+
+Gradients are taken in at once (`accept`), and merged in the order of their priorities (`merging`), piece by piece. A
+slice's value is at one version at any time: what is half made is shown to nobody.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from weft_graph.program import Update
+from weft_kvstore.description import Merge
+from weft_kvstore.exact_sum import exact_sum
+from weft_kvstore.lot_sets import LotSets
+from weft_kvstore.lot_spec import LotSpec
+from weft_kvstore.lot_steps import LotSteps
+from weft_kvstore.lot_sums import LotSums
+from weft_kvstore.lot_update import LotUpdate
+from weft_kvstore.lot_values import LotValues
+from weft_kvstore.merge_order import ArrivalOrder, MergeOrder, SlotOrder
+from weft_kvstore.ranges import Range, ranges_alike, ranges_where
+from weft_kvstore.shelf import Laid, Shelf
+from weft_kvstore.step_gate import StepGate
+from weft_kvstore.store import Array
+
+NOT_HELD: Final = -1
+
+Changed = Generator[Range, None, None]
+"""Ranges of slices whose value or version has changed, after each piece of work."""
+
+
+class Arrival(NamedTuple):
+    """Gradients of a step that are in and not merged, from contributing slot number `place` in its `life`."""
+
+    place: int
+    life: int
+    step: int
+    laid: Laid
+
+
+class LotState:
+    """Invariants: a slice's sum is of its next step; `_merged` counts the slots in it. `_held` is the last step that
+    was measured, where steps are committed. `_lives` counts the incarnations of each slot."""
+
+    def __init__(self, spec: LotSpec, values: Array, given: Array) -> None:
+        """`values` are the first values (elements); where a slice is `given` (slices) bool they are set later."""
+        count = len(spec.part)
+        bounds = spec.part.bounds // values.dtype.itemsize
+        self.spec = spec
+        self.bounds = bounds
+        self.steps = LotSteps(spec.slots, count, together=spec.together)
+        self.update = LotUpdate(spec, LotValues(values, bounds))
+        self.sets = LotSets(spec, self.steps, self.update.values, given)
+        self.applied: Callable[[int, int, int, int], None] | None = None
+        """Told (slot, step, first, stop) of each slot's gradients when they are merged, where somebody asks."""
+        self._sums = LotSums(count, bounds)
+        self._order: MergeOrder = SlotOrder(bounds) if spec.merge is Merge.SLOT else ArrivalOrder(bounds)
+        self._merged = np.zeros(count, np.int64)
+        self._held = np.full(count, NOT_HELD, np.int64)
+        self._lives = [0] * len(spec.slots)
+        self._early: dict[tuple[int, int], Shelf] = {}
+        self._lacking: deque[Arrival] = deque()
+
+    def __len__(self) -> int:
+        """How many slices."""
+        return len(self.spec.part)
+
+    @property
+    def nbytes(self) -> int:
+        """Of the values."""
+        return int(self.spec.part.bounds[-1])
+
+    @property
+    def elements(self) -> Array:
+        """Where slices begin and end (slices + 1), elements."""
+        return self.bounds
+
+    def priority(self, first: int) -> int:
+        """Of a slice."""
+        return int(self.spec.part.priorities[first])
+
+    def check(self, slot: int, step: int, first: int, stop: int, *, pushes: bool) -> None:
+        """Raises PushRefusedError where a slot's gradients, or its word that it has none, contradict what is there."""
+        place = self.steps.place_of(slot, self._where(slot, step, first))
+        self.steps.check(place, step, first, stop, pushes=pushes, where=lambda slice_: self._where(slot, step, slice_))
+
+    def accept(self, slot: int, step: int, laid: Laid) -> list[Arrival]:
+        """Takes in what `check` lets pass: gradients, which are written later, or that there are none. What may now be
+        merged; what was in before changes nothing: exactly once holds."""
+        place = self.steps.place_of(slot, "")
+        found = fresh = self._taken(place, step, laid)
+        while fresh and (early := self._timely(place)):
+            fresh = [one for at, some in early for one in self._taken(place, at, some)]
+            found = found + fresh
+        return found
+
+    def merging(self, arrival: Arrival) -> Changed:
+        """Merges what has come, and makes the updates that are due. Raises RuleFailedError, MemoryError."""
+        if arrival.life != self._lives[arrival.place]:
+            return  # A newer incarnation fills the slot.
+        if self.spec.together:
+            self._order.put(arrival.place, arrival.step, arrival.laid)
+            yield from self.advancing(arrival.laid.first, arrival.laid.stop)
+        elif self._lacking or self.sets.lacks(arrival.laid.first, arrival.laid.stop):
+            self._lacking.append(arrival)
+        else:
+            yield from self._alone(arrival)
+
+    def advancing(self, first: int, stop: int) -> Changed:
+        """Goes on with these slices as far as it can; raises as `merging` does."""
+        if not self.spec.together:
+            while self._lacking and not self.sets.lacks(self._lacking[0].laid.first, self._lacking[0].laid.stop):
+                yield from self._alone(self._lacking.popleft())
+            return
+        todo = [(first, stop)]
+        while todo:
+            low, high = todo.pop()
+            end, merged, version = self._alike(low, high)
+            if end < high:
+                todo.append((end, high))
+            if merged < len(self.spec.slots):
+                for place, laid in self._order.next(version, merged, low, end):
+                    self._add(place, version, laid)
+                    todo.append((laid.first, laid.stop))
+            elif (piece := self._first_piece(low, end)) is not None:
+                if piece[1] < end:
+                    todo.append((piece[1], end))
+                if self._may_go(version, *piece):
+                    self._complete(version, *piece)
+                    todo.append(piece)
+                    yield piece
+
+    def replace(self, slot: int) -> None:
+        """A newer incarnation fills the slot: what the old one pushed and is not merged is forgotten."""
+        place = self.steps.number_of(slot)
+        if place is None:
+            return
+        self._lives[place] += 1
+        self._order.forget(place)
+        self._lacking = deque(one for one in self._lacking if one.place != place)
+        for key in [key for key in self._early if key[0] == place]:
+            del self._early[key]
+        self.steps.forget(place)
+
+    def _where(self, slot: int, step: int, slice_: int) -> str:
+        return f"slot {slot}, {self.spec.named(slice_)}, step {step}"
+
+    def _taken(self, place: int, step: int, laid: Laid) -> list[Arrival]:
+        pushes = laid.elements is not None
+        taken, early = self.steps.accept(place, step, laid.first, laid.stop, pushes=pushes)
+        cut = Shelf(self.bounds)
+        for first, stop in early:
+            shelf = self._early.setdefault((place, step), Shelf(self.bounds))
+            shelf.take(first, stop)  # What was sent again takes the place of what came first: it is the same.
+            shelf.put(cut.part(laid, first, stop))
+        life = self._lives[place]
+        return [Arrival(place, life, step, cut.part(laid, first, stop)) for first, stop in taken]
+
+    def _timely(self, place: int) -> list[tuple[int, Laid]]:
+        """Takes out what has come early from a slot, the first steps first."""
+        found: list[tuple[int, Laid]] = []
+        for key in sorted(key for key in self._early if key[0] == place):
+            found += [(key[1], laid) for laid in self._early.pop(key).take(0, len(self))]
+        return found
+
+    def _alike(self, first: int, stop: int) -> tuple[int, int, int]:
+        """How far slices are alike from the first on, how many slots are merged in their next step, and which it is."""
+        merged, version = int(self._merged[first]), int(self.steps.version[first])
+        other = (self._merged[first:stop] != merged) | (self.steps.version[first:stop] != version)
+        return (first + int(other.argmax()) if other.any() else stop), merged, version
+
+    def _first_piece(self, first: int, stop: int) -> Range | None:
+        """The first slices of these that can be updated in one go: none of them lacks a value."""
+        ranges = self.sets.whole(first, stop)
+        if not ranges:
+            return None
+        low, high = ranges[0]
+        most = int(np.searchsorted(self.bounds, self.bounds[low] + self.spec.a_piece, side="right")) - 1
+        return low, min(max(most, low + 1), high)
+
+    def _add(self, place: int, step: int, laid: Laid) -> None:
+        self._sums.add(laid)
+        self._merged[laid.first : laid.stop] += 1
+        self.steps.through[place, laid.first : laid.stop] = step + 1
+        if self.applied is not None and laid.elements is not None:
+            self.applied(self.spec.slots[place], step, laid.first, laid.stop)
+
+    def _complete(self, step: int, first: int, stop: int) -> None:
+        for low, high, contributors in ranges_alike(self._sums.contributors[first:stop].copy(), first):
+            if not contributors:
+                self.update.without_gradient(low, high)
+            for total in self._sums.take(low, high):
+                self.update.with_gradient(total, contributors, step)
+        self._merged[first:stop] = 0
+        self.steps.version[first:stop] = step + 1
+        self.sets.reached(step + 1, first, stop)
+
+    def _alone(self, arrival: Arrival) -> Changed:
+        """A slot's gradients as an update of their own."""
+        place, at, end = arrival.place, arrival.laid.first, arrival.laid.stop
+        while at < end and arrival.life == self._lives[place]:
+            most = int(np.searchsorted(self.bounds, self.bounds[at] + self.spec.a_piece, side="right")) - 1
+            first, at = at, min(max(most, at + 1), end)
+            laid = Shelf(self.bounds).part(arrival.laid, first, at)
+            if laid.elements is not None:
+                self.update.with_gradient(laid, 1, arrival.step)
+            self.steps.through[place, first:at] = arrival.step + 1
+            self.steps.version[first:at] = self.steps.through[:, first:at].min(axis=0)
+            if self.applied is not None and laid.elements is not None:
+                self.applied(self.spec.slots[place], arrival.step, first, at)
+            yield first, at
+
+    def _may_go(self, step: int, first: int, stop: int) -> bool:
+        """Whether the slots have agreed on a step, where they do: its sums are clipped then, or dropped where the step
+        is skipped. The first time what they amount to is measured."""
+        gate = self.spec.gate
+        if gate is None:
+            return True
+        scaled = self.spec.update is not Update.MEAN
+        for low, high in ranges_where(self._held[first:stop] != step, first):
+            squares = self._measured(gate, low, high) if scaled else 0
+            self._held[low:high] = step
+            gate.hold(step, squares, high - low)
+        verdict = gate.verdict(step)
+        if verdict is None:
+            return False
+        if verdict.factor is None:
+            self._sums.take(first, stop)
+        elif scaled and verdict.factor != 1.0:
+            self._multiply(self._sums.look(first, stop), verdict.factor)
+        return True
+
+    def _measured(self, gate: StepGate, first: int, stop: int) -> int | None:
+        """The exact sum of the slices' sums of squares, each in float64; None where that is not finite. What was
+        multiplied by the loss scale is divided by it."""
+        sums = self._sums.look(first, stop)
+        if gate.scale != 1.0:
+            self._multiply(sums, 1.0 / gate.scale)
+        found: list[Array] = []
+        for laid in sums:
+            assert laid.elements is not None
+            for low, high in _slices(self.bounds, laid):
+                found.append(np.square(laid.elements[low:high], dtype=np.float64).sum(keepdims=True))
+        return exact_sum(np.concatenate(found)) if found else 0
+
+    @staticmethod
+    def _multiply(sums: list[Laid], factor: float) -> None:
+        for laid in sums:
+            assert laid.elements is not None
+            np.multiply(laid.elements, laid.elements.dtype.type(factor), out=laid.elements)
+
+
+def _slices(bounds: Array, laid: Laid) -> Iterator[Range]:
+    """Where its slices begin and end among its elements."""
+    edges = (bounds[laid.first : laid.stop + 1] - bounds[laid.first]).tolist()
+    return pairwise(edges)

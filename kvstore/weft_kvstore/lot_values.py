@@ -1,0 +1,68 @@
+"""The values of a lot on a shard: one flat array, in blocks that are copied where they are written while lent. Pure.
+
+A block has whole slices of at most `BLOCK_BYTES` together: it stays in a core's cache while it is updated, fills a
+frame, and is what a copy costs where a reader is slower than the slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+
+from weft_kvstore.buffers import bytes_of
+from weft_kvstore.lending import Lendable, writable
+from weft_kvstore.out_run import OneBuffer
+from weft_kvstore.store import Array
+
+BLOCK_BYTES: Final = 1 << 20
+
+
+class LotValues:
+    """Values (elements) whose slice i has elements `bounds[i]` to `bounds[i + 1]`."""
+
+    __slots__ = ("_block_of", "_blocks", "_edges", "bounds", "dtype")
+
+    def __init__(self, values: Array, bounds: Array) -> None:
+        self.bounds = bounds
+        self.dtype: np.dtype[Any] = values.dtype
+        self._edges = _edges(bounds * self.dtype.itemsize)
+        self._block_of = np.repeat(np.arange(len(self._edges) - 1), np.diff(self._edges))
+        source, itemsize = OneBuffer(bytes_of(values)), self.dtype.itemsize
+        starts = bounds[self._edges].tolist()
+        self._blocks = [Lendable(values[start:stop], source, start * itemsize) for start, stop in pairwise(starts)]
+
+    def blocks(self, first: int, stop: int) -> Iterator[tuple[int, int, Lendable]]:
+        """The blocks that slices `first` to before `stop` lie in, each with the slices that do."""
+        for number in range(int(self._block_of[first]), int(self._block_of[stop - 1]) + 1):
+            low, high = int(self._edges[number]), int(self._edges[number + 1])
+            yield max(low, first), min(high, stop), self._blocks[number]
+
+    def written(self, first: int, stop: int) -> Iterator[tuple[int, int, Array]]:
+        """The elements of slices, to be written: by blocks, each with the slices that lie in it."""
+        for number in range(int(self._block_of[first]), int(self._block_of[stop - 1]) + 1):
+            held = self._blocks[number]
+            if held.lent:
+                held = self._blocks[number] = writable(held)
+            edge = int(self._edges[number])
+            low, high = max(edge, first), min(int(self._edges[number + 1]), stop)
+            start = self.bounds[edge]
+            yield low, high, held.array[self.bounds[low] - start : self.bounds[high] - start]
+
+    def byte_bounds(self, first: int, stop: int, held: Lendable) -> Array:
+        """Where slices of one block begin and end in its source: (stop - first + 1) int64."""
+        edge = int(self._edges[self._block_of[first]])
+        found: Array = (self.bounds[first : stop + 1] - self.bounds[edge]) * self.dtype.itemsize + held.start
+        return found
+
+
+def _edges(bounds: Array) -> Array:
+    """The slices at which blocks begin, and where the last one ends; `bounds` in bytes."""
+    edges, count = [0], len(bounds) - 1
+    while edges[-1] < count:
+        at = edges[-1]
+        fit = int(np.searchsorted(bounds, bounds[at] + BLOCK_BYTES, side="right")) - 1
+        edges.append(min(max(fit, at + 1), count))
+    return np.array(edges, np.int64)

@@ -1,0 +1,69 @@
+"""Elements of slices that wait for something, to be taken by ranges of slices. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from typing import NamedTuple
+
+from weft_kvstore.store import Array
+
+
+class Laid(NamedTuple):
+    """Slices `first` to before `stop`, and their elements; None where there is nothing to be had for them."""
+
+    first: int
+    stop: int
+    elements: Array | None
+
+
+class Shelf:
+    """Invariant: what lies here does not overlap. `bounds[i]` is the element at which slice i begins."""
+
+    __slots__ = ("_bounds", "_first", "_laid")
+
+    def __init__(self, bounds: Array) -> None:
+        self._bounds = bounds
+        self._first: list[int] = []
+        self._laid: list[Laid] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._laid)
+
+    def __len__(self) -> int:
+        """How many slices lie here."""
+        return sum(one.stop - one.first for one in self._laid)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(one.elements.nbytes for one in self._laid if one.elements is not None)
+
+    def put(self, laid: Laid) -> None:
+        at = bisect_left(self._first, laid.first)
+        self._first.insert(at, laid.first)
+        self._laid.insert(at, laid)
+
+    def take(self, first: int, stop: int) -> list[Laid]:
+        """Takes out what lies within a range, cut at its ends."""
+        low = max(bisect_right(self._first, first) - 1, 0)
+        if low < len(self._laid) and self._laid[low].stop <= first:
+            low += 1
+        high = bisect_left(self._first, stop)
+        if low >= high:
+            return []
+        found = self._laid[low:high]
+        kept: list[Laid] = []
+        if found[0].first < first:
+            kept.append(self.part(found[0], found[0].first, first))
+            found[0] = self.part(found[0], first, found[0].stop)
+        if found[-1].stop > stop:
+            kept.append(self.part(found[-1], stop, found[-1].stop))
+            found[-1] = self.part(found[-1], found[-1].first, stop)
+        self._laid[low:high], self._first[low:high] = kept, [one.first for one in kept]
+        return found
+
+    def part(self, laid: Laid, first: int, stop: int) -> Laid:
+        """Some of its slices; the elements are a view."""
+        if laid.elements is None:
+            return Laid(first, stop, None)
+        origin = self._bounds[laid.first]
+        return Laid(first, stop, laid.elements[self._bounds[first] - origin : self._bounds[stop] - origin])

@@ -1,0 +1,132 @@
+"""A key that is never cut, on its shard: its value, the rule's state, and the steps that are not applied yet. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from weft_graph.program import Update
+from weft_kernels.rules.record import State
+from weft_kvstore.answer import Answer
+from weft_kvstore.assembly import Assemblies
+from weft_kvstore.lending import Lendable, lendable, writable
+from weft_kvstore.pull_wait import PullWait
+from weft_kvstore.sets_ahead import SetsAhead, SlicesAhead
+from weft_kvstore.slices import KeySlices
+from weft_kvstore.steps import Complete
+from weft_kvstore.store import Array
+from weft_kvstore.unit_state import KeyRules, UnitState
+
+
+class WholeState(UnitState[Array, "tuple[int, Array]"]):
+    """It travels as slices, and a slot is in when all of them have come; what is set is (index, elements) of a slice.
+    The rule gets arrays in the key's shape."""
+
+    __slots__ = ("_assemblies", "_cut", "_lacking", "_state_arrays", "state", "weight")
+
+    def __init__(self, spec: KeyRules, cut: KeySlices, values: Array) -> None:
+        """`values` are the first ones, in the key's shape."""
+        super().__init__(spec, 0, _add)
+        self.weight = lendable(values)
+        self.state: dict[str, Lendable] = {
+            name: lendable(np.full(values.shape, spec.rule.state[name], values.dtype)) for name in spec.state
+        }
+        self._cut = cut
+        self._assemblies: Assemblies[Array] = Assemblies()
+        self._state_arrays: State = {name: held.array for name, held in self.state.items()}
+        self._lacking: set[int] = set(range(cut.count)) if spec.given else set()
+
+    @property
+    def nbytes(self) -> int:
+        return self.weight.array.nbytes
+
+    def named(self, slot: int) -> str:
+        return f"slot {slot}, key {self.spec.key!r}"
+
+    def check(self, slot: int, step: int, *, pushes: bool) -> None:
+        super().check(slot, step, pushes=pushes)
+        self._assemblies.check(slot, step, self.where(slot, step), count=self._cut.count if pushes else None)
+
+    def accept_slice(self, slot: int, step: int, index: int, gradient: Array) -> bool:
+        """Takes in the gradient of one slice, as `accept` does those of all."""
+        if self.steps.is_over(slot, step):
+            return False
+        parts = self._assemblies.add(slot, step, index, gradient, self._cut.count)
+        if parts is None:
+            return False
+        return self.accept(slot, step, parts[0] if len(parts) == 1 else np.concatenate(parts))
+
+    def answers(self, wait: PullWait) -> Iterator[Answer | None]:
+        held = [self.weight] if not wait.state else [self.state[name] for name in self.spec.state]
+        bounds = np.minimum(np.arange(self._cut.count + 1) * self._cut.step_bytes, self._cut.nbytes)
+        version, priority = self.answered_version(wait), self.spec.priority
+        for number, one in enumerate(held):
+            yield Answer(number, self.spec.lot, version, 0, bounds, one.source, one, priority)
+
+    def replace(self, slot: int) -> None:
+        super().replace(slot)
+        self._assemblies.drop(slot)
+
+    def lacks(self, wait: PullWait) -> bool:
+        return bool(self._lacking)
+
+    def _lacks_for(self, total: Array | None) -> bool:
+        return bool(self._lacking)
+
+    def _gradient_elements(self, total: Array) -> Array:
+        return total.reshape(-1)
+
+    def _nothing_ahead(self) -> SetsAhead[tuple[int, Array]]:
+        return SlicesAhead()
+
+    def _put(self, value: tuple[int, Array]) -> None:
+        self.weight = writable(self.weight)
+        index, itemsize = value[0], self.spec.dtype.itemsize
+        start, stop = self._cut.start(index) // itemsize, self._cut.start(index + 1) // itemsize
+        np.copyto(self.weight.array.reshape(-1)[start:stop], value[1])
+        self._lacking.discard(index)
+
+    def _apply(self, complete: Complete[Array]) -> Iterator[None]:
+        self.weight = writable(self.weight)
+        weight, total = self.weight.array, complete.total
+        if total is None:
+            weight.fill(0)
+            return
+        state: State = self._writable_state() if self.spec.update is Update.RULE else {}
+        total = total.reshape(weight.shape)
+        piece = self.spec.a_piece
+        if weight.size <= piece or (self.spec.update is Update.RULE and self.spec.rule.whole):
+            self._update(weight, total, state, complete)
+            return
+        flat, of_total = weight.reshape(-1), total.reshape(-1)
+        of_state = {name: array.reshape(-1) for name, array in state.items()}
+        for low in range(0, flat.size, piece):
+            some = slice(low, low + piece)
+            part = {name: array[some] for name, array in of_state.items()}
+            self._update(flat[some], of_total[some], part, complete)
+            yield
+
+    def _update(self, weight: Array, total: Array, state: State, complete: Complete[Array]) -> None:
+        """Updates some elements of the value."""
+        if self.spec.update is Update.GRADIENT:
+            np.copyto(weight, total)
+        elif self.spec.update is Update.RULE:
+            with self._rule_runs(complete.step):
+                hyper = self.spec.hyper.at(complete.step)
+                self.spec.rule.apply(weight, total, state, self.updates + 1, hyper)
+        elif total.dtype.kind == "f":
+            np.divide(total, complete.contributors, out=weight)
+        else:
+            np.floor_divide(total, complete.contributors, out=weight)
+
+    def _writable_state(self) -> State:
+        """The state's arrays, to be written."""
+        if any(held.lent for held in self.state.values()):
+            self.state = {name: writable(held) for name, held in self.state.items()}
+            self._state_arrays = {name: held.array for name, held in self.state.items()}
+        return self._state_arrays
+
+
+def _add(total: Array, gradient: Array) -> Array:
+    return np.add(total, gradient, out=total)
