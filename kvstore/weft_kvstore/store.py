@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,6 +22,7 @@ class StoreError(Exception):
     +-- StoreLostError     a shard, or a slot that a merge waits for, is silent or gone
     +-- StoreTimeoutError  a deadline passed; the message says who is missing
     +-- StoreRefusedError  the shard refused what this client sent: our fault
+        +-- StorePassedError  a value was asked for at exactly a version that has passed
     """
 
 
@@ -34,6 +36,27 @@ class StoreTimeoutError(StoreError):
 
 class StoreRefusedError(StoreError):
     pass
+
+
+class StorePassedError(StoreRefusedError):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """Values of several keys, in the order in which they were asked for, and what they are at: of the slices of key i,
+    `lowest[i]` is the lowest version and `highest[i]` the highest, (keys) int64."""
+
+    values: list[Array]
+    lowest: Array
+    highest: Array
+
+
+def joined(parts: Sequence[Pulled]) -> Pulled:
+    """What several pulls gave, as if it were one."""
+    values = [value for part in parts for value in part.values]
+    lowest = np.concatenate([part.lowest for part in parts])
+    return Pulled(values, lowest, np.concatenate([part.highest for part in parts]))
 
 
 class Readable(Protocol):
@@ -105,3 +128,40 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Fail what is open and release sockets and threads. Idempotent."""
+
+
+class BulkStore(Store, Protocol):
+    """A store that takes many keys in one call, which costs little more than a call of one key. No key may be there
+    twice, and none may be a table. One future stands for all; it fails as a whole, by the first key that does."""
+
+    def push_many(self, keys: Sequence[str], step: int, gradients: Sequence[Array]) -> Future[None]:
+        """Add this slot's gradients of `step`, in the order of the keys; as by `push`."""
+
+    def set_many(self, keys: Sequence[str], version: int, values: Sequence[Array]) -> Future[None]:
+        """Make these the keys' values at that version; as by `set`."""
+
+    def pull(self, key: str, version: int, *, settled: bool = False, out: Array | None = None) -> Future[Array]:
+        """The key's value. With `out`, which is C-contiguous and of the key's dtype and shape, it is written there;
+        `out` is the store's until the future has ended, and what is in it after a failure is not said."""
+
+    def pull_many(
+        self,
+        keys: Sequence[str],
+        version: int,
+        *,
+        settled: bool = False,
+        exact: bool = False,
+        out: Sequence[Array] | None = None,
+    ) -> Future[list[Array]]:
+        """The keys' values, in the order of the keys, once each has seen `version` updates; as by `pull`.
+
+        New arrays, of which small ones may lie in one buffer: who keeps one of them keeps up to 1 MiB. `exact`: none is
+        newer; it fails where a key has passed the version. In mode sync alone.
+        """
+
+    def pull_versions(self, keys: Sequence[str], version: int, *, settled: bool = False) -> Future[Pulled]:
+        """The same, and which versions they are at."""
+
+    def read_consistent(self, keys: Sequence[str]) -> Future[tuple[int, list[Array]]]:
+        """Values that the keys had at one version, and which: the newest that can be had, also while others push. In
+        mode sync alone. Fails with StoreRefusedError where the keys pass every version that was tried."""
