@@ -7,11 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from weft_kvstore.answer import Answer
-from weft_kvstore.buffers import bytes_of
 from weft_kvstore.description import Mode
 from weft_kvstore.lot_state import LotState
+from weft_kvstore.lot_values import LotValues
 from weft_kvstore.messages import Reading
-from weft_kvstore.out_run import OneBuffer
 from weft_kvstore.pull_wait import PullWait
 from weft_kvstore.ranges import Range, ranges_alike, ranges_where
 from weft_kvstore.store import Array
@@ -59,10 +58,10 @@ class LotPulls:
         seen = self._seen(wait, first, stop)
         versions = np.full(stop - first, wait.version) if seen is None else np.maximum(seen, wait.version)
         for low, high, version in ranges_alike(versions, first):
-            if wait.state:
-                yield from self._state(wait, low, high, version)
-            else:
-                yield from self._values(low, high, version)
+            update = self._lot.update
+            held = [update.state[name] for name in self._lot.spec.state] if wait.state else [update.values]
+            for number, values in enumerate(held):
+                yield from self._lent(number, values, low, high, version)
 
     def waits_for(self, wait: PullWait) -> tuple[str, list[int]]:
         """What an open pull waits for here, in words, and the slots that are missing."""
@@ -117,21 +116,12 @@ class LotPulls:
         place = lot.steps.number_of(wait.slot)
         return [] if place is None else [place]
 
-    def _values(self, first: int, stop: int, version: int) -> Iterator[Answer]:
-        values, part = self._lot.update.values, self._lot.spec.part
+    def _lent(self, array: int, values: LotValues, first: int, stop: int, version: int) -> Iterator[Answer]:
+        number, part = self._lot.spec.number, self._lot.spec.part
         for low, high, held in values.blocks(first, stop):
             bounds = values.byte_bounds(low, high, held)
             priority, priorities = _priorities(part.priorities[low:high])
-            yield Answer(0, self._lot.spec.number, version, low, bounds, held.source, held, priority, priorities)
-
-    def _state(self, wait: PullWait, first: int, stop: int, version: int) -> Iterator[Answer]:
-        lot = self._lot
-        start, end = lot.bounds[first], lot.bounds[stop]
-        bounds = (lot.bounds[first : stop + 1] - start) * lot.update.values.dtype.itemsize
-        priority, priorities = _priorities(lot.spec.part.priorities[first:stop])
-        for number, name in enumerate(lot.spec.state):
-            source = OneBuffer(bytes_of(lot.update.state[name][start:end].copy()))
-            yield Answer(number, lot.spec.number, version, first, bounds, source, None, priority, priorities)
+            yield Answer(array, number, version, low, bounds, held.source, held, priority, priorities)
 
 
 def _priorities(priorities: Array) -> tuple[int, Array | None]:

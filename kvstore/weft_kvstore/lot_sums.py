@@ -26,7 +26,8 @@ class LotSums:
             if at < total.first:
                 self._totals.put(self._totals.part(laid, at, total.first))
             elements = self._totals.part(laid, total.first, total.stop).elements
-            assert total.elements is not None and elements is not None
+            assert total.elements is not None
+            assert elements is not None
             np.add(total.elements, elements, out=total.elements)
             self._totals.put(total)
             at = total.stop

@@ -10,7 +10,7 @@ import numpy as np
 from weft_graph.program import Update
 from weft_kernels.blocks import CACHE_ELEMENTS
 from weft_kernels.kernel import Array
-from weft_kernels.rules.record import Hyper, State
+from weft_kernels.rules.record import State
 from weft_kernels.run import KernelError
 from weft_kvstore.lot_spec import LotSpec
 from weft_kvstore.lot_values import LotValues
@@ -26,14 +26,17 @@ class RuleFailedError(Exception):
 
 
 class LotUpdate:
-    """`values` are the weights, `state` the rule's arrays (elements). `updates` counts, by slice, the updates made."""
+    """`values` are the weights, `state` the rule's arrays. `updates` counts, by slice, the updates made."""
 
     __slots__ = ("_spec", "state", "updates", "values")
 
     def __init__(self, spec: LotSpec, values: LotValues) -> None:
         self._spec = spec
         self.values = values
-        self.state = {name: np.full(int(values.bounds[-1]), spec.rule.state[name], values.dtype) for name in spec.state}
+        count = int(values.bounds[-1])
+        self.state = {
+            name: LotValues(np.full(count, spec.rule.state[name], values.dtype), values.bounds) for name in spec.state
+        }
         self.updates = np.zeros(len(spec.part), np.int64)
 
     def without_gradient(self, first: int, stop: int) -> None:
@@ -44,27 +47,38 @@ class LotUpdate:
 
     def with_gradient(self, total: Laid, contributors: int, step: int) -> None:
         """Applies a sum of gradients, which is written, as the update of `step`. Raises RuleFailedError."""
-        elements, origin = total.elements, self.values.bounds[total.first]
-        assert elements is not None
-        try:
-            hyper = self._spec.hyper.at(step)
-            for first, stop, updates in ranges_alike(self.updates[total.first : total.stop], total.first):
-                for low, high, weight in self.values.written(first, stop):
-                    start, end = self.values.bounds[low], self.values.bounds[high]
-                    gradient = elements[start - origin : end - origin]
-                    if self._spec.update is not Update.RULE:
-                        self._merged(weight, gradient, contributors)
-                        continue
-                    for a, b in self._pieces(low, high):
-                        state = {name: array[start + a : start + b] for name, array in self.state.items()}
-                        self._apply(weight[a:b], gradient[a:b], state, updates + 1, hyper)
-        except RULE_ERRORS as error:
-            name, at = self._spec.rule.name, self._spec.named(total.first)
-            raise RuleFailedError(f"rule {name!r} failed on {at}, step {step}: {error}") from error
+        for first, stop, updates in ranges_alike(self.updates[total.first : total.stop], total.first):
+            for low, high, weight in self.values.written(first, stop):
+                gradient = self._elements_of(total, low, high)
+                if self._spec.update is not Update.RULE:
+                    self._merged(weight, gradient, contributors)
+                    continue
+                state = {name: self._in_block(values, low, high) for name, values in self.state.items()}
+                try:
+                    self._run_rule(low, high, weight, gradient, state, update=updates + 1, step=step)
+                except RULE_ERRORS as error:
+                    told = f"rule {self._spec.rule.name!r} failed on {self._spec.named(low)}, step {step}: {error}"
+                    raise RuleFailedError(told) from error
         self.updates[total.first : total.stop] += 1
 
-    def _apply(self, weight: Array, gradient: Array, state: State, update: int, hyper: Hyper) -> None:
-        self._spec.rule.apply(weight, gradient, state, update, hyper)
+    def _run_rule(
+        self, first: int, stop: int, weight: Array, gradient: Array, state: State, *, update: int, step: int
+    ) -> None:
+        hyper = self._spec.hyper.at(step)
+        for low, high in self._pieces(first, stop):
+            part = {name: array[low:high] for name, array in state.items()}
+            self._spec.rule.apply(weight[low:high], gradient[low:high], part, update, hyper)
+
+    def _elements_of(self, total: Laid, first: int, stop: int) -> Array:
+        assert total.elements is not None
+        origin = self.values.bounds[total.first]
+        return total.elements[self.values.bounds[first] - origin : self.values.bounds[stop] - origin]
+
+    @staticmethod
+    def _in_block(values: LotValues, first: int, stop: int) -> Array:
+        """Slices of one block, to be written."""
+        ((_, _, found),) = values.written(first, stop)
+        return found
 
     def _merged(self, weight: Array, gradient: Array, contributors: int) -> None:
         if self._spec.update is Update.GRADIENT:
