@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
 from weft_kvstore.cargo import Cargo
+from weft_kvstore.key_set import KeySet
+from weft_kvstore.messages import Reading
 from weft_kvstore.store import Array
 
 _CALLS: Final = {Cargo.GRADIENT: ("push", "step"), Cargo.VALUE: ("set", "version")}
@@ -14,7 +17,7 @@ _CALLS: Final = {Cargo.GRADIENT: ("push", "step"), Cargo.VALUE: ("set", "version
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A gradient of a step, or a value to be set at a version; `rows` of a table, or all of a key."""
+    """A gradient of a step, or a value to be set at a version, of some rows of a table."""
 
     cargo: Cargo
     name: str
@@ -29,8 +32,51 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True)
+class SentKeys:
+    """Gradients of a step, or values to be set at a version, of some keys."""
+
+    cargo: Cargo
+    keys: KeySet
+    step: int
+
+    def __str__(self) -> str:
+        call, step = _CALLS[self.cargo]
+        return f"{call} of {self.keys}, {step} {self.step}"
+
+
+class Gives(Enum):
+    """What a pull of keys ends with: the one key's value, its state by name, a list of values, or `Pulled`."""
+
+    VALUE = "value"
+    STATE = "state"
+    VALUES = "values"
+    VERSIONS = "versions"
+
+
+@dataclass(frozen=True, slots=True)
+class AskedKeys:
+    """Values of some keys at a version, or the rule's state of one: `names` are its arrays, None for the value."""
+
+    keys: KeySet
+    version: int
+    names: tuple[str, ...] | None
+    reading: Reading
+    gives: Gives
+
+    @property
+    def array_count(self) -> int:
+        """Arrays of each key."""
+        return 1 if self.names is None else len(self.names)
+
+    def __str__(self) -> str:
+        what = "pull" if self.names is None else "pull of the state"
+        exactly = " exactly" if self.reading is Reading.EXACT else ""
+        return f"{what} of {self.keys}, version {self.version}{exactly}"
+
+
+@dataclass(frozen=True, slots=True)
 class Asked:
-    """A value at a version, or the rule's state: `names` are its arrays, None for the value itself."""
+    """Rows of a table at a version, or the rule's state: `names` are its arrays, None for the value itself."""
 
     name: str
     place: int
@@ -39,6 +85,10 @@ class Asked:
     settled: bool
     priority: int
     rows: bool = False
+
+    @property
+    def reading(self) -> Reading:
+        return Reading.SETTLED if self.settled else Reading.OWN
 
     @property
     def array_count(self) -> int:

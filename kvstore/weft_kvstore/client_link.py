@@ -19,7 +19,7 @@ each in once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import Final
 
@@ -40,7 +40,7 @@ from weft_kvstore.messages import (
     Welcome,
     Why,
 )
-from weft_kvstore.operation import Operation, PullOperation, Request, SentSlice
+from weft_kvstore.operation import Operation, PullOperation, Request, SentRun
 from weft_kvstore.outbox import Outbox, OutFrame
 from weft_kvstore.settings import LinkSettings
 
@@ -107,10 +107,10 @@ class ClientLink:
         """Asks for what a pull wants, with the next `flush`."""
         self._new_pulls.append(operation)
 
-    def put(self, slices: Iterable[SentSlice]) -> None:
+    def put(self, runs: Iterable[SentRun]) -> None:
         """Queues these to be sent."""
-        for one in slices:
-            self.outbox.put(one)
+        for run in runs:
+            self.outbox.put(run)
 
     def say(self, message: Message) -> None:
         """Sends a control message now; it goes before all data that has not left. Nothing while there is no link."""
@@ -201,9 +201,9 @@ class ClientLink:
         """Puts requests, acknowledgements and as many frames as credit allows into `outgoing`."""
         if self.state is not LinkState.OPEN:
             return
-        for some in _portions(self._new_pulls):
-            self.outgoing.append(encode(_pull_message(some, self.shard)))
-        self._new_pulls.clear()
+        if self._new_pulls:
+            self.outgoing += [encode(message) for message in _pull_messages(self._new_pulls, self.shard)]
+            self._new_pulls.clear()
         if self._acknowledge:
             self.say(Acknowledge(self._acknowledge))
             self._acknowledge = []
@@ -218,10 +218,10 @@ class ClientLink:
         if here:
             self.say(Why(here[:MAX_RUNS]))
 
-    def withdraw(self, slices: Iterable[SentSlice]) -> None:
+    def withdraw(self, runs: Iterable[SentRun]) -> None:
         """These need not be sent any more."""
-        for one in slices:
-            self.outbox.cancel(one)
+        for run in runs:
+            self.outbox.cancel(run)
 
     def close(self) -> None:
         self.say(Bye())
@@ -233,7 +233,8 @@ class ClientLink:
         self._opened = self._pinged = now
         self._new_pulls.clear()
         self._acknowledge.clear()
-        self.outbox.requeue()
+        for run in self.outbox.requeue():
+            run.owner.resent(self.shard, run)
         hello = Hello(
             job=self._hello.job,
             term=self._hello.term,
@@ -251,20 +252,33 @@ class ClientLink:
         self._retry_s = min(self._retry_s * 2, LAST_RETRY_S)
 
 
-def _portions(pulls: list[PullOperation]) -> list[list[PullOperation]]:
-    wanted = [one for one in pulls if not one.ended]
-    return [wanted[begin : begin + MAX_RUNS] for begin in range(0, len(wanted), MAX_RUNS)]
+def _pull_messages(pulls: Iterable[PullOperation], shard: int) -> Iterator[Pull]:
+    """Asks for what is still wanted; what one pull asks for is in one message."""
+    message = _no_pull()
+    for pull in pulls:
+        if pull.ended:
+            continue
+        asks = pull.asks(shard)
+        if len(message.request) + len(asks) > MAX_RUNS:
+            yield message
+            message = _no_pull()
+        number, asked, chunks = pull.number, pull.asked, pull.chunks(shard)
+        state, reading = int(asked.names is not None), int(asked.reading)
+        for lot, first, count in asks:
+            message.request.append(number)
+            message.lot.append(lot)
+            message.version.append(asked.version)
+            message.state.append(state)
+            message.reading.append(reading)
+            message.first.append(first)
+            message.count.append(count)
+            message.chunks.append(chunks)
+    if message.request:
+        yield message
 
 
-def _pull_message(pulls: list[PullOperation], shard: int) -> Pull:
-    return Pull(
-        request=[one.number for one in pulls],
-        key=[one.asked.place for one in pulls],
-        version=[one.asked.version for one in pulls],
-        state=[int(one.asked.names is not None) for one in pulls],
-        settled=[int(one.asked.settled) for one in pulls],
-        chunks=[one.chunks(shard) for one in pulls],
-    )
+def _no_pull() -> Pull:
+    return Pull([], [], [], [], [], [], [], [])
 
 
 def _push_message(frame: OutFrame[SentEntry, Operation]) -> list[Buffer]:
@@ -273,7 +287,7 @@ def _push_message(frame: OutFrame[SentEntry, Operation]) -> list[Buffer]:
         frame=frame.number,
         cargo=[run.entry.cargo for run in runs],
         request=[run.entry.request for run in runs],
-        key=[run.entry.key for run in runs],
+        lot=[run.entry.lot for run in runs],
         step=[run.entry.step for run in runs],
         first=[run.first for run in runs],
         count=[run.count for run in runs],

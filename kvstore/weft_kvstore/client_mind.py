@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, Final, TypeAlias
 
+from weft_kvstore.cargo import SentEntry
 from weft_kvstore.check import digest
 from weft_kvstore.client_link import ClientLink, LinkState
 from weft_kvstore.codec import Buffer, ProtocolError, decode_reply
@@ -25,13 +28,20 @@ from weft_kvstore.messages import (
     Values,
     Welcome,
 )
-from weft_kvstore.operation import Operation, Request, SentSlice
+from weft_kvstore.operation import Operation, Request
+from weft_kvstore.outbox import Piece
 from weft_kvstore.routing import Routing, routing_of
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.store import StoreError, StoreLostError, StoreRefusedError, StoreTimeoutError
+from weft_kvstore.store import StoreError, StoreLostError, StorePassedError, StoreRefusedError, StoreTimeoutError
 
 ASK_BEFORE_S: Final = 0.5
 """A shard is asked what a request waits for so long before its deadline, or a quarter of the time allowed."""
+
+_ERRORS: Final = {
+    FailureCode.LOST: StoreLostError,
+    FailureCode.REFUSED: StoreRefusedError,
+    FailureCode.PASSED: StorePassedError,
+}
 
 Outcome: TypeAlias = tuple[Operation, Any, StoreError | None]
 """An operation that has ended: its result, or its error."""
@@ -178,8 +188,15 @@ class ClientMind:
             begin += nbytes
             operation = link.requests.get(request)
             if operation is not None:  # Else it was given up meanwhile.
-                parts = range(values.first[run], values.first[run] + values.count[run])
-                fresh = operation.write(link.shard, values.array[run], values.version[run], parts, part)
+                fresh = operation.write(
+                    link.shard,
+                    values.array[run],
+                    values.lot[run],
+                    values.version[run],
+                    values.first[run],
+                    values.count[run],
+                    part,
+                )
                 self._settled(link, operation, ended=operation.settle(link.shard, fresh))
         link.arrived(values.frame, payload.nbytes)
 
@@ -201,15 +218,16 @@ class ClientMind:
         if ended:
             self._end(request, request.result(), None)
 
-    def _acknowledged(self, link: ClientLink, slices: Sequence[SentSlice]) -> None:
-        for one in slices:
-            if one.owner.delivered(link.shard):
-                self._end(one.owner, None, None)
+    def _acknowledged(self, link: ClientLink, pieces: Sequence[Piece[SentEntry, Operation]]) -> None:
+        for one in pieces:
+            operation = one.run.owner
+            if operation.delivered(link.shard, one.count):
+                self._end(operation, None, None)
 
     def _failed(self, link: ClientLink, message: Failed) -> None:
         operation = link.requests.get(message.request)
         if operation is not None:
-            error = StoreLostError if message.code is FailureCode.LOST else StoreRefusedError
+            error = _ERRORS[message.code]
             self._end(operation, None, error(f"slot {self._slot}: {operation}: {link.name}: {message.reason}"))
 
     def _push_refused(self, link: ClientLink, message: PushRefused) -> None:
@@ -217,8 +235,10 @@ class ClientMind:
         runs = frame.runs() if frame is not None else []
         if frame is None or message.run >= len(runs):
             raise ProtocolError(f"PushRefused.run: run {message.run} of frame {message.frame} is not under way")
-        begin = sum(run.count for run in runs[: message.run])
-        operation = frame.slices[begin].owner
+        # Pieces that continue one another are one run, and a run is of one operation.
+        last = list(accumulate(run.count for run in runs))[message.run]
+        upto = list(accumulate(piece.count for piece in frame.pieces))
+        operation = frame.pieces[bisect_left(upto, last)].run.owner
         self._end(operation, None, StoreRefusedError(f"{operation}: {link.name}: {message.reason}"))
 
     def _fail_all(self, link: ClientLink) -> None:

@@ -7,10 +7,14 @@ from concurrent.futures import Future
 from typing import Any
 
 from weft_kvstore.arguments import Arguments
+from weft_kvstore.calls import Gives
 from weft_kvstore.cargo import Cargo
+from weft_kvstore.consistent_read import ConsistentRead
+from weft_kvstore.gathered import gathered
+from weft_kvstore.messages import MAX_RUNS, Reading
 from weft_kvstore.operation import Operation
 from weft_kvstore.step_outcome import StepOutcome
-from weft_kvstore.store import Array, StoreError
+from weft_kvstore.store import Array, Pulled, StoreError, joined
 
 
 class StoreFace:
@@ -24,20 +28,67 @@ class StoreFace:
     def push(self, key: str, step: int, gradient: Array) -> Future[None]:
         return self._begin(lambda future: self._arguments.push(future, key, step, gradient, cargo=Cargo.GRADIENT))
 
+    def push_many(self, keys: Sequence[str], step: int, gradients: Sequence[Array]) -> Future[None]:
+        return self._begin(
+            lambda future: self._arguments.push_many(future, keys, step, gradients, cargo=Cargo.GRADIENT)
+        )
+
     def push_rows(self, key: str, step: int, ids: Array, rows: Array) -> Future[None]:
         return self._begin(lambda future: self._arguments.push_rows(future, key, step, ids, rows, cargo=Cargo.GRADIENT))
 
     def set(self, key: str, version: int, value: Array) -> Future[None]:
         return self._begin(lambda future: self._arguments.push(future, key, version, value, cargo=Cargo.VALUE))
 
+    def set_many(self, keys: Sequence[str], version: int, values: Sequence[Array]) -> Future[None]:
+        return self._begin(lambda future: self._arguments.push_many(future, keys, version, values, cargo=Cargo.VALUE))
+
     def set_rows(self, key: str, version: int, ids: Array, rows: Array) -> Future[None]:
         return self._begin(lambda future: self._arguments.push_rows(future, key, version, ids, rows, cargo=Cargo.VALUE))
 
-    def pull(self, key: str, version: int, *, settled: bool = False) -> Future[Array]:
-        return self._begin(lambda future: self._arguments.pull(future, key, version, state=False, settled=settled))
+    def pull(self, key: str, version: int, *, settled: bool = False, out: Array | None = None) -> Future[Array]:
+        reading = Reading(int(settled))
+        return self._begin(lambda future: self._arguments.pull(future, key, version, reading=reading, out=out))
+
+    def pull_many(
+        self,
+        keys: Sequence[str],
+        version: int,
+        *,
+        settled: bool = False,
+        exact: bool = False,
+        out: Sequence[Array] | None = None,
+    ) -> Future[list[Array]]:
+        reading = Reading.EXACT if exact else Reading(int(settled))
+
+        def pull(some: slice) -> Future[list[Array]]:
+            here = out if out is None else out[some]
+            return self._begin(
+                lambda future: self._arguments.pull_many(future, keys[some], version, reading=reading, out=here)
+            )
+
+        return _in_portions(keys, pull, lambda parts: [array for part in parts for array in part])
+
+    def pull_versions(self, keys: Sequence[str], version: int, *, settled: bool = False) -> Future[Pulled]:
+        reading, gives = Reading(int(settled)), Gives.VERSIONS
+
+        def pull(some: slice) -> Future[Pulled]:
+            return self._begin(
+                lambda future: self._arguments.pull_many(future, keys[some], version, reading=reading, gives=gives)
+            )
+
+        return _in_portions(keys, pull, joined)
+
+    def read_consistent(self, keys: Sequence[str]) -> Future[tuple[int, list[Array]]]:
+        try:
+            read = ConsistentRead(self, keys, self._arguments.moving(keys))
+        except StoreError as error:
+            return _failed(error)
+        read.begin()
+        return read.future
 
     def pull_state(self, key: str, version: int, *, settled: bool = False) -> Future[Mapping[str, Array]]:
-        return self._begin(lambda future: self._arguments.pull(future, key, version, state=True, settled=settled))
+        reading = Reading(int(settled))
+        return self._begin(lambda future: self._arguments.pull_state(future, key, version, reading=reading))
 
     def pull_rows(self, key: str, ids: Array, version: int, *, settled: bool = False) -> Future[Array]:
         return self._begin(
@@ -64,6 +115,21 @@ class StoreFace:
         except MemoryError as error:
             future.set_exception(StoreError(f"there is no memory for what is asked: {error}"))
         return future
+
+
+def _in_portions(
+    keys: Sequence[str], pull: Callable[[slice], Future[Any]], join: Callable[[list[Any]], Any]
+) -> Future[Any]:
+    """A pull of more keys than one message may name is several."""
+    if len(keys) <= MAX_RUNS:
+        return pull(slice(None))
+    return gathered([pull(slice(begin, begin + MAX_RUNS)) for begin in range(0, len(keys), MAX_RUNS)], join)
+
+
+def _failed(error: StoreError) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_exception(error)
+    return future
 
 
 def end_futures(outcomes: Sequence[tuple[Operation, Any, StoreError | None]]) -> None:

@@ -1,24 +1,23 @@
-"""What a client has begun and not ended: pushes, pulls, barriers. Pure; the future belongs to the hands."""
+"""What a client has begun and not ended. Pure; the future belongs to the hands.
+
+Pushes and pulls of keys are in `key_operation`, those of rows in `row_operation`.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from concurrent.futures import Future
 from typing import Any, Protocol, TypeAlias
 
-import numpy as np
-
-from weft_kvstore.buffers import bytes_of
-from weft_kvstore.calls import Asked, Sent
+from weft_kvstore.calls import Asked, AskedKeys, Sent, SentKeys
 from weft_kvstore.cargo import SentEntry
 from weft_kvstore.codec import ProtocolError
-from weft_kvstore.messages import MAX_RUNS, Barrier, Cancel, Measured, Message
-from weft_kvstore.outbox import OutSlice
-from weft_kvstore.routing import KeySlices, Routing
-from weft_kvstore.store import Array
+from weft_kvstore.messages import MAX_RUNS, Barrier, Cancel, Measured, Message, Reading
+from weft_kvstore.out_run import OutRun
+from weft_kvstore.routing import Routing
 
-SentSlice: TypeAlias = "OutSlice[SentEntry, Operation]"
+SentRun: TypeAlias = "OutRun[SentEntry, Operation]"
 
 
 class Link(Protocol):
@@ -26,10 +25,10 @@ class Link(Protocol):
 
     shard: int
 
-    def put(self, slices: Iterable[SentSlice]) -> None:
+    def put(self, runs: Iterable[SentRun]) -> None:
         """Queues these to be sent."""
 
-    def withdraw(self, slices: Iterable[SentSlice]) -> None:
+    def withdraw(self, runs: Iterable[SentRun]) -> None:
         """These need not be sent any more."""
 
     def say(self, message: Message) -> None:
@@ -80,9 +79,13 @@ class Operation(ABC):
         """Distinct rows of a table that it asks for."""
         return 0
 
-    def delivered(self, shard: int) -> bool:
-        """A slice that it sent has arrived. True if that was the last thing that was missing."""
+    def delivered(self, shard: int, count: int) -> bool:
+        """So many slices that it sent have arrived. True if they were the last thing that was missing."""
         return False
+
+    def resent(self, shard: int, run: SentRun) -> None:
+        """Part of a run that it sent waits anew, for the connection has broken."""
+        raise TypeError(f"{self} sends nothing")
 
     def settle(self, shard: int, count: int = 1) -> bool:
         """So many of a shard's parts have come. True if that was the last of all."""
@@ -109,56 +112,38 @@ class Operation(ABC):
 
 
 class SendOperation(Operation):
-    """A gradient, or a value to set, on its way. `slices` are all its parts, by shard, once it was prepared."""
+    """Gradients, or values to set, on their way. `runs` are all its parts, by shard, once it was prepared."""
 
-    def __init__(self, future: Future[Any], sent: Sent) -> None:
+    def __init__(self, future: Future[Any], sent: Sent | SentKeys) -> None:
         super().__init__(future)
-        self.sent = sent
-        self.slices: dict[int, list[SentSlice]] = {}
+        self.sent: Any = sent
+        self.runs: dict[int, list[SentRun]] = {}
 
     def prepare(self, routing: Routing) -> dict[int, int]:
-        self.slices = self.cut(routing)
-        return {shard: len(slices) for shard, slices in self.slices.items()}
+        self.runs = self.cut(routing)
+        return {shard: sum([run.count for run in runs]) for shard, runs in self.runs.items()}
 
     @abstractmethod
-    def cut(self, routing: Routing) -> dict[int, list[SentSlice]]:
+    def cut(self, routing: Routing) -> dict[int, list[SentRun]]:
         """All its parts by shard. Raises MemoryError."""
 
     def begin(self, link: Link) -> None:
-        link.put(self.slices[link.shard])
+        link.put(self.runs[link.shard])
 
     def give_up(self, link: Link) -> None:
-        link.withdraw(self.slices[link.shard])
+        link.withdraw(self.runs[link.shard])
 
-    def delivered(self, shard: int) -> bool:
-        return not self.ended and self.settle(shard)
+    def delivered(self, shard: int, count: int) -> bool:
+        return not self.ended and self.settle(shard, count)
+
+    def resent(self, shard: int, run: SentRun) -> None:
+        self.runs[shard].append(run)
 
     def let_go(self) -> None:
-        self.slices = {}
+        self.runs = {}
 
     def __str__(self) -> str:
         return str(self.sent)
-
-
-class PushOperation(SendOperation):
-    """All of a key; `array` is the caller's and kept until the end."""
-
-    def __init__(self, future: Future[Any], sent: Sent, array: Array) -> None:
-        super().__init__(future, sent)
-        self.array = array
-
-    def cut(self, routing: Routing) -> dict[int, list[SentSlice]]:
-        sent = self.sent
-        cut = routing.cuts[sent.place]
-        base = bytes_of(self.array)
-        entry = SentEntry(sent.cargo, self.number, sent.place, sent.step, 0)
-        return {
-            shard: [
-                OutSlice(entry, index, base, cut.start(index), cut.start(index + 1), priority=sent.priority, owner=self)
-                for index in run
-            ]
-            for shard, run in routing.runs[sent.place].items()
-        }
 
 
 class Request(Operation):
@@ -185,18 +170,28 @@ class Request(Operation):
         """The shard says what its part of a step amounts to. True if nothing is missing. Raises ProtocolError."""
         raise ProtocolError(f"Measured.request: {self.number}, {self} commits nothing")
 
-    def write(self, shard: int, array: int, version: int, run: range, payload: memoryview) -> int:
-        """Copies parts `run` into place. Returns how many of them were new. Raises ProtocolError."""
+    def write(  # noqa: PLR0917  # a column of the message each
+        self, shard: int, array: int, lot: int, version: int, first: int, count: int, payload: memoryview
+    ) -> int:
+        """Copies slices, or chunks, into place. Returns how many of them were new. Raises ProtocolError where they are
+        not what was asked for."""
         raise ProtocolError(f"Values.request: {self.number}, {self} asks for none")
 
 
 class PullOperation(Request):
-    """Values, or the rule's state, on their way."""
+    """Values, or the rule's state, on their way. `asked` says of which version, and how exactly."""
 
-    def __init__(self, future: Future[Any], asked: Asked) -> None:
+    def __init__(self, future: Future[Any], asked: Asked | AskedKeys) -> None:
         super().__init__(future)
-        self.asked = asked
-        self._seen: set[tuple[int, int, int]] = set()
+        self.asked: Any = asked
+
+    @abstractmethod
+    def asks(self, shard: int) -> list[tuple[int, int, int]]:
+        """What it wants of a shard, once it was prepared: (lot, first slice, slices); at most 4,096 of them."""
+
+    def chunks(self, shard: int) -> int:
+        """How many chunks of ids a shard gets."""
+        return 0
 
     def make(self, link: Link) -> None:
         link.pull(self)
@@ -205,59 +200,14 @@ class PullOperation(Request):
         super().give_up(link)
         link.say(Cancel([self.number]))
 
-    def chunks(self, shard: int) -> int:
-        """How many chunks of ids a shard gets."""
-        return 0
-
-    def write(self, shard: int, array: int, version: int, run: range, payload: memoryview) -> int:
-        if version < self.asked.version:
+    def check_version(self, version: int) -> None:
+        """Raises ProtocolError for a version that was not asked for."""
+        asked = self.asked
+        if version < asked.version or (version > asked.version and asked.reading is Reading.EXACT):
             raise ProtocolError(f"Values.version: {version}, {self} was asked for")
-        self.copy(shard, array, run, payload)
-        found = {(shard, array, index) for index in run} - self._seen
-        self._seen |= found
-        return len(found)
-
-    @abstractmethod
-    def copy(self, shard: int, array: int, run: range, payload: memoryview) -> None:
-        """Copies adjacent parts into place. Raises ProtocolError where they are not of this pull."""
 
     def __str__(self) -> str:
         return str(self.asked)
-
-
-class KeyPull(PullOperation):
-    """All of a key."""
-
-    def __init__(
-        self, future: Future[Any], asked: Asked, *, cut: KeySlices, dtype: np.dtype[Any], shape: tuple[int, ...]
-    ) -> None:
-        """Makes the arrays that the caller will own. Raises MemoryError."""
-        super().__init__(future, asked)
-        self._cut = cut
-        self._arrays: list[Array] = [np.empty(shape, dtype) for _ in range(asked.array_count)]
-        self._bytes = [bytes_of(array) for array in self._arrays]
-        self._runs: Mapping[int, range] = {}
-
-    def prepare(self, routing: Routing) -> dict[int, int]:
-        arrays = self.asked.array_count
-        self._runs = routing.runs[self.asked.place]
-        return {shard: len(run) * arrays for shard, run in self._runs.items() if arrays}
-
-    def copy(self, shard: int, array: int, run: range, payload: memoryview) -> None:
-        own = self._runs.get(shard, range(0))
-        if array >= len(self._bytes) or run.start < own.start or run.stop > own.stop:
-            raise ProtocolError(
-                f"Values.first: slices {run.start} to {run.stop - 1} of array {array}; of key {self.asked.name!r} the "
-                f"shard has slices {own.start} to {own.stop - 1} and {len(self._bytes)} arrays"
-            )
-        start, stop = self._cut.start(run.start), self._cut.start(run.stop)
-        if stop - start != payload.nbytes:
-            told = stop - start
-            raise ProtocolError(f"Values.nbytes: {payload.nbytes}, the slices of {self.asked.name!r} have {told}")
-        self._bytes[array][start:stop] = payload
-
-    def result(self) -> Any:
-        return self.asked.named(self._arrays)
 
 
 class BarrierOperation(Request):

@@ -179,16 +179,22 @@ class Outbox(Generic[E, W]):
             self.cancel(one)
         return found
 
-    def requeue(self, wanted: Callable[[OutRun[E, W]], bool]) -> None:
-        """After a broken connection: what was under way waits again, in its old place, where it is still `wanted`."""
+    def requeue(self) -> list[OutRun[E, W]]:
+        """After a broken connection: what was under way waits again, in its old place, unless it was cancelled. Returns
+        that, as new runs; what is cancelled next must be they too."""
         frames, self._frames = self._frames, {}
         self.in_flight_bytes = 0
         self.rate = LinkRate()
         self._follow_rate()
-        for frame in frames.values():
-            for one in frame.pieces:
-                if wanted(one.run):
-                    self._enter(one.run.part(one.first, one.count))
+        again = [
+            one.run.part(one.first, one.count)
+            for frame in frames.values()
+            for one in frame.pieces
+            if not one.run.cancelled
+        ]
+        for run in again:
+            self._enter(run)
+        return again
 
     def clear(self) -> list[OutRun[E, W]]:
         """Empties it, for a peer that is gone; returns the runs of which nothing has left.

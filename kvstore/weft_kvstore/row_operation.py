@@ -12,8 +12,8 @@ from weft_kvstore.buffers import bytes_of
 from weft_kvstore.calls import Asked, Sent
 from weft_kvstore.cargo import Cargo, SentEntry
 from weft_kvstore.codec import ProtocolError
-from weft_kvstore.operation import Link, Operation, PullOperation, SendOperation, SentSlice
-from weft_kvstore.outbox import OutSlice
+from weft_kvstore.operation import Link, Operation, PullOperation, SendOperation, SentRun
+from weft_kvstore.out_run import OneBuffer, OutRun
 from weft_kvstore.routing import Routing
 from weft_kvstore.row_chunks import packed
 from weft_kvstore.row_cut import RowCut, chunks_of
@@ -32,19 +32,19 @@ class PushRowsOperation(SendOperation):
     def rows_pushed(self) -> int:
         return len(self.given.ids)
 
-    def cut(self, routing: Routing) -> dict[int, list[SentSlice]]:
+    def cut(self, routing: Routing) -> dict[int, list[SentRun]]:
         """Each shard that has rows gets at least one chunk of a push, so that it knows that the slot is in."""
         sent = self.sent
         cut = routing.tables[sent.place]
-        found: dict[int, list[SentSlice]] = {}
+        found: dict[int, list[SentRun]] = {}
         for shard in range(cut.shards):
             mine = self.given if cut.shards == 1 else _picked(self.given, cut.ids_on(shard, self.given.ids))
             if not cut.bytes_on(shard) or (sent.cargo is Cargo.VALUE and not len(mine.ids)):
                 continue
             base = bytes_of(packed(mine, cut))
             chunks = chunks_of(len(mine.ids), cut.rows_up)
-            entry = SentEntry(sent.cargo, self.number, sent.place, sent.step, chunks)
-            found[shard] = _slices(entry, base, cut.chunk_bytes, priority=sent.priority, owner=self)
+            entry = SentEntry(sent.cargo, self.number, routing.lot_of[sent.place], sent.step, chunks)
+            found[shard] = _run_of(entry, base, cut.chunk_bytes, priority=sent.priority, owner=self)
         return found
 
 
@@ -65,7 +65,9 @@ class PullRowsOperation(PullOperation):
         self.ids: dict[int, Array] = {}
         """What each shard is asked for: distinct and ascending."""
         self._places: dict[int, Array] = {}
-        self._slices: dict[int, list[SentSlice]] = {}
+        self._runs: dict[int, list[SentRun]] = {}
+        self._seen: set[tuple[int, int, int]] = set()
+        self._lot = 0
         for shard in range(cut.shards):
             mine = cut.ids_on(shard, self._wanted.ids)
             if mine.any():
@@ -77,10 +79,14 @@ class PullRowsOperation(PullOperation):
         return len(self._wanted.ids)
 
     def prepare(self, routing: Routing) -> dict[int, int]:
+        self._lot = routing.lot_of[self.asked.place]
         arrays = self.asked.array_count
         if not arrays or not self._cut.row_bytes:
             return {}
         return {shard: chunks_of(len(ids), self._cut.rows_down) * arrays for shard, ids in self.ids.items()}
+
+    def asks(self, shard: int) -> list[tuple[int, int, int]]:
+        return [(self._lot, 0, 0)]
 
     def chunks(self, shard: int) -> int:
         return chunks_of(len(self.ids[shard]), self._cut.ids_up)
@@ -88,18 +94,34 @@ class PullRowsOperation(PullOperation):
     def make(self, link: Link) -> None:
         """After a broken connection all ids are sent again, for what came of them is forgotten."""
         super().make(link)
-        link.withdraw(self._slices.get(link.shard, ()))
-        self._slices[link.shard] = self._cut_ids(link.shard)
-        link.put(self._slices[link.shard])
+        link.withdraw(self._runs.get(link.shard, ()))
+        self._runs[link.shard] = self._cut_ids(link.shard)
+        link.put(self._runs[link.shard])
 
     def give_up(self, link: Link) -> None:
-        link.withdraw(self._slices.get(link.shard, ()))
+        link.withdraw(self._runs.get(link.shard, ()))
         super().give_up(link)
 
+    def resent(self, shard: int, run: SentRun) -> None:
+        self._runs[shard].append(run)
+
     def let_go(self) -> None:
-        self._slices = {}
+        self._runs = {}
+
+    def write(  # noqa: PLR0917  # a column of the message each
+        self, shard: int, array: int, lot: int, version: int, first: int, count: int, payload: memoryview
+    ) -> int:
+        self.check_version(version)
+        if lot != self._lot:
+            raise ProtocolError(f"Values.lot: {lot}, {self} asks for lot {self._lot}")
+        run = range(first, first + count)
+        self.copy(shard, array, run, payload)
+        found = {(shard, array, index) for index in run} - self._seen
+        self._seen |= found
+        return len(found)
 
     def copy(self, shard: int, array: int, run: range, payload: memoryview) -> None:
+        """Copies adjacent chunks into place. Raises ProtocolError where they are not of this pull."""
         places = self._places.get(shard)
         total = 0 if places is None else chunks_of(len(places), self._cut.rows_down)
         if places is None or array >= len(self._flat) or run.stop > total:
@@ -124,27 +146,18 @@ class PullRowsOperation(PullOperation):
                 array[wanted.copies] = array[wanted.sources]
         return self.asked.named(self._arrays)
 
-    def _cut_ids(self, shard: int) -> list[SentSlice]:
+    def _cut_ids(self, shard: int) -> list[SentRun]:
         asked = self.asked
-        entry = SentEntry(Cargo.IDS, self.number, asked.place, asked.version, self.chunks(shard))
+        entry = SentEntry(Cargo.IDS, self.number, self._lot, asked.version, self.chunks(shard))
         a_chunk = self._cut.ids_up * ID_BYTES
-        return _slices(entry, bytes_of(self.ids[shard]), a_chunk, priority=asked.priority, owner=self)
+        return _run_of(entry, bytes_of(self.ids[shard]), a_chunk, priority=asked.priority, owner=self)
 
 
 def _picked(rows: Rows, mine: Array) -> Rows:
     return Rows(rows.ids[mine], rows.values[mine])
 
 
-def _slices(entry: SentEntry, base: memoryview, a_chunk: int, *, priority: int, owner: Operation) -> list[SentSlice]:
-    return [
-        OutSlice(
-            entry,
-            index,
-            base,
-            min(index * a_chunk, base.nbytes),
-            min((index + 1) * a_chunk, base.nbytes),
-            priority=priority,
-            owner=owner,
-        )
-        for index in range(entry.chunks)
-    ]
+def _run_of(entry: SentEntry, base: memoryview, a_chunk: int, *, priority: int, owner: Operation) -> list[SentRun]:
+    """All chunks of a shard, which are one run."""
+    bounds: Array = np.minimum(np.arange(entry.chunks + 1) * a_chunk, base.nbytes)
+    return [OutRun(entry, 0, bounds, OneBuffer(base), priority=priority, owner=owner)]

@@ -1,0 +1,144 @@
+"""Pushes and pulls of whole values, of one key or of many at once. Pure.
+
+What is the same in every call of the same keys is in their plan; a call does nothing for each slice.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from concurrent.futures import Future
+from operator import attrgetter
+from typing import Any, Final
+
+import numpy as np
+
+from weft_kvstore.calls import AskedKeys, Gives, SentKeys
+from weft_kvstore.cargo import SentEntry
+from weft_kvstore.codec import ProtocolError
+from weft_kvstore.joined import source_of
+from weft_kvstore.key_plan import KeyPlan
+from weft_kvstore.operation import PullOperation, SendOperation, SentRun
+from weft_kvstore.out_run import OutRun
+from weft_kvstore.plan_run import PlanRun
+from weft_kvstore.pull_layout import Landing
+from weft_kvstore.routing import Routing
+from weft_kvstore.store import Array, Pulled
+
+_FIRST = attrgetter("first")
+_BEYOND: Final = np.iinfo(np.int64).max
+
+
+class PushOperation(SendOperation):
+    """All of some keys; `arrays`, in their order, are the caller's and kept until the end."""
+
+    def __init__(self, future: Future[Any], sent: SentKeys, arrays: Sequence[Array]) -> None:
+        super().__init__(future, sent)
+        self.arrays = arrays
+
+    def cut(self, routing: Routing) -> dict[int, list[SentRun]]:
+        plan = self.sent.keys.plan(routing)
+        return {shard: [self._out_run(run) for run in runs] for shard, runs in plan.runs.items()}
+
+    def let_go(self) -> None:
+        super().let_go()
+        self.arrays = ()
+
+    def _out_run(self, run: PlanRun) -> SentRun:
+        entry = SentEntry(self.sent.cargo, self.number, run.lot, self.sent.step, 0)
+        source = source_of(run, self.arrays)
+        return OutRun(
+            entry, run.first, run.bounds, source, priority=run.priority, owner=self, priorities=run.priorities
+        )
+
+
+class KeyPull(PullOperation):
+    """All of some keys. With `out`, C-contiguous arrays in their order, values are written there.
+
+    `_versions` (arrays, slices) int64 has the version at which each slice of the plan came, -1 where it has not.
+    """
+
+    def __init__(self, future: Future[Any], asked: AskedKeys, out: Sequence[Array] | None = None) -> None:
+        super().__init__(future, asked)
+        self._out = out
+        self._plan: KeyPlan | None = None
+        self._landings: list[Landing] = []
+        self._versions = np.empty((0, 0), np.int64)
+
+    def prepare(self, routing: Routing) -> dict[int, int]:
+        """Makes the arrays that the caller will own. Raises MemoryError."""
+        plan = self.asked.keys.plan(routing)
+        count = self.asked.array_count
+        self._plan = plan
+        if self._out is None:
+            self._landings = [plan.packed.make() for _ in range(count)]
+        else:
+            self._landings = [plan.single.over(self._out)]
+        self._versions = np.full((count, plan.total), -1, np.int64)
+        return {shard: slices * count for shard, slices in plan.counts.items() if count}
+
+    def asks(self, shard: int) -> list[tuple[int, int, int]]:
+        runs = self._plan.runs.get(shard, ()) if self._plan is not None else ()
+        return [(run.lot, run.first, run.count) for run in runs]
+
+    def write(  # noqa: PLR0917  # a column of the message each
+        self, shard: int, array: int, lot: int, version: int, first: int, count: int, payload: memoryview
+    ) -> int:
+        self.check_version(version)
+        run = self._run_of(shard, lot, first)
+        if run is None or first + count > run.stop or array >= len(self._landings):
+            raise ProtocolError(
+                f"Values.first: slices {first} to {first + count - 1} of lot {lot}, array {array}; {self} asks shard "
+                f"{shard} for {self._told(shard)} and {len(self._landings)} arrays"
+            )
+        begin, end = first - run.first, first - run.first + count
+        start, stop = int(run.bounds[begin]), int(run.bounds[end])
+        if stop - start != payload.nbytes:
+            raise ProtocolError(
+                f"Values.nbytes: {payload.nbytes}, slices {first} to {first + count - 1} of lot {lot} have "
+                f"{stop - start} in {self}"
+            )
+        self._landings[array].copy(run.number, start, stop, payload)
+        mine = self._versions[array, run.begin + begin : run.begin + end]
+        fresh = int(np.count_nonzero(mine < 0))
+        mine[:] = version
+        return fresh
+
+    def result(self) -> Any:
+        arrays = [landing.arrays for landing in self._landings]
+        match self.asked.gives:
+            case Gives.VALUE:
+                return arrays[0][0]
+            case Gives.VALUES:
+                return arrays[0]
+            case Gives.STATE:
+                return {name: of[0] for name, of in zip(self.asked.names, arrays, strict=True)}
+            case Gives.VERSIONS:
+                return Pulled(arrays[0], *self._key_versions())
+        raise AssertionError(self.asked.gives)
+
+    def _run_of(self, shard: int, lot: int, first: int) -> PlanRun | None:
+        """The run of the plan that a slice lies in, or begins beyond."""
+        runs = self._plan.of_lot.get((shard, lot)) if self._plan is not None else None
+        if runs is None:
+            return None
+        place = bisect_right(runs, first, key=_FIRST) - 1 if len(runs) > 1 else 0
+        run = runs[place]
+        return run if place >= 0 and run.first <= first else None
+
+    def _told(self, shard: int) -> str:
+        asked = [f"slices {first} to {first + count - 1} of lot {lot}" for lot, first, count in self.asks(shard)[:4]]
+        return ", ".join(asked) or "none"
+
+    def _key_versions(self) -> tuple[Array, Array]:
+        """The lowest and the highest version of each key's slices, (keys) int64; of a key without any, the one asked
+        for."""
+        plan = self._plan
+        lowest = np.full(len(self.asked.keys), _BEYOND, np.int64)
+        highest = np.full(len(self.asked.keys), -1, np.int64)
+        if plan is not None and plan.total:
+            np.minimum.at(lowest, plan.part_positions, np.minimum.reduceat(self._versions[0], plan.part_firsts))
+            np.maximum.at(highest, plan.part_positions, np.maximum.reduceat(self._versions[0], plan.part_firsts))
+        none = highest < 0
+        lowest[none] = highest[none] = self.asked.version
+        return lowest, highest

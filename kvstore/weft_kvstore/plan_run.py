@@ -1,0 +1,47 @@
+"""A run of slices that some keys of a call have on a shard. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from weft_kvstore.store import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a run has of a key: bytes `start` to `stop` of the value of the key at `position` in the call; `whole` where
+    that is all of it."""
+
+    position: int
+    start: int
+    stop: int
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlanRun:
+    """Adjacent slices of what a shard has of a lot: run `number` of a plan, whose slices are numbered from `begin`.
+
+    Slice `first + i` has bytes `bounds[i]` to `bounds[i + 1]` of the run, and priority `priorities[i]`; where all have
+    one, it is `priority` and they are None. `parts` are what its keys have there, one behind the other; part i begins
+    at byte `starts[i]`, and the last one ends at the last of `starts`. Where there are several, `pick` takes their
+    arrays, in order, from those of the call; `partial` are the numbers of parts that are not whole.
+    """
+
+    number: int
+    lot: int
+    first: int
+    count: int
+    begin: int
+    bounds: Array
+    priority: int
+    priorities: Array | None
+    parts: tuple[Part, ...]
+    starts: tuple[int, ...]
+    partial: tuple[int, ...]
+    pick: Callable[[Sequence[Array]], Sequence[Array]]
+
+    @property
+    def stop(self) -> int:
+        return self.first + self.count
