@@ -13,7 +13,8 @@ class Answer(NamedTuple):
     """Slices, or chunks, from `first` on of a lot at a version: the pull's array number `array`. Part i of them has
     bytes `bounds[i]` to `bounds[i + 1]` of `source` and priority `priorities[i]`, or `priority` where those are None.
 
-    `held` is lent until the bytes have arrived; None where they are the pull's own.
+    They are parts of `held` from `part` on, which are lent until the bytes have arrived; None where the bytes are the
+    pull's own.
     """
 
     array: int
@@ -25,6 +26,7 @@ class Answer(NamedTuple):
     held: Lendable | None
     priority: int
     priorities: Array | None = None
+    part: int = 0
 
     @property
     def parts(self) -> int:

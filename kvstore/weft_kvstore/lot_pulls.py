@@ -121,7 +121,8 @@ class LotPulls:
         for low, high, held in values.blocks(first, stop):
             bounds = values.byte_bounds(low, high, held)
             priority, priorities = _priorities(part.priorities[low:high])
-            yield Answer(array, number, version, low, bounds, held.source, held, priority, priorities)
+            part_of = values.part(low)
+            yield Answer(array, number, version, low, bounds, held.source, held, priority, priorities, part_of)
 
 
 def _priorities(priorities: Array) -> tuple[int, Array | None]:

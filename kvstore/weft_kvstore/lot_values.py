@@ -1,4 +1,4 @@
-"""The values of a lot on a shard: one flat array, in blocks that are copied where they are written while lent. Pure.
+"""The values of a lot on a shard: one flat array, in blocks that are copied where slices are written while lent. Pure.
 
 A block has whole slices of at most `BLOCK_BYTES` together: it stays in a core's cache while it is updated, fills a
 frame, and is what a copy costs where a reader is slower than the slots.
@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from weft_kvstore.buffers import bytes_of
-from weft_kvstore.lending import Lendable, writable
+from weft_kvstore.lending import Lendable
 from weft_kvstore.out_run import OneBuffer
 from weft_kvstore.store import Array
 
@@ -32,7 +32,10 @@ class LotValues:
         self._block_of = np.repeat(np.arange(len(self._edges) - 1), np.diff(self._edges))
         source, itemsize = OneBuffer(bytes_of(values)), self.dtype.itemsize
         starts = bounds[self._edges].tolist()
-        self._blocks = [Lendable(values[start:stop], source, start * itemsize) for start, stop in pairwise(starts)]
+        self._blocks = [
+            Lendable(values[start:stop], source, start * itemsize, parts)
+            for (start, stop), parts in zip(pairwise(starts), np.diff(self._edges).tolist(), strict=True)
+        ]
 
     def blocks(self, first: int, stop: int) -> Iterator[tuple[int, int, Lendable]]:
         """The blocks that slices `first` to before `stop` lie in, each with the slices that do."""
@@ -43,13 +46,17 @@ class LotValues:
     def written(self, first: int, stop: int) -> Iterator[tuple[int, int, Array]]:
         """The elements of slices, to be written: by blocks, each with the slices that lie in it."""
         for number in range(int(self._block_of[first]), int(self._block_of[stop - 1]) + 1):
-            held = self._blocks[number]
-            if held.lent:
-                held = self._blocks[number] = writable(held)
             edge = int(self._edges[number])
             low, high = max(edge, first), min(int(self._edges[number + 1]), stop)
+            held = self._blocks[number]
+            if held.is_lent(low - edge, high - edge):
+                held = self._blocks[number] = held.copied()
             start = self.bounds[edge]
             yield low, high, held.array[self.bounds[low] - start : self.bounds[high] - start]
+
+    def part(self, first: int) -> int:
+        """Which part of its block a slice is."""
+        return first - int(self._edges[self._block_of[first]])
 
     def byte_bounds(self, first: int, stop: int, held: Lendable) -> Array:
         """Where slices of one block begin and end in its source: (stop - first + 1) int64."""

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from weft_kvstore.answer import Answer
 from weft_kvstore.codec import Buffer, encode
-from weft_kvstore.lending import Lendable
+from weft_kvstore.lending import Loan
 from weft_kvstore.lot_part import PlainLot
 from weft_kvstore.messages import Acknowledge, Done, Hello, Values
 from weft_kvstore.out_run import OutRun
@@ -33,22 +33,6 @@ class AnswerEntry(NamedTuple):
     array: int
     lot: int
     version: int
-
-
-class Loan:
-    """An array that is lent until all `parts` of a run have arrived."""
-
-    __slots__ = ("_held", "_parts")
-
-    def __init__(self, held: Lendable | None, parts: int) -> None:
-        self._held = held
-        self._parts = parts
-
-    def give_back(self, parts: int) -> None:
-        """So many parts have arrived, or never left."""
-        self._parts -= parts
-        if not self._parts and self._held is not None:
-            self._held.lent -= 1
 
 
 class Peer:
@@ -118,8 +102,6 @@ class Peer:
             yield encode(message, frame.payload())
 
     def _put(self, wait: PullWait, part: Answer) -> None:
-        if part.held is not None:
-            part.held.lent += 1
         entry = AnswerEntry(wait.request, part.array, part.lot, part.version)
         self.outbox.put(
             OutRun(
@@ -128,7 +110,7 @@ class Peer:
                 part.bounds,
                 part.source,
                 priority=part.priority,
-                owner=Loan(part.held, part.parts),
+                owner=Loan(part.held, part.part, part.parts),
                 priorities=part.priorities,
             )
         )
@@ -144,7 +126,7 @@ class Peer:
     def arrived(self, frame: int, now: float) -> None:
         """The client has acknowledged a frame. Raises ProtocolError for one that is not under way."""
         for piece in self.outbox.acknowledge(frame, now):
-            piece.run.owner.give_back(piece.count)
+            piece.run.owner.give_back(piece.first, piece.count)
 
     def cancel(self, request: int) -> None:
         """The client waits for this pull no longer: what of it has not left will not."""
@@ -154,7 +136,7 @@ class Peer:
             wait.drop()
             self._forget(wait)
         for run in self.outbox.withdraw(lambda one: one.entry.request == request):
-            run.owner.give_back(run.waiting)
+            run.owner.give_back(run.sent, run.waiting)
 
     def close(self) -> None:
         """The connection is gone: nothing waits for it any more."""
@@ -162,4 +144,4 @@ class Peer:
             wait.drop()
         self.pulls.clear()
         for run in self.outbox.clear():
-            run.owner.give_back(run.count)
+            run.owner.give_back(0, run.count)

@@ -10,7 +10,7 @@ from weft_graph.program import Update
 from weft_kernels.rules.record import State
 from weft_kvstore.answer import Answer
 from weft_kvstore.assembly import Assemblies
-from weft_kvstore.lending import Lendable, lendable, writable
+from weft_kvstore.lending import Lendable, lendable
 from weft_kvstore.pull_wait import PullWait
 from weft_kvstore.sets_ahead import SetsAhead, SlicesAhead
 from weft_kvstore.slices import KeySlices
@@ -28,9 +28,9 @@ class WholeState(UnitState[Array, "tuple[int, Array]"]):
     def __init__(self, spec: KeyRules, cut: KeySlices, values: Array) -> None:
         """`values` are the first ones, in the key's shape."""
         super().__init__(spec, 0, _add)
-        self.weight = lendable(values)
+        self.weight = lendable(values, cut.count)
         self.state: dict[str, Lendable] = {
-            name: lendable(np.full(values.shape, spec.rule.state[name], values.dtype)) for name in spec.state
+            name: lendable(np.full(values.shape, spec.rule.state[name], values.dtype), cut.count) for name in spec.state
         }
         self._cut = cut
         self._assemblies: Assemblies[Array] = Assemblies()
@@ -81,14 +81,14 @@ class WholeState(UnitState[Array, "tuple[int, Array]"]):
         return SlicesAhead()
 
     def _put(self, value: tuple[int, Array]) -> None:
-        self.weight = writable(self.weight)
+        self.weight = _writable(self.weight)
         index, itemsize = value[0], self.spec.dtype.itemsize
         start, stop = self._cut.start(index) // itemsize, self._cut.start(index + 1) // itemsize
         np.copyto(self.weight.array.reshape(-1)[start:stop], value[1])
         self._lacking.discard(index)
 
     def _apply(self, complete: Complete[Array]) -> Iterator[None]:
-        self.weight = writable(self.weight)
+        self.weight = _writable(self.weight)
         weight, total = self.weight.array, complete.total
         if total is None:
             weight.fill(0)
@@ -122,10 +122,15 @@ class WholeState(UnitState[Array, "tuple[int, Array]"]):
 
     def _writable_state(self) -> State:
         """The state's arrays, to be written."""
-        if any(held.lent for held in self.state.values()):
-            self.state = {name: writable(held) for name, held in self.state.items()}
+        if any(held.lent.any() for held in self.state.values()):
+            self.state = {name: _writable(held) for name, held in self.state.items()}
             self._state_arrays = {name: held.array for name, held in self.state.items()}
         return self._state_arrays
+
+
+def _writable(held: Lendable) -> Lendable:
+    """The array, to be written. While its bytes are on their way to somebody, a copy takes its place."""
+    return held.copied() if held.lent.any() else held
 
 
 def _add(total: Array, gradient: Array) -> Array:
