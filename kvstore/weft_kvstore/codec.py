@@ -6,6 +6,7 @@ header = magic b"WEFT", one byte of format version, one MessagePack map. Nothing
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Final, TypeAlias, TypeVar
 
 import msgspec
@@ -26,11 +27,12 @@ _encoder = msgspec.msgpack.Encoder()
 _requests = msgspec.msgpack.Decoder(Request)
 _replies = msgspec.msgpack.Decoder(Reply)
 
-_COLUMNS: Final[dict[type[Push | Values | Pull], tuple[str, ...]]] = {
+_NAMES: Final[dict[type[object], tuple[str, ...]]] = {
     Push: ("cargo", "request", "lot", "step", "first", "count", "chunks", "nbytes"),
     Values: ("request", "array", "lot", "version", "first", "count", "nbytes"),
     Pull: ("request", "lot", "version", "state", "reading", "first", "count", "chunks"),
 }
+_COLUMNS: Final = {kind: attrgetter(*names) for kind, names in _NAMES.items()}
 
 
 class ProtocolError(Exception):
@@ -76,14 +78,16 @@ def _decode(parts: Sequence[Buffer], decoder: msgspec.msgpack.Decoder[_M]) -> tu
 
 
 def _check_columns(message: object) -> None:
-    if not isinstance(message, Push | Values | Pull):
+    getter = _COLUMNS.get(type(message))
+    if getter is None:
         return
-    name, columns = type(message).__name__, _COLUMNS[type(message)]
-    length = len(getattr(message, columns[0]))
-    for column in columns[1:]:
-        other = len(getattr(message, column))
-        if other != length:
-            raise ProtocolError(f"header: {name}.{column} has {other} entries, {name}.{columns[0]} has {length}")
+    columns = getter(message)
+    length = len(columns[0])
+    if any(len(column) != length for column in columns):
+        name, fields = type(message).__name__, _NAMES[type(message)]
+        wrong = next(at for at, column in enumerate(columns) if len(column) != length)
+        told = f"{name}.{fields[wrong]} has {len(columns[wrong])} entries, {name}.{fields[0]} has {length}"
+        raise ProtocolError(f"header: {told}")
 
 
 def _check_payload(message: object, payload: memoryview, *, whole: bool) -> None:

@@ -171,6 +171,8 @@ class LotState:
     def _alike(self, first: int, stop: int) -> tuple[int, int, int]:
         """How far slices are alike from the first on, how many slots are merged in their next step, and which it is."""
         merged, version = int(self._merged[first]), int(self.steps.version[first])
+        if stop - first == 1:
+            return stop, merged, version
         other = (self._merged[first:stop] != merged) | (self.steps.version[first:stop] != version)
         return (first + int(other.argmax()) if other.any() else stop), merged, version
 

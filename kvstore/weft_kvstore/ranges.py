@@ -57,19 +57,23 @@ class Ranges:
 
 def ranges_where(wanted: Array, offset: int = 0) -> list[Range]:
     """The ranges of places (n) bool that are true, numbered from `offset`."""
-    if not wanted.size:
-        return []
+    count = len(wanted)
+    if count <= 1:  # As small keys are: the common case costs no work on arrays.
+        return [(offset, offset + 1)] if count and wanted[0] else []
     if wanted[0] and wanted.all():
-        return [(offset, offset + len(wanted))]
+        return [(offset, offset + count)]
     edges = np.flatnonzero(np.diff(np.concatenate([[False], wanted, [False]]))) + offset
     return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 
 
 def ranges_alike(values: Array, offset: int = 0) -> list[tuple[int, int, int]]:
     """Runs of equal numbers (n): first, stop and number, places numbered from `offset`."""
-    if not len(values):
+    count = len(values)
+    if not count:
         return []
     first = int(values[0])
+    if count == 1:
+        return [(offset, offset + 1, first)]
     if values[-1] == first and (values == first).all():
         return [(offset, offset + len(values), first)]
     edges = [0, *(np.flatnonzero(np.diff(values)) + 1).tolist(), len(values)]
