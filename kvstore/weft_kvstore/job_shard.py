@@ -14,6 +14,7 @@ import numpy as np
 
 from weft_kernels.blocks import VECTOR_BLOCK
 from weft_kernels.rules.record import Rule
+from weft_kvstore.apply_pool import ApplyPool
 from weft_kvstore.check import rule_of
 from weft_kvstore.codec import ProtocolError
 from weft_kvstore.description import KeyDescription, StoreDescription
@@ -68,11 +69,13 @@ class JobShard:
         shard: int,
         *,
         rule: Rule | None = None,
+        pool: ApplyPool | None = None,
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         self.description = description
         self.shard = shard
         self._rule = rule or rule_of(description)
+        self._pool = pool or ApplyPool()
         self.gate = StepGate(description.commit, description.slots) if description.commit is not None else None
         """What holds each step until the slots have agreed on it, where they do."""
         self.lots: dict[int, PlainLot] = {}
@@ -370,6 +373,7 @@ class JobShard:
             self._hyper(key),
             a_piece=_a_piece(description.rule),
             gate=self.gate,
+            pool=self._pool,
         )
 
     def _spec(self, number: int, key: KeyDescription) -> KeyRules:

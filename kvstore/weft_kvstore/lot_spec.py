@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from weft_graph.program import Update
 from weft_kernels.rules.record import Rule
+from weft_kvstore.apply_pool import ApplyPool
 from weft_kvstore.description import KeyDescription, Merge, Mode
 from weft_kvstore.hyper import KeyHyper
 from weft_kvstore.lots import LotPart
@@ -15,7 +16,8 @@ from weft_kvstore.step_gate import StepGate
 @dataclass(frozen=True, slots=True)
 class LotSpec:
     """Lot `number` with what this shard has of it. `keys` by place in the description. `a_piece`: elements that the
-    rule updates at once. `gate`: what holds each step until the slots have agreed on it, where they do."""
+    rule updates at once. `gate`: what holds each step until the slots have agreed on it, where they do. `pool` computes
+    what can be cut."""
 
     number: int
     part: LotPart
@@ -29,6 +31,7 @@ class LotSpec:
     hyper: KeyHyper
     a_piece: int
     gate: StepGate | None
+    pool: ApplyPool
 
     @property
     def state(self) -> tuple[str, ...]:

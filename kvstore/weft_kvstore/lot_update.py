@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -64,10 +65,13 @@ class LotUpdate:
     def _run_rule(
         self, first: int, stop: int, weight: Array, gradient: Array, state: State, *, update: int, step: int
     ) -> None:
-        hyper = self._spec.hyper.at(step)
-        for low, high in self._pieces(first, stop):
+        hyper, rule = self._spec.hyper.at(step), self._spec.rule
+
+        def apply(low: int, high: int) -> None:
             part = {name: array[low:high] for name, array in state.items()}
-            self._spec.rule.apply(weight[low:high], gradient[low:high], part, update, hyper)
+            rule.apply(weight[low:high], gradient[low:high], part, update, hyper)
+
+        self._spec.pool.run([partial(apply, low, high) for low, high in self._pieces(first, stop)])
 
     def _elements_of(self, total: Laid, first: int, stop: int) -> Array:
         assert total.elements is not None

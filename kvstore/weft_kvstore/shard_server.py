@@ -15,6 +15,7 @@ from typing import Final
 
 import zmq
 
+from weft_kvstore.apply_pool import ApplyPool
 from weft_kvstore.check import check_description
 from weft_kvstore.codec import MAX_HEADER_BYTES
 from weft_kvstore.description import StoreDescription
@@ -40,17 +41,22 @@ _log = logging.getLogger("weft.shard")
 
 
 class ShardServer:
-    """A shard for any number of jobs. Bound when made, serving after `start`; `stop` is for good."""
+    """A shard for any number of jobs. Bound when made, serving after `start`; `stop` is for good.
+
+    One thread has the socket, and updates; `apply_threads` more help it with updates that can be cut.
+    """
 
     def __init__(
         self,
         bind: str = "tcp://127.0.0.1:0",
         *,
         settings: LinkSettings = LinkSettings(),  # noqa: B008  # frozen, so it can be shared
+        apply_threads: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
         self._clock = clock
+        self._pool = ApplyPool(apply_threads)
         self._mind = ShardMind(os.urandom(16), settings)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._router = self._context.socket(zmq.ROUTER)
@@ -100,7 +106,7 @@ class ShardServer:
         check_description(description)
         if not 0 <= shard < len(description.shards):
             raise ValueError(f"shard {shard}: job {description.job!r} has {len(description.shards)}")
-        made = JobShard(description, shard, stopped=stopped)
+        made = JobShard(description, shard, pool=self._pool, stopped=stopped)
         self._command(lambda: self._mind.open(made))
 
     def close_job(self, job: str, term: int | None = None) -> None:
@@ -143,6 +149,7 @@ class ShardServer:
             in_flight_bytes=sum(peer.outbox.in_flight_bytes for peer in peers),
             waiting_pulls=sum(len(peer.pulls) for peer in peers),
             waiting_sets=sum(job.shard.waiting_sets for job in list(mind.jobs.values())),
+            apply_threads=tuple(self._pool.statistics()),
         )
 
     def _command(self, work: Callable[[], None]) -> None:
@@ -236,3 +243,4 @@ class ShardServer:
         self._router.close(0)
         self._context.term()
         self._wakeup.close()
+        self._pool.close()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from weft_kvstore.apply_pool import ApplyStatistics
+
 
 @dataclass(frozen=True, slots=True)
 class LinkStatistics:
@@ -50,7 +52,8 @@ class ClientStatistics:
 class ShardStatistics:
     """A shard server. `malformed` counts messages that were none of this format or contradicted the description,
     `refused` Hellos and pushes that were refused, `unknown_links` messages from connections without a Hello.
-    `waiting_sets` are parts of values that were set for versions still to come; of a table, one for each version."""
+    `waiting_sets` are parts of values that were set for versions still to come; of a table, one for each version.
+    `apply_threads`: what the socket's thread and those that help it have computed."""
 
     bytes_sent: int
     bytes_received: int
@@ -66,3 +69,4 @@ class ShardStatistics:
     in_flight_bytes: int
     waiting_pulls: int
     waiting_sets: int
+    apply_threads: tuple[ApplyStatistics, ...] = ()
