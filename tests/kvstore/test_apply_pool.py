@@ -66,10 +66,13 @@ def test_helped_updates_have_the_same_bits() -> None:
     gradient = gradients_of(description, 0, 0)["w"]
     values = []
     for threads in (0, 2):
-        job = JobShard(description, 0, pool=ApplyPool(threads))
+        pool = ApplyPool(threads)
+        job = JobShard(description, 0, pool=pool)
         lot = job.lots[0]
         lot.state.update.with_gradient(Laid(0, len(lot.state), gradient.copy()), 1, 0)
         values.append(np.concatenate([held.array for _, _, held in lot.state.update.values.blocks(0, len(lot.state))]))
+        assert sum(one.pieces for one in pool.statistics()) >= 5
+        pool.close()
     assert values[0].tobytes() == values[1].tobytes()
 
 
