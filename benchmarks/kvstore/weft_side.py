@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
-
 import numpy as np
 import zmq
 
@@ -34,7 +32,7 @@ class WeftExchange:
     def values(self, work: Work) -> list[Array]:
         # Bytes of a comparison are not the exchange's: they are taken off again.
         before = self._bytes()
-        found = [pull.result() for pull in self._pulls(work)]
+        found = self._read(work)
         self._compared += self._bytes() - before
         return found
 
@@ -45,12 +43,9 @@ class WeftExchange:
         if work.ids is not None:
             self._pushes = [self._store.push_rows(self._keys[0], self._step, work.ids, work.gradients[0])]
         else:
-            self._pushes = [
-                self._store.push(key, self._step, gradient)
-                for key, gradient in zip(self._keys, work.gradients, strict=True)
-            ]
+            self._pushes = [self._store.push_many(self._keys, self._step, work.gradients)]
         self._step += 1
-        self._values = [pull.result() for pull in self._pulls(work)]
+        self._values = self._read(work)
 
     def pulled(self) -> list[Array]:
         for push in self._pushes:
@@ -69,10 +64,10 @@ class WeftExchange:
         counts = self._store.statistics()
         return counts.bytes_sent + counts.bytes_received
 
-    def _pulls(self, work: Work) -> list[Future[Any]]:
+    def _read(self, work: Work) -> list[Array]:
         if work.ids is not None:
-            return [self._store.pull_rows(self._keys[0], work.ids, self._step)]
-        return [self._store.pull(key, self._step) for key in self._keys]
+            return [self._store.pull_rows(self._keys[0], work.ids, self._step).result()]
+        return self._store.pull_many(self._keys, self._step).result()
 
     def _touch(self) -> None:
         """Slot 0 pushes zeros for every row: the peer's table is there before the rounds too."""
