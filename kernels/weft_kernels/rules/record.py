@@ -16,17 +16,21 @@ State = MutableMapping[str, Array]
 Hyper = Mapping[str, float]
 
 Apply = Callable[[Array, Array, State, int, Hyper], None]
-"""apply(weight, gradient, state, step, hyper): writes `weight` and `state` in place, may write `gradient`.
+"""apply(weight, gradient, state, step, hyper): writes `weight` and `state` in place, and nothing else.
 
 `step` counts the updates of the key from 1. All arrays are C-contiguous, of one shape and dtype.
 """
+
+Idle = Callable[[Hyper], bool]
+"""Whether, with these numbers, an update with a gradient of zeros leaves every bit of weight and state as it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
     """An update rule. `state` has its state arrays' names and the number that each starts at; `hyper` every default.
 
-    `whole`: the rule is not pointwise. Its arrays have the key's shape then, and the key is never cut.
+    `whole`: the rule is not pointwise. Its arrays have the key's shape then, and the key is never cut. `idle` is None
+    where a gradient of zeros always moves something, or where that is not known.
     """
 
     name: str
@@ -34,3 +38,4 @@ class Rule:
     hyper: Mapping[str, float]
     apply: Apply
     whole: bool = False
+    idle: Idle | None = None
