@@ -25,7 +25,7 @@ class SliceEncoder:
 
     def nbytes(self, first: int, count: int) -> int:
         """The bytes of encoded slices `first` to `first + count`."""
-        return int(self.codec.nbytes(np.diff(self._bounds[first : first + count + 1])).sum())
+        return int(self.codec.nbytes(np.diff(self._run(first, count))).sum())
 
     def encode(
         self, step: int, first: int, count: int, elements: Array, *, scale: float = 1.0, out: Array | None = None
@@ -34,14 +34,34 @@ class SliceEncoder:
 
         Raises ValueError where one of them was encoded for this step.
         """
-        some = slice(first, first + count)
-        before = np.flatnonzero(self._next[some] > step)
+        self._check(step, first, count)
+        start, stop = int(self._bounds[first]), int(self._bounds[first + count])
+        residual = None if self.residual is None else self.residual[start:stop]
+        payload = self.codec.encode(elements, self._run(first, count), residual, scale=scale, out=out)
+        self._next[first : first + count] = step + 1
+        return payload
+
+    def encode_nothing(self, step: int, first: int, count: int) -> Array:
+        """The bytes of zeros, for a step that is skipped or that nobody contributed to: what is owed stays owed.
+
+        Raises ValueError as `encode` does.
+        """
+        self._check(step, first, count)
+        run = self._run(first, count)
+        payload = self.codec.encode(np.zeros(int(run[-1]), self.codec.dtype), run)
+        self._next[first : first + count] = step + 1
+        return payload
+
+    def _run(self, first: int, count: int) -> Array:
+        """The bounds of a run, from 0."""
+        run: Array = self._bounds[first : first + count + 1] - self._bounds[first]
+        return run
+
+    def _check(self, step: int, first: int, count: int) -> None:
+        reached = self._next[first : first + count]
+        if count < 1 or reached.size != count:
+            raise ValueError(f"slices {first} to {first + count - 1}: there are {self._next.size}")
+        before = np.flatnonzero(reached > step)
         if before.size:
             index = first + int(before[0])
             raise ValueError(f"slice {index}, step {step}: encoded for step {int(self._next[index]) - 1} already")
-        start, stop = int(self._bounds[first]), int(self._bounds[first + count])
-        residual = None if self.residual is None else self.residual[start:stop]
-        bounds = self._bounds[first : first + count + 1] - start
-        payload = self.codec.encode(elements, bounds, residual, scale=scale, out=out)
-        self._next[some] = step + 1
-        return payload
