@@ -21,6 +21,9 @@ TABLE_SHAPE = (1_000_000, 64)
 TABLE_ROWS = 4096
 """Distinct rows that a worker pushes, and then pulls, in an iteration."""
 
+BESIDE, BESIDE_SHAPE = "beside", (100_000, 64)
+"""The table whose rows travel beside the keys on a slow link."""
+
 Shape = tuple[int, ...]
 
 
@@ -30,6 +33,8 @@ class Case:
 
     `shapes`: of the keys, in the order in which they are pushed and then pulled. `rows`: of the one table that is the
     only key then, or 0. `iterations` are timed in a round, after `warm_up` that are not.
+    On a slow link, `stagger_s` is the time over which the keys are handed over, and `beside_rows` is how many rows of a
+    second table, the least urgent key, travel beside them.
     """
 
     name: str
@@ -40,6 +45,8 @@ class Case:
     warm_up: int
     rows: int = 0
     transport: str = "tcp"
+    stagger_s: float = 0.0
+    beside_rows: int = 0
 
     @property
     def payload_bytes(self) -> int:
