@@ -2,47 +2,64 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from typing import Final
+from concurrent.futures import Future
+from typing import Any, Final
 
 from weft_kvstore.client import StoreClient
 from weft_kvstore.description import StoreDescription
 from weft_kvstore.store import StoreError, StoreLostError
 
 BETWEEN_S: Final = 0.1
-"""Between two questions to shards that are not there."""
+"""Between two looks at what shards have answered."""
+
+SAID_AFTER_S: Final = 2.0
+"""A process that waits longer says for whom."""
+
+HINT: Final = "a shard is started by: python -m weft_kvstore --description FILE --shard NUMBER"
+
+_log = logging.getLogger("weft.store")
 
 
-def await_shards(client: StoreClient, description: StoreDescription, wait_s: float) -> None:
-    """Returns when every shard has answered, or at once where `wait_s` is 0.
+def await_shards(client: StoreClient, description: StoreDescription, slot: int, wait_s: float) -> None:
+    """Returns when every shard has answered, or at once where `wait_s` is 0; a wait that takes long is logged.
 
-    Raises StoreLostError after `wait_s`, which names the shard and says how it is started, and a shard's refusal.
+    Raises StoreLostError after `wait_s`, which names the shard and says how one is started, and a shard's refusal.
     """
-    if not wait_s > 0:
-        return
-    until = time.monotonic() + wait_s
-    while True:
+    begun, said, asked = time.monotonic(), False, _asked(client, description)
+    while wait_s > 0:
+        told = None
         try:
-            if description.commit is None:
-                # Of no key and a step that may be over: it changes nothing, and every shard answers it.
-                client.barrier(0, []).result(max(until - time.monotonic(), BETWEEN_S))
-            elif any(link.bytes_received == 0 for link in client.statistics().links):
-                raise StoreLostError(f"{_silent(client, description)} did not answer")
-            return
+            if asked is None:
+                if all(link.bytes_received for link in client.statistics().links):
+                    return
+                time.sleep(BETWEEN_S)
+            else:
+                asked.result(BETWEEN_S)
+                return
         except TimeoutError:
-            raise StoreLostError(f"{_silent(client, description)} did not answer for {wait_s:g} s; {_HINT}") from None
+            pass
         except StoreError as error:
-            if not _may_pass(error) or time.monotonic() >= until:
-                raise type(error)(f"{error}; {_HINT}") if _may_pass(error) else error from None
-        time.sleep(BETWEEN_S)
+            told = str(error).rpartition("barrier of step 0: ")[2]
+            # "Silent": nobody answers yet, or one who knows nothing of this store yet. Other refusals stay so.
+            if "silent for" not in told:
+                raise type(error)(f"slot {slot}: {told}") from None
+            time.sleep(BETWEEN_S)
+            asked = _asked(client, description)
+        waited = time.monotonic() - begun
+        told = told or f"{_silent(client, description)} did not answer"
+        if waited >= wait_s:
+            raise StoreLostError(f"slot {slot} has waited {waited:.0f} s: {told}; {HINT}")
+        if not said and waited >= SAID_AFTER_S:
+            _log.warning("slot %d waits, up to %g s: %s; %s", slot, wait_s, told, HINT)
+            said = True
 
 
-_HINT: Final = "a shard is started by: python -m weft_kvstore --description FILE --shard NUMBER"
-
-
-def _may_pass(error: StoreError) -> bool:
-    """Whether nobody answers yet; what was answered and refused stays so."""
-    return "silent for" in str(error) or str(error).endswith("did not answer")
+def _asked(client: StoreClient, description: StoreDescription) -> Future[Any] | None:
+    """Ends when every shard has answered: a barrier of no key, and of a step that may be over, changes nothing. None
+    where steps are committed, for there a barrier is a part of the step; that each shard was heard has to do."""
+    return client.barrier(0, []) if description.commit is None else None
 
 
 def _silent(client: StoreClient, description: StoreDescription) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -28,6 +28,8 @@ from weft_kvstore.key_name import BARRIER_KEY, UserKey, store_name, user_key
 
 SLICE_BYTES: Final = 1 << 17
 """Of a slice, where nothing else is said."""
+
+_ENDPOINT: Final = re.compile(r"tcp://[^\s/]+:\d{1,5}|ipc://\S+")
 
 _DRAWS: Final = {"uniform": ("RandomUniform", ("low", "high")), "normal": ("RandomNormal", ("mean", "scale"))}
 """Short names of initializers, and the attributes that their two numbers are."""
@@ -89,6 +91,7 @@ def described(document: Mapping[str, Any]) -> StoreDescription:
         form = msgspec.convert(document, DescriptionForm)
     except msgspec.ValidationError as error:
         raise DescriptionError(_told(str(error), document)) from None
+    _check_shards(form.shards)
     whole = _is_whole(form)
     names = [_name(key, place) for place, key in enumerate(form.keys)]
     keys = [
@@ -123,6 +126,14 @@ def check_unplaced(description: StoreDescription) -> None:
         check_description(placed)
     except DescriptionError as error:
         raise DescriptionError(_with_rules_that_have(str(error))) from None
+
+
+def _check_shards(shards: Sequence[str]) -> None:
+    for number, endpoint in enumerate(shards):
+        if not _ENDPOINT.fullmatch(endpoint):
+            raise DescriptionError(f"shards[{number}]: an endpoint as tcp://127.0.0.1:5555, not {endpoint!r}")
+        if endpoint in shards[:number] and not endpoint.endswith(":0"):
+            raise DescriptionError(f"shards[{number}]: {endpoint} is shard {shards.index(endpoint)} already")
 
 
 def _is_whole(form: DescriptionForm) -> bool:

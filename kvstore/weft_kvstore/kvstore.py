@@ -74,7 +74,7 @@ class KVStore:
         link = _settings(settings, timeout_s)
         client = StoreClient(described, slot, incarnation=incarnation, settings=link, endpoints=endpoints)
         try:
-            await_shards(client, described, wait_s)
+            await_shards(client, described, slot, wait_s)
             return cls(client, described, slot, step=step)
         except BaseException:
             client.close()
