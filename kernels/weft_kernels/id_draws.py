@@ -2,9 +2,9 @@
 
 Each id has a stream of its own: SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
 OOPSLA 2014) from a start that is a hash of the stream's key and the id. Word w is the finalizer over the start plus
-(w + 1) times the golden gamma, so that any word is made without those before it. Against Philox, which makes a
-table's streams independent for sure: it costs ten times as many passes over memory, and rows come into being at millions
-a second. Only operations on 64-bit words are used: the same bits everywhere.
+(w + 1) times the golden gamma, so that any word is made without those before it. Against Philox, which makes streams
+independent for sure: it costs ten times as many passes over memory, and rows come into being at millions a second. Only
+operations on 64-bit words are used: the same bits everywhere.
 """
 
 from __future__ import annotations

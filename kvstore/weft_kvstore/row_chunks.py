@@ -68,17 +68,16 @@ def _parts(run: Run, rows: int, a_chunk: int, row: int, key: str) -> list[memory
 
 
 def _places(part: memoryview, cut: RowCut, shard: int, key: str) -> Array:
-    ids: Array = np.frombuffer(part, np.int64)
+    ids: Array = np.frombuffer(part, cut.id_dtype)
     if not ids.size:
         return ids
     if not is_ascending(ids):
         raise ProtocolError(f"ids: rows of key {key!r} that do not ascend")
-    if not 0 <= ids[0] <= ids[-1] < cut.rows:
+    if cut.growth is None and not 0 <= ids[0] <= ids[-1] < cut.rows:
         raise ProtocolError(f"ids: rows {ids[0]} to {ids[-1]} of key {key!r}, which has {cut.rows}")
-    if not cut.ids_on(shard, ids).all():
+    if cut.shards > 1 and not cut.ids_on(shard, ids).all():
         raise ProtocolError(f"ids: rows of key {key!r} that are not on shard {shard} of {cut.shards}")
-    places: Array = ids // cut.shards
-    return places
+    return cut.places_of(ids)
 
 
 def _pack(made: Array, ids: Array, values: Array, chunks: int) -> None:

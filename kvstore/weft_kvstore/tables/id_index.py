@@ -144,22 +144,24 @@ class IdIndex:
         for _ in range(last + 1):
             groups = base + home
             word = words.take(groups)
-            self._match(ids, left, groups, _zero_bytes(word ^ marks), rows, slots)
+            self._match(ids, left, (groups, _zero_bytes(word ^ marks)), (rows, slots))
             on = np.flatnonzero((rows[left] < 0) & (_zero_bytes(word) == 0))
             if not on.size:
                 break
             left, home, base, marks = left[on], (home[on] + 1) & last, base[on], marks[on]
         return rows, slots
 
-    def _match(self, ids: Array, left: Array, groups: Array, matches: Array, rows: Array, slots: Array) -> None:
-        """Looks at the slots whose fingerprints match, in each group the first one that is left."""
+    def _match(self, ids: Array, left: Array, where: tuple[Array, Array], found: tuple[Array, Array]) -> None:
+        """Looks at the slots whose fingerprints match, in each group the first one that is left: `where` are groups and
+        bits of their slots, for each id that is `left`; writes rows and slots into `found`."""
+        (groups, matches), (rows, slots) = where, found
         at = np.flatnonzero(matches)
         matches, groups, left = matches[at], groups[at], left[at]
         while left.size:
             places = groups * GROUP + _first_byte(matches)
-            found = self._rows.array.take(places)
-            same = self.ids.array.take(found) == ids[left]
-            rows[left[same]] = found[same]
+            here = self._rows.array.take(places)
+            same = self.ids.array.take(here) == ids[left]
+            rows[left[same]] = here[same]
             slots[left[same]] = places[same]
             matches &= matches - _ONE
             on = np.flatnonzero(~same & (matches != 0))
