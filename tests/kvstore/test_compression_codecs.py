@@ -220,7 +220,7 @@ def test_given_memory_is_filled_whatever_was_there(name: str) -> None:
     assert same_bits(values, one.decode(payload.tobytes(), bounds))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=20))
 def test_fp16_is_rounded_as_python_rounds_it(numbers: list[float]) -> None:
     payload = codec("fp16").encode(np.array(numbers, np.float32), bounds_of([len(numbers)]))
@@ -233,7 +233,7 @@ def test_fp16_is_rounded_as_python_rounds_it(numbers: list[float]) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_bf16_is_the_nearest_and_even_among_two(dtype: str, data: st.DataObject) -> None:
     """By exact fractions: of float64 too, where rounding to float32 on the way would go wrong."""

@@ -38,18 +38,18 @@ class Cut:
         """Elements of each slice."""
         return np.diff(self.elements)
 
-    def blocks(self, unit: int) -> Iterator[tuple[int, int, int]]:
+    def blocks(self, unit: int, unit_bytes: int) -> Iterator[tuple[int, int, int]]:
         """The run in pieces of at most `BLOCK_ELEMENTS`: where the elements begin and end, and where the bytes begin.
 
-        Slices share a piece as long as each but the last is a multiple of `unit` elements, so that none has padding.
+        Slices share a piece as long as each but the last is a multiple of `unit` elements, which take `unit_bytes`, so
+        that none has padding.
         """
         last = len(self.elements) - 1
         cuts = [0, *(np.flatnonzero(self.counts[: last - 1] % unit) + 1).tolist(), last] if last else []
         for first, end in pairwise(cuts):
             start, stop, begin = int(self.elements[first]), int(self.elements[end]), int(self.nbytes[first])
-            per_unit = (int(self.nbytes[end]) - begin) // max(-(-(stop - start) // unit), 1)
             for low in range(start, stop, BLOCK_ELEMENTS):
-                yield low, min(low + BLOCK_ELEMENTS, stop), begin + (low - start) // unit * per_unit
+                yield low, min(low + BLOCK_ELEMENTS, stop), begin + (low - start) // unit * unit_bytes
 
 
 class Codec(ABC):

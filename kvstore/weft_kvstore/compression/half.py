@@ -36,7 +36,7 @@ class Half(Codec):
         halves = out.view(self._half)
         space = min(BLOCK_ELEMENTS, elements.size)
         scratch, back = np.empty(space, self.dtype), np.empty(space, self.dtype)
-        for low, high, _ in cut.blocks(1):
+        for low, high, _ in cut.blocks(1, self._half.itemsize):
             kept = None if residual is None else residual[low:high]
             total = summed(elements[low:high], kept, scale, scratch[: high - low])
             self._round(total, halves[low:high])

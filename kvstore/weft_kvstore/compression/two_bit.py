@@ -43,7 +43,7 @@ class TwoBit(Codec):
         space = min(BLOCK_ELEMENTS, _padded(elements.size))
         scratch, sent = np.empty(space, self.dtype), np.empty(space, self.dtype)
         above, below = np.empty(space, np.uint8), np.empty(space, np.uint8)
-        for low, high, begin in cut.blocks(WORD_ELEMENTS):
+        for low, high, begin in cut.blocks(WORD_ELEMENTS, _WORD.itemsize):
             count, padded = high - low, _padded(high - low)
             packed = out[begin : begin + padded // 4]
             kept = None if residual is None else residual[low:high]
@@ -82,7 +82,7 @@ class TwoBit(Codec):
 
     def _decode(self, payload: Array, cut: Cut, out: Array) -> None:
         self._check_rest(payload, cut)
-        for low, high, begin in cut.blocks(WORD_ELEMENTS):
+        for low, high, begin in cut.blocks(WORD_ELEMENTS, _WORD.itemsize):
             whole = (high - low) // 4
             middle = low + 4 * whole
             some = payload[begin : begin + whole]
