@@ -71,7 +71,7 @@ def nothing_is_left() -> Iterator[None]:
 
 
 def arena_of(*lengths: int) -> Arena:
-    return Arena(lay_out(lengths, gradient_places=1, value_places=1))
+    return Arena(lay_out(lengths, gradient_places=1, value_places=1), populate=False)
 
 
 def answered(door: Door, *given: Handover) -> list[HandoverState]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from same_host_children import arena_maps, open_files
+from same_host_children import arena_maps, open_files, wait_until
 from weft_kvstore.same_host import arena as arena_module
 from weft_kvstore.same_host.arena import Arena
 from weft_kvstore.same_host.errors import ArenaError
@@ -25,7 +25,7 @@ PAGE = mmap.PAGESIZE
 
 
 def arena_of(*lengths: int) -> Arena:
-    return Arena(lay_out(lengths, gradient_places=1, value_places=1))
+    return Arena(lay_out(lengths, gradient_places=1, value_places=1), populate=False)
 
 
 def test_memory_is_sealed_and_has_no_name_in_a_file_system() -> None:
@@ -230,8 +230,8 @@ def test_pages_are_mapped_ahead_and_no_byte_is_changed(old_kernel: bool, monkeyp
         second = Mapping(arena.fd, arena.nbytes)
         again = second.array(0, array.shape, "int64")
         assert resident_bytes(again) == 0
-        second.populate_behind().join(30)
-        assert resident_bytes(again) == arena.nbytes
+        second.populate_behind()
+        wait_until(lambda: resident_bytes(again) == arena.nbytes)
         assert np.array_equal(again, array)
         second.release()
         second.populate()
@@ -295,3 +295,20 @@ def test_without_an_arena_or_a_free_place_a_buffer_is_the_processes_own() -> Non
         assert arena.mapping.offset_of(taken.gradient(0)) is None
         assert taken.gradient(0).tolist() == [0, 0, 0, 0]
         assert arena.mapping.offset_of(taken.value(0)) == layout.values[0, 0]
+
+
+def test_an_arenas_pages_are_mapped_from_its_beginning_on() -> None:
+    with Arena(lay_out([300 * PAGE], gradient_places=1, value_places=0)) as arena:
+        array = arena.mapping.array(0, (arena.nbytes,), "uint8")
+        wait_until(lambda: resident_bytes(array) == arena.nbytes)
+
+
+def test_without_a_thread_pages_are_mapped_as_they_are_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("threading.Thread.start", none)
+    with Arena(lay_out([300 * PAGE], gradient_places=1, value_places=0)) as arena:
+        array = arena.mapping.array(0, (arena.nbytes,), "uint8")
+        assert resident_bytes(array) == 0
+        assert not array.any()

@@ -19,10 +19,11 @@ class Arena:
     slices belong to several shards, so all of them map the same memory.
 
     Nothing of it has a name in any file system; it is gone with the last process that has it. Its arrays stay good
-    after `close`. Raises ArenaError where it cannot be had: payloads then travel as bytes.
+    after `close`. `populate` maps its pages now, on a thread of their own. Raises ArenaError where there can be none:
+    payloads then travel as bytes.
     """
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, *, populate: bool = True) -> None:
         free = free_memory()
         if free is not None and layout.nbytes > MOST_OF_FREE_MEMORY * free:
             raise ArenaError(f"an arena of {layout.nbytes} bytes, where {free} bytes of memory are free")
@@ -33,6 +34,8 @@ class Arena:
         except ArenaError:
             self._close_fd()
             raise
+        if populate:
+            self.mapping.populate_behind()
 
     @property
     def nbytes(self) -> int:

@@ -52,7 +52,7 @@ class _Expected:
 
 
 class Door:
-    """A Unix socket with a name that nobody can guess. `name` and a ticket of `expect` go into a client's Welcome.
+    """A Unix socket with a name drawn at random. `name` and a ticket of `expect`, a secret, go into a client's Welcome.
 
     The kernel says whose process connects: one of another user than `user` (this process's own unless given) is turned
     away. An arena is kept while its client's connection lasts and its ticket is not forgotten; then it is unmapped with
@@ -203,8 +203,7 @@ class Door:
         guest.socket.send(encode(Answer(accepted=True)))
         guest.ticket = offer.ticket
         expected.guest, expected.mapping = guest, mapping
-        with contextlib.suppress(RuntimeError):  # No thread can be had: pages are mapped as they are touched.
-            mapping.populate_behind()
+        mapping.populate_behind()
 
     def _refuse(self, guest: _Guest, reason: str) -> None:
         self.refused += 1

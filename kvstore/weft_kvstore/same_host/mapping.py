@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import threading
@@ -77,11 +78,10 @@ class Mapping:
             # An older kernel. Reading maps the pages too; writing could undo what the other process has just written.
             held[:: mmap.PAGESIZE].max()
 
-    def populate_behind(self) -> threading.Thread:
+    def populate_behind(self) -> None:
         """`populate` on a thread of its own, which ends with it: 0.2 ms a MiB is too long for a thread of sockets."""
-        thread = threading.Thread(target=self.populate, name="weft-populate", daemon=True)
-        thread.start()
-        return thread
+        with contextlib.suppress(RuntimeError):  # No thread can be had: pages are mapped as they are touched.
+            threading.Thread(target=self.populate, name="weft-populate", daemon=True).start()
 
     @property
     def released(self) -> bool:

@@ -21,8 +21,6 @@ MFD_NOEXEC_SEAL: Final = 0x8
 NAME: Final = "weft-arena"
 """How /proc/PID/maps calls the mapping."""
 
-_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-
 
 def sealed_memory(nbytes: int) -> int:
     """A descriptor of `nbytes` bytes of memory, zero, reserved and sealed. Raises ArenaError."""
@@ -34,7 +32,7 @@ def sealed_memory(nbytes: int) -> int:
         os.ftruncate(fd, nbytes)
         # What cannot be had is said here; a page that is missing later would kill whoever writes to it.
         os.posix_fallocate(fd, 0, nbytes)
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
     except (OSError, OverflowError, AttributeError) as error:
         if fd is not None:
             os.close(fd)
