@@ -16,7 +16,7 @@ from weft_graph.rules.built_in import BUILT_IN
 from weft_kernels.kernel import Array
 from weft_kernels.rules.cache_blocks import cache_blocks
 from weft_kernels.rules.half import with_half
-from weft_kernels.rules.record import Apply, Hyper, Idle, Rule, State
+from weft_kernels.rules.record import Apply, Hyper, Rule, State, Still
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +33,10 @@ Body: TypeAlias = Callable[[Block, int, Hyper], None]
 """body(block, step, hyper): as `Apply`, on a block."""
 
 
-def built_in(name: str, body: Body, idle: Idle | None = None) -> Rule:
-    """The pointwise rule of that name. `body` is written for float32 and float64."""
-    return Rule(name, BUILT_IN[name].state, BUILT_IN[name].hyper, with_half(_in_blocks(body)), idle=idle)
+def built_in(name: str, body: Body, still: Still | None = None, *, counts: bool = False) -> Rule:
+    """The pointwise rule of that name. `body` is written for float32 and float64; `counts`: it reads the step."""
+    apply = with_half(_in_blocks(body))
+    return Rule(name, BUILT_IN[name].state, BUILT_IN[name].hyper, apply, counts=counts, still=still)
 
 
 def built_in_whole(name: str, apply: Apply) -> Rule:

@@ -34,7 +34,9 @@ def compiled(document: Mapping[str, Any]) -> Rule:
         raise ValueError(f"rule: {error.message}") from None
     whole = why_whole(rule) is not None
     run = _Whole(rule) if whole else _Pointwise(rule)
-    return Rule(rule.name, dict(rule.state), dict(rule.hyper), with_half(run.apply, whole=whole), whole)
+    counts = any(STEP in node.inputs for node in rule.graph.nodes)
+    apply = with_half(run.apply, whole=whole)
+    return Rule(rule.name, dict(rule.state), dict(rule.hyper), apply, whole, counts=counts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,16 +21,17 @@ Apply = Callable[[Array, Array, State, int, Hyper], None]
 `step` counts the updates of the key from 1. All arrays are C-contiguous, of one shape and dtype.
 """
 
-Idle = Callable[[Hyper], bool]
-"""Whether, with these numbers, an update with a gradient of zeros leaves every bit of weight and state as it is."""
+Still = Callable[[Hyper], tuple[str, ...] | None]
+"""States by name: where all of them are 0, an update with these numbers and a gradient of zeros leaves every bit as it
+is, at any step. Empty: it does so everywhere. None: it may move something anywhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
     """An update rule. `state` has its state arrays' names and the number that each starts at; `hyper` every default.
 
-    `whole`: the rule is not pointwise. Its arrays have the key's shape then, and the key is never cut. `idle` is None
-    where a gradient of zeros always moves something, or where that is not known.
+    `whole`: the rule is not pointwise. Its arrays have the key's shape then, and the key is never cut. `counts`: an
+    update reads the step. `still` is None where nothing is known of gradients of zeros.
     """
 
     name: str
@@ -38,4 +39,5 @@ class Rule:
     hyper: Mapping[str, float]
     apply: Apply
     whole: bool = False
-    idle: Idle | None = None
+    counts: bool = True
+    still: Still | None = None

@@ -6,17 +6,12 @@ epsilon outside of the root and a sum that may start above 0, as PyTorch has it.
 
 from __future__ import annotations
 
-import math
-from typing import Final
-
 import numpy as np
 
 from weft_kernels.rules.built_in_rule import Block, built_in
 from weft_kernels.rules.decay import decayed
 from weft_kernels.rules.record import Hyper
-
-_LEAST_EPSILON: Final = float(np.finfo(np.float32).tiny)
-"""A smaller one may be 0 in float32, and 0 / 0 is no number."""
+from weft_kernels.rules.standing import still_without_decay
 
 
 def _update(block: Block, _step: int, hyper: Hyper) -> None:
@@ -32,8 +27,4 @@ def _update(block: Block, _step: int, hyper: Hyper) -> None:
     np.subtract(weight, divisor, out=weight)
 
 
-def _idle(hyper: Hyper) -> bool:
-    return not hyper["weight_decay"] and hyper["epsilon"] >= _LEAST_EPSILON and math.isfinite(hyper["rate"])
-
-
-RULE = built_in("adagrad", _update, _idle)
+RULE = built_in("adagrad", _update, still_without_decay())

@@ -11,6 +11,7 @@ import numpy as np
 from weft_kernels.rules.built_in_rule import Block, built_in
 from weft_kernels.rules.moments import direction, keep_moments
 from weft_kernels.rules.record import Hyper
+from weft_kernels.rules.standing import still_without_decay
 
 
 def _update(block: Block, step: int, hyper: Hyper) -> None:
@@ -21,4 +22,4 @@ def _update(block: Block, step: int, hyper: Hyper) -> None:
     np.subtract(weight, direction(mean, variance, block.scratch[0], step, hyper), out=weight)
 
 
-RULE = built_in("adamw", _update)
+RULE = built_in("adamw", _update, still_without_decay("mean", "variance"), counts=True)

@@ -13,6 +13,7 @@ import numpy as np
 from weft_kernels.rules.built_in_rule import Block, built_in
 from weft_kernels.rules.decay import decayed
 from weft_kernels.rules.record import Hyper
+from weft_kernels.rules.standing import still_without_decay
 
 
 def _update(block: Block, _step: int, hyper: Hyper) -> None:
@@ -27,4 +28,4 @@ def _update(block: Block, _step: int, hyper: Hyper) -> None:
     np.subtract(weight, ahead, out=weight)
 
 
-RULE = built_in("nesterov", _update)
+RULE = built_in("nesterov", _update, still_without_decay("momentum"))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from weft_kernels.rules.built_in_rule import Block, built_in
 from weft_kernels.rules.record import Hyper
+from weft_kernels.rules.standing import still_without_decay
 
 
 def _update(block: Block, _step: int, hyper: Hyper) -> None:
@@ -20,8 +19,4 @@ def _update(block: Block, _step: int, hyper: Hyper) -> None:
     np.subtract(weight, moved, out=weight)
 
 
-def _idle(hyper: Hyper) -> bool:
-    return not hyper["weight_decay"] and math.isfinite(hyper["rate"])
-
-
-RULE = built_in("sgd", _update, _idle)
+RULE = built_in("sgd", _update, still_without_decay())
