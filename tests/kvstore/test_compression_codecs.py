@@ -209,6 +209,15 @@ def test_arrays_that_do_not_fit_are_refused_by_name(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DESCRIPTIONS)
+def test_bytes_may_lie_anywhere_in_a_frame(name: str) -> None:
+    one, bounds, gradient = codec(name), bounds_of([33, 20]), dyadic(9, 53)
+    payload = one.encode(gradient, bounds)
+    frame = np.zeros(payload.size + 1, np.uint8)
+    assert one.encode(gradient, bounds, out=frame[1:]).tobytes() == payload.tobytes()
+    assert same_bits(one.decode(memoryview(frame)[1:], bounds), one.decode(payload, bounds))
+
+
+@pytest.mark.parametrize("name", DESCRIPTIONS)
 def test_given_memory_is_filled_whatever_was_there(name: str) -> None:
     one, bounds, gradient = codec(name), bounds_of([33, 20]), dyadic(6, 53)
     payload = one.encode(gradient, bounds)
@@ -220,11 +229,13 @@ def test_given_memory_is_filled_whatever_was_there(name: str) -> None:
     assert same_bits(values, one.decode(payload.tobytes(), bounds))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=20))
-def test_fp16_is_rounded_as_python_rounds_it(numbers: list[float]) -> None:
-    payload = codec("fp16").encode(np.array(numbers, np.float32), bounds_of([len(numbers)]))
-    for index, number in enumerate(numbers):
+@given(st.lists(st.floats(-70000, 70000), min_size=1, max_size=20))
+def test_fp16_is_rounded_as_python_rounds_it(dtype: str, numbers: list[float]) -> None:
+    values = np.array(numbers, dtype)
+    payload = codec("fp16", dtype).encode(values, bounds_of([len(numbers)]))
+    for index, number in enumerate(values.tolist()):
         try:
             expected = struct.pack("<e", number)
         except OverflowError:

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from weft_kernels.kernel import Array
 from weft_kvstore.codec import Buffer
-from weft_kvstore.store import Array
 
 BLOCK_ELEMENTS: Final = 1 << 15
 """Worked on at a time: what goes with 128 KiB of float32 stays in a core's own cache, and calls are few."""
@@ -101,7 +101,8 @@ class Codec(ABC):
             out = np.empty(int(bounds[-1]), self.dtype)
         else:
             self._check_elements("out", out, cut)
-        self._decode(found, cut, out)
+        with np.errstate(all="ignore"):
+            self._decode(found, cut, out)
         return out
 
     @abstractmethod

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from enum import StrEnum
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 import numpy as np
 
 from weft_graph.program import Update
-from weft_kvstore.description import KeyDescription
 
 DTYPES: Final = frozenset({"float32", "float64"})
 """Keys of these are compressed. Integers have no residual, and two-byte floats would lose it in their own rounding."""
@@ -18,6 +17,22 @@ DTYPES: Final = frozenset({"float32", "float64"})
 LEAST_BYTES: Final = 16 << 10
 """Of a key's value. Smaller keys are biases and the scales of normalizations: 0.2 % of the bytes of ResNet-50, and what
 training bears worst to have rounded; and encoding one costs more time than its bytes take at 10 Gbit/s."""
+
+
+class Key(Protocol):
+    """What decides about a key, as its description has it; `nbytes` of its value."""
+
+    @property
+    def update(self) -> Update: ...
+
+    @property
+    def dtype(self) -> str: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    @property
+    def rows(self) -> bool: ...
 
 
 class CompressionError(ValueError):
@@ -61,17 +76,17 @@ class StoreCompression(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weights: CompressionDescription | None = None
     least_bytes: int = LEAST_BYTES
 
-    def pushed(self, key: KeyDescription) -> CompressionDescription | None:
+    def pushed(self, key: Key) -> CompressionDescription | None:
         """How gradients of a key travel to its shards."""
         return self.gradients if self._fits(key) and key.update is not Update.MEAN else None
 
-    def pulled(self, key: KeyDescription) -> CompressionDescription | None:
+    def pulled(self, key: Key) -> CompressionDescription | None:
         """How a key travels to workers that train on it, beyond its first value."""
         if not self._fits(key) or key.update is Update.MEAN:
             return None
         return self.merged if key.update is Update.GRADIENT else self.weights
 
-    def _fits(self, key: KeyDescription) -> bool:
+    def _fits(self, key: Key) -> bool:
         """Tables travel by rows, each at steps of its own: their rows have no residual to wait in."""
         return not key.rows and key.dtype in DTYPES and key.nbytes >= self.least_bytes
 

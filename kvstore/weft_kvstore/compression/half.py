@@ -7,8 +7,8 @@ from typing import Any, Final
 import ml_dtypes
 import numpy as np
 
+from weft_kernels.kernel import Array
 from weft_kvstore.compression.codec import BLOCK_ELEMENTS, Codec, Cut, summed
-from weft_kvstore.store import Array
 
 _MOST: Final = {"bf16": float.fromhex("0x1.fep127"), "fp16": 65504.0}
 """The largest finite numbers."""

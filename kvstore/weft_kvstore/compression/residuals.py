@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from weft_kernels.kernel import Array
 from weft_kvstore.compression.description import CompressionError
-from weft_kvstore.store import Array
 
 _ROOM: Final = "residual"
 _MERGED: Final = "merged"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from weft_kernels.kernel import Array
 from weft_kvstore.compression.codec import Codec
-from weft_kvstore.store import Array
 
 
 class SliceEncoder:

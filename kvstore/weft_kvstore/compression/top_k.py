@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from weft_kernels.kernel import Array
 from weft_kvstore.compression.codec import Codec, Cut, PayloadError, summed
-from weft_kvstore.store import Array
 
 SHORT_PLACES: Final = 1 << 16
 """Slices of up to so many elements have places of 2 bytes, larger ones of 4."""

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from weft_kernels.kernel import Array
 from weft_kvstore.compression.codec import BLOCK_ELEMENTS, Codec, Cut, PayloadError, summed
-from weft_kvstore.store import Array
 
 WORD_ELEMENTS: Final = 16
 NOT_FINITE: Final = 3
