@@ -71,6 +71,14 @@ class RowCut:
         found: Array = self.shards_of(ids) == shard
         return found
 
+    def dealt(self, ids: Array) -> list[Array]:
+        """For each shard which of these ids (n) are its rows: their positions (m) int64, ascending."""
+        if self.shards == 1:
+            return [np.arange(len(ids))]
+        shards = self.shards_of(ids)
+        order = np.argsort(shards.astype(np.uint16 if self.shards <= 1 << 16 else np.int64), kind="stable")
+        return np.split(order, np.cumsum(np.bincount(shards, minlength=self.shards))[:-1])
+
     def places_of(self, ids: Array) -> Array:
         """The places (n) of a shard's ids (n), by which it knows them; not the same array."""
         return ids.copy() if self.growth is not None else ids // self.shards

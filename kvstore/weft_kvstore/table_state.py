@@ -7,7 +7,7 @@ the shard, ascending; of a growing table that is the id. The rule runs on the to
 from __future__ import annotations
 
 import secrets
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Hashable, Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -112,8 +112,16 @@ class TableState(UnitState[Rows, Rows]):
         return parts is not None and self.accept(slot, step, joined(parts))
 
     def accept(self, slot: int, step: int, gradient: Rows | None) -> bool:
+        gradient = None if gradient is None else self._own(gradient)
         self._waiting_bytes += gradient.nbytes if gradient is not None else 0
         return super().accept(slot, step, gradient)
+
+    def accept_set(self, version: int, value: Rows, origin: Hashable) -> bool:
+        return super().accept_set(version, self._own(value), origin)
+
+    def _own(self, rows: Rows) -> Rows:
+        """Ids as the table has them: a caller's int64 may name rows of a growing one."""
+        return rows if rows.ids.dtype == self.cut.id_dtype else Rows(rows.ids.view(self.cut.id_dtype), rows.values)
 
     def merging(self) -> Generator[None, None, bool]:
         self._waiting_bytes = 0
@@ -130,11 +138,15 @@ class TableState(UnitState[Rows, Rows]):
         for number, name in enumerate(self.spec.state if wait.state else (None,)):
             for low in range(0, max(len(places), 1), together):
                 some = places[low : low + together]
-                array = np.empty((len(some), self.cut.width), self.cut.dtype)
-                for begin in range(0, len(some), self._a_piece):
-                    piece = slice(begin, begin + self._a_piece)
-                    array[piece] = self._read(name, some[piece], of=len(places))
+                if len(some) <= self._a_piece:
+                    array = self._read(name, some, of=len(places))
                     yield None
+                else:
+                    array = np.empty((len(some), self.cut.width), self.cut.dtype)
+                    for begin in range(0, len(some), self._a_piece):
+                        piece = slice(begin, begin + self._a_piece)
+                        array[piece] = self._read(name, some[piece], of=len(places))
+                        yield None
                 base = bytes_of(array)
                 for index in range(chunks_of(len(some), a_chunk)):
                     start, stop = (min(at * a_chunk * self.cut.row_bytes, base.nbytes) for at in (index, index + 1))
@@ -231,4 +243,8 @@ def joined(parts: list[Rows]) -> Rows:
     """Chunks of one push, one behind the other."""
     if len(parts) == 1:
         return parts[0]
-    return Rows(np.concatenate([part.ids for part in parts]), np.concatenate([part.values for part in parts]))
+    ids, whole = np.concatenate([part.ids for part in parts]), parts[0].values.base
+    is_all = whole is not None and whole.shape == (len(ids), parts[0].values.shape[1])
+    if is_all and all(part.values.base is whole for part in parts):  # They came as one run.
+        return Rows(ids, whole)
+    return Rows(ids, np.concatenate([part.values for part in parts]))

@@ -160,4 +160,4 @@ def test_the_shard_of_an_id_is_splitmix_in_plain_numbers() -> None:
 
 
 def test_a_group_is_a_word() -> None:
-    assert GROUP == np.dtype(np.uint64).itemsize
+    assert np.dtype(np.uint64).itemsize == GROUP

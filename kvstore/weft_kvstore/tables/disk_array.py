@@ -6,6 +6,7 @@ import contextlib
 import mmap
 import os
 import tempfile
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -35,7 +36,9 @@ class DiskArray:
         self._width = width
         self._windows = max(resident_bytes // WINDOW_BYTES, 2)
         self._used = 0
-        self._file = tempfile.TemporaryFile(dir=directory, prefix="weft-table-")  # noqa: SIM115  # it lives as we do
+        with tempfile.TemporaryFile(dir=directory, prefix="weft-table-") as made:
+            self._file = os.dup(made.fileno())
+        self._closing = weakref.finalize(self, os.close, self._file)
         self._mapped: mmap.mmap | None = None
         self.array: Array = np.zeros((0, width), self.dtype)
 
@@ -52,9 +55,9 @@ class DiskArray:
             return
         nbytes = -(-rows * self.row_bytes // _WHOLE) * _WHOLE
         try:
-            os.posix_fallocate(self._file.fileno(), 0, nbytes)
+            os.posix_fallocate(self._file, 0, nbytes)
             self.array = np.zeros((0, self._width), self.dtype)  # A mapping that an array shows cannot be moved.
-            before, self._mapped = self._mapped, mmap.mmap(self._file.fileno(), nbytes)
+            before, self._mapped = self._mapped, mmap.mmap(self._file, nbytes)
         except (OSError, ValueError, OverflowError) as error:
             self._show()
             raise MemoryError(f"{nbytes} bytes cannot be reserved in {self.directory}: {error}") from error
@@ -97,7 +100,7 @@ class DiskArray:
             with contextlib.suppress(BufferError):
                 self._mapped.close()
         self._mapped = None
-        self._file.close()
+        self._closing()
 
     def _show(self) -> None:
         if self._mapped is not None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 
 from weft_kvstore.description import KeyDescription
-from weft_kvstore.rows import Rows
 from weft_kvstore.store import Array, StoreRefusedError
 
 
@@ -21,13 +20,3 @@ def check_ids(ids: Array, key: KeyDescription, where: str) -> None:
         raise StoreRefusedError(f"{where}: ids are {ids.dtype}{list(ids.shape)}, not {wanted}")
     if key.growth is None and ids.size and (largest := int(ids.max())) >= key.shape[0]:
         raise StoreRefusedError(f"{where}: row {largest}, the table has {key.shape[0]}")
-
-
-def as_ids(ids: Array, key: KeyDescription) -> Array:
-    """Ids without padding as the wire and the shards have them: uint64 where the table grows; no copy."""
-    return ids if key.growth is None else ids.view(np.uint64)
-
-
-def as_rows(rows: Rows, key: KeyDescription) -> Rows:
-    """The same of rows."""
-    return rows if key.growth is None else Rows(as_ids(rows.ids, key), rows.values)
