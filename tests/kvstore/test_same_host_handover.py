@@ -184,8 +184,12 @@ def test_when_the_link_is_lost_the_shard_lets_the_arena_go() -> None:
         given = Handover(door.name, ticket, arena)
         assert answered(door, given) == [HandoverState.TAKEN]
         wait_until(lambda: arena_maps() == 2)
+        mapping = door.arena(ticket)
+        assert mapping is not None
         door.forget(ticket)
         door.forget(ticket)
+        with pytest.raises(ArenaError, match="released"):
+            mapping.array(0, (1,), "uint8")
         assert door.arena(ticket) is None
         assert answered(door, given) == [HandoverState.GONE]
         wait_until(lambda: arena_maps() == 1)
