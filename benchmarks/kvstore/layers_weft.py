@@ -15,6 +15,7 @@ import zmq
 from exchange import Array, Line, Work
 from layer_marks import take_marks
 from store_cases import BESIDE, BESIDE_SHAPE, RATE, Case, case_from_json
+from training_pace import take_steps
 from weft_kvstore.client import StoreClient
 from weft_kvstore.description import StoreDescription
 from weft_kvstore.process import tune_process
@@ -27,13 +28,14 @@ class WeftLayers:
     def __init__(self, store: StoreClient, case: Case) -> None:
         self._store, self._case = store, case
         self._keys = [f"key{place}" for place in range(len(case.shapes))]
-        self._step = 0
+        self._step = -1
         self._gradients: list[Array] = []
         self._pushes: list[Future[Any]] = []
         self._pulls: list[Future[Array] | None] = []
         self._generator = np.random.Generator(np.random.SFC64(7))
 
     def prepare(self, work: Work) -> None:
+        self._step += 1
         self._gradients, self._pushes, self._pulls = work.gradients, [], [None] * len(self._keys)
         self._rows = self._drawn_rows()
 
@@ -56,7 +58,6 @@ class WeftLayers:
     def pulled(self) -> list[Array]:
         for push in self._pushes:
             push.result()
-        self._step += 1
         return [self._pull(place).result() for place in range(len(self._keys))]
 
     def expected(self, before: Array, gradient: Array) -> Array:
@@ -90,7 +91,8 @@ def main(path: str, endpoint: str, settings: str, case_text: str) -> None:
         msgspec.json.decode(Path(path).read_bytes(), type=StoreDescription), 0, settings=link, endpoints=[endpoint]
     )
     versions = {"numpy": np.__version__, "pyzmq": zmq.__version__, "zeromq": zmq.zmq_version()}
-    take_marks(line, WeftLayers(store, case), case, versions)
+    take = take_steps if case.compute_s else take_marks
+    take(line, WeftLayers(store, case), case, versions)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from layer_marks import MARKS
 from measuring import PEER, PYTHON_VARIABLE, Plan
 from slow_link import Ends, Shaping, slow_link, start_mxnet_over, start_weft_over
 from store_cases import TABLE_ROWS, Case
+from training_pace import STEP
 
 FIFO, BESIDE = "weft-fifo", "weft-rows-beside"
 DIST_SYNC, P3 = "mxnet-dist_sync", "mxnet-p3"
@@ -39,11 +40,16 @@ class SlowCase:
     shaping: Shaping
 
     @property
+    def marks(self) -> tuple[str, ...]:
+        return (STEP,) if self.case.compute_s else MARKS
+
+    @property
     def rows(self) -> tuple[str, ...]:
-        return tuple(self.row(mark) for mark in MARKS)
+        return tuple(self.row(mark) for mark in self.marks)
 
     def row(self, mark: str) -> str:
-        return f"{self.name}-{mark}{'-proxy' if self.shaping is Shaping.PROXY else ''}"
+        name = self.name if self.case.compute_s else f"{self.name}-{mark}"
+        return f"{name}-proxy" if self.shaping is Shaping.PROXY else name
 
 
 @dataclass(slots=True)
@@ -57,10 +63,10 @@ class Side:
     setting: str = ""
     group: Group | None = None
     failed: str | None = None
-    marks: dict[str, list[Round]] = field(default_factory=lambda: {mark: [] for mark in MARKS})
+    marks: dict[str, list[Round]] = field(default_factory=dict)
 
     def peer(self, mark: str) -> PeerRounds:
-        return PeerRounds(self.name, self.marks[mark], self.failed)
+        return PeerRounds(self.name, self.marks.get(mark, ()), self.failed)
 
 
 def measure_slow(
@@ -86,8 +92,9 @@ def measure_slow(
             begin = turn % len(sides)
             for side in sides[begin:] + sides[:begin]:
                 progress(f"{slow.name}: {side.name}, round {turn + 1}")
-                # What a store learns of its link it learns once.
-                _carry_out(side, lambda one, first=not turn: _round(one, warm_up=one.case.warm_up if first else 0))
+                # What a store learns of its link it learns once; a training step begins with values on their way.
+                warm_up = slow.case.warm_up if slow.case.compute_s or not turn else 0
+                _carry_out(side, lambda one, warm_up=warm_up: _round(one, warm_up=warm_up))
     return _rows(slow, plan, sides), versions
 
 
@@ -97,13 +104,17 @@ def _sides(slow: SlowCase, plan: Plan, ends: Ends, settings: Mapping[str, object
     sides = [
         Side("weft", case, lambda group: start_weft_over(ends, group, size, settings), own=True),
         Side(FIFO, case, lambda group: start_weft_over(ends, group, size, fifo), own=True),
+    ]
+    if case.compute_s:
+        return sides
+    sides.append(
         Side(
             BESIDE,
             replace(case, beside_rows=TABLE_ROWS),
             lambda group: start_weft_over(ends, group, size, settings),
             own=True,
-        ),
-    ]
+        )
+    )
     if plan.peer_python is None:
         return sides
     for name, environment in PEER_ENVIRONMENTS.items():
@@ -130,9 +141,9 @@ def _start(side: Side) -> None:
 def _round(side: Side, *, warm_up: int) -> None:
     assert side.group is not None
     (word,) = side.group.words(warm_up)
-    for mark in MARKS:
+    for mark in word["marks"][0]:
         times = tuple(each[mark] for each in word["marks"])
-        side.marks[mark].append(Round(times, word["wire"]))
+        side.marks.setdefault(mark, []).append(Round(times, word["wire"]))
 
 
 def _carry_out(side: Side, work: Callable[[Side], None]) -> None:
@@ -154,13 +165,14 @@ def _rows(slow: SlowCase, plan: Plan, sides: Sequence[Side]) -> list[Row]:
     for side in sides:
         named.setdefault(side.name, []).append(side)
     rows = []
-    for mark in MARKS:
+    for mark in slow.marks:
         own = named["weft"][0].marks[mark]
-        for name in PEER_ENVIRONMENTS:
+        for name in () if slow.case.compute_s else PEER_ENVIRONMENTS:
             rows.append(row_of(slow.row(mark), slow.shaping.value, own, _peer(name, named, plan, mark)))
         rows.append(row_of(slow.row(mark), slow.shaping.value, own, named[FIFO][0].peer(mark)))
-        beside = named[BESIDE][0].marks[mark]
-        rows.append(row_of(f"{slow.row(mark)}-rows", slow.shaping.value, beside, named["weft"][0].peer(mark)))
+        if BESIDE in named:
+            beside = named[BESIDE][0].marks[mark]
+            rows.append(row_of(f"{slow.row(mark)}-rows", slow.shaping.value, beside, named["weft"][0].peer(mark)))
     return rows
 
 
