@@ -244,7 +244,6 @@ def joined(parts: list[Rows]) -> Rows:
     if len(parts) == 1:
         return parts[0]
     ids, whole = np.concatenate([part.ids for part in parts]), parts[0].values.base
-    is_all = whole is not None and whole.shape == (len(ids), parts[0].values.shape[1])
-    if is_all and all(part.values.base is whole for part in parts):  # They came as one run.
-        return Rows(ids, whole)
+    if whole is not None and len(whole) == len(ids) and all(part.values.base is whole for part in parts):
+        return Rows(ids, whole)  # They came as one run.
     return Rows(ids, np.concatenate([part.values for part in parts]))

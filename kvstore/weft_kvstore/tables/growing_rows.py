@@ -56,28 +56,28 @@ class GrowingRows(HeldRows):
         return self._index.find(places)
 
     def bring(self, places: Array, step: int, first: FirstOf | None) -> Array:
-        rows = self._index.find(places)
-        new = np.flatnonzero(rows < 0)
-        if self._eviction is not None and len(new) < len(rows):
-            self._eviction.used(rows[rows >= 0], step, new=False)
-        if len(new):
-            ids = places[new]
-            rows[new] = self._begin(ids, step, None if first is None else first(ids))
-        return rows
+        again = 0
 
-    def _begin(self, ids: Array, step: int, values: Array | None) -> Array:
-        """Rows for ids that have none, with these values, if any: those that are set follow at once."""
-        self.arrays.grow(self._numbers.stop + len(ids))
+        def number(count: int) -> Array:
+            nonlocal again
+            self.arrays.grow(self._numbers.stop + count)
+            if self._eviction is not None:
+                self._eviction.grow(len(self.arrays))
+            numbers, again = self._numbers.take(count)
+            return numbers
+
+        rows, new = self._index.find_or_add(places, number)
         if self._eviction is not None:
-            self._eviction.grow(len(self.arrays))
-        numbers, again = self._numbers.take(len(ids))
-        self._index.add(ids, numbers)
-        if values is not None:
-            self.arrays.put(numbers, values)
-        self.arrays.begin_state(numbers, again=again)
-        if self._eviction is not None:
-            self._eviction.used(numbers, step, new=True)
-        return numbers
+            known = np.ones(len(rows), np.bool_)
+            known[new] = False
+            self._eviction.used(rows[known], step, new=False)
+            self._eviction.used(rows[new], step, new=True)
+        if len(new):
+            numbers = rows[new]
+            if first is not None:
+                self.arrays.put(numbers, first(places[new]))
+            self.arrays.begin_state(numbers, again=again)
+        return rows
 
     def admitted(self, places: Array, step: int) -> Array | None:
         if isinstance(self._admission, AdmitAll):

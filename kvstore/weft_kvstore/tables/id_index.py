@@ -12,7 +12,7 @@ turn (Litwin, "Linear hashing", VLDB 1980). So no more than one partition is eve
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -77,32 +77,40 @@ class IdIndex:
 
     def find(self, ids: Array) -> Array:
         """The rows (n) int64 of ids (n) uint64, -1 where there is none."""
-        found = np.full(len(ids), -1, np.int64)
-        for low in range(0, len(ids), _PIECE):
-            some = ids[low : low + _PIECE]
-            found[low : low + _PIECE], _ = self._search(some, self._hashes(some))
-        return found
+        return self._searched(ids)[0]
+
+    def find_or_add(self, ids: Array, number: Callable[[int], Array]) -> tuple[Array, Array]:
+        """The rows (n) int64 of ids (n) uint64, distinct: those that are not here get the rows that `number(count)`
+        gives out. And the positions (m) of those. One search does for both. Raises MemoryError."""
+        self._make_place(len(ids))  # Before the search, for a partition that is split is another place.
+        rows, ends, marks = self._searched(ids)
+        new = np.flatnonzero(rows < 0)
+        if len(new):
+            rows[new] = numbers = number(len(new))
+            self._name(ids[new], numbers)
+            for low in range(0, len(new), _PIECE):
+                some = new[low : low + _PIECE]
+                self._claim(numbers[low : low + _PIECE].astype(np.uint32), ends[some], marks[some])
+            self.count += len(new)
+        return rows, new
 
     def add(self, ids: Array, rows: Array) -> None:
         """Gives ids (n) uint64, distinct and none of them here, these rows (n). Raises MemoryError."""
-        if not len(ids):
-            return
-        self._make_place(len(ids))
+        self.find_or_add(ids, lambda _count: rows)
+
+    def _name(self, ids: Array, rows: Array) -> None:
         highest = int(rows.max()) + 1
         if highest > MOST_ROWS:
             raise MemoryError(f"a shard's part of a table has at most {MOST_ROWS} rows")
         if highest > len(self.ids):
             self.ids.grow(max(highest, len(self.ids) * 3 // 2, LEAST_SLOTS))
         self.ids.array[rows] = ids
-        for low in range(0, len(ids), _PIECE):
-            self._claim(rows[low : low + _PIECE].astype(np.uint32), self._hashes(ids[low : low + _PIECE]))
-        self.count += len(ids)
 
     def remove(self, ids: Array) -> None:
         """Forgets ids (n) uint64, distinct and all of them here. `tidy` is to be called some time after it."""
         for low in range(0, len(ids), _PIECE):
-            some = ids[low : low + _PIECE]
-            _, slots = self._search(some, self._hashes(some))
+            slots = np.full(len(ids[low : low + _PIECE]), -1, np.int64)
+            self._search(ids[low : low + _PIECE], slots=slots)
             words = self._fingerprints.array.view(np.uint64)[slots // GROUP]
             ends = _zero_bytes(words) != 0  # before any of these goes: a search may have passed a full group
             self._fingerprints.array[slots] = np.where(ends, 0, _FREED)
@@ -127,31 +135,47 @@ class IdIndex:
         found[found >= self._partitions] &= np.uint64((1 << level - 1) - 1)
         return found
 
-    def _groups_of(self, hashes: Array) -> tuple[Array, Array]:
-        """Each id's first group within its partition, and the number of the partition's first group: int64."""
+    def _groups_of(self, hashes: Array) -> Array:
+        """Each id's first group (n) int64."""
         groups = np.uint64(self._slots // GROUP)
-        home = (hashes >> _BITS_OF_PARTITION) & (groups - _ONE)
-        base = self._partition_of(hashes) * groups
-        return home.view(np.int64), base.view(np.int64)
+        found = hashes >> _BITS_OF_PARTITION
+        found &= groups - _ONE
+        if self._partitions > 1:
+            found += self._partition_of(hashes) * groups
+        return found.view(np.int64)
 
-    def _search(self, ids: Array, hashes: Array) -> tuple[Array, Array]:
-        """Rows and slots (n) int64, -1 where the id is not here."""
+    def _searched(self, ids: Array) -> tuple[Array, Array, Array]:
+        """For ids (n) the rows (n) int64, -1 where there is none, the group (n) int64 at which the search ended, and
+        the fingerprint (n) uint8."""
+        if len(ids) <= _PIECE:
+            return self._search(ids)
+        parts = zip(*(self._search(ids[low : low + _PIECE]) for low in range(0, len(ids), _PIECE)), strict=True)
+        rows, ends, marks = (np.concatenate(part) for part in parts)
+        return rows, ends, marks
+
+    def _search(self, ids: Array, slots: Array | None = None) -> tuple[Array, Array, Array]:
+        """As `_searched`; writes also the slots of those that are here into `slots` (n)."""
         words, last = self._fingerprints.array.view(np.uint64), self._slots // GROUP - 1
-        rows, slots = np.full(len(ids), -1, np.int64), np.full(len(ids), -1, np.int64)
+        rows = np.full(len(ids), -1, np.int64)
         left = np.arange(len(ids))
-        home, base = self._groups_of(hashes)
-        marks = _fingerprints(hashes) * _ONES  # the byte eight times
-        for _ in range(last + 1):
-            groups = base + home
+        hashes = self._hashes(ids)
+        groups, marks = self._groups_of(hashes), _fingerprints(hashes)
+        ends = groups
+        patterns = marks * _ONES  # the byte eight times
+        for number in range(last + 1):
             word = words.take(groups)
-            self._match(ids, left, (groups, _zero_bytes(word ^ marks)), (rows, slots))
+            self._match(ids, left, (groups, _zero_bytes(word ^ patterns)), (rows, slots))
             on = np.flatnonzero((rows[left] < 0) & (_zero_bytes(word) == 0))
             if not on.size:
                 break
-            left, home, base, marks = left[on], (home[on] + 1) & last, base[on], marks[on]
-        return rows, slots
+            if not number:
+                ends = groups.copy()
+            left, patterns = left[on], patterns[on]
+            groups = _next_group(groups[on], last)
+            ends[left] = groups
+        return rows, ends, marks
 
-    def _match(self, ids: Array, left: Array, where: tuple[Array, Array], found: tuple[Array, Array]) -> None:
+    def _match(self, ids: Array, left: Array, where: tuple[Array, Array], found: tuple[Array, Array | None]) -> None:
         """Looks at the slots whose fingerprints match, in each group the first one that is left: `where` are groups and
         bits of their slots, for each id that is `left`; writes rows and slots into `found`."""
         (groups, matches), (rows, slots) = where, found
@@ -162,35 +186,35 @@ class IdIndex:
             here = self._rows.array.take(places)
             same = self.ids.array.take(here) == ids[left]
             rows[left[same]] = here[same]
-            slots[left[same]] = places[same]
+            if slots is not None:
+                slots[left[same]] = places[same]
             matches &= matches - _ONE
             on = np.flatnonzero(~same & (matches != 0))
             matches, groups, left = matches[on], groups[on], left[on]
 
-    def _claim(self, rows: Array, hashes: Array) -> None:
-        """Puts rows (n) uint32, whose ids are not here, into the first free slots; of two that find the same one, the
-        other looks again."""
-        last = self._slots // GROUP - 1
-        home, base = self._groups_of(hashes)
-        marks = _fingerprints(hashes)
+    def _claim(self, rows: Array, groups: Array, marks: Array) -> None:
+        """Puts rows (n) uint32 with fingerprints (n), whose ids are not here, into the first free slots from groups (n)
+        on, which it writes; of two that find the same one, the other looks again."""
+        words, last, some_freed = self._fingerprints.array.view(np.uint64), self._slots // GROUP - 1, self._freed.any()
         while rows.size:
-            groups = base + home
-            word = self._fingerprints.array.view(np.uint64).take(groups)
-            free = _zero_bytes(word & _NOT_FREED)
-            full = free == 0
+            free = _zero_bytes(words.take(groups) & _NOT_FREED)
             places = groups * GROUP + _first_byte(free)
-            open_places = places[~full]
-            self._rows.array[open_places] = rows[~full]
-            won = ~full
-            won[~full] = self._rows.array[open_places] == rows[~full]
+            full = np.flatnonzero(free == 0)
+            if full.size:
+                groups[full] = _next_group(groups[full], last)
+                won = free != 0
+                self._rows.array[places[won]] = rows[won]
+                won &= self._rows.array.take(places) == rows
+            else:
+                self._rows.array[places] = rows
+                won = self._rows.array.take(places) == rows
             taken = places[won]
-            freed = self._fingerprints.array[taken] == _FREED
-            if freed.any():
+            if some_freed:
+                freed = self._fingerprints.array[taken] == _FREED
                 np.subtract.at(self._freed, taken[freed] // self._slots, 1)
             self._fingerprints.array[taken] = marks[won]
             on = np.flatnonzero(~won)
-            home = np.where(full[on], (home[on] + 1) & last, home[on])
-            rows, base, marks = rows[on], base[on], marks[on]
+            rows, groups, marks = rows[on], groups[on], marks[on]
 
     def _make_place(self, more: int) -> None:
         """Doubles the one partition, or splits as many in turn as rows that come need."""
@@ -260,8 +284,15 @@ class IdIndex:
             self._rows.array[places] = rows[low : low + inside]
             self._fingerprints.array[places] = marks[low : low + inside]
             # What the last groups have no slot for goes on at the first.
-            beyond = order[low + inside : high]
-            self._claim(rows[low + inside : high], hashes[beyond])
+            beyond = slice(low + inside, high)
+            first = np.full(high - low - inside, begin // GROUP, np.int64)
+            self._claim(rows[beyond], first, marks[beyond])
+
+
+def _next_group(groups: Array, last: int) -> Array:
+    """The groups behind these, round each one's partition; `last` is a partition's last one."""
+    found: Array = (groups & ~last) | ((groups + 1) & last)
+    return found
 
 
 def _fingerprints(hashes: Array) -> Array:
