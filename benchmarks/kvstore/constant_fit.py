@@ -77,10 +77,9 @@ def probe_time_s(one: Measured, constants: Constants, cores: int, frames: Frames
         slice_bytes=one.probe.slice_bytes or frames.slice_bytes,
         frame_bytes=round(one.probe.nbytes / max(one.push_frames, 1.0)),
     )
-    return simulate([one.probe.nbytes], Processes(1, 1), constants, loopback(constants, cores), cut).time_s
+    return simulate([one.probe.nbytes], Processes(1, 1), constants, loopback(cores), cut).time_s
 
 
-def loopback(constants: Constants, cores: int) -> Machines:
-    """One host: two busy cores are slowed down by each other as the memory benchmark says, more of them alike."""
-    shared = constants.far.together
-    return Machines(True, tuple(1.0 if n == 0 else (n + 1) * shared / 2 for n in range(max(cores, 1))))
+def loopback(cores: int) -> Machines:
+    """One host. How much busy cores slow each other down is in the costs: the probes keep two busy as well."""
+    return Machines(True, tuple(float(n + 1) for n in range(max(cores, 1))))

@@ -72,15 +72,11 @@ def _row(cost: Cost) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class MemorySpeed:
-    """Bytes of one array in a second, one thread: a copy, `a += b`, and a step of descent `w -= rate * g`.
-
-    `together` is how much of a lone thread's speed two threads have in sum.
-    """
+    """Bytes of one array in a second, one thread: a copy, `a += b`, and a step of descent `w -= rate * g`."""
 
     copy: float
     add: float
     descent: float
-    together: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -20,7 +19,7 @@ SAMPLES, QUICK_SAMPLES = 5, 2
 
 
 def memory_speed(nbytes: int, *, quick: bool = False) -> MemorySpeed:
-    """Of arrays of that size, float32; the best of some samples, for what disturbs only slows down."""
+    """Of arrays of that size, float32; the best of some samples: what disturbs only slows down."""
     samples = QUICK_SAMPLES if quick else SAMPLES
     weight, gradient = _arrays(nbytes)
     piece = np.empty(PIECE_ELEMENTS, np.float32)
@@ -35,7 +34,7 @@ def memory_speed(nbytes: int, *, quick: bool = False) -> MemorySpeed:
     weight.fill(0)
     add = _speed(nbytes, lambda: np.add(weight, gradient, out=weight), samples)
     descent = _speed(nbytes, descend, samples)
-    return MemorySpeed(copy, add, descent, _together(nbytes, samples))
+    return MemorySpeed(copy, add, descent)
 
 
 def _arrays(nbytes: int) -> tuple[np.ndarray, np.ndarray]:
@@ -43,36 +42,15 @@ def _arrays(nbytes: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _speed(nbytes: int, work: Callable[[], object], samples: int) -> float:
-    """Bytes a second."""
+    """Bytes in a second of this thread: what else the machine does is not counted."""
     work()
-    start = time.perf_counter()
+    start = time.thread_time()
     work()
-    count = max(1, int(SHORTEST_S / max(time.perf_counter() - start, 1e-7)))
+    count = max(1, int(SHORTEST_S / max(time.thread_time() - start, 1e-7)))
     times = []
     for _ in range(samples):
-        start = time.perf_counter()
+        start = time.thread_time()
         for _ in range(count):
             work()
-        times.append((time.perf_counter() - start) / count)
+        times.append((time.thread_time() - start) / count)
     return nbytes / min(times)
-
-
-def _together(nbytes: int, samples: int) -> float:
-    """What two threads add in a lone one's time, which adds 1; between 1 and 2."""
-    pairs = [_arrays(nbytes) for _ in range(2)]
-    count = max(4, int(SHORTEST_S * 4e9 / nbytes))
-
-    def add(pair: tuple[np.ndarray, np.ndarray]) -> None:
-        for _ in range(count):
-            np.add(pair[0], pair[1], out=pair[0])
-
-    lone, both = [], []
-    with ThreadPoolExecutor(2) as pool:
-        for _ in range(samples + 1):
-            start = time.perf_counter()
-            add(pairs[0])
-            lone.append(time.perf_counter() - start)
-            start = time.perf_counter()
-            list(pool.map(add, pairs))
-            both.append(time.perf_counter() - start)
-    return min(max(2 * min(lone) / min(both), 1.0), 2.0)

@@ -21,6 +21,9 @@ from weft_kvstore.description_file import read_description
 from weft_kvstore.process import tune_process
 from weft_kvstore.settings import LinkSettings
 
+START_S = 60.0
+"""What the shard may take to start, on a machine with other work."""
+
 
 class Prober:
     """Runs probes of one store, whose keys are named after their size."""
@@ -70,7 +73,7 @@ class Prober:
 def main(path: str, frame_bytes: str, shard_pid: str) -> None:
     tune_process()
     line = Line()
-    settings = LinkSettings(frame_bytes=int(frame_bytes) or None)
+    settings = LinkSettings(frame_bytes=int(frame_bytes) or None, silence_s=START_S)
     with StoreClient(read_description(Path(path)), 0, settings=settings) as store:
         prober = Prober(store, int(shard_pid))
         line.say(do="ready", versions={})

@@ -6,7 +6,7 @@ Pure. Every process has a host of its own; what is not measured but assumed stan
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cost_model import Constants, Frames, Machines, Processes
@@ -26,8 +26,12 @@ LARGE_KEYS = 200
 LARGE_BYTES = 1_000_000_000
 COMPUTE_S = 0.25
 """A step's computing, which the exchange may hide behind."""
-SIMULATED_FRAMES = 6_000
+PLOTTED_SHARDS = (1, 4, 16, 64, 256)
+SIMULATED_FRAMES = 4_000
 """More frames than this, of all workers together, are left to the formulas."""
+
+
+Progress = Callable[[str], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +44,22 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A step with so many workers and shards: on paper, and simulated where that is not too long."""
+    """A step with so many workers and shards, on paper."""
 
     workers: int
     shards: int
     paper: Estimate
-    simulated_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """The same by simulation."""
+
+    model: str
+    gigabits: int
+    workers: int
+    shards: int
+    time_s: float
 
 
 def models() -> tuple[Model, ...]:
@@ -65,17 +79,29 @@ def cells(
     *,
     workers: Sequence[int] = WORKERS,
     shards: Sequence[int] = SHARDS,
-    simulated_frames: int = SIMULATED_FRAMES,
 ) -> list[Cell]:
     """Every pair, shards the slower to change."""
     machines = network(gigabits)
+    return [
+        Cell(each, of, estimate(model.key_bytes, Processes(each, of), constants, machines, frames))
+        for of in shards
+        for each in workers
+    ]
+
+
+def simulated(
+    constants: Constants, frames: Frames, *, frames_at_most: int = SIMULATED_FRAMES, progress: Progress = str
+) -> list[Simulated]:
+    """What of the plotted is small enough to be simulated."""
     found = []
-    for shard_count in shards:
-        for worker_count in workers:
-            arguments = (model.key_bytes, Processes(worker_count, shard_count), constants, machines, frames)
-            paper = estimate(*arguments)
-            few = worker_count * paper.frames <= simulated_frames
-            found.append(Cell(worker_count, shard_count, paper, simulate(*arguments).time_s if few else None))
+    for model in models():
+        for gigabits in GIGABITS:
+            for cell in cells(model, gigabits, constants, frames, shards=PLOTTED_SHARDS):
+                if cell.workers * cell.paper.frames <= frames_at_most:
+                    progress(f"{model.name} with {cell.workers} workers and {cell.shards} shards")
+                    processes = Processes(cell.workers, cell.shards)
+                    step = simulate(model.key_bytes, processes, constants, network(gigabits), frames)
+                    found.append(Simulated(model.name, gigabits, cell.workers, cell.shards, step.time_s))
     return found
 
 

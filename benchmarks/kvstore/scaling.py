@@ -30,7 +30,7 @@ from memory_speed import FAR_BYTES, NEAR_BYTES, memory_speed
 from probe import Measured, probes
 from probing import run_probes
 from reporting import conditions_of, table_of, write_json
-from scale_out import SHARDS, WORKERS, cells, models
+from scale_out import SHARDS, WORKERS, cells, models, simulated
 from step_formula import estimate
 from step_simulation import simulate
 from store_cases import FLOAT_BYTES, Case, resnet50_shapes
@@ -57,7 +57,7 @@ def predict(constants: Constants, frames: Frames, cores: int) -> list[Prediction
     """The list of ResNet-50 on one host."""
     shapes = resnet50_shapes()
     key_bytes = [FLOAT_BYTES * math.prod(shape) for shape in shapes]
-    machines = loopback(constants, cores)
+    machines = loopback(cores)
     found = []
     for workers, shards in PREDICTED:
         case = Case(f"resnet50-{shards}s{workers}w-tcp", shapes, workers, shards, iterations=8, warm_up=2)
@@ -82,7 +82,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         console.print(f"failed: {error}", style="red", markup=False, soft_wrap=True)
         return FAILED
     off = [row.case for row in rows if row.ratio is None or abs(1 / row.ratio - 1) > ALLOWED]
-    console.print(f"predictions off by more than {ALLOWED:.0%}: {', '.join(off) or 'none'}")
+    if rows:
+        console.print(f"predictions off by more than {ALLOWED:.0%}: {', '.join(off) or 'none'}")
     return FAILED if off else DONE
 
 
@@ -112,11 +113,13 @@ def _work(
     }
     _write(options.json, conditions | {"model": model}, [])  # before anything of it is measured
     rows = []
-    for one in predictions:
+    for one in () if options.predict else predictions:
         case = one.case.quick() if options.quick else one.case
         rows.append(row_beside(one, measure(case, plan, progress)[0]))
+    model["simulated"] = [asdict(one) for one in simulated(constants, frames, progress=progress)]
     conditions["load_after"] = round(os.getloadavg()[0], 2)
-    console.print(table_of(rows))
+    if rows:
+        console.print(table_of(rows))
     _write(options.json, conditions | {"model": model}, rows)
     for table in _scale_tables(constants, frames):
         console.print(table)
@@ -173,12 +176,12 @@ def _scale_tables(constants: Constants, frames: Frames) -> list[Table]:
     tables = []
     for model in models():
         for gigabits in (10, 100):
-            table = Table(title=f"{model.name}, {gigabits} Gbit/s: ms a step", box=box.SIMPLE_HEAD)
+            table = Table(title=f"{model.name}, {gigabits} Gbit/s: seconds a step", box=box.SIMPLE_HEAD)
             for name in ("shards", *map(str, WORKERS)):
                 table.add_column(name, justify="right")
-            found = iter(cells(model, gigabits, constants, frames, simulated_frames=0))
+            found = iter(cells(model, gigabits, constants, frames))
             for shards in SHARDS:
-                table.add_row(str(shards), *(f"{1e3 * next(found).paper.time_s:,.0f}" for _ in WORKERS))
+                table.add_row(str(shards), *(f"{next(found).paper.time_s:.3g}" for _ in WORKERS))
             tables.append(table)
     return tables
 
@@ -186,6 +189,7 @@ def _scale_tables(constants: Constants, frames: Frames) -> list[Table]:
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="The cost model of a step of the store, and how well it predicts")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write constants, predictions and rows there")
+    parser.add_argument("--predict", action="store_true", help="stop before the predicted is measured")
     parser.add_argument("--quick", action="store_true", help="few rounds: a rough look")
     parser.add_argument("--rounds", type=int, help=f"rounds of all that is measured [{ROUNDS}, quick {QUICK_ROUNDS}]")
     parser.add_argument("--slice-bytes", type=int, help="of weft's slices [what jobs have by default]")

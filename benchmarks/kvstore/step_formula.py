@@ -45,8 +45,10 @@ class Estimate:
 def estimate(
     key_bytes: Sequence[int], processes: Processes, constants: Constants, machines: Machines, frames: Frames
 ) -> Estimate:
-    """One step of a list of keys."""
+    """One step of a list of keys. Raises ValueError where there is nothing to exchange."""
     workers, shards = processes.workers, processes.shards
+    if workers < 1 or shards < 1 or not sum(key_bytes):
+        raise ValueError(f"{workers} workers, {shards} shards, {sum(key_bytes)} bytes: no step")
     layout = _layout(tuple(key_bytes), shards, frames)
     costs = StepCosts(constants, layout.nbytes)
     busy = _worker(layout, costs, frames) | _shard(layout, workers, costs, frames)

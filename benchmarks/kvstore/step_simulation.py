@@ -248,6 +248,8 @@ def simulate(
     key_bytes: Sequence[int], processes: Processes, constants: Constants, machines: Machines, frames: Frames
 ) -> Step:
     """One step of a list of keys. Raises SimulationError."""
+    if processes.shards < 1:
+        raise SimulationError(f"{processes.shards} shards: no step")
     layout = layout_of(key_bytes, processes.shards, frames)
     return StepSimulation(layout, processes.workers, constants, machines, frames).run()
 
