@@ -26,6 +26,8 @@ from weft_kvstore.messages import (
     FailureCode,
     Hello,
     Message,
+    Ping,
+    Pong,
     Pull,
     Push,
     Reading,
@@ -67,6 +69,8 @@ class LotShard:
         self.waiting: list[tuple[int, int, int, int, int, int]] = []
         self.frames = 0
         self.most_runs = 0
+        self.deaf = False
+        """Whether what is pushed goes unheard."""
         self.taken: set[tuple[int, int, int]] = set()
         """(lot, slice, step) of gradients that were added."""
 
@@ -75,7 +79,9 @@ class LotShard:
         if isinstance(message, Hello):
             self.waiting = []
             self.say(Welcome(message.session, bytes(16), 5000))
-        elif isinstance(message, Push):
+        elif isinstance(message, Ping):
+            self.say(Pong())
+        elif isinstance(message, Push) and not self.deaf:
             self.most_runs = max(self.most_runs, len(message.lot))
             self.push(message, np.frombuffer(payload, np.uint8))
             self.say(Acknowledge([message.frame]))
@@ -116,7 +122,7 @@ class LotShard:
         for request, lot, version, reading, first, count in self.waiting:
             here = self.lots[lot].versions[first : first + count]
             if reading == Reading.EXACT and here.max() > version:
-                self.say(Failed(request, FailureCode.REFUSED, f"lot {lot} has passed version {version}"))
+                self.say(Failed(request, FailureCode.PASSED, f"lot {lot} has passed version {version}"))
             elif here.min() < version:
                 left.append((request, lot, version, reading, first, count))
             else:

@@ -38,4 +38,95 @@ def adagrad(weight: Any, gradient: Any, sum: Any, rate: Any, epsilon: Any, weigh
     return weight - rate * gradient / (ops.sqrt(total) + epsilon), {"sum": total}
 
 
-AS_GRAPH: Final[Mapping[str, UserRule]] = {"sgd": sgd, "momentum": heavy_ball, "adam": adam, "adagrad": adagrad}
+@weft.rule(state={"velocity": 0.0}, rate=0.01, momentum=0.9, weight_decay=0.0)
+def looking_ahead(weight: Any, gradient: Any, velocity: Any, rate: Any, momentum: Any, weight_decay: Any) -> Any:
+    gradient = gradient + weight_decay * weight
+    velocity = momentum * velocity + gradient
+    return weight - rate * (gradient + momentum * velocity), {"velocity": velocity}
+
+
+@weft.rule(state={"mean": 0.0, "variance": 0.0}, rate=0.001, beta1=0.9, beta2=0.999, epsilon=1e-8, weight_decay=0.01)
+def adamw(
+    weight: Any,
+    gradient: Any,
+    mean: Any,
+    variance: Any,
+    step: Any,
+    rate: Any,
+    beta1: Any,
+    beta2: Any,
+    epsilon: Any,
+    weight_decay: Any,
+) -> Any:
+    mean = beta1 * mean + (1 - beta1) * gradient
+    variance = beta2 * variance + (1 - beta2) * gradient * gradient
+    move = mean / (1 - beta1**step) / (ops.sqrt(variance / (1 - beta2**step)) + epsilon)
+    return weight - rate * (move + weight_decay * weight), {"mean": mean, "variance": variance}
+
+
+@weft.rule(state={"square": 0.0}, rate=0.01, decay=0.99, epsilon=1e-8, weight_decay=0.0)
+def rmsprop(weight: Any, gradient: Any, square: Any, rate: Any, decay: Any, epsilon: Any, weight_decay: Any) -> Any:
+    gradient = gradient + weight_decay * weight
+    square = decay * square + (1 - decay) * gradient * gradient
+    return weight - rate * gradient / (ops.sqrt(square) + epsilon), {"square": square}
+
+
+@weft.rule(state={"total": 0.0, "squares": 0.0}, rate=0.1, beta=1.0, l1=0.0, l2=0.0)
+def ftrl(weight: Any, gradient: Any, total: Any, squares: Any, rate: Any, beta: Any, l1: Any, l2: Any) -> Any:
+    grown = squares + gradient * gradient
+    total = total + gradient - (ops.sqrt(grown) - ops.sqrt(squares)) / rate * weight
+    shrunk = ops.sign(total) * ops.relu(ops.abs(total) - l1)
+    return -shrunk / ((beta + ops.sqrt(grown)) / rate + l2), {"total": total, "squares": grown}
+
+
+@weft.rule(
+    state={"mean": 0.0, "variance": 0.0},
+    rate=0.001,
+    beta1=0.9,
+    beta2=0.999,
+    epsilon=1e-6,
+    weight_decay=0.01,
+    trust=1.0,
+)
+def lamb(
+    weight: Any,
+    gradient: Any,
+    mean: Any,
+    variance: Any,
+    step: Any,
+    rate: Any,
+    beta1: Any,
+    beta2: Any,
+    epsilon: Any,
+    weight_decay: Any,
+    trust: Any,
+) -> Any:
+    """Of weights that are not all 0, with a trust that is not 0."""
+    mean = beta1 * mean + (1 - beta1) * gradient
+    variance = beta2 * variance + (1 - beta2) * gradient * gradient
+    update = mean / (1 - beta1**step) / (ops.sqrt(variance / (1 - beta2**step)) + epsilon) + weight_decay * weight
+    moved = rate * trust * ops.reduce_l2(weight) / ops.reduce_l2(update) * update
+    return weight - moved, {"mean": mean, "variance": variance}
+
+
+@weft.rule(state={"velocity": 0.0}, rate=0.1, momentum=0.9, weight_decay=1e-4, trust=0.001)
+def lars(weight: Any, gradient: Any, velocity: Any, rate: Any, momentum: Any, weight_decay: Any, trust: Any) -> Any:
+    """Of weights that are not all 0, with a trust that is not 0."""
+    norm = ops.reduce_l2(weight)
+    local = trust * norm / (ops.reduce_l2(gradient) + weight_decay * norm)
+    velocity = momentum * velocity + rate * local * (gradient + weight_decay * weight)
+    return weight - velocity, {"velocity": velocity}
+
+
+AS_GRAPH: Final[Mapping[str, UserRule]] = {
+    "sgd": sgd,
+    "momentum": heavy_ball,
+    "nesterov": looking_ahead,
+    "adam": adam,
+    "adamw": adamw,
+    "adagrad": adagrad,
+    "rmsprop": rmsprop,
+    "ftrl": ftrl,
+    "lamb": lamb,
+    "lars": lars,
+}

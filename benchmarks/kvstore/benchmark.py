@@ -39,7 +39,7 @@ def run(
 
     `arguments` stand for the command line's, `measuring` for what runs one case.
     """
-    options = _options(what, cases, arguments)
+    options = options_of(what, [case.name for case in cases], arguments)
     chosen = [case for case in cases if not options.case or case.name in options.case]
     chosen = [case.quick() for case in chosen] if options.quick else chosen
     rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
@@ -49,7 +49,7 @@ def run(
     rows: list[Row] = []
     versions: dict[str, str] = {}
     try:
-        with _progress() as progress:
+        with progress_bar() as progress:
             task = progress.add_task("", total=len(chosen) * plan.turns)
             for case in chosen:
                 row, found = measuring(case, plan, lambda text: progress.update(task, advance=1, description=text))
@@ -62,10 +62,11 @@ def run(
         console.print("stopped; no process is left")
         return 128 + signal.SIGINT
     conditions |= {"versions": versions, "load_after": round(os.getloadavg()[0], 2)}
-    return _tell(console, rows, conditions, options.json)
+    return tell(console, rows, conditions, options.json)
 
 
-def _tell(console: Console, rows: Sequence[Row], conditions: dict[str, object], path: Path | None) -> int:
+def tell(console: Console, rows: Sequence[Row], conditions: dict[str, object], path: Path | None) -> int:
+    """Shows the rows, writes them where a path is given, and returns the exit code."""
     console.print(table_of(rows))
     console.print(", ".join(f"{name} {conditions[name]}" for name in ("machine", "cores", "load_before", "load_after")))
     missing = [row for row in rows if row.missing is not None]
@@ -80,12 +81,19 @@ def _tell(console: Console, rows: Sequence[Row], conditions: dict[str, object], 
     return PEER_MISSING if missing else DONE
 
 
-def _options(what: str, cases: Sequence[Case], arguments: Sequence[str] | None) -> argparse.Namespace:
+def options_of(
+    what: str,
+    names: Sequence[str],
+    arguments: Sequence[str] | None,
+    *,
+    rounds: tuple[int, int] = (ROUNDS, QUICK_ROUNDS),
+) -> argparse.Namespace:
+    """The command line's; `names` are of cases, `rounds` how many there are, and with `--quick`."""
     parser = argparse.ArgumentParser(description=what)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows and the conditions there")
     parser.add_argument("--quick", action="store_true", help="few iterations and rounds: a rough look")
-    parser.add_argument("--case", action="append", choices=[case.name for case in cases], help="only this; repeatable")
-    parser.add_argument("--rounds", type=_count, help=f"rounds of every side [{ROUNDS}, quick {QUICK_ROUNDS}]")
+    parser.add_argument("--case", action="append", choices=names, help="only this; repeatable")
+    parser.add_argument("--rounds", type=_count, help="rounds of every side [{}, quick {}]".format(*rounds))
     parser.add_argument("--slice-bytes", type=_count, help="of weft's slices [what jobs have by default]")
     return parser.parse_args(arguments)
 
@@ -97,6 +105,7 @@ def _count(text: str) -> int:
     return number
 
 
-def _progress() -> Progress:
+def progress_bar() -> Progress:
+    """On standard error; it leaves nothing behind."""
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     return Progress(*columns, console=Console(stderr=True), transient=True)

@@ -19,7 +19,7 @@ import msgspec
 
 from exchange import END, MEET, TOLERANCE
 from figures import Round, joined
-from store_cases import RATE, Case
+from store_cases import BESIDE, BESIDE_SHAPE, RATE, Case
 from weft.api.job import Parallelism
 from weft_graph.program import Update
 from weft_kvstore.description import InitializerDescription, KeyDescription, Merge, StoreDescription
@@ -107,9 +107,13 @@ class Group:
 
     def round(self) -> Round:
         """Every worker's iterations, from the first that leaves the barrier to the last that can read new values."""
+        return joined(self.words(self.case.warm_up))
+
+    def words(self, warm_up: int) -> list[dict[str, Any]]:
+        """What the workers say of their iterations; their values were compared."""
         for worker in self._workers:
-            worker.say(do="round", warm_up=self.case.warm_up, iterations=self.case.iterations)
-        for _ in range(self.case.warm_up + self.case.iterations if len(self._workers) > 1 else 0):
+            worker.say(do="round", warm_up=warm_up, iterations=self.case.iterations)
+        for _ in range(warm_up + self.case.iterations if len(self._workers) > 1 else 0):
             self._expect(MEET)
             for worker in self._workers:
                 worker.say(do=MEET)
@@ -117,7 +121,7 @@ class Group:
         for worker, word in zip(self._workers, words, strict=True):
             if not word["apart"] <= TOLERANCE:
                 raise SideError(f"{worker.name}: values are {word['apart']:g} from NumPy's, more than {TOLERANCE:g}")
-        return joined(words)
+        return words
 
     def close(self) -> None:
         """End what runs: by word, and by signal where that does not help. Idempotent."""
@@ -212,6 +216,8 @@ def description_of(case: Case, slice_bytes: int, shards: tuple[str, ...]) -> Sto
         KeyDescription(f"key{place}", "float32", shape, ones, Update.RULE, place, slots, rows=bool(case.rows))
         for place, shape in enumerate(case.shapes)
     )
+    if case.beside_rows:
+        keys += (KeyDescription(BESIDE, "float32", BESIDE_SHAPE, ones, Update.RULE, len(keys), slots, rows=True),)
     return StoreDescription(
         job="benchmark",
         term=1,

@@ -21,6 +21,9 @@ TABLE_SHAPE = (1_000_000, 64)
 TABLE_ROWS = 4096
 """Distinct rows that a worker pushes, and then pulls, in an iteration."""
 
+BESIDE, BESIDE_SHAPE = "beside", (100_000, 64)
+"""The table whose rows travel beside the keys on a slow link."""
+
 Shape = tuple[int, ...]
 
 
@@ -30,6 +33,9 @@ class Case:
 
     `shapes`: of the keys, in the order in which they are pushed and then pulled. `rows`: of the one table that is the
     only key then, or 0. `iterations` are timed in a round, after `warm_up` that are not.
+    On a slow link, `stagger_s` is the time over which the keys are handed over, and `beside_rows` is how many rows of a
+    second table, the least urgent key, travel beside them. With `compute_s`, a step's computing in each layer, the keys
+    are those of a training step.
     """
 
     name: str
@@ -40,6 +46,9 @@ class Case:
     warm_up: int
     rows: int = 0
     transport: str = "tcp"
+    stagger_s: float = 0.0
+    beside_rows: int = 0
+    compute_s: tuple[float, ...] = ()
 
     @property
     def payload_bytes(self) -> int:
@@ -58,7 +67,8 @@ class Case:
 
 def case_from_json(text: str) -> Case:
     fields = json.loads(text)
-    return Case(**{**fields, "shapes": tuple(tuple(shape) for shape in fields["shapes"])})
+    shapes = tuple(tuple(shape) for shape in fields["shapes"])
+    return Case(**{**fields, "shapes": shapes, "compute_s": tuple(fields["compute_s"])})
 
 
 def many_keys() -> tuple[Case, ...]:
@@ -116,6 +126,22 @@ def resnet50_shapes() -> tuple[Shape, ...]:
                 shapes += _convolution(channels, 4 * width, 1)
             channels = 4 * width
     return (*shapes, (1000, channels), (1000,))
+
+
+def vgg16_shapes() -> tuple[Shape, ...]:
+    """The 32 arrays of VGG-16 for 1000 classes, in the order of the forward pass; 138,357,544 elements.
+
+    Simonyan and Zisserman, "Very deep convolutional networks for large-scale image recognition", 2014, table 1, D.
+    """
+    shapes: list[Shape] = []
+    channels = 3
+    for count, filters in ((2, 64), (2, 128), (3, 256), (3, 512), (3, 512)):
+        for _ in range(count):
+            shapes += [(filters, channels, 3, 3), (filters,)]
+            channels = filters
+    for inputs, outputs in ((7 * 7 * 512, 4096), (4096, 4096), (4096, 1000)):
+        shapes += [(outputs, inputs), (outputs,)]
+    return tuple(shapes)
 
 
 def _convolution(channels: int, filters: int, extent: int) -> list[Shape]:

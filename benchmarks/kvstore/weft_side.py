@@ -11,7 +11,7 @@ import zmq
 from exchange import Array, Line, Work, take_part
 from store_cases import Case, case_from_json
 from weft_kvstore.client import StoreClient
-from weft_kvstore.daemon import read_description
+from weft_kvstore.description_file import read_description
 from weft_kvstore.process import tune_process
 
 TOUCHED_ROWS = 1 << 16

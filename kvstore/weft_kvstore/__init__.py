@@ -1,1 +1,95 @@
-"""The key-value store: shards that keep parameters and update them, clients that push gradients and pull values."""
+"""The key-value store: shards that keep parameters and update them, clients that push gradients and pull values.
+
+    from weft_kvstore import Key, KVStore, describe
+
+    description = describe({"w": Key(shape=(3,), initializer=0.0)}, rule="sgd", rate=0.1)
+    with KVStore.local(description) as store:
+        print(store.pushpull("w", [1, 2, 3]).result())
+
+`KVStore` is one slot's way to a store, `describe` and `read_description` say what the store is. Names are imported when
+they are first used, so that a process that needs one part of the room loads no other.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from weft_kvstore.check import DescriptionError
+    from weft_kvstore.describe import describe
+    from weft_kvstore.description import (
+        AverageDescription,
+        CommitDescription,
+        KeyDescription,
+        LossScaling,
+        StoreDescription,
+    )
+    from weft_kvstore.description_file import read_description
+    from weft_kvstore.description_form import DescriptionForm, Key
+    from weft_kvstore.kvstore import KVStore
+    from weft_kvstore.settings import LinkSettings
+    from weft_kvstore.shard_server import ShardServer
+    from weft_kvstore.statistics import ClientStatistics, LinkStatistics
+    from weft_kvstore.step_outcome import StepOutcome
+    from weft_kvstore.store import Store, StoreError, StoreLostError, StoreRefusedError, StoreTimeoutError
+
+_NAMES: dict[str, tuple[str, ...]] = {
+    "weft_kvstore.check": ("DescriptionError",),
+    "weft_kvstore.describe": ("describe",),
+    "weft_kvstore.description": (
+        "AverageDescription",
+        "CommitDescription",
+        "KeyDescription",
+        "LossScaling",
+        "StoreDescription",
+    ),
+    "weft_kvstore.description_file": ("read_description",),
+    "weft_kvstore.description_form": ("DescriptionForm", "Key"),
+    "weft_kvstore.kvstore": ("KVStore",),
+    "weft_kvstore.settings": ("LinkSettings",),
+    "weft_kvstore.shard_server": ("ShardServer",),
+    "weft_kvstore.statistics": ("ClientStatistics", "LinkStatistics"),
+    "weft_kvstore.step_outcome": ("StepOutcome",),
+    "weft_kvstore.store": ("Store", "StoreError", "StoreLostError", "StoreRefusedError", "StoreTimeoutError"),
+}
+"""Which module has which public names."""
+
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
+
+__all__ = [
+    "AverageDescription",
+    "ClientStatistics",
+    "CommitDescription",
+    "DescriptionError",
+    "DescriptionForm",
+    "KVStore",
+    "Key",
+    "KeyDescription",
+    "LinkSettings",
+    "LinkStatistics",
+    "LossScaling",
+    "ShardServer",
+    "StepOutcome",
+    "Store",
+    "StoreDescription",
+    "StoreError",
+    "StoreLostError",
+    "StoreRefusedError",
+    "StoreTimeoutError",
+    "describe",
+    "read_description",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'weft_kvstore' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -9,22 +9,33 @@ import typer
 from pydantic import ValidationError
 
 from weft_kvstore.daemon import ShardSettings, serve
+from weft_kvstore.stand_alone import show_holdings
 from weft_kvstore.store import StoreError
 
 
 def main(
     *,
+    description: Annotated[
+        Path | None, typer.Option(help="A store's description, TOML or JSON: serves it alone, without a server.")
+    ] = None,
+    shard: Annotated[int | None, typer.Option(help="Which shard of the description this is, from 0.")] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Say what each shard of the description will hold, and start nothing.")
+    ] = False,
+    bind: Annotated[
+        str | None, typer.Option(help="Where to listen, as tcp://*:5555; port 0: any (WEFT_SHARD_BIND).")
+    ] = None,
     server: Annotated[str | None, typer.Option(help="The server's URL (WEFT_SHARD_SERVER).")] = None,
     name: Annotated[str | None, typer.Option(help="What people call it (WEFT_SHARD_NAME).")] = None,
-    bind: Annotated[str | None, typer.Option(help="Where to listen; port 0: any (WEFT_SHARD_BIND).")] = None,
     advertise: Annotated[str | None, typer.Option(help="The endpoint that workers reach.")] = None,
-    description: Annotated[Path | None, typer.Option(help="A store's description, to serve it alone.")] = None,
-    shard: Annotated[int | None, typer.Option(help="Which shard of the description this is.")] = None,
     exit_with_parent: Annotated[
         bool, typer.Option("--exit-with-parent", help="End when standard input closes.")
     ] = False,
 ) -> None:
-    """Serves parameters for a weft server, or one store alone. Every setting is also a variable WEFT_SHARD_..."""
+    """Serves one shard of a store that is used alone, or parameters for a weft server.
+
+    Every setting is also a variable WEFT_SHARD_...
+    """
     given: dict[str, Any] = {
         "server": server,
         "name": name,
@@ -34,16 +45,24 @@ def main(
         "shard": shard,
         "exit_with_parent": exit_with_parent or None,
     }
+    if check and description is None:
+        raise typer.BadParameter("--check needs --description, the file to be checked")
     try:
-        settings = ShardSettings(**{field: value for field, value in given.items() if value is not None})
-    except ValidationError as error:
-        wrong = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'settings'}: {e['msg']}" for e in error.errors())
-        raise typer.BadParameter(wrong) from error
-    try:
-        serve(settings)
+        if check and description is not None:
+            show_holdings(description, shard)
+        else:
+            serve(_settings(given))
     except (StoreError, ValueError, OSError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None
+
+
+def _settings(given: dict[str, Any]) -> ShardSettings:
+    try:
+        return ShardSettings(**{field: value for field, value in given.items() if value is not None})
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'settings'}: {e['msg']}" for e in error.errors())
+        raise typer.BadParameter(wrong) from error
 
 
 if __name__ == "__main__":

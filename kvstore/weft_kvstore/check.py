@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -14,7 +15,16 @@ from weft_graph.rules.schedule import value_at
 from weft_kernels.averaging import averaged
 from weft_kernels.rules.lookup import rule_from
 from weft_kernels.rules.record import Rule
-from weft_kvstore.description import AverageDescription, CommitDescription, KeyDescription, Mode, StoreDescription
+from weft_kvstore.description import (
+    AverageDescription,
+    CommitDescription,
+    GrowthDescription,
+    KeyDescription,
+    Mode,
+    Sparse,
+    StoreDescription,
+)
+from weft_kvstore.first import is_given
 from weft_kvstore.row_cut import row_cut
 from weft_kvstore.settings import MAX_ROW_BYTES, MAX_SLICE_BYTES
 from weft_kvstore.step_outcome import LEAST_SCALE, MOST_SCALE
@@ -48,31 +58,43 @@ def check_description(description: StoreDescription) -> None:
         _check_mode(key, description.mode)
     rule = rule_of(description)
     for key in description.keys:
-        _check_rule(key, rule)
+        _check_rule(key, rule if key.rule is None and key.hyper is None else rule_of(description, key))
     if description.average is not None:
         _check_average(description, description.average)
     if description.commit is not None:
         _check_commit(description, description.commit)
 
 
-def rule_of(description: StoreDescription) -> Rule:
-    """The description's rule, which keeps averages where those are wanted. Raises DescriptionError where there is no
-    such rule, or a number that it lacks or that is none."""
+def rule_of(description: StoreDescription, key: KeyDescription | None = None) -> Rule:
+    """The description's rule, or that of a key which has its own, which keeps averages where those are wanted. Raises
+    DescriptionError where there is no such rule, or a number that it lacks or that is none."""
+    where = "" if key is None else f"key {key.key!r}: "
     try:
-        rule = rule_from(description.rule)
+        rule = rule_from(description.rule if key is None or key.rule is None else key.rule)
     except ValueError as error:
-        raise DescriptionError(str(error)) from error
-    unknown = sorted(set(description.hyper) - set(rule.hyper))
+        raise DescriptionError(f"{where}{error}") from error
+    hyper = hyper_of(description, key)
+    unknown = sorted(set(hyper) - set(rule.hyper))
     if unknown:
         known = ", ".join(sorted(rule.hyper))
-        raise DescriptionError(f"hyper: rule {rule.name!r} has no {unknown[0]!r}; it has {known}")
-    for name, value in description.hyper.items():
+        raise DescriptionError(f"{where}hyper: rule {rule.name!r} has no {unknown[0]!r}; it has {known}")
+    for name, value in hyper.items():
         try:
             value_at(value, 0)
         except (ValueError, TypeError, ArithmeticError) as error:
-            raise DescriptionError(f"hyper: {name!r}: {error}") from error
+            raise DescriptionError(f"{where}hyper: {name!r}: {error}") from error
     average = description.average
     return rule if average is None else averaged(rule, average.decay, average.start)
+
+
+def hyper_of(
+    description: StoreDescription, key: KeyDescription | None = None
+) -> Mapping[str, float | Mapping[str, Any]]:
+    """The hyper-parameters given for the store's rule, or for a key: its own stand before the store's, which are those
+    of another rule where the key has its own."""
+    if key is None or (key.rule is None and key.hyper is None):
+        return description.hyper
+    return {**({} if key.rule is not None else description.hyper), **(key.hyper or {})}
 
 
 def digest(description: StoreDescription) -> bytes:
@@ -98,6 +120,14 @@ def _check_key(key: KeyDescription, slots: int) -> None:
         raise DescriptionError(f"{where}: slots {key.slots} are not all within 0 to {slots - 1}")
     if key.rows:
         _check_table(key, where)
+    elif told := _of_tables(key):
+        raise DescriptionError(f"{where}: {told} is for tables alone")
+
+
+def _of_tables(key: KeyDescription) -> str | None:
+    """What a key says that only a table may."""
+    said = {"growth": key.growth, "rule": key.rule, "hyper": key.hyper, "sparse": key.sparse is not Sparse.LAZY or None}
+    return next((name for name, value in said.items() if value is not None), None)
 
 
 def _check_table(key: KeyDescription, where: str) -> None:
@@ -109,6 +139,34 @@ def _check_table(key: KeyDescription, where: str) -> None:
         raise DescriptionError(f"{where}: a table is updated by the rule, not by {key.update.value}")
     if (row_bytes := row_cut(key, 1, 1).row_bytes) > MAX_ROW_BYTES:
         raise DescriptionError(f"{where}: a row has {row_bytes} bytes, more than {MAX_ROW_BYTES}")
+    if key.growth is not None:
+        _check_growth(key, key.growth, where)
+
+
+def _check_growth(key: KeyDescription, growth: GrowthDescription, where: str) -> None:
+    if key.shape[0]:
+        raise DescriptionError(f"{where}: a growing table has no row at first, not {key.shape[0]}")
+    if not 1 <= growth.uses < 1 << 32:
+        raise DescriptionError(f"{where}: growth.uses: 1 to 2^32 - 1, not {growth.uses}")
+    if not 0 < growth.probability <= 1:
+        raise DescriptionError(f"{where}: growth.probability: above 0 and at most 1, not {growth.probability}")
+    if growth.uses > 1 and growth.probability < 1:
+        raise DescriptionError(f"{where}: growth: an id is admitted by uses or by probability, not by both")
+    if is_given(key) and (growth.uses > 1 or growth.probability < 1):
+        raise DescriptionError(f"{where}: growth: rows that are set are admitted by that, not by uses")
+    eviction = growth.eviction
+    if eviction is None:
+        return
+    if eviction.every < 1:
+        raise DescriptionError(f"{where}: growth.eviction.every: at least 1, not {eviction.every}")
+    if eviction.age is None and eviction.score is None:
+        raise DescriptionError(f"{where}: growth.eviction: neither age nor score")
+    if eviction.age is not None and eviction.age < 0:
+        raise DescriptionError(f"{where}: growth.eviction.age: at least 0, not {eviction.age}")
+    if eviction.score is not None and not 0 < eviction.score < math.inf:
+        raise DescriptionError(f"{where}: growth.eviction.score: a number above 0, not {eviction.score}")
+    if not 0 < eviction.decay <= 1:
+        raise DescriptionError(f"{where}: growth.eviction.decay: above 0 and at most 1, not {eviction.decay}")
 
 
 def _check_mode(key: KeyDescription, mode: Mode) -> None:

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from weft_kvstore.store import Array, Pulled, StoreRefusedError, StoreTimeoutError
+from weft_kvstore.store import Array, Pulled, StorePassedError, StoreTimeoutError
 
 TRIES: Final = 8
 """Pulls at one version. The first is at the newest that was seen. Where keys have passed it somebody trains, and each
@@ -65,7 +65,7 @@ class ConsistentRead:
         elif isinstance(error, StoreTimeoutError):
             self._overdue = error  # Perhaps nobody pushes any more: then all are at one version by now.
             self.begin()
-        elif isinstance(error, StoreRefusedError) and self._tries < TRIES:
+        elif isinstance(error, StorePassedError) and self._tries < TRIES:
             self.begin()
         else:
             self.future.set_exception(error)

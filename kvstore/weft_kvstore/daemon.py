@@ -1,4 +1,4 @@
-"""The shard daemon: holds what the server orders, or serves one static description alone."""
+"""The shard daemon: holds what the server orders. `stand_alone` is what it does without a server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Annotated, Final
 
-import msgspec
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -20,16 +19,18 @@ from weft.api.alive import HANGS_AFTER_S, AliveFile
 from weft.api.base import Name
 from weft.api.daemon import start_daemon
 from weft.api.membership import Join, joining
-from weft_kvstore.description import StoreDescription
 from weft_kvstore.held_shard import HeldShard
 from weft_kvstore.process import tune_process
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard_server import ShardServer
+from weft_kvstore.stand_alone import serve_alone, stop_with
 from weft_kvstore.store import StoreError
 
 FLUSH_S: Final = 0.5
 """For the last reports to reach the server once the daemon is to end."""
 LEAVE_S: Final = 2.0
+
+ANY_PORT: Final = "tcp://127.0.0.1:0"
 
 _WILDCARDS: Final = ("tcp://0.0.0.0:", "tcp://*:", "tcp://[::]:")
 
@@ -46,13 +47,14 @@ class ShardSettings(BaseSettings):
     server: Annotated[str, Field(pattern=r"^https?://")] | None = None
     """The server's URL; without one, `description` and `shard` say what to serve."""
     description: Path | None = None
-    """A file with a store's description as JSON, for a store used alone."""
+    """A file with a store's description, TOML or JSON, for a store used alone."""
     shard: Annotated[int, Field(ge=0)] | None = None
     """Which shard of the description this is."""
     name: Name = "shard"
     """What people call this shard."""
-    bind: str = "tcp://127.0.0.1:0"
-    """Where to listen; port 0 takes any free one. Not beyond this machine unless told: the links are not encrypted."""
+    bind: str | None = None
+    """Where to listen; port 0 takes any free one. If left out, what the description says, or a free port of this
+    machine alone: not beyond it unless told, for the links are not encrypted."""
     advertise: str | None = None
     """The endpoint that workers reach; what was bound where left out, with the host's name for a wildcard."""
     token: str | None = None
@@ -73,7 +75,7 @@ class ShardSettings(BaseSettings):
         if (self.server is None) == (self.description is None):
             raise ValueError("give either server or description")
         if (self.description is None) != (self.shard is None):
-            raise ValueError("description and shard belong together")
+            raise ValueError("description and shard belong together: which file, and which of its shards, from 0")
         return self
 
     @property
@@ -157,29 +159,21 @@ def advertised(settings: ShardSettings, bound: str) -> str:
     return bound
 
 
-def read_description(path: Path) -> StoreDescription:
-    """The store's description in a file. Raises OSError, and ValueError for what is not one."""
-    return msgspec.json.decode(path.read_bytes(), type=StoreDescription)
-
-
 def serve(settings: ShardSettings) -> None:
-    """Runs the daemon until a signal, or its parent's end, stops it. Raises StoreError where it cannot bind."""
+    """Runs the daemon until a signal, or its parent's end, stops it. Raises StoreError where it cannot bind, and for a
+    description what `serve_alone` raises."""
     tune_process()
-    stop = start_daemon(settings.name, exit_with_parent=settings.exit_with_parent)
-    with ShardServer(settings.bind, settings=settings.link) as server:
+
+    def start() -> threading.Event:
+        return start_daemon(settings.name, exit_with_parent=settings.exit_with_parent)
+
+    if settings.description is not None and settings.shard is not None:
+        serve_alone(settings.description, settings.shard, settings.bind, settings.link, start)
+        return
+    stop = start()
+    with ShardServer(settings.bind or ANY_PORT, settings=settings.link) as server:
         _log.info("listening on %s", server.endpoint)
-        threading.Thread(target=_stop_with, args=(server, stop), name="await-shard", daemon=True).start()
-        if settings.description is not None and settings.shard is not None:
-            server.open(read_description(settings.description), settings.shard)
-            _log.info("shard %d of %s is open", settings.shard, settings.description)
-            stop.wait()
-        else:
-            ShardDaemon(settings, server).run(stop)
+        threading.Thread(target=stop_with, args=(server, stop), name="await-shard", daemon=True).start()
+        ShardDaemon(settings, server).run(stop)
         if server.error is not None:
             raise StoreError(f"the shard has failed: {server.error}")
-
-
-def _stop_with(server: ShardServer, stop: threading.Event) -> None:
-    """A daemon whose sockets are gone is of no use: its end shows that."""
-    server.ended.wait()
-    stop.set()

@@ -34,11 +34,41 @@ class InitializerDescription(msgspec.Struct, frozen=True):
     attributes: Mapping[str, float]
 
 
+class Sparse(StrEnum):
+    """What a rule does to the rows of a table that a step does not touch. Lazy: nothing. Standard: what it does to a
+    dense key whose gradient is zero there, made good when the row is next touched or read."""
+
+    LAZY = "lazy"
+    STANDARD = "standard"
+
+
+class EvictionDescription(msgspec.Struct, frozen=True):
+    """Which rows go, looked for every `every` steps, at the boundary of a step: those last pushed over `age` steps ago,
+    and those whose score is below `score`. A score is the sum over a row's pushes of decay^(steps since then)."""
+
+    every: int
+    age: int | None = None
+    score: float | None = None
+    decay: float = 0.999
+
+
+class GrowthDescription(msgspec.Struct, frozen=True):
+    """Rows of a table come into being by any 64-bit id. An id is used once by each step that pushes it; it is admitted
+    by its use number `uses`, or by each use with a `probability`. Before that a pull gives its first value, and what is
+    pushed to it is dropped."""
+
+    uses: int = 1
+    probability: float = 1.0
+    eviction: EvictionDescription | None = None
+
+
 class KeyDescription(msgspec.Struct, frozen=True):
     """A key: dtype and shape of its value, first value, kind of update, urgency, contributing slots in order.
 
     `rows`: a table, pushed and pulled by rows. `whole`: never cut, for its rule is not pointwise. `multipliers` stretch
-    the job's hyper-parameters for this key. `staleness` stands for the job's, in mode `stale`.
+    the job's hyper-parameters for this key. `staleness` stands for the job's, in mode `stale`. A table with `growth`
+    has no row at first: the first extent of its shape is 0. `rule` and `hyper` take the place of the store's for this
+    table, and `sparse` is for tables alone.
     """
 
     key: str
@@ -52,6 +82,10 @@ class KeyDescription(msgspec.Struct, frozen=True):
     whole: bool = False
     multipliers: Mapping[str, float] = {}
     staleness: int | None = None
+    growth: GrowthDescription | None = None
+    rule: str | Mapping[str, Any] | None = None
+    hyper: Mapping[str, float | Mapping[str, Any]] | None = None
+    sparse: Sparse = Sparse.LAZY
 
     @property
     def size(self) -> int:

@@ -6,6 +6,7 @@ import numpy as np
 
 from weft_graph.ir import GIVEN, Initializer
 from weft_graph.program import Update
+from weft_kernels.id_draws import rows_of_ids
 from weft_kernels.initializers import first_rows, first_values
 from weft_kvstore.description import KeyDescription
 from weft_kvstore.store import Array
@@ -25,7 +26,11 @@ def first_elements(key: KeyDescription, seed: int, start: int, stop: int) -> Arr
 
 
 def first_table_rows(key: KeyDescription, seed: int, width: int, rows: Array) -> Array:
-    """First values (n, width) of a table's rows (n) int64. Raises ValueError as above."""
+    """First values (n, width) of a table's rows (n) int64, or uint64 where it grows. Raises ValueError as above."""
+    if key.growth is not None:
+        return rows_of_ids(
+            _initializer(key), seed=seed, key=key.key, ids=rows.view(np.uint64), width=width, dtype=key.dtype
+        )
     return first_rows(_initializer(key), seed=seed, key=key.key, rows=rows, width=width, dtype=np.dtype(key.dtype))
 
 

@@ -12,16 +12,23 @@ from weft_kvstore.rows import Rows, is_ascending
 from weft_kvstore.store import Array
 
 
-def packed(rows: Rows, cut: RowCut) -> Array:
-    """The bytes of chunks one after the other, each [ids][values]."""
-    count = len(rows.ids)
-    ids = np.ascontiguousarray(rows.ids, np.int64).view(np.uint8).reshape(count, ID_BYTES)
-    values = np.ascontiguousarray(rows.values).view(np.uint8).reshape(count, cut.row_bytes)
+def packed(rows: Rows, cut: RowCut, picked: Array | None = None) -> Array:
+    """The bytes of chunks one after the other, each [ids][values], of all rows or of those at positions `picked` (m)
+    int64. Values are copied once, to where they leave from."""
+    count = len(rows.ids) if picked is None else len(picked)
+    ids = np.ascontiguousarray(rows.ids if picked is None else rows.ids[picked]).view(np.uint8)
+    values = np.ascontiguousarray(rows.values).reshape(len(rows.ids), cut.width)
     made = np.empty(count * (ID_BYTES + cut.row_bytes), np.uint8)
-    full = count // cut.rows_up
-    end = full * cut.rows_up
-    _pack(made[: full * cut.chunk_bytes], ids[:end], values[:end], full)
-    _pack(made[full * cut.chunk_bytes :], ids[end:], values[end:], 1)
+    for index, low in enumerate(range(0, count, cut.rows_up)):
+        high = min(low + cut.rows_up, count)
+        chunk = made[index * cut.chunk_bytes : (index + 1) * cut.chunk_bytes]
+        of_ids = (high - low) * ID_BYTES
+        chunk[:of_ids] = ids[low * ID_BYTES : high * ID_BYTES]
+        room = chunk[of_ids:].view(cut.dtype).reshape(high - low, cut.width)
+        if picked is None:
+            room[:] = values[low:high]
+        else:  # `mode` is what lets NumPy write into `out` without a copy; no position is outside.
+            values.take(picked[low:high], axis=0, out=room, mode="clip")
     return made
 
 
@@ -31,12 +38,17 @@ def unpacked_rows(run: Run, cut: RowCut, shard: int, key: str) -> list[Rows]:
     Copied because a small chunk would keep the memory of a whole frame. Raises ProtocolError, naming the field.
     """
     row = ID_BYTES + cut.row_bytes
+    parts = _parts(run, cut.rows_on(shard), cut.rows_up, row, key)
+    values: Array = np.empty((run.payload.nbytes // row, cut.width), cut.dtype)
     found: list[Rows] = []
-    for part in _parts(run, cut.rows_on(shard), cut.rows_up, row, key):
-        rows = part.nbytes // row
-        places = _places(part[: rows * ID_BYTES], cut, shard, key)
-        values: Array = np.frombuffer(part[rows * ID_BYTES :], cut.dtype).reshape(rows, cut.width)
-        found.append(Rows(places, values.copy()))
+    low = 0
+    for part in parts:
+        count = part.nbytes // row
+        places = _places(part[: count * ID_BYTES], cut, shard, key)
+        own = values[low : low + count]
+        own[:] = np.frombuffer(part[count * ID_BYTES :], cut.dtype).reshape(count, cut.width)
+        found.append(Rows(places, own))
+        low += count
     return found
 
 
@@ -68,23 +80,13 @@ def _parts(run: Run, rows: int, a_chunk: int, row: int, key: str) -> list[memory
 
 
 def _places(part: memoryview, cut: RowCut, shard: int, key: str) -> Array:
-    ids: Array = np.frombuffer(part, np.int64)
+    ids: Array = np.frombuffer(part, cut.id_dtype)
     if not ids.size:
         return ids
     if not is_ascending(ids):
         raise ProtocolError(f"ids: rows of key {key!r} that do not ascend")
-    if not 0 <= ids[0] <= ids[-1] < cut.rows:
+    if cut.growth is None and not 0 <= ids[0] <= ids[-1] < cut.rows:
         raise ProtocolError(f"ids: rows {ids[0]} to {ids[-1]} of key {key!r}, which has {cut.rows}")
-    if not cut.ids_on(shard, ids).all():
+    if cut.shards > 1 and not cut.ids_on(shard, ids).all():
         raise ProtocolError(f"ids: rows of key {key!r} that are not on shard {shard} of {cut.shards}")
-    places: Array = ids // cut.shards
-    return places
-
-
-def _pack(made: Array, ids: Array, values: Array, chunks: int) -> None:
-    if not made.size:
-        return
-    of_ids = ids.size // chunks
-    chunk = made.reshape(chunks, -1)
-    chunk[:, :of_ids] = ids.reshape(chunks, of_ids)
-    chunk[:, of_ids:] = values.reshape(chunks, -1)
+    return cut.places_of(ids)

@@ -37,12 +37,12 @@ class PushRowsOperation(SendOperation):
         sent = self.sent
         cut = routing.tables[sent.place]
         found: dict[int, list[SentRun]] = {}
-        for shard in range(cut.shards):
-            mine = self.given if cut.shards == 1 else _picked(self.given, cut.ids_on(shard, self.given.ids))
-            if not cut.bytes_on(shard) or (sent.cargo is Cargo.VALUE and not len(mine.ids)):
+        given = Rows(self.given.ids.view(cut.id_dtype), self.given.values)
+        for shard, mine in enumerate(cut.dealt(given.ids)):
+            if not cut.bytes_on(shard) or (sent.cargo is Cargo.VALUE and not len(mine)):
                 continue
-            base = bytes_of(packed(mine, cut))
-            chunks = chunks_of(len(mine.ids), cut.rows_up)
+            base = bytes_of(packed(given, cut, mine if cut.shards > 1 else None))
+            chunks = chunks_of(len(mine), cut.rows_up)
             entry = SentEntry(sent.cargo, self.number, routing.lot_of[sent.place], sent.step, chunks)
             found[shard] = _run_of(entry, base, cut.chunk_bytes, priority=sent.priority, owner=self)
         return found
@@ -68,11 +68,11 @@ class PullRowsOperation(PullOperation):
         self._runs: dict[int, list[SentRun]] = {}
         self._seen: set[tuple[int, int, int]] = set()
         self._lot = 0
-        for shard in range(cut.shards):
-            mine = cut.ids_on(shard, self._wanted.ids)
-            if mine.any():
-                self.ids[shard] = np.ascontiguousarray(self._wanted.ids[mine])
-                self._places[shard] = self._wanted.places[mine]
+        own = self._wanted.ids.view(cut.id_dtype)
+        for shard, mine in enumerate(cut.dealt(own)):
+            if len(mine):
+                self.ids[shard] = np.ascontiguousarray(own) if cut.shards == 1 else own[mine]
+                self._places[shard] = self._wanted.places if cut.shards == 1 else self._wanted.places[mine]
 
     @property
     def rows_pulled(self) -> int:
@@ -151,10 +151,6 @@ class PullRowsOperation(PullOperation):
         entry = SentEntry(Cargo.IDS, self.number, self._lot, asked.version, self.chunks(shard))
         a_chunk = self._cut.ids_up * ID_BYTES
         return _run_of(entry, bytes_of(self.ids[shard]), a_chunk, priority=asked.priority, owner=self)
-
-
-def _picked(rows: Rows, mine: Array) -> Rows:
-    return Rows(rows.ids[mine], rows.values[mine])
 
 
 def _run_of(entry: SentEntry, base: memoryview, a_chunk: int, *, priority: int, owner: Operation) -> list[SentRun]:

@@ -12,7 +12,7 @@ from weft_kvstore.store import Array
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows (n, width) of the ids (n) int64, which are distinct and ascending."""
+    """Rows (n, width) of the ids (n) int64, or uint64 of a growing table, which are distinct and ascending."""
 
     ids: Array
     values: Array
@@ -51,15 +51,38 @@ def last_rows(ids: Array, values: Array) -> Rows:
 
 
 def merged(one: Rows, other: Rows) -> Rows:
-    """The sum of both, row by row: `one` before `other`, and what only one has as it is. Neither is written."""
-    ids = np.union1d(one.ids, other.ids) if len(one.ids) and len(other.ids) else (one.ids, other.ids)[not len(one.ids)]
-    values = np.empty((len(ids), one.values.shape[1]), one.values.dtype)
-    values[np.searchsorted(ids, one.ids)] = one.values
-    place = np.searchsorted(ids, other.ids)
-    both = np.isin(other.ids, one.ids, assume_unique=True)
-    values[place[~both]] = other.values[~both]
-    values[place[both]] += other.values[both]
+    """The sum of both, row by row: `one` before `other`, and what only one has as it is. `one` may be written and be
+    part of the sum; `other` is not written.
+
+    Both are sorted, so that one search in the first tells for each row of the second whether it is there and which rows
+    are before it; nothing is sorted again.
+    """
+    if not len(one.ids) or not len(other.ids):
+        return one if len(one.ids) else other
+    place = np.searchsorted(one.ids, other.ids)
+    both = one.ids[np.minimum(place, len(one.ids) - 1)] == other.ids
+    if both.all():
+        _add_at(one.values, place, other.values)
+        return one
+    if both.any():
+        _add_at(one.values, place[both], other.values[both])
+    new = np.flatnonzero(~both)
+    at = place[new] + np.arange(len(new))
+    is_old = np.ones(len(one.ids) + len(new), np.bool_)
+    is_old[at] = False
+    ids, values = np.empty(len(is_old), one.ids.dtype), np.empty((len(is_old), one.values.shape[1]), one.values.dtype)
+    old = np.flatnonzero(is_old)
+    ids[old], ids[at] = one.ids, other.ids[new]
+    values[old], values[at] = one.values, other.values[new]
     return Rows(ids, values)
+
+
+def _add_at(values: Array, places: Array, more: Array) -> None:
+    """Adds to rows whose places ascend."""
+    if len(places) == len(values):
+        values += more
+    else:
+        values[places] += more
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +102,7 @@ class Wanted:
 
 
 def wanted_rows(ids: Array) -> Wanted:
-    """Sorts out what was asked for: ids (n) int64 in any order, repeated or negative."""
+    """Sorts out what was asked for: ids (n) int64 or uint64 in any order, repeated or negative."""
     real = np.flatnonzero(ids >= 0)
     zeros = np.flatnonzero(ids < 0)
     none = real[:0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 from typing import Any, Final, Protocol, TypeVar
 
@@ -9,6 +10,8 @@ import numpy as np
 
 from weft_kvstore.rows import Rows
 from weft_kvstore.store import Array
+from weft_kvstore.tables.growing_array import GrowingArray
+from weft_kvstore.tables.id_index import IdIndex
 from weft_kvstore.zeros import zeros_on_demand
 
 S = TypeVar("S")
@@ -75,3 +78,33 @@ class RowsAhead:
             for begin in range(0, len(found), self._a_piece):
                 ids = found[begin : begin + self._a_piece]
                 yield Rows(ids, self._values[ids])
+
+
+class IdsAhead:
+    """Rows of a growing table by their ids: what is set once more takes no more memory."""
+
+    def __init__(self, width: int, dtype: np.dtype[Any], *, a_piece: int, salt: int | None = None) -> None:
+        """`a_piece` rows are given back at once; `salt` is of `IdIndex`."""
+        self._a_piece = a_piece
+        self._index = IdIndex(secrets.randbits(64) if salt is None else salt)
+        self._values = GrowingArray(width, dtype)
+
+    def __len__(self) -> int:
+        return int(self._index.count > 0)
+
+    def add(self, value: Rows) -> None:
+        rows = self._index.find(value.ids)
+        new = np.flatnonzero(rows < 0)
+        rows[new] = self._index.count + np.arange(len(new))
+        most = self._index.count + len(new)
+        if most > len(self._values):
+            self._values.grow(max(most, 3 * len(self._values) // 2))
+        self._index.add(value.ids[new], rows[new])
+        self._values.array[rows] = value.values
+
+    def values(self) -> Iterator[Rows | None]:
+        for low in range(0, self._index.count, self._a_piece):
+            high = min(low + self._a_piece, self._index.count)
+            ids = self._index.ids.array[low:high]
+            order = np.argsort(ids)
+            yield Rows(ids[order], self._values.array[low:high][order])

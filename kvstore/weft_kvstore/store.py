@@ -164,4 +164,4 @@ class BulkStore(Store, Protocol):
 
     def read_consistent(self, keys: Sequence[str]) -> Future[tuple[int, list[Array]]]:
         """Values that the keys had at one version, and which: the newest that can be had, also while others push. In
-        mode sync alone. Fails with StoreRefusedError where the keys pass every version that was tried."""
+        mode sync alone. Fails with StorePassedError where keys have passed every version that was tried."""

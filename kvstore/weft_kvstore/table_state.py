@@ -1,51 +1,71 @@
 """A table's rows on one shard: they come into being when they are first pushed or set. Pure.
 
 A row that was never touched takes no memory: a pull of it computes its first value. Rows are named by their place on
-the shard, ascending. The rule runs on the touched rows alone.
+the shard, ascending; of a growing table that is the id. The rule runs on the touched rows alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+import secrets
+from collections.abc import Generator, Hashable, Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
 
-from weft_kernels.rules.rows import apply_to_rows
 from weft_kvstore.answer import Answer
 from weft_kvstore.assembly import Assemblies
 from weft_kvstore.buffers import bytes_of
+from weft_kvstore.description import Mode
 from weft_kvstore.first_made import KEPT_BYTES, FirstMade, MakeRows
 from weft_kvstore.out_run import OneBuffer
 from weft_kvstore.pull_wait import PullWait
 from weft_kvstore.row_cut import RowCut, chunks_of
 from weft_kvstore.rows import Rows, merged
-from weft_kvstore.sets_ahead import RowsAhead, SetsAhead
+from weft_kvstore.sets_ahead import IdsAhead, RowsAhead, SetsAhead
 from weft_kvstore.steps import Complete, PushRefusedError
 from weft_kvstore.store import Array
+from weft_kvstore.tables.admission import Draw
+from weft_kvstore.tables.growing_rows import GrowingRows
+from weft_kvstore.tables.held_rows import FixedRows, HeldRows
+from weft_kvstore.tables.place import TablePlace
 from weft_kvstore.unit_state import KeyRules, UnitState
 from weft_kvstore.work import PIECE_ELEMENTS
-from weft_kvstore.zeros import zeros_on_demand
 
 
 class TableState(UnitState[Rows, Rows]):
-    """The rows of a table on a shard. Invariants: rows that are not in `_touched` are zeros in every array, and so is
-    their state unless it starts at another number."""
+    """The rows of a table on a shard; `tables.held_rows` says where they are and what they hold."""
 
-    __slots__ = ("_assemblies", "_first", "_state", "_touched", "_waiting_bytes", "_weight", "cut", "shard")
+    __slots__ = ("_assemblies", "_first", "_rows", "_waiting_bytes", "cut", "dropped", "shard")
 
-    def __init__(self, spec: KeyRules, cut: RowCut, shard: int, first: MakeRows) -> None:
-        """Raises MemoryError where not even the addresses are to be had."""
+    def __init__(
+        self,
+        spec: KeyRules,
+        cut: RowCut,
+        shard: int,
+        first: MakeRows,
+        *,
+        draw: Draw | None = None,
+        place: TablePlace | None = None,
+        salt: int | None = None,
+    ) -> None:
+        """`draw` makes the numbers by which a growing table admits; `salt` says where ids lie in its index: it changes
+        no value, and nobody else should know it. Raises MemoryError where not even the addresses are to be had,
+        OSError where the place is none, ValueError where numbers are wanted and missing."""
         super().__init__(spec, 0, merged)
         self.cut = cut
         self.shard = shard
-        self._first = FirstMade(first)
+        self.dropped = 0
+        """Rows of gradients that were dropped, for their ids were not admitted."""
+        self._first = FirstMade(first) if cut.growth is None else first
         self._assemblies: Assemblies[Rows] = Assemblies()
         self._waiting_bytes = 0
-        shape = (cut.rows_on(shard), cut.width)
-        self._weight = zeros_on_demand(shape, cut.dtype)
-        self._state = {name: zeros_on_demand(shape, cut.dtype) for name in spec.state}
-        self._touched = zeros_on_demand(shape[:1], np.dtype(np.bool_))
+        start = {name: spec.rule.state[name] for name in spec.state}
+        self._rows: HeldRows
+        if cut.growth is None:
+            self._rows = FixedRows(cut.rows_on(shard), cut.width, cut.dtype, start, place)
+        else:
+            salt = secrets.randbits(64) if salt is None else salt
+            self._rows = GrowingRows(cut.width, cut.dtype, start, cut.growth, salt=salt, draw=draw, place=place)
 
     @property
     def nbytes(self) -> int:
@@ -53,13 +73,17 @@ class TableState(UnitState[Rows, Rows]):
 
     @property
     def capacity_bytes(self) -> int:
-        """Bytes of the values, were every row touched."""
-        return int(self._weight.nbytes)
+        """Bytes of the values, were every row touched; of a growing table, of those that one call may name."""
+        return self.cut.bytes_on(self.shard)
 
     @property
     def touched(self) -> int:
-        """How many rows have come into being."""
-        return int(np.count_nonzero(self._touched))
+        """How many rows have come into being, and have not gone."""
+        return self._rows.count
+
+    @property
+    def held(self) -> HeldRows:
+        return self._rows
 
     def named(self, slot: int) -> str:
         return f"slot {slot}, key {self.spec.key!r}"
@@ -90,8 +114,16 @@ class TableState(UnitState[Rows, Rows]):
         return parts is not None and self.accept(slot, step, joined(parts))
 
     def accept(self, slot: int, step: int, gradient: Rows | None) -> bool:
+        gradient = None if gradient is None else self._own(gradient)
         self._waiting_bytes += gradient.nbytes if gradient is not None else 0
         return super().accept(slot, step, gradient)
+
+    def accept_set(self, version: int, value: Rows, origin: Hashable) -> bool:
+        return super().accept_set(version, self._own(value), origin)
+
+    def _own(self, rows: Rows) -> Rows:
+        """Ids as the table has them: a caller's int64 may name rows of a growing one."""
+        return rows if rows.ids.dtype == self.cut.id_dtype else Rows(rows.ids.view(self.cut.id_dtype), rows.values)
 
     def merging(self) -> Generator[None, None, bool]:
         self._waiting_bytes = 0
@@ -102,18 +134,22 @@ class TableState(UnitState[Rows, Rows]):
         self._assemblies.drop(slot)
 
     def answers(self, wait: PullWait) -> Iterator[Answer | None]:
-        places = np.zeros(0, np.int64) if wait.ids is None else wait.ids
+        places = np.zeros(0, self.cut.id_dtype) if wait.ids is None else wait.ids
         a_chunk = self.cut.rows_down
         together = max(self._a_piece // a_chunk, 1) * a_chunk
         version = self.answered_version(wait)
         for number, name in enumerate(self.spec.state if wait.state else (None,)):
             for low in range(0, max(len(places), 1), together):
                 some = places[low : low + together]
-                array = np.empty((len(some), self.cut.width), self.cut.dtype)
-                for begin in range(0, len(some), self._a_piece):
-                    piece = slice(begin, begin + self._a_piece)
-                    array[piece] = self._read(name, some[piece], of=len(places))
+                if len(some) <= self._a_piece:
+                    array = self._read(name, some, of=len(places))
                     yield None
+                else:
+                    array = np.empty((len(some), self.cut.width), self.cut.dtype)
+                    for begin in range(0, len(some), self._a_piece):
+                        piece = slice(begin, begin + self._a_piece)
+                        array[piece] = self._read(name, some[piece], of=len(places))
+                        yield None
                 chunks = np.arange(chunks_of(len(some), a_chunk) + 1)
                 bounds = np.minimum(chunks * a_chunk * self.cut.row_bytes, array.nbytes)
                 source, first = OneBuffer(bytes_of(array)), low // a_chunk
@@ -136,25 +172,20 @@ class TableState(UnitState[Rows, Rows]):
 
     def values(self, places: Array, *, keep: bool = True) -> Array:
         """Rows (n, width) as they are now, or as they would begin; a new array. `keep`: a push of them may follow."""
-        found: Array = np.take(self._weight, places, axis=0)
-        new = ~self._touched[places]
-        if not self.spec.given and new.any():
-            ids = self._ids(places[new])
-            found[new] = self._first.shown(ids) if keep else self._first.taken(ids)
+        found, lacks = self._rows.values(places)
+        if not self.spec.given and lacks.any():
+            found[lacks] = self._made(places[lacks], keep=keep)
         return found
 
     def state_rows(self, name: str, places: Array) -> Array:
         """The rule's state of rows (n, width); a new array."""
-        found: Array = np.take(self._state[name], places, axis=0)
-        if start := self.spec.rule.state[name]:
-            found[~self._touched[places]] = start
-        return found
+        return self._rows.state(name, places, self.spec.rule.state[name])
 
     def lacks(self, wait: PullWait) -> bool:
-        return self.spec.given and wait.ids is not None and not self._touched[wait.ids].all()
+        return self.spec.given and wait.ids is not None and not self._rows.has_all(wait.ids)
 
     def _lacks_for(self, total: Rows | None) -> bool:
-        return self.spec.given and total is not None and not self._touched[total.ids].all()
+        return self.spec.given and total is not None and not self._rows.has_all(total.ids)
 
     def _gradient_elements(self, total: Rows) -> Array:
         return total.values
@@ -164,58 +195,58 @@ class TableState(UnitState[Rows, Rows]):
         return self.spec.given
 
     def _fill(self, value: Rows) -> None:
-        new = ~self._touched[value.ids]
+        new = self._rows.find(value.ids) < 0
         self._put(Rows(value.ids[new], value.values[new]))
 
     def _nothing_ahead(self) -> SetsAhead[Rows]:
-        rows, width = self._weight.shape
-        return RowsAhead(rows, width, self.cut.dtype, a_piece=self._a_piece)
+        if self.cut.growth is not None:
+            return IdsAhead(self.cut.width, self.cut.dtype, a_piece=self._a_piece)
+        return RowsAhead(self.cut.rows_on(self.shard), self.cut.width, self.cut.dtype, a_piece=self._a_piece)
 
     def _put(self, value: Rows) -> None:
-        self._touch(value.ids, first=False)
-        self._weight[value.ids] = value.values
+        rows = self._rows.bring(value.ids, self._moment(self.version), None)
+        self._rows.arrays.put(rows, value.values)
+
+    def _moment(self, step: int) -> int:
+        """What a row's age is told by: the step, or in async, where each slot has its own, the updates so far."""
+        return step if self.spec.mode is Mode.SYNC else self.updates
 
     def _apply(self, complete: Complete[Rows]) -> Iterator[None]:
         if complete.total is None:
             return
-        rows, step = complete.total, complete.step
+        rows, step, moment = complete.total, complete.step, self._moment(complete.step)
         piece = min(max(self.spec.a_piece // max(self.cut.width, 1), 1), self._a_piece)
         for begin in range(0, len(rows.ids), piece):
             ids, gradient = rows.ids[begin : begin + piece], rows.values[begin : begin + piece]
-            self._touch(ids, first=True)
+            admitted = self._rows.admitted(ids, moment)
+            if admitted is not None and not admitted.all():
+                self.dropped += len(ids) - int(np.count_nonzero(admitted))
+                ids, gradient = ids[admitted], gradient[admitted]
+            numbers = self._rows.bring(ids, moment, None if self.spec.given else self._made)
             with self._rule_runs(step):
-                apply_to_rows(
-                    self.spec.rule,
-                    self._weight,
-                    gradient,
-                    self._state,
-                    ids,
-                    step=self.updates + 1,
-                    hyper=self.spec.hyper.at(step),
-                )
+                hyper = self.spec.hyper.at(step)
+                self._rows.apply(self.spec.rule, numbers, gradient, step=self.updates + 1, hyper=hyper)
             if len(rows.ids) > piece:
                 yield
+        yield from self._rows.boundary(moment + 1)
 
-    def _touch(self, places: Array, *, first: bool) -> None:
-        """Brings rows into being, with their first values where those are wanted."""
-        new = places[~self._touched[places]]
-        if not new.size:
-            return
-        if first and not self.spec.given:
-            self._weight[new] = self._first.taken(self._ids(new))
-        for name, array in self._state.items():
-            if start := self.spec.rule.state[name]:
-                array[new] = start
-        self._touched[new] = True
+    def _made(self, places: Array, *, keep: bool = False) -> Array:
+        """First values of rows that are not here (n, width)."""
+        ids = self.cut.ids_at(self.shard, places)
+        if not isinstance(self._first, FirstMade):
+            return self._first(ids)
+        return self._first.shown(ids) if keep else self._first.taken(ids)
 
-    def _ids(self, places: Array) -> Array:
-        """The table's rows at these places of the shard."""
-        found: Array = places * self.cut.shards + self.shard
-        return found
+    def close(self) -> None:
+        """Gives back what lies on disk."""
+        self._rows.close()
 
 
 def joined(parts: list[Rows]) -> Rows:
     """Chunks of one push, one behind the other."""
     if len(parts) == 1:
         return parts[0]
-    return Rows(np.concatenate([part.ids for part in parts]), np.concatenate([part.values for part in parts]))
+    ids, whole = np.concatenate([part.ids for part in parts]), parts[0].values.base
+    if whole is not None and len(whole) == len(ids) and all(part.values.base is whole for part in parts):
+        return Rows(ids, whole)  # They came as one run.
+    return Rows(ids, np.concatenate([part.values for part in parts]))

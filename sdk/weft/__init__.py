@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from weft.model import Model
     from weft.onnx_model import from_onnx
     from weft.parameter_file import load
-    from weft.rules import Adagrad, Adam, Sgd
+    from weft.rules import Adagrad, Adam, AdamW, Ftrl, Lamb, Lars, Nesterov, Rmsprop, Sgd
     from weft.schedules import cosine, exponential, linear, piecewise, polynomial, warmup
     from weft.submission import job_spec
     from weft.submitting import submit
@@ -97,7 +97,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "weft.model": ("Model",),
     "weft.onnx_model": ("from_onnx",),
     "weft.parameter_file": ("load",),
-    "weft.rules": ("Adagrad", "Adam", "Sgd"),
+    "weft.rules": ("Adagrad", "Adam", "AdamW", "Ftrl", "Lamb", "Lars", "Nesterov", "Rmsprop", "Sgd"),
     "weft.schedules": ("cosine", "exponential", "linear", "piecewise", "polynomial", "warmup"),
     "weft.submission": ("job_spec",),
     "weft.submitting": ("submit",),
@@ -118,6 +118,7 @@ __all__ = [
     "BATCH",
     "Adagrad",
     "Adam",
+    "AdamW",
     "ArgumentError",
     "Client",
     "ClosedError",
@@ -131,6 +132,7 @@ __all__ = [
     "Expression",
     "FeedError",
     "ForbiddenError",
+    "Ftrl",
     "GraphError",
     "GraphRefusedError",
     "Group",
@@ -142,11 +144,15 @@ __all__ = [
     "JobHandle",
     "JobSpec",
     "JobState",
+    "Lamb",
+    "Lars",
     "MissingPackageError",
     "Model",
+    "Nesterov",
     "NotFoundError",
     "ProblemError",
     "ProtocolError",
+    "Rmsprop",
     "ServerFaultError",
     "Sgd",
     "ShapeError",

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import ArgumentError
 from weft.model import Model
 from weft.onnx_package import onnx_form
-from weft.rules import Adagrad, Adam, Sgd
+from weft.rules import BY_NAME
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
     from weft.api.rule import RuleSpec
     from weft_graph.onnx_form.imported import TrainingStep
-
-_RULES: Mapping[str, Callable[..., RuleSpec]] = {"sgd": Sgd, "adam": Adam, "adagrad": Adagrad}
 
 Patterns = str | Sequence[str]
 
@@ -67,7 +65,7 @@ def _rule(step: TrainingStep | None) -> RuleSpec | None:
     """
     if step is None:
         return None
-    return _RULES[step.rule](**step.hyper)
+    return BY_NAME[step.rule](**step.hyper)
 
 
 def _read(source: Any, options: Any) -> Any:

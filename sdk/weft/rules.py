@@ -6,8 +6,8 @@ them for parameters by name: `{"*.bias": {"rate": 2.0, "weight_decay": 0.0}}`; t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Never, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Never, TypeAlias
 
 from weft.api import rule
 from weft.arguments import checked
@@ -15,6 +15,9 @@ from weft.errors import ArgumentError
 from weft_graph.rules.built_in import BUILT_IN
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from weft.api.rule import RuleSpec
     from weft.api.schedule import AnySchedule
 
 Hyper: TypeAlias = "float | AnySchedule"
@@ -39,6 +42,30 @@ def Sgd(  # noqa: N802 - makes a model of that name, and stands for it in script
         return rule.Sgd(rate=rate, momentum=momentum, weight_decay=weight_decay, multipliers=listed)
 
 
+def Nesterov(  # noqa: N802 - makes a model of that name, and stands for it in scripts
+    rate: Hyper = BUILT_IN["nesterov"].hyper["rate"],
+    *,
+    momentum: Hyper = BUILT_IN["nesterov"].hyper["momentum"],
+    weight_decay: Hyper = BUILT_IN["nesterov"].hyper["weight_decay"],
+    multipliers: Multipliers | None = None,
+    **unknown: Never,
+) -> rule.Nesterov:
+    """g += weight_decay * w; v = momentum * v + g; w -= rate * (g + momentum * v).
+
+    Nesterov 1983 in the form of Sutskever et al. 2013, as PyTorch's SGD with `nesterov=True`.
+
+    Raises ArgumentError, which says what the rule has.
+    """
+    _check_known(rule.Nesterov, unknown)
+    with checked("Nesterov"):
+        return rule.Nesterov(
+            rate=rate,
+            momentum=momentum,
+            weight_decay=weight_decay,
+            multipliers=_listed(multipliers, rule.Multiplier),
+        )
+
+
 def Adam(  # noqa: N802 - makes a model of that name, and stands for it in scripts
     rate: Hyper = BUILT_IN["adam"].hyper["rate"],
     *,
@@ -56,6 +83,32 @@ def Adam(  # noqa: N802 - makes a model of that name, and stands for it in scrip
     with checked("Adam"):
         listed = _listed(multipliers, rule.Multiplier)
         return rule.Adam(rate=rate, beta1=beta1, beta2=beta2, epsilon=epsilon, multipliers=listed)
+
+
+def AdamW(  # noqa: N802 - makes a model of that name, and stands for it in scripts
+    rate: Hyper = BUILT_IN["adamw"].hyper["rate"],
+    *,
+    beta1: Hyper = BUILT_IN["adamw"].hyper["beta1"],
+    beta2: Hyper = BUILT_IN["adamw"].hyper["beta2"],
+    epsilon: Hyper = BUILT_IN["adamw"].hyper["epsilon"],
+    weight_decay: Hyper = BUILT_IN["adamw"].hyper["weight_decay"],
+    multipliers: Multipliers | None = None,
+    **unknown: Never,
+) -> rule.AdamW:
+    """Adam, and w -= rate * weight_decay * w beside it: Loshchilov and Hutter 2019, as PyTorch's AdamW.
+
+    Raises ArgumentError, which says what the rule has.
+    """
+    _check_known(rule.AdamW, unknown)
+    with checked("AdamW"):
+        return rule.AdamW(
+            rate=rate,
+            beta1=beta1,
+            beta2=beta2,
+            epsilon=epsilon,
+            weight_decay=weight_decay,
+            multipliers=_listed(multipliers, rule.Multiplier),
+        )
 
 
 def Adagrad(  # noqa: N802 - makes a model of that name, and stands for it in scripts
@@ -82,6 +135,130 @@ def Adagrad(  # noqa: N802 - makes a model of that name, and stands for it in sc
         )
 
 
+def Rmsprop(  # noqa: N802 - makes a model of that name, and stands for it in scripts
+    rate: Hyper = BUILT_IN["rmsprop"].hyper["rate"],
+    *,
+    decay: Hyper = BUILT_IN["rmsprop"].hyper["decay"],
+    epsilon: Hyper = BUILT_IN["rmsprop"].hyper["epsilon"],
+    weight_decay: Hyper = BUILT_IN["rmsprop"].hyper["weight_decay"],
+    multipliers: Multipliers | None = None,
+    **unknown: Never,
+) -> rule.Rmsprop:
+    """g += weight_decay * w; s = decay * s + (1 - decay) * g^2; w -= rate * g / (sqrt(s) + epsilon).
+
+    Tieleman and Hinton 2012, with PyTorch's epsilon.
+
+    Raises ArgumentError, which says what the rule has.
+    """
+    _check_known(rule.Rmsprop, unknown)
+    with checked("Rmsprop"):
+        return rule.Rmsprop(
+            rate=rate,
+            decay=decay,
+            epsilon=epsilon,
+            weight_decay=weight_decay,
+            multipliers=_listed(multipliers, rule.Multiplier),
+        )
+
+
+def Ftrl(  # noqa: N802 - makes a model of that name, and stands for it in scripts
+    rate: Hyper = BUILT_IN["ftrl"].hyper["rate"],
+    *,
+    beta: float = BUILT_IN["ftrl"].hyper["beta"],
+    l1: Hyper = BUILT_IN["ftrl"].hyper["l1"],
+    l2: Hyper = BUILT_IN["ftrl"].hyper["l2"],
+    multipliers: Multipliers | None = None,
+    **unknown: Never,
+) -> rule.Ftrl:
+    """FTRL-Proximal, McMahan et al. 2013, algorithm 1, whose alpha is `rate`.
+
+    A weight is 0 where its gradients do not add up to more than `l1`, whatever it began at.
+
+    Raises ArgumentError, which says what the rule has.
+    """
+    _check_known(rule.Ftrl, unknown)
+    with checked("Ftrl"):
+        return rule.Ftrl(
+            rate=rate,
+            beta=beta,
+            l1=l1,
+            l2=l2,
+            multipliers=_listed(multipliers, rule.Multiplier),
+        )
+
+
+def Lamb(  # noqa: N802 - makes a model of that name, and stands for it in scripts
+    rate: Hyper = BUILT_IN["lamb"].hyper["rate"],
+    *,
+    beta1: Hyper = BUILT_IN["lamb"].hyper["beta1"],
+    beta2: Hyper = BUILT_IN["lamb"].hyper["beta2"],
+    epsilon: Hyper = BUILT_IN["lamb"].hyper["epsilon"],
+    weight_decay: Hyper = BUILT_IN["lamb"].hyper["weight_decay"],
+    trust: Hyper = BUILT_IN["lamb"].hyper["trust"],
+    multipliers: Multipliers | None = None,
+    **unknown: Never,
+) -> rule.Lamb:
+    """AdamW's update u, as long as the weight: w -= rate * trust * norm(w) / norm(u) * u. You et al. 2020.
+
+    Norms are of whole parameters: none is cut over shards, and none may be a table of rows. A multiplier of 0 for
+    `trust` takes the ratio away, as is usual for biases and scales.
+
+    Raises ArgumentError, which says what the rule has.
+    """
+    _check_known(rule.Lamb, unknown)
+    with checked("Lamb"):
+        return rule.Lamb(
+            rate=rate,
+            beta1=beta1,
+            beta2=beta2,
+            epsilon=epsilon,
+            weight_decay=weight_decay,
+            trust=trust,
+            multipliers=_listed(multipliers, rule.Multiplier),
+        )
+
+
+def Lars(  # noqa: N802 - makes a model of that name, and stands for it in scripts
+    rate: Hyper = BUILT_IN["lars"].hyper["rate"],
+    *,
+    momentum: Hyper = BUILT_IN["lars"].hyper["momentum"],
+    weight_decay: Hyper = BUILT_IN["lars"].hyper["weight_decay"],
+    trust: Hyper = BUILT_IN["lars"].hyper["trust"],
+    multipliers: Multipliers | None = None,
+    **unknown: Never,
+) -> rule.Lars:
+    """Momentum whose steps are `trust` times as long as the weight. You, Gitman and Ginsburg 2017, algorithm 1.
+
+    Norms are of whole parameters: none is cut over shards, and none may be a table of rows. A multiplier of 0 for
+    `trust` takes the ratio away, as is usual for biases and scales.
+
+    Raises ArgumentError, which says what the rule has.
+    """
+    _check_known(rule.Lars, unknown)
+    with checked("Lars"):
+        return rule.Lars(
+            rate=rate,
+            momentum=momentum,
+            weight_decay=weight_decay,
+            trust=trust,
+            multipliers=_listed(multipliers, rule.Multiplier),
+        )
+
+
+BY_NAME: Final[Mapping[str, Callable[..., RuleSpec]]] = {
+    "sgd": Sgd,
+    "nesterov": Nesterov,
+    "adam": Adam,
+    "adamw": AdamW,
+    "adagrad": Adagrad,
+    "rmsprop": Rmsprop,
+    "ftrl": Ftrl,
+    "lamb": Lamb,
+    "lars": Lars,
+}
+"""What makes the model of each rule that is asked for by name."""
+
+
 def graph_rule(document: dict[str, Any], hyper: Mapping[str, Hyper], multipliers: Multipliers | None) -> rule.GraphRule:
     """The model of a rule of the user's own. Raises ArgumentError."""
     with checked(str(document["name"])):
@@ -98,7 +275,7 @@ def _listed(multipliers: object, model: Any) -> list[Any]:
     return [model.model_validate({**factors, "keys": pattern}) for pattern, factors in multipliers.items()]
 
 
-def _check_known(model: type[rule.Sgd | rule.Adam | rule.Adagrad], unknown: dict[str, Never]) -> None:
+def _check_known(model: type[BaseModel], unknown: dict[str, Never]) -> None:
     if unknown:
         has = ", ".join(name for name in model.model_fields if name not in ("name", "multipliers"))
         raise ArgumentError(f"{model.__name__} has no {', '.join(unknown)}; it has {has}")

@@ -9,7 +9,8 @@ from weft.api.rule import RuleSpec
 from weft_graph.errors import GraphError
 from weft_graph.json_place import escape_token
 from weft_graph.program import KeyPlan
-from weft_graph.rules.cost import check_rule_for
+from weft_graph.rules.built_in import rule_name
+from weft_graph.rules.cost import check_built_in_for, check_rule_for
 from weft_graph.rules.graph import RuleGraph
 from weft_graph.rules.parts import why_whole
 from weft_server.data_check import listed
@@ -40,6 +41,8 @@ def rule_errors(rule: RulePlan, keys: Sequence[KeyPlan]) -> Iterator[FieldError]
     if rule.graph is not None:
         yield from _hyper_errors(rule.hyper, rule.graph)
         yield from _key_errors(rule.graph, trained)
+    else:
+        yield from _built_in_errors(rule_name(rule.rule), trained)
     yield from _stretch_errors(rule.stretches, known, [key.key for key in trained])
 
 
@@ -66,6 +69,14 @@ def _key_errors(rule: RuleGraph, keys: Sequence[KeyPlan]) -> Iterator[FieldError
             check_rule_for(rule, key.key, key.type, rows=key.rows)
         except GraphError as error:
             yield FieldError(pointer=f"{DOCUMENT}{error.pointer}", detail=error.message, node=error.node)
+
+
+def _built_in_errors(name: str, keys: Sequence[KeyPlan]) -> Iterator[FieldError]:
+    for key in keys:
+        try:
+            check_built_in_for(name, key.key, key.type, rows=key.rows)
+        except GraphError as error:
+            yield FieldError(pointer=f"/rule{error.pointer}", detail=error.message, node=error.node)
 
 
 def _stretch_errors(

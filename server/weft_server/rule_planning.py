@@ -9,7 +9,7 @@ from typing import Any
 
 from weft.api.rule import GraphMultiplier, GraphRule, Multiplier, RuleSpec
 from weft_graph.program import KeyPlan, Update
-from weft_graph.rules.built_in import StoredRule, states_of, stored_rule
+from weft_graph.rules.built_in import BUILT_IN, StoredRule, rule_name, states_of, stored_rule
 from weft_graph.rules.graph import RuleGraph, rule_graph_from_json, rule_graph_to_json
 from weft_graph.rules.parts import why_whole
 from weft_graph.rules.schedule import value_at
@@ -45,7 +45,9 @@ class RulePlan:
     @property
     def whole(self) -> bool:
         """Whether no key may be cut."""
-        return self.graph is not None and why_whole(self.graph) is not None
+        if self.graph is not None:
+            return why_whole(self.graph) is not None
+        return bool(BUILT_IN[rule_name(self.rule)].whole)
 
     def multipliers(self, key: str) -> dict[str, float]:
         """{hyper-parameter: factor} of a key: the first stretch that is for it counts alone."""

@@ -14,8 +14,7 @@ import weft
 from rule_documents import momentum, normalized, rule_document
 from weft import ops
 from weft.user_rule import UserRule
-from weft_kernels.rules import compiled as rule_graph
-from weft_kernels.rules import half as half_rule
+from weft_kernels.rules import cache_blocks
 from weft_kernels.rules.lookup import rule_from
 from weft_kernels.rules.record import Rule
 from weft_kernels.run import KernelError
@@ -48,8 +47,7 @@ def test_any_cut_gives_the_same_bits(written: UserRule, dtype: str, cuts: list[i
     whole, state = run(rule, weight, gradients, {})
     bounds = [0, *sorted(cuts), 300]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rule_graph, "CACHE_ELEMENTS", block)
-        patch.setattr(half_rule, "CACHE_ELEMENTS", block)
+        patch.setattr(cache_blocks, "CACHE_ELEMENTS", block)
         parts = [
             run(rule, weight[start:stop], [gradient[start:stop] for gradient in gradients], {})
             for start, stop in pairwise(bounds)

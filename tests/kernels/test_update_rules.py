@@ -11,6 +11,7 @@ import pytest
 
 from plain_rules import formula
 from weft_graph.rules.built_in import BUILT_IN, rule_name, states_of, stored_rule
+from weft_kernels.blocks import CACHE_ELEMENTS
 from weft_kernels.rules.lookup import rule_from, rules
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -34,6 +35,17 @@ CASES = {
     "adam": {"rate": 0.01, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8},
     "adagrad": {"rate": 0.1, "epsilon": 1e-10, "weight_decay": 0.0},
     "adagrad_decay": {"rate": 0.1, "epsilon": 0.1, "weight_decay": 0.01},
+    "nesterov": {"rate": 0.1, "momentum": 0.9, "weight_decay": 0.0},
+    "nesterov_decay": {"rate": 0.1, "momentum": 0.5, "weight_decay": 0.01},
+    "adamw": {"rate": 0.01, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.1},
+    "rmsprop": {"rate": 0.01, "decay": 0.9, "epsilon": 1e-8, "weight_decay": 0.0},
+    "rmsprop_decay": {"rate": 0.01, "decay": 0.99, "epsilon": 0.1, "weight_decay": 0.01},
+    "ftrl": {"rate": 0.1, "beta": 1.0, "l1": 0.0, "l2": 0.0},
+    "ftrl_sparse": {"rate": 0.5, "beta": 0.5, "l1": 1.0, "l2": 0.1},
+    "lamb": {"rate": 0.01, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-6, "weight_decay": 0.01, "trust": 1.0},
+    "lamb_plain": {"rate": 0.01, "beta1": 0.5, "beta2": 0.9, "epsilon": 0.1, "weight_decay": 0.0, "trust": 0.0},
+    "lars": {"rate": 0.1, "momentum": 0.9, "weight_decay": 0.01, "trust": 0.1},
+    "lars_plain": {"rate": 0.1, "momentum": 0.5, "weight_decay": 0.0, "trust": 0.0},
     "adam_without_memory": {"rate": 0.01, "beta1": 0.0, "beta2": 0.0, "epsilon": 0.1},
 }
 
@@ -92,30 +104,112 @@ def test_adagrad_by_hand() -> None:
     assert rules()["adagrad"].state == {"sum": 0.0}
 
 
-@pytest.mark.parametrize("name", sorted(BUILT_IN))
+def test_nesterov_by_hand() -> None:
+    """v = 1, w = 1 - 0.1 * (1 + 0.5) = 0.85; v = 2.5, w = 0.85 - 0.1 * (2 + 1.25) = 0.525."""
+    gradients = [np.array([1.0]), np.array([2.0])]
+    weight, state = run("nesterov", np.array([1.0]), gradients, {"rate": 0.1, "momentum": 0.5})
+    assert weight[0] == pytest.approx(0.525, rel=1e-15)
+    assert state["momentum"][0] == 2.5
+
+
+def test_adamw_by_hand() -> None:
+    """The first step of Adam is the rate by the sign; the decay takes rate * 0.5 * 2 more."""
+    weight, _ = run("adamw", np.array([2.0]), [np.array([4.0])], {"rate": 0.1, "weight_decay": 0.5, "epsilon": 0.0})
+    assert weight[0] == pytest.approx(2 - 0.1 - 0.1, rel=1e-14)
+
+
+def test_rmsprop_by_hand() -> None:
+    """s = 0.25 * 4 = 1, w = 1 - 0.5 * 2 / (1 + 1); then s = 0.75 and nothing moves."""
+    hyper = {"rate": 0.5, "decay": 0.75, "epsilon": 1.0}
+    weight, state = run("rmsprop", np.array([1.0]), [np.array([2.0]), np.array([0.0])], hyper)
+    assert (weight[0], state["square"][0]) == (0.5, 0.75)
+
+
+def test_ftrl_by_hand() -> None:
+    """From w = 0, rate 0.5, beta 1, l1 1, l2 2: g = 3 gives z = 3, n = 9, w = -(3 - 1) / ((1 + 3) / 0.5 + 2) = -0.2;
+    g = 4: z = 3 + 4 + 0.2 * (5 - 3) / 0.5 = 7.8, n = 25, w = -6.8 / 14. A z within 1 gives exactly 0."""
+    hyper = {"rate": 0.5, "beta": 1.0, "l1": 1.0, "l2": 2.0}
+    first, _ = run("ftrl", np.zeros(1), [np.array([3.0])], hyper)
+    assert first[0] == pytest.approx(-0.2, rel=1e-15)
+    second, state = run("ftrl", np.zeros(1), [np.array([3.0]), np.array([4.0])], hyper)
+    assert (state["total"][0], state["squares"][0]) == (pytest.approx(7.8, rel=1e-15), 25)
+    assert second[0] == pytest.approx(-6.8 / 14, rel=1e-14)
+    still, _ = run("ftrl", np.array([0.0, 5.0, 0.0]), [np.array([-1.0, 0.0, 0.5])], hyper)
+    assert still.tobytes() == np.zeros(3).tobytes()
+
+
+def test_a_rate_of_zero_moves_no_weight_of_ftrls() -> None:
+    """A schedule may end there, and a multiplier says so of a parameter that stays."""
+    weight, state = run("ftrl", np.array([3.0]), [np.array([2.0])], {"rate": 0.0})
+    assert (weight[0], state["total"][0], state["squares"][0]) == (3.0, 0.0, 0.0)
+
+
+def test_lamb_by_hand() -> None:
+    """norm(w) = 5; the first direction is the gradient's sign, with decay (1.5, 2): norm 2.5, so twice as far."""
+    hyper = {"rate": 0.1, "epsilon": 0.0, "weight_decay": 0.0, "trust": 1.0}
+    weight, _ = run("lamb", np.array([3.0, 4.0]), [np.array([7.0, 0.1])], hyper)
+    np.testing.assert_allclose(weight, [3 - 0.1 * 5 / 2**0.5, 4 - 0.1 * 5 / 2**0.5], rtol=1e-14)
+    hyper |= {"weight_decay": 0.25, "epsilon": 1e-30}
+    weight, _ = run("lamb", np.array([3.0, 4.0]), [np.array([0.0, 7.0])], hyper)
+    np.testing.assert_allclose(weight, np.array([3, 4]) - 0.1 * 5 / np.hypot(0.75, 2) * np.array([0.75, 2]), rtol=1e-14)
+
+
+def test_lars_by_hand() -> None:
+    """norm(w) = 5, norm(g) = 10, decay 1: ratio 0.6 * 5 / 15 = 0.2; v = 0.5 * 0.2 * (g + w)."""
+    hyper = {"rate": 0.5, "momentum": 0.9, "weight_decay": 1.0, "trust": 0.6}
+    weight, state = run("lars", np.array([3.0, 4.0]), [np.array([6.0, -8.0])], hyper)
+    np.testing.assert_allclose(state["momentum"], [0.9, -0.4], rtol=1e-14)
+    np.testing.assert_allclose(weight, [2.1, 4.4], rtol=1e-14)
+
+
+@pytest.mark.parametrize("name", [name for name in sorted(BUILT_IN) if not BUILT_IN[name].whole])
 def test_a_rule_may_be_cut_anywhere_to_the_same_bits(name: str) -> None:
     """Each slice by itself gives what the whole gives, so a key may be cut over shards."""
     rng = np.random.default_rng(1)
-    weight = rng.standard_normal(1000).astype(np.float32)
-    gradients = [rng.standard_normal(1000).astype(np.float32) for _ in range(3)]
-    whole, _ = run(name, weight, gradients, {})
-    for cut in (1, 13, 512, 999):
-        parts = [run(name, weight[part], [g[part] for g in gradients], {})[0] for part in np.s_[:cut, cut:]]
-        assert np.concatenate(parts).tobytes() == whole.tobytes()
+    size = CACHE_ELEMENTS + 1000
+    weight = rng.standard_normal(size).astype(np.float32)
+    gradients = [rng.standard_normal(size).astype(np.float32) for _ in range(3)]
+    whole, whole_state = run(name, weight, gradients, {})
+    for cut in (1, 13, 512, CACHE_ELEMENTS - 1):
+        parts = [run(name, weight[part], [g[part] for g in gradients], {}) for part in np.s_[:cut, cut:]]
+        assert np.concatenate([part for part, _ in parts]).tobytes() == whole.tobytes()
+        for each, array in whole_state.items():
+            assert np.concatenate([state[each] for _, state in parts]).tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("name", sorted(BUILT_IN))
+def test_a_rule_reads_the_gradient_and_writes_where_the_key_lies(name: str, dtype: str) -> None:
+    """Keys of no element, of one without a dimension, and of two dimensions. What is sent may be what was received."""
+    rule = rules()[name]
+    for shape in ((), (0,), (3, 5)):
+        weight, gradient = np.ones(shape, dtype), np.full(shape, 0.5, dtype)
+        gradient.flags.writeable = False
+        state = {each: np.zeros(shape, dtype) for each in rule.state}
+        hyper = {**rule.hyper, "rate": 0.5} | ({"trust": 1.0} if rule.whole else {})
+        rule.apply(weight, gradient, state, 1, hyper)
+        assert (weight < 1).all()
+        assert all((array != 0).all() for array in state.values())
 
 
 def test_stored_rules_are_those_of_the_kernels() -> None:
-    assert {name: (rule.hyper, rule.state) for name, rule in BUILT_IN.items()} == {
-        name: (rule.hyper, rule.state) for name, rule in rules().items()
+    assert {name: (rule.hyper, rule.state, bool(rule.whole)) for name, rule in BUILT_IN.items()} == {
+        name: (rule.hyper, rule.state, rule.whole) for name, rule in rules().items()
     }
+
+
+def test_arrays_that_an_update_moves() -> None:
+    """Gradient and weight in, weight out, and each state both ways; LAMB reads weight and moments twice."""
+    moves = {name: rule.moves for name, rule in BUILT_IN.items()}
+    assert (moves["sgd"], moves["momentum"], moves["adam"], moves["lamb"], moves["lars"]) == (3, 5, 7, 10, 7)
 
 
 def test_momentum_above_zero_makes_sgd_another_rule() -> None:
     hyper = {"rate": 0.1, "momentum": 0.0, "weight_decay": 0.0}
     assert stored_rule("sgd", hyper) == ("sgd", {"rate": 0.1, "weight_decay": 0.0})
     assert stored_rule("sgd", {**hyper, "momentum": 0.9}) == ("momentum", {**hyper, "momentum": 0.9})
-    with pytest.raises(KeyError, match="ftrl"):
-        stored_rule("ftrl", hyper)
+    with pytest.raises(KeyError, match="lion"):
+        stored_rule("lion", hyper)
     with pytest.raises(KeyError, match="beta1"):
         stored_rule("adam", hyper)
 
@@ -131,7 +225,7 @@ def test_a_state_that_starts_elsewhere_makes_a_document() -> None:
 @pytest.mark.parametrize(
     ("rule", "says"),
     [
-        ("ftrl", "'ftrl' is none of adagrad, adam, momentum, sgd"),
+        ("lion", "'lion' is none of adagrad, adam, adamw, ftrl, lamb, lars, momentum, nesterov, rmsprop, sgd"),
         ({"state": {}}, "null is none of"),
         ({"name": ["sgd"], "state": {}}, "an array of 1 is none of"),
         ({"name": "adagrad"}, "field 'state' is missing"),

@@ -68,7 +68,7 @@ def test_a_client_does_not_read_what_only_clients_say(name: str) -> None:
         decode_reply(encode(message, payload))
 
 
-COLUMNS = ("cargo", "request", "key", "step", "first", "count", "chunks", "nbytes")
+COLUMNS = ("cargo", "request", "lot", "step", "first", "count", "chunks", "nbytes")
 
 
 def pushed(**changes: object) -> list[bytes]:
@@ -84,23 +84,22 @@ def pushed(**changes: object) -> list[bytes]:
         ([b""], "header: begins with b''"),
         ([b"HTTP/1.1"], "header: begins with b'HTTP'"),
         ([MAGIC], "format version None"),
-        ([MAGIC + b"\x01"], "format version 1, this side speaks 2 and 3"),
+        ([MAGIC + b"\x03"], "format version 3, this side speaks 4"),
+        ([MAGIC + b"\x05\x80"], "format version 5, this side speaks 4"),
         ([PREFIX], "header: "),
         ([PREFIX + b"\x80"], "`type`"),
         ([PREFIX + msgspec.msgpack.encode({"type": "gift"})], "'gift'"),
         ([PREFIX + b"\xc1" * 9], "header: "),
         ([PREFIX + bytes(MAX_HEADER_BYTES)], f"more than {MAX_HEADER_BYTES}"),
         ([PREFIX + msgspec.msgpack.encode({"type": "ping", "more": 1})], "`more`"),
-        ([MAGIC + b"\x02" + bytes(encode(m.Measure(1, 0))[0])[5:]], "Measure in format version 2"),
-        ([MAGIC + b"\x02" + bytes(encode(m.Commit(1, 0, 1.0, 1))[0])[5:]], "Commit in format version 2"),
         ([*encode(m.Ping()), b"x"], "Ping has none, 1 bytes came"),
         (pushed()[:1], "Push has one, none came"),
         (pushed(frame=-1), r"\$\.frame"),
         (pushed(frame="1"), r"\$\.frame"),
-        (pushed(key=[-1]), r"\$\.key\[0\]"),
+        (pushed(lot=[-1]), r"\$\.lot\[0\]"),
         (pushed(step=[2**63]), r"\$\.step\[0\]"),
         (pushed(step=[0, 1]), r"Push\.step has 2 entries, Push\.cargo has 1"),
-        (pushed(key=[0] * 5000), r"\$\.key"),
+        (pushed(lot=[0] * 5000), r"\$\.lot"),
         (pushed(count=[0]), r"Push\.count\[0\] is 0"),
         (pushed(nbytes=[5]), r"4 bytes came, Push\.nbytes adds up to 5"),
         (pushed(nbytes=[2**63 - 1]), r"Push\.nbytes adds up to 9223372036854775807"),

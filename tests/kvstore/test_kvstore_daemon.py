@@ -335,9 +335,10 @@ def test_a_process_ends_with_its_parent(tmp_path: Path) -> None:
     path = tmp_path / "store.json"
     path.write_bytes(msgspec.json.encode(described("tcp://127.0.0.1:0")))
     command = [sys.executable, "-m", "weft_kvstore", "--description", str(path), "--shard", "0", "--exit-with-parent"]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    assert any("is open" in line for line in process.stderr)
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith(f"ready: shard 0 of 1 of {path} listens at tcp://127.0.0.1:")
     _, _ = process.communicate("", timeout=WAIT_S)
     assert process.returncode == 0
 

@@ -7,10 +7,21 @@ import pytest
 from pydantic import BaseModel
 
 from weft.api.job import Merge as ApiMerge
-from weft.api.store import AverageSpec, CommitSpec, InitializerSpec, KeySpec, LossScalingSpec, StoreSpec
+from weft.api.store import (
+    AverageSpec,
+    CommitSpec,
+    EvictionSpec,
+    GrowthSpec,
+    InitializerSpec,
+    KeySpec,
+    LossScalingSpec,
+    StoreSpec,
+)
 from weft_kvstore.description import (
     AverageDescription,
     CommitDescription,
+    EvictionDescription,
+    GrowthDescription,
     InitializerDescription,
     KeyDescription,
     LossScaling,
@@ -23,6 +34,8 @@ from weft_kvstore.description import (
     ("spec", "record"),
     [
         (InitializerSpec, InitializerDescription),
+        (EvictionSpec, EvictionDescription),
+        (GrowthSpec, GrowthDescription),
         (KeySpec, KeyDescription),
         (LossScalingSpec, LossScaling),
         (CommitSpec, CommitDescription),

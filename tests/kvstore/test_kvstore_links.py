@@ -63,7 +63,7 @@ def pass_time(simulation: Simulation, seconds: float) -> None:
             mind.tick(simulation.now)
 
 
-VALUES = Values(frame=1, request=[0], array=[0], version=[1], first=[1], count=[1], nbytes=[1024])
+VALUES = Values(frame=1, request=[0], array=[0], lot=[0], version=[1], first=[1], count=[1], nbytes=[1024])
 
 
 def test_a_newer_incarnation_replaces_what_is_not_merged_and_is_told_done_for_what_is() -> None:
@@ -87,7 +87,7 @@ def test_a_newer_incarnation_replaces_rows_of_which_only_some_had_come() -> None
     ended(simulation, simulation.stores[0].pull_rows("t", np.arange(1), 0))
     old = simulation.stores[0].push_rows("t", 0, np.arange(90), ones(90, 6))
     shard = simulation.shards[0]
-    unit = next(iter(shard.jobs.values())).shard._tables[0]
+    (unit,) = next(iter(shard.jobs.values())).shard.units
     while not unit._assemblies._open:
         assert simulation.step(ANY)
     ((_, half),) = unit._assemblies._open.items()
@@ -124,6 +124,7 @@ def test_a_pull_of_rows_whose_ids_were_lost_in_part_is_asked_again() -> None:
         ({"count": [2**62]}, "Values.first: chunks 0 to"),
         ({"array": [1]}, "Values.first: chunks 0 to 0 of array 1; .* 1 arrays"),
         ({"nbytes": [24]}, "Values.nbytes: 24, the rows of 't' have 240"),
+        ({"lot": [1]}, "Values.lot: 1, pull of rows of key 't', version 0 asks for lot 0"),
     ],
 )
 def test_a_shard_that_answers_rows_with_nonsense_is_left(changed: dict[str, list[int]], told: str) -> None:
@@ -132,8 +133,8 @@ def test_a_shard_that_answers_rows_with_nonsense_is_left(changed: dict[str, list
     ended(simulation, store.pull_rows("t", np.arange(1), 0))
     value = store.pull_rows("t", np.arange(40), 0)
     simulation._pump()
-    answer = {"frame": 9, "request": [2], "array": [0], "version": [0], "first": [0], "count": [1], "nbytes": [240]}
-    values = Values(**{**answer, **changed})
+    answer = {"frame": 9, "request": [2], "array": [0], "lot": [0], "version": [0], "first": [0], "count": [1]}
+    values = Values(**{**answer, "nbytes": [240], **changed})
     simulation.clients[0].receive(0, encode(values, bytes(values.nbytes[0])), simulation.now)
     simulation._pump()
     with pytest.raises(StoreLostError, match=f"sent what is no message: {told}"):
@@ -146,13 +147,14 @@ def test_a_set_that_is_sent_again_after_its_version_has_passed_is_done() -> None
     store = simulation.stores[0]
     ended(simulation, store.pull("w", 0))
     futures = [store.set("w", 1, 5 * ones(4)), store.set_rows("t", 1, np.array([3]), 7 * ones(1, 2))]
-    units = [unit for place in (0, 1) for unit in next(iter(simulation.shards[0].jobs.values())).shard.units(place)]
-    while not all(unit._taken for unit in units):
+    there = next(iter(simulation.shards[0].jobs.values())).shard
+    lot, (rows_there,) = there.lots[0].state, there.units
+    while not (lot.sets._taken and rows_there._taken):
         assert simulation.step(ANY)
     push = store.push("w", 0, ones(4))
     rows = store.push_rows("t", 0, np.array([3, 4]), ones(2, 2))
     shard_now = simulation.shards[0]
-    while any(unit.version < 1 for unit in units):
+    while min(lot.steps.version[0], rows_there.version) < 1:
         simulation._pump()
         connection = simulation.connections[0, 0]
         connection.down.clear()  # what the shard says does not arrive
@@ -341,7 +343,9 @@ def test_urgent_gradients_and_values_overtake_both_ways(priorities: bool, first:
     for direction, parts in simulation.delivered:
         message = (decode_request if direction == "up" else decode_reply)(parts)[0]
         if isinstance(message, Push):
-            pushed += message.key
+            # In their lot the one slice of `b` comes first, for it is more urgent.
+            assert message.count == [1] * len(message.count)
+            pushed += [int(first == 0) for first in message.first]
         elif isinstance(message, Values):
             pulled += [requests[request] for request in message.request]
     assert pushed[0] == (1 if first == "b" else 0)
@@ -397,10 +401,11 @@ def test_values_that_do_not_fit_are_nonsense() -> None:
     value = simulation.stores[0].pull("w", 1)
     simulation.settle(ANY)
     number = next(iter(simulation.clients[0].links[0].requests))
-    values = Values(frame=1, request=[number], array=[0], version=[1], first=[3], count=[1], nbytes=[4])
+    values = Values(frame=1, request=[number], array=[0], lot=[0], version=[1], first=[3], count=[1], nbytes=[4])
     simulation.clients[0].receive(0, [bytes(part) for part in encode(values, b"abcd")], simulation.now)
     with pytest.raises(
-        StoreLostError, match=r"Values\.first: slices 3 to 3 of array 0; of key 'w' the shard has slices 0 to 0"
+        StoreLostError,
+        match=r"Values\.first: slices 3 to 3 of lot 0, array 0; .*'w'.* shard 0 for slices 0 to 0 of lot 0",
     ):
         ended(simulation, value)
 
@@ -425,7 +430,11 @@ def test_a_refusal_names_its_reason() -> None:
             r"Done.*pull of key 'w', version 1 ends with values",
         ),
         (lambda store: store.barrier(0, []), VALUES, r"Values\.request: \d+, barrier of step 0 asks for none"),
-        (lambda store: store.pull("w", 1), VALUES, r"of key 'w' the shard has slices 0 to 0 and 1 arrays"),
+        (
+            lambda store: store.pull("w", 1),
+            VALUES,
+            r"key 'w', version 1 asks shard 0 for slices 0 to 0 of lot 0 and 1 arrays",
+        ),
     ],
 )
 def test_a_shard_that_answers_with_what_was_not_asked_is_left(begin: Any, reply: Any, told: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from store_messages import REQUESTS
 from weft_kvstore.codec import FORMAT_VERSION, encode
-from weft_kvstore.messages import RefusalCode, Reply, Request
+from weft_kvstore.messages import FailureCode, RefusalCode, Reply, Request
 
 PAGE = (Path(__file__).parents[2] / "docs" / "wire.md").read_text()
 KINDS = sorted({*Request.__args__, *Reply.__args__}, key=lambda kind: kind.__name__)
@@ -21,11 +21,12 @@ def test_every_message_is_on_the_page_with_its_fields(kind: type) -> None:
     assert len(rows) == (kind in Request.__args__) + (kind in Reply.__args__)
     for row in rows:
         fields = re.findall(r"`(\w+)(?:\[\])?`", row.split("|")[2].split(";")[0])
-        codes = {code.value for code in RefusalCode} | {"lost", "refused"}
+        codes = {code.value for code in RefusalCode} | {code.value for code in FailureCode}
         assert [field for field in fields if field not in codes] == list(kind.__struct_fields__)
 
 
 def test_every_code_is_on_the_page() -> None:
+    assert f"`code` ({', '.join(f'`{code.value}`' for code in FailureCode)})" in PAGE
     assert all(f"| `{code.value}` |" in PAGE for code in RefusalCode)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -14,10 +15,11 @@ from hypothesis import strategies as st
 from lot_shard import LotCluster
 from store_cluster import key_of, store_of, table_of
 from weft_graph.program import Update
+from weft_kvstore.consistent_read import TRIES, ConsistentRead
 from weft_kvstore.description import KeyDescription, Mode, StoreDescription
 from weft_kvstore.messages import MAX_RUNS
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.store import StoreRefusedError, StoreTimeoutError
+from weft_kvstore.store import Pulled, StorePassedError, StoreRefusedError, StoreTimeoutError
 
 DTYPES = ["float32", "float64", "int8", "float16"]
 
@@ -197,9 +199,16 @@ def test_at_the_deadline_a_push_of_many_keys_says_who_is_missing() -> None:
     cluster = LotCluster(small(9), 1)
     future = cluster.store.push_many([f"k{number}" for number in range(9)], 0, [ones()] * 9)
     cluster.pump()
-    cluster.now = 61.0
+    cluster.shards[0].deaf = True
+    for _ in range(59):
+        cluster.now += 1.0
+        while cluster.step():
+            pass
+    assert not future.done()
+    cluster.now += 1.0
     cluster.pump()
-    with pytest.raises(Exception, match=r"push of 9 keys \('k0', 'k1', 'k2', 'k3' and 5 more\), step 0.*shard 0"):
+    told = r"push of 9 keys \('k0', 'k1', 'k2', 'k3' and 5 more\), step 0 took over 60 s; shard 0 at .*: no answer"
+    with pytest.raises(StoreTimeoutError, match=told):
         future.result(0)
 
 
@@ -231,23 +240,69 @@ class TestConsistentReads:
         version, values = cluster.finish(read)
         assert (version, [float(value[0]) for value in values]) == (1, [1.0, 1.0, 1.0])
 
-    def test_a_version_that_passes_meanwhile_is_left_for_a_later_one(self) -> None:
-        cluster = self.cluster(shards=1)
-        self.push(cluster, "k0", 0)
-        read = cluster.store.read_consistent(["k0", "k1"])
-        for step in range(1, 6):  # While k1 is waited for at version 1, k0 goes on.
-            while cluster.step():
-                pass
-            if step == 1:
-                self.push(cluster, "k0", 1)
-                assert not read.done()
-                self.push(cluster, "k1", 0)
-        ...
-
     def test_other_modes_have_no_version_of_all(self) -> None:
         description = msgspec.structs.replace(small(2), mode=Mode.ASYNC)
         cluster = LotCluster(description, 1)
         with pytest.raises(StoreRefusedError, match=r"read of 2 keys .* at one version: in mode async"):
             cluster.store.read_consistent(["k0", "k1"]).result(0)
-        with pytest.raises(StoreRefusedError, match="version 1 exactly: in mode async each slot has versions of its own"):
+        with pytest.raises(
+            StoreRefusedError, match="version 1 exactly: in mode async each slot has versions of its own"
+        ):
             cluster.store.pull_many(["k0"], 1, exact=True).result(0)
+
+
+class Scripted:
+    """A store that answers as it is told: `looks` are the lowest and highest version of each look, `pulls` what becomes
+    of each pull at one version."""
+
+    def __init__(self, looks: list[tuple[int, int]], pulls: list[str]) -> None:
+        self.looks = looks
+        self.pulls = pulls
+        self.asked: list[int] = []
+
+    def pull_versions(self, keys: Sequence[str], version: int) -> Future[Pulled]:
+        lowest, highest = self.looks.pop(0)
+        return ended(Pulled([np.zeros(1)] * len(keys), np.array([lowest, 0, highest]), np.array([lowest, 0, highest])))
+
+    def pull_many(self, keys: Sequence[str], version: int, *, exact: bool = False) -> Future[list[np.ndarray]]:
+        assert exact
+        self.asked.append(version)
+        word = self.pulls.pop(0)
+        if word == "comes":
+            return ended([np.ones(1)] * len(keys))
+        return ended(None, {"passed": StorePassedError, "overdue": StoreTimeoutError}[word](f"{version} is {word}"))
+
+
+def ended(result: Any, error: Exception | None = None) -> Future[Any]:
+    future: Future[Any] = Future()
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
+    return future
+
+
+def read(store: Scripted) -> Future[tuple[int, list[np.ndarray]]]:
+    """Of three keys, to the second of which nobody contributes."""
+    reading = ConsistentRead(store, ["a", "b", "c"], [0, 2])
+    reading.begin()
+    return reading.future
+
+
+def test_a_read_of_keys_that_go_on_looks_further_ahead_each_time() -> None:
+    store = Scripted([(1, 2), (3, 5), (5, 6)], ["passed", "passed", "comes"])
+    version, values = read(store).result(0)
+    assert (version, [float(value[0]) for value in values], store.asked) == (8, [1.0] * 3, [2, 6, 8])
+
+
+def test_a_read_that_looked_beyond_the_last_step_takes_what_is_there_at_the_end() -> None:
+    assert read(Scripted([(1, 2), (2, 3), (3, 3)], ["passed", "overdue"])).result(0)[0] == 3
+    with pytest.raises(StoreTimeoutError, match="4 is overdue"):
+        read(Scripted([(1, 2), (2, 3), (2, 3)], ["passed", "overdue"])).result(0)
+
+
+def test_a_read_that_is_always_overtaken_ends() -> None:
+    store = Scripted([(step, 100 * step) for step in range(1, 99)], ["passed"] * 99)
+    with pytest.raises(StorePassedError, match="is passed"):
+        read(store).result(0)
+    assert len(store.asked) == TRIES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from sdk_fakes import answers, job
 from weft import nn
 from weft.api import rule
 from weft.api.job import JobSpec
+from weft.rules import BY_NAME
+from weft_graph.rules.built_in import BUILT_IN
 
 DATA = weft.numpy_data("points.npz", evaluate=(80, 100))
 
@@ -93,10 +96,26 @@ def test_rules_are_the_models_and_say_what_they_have() -> None:
         weft.Sgd(-1)
 
 
-def test_what_rules_take_is_what_their_models_have() -> None:
-    sgd, adam = weft.Sgd(0.5, momentum=0.5, weight_decay=0.5), weft.Adam(0.5, beta1=0.5, beta2=0.5, epsilon=0.5)
-    for made in (sgd, adam, weft.Adagrad(0.5, epsilon=0.5, weight_decay=0.5, accumulator=0.5)):
-        assert set(made.model_dump(exclude={"multipliers"}).values()) == {made.name, 0.5}
+@pytest.mark.parametrize("name", BY_NAME)
+def test_what_a_rule_takes_is_what_its_model_has(name: str) -> None:
+    """Each argument comes in at its place, and the defaults are the model's."""
+    make = BY_NAME[name]
+    names = inspect.signature(make).parameters.keys() - {"multipliers", "unknown"}
+    made = make(0.5, **dict.fromkeys(names - {"rate"}, 0.5), multipliers={"*": {"rate": 2.0}})
+    assert made.model_dump() == {
+        "name": name,
+        **dict.fromkeys(names, 0.5),
+        "multipliers": [{"keys": "*", "rate": 2.0, "weight_decay": None, "trust": None}],
+    }
+    assert make() == type(made)()
+    assert getattr(weft, type(made).__name__) is make
+    with pytest.raises(weft.ArgumentError, match=f"^{type(made).__name__} has no lr; it has rate"):
+        make(lr=0.1)
+
+
+def test_every_rule_has_its_maker() -> None:
+    """`momentum` is Sgd's with a momentum."""
+    assert BY_NAME.keys() == BUILT_IN.keys() - {"momentum"}
 
 
 @pytest.mark.parametrize("shape", [(None, 4), ("batch", 4.5), None])

@@ -17,9 +17,12 @@ from weft.api.rule import RuleSpec
 from weft_graph.ir import Graph, Initializer, Node, Parameter
 from weft_graph.json_form import graph_to_json
 from weft_graph.program import KeyPlan, Update
+from weft_graph.rules.built_in import BUILT_IN
 from weft_graph.rules.graph import RuleGraph, checked, rule_graph_from_json
 from weft_graph.types import DType, TensorType
 from weft_kernels.rules.lookup import rule_from
+from weft_kvstore.check import check_description
+from weft_kvstore.description import description_from_json
 from weft_server.job_refused import JobRefusedError
 from weft_server.memory_check import Bounds
 from weft_server.plan import JobPlan
@@ -97,6 +100,19 @@ def made_next() -> dict[str, str]:
             {"name": "adagrad", "state": {"sum": 0.1}},
             {"rate": 0.01, "epsilon": 1e-10, "weight_decay": 0.5},
         ),
+        ({"name": "nesterov"}, "nesterov", {"rate": 0.01, "momentum": 0.9, "weight_decay": 0.0}),
+        (
+            {"name": "adamw", "rate": LINEAR},
+            "adamw",
+            {"rate": {**LINEAR, "end": 0.0, "begin": 0}, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8,
+             "weight_decay": 0.01},
+        ),
+        ({"name": "rmsprop", "decay": 0.5}, "rmsprop",
+         {"rate": 0.01, "decay": 0.5, "epsilon": 1e-8, "weight_decay": 0.0}),
+        ({"name": "ftrl", "l1": 2}, "ftrl", {"rate": 0.1, "beta": 1.0, "l1": 2.0, "l2": 0.0}),
+        ({"name": "lamb"}, "lamb", {"rate": 0.001, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-6,
+                                    "weight_decay": 0.01, "trust": 1.0}),
+        ({"name": "lars"}, "lars", {"rate": 0.1, "momentum": 0.9, "weight_decay": 1e-4, "trust": 0.001}),
     ],
 )  # fmt: skip
 def test_built_in_rules_go_by_name_or_by_what_their_state_starts_at(
@@ -124,6 +140,45 @@ def test_the_first_multiplier_that_matches_a_key_is_the_keys(rows: Path) -> None
 def test_a_rule_with_a_norm_keeps_its_keys_whole(rows: Path) -> None:
     assert [key.whole for key in planned(rows, {"name": "graph", "document": normalized()}).keys] == [True, True]
     assert [key.whole for key in planned(rows, {"name": "graph", "document": momentum()}).keys] == [False, False]
+
+
+@pytest.mark.parametrize("name", ["lamb", "lars"])
+@pytest.mark.parametrize("update", ["shards", "workers"])
+def test_lamb_and_lars_keep_their_keys_whole(rows: Path, name: str, update: str) -> None:
+    """What workers update is sent as gradients, which are cut as others are."""
+    multipliers = [{"keys": "b", "trust": 0.0, "weight_decay": 0.0}]
+    parallelism = {"workers": 2, "shards": 2, "update": update}
+    plan = planned(rows, {"name": name, "multipliers": multipliers}, parallelism=parallelism)
+    assert {key.key: (key.whole, key.multipliers) for key in plan.keys if key.update == "rule"} == {
+        "w": (True, {}),
+        "b": (True, {"trust": 0.0, "weight_decay": 0.0}),
+    }
+    assert not any(key.whole for key in plan.keys if key.update != "rule")
+    check_description(description_from_json(plan.store("job", 1, ["", ""]).model_dump(mode="json")))
+
+
+@pytest.mark.parametrize("name", ["lamb", "lars"])
+def test_lamb_and_lars_are_refused_for_tables_by_their_names(rows: Path, name: str) -> None:
+    found = refused(rows, {"name": name}, graph=graph_to_json(with_table()))
+    assert found.keys() == {"/rule/name"}
+    assert (
+        f"key 'rows' is a table, of which a rule sees the touched rows alone, and {name} divides" in found["/rule/name"]
+    )
+    for pointwise in ("nesterov", "adamw", "rmsprop", "ftrl"):
+        plan = planned(rows, {"name": pointwise}, graph=graph_to_json(with_table()))
+        assert [(key.key, key.whole) for key in plan.keys if key.rows] == [("rows", False)]
+
+
+def test_an_update_that_would_hold_up_its_shard_is_refused() -> None:
+    """LAMB moves ten arrays of the key's size: 4 GiB of it are 107 million float32."""
+    draw = Initializer("ConstantOfShape", {"value": 0.0})
+    for rows, refused_ in ((104_857, False), (104_858, True)):
+        key = KeyPlan("large", TensorType(DType.FLOAT32, (rows, 1024)), draw, Update.RULE, 0)
+        found = list(rule_errors(read_rule(TypeAdapter(RuleSpec).validate_python({"name": "lamb"})), [key]))
+        assert bool(found) == refused_, found
+    assert found[0].pointer == "/rule/name"
+    assert "key 'large' (float32[104858, 1024]): lamb divides by" in found[0].detail
+    assert not list(rule_errors(read_rule(TypeAdapter(RuleSpec).validate_python({"name": "adam"})), [key]))
 
 
 def test_only_what_the_rule_updates_is_whole_and_multiplied(rows: Path) -> None:
@@ -276,7 +331,11 @@ def test_a_large_graph_takes_no_longer_than_its_shapes_allow() -> None:
         ({"name": "graph", "document": {}, "multipliers": [{"keys": "w", "rate": "x"}]}, "/rule/multipliers/0/rate",
          "a valid number"),
         ({"name": "graph"}, "/rule/document", "Field required"),
-        ({"name": "ftrl"}, "/rule", "'ftrl'"),
+        ({"name": "lion"}, "/rule", "'lion'"),
+        ({"name": "ftrl", "beta": 0}, "/rule/beta", "greater than 0"),
+        ({"name": "ftrl", "l1": -1}, "/rule/l1", "greater than or equal to 0"),
+        ({"name": "rmsprop", "decay": 1}, "/rule/decay", "less than 1"),
+        ({"name": "lamb", "trust": float("inf")}, "/rule/trust", "a finite number"),
     ],
 )  # fmt: skip
 def test_the_models_refuse_numbers_with_their_place(rule: dict[str, Any], pointer: str, says: str) -> None:
@@ -290,7 +349,7 @@ def test_the_models_refuse_numbers_with_their_place(rule: dict[str, Any], pointe
 
 def test_the_api_describes_every_rule_and_schedule() -> None:
     described = TypeAdapter(RuleSpec).json_schema()
-    assert described["discriminator"]["mapping"].keys() == {"sgd", "adam", "adagrad", "graph"}
+    assert described["discriminator"]["mapping"].keys() == {*BUILT_IN.keys() - {"momentum"}, "graph"}
     assert {"Linear", "Cosine", "Exponential", "Piecewise", "Polynomial", "Constant"} <= described["$defs"].keys()
     assert all("description" in model for model in described["$defs"].values())
 

@@ -139,8 +139,13 @@ def _adagrad(node: onnx.NodeProto, given: _Numbers) -> tuple[str, dict[str, floa
 
 
 def _momentum(node: onnx.NodeProto, given: _Numbers) -> tuple[str, dict[str, float]]:
-    _must_be(node, given, (("mode", "standard"), ("beta", 1.0)))
-    return "sgd", {
+    _must_be(node, given, (("beta", 1.0),))
+    mode = given.get("mode", "standard")
+    if mode not in {"standard", "nesterov"}:
+        raise OnnxError(
+            f"node {node.name!r} (Momentum): mode {mode!r} is neither 'standard' nor 'nesterov'", node=node.name
+        )
+    return "sgd" if mode == "standard" else "nesterov", {
         "momentum": float(given.get("alpha", 0.0)),
         "weight_decay": float(given.get("norm_coefficient", 0.0)),
     }

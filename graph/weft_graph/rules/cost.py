@@ -1,4 +1,4 @@
-"""Whether a user's rule may update a key: its shape, and what an update takes of the shard that has the key whole.
+"""Whether a rule may update a key: its shape, and what an update takes of the shard that has the key whole.
 
 A rule that goes element by element costs at most `RULE_LIMITS.nodes` operations an element, is spread over all shards
 and runs in blocks, so nothing of it grows. Another one is run for the whole key on one shard, which other jobs share.
@@ -11,6 +11,7 @@ from typing import Final
 from weft_graph.cost import node_cost
 from weft_graph.errors import GraphError, GraphRefusedError
 from weft_graph.rules.binding import BoundRule, bound_rule, error_at
+from weft_graph.rules.built_in import BUILT_IN
 from weft_graph.rules.graph import RuleGraph
 from weft_graph.rules.parts import why_whole
 from weft_graph.types import TensorType
@@ -44,6 +45,23 @@ def check_rule_for(rule: RuleGraph, key: str, type_: TensorType, *, rows: bool =
         raise error_at(key, _in_document(error)) from None
     if whole is not None:
         _check_cost(rule, key, type_, bound)
+
+
+def check_built_in_for(name: str, key: str, type_: TensorType, *, rows: bool = False) -> None:
+    """The same for the built-in rule of that name; the pointer is one into a rule's specification."""
+    rule = BUILT_IN[name]
+    if not rule.whole:
+        return
+    if rows:
+        message = f"key {key!r} is a table, of which a rule sees the touched rows alone, and {rule.whole}"
+        raise GraphRefusedError(message, pointer="/name", node=key)
+    moved = rule.moves * type_.nbytes
+    if moved > MOST_MOVED_BYTES:
+        message = (
+            f"key {key!r} ({type_}): {rule.whole}, and an update reads and writes {moved} bytes on one shard; "
+            f"at most {MOST_MOVED_BYTES} are allowed"
+        )
+        raise GraphRefusedError(message, pointer="/name", node=key)
 
 
 def _in_document(error: GraphError) -> GraphError:

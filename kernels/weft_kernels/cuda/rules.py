@@ -32,7 +32,8 @@ def _numbers_of(name: str, hyper: Hyper, step: int) -> tuple[float, ...]:
     """A built-in rule's numbers in the order of its kernel's arguments."""
     numbers = tuple(float(hyper[each]) for each in BUILT_IN[name].hyper)
     # A power for each element would cost more than the rest of the update.
-    return (*numbers, 1.0 - hyper["beta1"] ** step, 1.0 - hyper["beta2"] ** step) if name == "adam" else numbers
+    corrected = "beta1" in BUILT_IN[name].hyper
+    return (*numbers, 1.0 - hyper["beta1"] ** step, 1.0 - hyper["beta2"] ** step) if corrected else numbers
 
 
 def apply_built_in(

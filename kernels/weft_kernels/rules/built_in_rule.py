@@ -1,16 +1,58 @@
 """A built-in rule's record: its state and numbers are those of `weft_graph.rules.built_in`, its body is made here.
 
-Each is a rule that a user could write as a graph, with a body by hand because the body's passes over memory are what
-an update costs: it writes in place and needs one array more at most.
+Each is a rule that a user could write as a graph, with a body by hand because what an update costs is its passes over
+memory: a body runs on blocks that stay in the cache, so weight, gradient and state are read once and written once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
 from weft_graph.rules.built_in import BUILT_IN
+from weft_kernels.kernel import Array
+from weft_kernels.rules.cache_blocks import cache_blocks
 from weft_kernels.rules.half import with_half
-from weft_kernels.rules.record import Apply, Rule
+from weft_kernels.rules.record import Apply, Hyper, Rule, State, Still
 
 
-def built_in(name: str, apply: Apply) -> Rule:
-    """The rule of that name. `apply` is written for float32 and float64, of correctly rounded operations alone."""
-    return Rule(name, BUILT_IN[name].state, BUILT_IN[name].hyper, with_half(apply), anywhere=True)
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Some elements of an update's arrays, and two arrays as large that a rule may write."""
+
+    weight: Array
+    gradient: Array
+    state: State
+    scratch: tuple[Array, Array]
+
+
+Body: TypeAlias = Callable[[Block, int, Hyper], None]
+"""body(block, step, hyper): as `Apply`, on a block."""
+
+
+def built_in(name: str, body: Body, still: Still | None = None, *, counts: bool = False) -> Rule:
+    """The pointwise rule of that name. `body` is written for float32 and float64, of correctly rounded operations
+    alone; `counts`: it reads the step."""
+    apply = with_half(_in_blocks(body))
+    return Rule(name, BUILT_IN[name].state, BUILT_IN[name].hyper, apply, anywhere=True, counts=counts, still=still)
+
+
+def built_in_whole(name: str, apply: Apply) -> Rule:
+    """The rule of that name, which needs its keys whole and cuts them itself."""
+    return Rule(name, BUILT_IN[name].state, BUILT_IN[name].hyper, with_half(apply, whole=True), whole=True)
+
+
+def _in_blocks(body: Body) -> Apply:
+    def apply(weight: Array, gradient: Array, state: State, step: int, hyper: Hyper) -> None:
+        scratch: tuple[Array, Array] | None = None
+        for part, given, *rest in cache_blocks((weight, gradient, *state.values())):
+            if scratch is None:
+                scratch = np.empty_like(part), np.empty_like(part)
+            elif part.size < scratch[0].size:
+                scratch = scratch[0][: part.size], scratch[1][: part.size]
+            body(Block(part, given, dict(zip(state, rest, strict=True)), scratch), step, hyper)
+
+    return apply

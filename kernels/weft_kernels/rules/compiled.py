@@ -19,8 +19,8 @@ from weft_graph.rules.graph import STEP, WEIGHT, RuleGraph, rule_graph_from_json
 from weft_graph.rules.parts import why_whole
 from weft_graph.schema import schema_of
 from weft_graph.types import DType, array_text
-from weft_kernels.blocks import CACHE_ELEMENTS
 from weft_kernels.kernel import Array, Kernel, KernelContext, kernel_of
+from weft_kernels.rules.cache_blocks import cache_blocks
 from weft_kernels.rules.half import with_half
 from weft_kernels.rules.record import Hyper, Rule, State
 from weft_kernels.run import KernelError
@@ -34,7 +34,9 @@ def compiled(document: Mapping[str, Any]) -> Rule:
         raise ValueError(f"rule: {error.message}") from None
     whole = why_whole(rule) is not None
     run = _Whole(rule) if whole else _Pointwise(rule)
-    return Rule(rule.name, dict(rule.state), dict(rule.hyper), with_half(run.apply, whole=whole), whole)
+    counts = any(STEP in node.inputs for node in rule.graph.nodes)
+    apply = with_half(run.apply, whole=whole)
+    return Rule(rule.name, dict(rule.state), dict(rule.hyper), apply, whole, counts=counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +152,8 @@ class _Pointwise:
             program = self._programs[weight.dtype.name] = _Program(self._rule, bound)
         arrays = {WEIGHT: weight, "gradient": gradient, **{name: state[name] for name in self._rule.state}}
         numbers = program.start(step, hyper)
-        if not all(array.flags.c_contiguous for array in arrays.values()):
-            program.update(numbers, arrays)
-            return
-        flat = {name: array.reshape(-1) for name, array in arrays.items()}
-        for start in range(0, weight.size, CACHE_ELEMENTS):
-            stop = start + CACHE_ELEMENTS
-            program.update(numbers, {name: array[start:stop] for name, array in flat.items()})
+        for block in cache_blocks(tuple(arrays.values())):
+            program.update(numbers, dict(zip(arrays, block, strict=True)))
 
 
 class _Whole:

@@ -7,13 +7,12 @@ as well. State stays as narrow as the key, so a sum of squares may leave that ra
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 
-from weft_kernels.blocks import CACHE_ELEMENTS
 from weft_kernels.kernel import Array
+from weft_kernels.rules.cache_blocks import cache_blocks
 from weft_kernels.rules.record import Apply, Hyper, State
 
 _LARGEST: Final = np.float32(np.finfo(np.float16).max)
@@ -28,7 +27,7 @@ def with_half(apply: Apply, *, whole: bool = False) -> Apply:
             apply(weight, gradient, state, step, hyper)
             return
         arrays = (weight, gradient, *state.values())
-        for block in (arrays,) if whole else _blocks(arrays):
+        for block in (arrays,) if whole else cache_blocks(arrays):
             wide = [array.astype(np.float32) for array in block]
             apply(wide[0], wide[1], dict(zip(state, wide[2:], strict=True)), step, hyper)
             with np.errstate(over="ignore"):
@@ -37,16 +36,6 @@ def with_half(apply: Apply, *, whole: bool = False) -> Apply:
                 _keep(narrow, computed)
 
     return run
-
-
-def _blocks(arrays: tuple[Array, ...]) -> Iterator[tuple[Array, ...]]:
-    """Views of the same elements of each array; the arrays themselves where they are not in one piece."""
-    if not all(array.flags.c_contiguous for array in arrays):
-        yield arrays
-        return
-    flat = [array.reshape(-1) for array in arrays]
-    for start in range(0, flat[0].size, CACHE_ELEMENTS):
-        yield tuple(array[start : start + CACHE_ELEMENTS] for array in flat)
 
 
 def _keep(state: Array, computed: Array) -> None:

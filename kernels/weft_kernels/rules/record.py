@@ -16,19 +16,24 @@ State = MutableMapping[str, Array]
 Hyper = Mapping[str, float]
 
 Apply = Callable[[Array, Array, State, int, Hyper], None]
-"""apply(weight, gradient, state, step, hyper): writes `weight` and `state` in place, may write `gradient`.
+"""apply(weight, gradient, state, step, hyper): writes `weight` and `state` in place, and nothing else.
 
 `step` counts the updates of the key from 1. All arrays are C-contiguous, of one shape and dtype.
 """
+
+Still = Callable[[Hyper], tuple[str, ...] | None]
+"""States by name: where all of them are 0, an update with these numbers and a gradient of zeros leaves every bit as it
+is, at any step. Empty: it does so everywhere. None: it may move something anywhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
     """An update rule. `state` has its state arrays' names and the number that each starts at; `hyper` every default.
 
-    `whole`: the rule is not pointwise. Its arrays have the key's shape then, and the key is never cut.
-    `anywhere`: each element's update is the same bits in whatever array it is computed, for it is made of operations
-    that are rounded correctly (+, -, *, /, square root) alone.
+    `whole`: the rule is not pointwise. Its arrays have the key's shape then, and the key is never cut. `anywhere`: each
+    element's update is the same bits in whatever array it is computed, for it is made of operations that are rounded
+    correctly (+, -, *, /, square root) alone. `counts`: an update reads the step. `still` is None where nothing is
+    known of gradients of zeros.
     """
 
     name: str
@@ -37,3 +42,5 @@ class Rule:
     apply: Apply
     whole: bool = False
     anywhere: bool = False
+    counts: bool = True
+    still: Still | None = None

@@ -38,16 +38,17 @@ def apply_to_rows(
     piece = max(PIECE_ELEMENTS // width, 1)
     for begin in range(0, len(places), piece):
         some, part = places[begin : begin + piece], gradient[begin : begin + piece]
-        gathered = {name: _gathered(array, some) for name, array in state.items()}
-        moved, given = _gathered(weight, some), np.zeros(whole_blocks(part.size), part.dtype)
+        gathered = {name: gathered_rows(array, some) for name, array in state.items()}
+        moved, given = gathered_rows(weight, some), np.zeros(whole_blocks(part.size), part.dtype)
         given[: part.size] = part.reshape(-1)
         rule.apply(moved, given, gathered, step, hyper)
         for array, updated in ((weight, moved), *((state[name], gathered[name]) for name in state)):
             array[some] = updated[: part.size].reshape(part.shape)
 
 
-def _gathered(array: Array, places: Array) -> Array:
-    """Rows one after the other, filled up to whole blocks by the first element: numbers that the rule meets anyway."""
+def gathered_rows(array: Array, places: Array) -> Array:
+    """Rows of (rows, width) one after the other, filled up to whole blocks by the first element: numbers that the rule
+    meets anyway."""
     size = len(places) * array.shape[1]
     found = np.empty(whole_blocks(size), array.dtype)
     # `mode` is what lets NumPy write into `out` without a copy; no place is outside.

@@ -2,73 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag
+from pydantic import ConfigDict, Field
 
 from weft.api.base import Model
-from weft.api.schedule import AnySchedule, Schedule
+from weft.api.hyper import Decay, Epsilon, Factor, Number, Pattern, Positive, Rate, Strength
+from weft.api.schedule import AnySchedule
 from weft_graph.rules.built_in import BUILT_IN
-
-
-@dataclass(frozen=True, slots=True)
-class Within:
-    """Refuses a schedule that ever leaves the range of its hyper-parameter."""
-
-    low: float
-    high: float
-    below: bool = False
-    """Whether `high` itself is out."""
-
-    def __call__(self, schedule: AnySchedule) -> AnySchedule:
-        low, high = schedule.bounds()
-        if not math.isfinite(high):
-            raise ValueError("it grows without end; say an end")
-        if low < self.low or high > self.high or (self.below and high == self.high):
-            limit = f"below {self.high:g}" if self.below else f"up to {self.high:g}"
-            raise ValueError(f"its values go from {low:g} to {high:g}; they have to be from {self.low:g} {limit}")
-        return schedule
-
-
-def _kind(value: object) -> str:
-    return "a schedule" if isinstance(value, Mapping | Model) else "a number"
-
-
-# The tags are what pydantic puts into an error's place; no field is called so.
-_NUMBER, _SCHEDULE, _KIND = Tag("a number"), Tag("a schedule"), Discriminator(_kind)
-
-Rate = Annotated[
-    Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False), _NUMBER]
-    | Annotated[Schedule, AfterValidator(Within(0, 1e6)), _SCHEDULE],
-    _KIND,
-]
-Decay = Annotated[
-    Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False), _NUMBER]
-    | Annotated[Schedule, AfterValidator(Within(0, 1, below=True)), _SCHEDULE],
-    _KIND,
-]
-WeightDecay = Annotated[
-    Annotated[float, Field(ge=0, le=1e3, allow_inf_nan=False), _NUMBER]
-    | Annotated[Schedule, AfterValidator(Within(0, 1e3)), _SCHEDULE],
-    _KIND,
-]
-Epsilon = Annotated[
-    Annotated[float, Field(gt=0, le=1, allow_inf_nan=False), _NUMBER]
-    | Annotated[Schedule, AfterValidator(Within(0, 1)), _SCHEDULE],
-    _KIND,
-]
-Number = Annotated[
-    Annotated[float, Field(allow_inf_nan=False), _NUMBER]
-    | Annotated[Schedule, AfterValidator(Within(-1e300, 1e300)), _SCHEDULE],
-    _KIND,
-]
-"""A hyper-parameter of a user's rule: any finite number, or a schedule."""
-
-Factor = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
-Pattern = Annotated[str, Field(min_length=1, max_length=256)]
 
 MOST_MULTIPLIERS = 32
 """Each is held against every parameter's name at submit."""
@@ -83,6 +25,8 @@ class Multiplier(Model):
     keys: Pattern
     rate: Factor | None = None
     weight_decay: Factor | None = None
+    trust: Factor | None = None
+    """Of Lamb and Lars: 0 takes the ratio of norms away, as is usual for biases."""
 
     def factors(self) -> dict[str, float]:
         """{hyper-parameter: factor} of those that are stretched."""
@@ -125,7 +69,20 @@ class Sgd(_BuiltIn):
     rate: Rate = BUILT_IN["sgd"].hyper["rate"]
     momentum: Decay = 0.0
     """0 is none: another one makes it the shards' rule `momentum`."""
-    weight_decay: WeightDecay = BUILT_IN["sgd"].hyper["weight_decay"]
+    weight_decay: Strength = BUILT_IN["sgd"].hyper["weight_decay"]
+    multipliers: Multipliers = Field(default_factory=list)
+
+
+class Nesterov(_BuiltIn):
+    """g += weight_decay * w; v = momentum * v + g; w -= rate * (g + momentum * v).
+
+    Nesterov 1983 in the form of Sutskever et al. 2013, with PyTorch's rate outside of v.
+    """
+
+    name: Literal["nesterov"] = "nesterov"
+    rate: Rate = BUILT_IN["nesterov"].hyper["rate"]
+    momentum: Decay = BUILT_IN["nesterov"].hyper["momentum"]
+    weight_decay: Strength = BUILT_IN["nesterov"].hyper["weight_decay"]
     multipliers: Multipliers = Field(default_factory=list)
 
 
@@ -140,6 +97,18 @@ class Adam(_BuiltIn):
     multipliers: Multipliers = Field(default_factory=list)
 
 
+class AdamW(_BuiltIn):
+    """Adam, and w -= rate * weight_decay * w beside it: Loshchilov and Hutter 2019, with the decay times the rate."""
+
+    name: Literal["adamw"] = "adamw"
+    rate: Rate = BUILT_IN["adamw"].hyper["rate"]
+    beta1: Decay = BUILT_IN["adamw"].hyper["beta1"]
+    beta2: Decay = BUILT_IN["adamw"].hyper["beta2"]
+    epsilon: Epsilon = BUILT_IN["adamw"].hyper["epsilon"]
+    weight_decay: Strength = BUILT_IN["adamw"].hyper["weight_decay"]
+    multipliers: Multipliers = Field(default_factory=list)
+
+
 class Adagrad(_BuiltIn):
     """g += weight_decay * w; s += g^2; w -= rate * g / (sqrt(s) + epsilon), s starting at `accumulator`.
 
@@ -151,13 +120,74 @@ class Adagrad(_BuiltIn):
     name: Literal["adagrad"] = "adagrad"
     rate: Rate = BUILT_IN["adagrad"].hyper["rate"]
     epsilon: Epsilon = BUILT_IN["adagrad"].hyper["epsilon"]
-    weight_decay: WeightDecay = BUILT_IN["adagrad"].hyper["weight_decay"]
+    weight_decay: Strength = BUILT_IN["adagrad"].hyper["weight_decay"]
     accumulator: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] = BUILT_IN["adagrad"].state["sum"]
     multipliers: Multipliers = Field(default_factory=list)
 
     def starts(self) -> dict[str, float]:
         """What the rule's state starts at, where it is not 0."""
         return {"sum": self.accumulator}
+
+
+class Rmsprop(_BuiltIn):
+    """g += weight_decay * w; s = decay * s + (1 - decay) * g^2; w -= rate * g / (sqrt(s) + epsilon).
+
+    Tieleman and Hinton 2012, with PyTorch's epsilon.
+    """
+
+    name: Literal["rmsprop"] = "rmsprop"
+    rate: Rate = BUILT_IN["rmsprop"].hyper["rate"]
+    decay: Decay = BUILT_IN["rmsprop"].hyper["decay"]
+    epsilon: Epsilon = BUILT_IN["rmsprop"].hyper["epsilon"]
+    weight_decay: Strength = BUILT_IN["rmsprop"].hyper["weight_decay"]
+    multipliers: Multipliers = Field(default_factory=list)
+
+
+class Ftrl(_BuiltIn):
+    """FTRL-Proximal, McMahan et al. 2013, algorithm 1, whose alpha is `rate`.
+
+    A weight is 0 where its gradients do not add up to more than `l1`, whatever it began at.
+    """
+
+    name: Literal["ftrl"] = "ftrl"
+    rate: Rate = BUILT_IN["ftrl"].hyper["rate"]
+    beta: Positive = BUILT_IN["ftrl"].hyper["beta"]
+    l1: Strength = BUILT_IN["ftrl"].hyper["l1"]
+    l2: Strength = BUILT_IN["ftrl"].hyper["l2"]
+    multipliers: Multipliers = Field(default_factory=list)
+
+
+class Lamb(_BuiltIn):
+    """AdamW's update u, as long as the weight: w -= rate * trust * norm(w) / norm(u) * u. You et al. 2020, algorithm 2.
+
+    Norms are of whole parameters, so none is cut over shards, and none may be a table.
+    """
+
+    name: Literal["lamb"] = "lamb"
+    rate: Rate = BUILT_IN["lamb"].hyper["rate"]
+    beta1: Decay = BUILT_IN["lamb"].hyper["beta1"]
+    beta2: Decay = BUILT_IN["lamb"].hyper["beta2"]
+    epsilon: Epsilon = BUILT_IN["lamb"].hyper["epsilon"]
+    weight_decay: Strength = BUILT_IN["lamb"].hyper["weight_decay"]
+    trust: Strength = BUILT_IN["lamb"].hyper["trust"]
+    """0: no ratio, which leaves AdamW."""
+    multipliers: Multipliers = Field(default_factory=list)
+
+
+class Lars(_BuiltIn):
+    """r = trust * norm(w) / (norm(g) + weight_decay * norm(w)); v = momentum * v + rate * r * (g + weight_decay * w);
+    w -= v. You, Gitman and Ginsburg 2017, algorithm 1.
+
+    Norms are of whole parameters, so none is cut over shards, and none may be a table.
+    """
+
+    name: Literal["lars"] = "lars"
+    rate: Rate = BUILT_IN["lars"].hyper["rate"]
+    momentum: Decay = BUILT_IN["lars"].hyper["momentum"]
+    weight_decay: Strength = BUILT_IN["lars"].hyper["weight_decay"]
+    trust: Strength = BUILT_IN["lars"].hyper["trust"]
+    """0: no ratio, which leaves momentum with the rate inside of it."""
+    multipliers: Multipliers = Field(default_factory=list)
 
 
 class GraphRule(Model):
@@ -181,4 +211,6 @@ def _hyper(given: Mapping[str, float | AnySchedule]) -> dict[str, float | dict[s
     return {name: float(value) if isinstance(value, int | float) else value.document() for name, value in given.items()}
 
 
-RuleSpec = Annotated[Sgd | Adam | Adagrad | GraphRule, Field(discriminator="name")]
+RuleSpec = Annotated[
+    Sgd | Nesterov | Adam | AdamW | Adagrad | Rmsprop | Ftrl | Lamb | Lars | GraphRule, Field(discriminator="name")
+]

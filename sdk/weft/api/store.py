@@ -22,12 +22,30 @@ class InitializerSpec(Model):
     attributes: dict[str, float]
 
 
+class EvictionSpec(Model):
+    """Rows of a growing table that go: those last pushed over `age` steps ago, those whose score is below `score`."""
+
+    every: int
+    age: int | None = None
+    score: float | None = None
+    decay: float = 0.999
+
+
+class GrowthSpec(Model):
+    """Rows come into being by any 64-bit id: by its use number `uses`, or by each use with a `probability`."""
+
+    uses: int = 1
+    probability: float = 1.0
+    eviction: EvictionSpec | None = None
+
+
 class KeySpec(Model):
     """A key of the job. `priority` 0 is the most urgent. `slots` are those that contribute to it, in order.
 
     `rows`: a table, pushed and pulled by rows. `whole`: never cut, for its rule is not pointwise. `multipliers` stretch
     the job's hyper-parameters for this key. A key that is updated by `gradient` holds the merged gradient of the last
-    step, for workers that update themselves.
+    step, for workers that update themselves. A table with `growth` has no row at first; `rule` and `hyper` take the
+    place of the job's for this table.
     """
 
     key: str
@@ -40,6 +58,10 @@ class KeySpec(Model):
     rows: bool = False
     whole: bool = False
     multipliers: dict[str, float] = Field(default_factory=dict)
+    growth: GrowthSpec | None = None
+    rule: str | dict[str, Any] | None = None
+    hyper: dict[str, float | dict[str, Any]] | None = None
+    sparse: Literal["lazy", "standard"] = "lazy"
 
 
 class LossScalingSpec(Model):

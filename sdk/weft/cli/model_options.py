@@ -19,7 +19,7 @@ from weft.api.rule import RuleSpec
 from weft.command_line import command
 from weft.data import numpy_data
 from weft.errors import ArgumentError
-from weft.rules import Adagrad, Adam, Sgd
+from weft.rules import BY_NAME
 
 if TYPE_CHECKING:
     from weft.model import Model
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 SUFFIX = ".onnx"
 
 _PANEL = "Of an ONNX file"
-_RULES: dict[str, Callable[..., RuleSpec]] = {"sgd": Sgd, "adam": Adam, "adagrad": Adagrad}
 
 
 def _option(text: str, *names: str, metavar: str | None = None) -> Any:
@@ -76,7 +75,7 @@ class ModelOptions:
     )
     shuffle: Annotated[bool, _option("Read the rows in another order in each pass.", "--shuffle/--no-shuffle")] = True
     batch: Annotated[int | None, _option("Samples of a step, over all workers.", "--batch")] = None
-    rule: Annotated[str | None, _option("sgd, adam or adagrad; else the file's own, or sgd.", "--rule")] = None
+    rule: Annotated[str | None, _option(f"{', '.join(BY_NAME)}; else the file's own, or sgd.", "--rule")] = None
     rate: Annotated[float | None, _option("The rule's rate.", "--rate")] = None
     workers: Annotated[int, _option("Workers.", "--workers")] = 1
     shards: Annotated[int, _option("Shards.", "--shards")] = 1
@@ -144,9 +143,9 @@ class ModelOptions:
         rate = {} if self.rate is None else {"rate": self.rate}
         if self.rule is None and trainable.rule is not None:
             return type(trainable.rule)(**{**trainable.rule.model_dump(), **rate})
-        if self.rule not in {None, *_RULES}:
-            raise ArgumentError(f"--rule is {self.rule!r}; there are {', '.join(_RULES)}")
-        return _RULES[self.rule or "sgd"](**rate)
+        if self.rule not in {None, *BY_NAME}:
+            raise ArgumentError(f"--rule is {self.rule!r}; there are {', '.join(BY_NAME)}")
+        return BY_NAME[self.rule or "sgd"](**rate)
 
 
 def with_model_options(function: Callable[..., None]) -> Callable[..., None]:

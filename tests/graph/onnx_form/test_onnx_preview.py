@@ -117,6 +117,10 @@ def test_other_rules() -> None:
     assert adagrad is not None
     assert (momentum.step.rule, momentum.step.hyper) == ("sgd", {"momentum": 0.9, "weight_decay": 0.01})
     assert adagrad.step.hyper == pytest.approx({"rate": 0.1, "epsilon": 1e-6, "weight_decay": 0.5})
+    nesterov = without_training(training("Momentum", alpha=0.9, beta=1.0, mode="nesterov", norm_coefficient=0.01))
+    assert nesterov is not None
+    assert nesterov.step.rule == "nesterov"
+    assert nesterov.step.hyper == pytest.approx({"rate": 0.1, "momentum": 0.9, "weight_decay": 0.01})
 
 
 def test_the_reader_takes_the_step_out_and_says_what_it_was() -> None:
@@ -139,8 +143,8 @@ def test_an_optimizer_that_is_read_as_it_is_stays_in_the_graph() -> None:
 
 
 def test_a_step_that_is_no_rule_is_refused_by_the_reader() -> None:
-    with pytest.raises(OnnxError, match=r"'step' \(Momentum\): mode is 'nesterov'"):
-        read_model(training("Momentum", alpha=0.9, beta=1.0, mode="nesterov", norm_coefficient=0.0))
+    with pytest.raises(OnnxError, match=r"'step' \(Momentum\): mode 'sideways' is neither"):
+        read_model(training("Momentum", alpha=0.9, beta=1.0, mode="sideways", norm_coefficient=0.0))
 
 
 def test_a_model_without_an_optimizer_is_left_alone() -> None:
@@ -152,7 +156,7 @@ def test_a_model_without_an_optimizer_is_left_alone() -> None:
     [
         ("Adam", {"norm_coefficient": 0.1}, "norm_coefficient is 0.1"),
         ("Adagrad", {"decay_factor": 0.1}, "decay_factor is 0.1"),
-        ("Momentum", {"alpha": 0.9, "beta": 1.0, "mode": "nesterov"}, "mode is 'nesterov'"),
+        ("Momentum", {"alpha": 0.9, "beta": 1.0, "mode": "sideways"}, "mode 'sideways' is neither"),
         ("Momentum", {"alpha": 0.9, "beta": 0.5, "mode": "standard"}, "beta is 0.5"),
     ],
 )

@@ -26,6 +26,19 @@ __global__ void momentum(T* weight, const T* gradient, T* velocity, ROWS, double
     }
 }
 
+template <typename T>
+__global__ void nesterov(T* weight, const T* gradient, T* velocity, ROWS, double rate, double factor,
+                         double weight_decay) {
+    typedef typename Wide<T>::type W;
+    UPDATE_LOOP {
+        const W w = W(weight[at]);
+        const W g = W(gradient[e]) + w * W(weight_decay);
+        const W moved = W(velocity[at]) * W(factor) + g;
+        velocity[at] = as_state<T>(moved);
+        weight[at] = T(w - (moved * W(factor) + g) * W(rate));
+    }
+}
+
 // `correction1` and `correction2` are 1 - beta^step.
 template <typename T>
 __global__ void adam(T* weight, const T* gradient, T* mean, T* variance, ROWS, double rate, double beta1, double beta2,
@@ -37,8 +50,24 @@ __global__ void adam(T* weight, const T* gradient, T* mean, T* variance, ROWS, d
         const W v = W(variance[at]) * W(beta2) + g * g * W(1 - beta2);
         mean[at] = as_state<T>(m);
         variance[at] = as_state<T>(v);
-        const W root = sqrt(v) * W(1 / sqrt(correction2)) + W(epsilon);
-        weight[at] = T(W(weight[at]) - m / root * W(rate / correction1));
+        const W root = sqrt(v) + W(epsilon * sqrt(correction2));
+        weight[at] = T(W(weight[at]) - m / root * W(rate * sqrt(correction2) / correction1));
+    }
+}
+
+template <typename T>
+__global__ void adamw(T* weight, const T* gradient, T* mean, T* variance, ROWS, double rate, double beta1,
+                      double beta2, double epsilon, double weight_decay, double correction1, double correction2) {
+    typedef typename Wide<T>::type W;
+    UPDATE_LOOP {
+        const W g = W(gradient[e]);
+        const W m = W(mean[at]) * W(beta1) + g * W(1 - beta1);
+        const W v = W(variance[at]) * W(beta2) + g * g * W(1 - beta2);
+        mean[at] = as_state<T>(m);
+        variance[at] = as_state<T>(v);
+        const W root = sqrt(v) + W(epsilon * sqrt(correction2));
+        const W w = W(weight[at]) * W(1 - rate * weight_decay);
+        weight[at] = T(w - m / root * W(rate * sqrt(correction2) / correction1));
     }
 }
 
@@ -51,5 +80,38 @@ __global__ void adagrad(T* weight, const T* gradient, T* sum, ROWS, double rate,
         const W s = W(sum[at]) + g * g;
         sum[at] = as_state<T>(s);
         weight[at] = T(w - g / (sqrt(s) + W(epsilon)) * W(rate));
+    }
+}
+
+template <typename T>
+__global__ void rmsprop(T* weight, const T* gradient, T* square, ROWS, double rate, double decay, double epsilon,
+                        double weight_decay) {
+    typedef typename Wide<T>::type W;
+    UPDATE_LOOP {
+        const W w = W(weight[at]);
+        const W g = W(gradient[e]) + w * W(weight_decay);
+        const W s = W(square[at]) * W(decay) + g * g * W(1 - decay);
+        square[at] = as_state<T>(s);
+        weight[at] = T(w - g / (sqrt(s) + W(epsilon)) * W(rate));
+    }
+}
+
+template <typename T>
+__global__ void ftrl(T* weight, const T* gradient, T* total, T* squares, ROWS, double rate, double beta, double l1,
+                     double l2) {
+    typedef typename Wide<T>::type W;
+    if (rate == 0) {
+        return;
+    }
+    UPDATE_LOOP {
+        const W g = W(gradient[e]);
+        const W n = W(squares[at]) + g * g;
+        const W root = sqrt(n);
+        const W grown = (root - sqrt(W(squares[at]))) * W(1 / rate);
+        const W z = W(total[at]) + (g - grown * W(weight[at]));
+        squares[at] = as_state<T>(n);
+        total[at] = as_state<T>(z);
+        const W within = z < W(-l1) ? W(-l1) : z > W(l1) ? W(l1) : z;
+        weight[at] = T((within - z) / (root * W(1 / rate) + W(beta * (1 / rate) + l2)));
     }
 }

@@ -8,25 +8,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from weft_kernels.kernel import Array
-from weft_kernels.rules.built_in_rule import built_in
-from weft_kernels.rules.record import Hyper, State
+from weft_kernels.rules.built_in_rule import Block, built_in
+from weft_kernels.rules.decay import decayed
+from weft_kernels.rules.record import Hyper
+from weft_kernels.rules.standing import still_without_decay
 
 
-def _apply(weight: Array, gradient: Array, state: State, _step: int, hyper: Hyper) -> None:
-    total = state["sum"]
-    if hyper["weight_decay"]:
-        scratch = np.multiply(weight, hyper["weight_decay"])
-        np.add(gradient, scratch, out=gradient)
-        np.multiply(gradient, gradient, out=scratch)
-    else:
-        scratch = np.multiply(gradient, gradient)
-    np.add(total, scratch, out=total)
-    np.sqrt(total, out=scratch)
-    np.add(scratch, hyper["epsilon"], out=scratch)
-    np.divide(gradient, scratch, out=gradient)
-    np.multiply(gradient, hyper["rate"], out=gradient)
-    np.subtract(weight, gradient, out=weight)
+def _update(block: Block, _step: int, hyper: Hyper) -> None:
+    weight, gradient = block.weight, block.gradient
+    total, divisor = block.state["sum"], block.scratch[0]
+    given = decayed(weight, gradient, hyper["weight_decay"], block.scratch[1])
+    np.multiply(given, given, out=divisor)
+    np.add(total, divisor, out=total)
+    np.sqrt(total, out=divisor)
+    np.add(divisor, hyper["epsilon"], out=divisor)
+    np.divide(given, divisor, out=divisor)
+    np.multiply(divisor, hyper["rate"], out=divisor)
+    np.subtract(weight, divisor, out=weight)
 
 
-RULE = built_in("adagrad", _apply)
+RULE = built_in("adagrad", _update, still_without_decay())

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from weft_kernels.kernel import Array
-from weft_kernels.rules.built_in_rule import built_in
-from weft_kernels.rules.record import Hyper, State
+from weft_kernels.rules.built_in_rule import Block, built_in
+from weft_kernels.rules.record import Hyper
+from weft_kernels.rules.standing import still_without_decay
 
 
-def _apply(weight: Array, gradient: Array, state: State, _step: int, hyper: Hyper) -> None:
-    velocity = state["momentum"]
+def _update(block: Block, _step: int, hyper: Hyper) -> None:
+    weight, gradient = block.weight, block.gradient
+    velocity, moved = block.state["momentum"], block.scratch[0]
     np.multiply(velocity, hyper["momentum"], out=velocity)
     np.add(velocity, gradient, out=velocity)
     if hyper["weight_decay"]:
-        # The gradient is used up: its memory holds the two products.
-        np.multiply(weight, hyper["weight_decay"], out=gradient)
-        np.add(velocity, gradient, out=velocity)
-    np.multiply(velocity, hyper["rate"], out=gradient)
-    np.subtract(weight, gradient, out=weight)
+        np.multiply(weight, hyper["weight_decay"], out=moved)
+        np.add(velocity, moved, out=velocity)
+    np.multiply(velocity, hyper["rate"], out=moved)
+    np.subtract(weight, moved, out=weight)
 
 
-RULE = built_in("momentum", _apply)
+RULE = built_in("momentum", _update, still_without_decay("momentum"))

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from weft_kernels.kernel import Array
-from weft_kernels.rules.built_in_rule import built_in
-from weft_kernels.rules.record import Hyper, State
+from weft_kernels.rules.built_in_rule import Block, built_in
+from weft_kernels.rules.record import Hyper
+from weft_kernels.rules.standing import still_without_decay
 
 
-def _apply(weight: Array, gradient: Array, _state: State, _step: int, hyper: Hyper) -> None:
+def _update(block: Block, _step: int, hyper: Hyper) -> None:
+    weight, gradient = block.weight, block.gradient
     rate, decay = hyper["rate"], hyper["weight_decay"]
     if decay:
-        # w - rate * decay * w, before the gradient is taken off: the same sum in one pass and no array more.
+        # w - rate * decay * w, before the gradient is taken off: the same sum in one operation less.
         np.multiply(weight, 1.0 - rate * decay, out=weight)
-    np.multiply(gradient, rate, out=gradient)
-    np.subtract(weight, gradient, out=weight)
+    moved = np.multiply(gradient, rate, out=block.scratch[0])
+    np.subtract(weight, moved, out=weight)
 
 
-RULE = built_in("sgd", _apply)
+RULE = built_in("sgd", _update, still_without_decay())

@@ -1,0 +1,43 @@
+"""Compression: what each codec costs beside a copy of the same memory.
+
+docs/benchmarks.md says how to run it, and what the figures mean; here "weft" is the codec, the peer NumPy's copy, and
+"wire" the encoded bytes of one iteration.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from rich.console import Console
+
+from benchmark import run
+from codec_rounds import codec_cases, measure_codec
+from figures import Row
+from measuring import Plan
+from store_cases import Case
+
+
+class Speeds:
+    """Measures, and keeps what each case moved in a second."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def measure(self, case: Case, plan: Plan, progress: Callable[[str], None]) -> tuple[Row, dict[str, str]]:
+        row, versions = measure_codec(case, plan, progress)
+        nbytes = case.payload_bytes
+        own, peer = (f"{nbytes / 1e6 / figures.median_ms:.2f}" for figures in (row.weft, row.peer) if figures)
+        self.lines.append(f"{case.name}: {own} GB/s, a copy {peer}; 1 : {nbytes / row.wire_bytes:.1f}")
+        return row, versions
+
+
+def main() -> int:
+    speeds = Speeds()
+    code = run("Compression", codec_cases(), measuring=speeds.measure)
+    Console(highlight=False).print("\n".join(speeds.lines))
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""A worker of weft's side on a slow link: `python layers_weft.py DESCRIPTION ENDPOINT SETTINGS CASE`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import zmq
+
+from exchange import Array, Line, Work
+from layer_marks import take_marks
+from store_cases import BESIDE, BESIDE_SHAPE, RATE, Case, case_from_json
+from training_pace import take_steps
+from weft_kvstore.client import StoreClient
+from weft_kvstore.description import StoreDescription
+from weft_kvstore.process import tune_process
+from weft_kvstore.settings import LinkSettings
+
+
+class WeftLayers:
+    """Steps over `StoreClient`: a layer's new value is asked for together with its push, as a job does."""
+
+    def __init__(self, store: StoreClient, case: Case) -> None:
+        self._store, self._case = store, case
+        self._keys = [f"key{place}" for place in range(len(case.shapes))]
+        self._step = -1
+        self._gradients: list[Array] = []
+        self._pushes: list[Future[Any]] = []
+        self._pulls: list[Future[Array] | None] = []
+        self._generator = np.random.Generator(np.random.SFC64(7))
+
+    def prepare(self, work: Work) -> None:
+        self._step += 1
+        self._gradients, self._pushes, self._pulls = work.gradients, [], [None] * len(self._keys)
+        self._rows = self._drawn_rows()
+
+    def hand_over(self, place: int) -> None:
+        if self._rows is not None:
+            ids, rows = self._rows
+            self._rows = None
+            self._pushes.append(self._store.push_rows(BESIDE, self._step, ids, rows))
+            self._pushes.append(self._store.pull_rows(BESIDE, ids, self._step + 1))
+        key = self._keys[place]
+        self._pushes.append(self._store.push(key, self._step, self._gradients[place]))
+        self._pulls[place] = self._store.pull(key, self._step + 1)
+
+    def ask(self) -> None:
+        """All was asked for."""
+
+    def wait(self, place: int) -> None:
+        self._pull(place).result()
+
+    def pulled(self) -> list[Array]:
+        for push in self._pushes:
+            push.result()
+        return [self._pull(place).result() for place in range(len(self._keys))]
+
+    def expected(self, before: Array, gradient: Array) -> Array:
+        return before - np.float32(RATE) * gradient
+
+    def wire_bytes(self) -> int:
+        counts = self._store.statistics()
+        return counts.bytes_sent + counts.bytes_received
+
+    def close(self) -> None:
+        self._store.close()
+
+    def _pull(self, place: int) -> Future[Array]:
+        pull = self._pulls[place]
+        assert pull is not None
+        return pull
+
+    def _drawn_rows(self) -> tuple[Array, Array] | None:
+        count = self._case.beside_rows
+        if not count:
+            return None
+        ids = np.sort(self._generator.choice(BESIDE_SHAPE[0], count, replace=False, shuffle=False))
+        return ids, self._generator.random((count, *BESIDE_SHAPE[1:]), dtype=np.float32)
+
+
+def main(path: str, endpoint: str, settings: str, case_text: str) -> None:
+    tune_process()
+    line, case = Line(), case_from_json(case_text)
+    link = LinkSettings(**json.loads(settings))
+    store = StoreClient(
+        msgspec.json.decode(Path(path).read_bytes(), type=StoreDescription), 0, settings=link, endpoints=[endpoint]
+    )
+    versions = {"numpy": np.__version__, "pyzmq": zmq.__version__, "zeromq": zmq.zmq_version()}
+    take = take_steps if case.compute_s else take_marks
+    take(line, WeftLayers(store, case), case, versions)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,66 @@
+"""What each part of a step costs the threads, from the constants. Pure; shared by simulation and formulas.
+
+A shard's work for a push is measured with one worker, where each push is applied. With more of them a step is applied
+once: that part comes from the memory benchmarks, as does the addition of the other workers' gradients.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cost_model import Block, Constants, Role, Work
+
+NEAR_BYTES = 8 << 20
+"""Values of more than this do not stay in a cache from one step to the next."""
+
+APPLIED_SHARE = 0.5
+"""Of a shard's bookkeeping for a pushed slice: what is done once a step, not once a push."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepCosts:
+    """Seconds of the parts of a step whose values have `nbytes` in all."""
+
+    constants: Constants
+    nbytes: int
+
+    def begin(self, role: Role) -> float:
+        return self.constants.costs[role].of(Work(rounds=1))
+
+    def call(self, role: Role) -> float:
+        return self.constants.costs[role].of(Work(calls=1))
+
+    def push(self, role: Role, block: Block, frames: int = 1) -> float:
+        """Frames of gradients, on their way through a thread; at the shard with the merging, were there no others.
+
+        `block` may be several frames' loads together, as everywhere here: costs are linear.
+        """
+        near, far = self._bytes(block.nbytes)
+        work = Work(push_frames=frames, push_slices=block.slices, push_near=near, push_far=far)
+        return self.constants.costs[role].of(work)
+
+    def pull(self, role: Role, block: Block, frames: int = 1) -> float:
+        """Frames of values, on their way through a thread."""
+        near, far = self._bytes(block.nbytes)
+        work = Work(pull_frames=frames, pull_slices=block.slices, pull_near=near, pull_far=far)
+        return self.constants.costs[role].of(work)
+
+    def apply(self, block: Block) -> float:
+        """The part of a lone push that a step has once, whatever the number of workers."""
+        memory = self.constants.near if self.nbytes <= NEAR_BYTES else self.constants.far
+        cost = self.constants.costs[Role.SHARD]
+        per_byte = cost.push_near if self.nbytes <= NEAR_BYTES else cost.push_far
+        bytes_s = block.nbytes * min(1 / memory.descent, per_byte)
+        return bytes_s + APPLIED_SHARE * cost.push_slices * block.slices
+
+    def accept(self, block: Block, frames: int = 1) -> float:
+        """One worker's frames at the shard, without the update."""
+        return self.push(Role.SHARD, block, frames) - self.apply(block)
+
+    def add(self, block: Block) -> float:
+        """The addition of another worker's gradients."""
+        memory = self.constants.near if self.nbytes <= NEAR_BYTES else self.constants.far
+        return block.nbytes / memory.add
+
+    def _bytes(self, nbytes: int) -> tuple[int, int]:
+        return (nbytes, 0) if self.nbytes <= NEAR_BYTES else (0, nbytes)

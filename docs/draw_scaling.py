@@ -1,0 +1,188 @@
+"""Writes docs/scaling.md and its plots from docs/scaling.json, which `benchmarks/kvstore/scaling.py --json` writes.
+
+Run it with `python docs/draw_scaling.py`; a test compares the pages with what the model says now.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cost_model import Constants, Frames
+    from scale_out import Cell
+
+DOCS = Path(__file__).parent
+PAGE = DOCS / "scaling.md"
+DATA = DOCS / "scaling.json"
+BENCHMARKS = DOCS.parent / "benchmarks" / "kvstore"
+
+INTRODUCTION = """# How far the store scales
+
+Written by `python docs/draw_scaling.py` from `docs/scaling.json`, a run of `benchmarks/kvstore/scaling.py --json`; a
+test compares. Run both again after a change of the store: the constants are its own.
+
+A model of what a step of training costs in the key-value store, on paper and by simulation. Its constants come from
+round trips of one key between one worker and one shard (4 KiB to 64 MiB) and from the speed of memory, both measured
+by the script. It then says how long the 161 arrays of ResNet-50 take with more workers and shards, before that is
+run.
+
+## The model
+
+Every process has an interpreter, which runs one of its Python threads at a time, and a thread of ZeroMQ. A step is
+work for these: calls, frames (messages with a payload, their acknowledgements counted in), slices, bytes. The cost of
+one of each, for each thread, is what explains best the processor time of that thread over all round trips of one key,
+none below 0. A shard's work for the second and further workers is its work for the first, less the update, which a
+step has once, plus an addition; both at the measured speed of memory.
+
+*By simulation* (`step_simulation.py`): frame by frame, under credit, first key first; threads share the cores of
+their host, a network card passes bytes in order, and a thread that slept wakes later. Nothing is drawn at random.
+
+*On paper* (`step_formula.py`): a step takes as long as its busiest resource, plus one frame's way there and back.
+With W workers, S shards, M bytes, F frames between a worker and a shard and K keys:
+
+| Resource | Time |
+|---|---|
+| network card of a worker | M / rate |
+| network card of a shard | W M / (S rate) |
+| interpreter of a worker | 2 K calls, S F frames out and S F in, 2 M bytes |
+| ZeroMQ of a worker | S F frames out and S F in, 2 M bytes |
+| interpreter of a shard | W F frames in and W F out, 2 W M / S bytes, (W - 1) M / S added, M / S updated |
+| ZeroMQ of a shard | W F frames in and W F out, 2 W M / S bytes |
+| cores, where all are on one host | the sum over all threads, over the cores |
+"""
+
+
+def documents() -> dict[Path, str]:
+    """The page and its plots."""
+    sys.path.insert(0, str(BENCHMARKS))
+    try:
+        from cost_model import Constants, Frames
+
+        document = json.loads(DATA.read_text(encoding="utf-8"))
+        model = document["conditions"]["model"]
+        return _documents(document, Constants.from_json(model["constants"]), Frames(**model["frames"]))
+    finally:
+        sys.path.remove(str(BENCHMARKS))
+
+
+def _documents(document: Mapping[str, Any], constants: Constants, frames: Frames) -> dict[Path, str]:
+    from scale_out import GIGABITS, cells, models
+
+    plots: dict[Path, str] = {}
+    parts = [INTRODUCTION, _measured(document), _constants(constants)]
+    parts.append(_assumed(frames))
+    for model in models():
+        for gigabits in GIGABITS:
+            found = cells(model, gigabits, constants, frames)
+            name = f"scaling-{model.name.lower().replace(' ', '-')}-{gigabits}.svg"
+            title = f"{model.name} at {gigabits} Gbit/s"
+            plots[DOCS / name] = _plot(f"{title}: a step's exchange", found, _marks(document, model.name, gigabits))
+            parts.append(f"### {title}\n\n![Milliseconds a step, by workers and shards]({name})\n\n{_table(found)}")
+    return {PAGE: "\n".join(parts), **plots}
+
+
+def _measured(document: Mapping[str, Any]) -> str:
+    conditions = document["conditions"]
+    model = conditions["model"]
+    rows = {row["case"]: row for row in document["rows"]}
+    lines = [
+        "## What it predicts, and what was measured\n",
+        f"{conditions['machine']}, {conditions['cores']} cores, load {conditions['load_before']} before and "
+        f"{conditions.get('load_after', '?')} after; all processes on one host, TCP over loopback. The prediction was "
+        "written before these were run.\n",
+        "| Case | Simulated, ms | On paper, ms | Waits for | Measured, ms | Simulation off by |",
+        "|---|---|---|---|---|---|",
+    ]
+    for one in model["predictions"]:
+        row = rows.get(one["case"])
+        measured = f"{row['weft_ms']:.0f} | {1e3 * one['simulated_s'] / row['weft_ms'] - 1:+.0%}" if row else "- | -"
+        simulated, paper = 1e3 * one["simulated_s"], 1e3 * one["paper_s"]
+        lines.append(f"| {one['case']} | {simulated:.0f} | {paper:.0f} | {one['bound']} | {measured} |")
+    return "\n".join([*lines, ""])
+
+
+def _constants(constants: Constants) -> str:
+    lines = [
+        "## The constants\n",
+        "Microseconds of a thread's processor time for one of each, and nanoseconds for a byte far from a cache.\n",
+        "| Thread | round | call | frame pushed | pulled | slice pushed | pulled | byte pushed, ns | pulled |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for role, cost in constants.costs.items():
+        units = (cost.rounds, cost.calls, cost.push_frames, cost.pull_frames, cost.push_slices, cost.pull_slices)
+        cells = [f"{1e6 * unit:.1f}" for unit in units] + [f"{1e9 * b:.3f}" for b in (cost.push_far, cost.pull_far)]
+        lines.append(f"| {role} | {' | '.join(cells)} |")
+    far = constants.far
+    lines.append(
+        f"\nMemory, one thread, GB of one array in a second: copy {far.copy / 1e9:.1f}, addition {far.add / 1e9:.1f}, "
+        f"descent {far.descent / 1e9:.1f}. A thread that sleeps wakes after {1e6 * constants.wake_s:.0f} us. A frame "
+        f"that leaves a busy client has {constants.frame_bytes / 1024:,.0f} KiB.\n"
+    )
+    return "\n".join(lines)
+
+
+def _assumed(frames: Frames) -> str:
+    from scale_out import COMPUTE_S, CORES, LARGE_KEYS, LATENCY_S
+
+    calls = f"{frames.calls_per_key} calls for each key" if frames.calls_per_key else f"{frames.calls_per_step} calls"
+    return (
+        "## On many machines\n\n"
+        f"Assumed, not measured: every process has a host of its own with {CORES} cores as these, a full-duplex "
+        f"network card and {1e6 * LATENCY_S:.0f} us to each other host; the network loses nothing, and a switch is no "
+        "bottleneck. The cost of a byte in ZeroMQ's thread is that of loopback, where both ends of TCP are paid. A "
+        f"worker makes {calls}; frames have {frames.frame_bytes >> 10:,} KiB at most, slices "
+        f"{frames.slice_bytes >> 10:,} KiB. "
+        f"'1 GB' is {LARGE_KEYS} keys of 5 MB.\n\n"
+        "The tables have milliseconds of a step's exchange on paper, with nothing hidden behind computing. Dots in the "
+        "plots are simulated steps. *Flat to*: up to so many workers the workers themselves are what a step waits for, "
+        "and more of them cost nothing; beyond, a shard is, and the time grows with the workers. *Hidden to*: up to so "
+        f"many, the exchange fits behind {1e3 * COMPUTE_S:.0f} ms of computing.\n"
+    )
+
+
+def _marks(document: Mapping[str, Any], model: str, gigabits: int) -> dict[int, list[tuple[float, float]]]:
+    """By shards: workers, and milliseconds of a simulated step."""
+    found: dict[int, list[tuple[float, float]]] = {}
+    for one in document["conditions"]["model"]["simulated"]:
+        if (one["model"], one["gigabits"]) == (model, gigabits):
+            found.setdefault(one["shards"], []).append((float(one["workers"]), 1e3 * one["time_s"]))
+    return found
+
+
+def _plot(title: str, found: Sequence[Cell], marks: Mapping[int, Sequence[tuple[float, float]]]) -> str:
+    from scale_out import PLOTTED_SHARDS, WORKERS
+    from svg_plot import Axis, Line, plot
+
+    lines = []
+    for shards in PLOTTED_SHARDS:
+        points = [(float(cell.workers), 1e3 * cell.paper.time_s) for cell in found if cell.shards == shards]
+        lines.append(Line(f"{shards} shard{'s' * (shards > 1)}", points, marks.get(shards, ())))
+    up = Axis("milliseconds", [10.0**n for n in range(1, 7)])
+    return plot(title, Axis("workers", [float(n) for n in WORKERS]), up, lines)
+
+
+def _table(found: Sequence[Cell]) -> str:
+    from scale_out import SHARDS, WORKERS, hidden, knee
+
+    heads = " | ".join(str(workers) for workers in WORKERS)
+    lines = [
+        f"| Shards \\ workers | {heads} | Flat to | Then waits for | Hidden to |",
+        "|---|" + "---|" * (len(WORKERS) + 3),
+    ]
+    for shards in SHARDS:
+        row = [cell for cell in found if cell.shards == shards]
+        flat, behind = knee(row), hidden(row)
+        beyond = row[-1].paper.bound if row[-1].paper.bound.startswith("shard") else "-"
+        times = " | ".join(f"{1e3 * cell.paper.time_s:,.0f}" for cell in row)
+        ends = f"{flat.workers if flat else '-'} | {beyond} | {behind.workers if behind else '-'}"
+        lines.append(f"| {shards} | {times} | {ends} |")
+    return "\n".join([*lines, ""])
+
+
+if __name__ == "__main__":
+    for path, text in documents().items():
+        path.write_text(text, encoding="utf-8")

@@ -1,0 +1,112 @@
+"""The keys of a description by the names that users call them, and what one slot may do with each. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from weft_kvstore.check import rule_of
+from weft_kvstore.description import KeyDescription, StoreDescription
+from weft_kvstore.description_form import shown
+from weft_kvstore.first import is_given
+from weft_kvstore.hyper import KeyHyper
+from weft_kvstore.key_name import UserKey, store_name, user_key
+from weft_kvstore.store import StoreRefusedError
+
+
+class KeyBook:
+    """Finds keys; an error begins with slot, call and key."""
+
+    def __init__(self, description: StoreDescription, slot: int) -> None:
+        self._description = description
+        self._slot = slot
+        self._keys = {key.key: key for key in shown(description)}
+
+    @property
+    def keys(self) -> tuple[UserKey, ...]:
+        """All keys, as their users call them."""
+        return tuple(user_key(name) for name in self._keys)
+
+    @property
+    def pushed(self) -> list[str]:
+        """The store's names of the keys that the slot contributes to."""
+        return [name for name, key in self._keys.items() if self._slot in key.slots]
+
+    def where(self, call: str, key: object) -> str:
+        """How an error begins."""
+        return f"slot {self._slot}: {call} of key {key!r}"
+
+    def known(self, key: object, call: str) -> KeyDescription:
+        """Any key. Raises StoreRefusedError, as all calls here do."""
+        try:
+            found = self._keys.get(store_name(key))
+        except ValueError as error:
+            raise StoreRefusedError(f"slot {self._slot}: {call}: {error}") from None
+        if found is None:
+            raise StoreRefusedError(f"{self.where(call, key)}: the store has no such key; {self._what_there_is(key)}")
+        return found
+
+    def find(self, key: object, call: str, *, rows: bool) -> KeyDescription:
+        """A table where `rows`, else a key that is none."""
+        found = self.known(key, call)
+        if found.rows and not rows:
+            raise StoreRefusedError(f"{self.where(call, key)}: it is a table: say which rows, with {call}_rows")
+        if rows and not found.rows:
+            raise StoreRefusedError(f"{self.where(call, key)}: it is no table: call {call.removesuffix('_rows')}")
+        return found
+
+    def pushing(self, key: object, call: str, *, rows: bool) -> KeyDescription:
+        """A key that the slot contributes to."""
+        found = self.find(key, call, rows=rows)
+        if self._slot not in found.slots:
+            raise StoreRefusedError(f"{self.where(call, key)}: only slots {list(found.slots)} contribute to it")
+        return found
+
+    def given(self, key: object) -> KeyDescription:
+        """A key whose first value a worker says."""
+        found = self.known(key, "init")
+        if not is_given(found):
+            raise StoreRefusedError(
+                f"{self.where('init', key)}: the shards make its first value ({found.initializer.op_type}); one can be "
+                'given where the description says initializer = "given"'
+            )
+        return found
+
+    def hyper(self, key: object, step: int) -> dict[str, float]:
+        """The rule's hyper-parameters for a key's update of that step."""
+        found = self.known(key, "hyper")
+        numbers = {**rule_of(self._description).hyper, **self._description.hyper}
+        return dict(KeyHyper(numbers, found.multipliers).at(step))
+
+    def _what_there_is(self, key: object) -> str:
+        names = list(self.keys)
+        twin = str(key) if isinstance(key, int) else int(key) if isinstance(key, str) and key.isdecimal() else None
+        if twin in names:
+            return f"there is {twin!r}, which is another"
+        return f"there are {', '.join(map(repr, names[:8]))}{', ...' if len(names) > 8 else ''}" if names else "none"
+
+
+def listed(key: object, where: str, *values: Any) -> tuple[bool, list[Any], list[list[Any]]]:
+    """Whether one key was given; the keys, and for each of `values` one value a key. None stands for nothing for all.
+
+    Raises StoreRefusedError where there are more or fewer values than keys, or a key is named twice.
+    """
+    if isinstance(key, str | int | np.integer):
+        return True, [key], [[value] for value in values]
+    if not isinstance(key, Sequence):
+        raise StoreRefusedError(f"{where}: a key or a list of keys, not {type(key).__name__}")
+    keys = list(key)
+    twice = (
+        [one for place, one in enumerate(keys) if one in keys[:place]] if len(set(map(repr, keys))) < len(keys) else []
+    )
+    if twice:
+        raise StoreRefusedError(f"{where}: key {twice[0]!r} is named twice")
+    found = []
+    for value in values:
+        if value is not None and (not isinstance(value, list | tuple) or len(value) != len(keys)):
+            told = f"{len(value)} values" if isinstance(value, list | tuple) else type(value).__name__
+            raise StoreRefusedError(f"{where}: {len(keys)} keys take a list of as many values, not {told}")
+        found.append([None] * len(keys) if value is None else list(value))
+    return False, keys, found

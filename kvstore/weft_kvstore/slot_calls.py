@@ -1,0 +1,303 @@
+"""What stands behind `KVStore`: a user's calls checked, counted, brought to the host, and handed to a `Store`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import numpy as np
+
+from weft_kvstore.description import KeyDescription, StoreDescription
+from weft_kvstore.device_copies import DeviceCopies, Place
+from weft_kvstore.joined_future import finished, joined, then
+from weft_kvstore.key_book import KeyBook, listed
+from weft_kvstore.key_name import BARRIER_KEY
+from weft_kvstore.many_keys import ManyKeys
+from weft_kvstore.step_counts import StepCounts
+from weft_kvstore.step_outcome import StepOutcome
+from weft_kvstore.store import Array, Store, StoreRefusedError
+from weft_kvstore.user_array import checked, checked_ids, checked_out, flat_ids, form_of, is_on_device
+
+R = TypeVar("R")
+
+
+class SlotCalls:
+    """The calls of one slot; `key` is always one key or a list, and the future's result has the same form.
+
+    Raises StoreRefusedError, at once, for arguments that do not fit; then nothing was begun.
+    """
+
+    def __init__(self, store: Store, description: StoreDescription, slot: int, step: int) -> None:
+        self.store = store
+        self.book = KeyBook(description, slot)
+        self._description = description
+        self._slot = slot
+        self._many = ManyKeys(store)
+        self._counts = StepCounts(self.book.pushed, step)
+        self._met = 0
+        self._pushes: dict[str, Future[Any]] = {}
+        self._copies: DeviceCopies | None = None
+        self._lock = threading.Lock()
+        """Held while steps are counted, and while `_copies` is made."""
+
+    def steps(self, key: object) -> int:
+        return self._counts[self.book.known(key, "steps").key]
+
+    def init(self, key: object, value: Any, by: int | None) -> Future[None]:
+        _, keys, (values,) = listed(key, self._call("init"), value)
+        specs = [self.book.given(one) for one in keys]
+        if by is not None and not 0 <= by < self._description.slots:
+            raise StoreRefusedError(f"{self._call('init')}: by: slot {by} of {self._description.slots}")
+        if by not in {None, self._slot}:
+            return finished(None)
+        arrays = []
+        for one, spec, first in zip(keys, specs, values, strict=True):
+            if first is None or self._counts.has_begun(spec.key):
+                told = "slot {} has to give a value" if first is None else "slot {} has begun its steps: see set"
+                raise StoreRefusedError(f"{self.book.where('init', one)}: {told.format(self._slot)}")
+            arrays.append(_whole(spec, first, f"{self.book.where('init', one)}: value"))
+        return self._bring(arrays, lambda hosts: joined(list(map(self._set_first, specs, hosts)), _nothing))
+
+    def push(self, call: str, key: object, gradient: Any, step: int | None) -> Future[None]:
+        _, keys, (gradients,) = listed(key, self._call(call), gradient)
+        specs = [self.book.pushing(one, call, rows=False) for one in keys]
+        arrays = [
+            _whole(spec, array, f"{self.book.where(call, one)}: gradient")
+            for one, spec, array in zip(keys, specs, gradients, strict=True)
+        ]
+        names, steps = self._begin_steps(call, specs, step)
+        return self._remember(names, self._bring(arrays, lambda hosts: self._many.push(names, steps, hosts)))
+
+    def push_rows(self, key: object, ids: Any, rows: Any, step: int | None) -> Future[None]:
+        call = "push_rows"
+        specs, given = self._rows_of(call, key, ids, rows, pushing=True)
+        names, steps = self._begin_steps(call, specs, step)
+
+        def begin(hosts: list[Array]) -> Future[None]:
+            parts = self._flat(call, specs, hosts)
+            pushed = [self.store.push_rows(n, s, *part) for n, s, part in zip(names, steps, parts, strict=True)]
+            return joined(pushed, _nothing)
+
+        return self._remember(names, self._bring(given, begin))
+
+    def pull(self, call: str, key: object, out: Any, version: int | None, *, settled: bool) -> Future[Any]:
+        single, keys, (outs,) = listed(key, self._call(call), out)
+        specs = [self.book.find(one, call, rows=False) for one in keys]
+        arrays = self._outs(call, keys, outs, [(np.dtype(spec.dtype), tuple(spec.shape)) for spec in specs])
+        names, versions = self._at(call, specs, version)
+        places = self._places(arrays)
+        host_outs = [None if place in places else array for place, array in enumerate(arrays)]
+        pulled = self._many.pull(names, versions, host_outs, settled=settled, guards=self._guards(names))
+        return self._delivered(pulled, outs, places, single=single)
+
+    def check_outs(self, call: str, key: object, out: Any) -> None:
+        """What `pull` would refuse, before something is begun that belongs to it."""
+        _, keys, (outs,) = listed(key, self._call(call), out)
+        specs = [self.book.find(one, call, rows=False) for one in keys]
+        self._outs(call, keys, outs, [(np.dtype(spec.dtype), tuple(spec.shape)) for spec in specs])
+
+    def pull_rows(self, key: object, ids: Any, out: Any, version: int | None, *, settled: bool) -> Future[Any]:
+        call = "pull_rows"
+        single, keys, (wanted, outs) = listed(key, self._call(call), ids, out)
+        specs = [self.book.find(one, call, rows=True) for one in keys]
+        given = [checked_ids(one, self.book.where(call, name)) for name, one in zip(keys, wanted, strict=True)]
+        forms = [
+            (np.dtype(spec.dtype), (*form_of(one)[1], *spec.shape[1:])) for spec, one in zip(specs, given, strict=True)
+        ]
+        arrays = self._outs(call, keys, outs, forms)
+        names, versions = self._at(call, specs, version)
+        places, guards = self._places(arrays), self._guards(names)
+        host_outs = [None if place in places else array for place, array in enumerate(arrays)]
+
+        def begin(hosts: list[Array]) -> Future[list[Array]]:
+            flat = [flat_ids(one, self.book.where(call, name)) for name, one in zip(keys, hosts, strict=True)]
+            pulled = [
+                self.store.pull_rows(name, one, at, settled=settled)
+                for name, one, at in zip(names, flat, versions, strict=True)
+            ]
+            shapes = [shape for _, shape in forms]
+            return joined(pulled, lambda values: _shaped(values, shapes, host_outs), guards)
+
+        return self._delivered(self._bring(given, begin), outs, places, single=single)
+
+    def pull_state(self, key: object, version: int | None, *, settled: bool) -> Future[Any]:
+        single, keys, _ = listed(key, self._call("pull_state"))
+        specs = [self.book.find(one, "pull_state", rows=False) for one in keys]
+        names, versions = self._at("pull_state", specs, version)
+        pulled = [self.store.pull_state(name, at, settled=settled) for name, at in zip(names, versions, strict=True)]
+        return joined(pulled, lambda found: found[0] if single else found, self._guards(names))
+
+    def set(self, key: object, value: Any, version: int) -> Future[None]:
+        _, keys, (values,) = listed(key, self._call("set"), value)
+        specs = [self.book.find(one, "set", rows=False) for one in keys]
+        names, versions = self._at("set", specs, version)
+        arrays = [
+            _whole(spec, array, f"{self.book.where('set', one)}: value")
+            for one, spec, array in zip(keys, specs, values, strict=True)
+        ]
+        return self._bring(arrays, lambda hosts: joined(list(map(self.store.set, names, versions, hosts)), _nothing))
+
+    def set_rows(self, key: object, ids: Any, rows: Any, version: int) -> Future[None]:
+        call = "set_rows"
+        specs, given = self._rows_of(call, key, ids, rows, pushing=False)
+        names, versions = self._at(call, specs, version)
+
+        def begin(hosts: list[Array]) -> Future[None]:
+            parts = self._flat(call, specs, hosts)
+            done = [self.store.set_rows(n, v, *part) for n, v, part in zip(names, versions, parts, strict=True)]
+            return joined(done, _nothing)
+
+        return self._bring(given, begin)
+
+    def end_step(self, step: int | None) -> Future[StepOutcome | None]:
+        with self._lock:
+            try:
+                ended = self._counts.end(step)
+            except ValueError as error:
+                raise StoreRefusedError(f"{self._call('end_step')}: {error}") from None
+        barriers = [self.store.barrier(one, nothing) for one, nothing in ended]
+        return joined(barriers, lambda outcomes: outcomes[-1])
+
+    def barrier(self) -> Future[None]:
+        if self._description.commit is not None:
+            return joined([self.end_step(None)], _nothing)
+        if all(key.key != BARRIER_KEY for key in self._description.keys):
+            raise StoreRefusedError(f"{self._call('barrier')}: the store was described with barrier = false")
+        with self._lock:
+            step, self._met = self._met, self._met + 1
+        pushed = self.store.push(BARRIER_KEY, step, np.zeros((), np.float32))
+        met = self.store.pull(BARRIER_KEY, step + 1, settled=True)
+        return joined([met], _nothing, [pushed])
+
+    def close(self) -> None:
+        with self._lock:
+            copies = self._copies
+        if copies is not None:
+            copies.close()
+        self.store.close()
+
+    def _call(self, call: str) -> str:
+        return f"slot {self._slot}: {call}"
+
+    def _begin_steps(self, call: str, specs: Sequence[KeyDescription], step: int | None) -> tuple[list[str], list[int]]:
+        """The keys' names, and which step of each begins."""
+        _check_number(step, f"{self._call(call)}: step")
+        names = [spec.key for spec in specs]
+        with self._lock:
+            return names, self._counts.take(names, step)
+
+    def _at(self, call: str, specs: Sequence[KeyDescription], version: int | None) -> tuple[list[str], list[int]]:
+        """The keys' names, and which version of each is meant."""
+        _check_number(version, f"{self._call(call)}: version")
+        names = [spec.key for spec in specs]
+        return names, [self._counts[name] if version is None else version for name in names]
+
+    def _rows_of(
+        self, call: str, key: object, ids: Any, rows: Any, *, pushing: bool
+    ) -> tuple[list[KeyDescription], list[Any]]:
+        """The tables, and by turns the ids and the rows of each, checked."""
+        _, keys, (all_ids, all_rows) = listed(key, self._call(call), ids, rows)
+        find = self.book.pushing if pushing else self.book.find
+        specs = [find(one, call, rows=True) for one in keys]
+        given: list[Any] = []
+        for one, spec, some, values in zip(keys, specs, all_ids, all_rows, strict=True):
+            where = self.book.where(call, one)
+            found = checked_ids(some, where)
+            shape = (*form_of(found)[1], *spec.shape[1:])
+            given += [found, checked(values, np.dtype(spec.dtype), shape, f"{where}: rows")]
+        return specs, given
+
+    def _flat(self, call: str, specs: Sequence[KeyDescription], hosts: list[Array]) -> list[tuple[Array, Array]]:
+        """Ids (n) and rows (n, ...) of each table."""
+        found = []
+        for spec, ids, rows in zip(specs, hosts[::2], hosts[1::2], strict=True):
+            flat = flat_ids(ids, self.book.where(call, spec.key))
+            found.append((flat, rows.reshape(len(flat), *spec.shape[1:])))
+        return found
+
+    def _set_first(self, spec: KeyDescription, value: Array) -> Future[None]:
+        if spec.rows:
+            return self.store.set_rows(spec.key, 0, np.arange(len(value)), value)
+        return self.store.set(spec.key, 0, value)
+
+    def _outs(
+        self, call: str, keys: Sequence[object], outs: Sequence[Any], forms: Sequence[tuple[Any, tuple[int, ...]]]
+    ) -> list[Any]:
+        return [
+            None if out is None else checked_out(out, *form, self.book.where(call, key))
+            for key, out, form in zip(keys, outs, forms, strict=True)
+        ]
+
+    def _remember(self, names: Iterable[str], pushed: Future[None]) -> Future[None]:
+        for name in names:
+            self._pushes[name] = pushed
+        return pushed
+
+    def _guards(self, names: Iterable[str]) -> list[Future[Any]]:
+        """Pushes without which pulls of these keys would wait in vain."""
+        last = {id(one): one for name in names if (one := self._pushes.get(name)) is not None}
+        return [one for one in last.values() if not one.done() or one.exception() is not None]
+
+    def _bring(self, values: list[Any], begin: Callable[[list[Array]], Future[R]]) -> Future[R]:
+        """Begins with these arrays once all of them are on the host: at once where they are."""
+        there = [place for place, value in enumerate(values) if is_on_device(value)]
+        if not there:
+            return begin(values)
+
+        def brought(hosts: list[Array]) -> Future[R]:
+            found = dict(zip(there, hosts, strict=True))
+            return begin([found.get(place, value) for place, value in enumerate(values)])
+
+        return then(self._device().to_host([values[place] for place in there]), brought)
+
+    def _places(self, outs: Sequence[Any]) -> dict[int, Place]:
+        """Those of `outs` that are on a GPU, by their place in the list."""
+        return {place: self._device().reserve(out) for place, out in enumerate(outs) if is_on_device(out)}
+
+    def _delivered(
+        self, pulled: Future[list[Array]], outs: Sequence[Any], places: dict[int, Place], *, single: bool
+    ) -> Future[Any]:
+        """What was pulled, in the caller's own arrays where some were given."""
+
+        def given_back(values: list[Array]) -> Any:
+            found = [value if out is None else out for value, out in zip(values, outs, strict=True)]
+            return found[0] if single else found
+
+        if not places:
+            return joined([pulled], lambda values: given_back(values[0]))
+
+        def copied(values: list[Array]) -> Future[Any]:
+            copies = self._device().to_device([values[place] for place in places], list(places.values()))
+            return joined([copies], lambda _: given_back(values))
+
+        return then(pulled, copied)
+
+    def _device(self) -> DeviceCopies:
+        with self._lock:
+            if self._copies is None:
+                self._copies = DeviceCopies()
+            return self._copies
+
+
+def _whole(spec: KeyDescription, value: Any, where: str) -> Any:
+    return checked(value, np.dtype(spec.dtype), tuple(spec.shape), where)
+
+
+def _shaped(values: list[Array], shapes: Sequence[tuple[int, ...]], outs: Sequence[Array | None]) -> list[Array]:
+    """Rows in the shape of the ids that asked for them, in the arrays where they are wanted."""
+    found = [value.reshape(shape) for value, shape in zip(values, shapes, strict=True)]
+    for value, out in zip(found, outs, strict=True):
+        if out is not None:
+            np.copyto(out, value)
+    return found
+
+
+def _check_number(number: int | None, where: str) -> None:
+    if number is not None and (isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 0):
+        raise StoreRefusedError(f"{where}: a number from 0, not {number!r}")
+
+
+def _nothing(_: object) -> None:
+    pass

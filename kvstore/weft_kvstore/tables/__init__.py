@@ -1,0 +1,1 @@
+"""Tables on a shard: where their rows are, and when they come and go."""

@@ -1,0 +1,28 @@
+"""`KVStore`s of every slot of a small store, over shards of this process or local."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+import msgspec
+
+from store_cluster import served
+from weft_kvstore import KVStore, StoreDescription
+
+WAIT_S = 20.0
+"""Deadline of every future in these tests: far above what any takes, below the test's own."""
+
+
+@contextmanager
+def faces(kind: str, description: StoreDescription, *, timeout_s: float = WAIT_S) -> Iterator[Sequence[KVStore]]:
+    """A `KVStore` for each slot: "network" or "local"."""
+    with ExitStack() as stack:
+        if kind == "local":
+            store = stack.enter_context(KVStore.local(description, timeout_s=timeout_s))
+            yield [store, *(store.at_slot(slot) for slot in range(1, description.slots))]
+            return
+        found, _ = stack.enter_context(served(msgspec.structs.replace(description, shards=("", ""))))
+        yield [
+            stack.enter_context(KVStore.connect(found, slot, timeout_s=timeout_s)) for slot in range(description.slots)
+        ]
