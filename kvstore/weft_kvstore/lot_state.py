@@ -104,7 +104,10 @@ class LotState:
         if arrival.life != self._lives[arrival.place]:
             return  # A newer incarnation fills the slot.
         if self.spec.together:
-            self._order.put(arrival.place, arrival.step, arrival.laid)
+            if self._is_next(arrival):  # As it is where slots come in order: it need not wait first.
+                self._add(arrival.place, arrival.step, arrival.laid)
+            else:
+                self._order.put(arrival.place, arrival.step, arrival.laid)
             yield from self.advancing(arrival.laid.first, arrival.laid.stop)
         elif self._lacking or self.sets.lacks(arrival.laid.first, arrival.laid.stop):
             self._lacking.append(arrival)
@@ -132,7 +135,8 @@ class LotState:
                     todo.append((piece[1], end))
                 if self._may_go(version, *piece):
                     self._complete(version, *piece)
-                    todo.append(piece)
+                    if self._order.holds(version + 1):
+                        todo.append(piece)
                     yield piece
 
     def replace(self, slot: int) -> None:
@@ -146,6 +150,12 @@ class LotState:
         for key in [key for key in self._early if key[0] == place]:
             del self._early[key]
         self.steps.forget(place)
+
+    def _is_next(self, arrival: Arrival) -> bool:
+        """Whether it is what is added next to the sums of all its slices."""
+        first, stop = arrival.laid.first, arrival.laid.stop
+        end, merged, version = self._alike(first, stop)
+        return end == stop and version == arrival.step and self._order.is_next(arrival.place, version, merged)
 
     def _where(self, slot: int, step: int, slice_: int) -> str:
         return f"slot {slot}, {self.spec.named(slice_)}, step {step}"

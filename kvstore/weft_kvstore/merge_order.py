@@ -13,6 +13,12 @@ class MergeOrder(Protocol):
 
     def put(self, place: int, step: int, laid: Laid) -> None: ...
 
+    def is_next(self, place: int, step: int, merged: int) -> bool:
+        """Whether what comes of a slot is added at once where `merged` slots are merged in that step."""
+
+    def holds(self, step: int) -> bool:
+        """Whether anything of a step may be added now that the step before it is applied."""
+
     def next(self, step: int, merged: int, first: int, stop: int) -> list[tuple[int, Laid]]:
         """Takes out what is to be added next at these slices, of which `merged` slots are merged in that step."""
 
@@ -32,6 +38,12 @@ class SlotOrder:
         if shelf is None:
             shelf = self._shelves[place, step] = Shelf(self._bounds)
         shelf.put(laid)
+
+    def is_next(self, place: int, step: int, merged: int) -> bool:
+        return place == merged
+
+    def holds(self, step: int) -> bool:
+        return (0, step) in self._shelves
 
     def next(self, step: int, merged: int, first: int, stop: int) -> list[tuple[int, Laid]]:
         shelf = self._shelves.get((merged, step))
@@ -58,6 +70,12 @@ class ArrivalOrder:
         shelf = Shelf(self._bounds)
         shelf.put(laid)
         self._arrived.setdefault(step, []).append((place, shelf))
+
+    def is_next(self, place: int, step: int, merged: int) -> bool:
+        return step not in self._arrived
+
+    def holds(self, step: int) -> bool:
+        return step in self._arrived
 
     def next(self, step: int, merged: int, first: int, stop: int) -> list[tuple[int, Laid]]:
         for place, shelf in self._arrived.get(step, ()):
