@@ -63,7 +63,9 @@ class StoreClient(StoreFace):
         )
         self._submitted: deque[Operation] = deque()
         self._wakeup = Wakeup()
+        self._wakeup_fd = self._wakeup.fileno()
         self._asleep = False
+        """Whether the IO thread waits, or is about to look for the last time whether anything was handed over."""
         self._closing = False
         self._lock = threading.Lock()
         self._sockets: dict[int, LinkSocket] = {}
@@ -108,14 +110,15 @@ class StoreClient(StoreFace):
             if self._closing:
                 raise StoreError(f"{operation}: the store was closed")
             self._submitted.append(operation)
-            wake, self._asleep = self._asleep, False
-        if wake:
+        # The thread says that it sleeps, then looks; here it is the other way round: one of both sees the other.
+        if self._asleep:
+            self._asleep = False
             self._wakeup.wake()
 
     def _run(self) -> None:
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         poller = zmq.Poller()
-        poller.register(self._wakeup.fileno(), zmq.POLLIN)
+        poller.register(self._wakeup_fd, zmq.POLLIN)
         reason = "the store was closed"
         try:
             while not self._closing:
@@ -139,13 +142,10 @@ class StoreClient(StoreFace):
             self._wakeup.close()
 
     def _round(self, context: zmq.Context[zmq.Socket[bytes]], poller: zmq.Poller) -> None:
-        """Reads what came, takes in what was handed over, then sends: so what is urgent overtakes."""
-        for shard, link_socket in self._sockets.items():
-            for _ in range(MESSAGES_A_ROUND):
-                parts = link_socket.receive()
-                if parts is None:
-                    break
-                self._mind.receive(shard, parts, time.monotonic())
+        """Waits until there is something, reads what came, takes in what was handed over, then sends: so what is urgent
+        overtakes. Futures end before anything is sent, so that who waits for one goes on meanwhile."""
+        self._receive(self._wait(poller))
+        self._finish()
         now = time.monotonic()
         while self._submitted:
             self._mind.begin(self._submitted.popleft(), now)
@@ -153,20 +153,30 @@ class StoreClient(StoreFace):
         self._mind.flush(now)
         self._reopen(context, poller)
         self._send()
-        self._finish()
-        self._sleep(poller)
+        if self._mind.outcomes:
+            self._finish()
 
-    def _sleep(self, poller: zmq.Poller) -> None:
-        with self._lock:
-            if self._submitted or self._closing:
-                return
-            self._asleep = True
-        timeout_s = min(max(self._mind.next_tick() - time.monotonic(), 0.0), LONGEST_SLEEP_S)
-        events = dict(poller.poll(math.ceil(timeout_s * 1000)))
+    def _wait(self, poller: zmq.Poller) -> dict[object, int]:
+        """The sockets of which there is news."""
+        self._asleep = True
+        timeout_s = max(self._mind.tick_at - time.monotonic(), 0.0)
+        if self._submitted or self._closing:
+            timeout_s = 0.0
+        events = dict(poller.poll(math.ceil(min(timeout_s, LONGEST_SLEEP_S) * 1000)))
         self._asleep = False
-        if self._wakeup.fileno() in events:
+        return events
+
+    def _receive(self, events: dict[object, int]) -> None:
+        """Reads what came."""
+        if self._wakeup_fd in events:
             self._wakeup.clear()
         for shard, link_socket in self._sockets.items():
+            if link_socket.socket in events:
+                for _ in range(MESSAGES_A_ROUND):
+                    parts = link_socket.receive()
+                    if parts is None:
+                        break
+                    self._mind.receive(shard, parts, time.monotonic())
             if link_socket.monitor in events and link_socket.broke():
                 self._mind.disconnected(shard, time.monotonic())
 

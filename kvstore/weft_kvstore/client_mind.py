@@ -48,7 +48,8 @@ Outcome: TypeAlias = tuple[Operation, Any, StoreError | None]
 
 
 class ClientMind:
-    """One slot's operations on all shards. `outcomes` collects what has ended, each operation once."""
+    """One slot's operations on all shards. `outcomes` collects what has ended, each operation once. `tick_at` is when
+    `tick` has something to do again; before that it does nothing."""
 
     def __init__(
         self,
@@ -71,6 +72,7 @@ class ClientMind:
         self._number = 0
         self._to_ask = Deadlines()
         self._to_end = Deadlines()
+        self.tick_at = now
         self.rows_pushed = 0
         self.rows_pulled = 0
         self._ask_before_s = min(ASK_BEFORE_S, settings.request_timeout_s / 4)
@@ -100,6 +102,7 @@ class ClientMind:
                 return
         self._open[operation.number] = operation
         due = now + self._settings.request_timeout_s
+        self.tick_at = min(self.tick_at, due - self._ask_before_s)
         self._to_ask.add(due - self._ask_before_s, operation.number)
         self._to_end.add(due, operation.number)
         for shard in shards:
@@ -120,6 +123,7 @@ class ClientMind:
             self._fail_all(link)
 
     def disconnected(self, shard: int, now: float) -> None:
+        self.tick_at = now
         self.links[shard].disconnected(now)
 
     def cannot_connect(self, shard: int, reason: str) -> None:
@@ -131,6 +135,8 @@ class ClientMind:
 
     def tick(self, now: float) -> None:
         """Deadlines, pings, silence."""
+        if now < self.tick_at:
+            return
         for link in self.links:
             if link.tick(now) is not None:
                 self._fail_all(link)
@@ -141,10 +147,7 @@ class ClientMind:
         for number in self._to_end.due(now, self._open):
             operation = self._open[number]
             self._end(operation, None, StoreTimeoutError(self._overdue(operation)))
-
-    def next_tick(self) -> float:
-        """When `tick` has something to do again."""
-        return min(self._to_ask.next(), self._to_end.next(), *(link.next_tick() for link in self.links))
+        self.tick_at = min(self._to_ask.next(), self._to_end.next(), *[link.next_tick() for link in self.links])
 
     def flush(self, now: float) -> None:
         for link in self.links:
@@ -175,8 +178,10 @@ class ClientMind:
             case Because():
                 link.explain(message)
             case Welcome():
+                self.tick_at = now
                 link.welcome(message, now)
             case Refused():
+                self.tick_at = now
                 link.turned_away(message, now)
             case Pong():
                 pass  # It was heard.

@@ -92,7 +92,7 @@ def _check_columns(message: object) -> None:
 
 def _check_payload(message: object, payload: memoryview, *, whole: bool) -> None:
     name = type(message).__name__
-    if not isinstance(message, Push | Values):
+    if not isinstance(message, (Push, Values)):  # A union would be made anew each time.
         if whole:
             raise ProtocolError(f"payload: {name} has none, {payload.nbytes} bytes came")
         return

@@ -10,11 +10,11 @@ from weft_kvstore.arguments import Arguments
 from weft_kvstore.calls import Gives
 from weft_kvstore.cargo import Cargo
 from weft_kvstore.consistent_read import ConsistentRead
-from weft_kvstore.gathered import gathered
+from weft_kvstore.joined_future import joined
 from weft_kvstore.messages import MAX_RUNS, Reading
 from weft_kvstore.operation import Operation
 from weft_kvstore.step_outcome import StepOutcome
-from weft_kvstore.store import Array, Pulled, StoreError, joined
+from weft_kvstore.store import Array, Pulled, StoreError, joined_pulls
 
 
 class StoreFace:
@@ -76,7 +76,7 @@ class StoreFace:
                 lambda future: self._arguments.pull_many(future, keys[some], version, reading=reading, gives=gives)
             )
 
-        return _in_portions(keys, pull, joined)
+        return _in_portions(keys, pull, joined_pulls)
 
     def read_consistent(self, keys: Sequence[str]) -> Future[tuple[int, list[Array]]]:
         try:
@@ -123,7 +123,7 @@ def _in_portions(
     """A pull of more keys than one message may name is several."""
     if len(keys) <= MAX_RUNS:
         return pull(slice(None))
-    return gathered([pull(slice(begin, begin + MAX_RUNS)) for begin in range(0, len(keys), MAX_RUNS)], join)
+    return joined([pull(slice(begin, begin + MAX_RUNS)) for begin in range(0, len(keys), MAX_RUNS)], join)
 
 
 def _failed(error: StoreError) -> Future[Any]:

@@ -52,7 +52,7 @@ class Pulled:
     highest: Array
 
 
-def joined(parts: Sequence[Pulled]) -> Pulled:
+def joined_pulls(parts: Sequence[Pulled]) -> Pulled:
     """What several pulls gave, as if it were one."""
     values = [value for part in parts for value in part.values]
     lowest = np.concatenate([part.lowest for part in parts])
