@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -37,7 +37,8 @@ class SlotCalls:
         self._many = ManyKeys(store)
         self._counts = StepCounts(self.book.pushed, step)
         self._met = 0
-        self._pushes: dict[str, Future[Any]] = {}
+        self._pushes: dict[str, tuple[int, Future[Any]]] = {}
+        """Of each key the last push, and its step."""
         self._copies: DeviceCopies | None = None
         self._lock = threading.Lock()
         """Held while steps are counted, and while `_copies` is made."""
@@ -68,7 +69,7 @@ class SlotCalls:
             for one, spec, array in zip(keys, specs, gradients, strict=True)
         ]
         names, steps = self._begin_steps(call, specs, step)
-        return self._remember(names, self._bring(arrays, lambda hosts: self._many.push(names, steps, hosts)))
+        return self._remember(names, steps, self._bring(arrays, lambda hosts: self._many.push(names, steps, hosts)))
 
     def push_rows(self, key: object, ids: Any, rows: Any, step: int | None) -> Future[None]:
         call = "push_rows"
@@ -80,7 +81,7 @@ class SlotCalls:
             pushed = [self.store.push_rows(n, s, *part) for n, s, part in zip(names, steps, parts, strict=True)]
             return joined(pushed, _nothing)
 
-        return self._remember(names, self._bring(given, begin))
+        return self._remember(names, steps, self._bring(given, begin))
 
     def pull(self, call: str, key: object, out: Any, version: int | None, *, settled: bool) -> Future[Any]:
         single, keys, (outs,) = listed(key, self._call(call), out)
@@ -89,7 +90,7 @@ class SlotCalls:
         names, versions = self._at(call, specs, version)
         places = self._places(arrays)
         host_outs = [None if place in places else array for place, array in enumerate(arrays)]
-        pulled = self._many.pull(names, versions, host_outs, settled=settled, guards=self._guards(names))
+        pulled = self._many.pull(names, versions, host_outs, settled=settled, guards=self._guards(names, versions))
         return self._delivered(pulled, outs, places, single=single)
 
     def check_outs(self, call: str, key: object, out: Any) -> None:
@@ -108,7 +109,7 @@ class SlotCalls:
         ]
         arrays = self._outs(call, keys, outs, forms)
         names, versions = self._at(call, specs, version)
-        places, guards = self._places(arrays), self._guards(names)
+        places, guards = self._places(arrays), self._guards(names, versions)
         host_outs = [None if place in places else array for place, array in enumerate(arrays)]
 
         def begin(hosts: list[Array]) -> Future[list[Array]]:
@@ -127,7 +128,7 @@ class SlotCalls:
         specs = [self.book.find(one, "pull_state", rows=False) for one in keys]
         names, versions = self._at("pull_state", specs, version)
         pulled = [self.store.pull_state(name, at, settled=settled) for name, at in zip(names, versions, strict=True)]
-        return joined(pulled, lambda found: found[0] if single else found, self._guards(names))
+        return joined(pulled, lambda found: found[0] if single else found, self._guards(names, versions))
 
     def set(self, key: object, value: Any, version: int) -> Future[None]:
         _, keys, (values,) = listed(key, self._call("set"), value)
@@ -230,15 +231,19 @@ class SlotCalls:
             for key, out, form in zip(keys, outs, forms, strict=True)
         ]
 
-    def _remember(self, names: Iterable[str], pushed: Future[None]) -> Future[None]:
-        for name in names:
-            self._pushes[name] = pushed
+    def _remember(self, names: Sequence[str], steps: Sequence[int], pushed: Future[None]) -> Future[None]:
+        for name, step in zip(names, steps, strict=True):
+            self._pushes[name] = (step, pushed)
         return pushed
 
-    def _guards(self, names: Iterable[str]) -> list[Future[Any]]:
-        """Pushes without which pulls of these keys would wait in vain."""
-        last = {id(one): one for name in names if (one := self._pushes.get(name)) is not None}
-        return [one for one in last.values() if not one.done() or one.exception() is not None]
+    def _guards(self, names: Sequence[str], versions: Sequence[int]) -> list[Future[Any]]:
+        """Pushes without which pulls of these versions would wait in vain."""
+        found: dict[int, Future[Any]] = {}
+        for name, version in zip(names, versions, strict=True):
+            step, pushed = self._pushes.get(name, (version, None))
+            if pushed is not None and step < version and not (pushed.done() and pushed.exception() is None):
+                found[id(pushed)] = pushed
+        return list(found.values())
 
     def _bring(self, values: list[Any], begin: Callable[[list[Array]], Future[R]]) -> Future[R]:
         """Begins with these arrays once all of them are on the host: at once where they are."""
