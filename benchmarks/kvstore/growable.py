@@ -176,13 +176,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows: list[dict[str, Any]] = []
     load = os.getloadavg()[0]
     chosen = options.case or [*CASES, MEMORY]
-    try:
-        for case in chosen:
-            console.print(f"[dim]{case}[/dim]")
+    failed = False
+    for case in chosen:
+        console.print(f"[dim]{case}[/dim]")
+        try:
             rows.append(_memory_row(options.quick) if case == MEMORY else _speed_row(case, options.quick))
-    except RuntimeError as error:
-        console.print(f"failed: {error}", style="red", markup=False, soft_wrap=True)
-        return FAILED
+        except (RuntimeError, subprocess.TimeoutExpired) as error:
+            failed = True
+            console.print(f"failed: {error}", style="red", markup=False, soft_wrap=True)
     console.print(_table(rows))
     conditions = {
         "cores": len(os.sched_getaffinity(0)),
@@ -195,7 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     if options.json is not None:
         options.json.write_text(json.dumps({"conditions": conditions, "rows": rows}, indent=2) + "\n", encoding="utf-8")
-    return DONE
+    return FAILED if failed else DONE
 
 
 def _side(name: str, count: int) -> dict[str, Any]:
