@@ -13,6 +13,7 @@ from typing import NoReturn
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
 from figures import Row
 from groups import SideError, default_slice_bytes
@@ -65,9 +66,16 @@ def run(
     return tell(console, rows, conditions, options.json)
 
 
-def tell(console: Console, rows: Sequence[Row], conditions: dict[str, object], path: Path | None) -> int:
-    """Shows the rows, writes them where a path is given, and returns the exit code."""
-    console.print(table_of(rows))
+def tell(
+    console: Console,
+    rows: Sequence[Row],
+    conditions: dict[str, object],
+    path: Path | None,
+    *,
+    table: Table | None = None,
+) -> int:
+    """Shows the rows, or `table` for them, writes them where a path is given, and returns the exit code."""
+    console.print(table or table_of(rows))
     console.print(", ".join(f"{name} {conditions[name]}" for name in ("machine", "cores", "load_before", "load_after")))
     missing = [row for row in rows if row.missing is not None]
     for row in missing:

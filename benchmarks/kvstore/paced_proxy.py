@@ -1,8 +1,8 @@
 """A link of a given speed as a process: `python paced_proxy.py LINK`, with a `ProxiedLink` as JSON.
 
 It relays TCP connections, and every byte of one direction passes one token bucket. It needs no rights and no network
-interface, and hides no queue: what it holds of a direction of a connection, its sockets' buffers among them, is some 48 KiB at
-100 Mbit/s and 80 KiB at 1 Gbit/s. The rest stays with the sender.
+interface, and hides no queue: what it holds of one direction of a connection, its sockets' buffers among them, is some
+48 KiB at 100 Mbit/s and 80 KiB at 1 Gbit/s. The rest stays with the sender.
 """
 
 from __future__ import annotations

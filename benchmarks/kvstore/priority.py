@@ -17,6 +17,7 @@ from benchmark import FAILED, options_of, progress_bar, tell
 from figures import Row
 from groups import SideError, default_slice_bytes
 from link_measuring import SlowCase, measure_slow
+from link_table import link_table
 from measuring import Plan, peer_python
 from reporting import conditions_of
 from shaped_network import NetworkError
@@ -46,7 +47,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return 128 + signal.SIGINT
     conditions |= {"versions": versions, "left_out": left_out, "load_after": round(os.getloadavg()[0], 2)}
     wanted = [row for row in rows if not options.case or row.case.removesuffix("-rows") in options.case]
-    code = tell(console, wanted, conditions, options.json)
+    code = tell(console, wanted, conditions, options.json, table=link_table(wanted))
     for name, reason in left_out.items():
         console.print(f"{name}: no network namespaces here: {reason}", markup=False, soft_wrap=True)
     return code

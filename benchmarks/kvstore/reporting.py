@@ -63,11 +63,11 @@ def write_json(path: Path, conditions: Mapping[str, object], rows: Sequence[Row]
 
 
 def _text(figures: Figures) -> str:
-    low, high = map(_digits, figures.spread_ms)
-    return f"{_digits(figures.median_ms)}\n{low}-{high}"
+    low, high = map(digits, figures.spread_ms)
+    return f"{digits(figures.median_ms)}\n{low}-{high}"
 
 
-def _digits(time_ms: float) -> str:
+def digits(time_ms: float) -> str:
     """Three of them, or all before the point."""
     return f"{time_ms:.{2 if time_ms < 10 else 1 if time_ms < 100 else 0}f}" if time_ms >= 1 else f"{time_ms:.3f}"
 

@@ -18,21 +18,13 @@ def joined(futures: Sequence[Future[T]], make: Callable[[list[T]], R], guards: I
     """
     result: Future[R] = Future()
     result.set_running_or_notify_cancel()
-    join = _Join(result, len(futures))
-
-    def ended(future: Future[T]) -> None:
-        error = future.exception()
-        if error is not None:
-            join.fail(error)
-        elif join.is_last():
-            join.end(lambda: make([one.result() for one in futures]))
-
+    join = _Join(result, futures, make)
     for guard in guards:
         guard.add_done_callback(join.watch)
     for future in futures:
-        future.add_done_callback(ended)
+        future.add_done_callback(join.ended)
     if not futures:
-        join.end(lambda: make([]))
+        join.finish()
     return result
 
 
@@ -70,38 +62,45 @@ def then(future: Future[T], begin: Callable[[T], Future[R]]) -> Future[R]:
 
 
 class _Join:
-    """Ends its future once, whichever thread comes first."""
+    """Ends its future once, whichever thread comes first. A future keeps its callbacks for ever: so what is joined is
+    forgotten when it is over, or a guard would hold values, and futures each other."""
 
-    def __init__(self, result: Future[Any], missing: int) -> None:
-        self._result = result
-        self._missing = missing
-        self._over = False
+    def __init__(self, result: Future[Any], futures: Sequence[Future[Any]], make: Callable[[list[Any]], Any]) -> None:
+        self._missing = len(futures)
+        self._parts: tuple[Future[Any], Sequence[Future[Any]], Callable[[list[Any]], Any]] | None
+        self._parts = (result, futures, make)
         self._lock = threading.Lock()
 
-    def is_last(self) -> bool:
+    def ended(self, future: Future[Any]) -> None:
+        """One of them has ended."""
+        self.watch(future)
         with self._lock:
             self._missing -= 1
-            return self._missing == 0
+            missing = self._missing
+        if not missing:
+            self.finish()
 
-    def watch(self, guard: Future[Any]) -> None:
-        if (error := guard.exception()) is not None:
-            self.fail(error)
+    def watch(self, future: Future[Any]) -> None:
+        """What it does when it fails is all that counts."""
+        error = future.exception()
+        if error is not None and (parts := self._take()) is not None:
+            parts[0].set_exception(error)
 
-    def fail(self, error: BaseException) -> None:
-        if self._take():
-            self._result.set_exception(error)
-
-    def end(self, make: Callable[[], Any]) -> None:
-        if not self._take():
+    def finish(self) -> None:
+        """All have ended."""
+        parts = self._take()
+        if parts is None:
             return
+        result, futures, make = parts
         try:
-            value = make()
+            value = make([one.result() for one in futures])
         except Exception as error:  # noqa: BLE001  # a callback's outermost frame: who waits has to hear of it
-            self._result.set_exception(error)
+            result.set_exception(error)
         else:
-            self._result.set_result(value)
+            result.set_result(value)
 
-    def _take(self) -> bool:
+    def _take(self) -> tuple[Future[Any], Sequence[Future[Any]], Callable[[list[Any]], Any]] | None:
+        """What there is to end, for the first who asks."""
         with self._lock:
-            first, self._over = not self._over, True
-            return first
+            parts, self._parts = self._parts, None
+            return parts

@@ -37,6 +37,9 @@ def summed_rows(ids: Array, values: Array) -> Rows:
     ids, values = _without_padding(ids, values)
     if is_ascending(ids):
         return Rows(ids, values)
+    order = np.argsort(ids)
+    if is_ascending(ids[order]):  # Distinct, in another order: nothing is to be added.
+        return Rows(ids[order], values.take(order, axis=0))
     distinct, inverse = np.unique(ids, return_inverse=True)
     return Rows(distinct, added_rows(np, values, inverse, len(distinct)))
 

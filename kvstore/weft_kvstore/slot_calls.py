@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import numpy as np
 
+from weft_kvstore.array_traffic import ArrayTraffic
 from weft_kvstore.description import KeyDescription, StoreDescription
-from weft_kvstore.device_copies import DeviceCopies, Place
-from weft_kvstore.joined_future import finished, joined, then
+from weft_kvstore.joined_future import finished, joined
 from weft_kvstore.key_book import KeyBook, listed
 from weft_kvstore.key_name import BARRIER_KEY
 from weft_kvstore.many_keys import ManyKeys
 from weft_kvstore.step_counts import StepCounts
 from weft_kvstore.step_outcome import StepOutcome
 from weft_kvstore.store import Array, Store, StoreRefusedError
-from weft_kvstore.user_array import checked, checked_ids, checked_out, flat_ids, form_of, is_on_device
+from weft_kvstore.user_array import checked, checked_ids, checked_out, flat_ids, form_of
 
 R = TypeVar("R")
 
@@ -37,10 +37,11 @@ class SlotCalls:
         self._many = ManyKeys(store)
         self._counts = StepCounts(self.book.pushed, step)
         self._met = 0
-        self._pushes: dict[str, Future[Any]] = {}
-        self._copies: DeviceCopies | None = None
+        self._pushes: dict[str, tuple[int, Future[Any]]] = {}
+        """Of each key the last push, and its step."""
+        self._traffic = ArrayTraffic()
         self._lock = threading.Lock()
-        """Held while steps are counted, and while `_copies` is made."""
+        """Held while steps are counted."""
 
     def steps(self, key: object) -> int:
         return self._counts[self.book.known(key, "steps").key]
@@ -58,7 +59,7 @@ class SlotCalls:
                 told = "slot {} has to give a value" if first is None else "slot {} has begun its steps: see set"
                 raise StoreRefusedError(f"{self.book.where('init', one)}: {told.format(self._slot)}")
             arrays.append(_whole(spec, first, f"{self.book.where('init', one)}: value"))
-        return self._bring(arrays, lambda hosts: joined(list(map(self._set_first, specs, hosts)), _nothing))
+        return self._traffic.bring(arrays, lambda hosts: joined(list(map(self._set_first, specs, hosts)), _nothing))
 
     def push(self, call: str, key: object, gradient: Any, step: int | None) -> Future[None]:
         _, keys, (gradients,) = listed(key, self._call(call), gradient)
@@ -68,7 +69,9 @@ class SlotCalls:
             for one, spec, array in zip(keys, specs, gradients, strict=True)
         ]
         names, steps = self._begin_steps(call, specs, step)
-        return self._remember(names, self._bring(arrays, lambda hosts: self._many.push(names, steps, hosts)))
+        return self._remember(
+            names, steps, self._traffic.bring(arrays, lambda hosts: self._many.push(names, steps, hosts))
+        )
 
     def push_rows(self, key: object, ids: Any, rows: Any, step: int | None) -> Future[None]:
         call = "push_rows"
@@ -80,17 +83,17 @@ class SlotCalls:
             pushed = [self.store.push_rows(n, s, *part) for n, s, part in zip(names, steps, parts, strict=True)]
             return joined(pushed, _nothing)
 
-        return self._remember(names, self._bring(given, begin))
+        return self._remember(names, steps, self._traffic.bring(given, begin))
 
     def pull(self, call: str, key: object, out: Any, version: int | None, *, settled: bool) -> Future[Any]:
         single, keys, (outs,) = listed(key, self._call(call), out)
         specs = [self.book.find(one, call, rows=False) for one in keys]
         arrays = self._outs(call, keys, outs, [(np.dtype(spec.dtype), tuple(spec.shape)) for spec in specs])
         names, versions = self._at(call, specs, version)
-        places = self._places(arrays)
+        places = self._traffic.places(arrays)
         host_outs = [None if place in places else array for place, array in enumerate(arrays)]
-        pulled = self._many.pull(names, versions, host_outs, settled=settled, guards=self._guards(names))
-        return self._delivered(pulled, outs, places, single=single)
+        pulled = self._many.pull(names, versions, host_outs, settled=settled, guards=self._guards(names, versions))
+        return self._traffic.delivered(pulled, outs, places, single=single)
 
     def check_outs(self, call: str, key: object, out: Any) -> None:
         """What `pull` would refuse, before something is begun that belongs to it."""
@@ -108,7 +111,7 @@ class SlotCalls:
         ]
         arrays = self._outs(call, keys, outs, forms)
         names, versions = self._at(call, specs, version)
-        places, guards = self._places(arrays), self._guards(names)
+        places, guards = self._traffic.places(arrays), self._guards(names, versions)
         host_outs = [None if place in places else array for place, array in enumerate(arrays)]
 
         def begin(hosts: list[Array]) -> Future[list[Array]]:
@@ -120,14 +123,14 @@ class SlotCalls:
             shapes = [shape for _, shape in forms]
             return joined(pulled, lambda values: _shaped(values, shapes, host_outs), guards)
 
-        return self._delivered(self._bring(given, begin), outs, places, single=single)
+        return self._traffic.delivered(self._traffic.bring(given, begin), outs, places, single=single)
 
     def pull_state(self, key: object, version: int | None, *, settled: bool) -> Future[Any]:
         single, keys, _ = listed(key, self._call("pull_state"))
         specs = [self.book.find(one, "pull_state", rows=False) for one in keys]
         names, versions = self._at("pull_state", specs, version)
         pulled = [self.store.pull_state(name, at, settled=settled) for name, at in zip(names, versions, strict=True)]
-        return joined(pulled, lambda found: found[0] if single else found, self._guards(names))
+        return joined(pulled, lambda found: found[0] if single else found, self._guards(names, versions))
 
     def set(self, key: object, value: Any, version: int) -> Future[None]:
         _, keys, (values,) = listed(key, self._call("set"), value)
@@ -137,7 +140,9 @@ class SlotCalls:
             _whole(spec, array, f"{self.book.where('set', one)}: value")
             for one, spec, array in zip(keys, specs, values, strict=True)
         ]
-        return self._bring(arrays, lambda hosts: joined(list(map(self.store.set, names, versions, hosts)), _nothing))
+        return self._traffic.bring(
+            arrays, lambda hosts: joined(list(map(self.store.set, names, versions, hosts)), _nothing)
+        )
 
     def set_rows(self, key: object, ids: Any, rows: Any, version: int) -> Future[None]:
         call = "set_rows"
@@ -149,7 +154,7 @@ class SlotCalls:
             done = [self.store.set_rows(n, v, *part) for n, v, part in zip(names, versions, parts, strict=True)]
             return joined(done, _nothing)
 
-        return self._bring(given, begin)
+        return self._traffic.bring(given, begin)
 
     def end_step(self, step: int | None) -> Future[StepOutcome | None]:
         with self._lock:
@@ -172,10 +177,7 @@ class SlotCalls:
         return joined([met], _nothing, [pushed])
 
     def close(self) -> None:
-        with self._lock:
-            copies = self._copies
-        if copies is not None:
-            copies.close()
+        self._traffic.close()
         self.store.close()
 
     def _call(self, call: str) -> str:
@@ -230,55 +232,19 @@ class SlotCalls:
             for key, out, form in zip(keys, outs, forms, strict=True)
         ]
 
-    def _remember(self, names: Iterable[str], pushed: Future[None]) -> Future[None]:
-        for name in names:
-            self._pushes[name] = pushed
+    def _remember(self, names: Sequence[str], steps: Sequence[int], pushed: Future[None]) -> Future[None]:
+        for name, step in zip(names, steps, strict=True):
+            self._pushes[name] = (step, pushed)
         return pushed
 
-    def _guards(self, names: Iterable[str]) -> list[Future[Any]]:
-        """Pushes without which pulls of these keys would wait in vain."""
-        last = {id(one): one for name in names if (one := self._pushes.get(name)) is not None}
-        return [one for one in last.values() if not one.done() or one.exception() is not None]
-
-    def _bring(self, values: list[Any], begin: Callable[[list[Array]], Future[R]]) -> Future[R]:
-        """Begins with these arrays once all of them are on the host: at once where they are."""
-        there = [place for place, value in enumerate(values) if is_on_device(value)]
-        if not there:
-            return begin(values)
-
-        def brought(hosts: list[Array]) -> Future[R]:
-            found = dict(zip(there, hosts, strict=True))
-            return begin([found.get(place, value) for place, value in enumerate(values)])
-
-        return then(self._device().to_host([values[place] for place in there]), brought)
-
-    def _places(self, outs: Sequence[Any]) -> dict[int, Place]:
-        """Those of `outs` that are on a GPU, by their place in the list."""
-        return {place: self._device().reserve(out) for place, out in enumerate(outs) if is_on_device(out)}
-
-    def _delivered(
-        self, pulled: Future[list[Array]], outs: Sequence[Any], places: dict[int, Place], *, single: bool
-    ) -> Future[Any]:
-        """What was pulled, in the caller's own arrays where some were given."""
-
-        def given_back(values: list[Array]) -> Any:
-            found = [value if out is None else out for value, out in zip(values, outs, strict=True)]
-            return found[0] if single else found
-
-        if not places:
-            return joined([pulled], lambda values: given_back(values[0]))
-
-        def copied(values: list[Array]) -> Future[Any]:
-            copies = self._device().to_device([values[place] for place in places], list(places.values()))
-            return joined([copies], lambda _: given_back(values))
-
-        return then(pulled, copied)
-
-    def _device(self) -> DeviceCopies:
-        with self._lock:
-            if self._copies is None:
-                self._copies = DeviceCopies()
-            return self._copies
+    def _guards(self, names: Sequence[str], versions: Sequence[int]) -> list[Future[Any]]:
+        """Pushes without which pulls of these versions would wait in vain."""
+        found: dict[int, Future[Any]] = {}
+        for name, version in zip(names, versions, strict=True):
+            step, pushed = self._pushes.get(name, (version, None))
+            if pushed is not None and step < version and not (pushed.done() and pushed.exception() is None):
+                found[id(pushed)] = pushed
+        return list(found.values())
 
 
 def _whole(spec: KeyDescription, value: Any, where: str) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -37,7 +36,8 @@ def as_array(value: object, dtype: np.dtype[Any], where: str) -> Any:
         if hasattr(value, "__dlpack__"):
             return _from_dlpack(value)
         array = np.asarray(value)
-        if array.dtype.kind not in "biuf" or not np.can_cast(array.dtype, dtype, "same_kind"):
+        # No elements have no kind, and NumPy calls them float64.
+        if array.size and (array.dtype.kind not in "biuf" or not np.can_cast(array.dtype, dtype, "same_kind")):
             raise TypeError(f"{type(value).__name__} cannot be {dtype}")
         return array if isinstance(value, np.generic) else np.asarray(value, dtype)
     except (TypeError, ValueError, OverflowError, BufferError, RuntimeError) as error:
@@ -73,10 +73,10 @@ def checked_out(out: Any, dtype: np.dtype[Any], shape: tuple[int, ...], where: s
 
 def checked_ids(ids: object, where: str) -> Any:
     """Ids of rows, whole numbers of any shape; a GPU's array as it is. Raises StoreRefusedError."""
-    array = as_array([] if isinstance(ids, Sequence) and not len(ids) else ids, np.dtype(np.int64), f"{where}: ids")
-    dtype, shape = form_of(array)
-    if array.__class__ is np.ndarray and not array.size:
-        return np.zeros(shape, np.int64)
+    array = as_array(ids, np.dtype(np.int64), f"{where}: ids")
+    dtype, _ = form_of(array)
+    if isinstance(array, np.ndarray) and not array.size:
+        return array.astype(np.int64)
     if dtype.kind not in "iu":
         raise StoreRefusedError(f"{where}: ids: whole numbers, not {dtype}")
     return array

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import link_measuring
 import priority
@@ -21,12 +24,13 @@ from exchange import Array, Work
 from figures import Round
 from groups import SideError
 from layer_marks import MARKS, mark_places, one_step
-from link_measuring import DIST_SYNC, FIFO, P3, SlowCase
+from link_measuring import DIST_SYNC, FIFO, P3, SlowCase, measure_slow
+from link_table import link_table
 from measuring import PYTHON_VARIABLE, Plan
 from paced_proxy import PacedProxy, ProxiedLink, Route, link_from_json
 from pacing import Pacer
 from shaped_network import NetworkError, ShapedNetwork
-from slow_cases import slow_cases
+from slow_cases import compute_times, resnet50, slow_cases, vgg16
 from slow_link import Shaping
 from store_cases import Case, resnet50_shapes
 
@@ -150,12 +154,13 @@ def test_marks_of_resnet_50_are_at_the_first_layer_the_quarters_and_the_last() -
 
 def test_every_case_has_a_row_for_the_first_and_the_last_layer_over_both_kinds_of_link() -> None:
     rows = {row for slow in slow_cases() for row in slow.rows}
-    assert len(rows) == 2 * 2 * 2 * len(MARKS)
+    assert len(rows) == 2 * 2 * 2 * len(MARKS) + 2 * 2
+    assert all(slow.case.shapes == resnet50_shapes() for slow in slow_cases() if "vgg16" not in slow.name)
+    assert {"train-resnet50-1gbit", "train-vgg16-1gbit-proxy"} <= rows
     for rate in ("1gbit", "100mbit"):
         for manner in ("burst", "stagger"):
             for mark in ("first", "last"):
                 assert {f"{rate}-{manner}-{mark}", f"{rate}-{manner}-{mark}-proxy"} <= rows
-    assert all(slow.case.shapes == resnet50_shapes() for slow in slow_cases())
 
 
 PROXIED = SlowCase("quick-burst", LAYERS, 400e6, Shaping.PROXY)
@@ -214,3 +219,40 @@ def test_a_network_that_cannot_be_made_says_which_command_failed(monkeypatch: py
     monkeypatch.setenv("PATH", "")
     with pytest.raises(NetworkError, match="ip netns add"), ShapedNetwork(1e9):
         pass
+
+
+def test_the_table_of_slow_links_is_whole_on_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    own, fifo = [Round((0.0024,), 1.0)], link_measuring.PeerRounds(FIFO, [Round((0.565,), 1.0)])
+    name = "100mbit-stagger-quarter-proxy"
+    rows = [link_measuring.row_of(name, "proxy", own, peer) for peer in (P3_ROUNDS, NO_PEER, fifo)]
+    beside = link_measuring.row_of(f"{name}-rows", "proxy", own, link_measuring.PeerRounds("weft", own))
+    Console(width=80).print(link_table([*rows, beside]))
+    shown = capsys.readouterr().out
+    assert "…" not in shown
+    for text in (name, f"{name}-rows", "2.40", "200", "0.012", "565", "missing", "1.00"):
+        assert text in shown
+
+
+NO_PEER = link_measuring.PeerRounds(DIST_SYNC, missing="not there")
+
+
+def test_the_list_of_vgg_16_has_its_published_size_and_computing_is_shared_out_whole() -> None:
+    shapes, extents = vgg16()
+    assert sum(math.prod(shape) for shape in shapes) == 138_357_544
+    times = compute_times(shapes, extents, 3.0)
+    assert sum(times) == pytest.approx(3.0)
+    assert times[2] == pytest.approx(times[0] * 64 / 3)
+    assert times[-1] == 0.0
+    resnet, placed = resnet50()
+    assert len(resnet) == len(placed) == 161
+    assert sum(math.prod(one) * at**2 for one, at in zip(resnet, placed, strict=True) if len(one) > 1) > 3.8e9
+
+
+def test_steps_of_training_are_paced_in_real_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step computes for 60 ms; its values are compared with NumPy by the worker."""
+    monkeypatch.delenv(PYTHON_VARIABLE, raising=False)
+    case = replace(LAYERS, name="train", compute_s=(0.02, 0.02, 0.01, 0.01), iterations=2)
+    slow = SlowCase("train", case, 400e6, Shaping.PROXY)
+    rows, _ = measure_slow(slow, Plan(1, 1 << 16, None), lambda _: None)
+    assert [(row.case, row.peer_name) for row in rows] == [("train-proxy", FIFO)]
+    assert rows[0].weft.lowest_ms >= 60

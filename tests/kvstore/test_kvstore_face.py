@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 
@@ -234,6 +236,30 @@ def test_a_pull_fails_with_the_push_that_it_would_wait_for(make: Make) -> None:
         one.pull("w").result(WAIT_S)
     with pytest.raises(StoreRefusedError, match="step 3"):
         pushes[3].result(WAIT_S)
+
+
+def test_a_pull_of_before_does_not_fail_with_a_later_push(make: Make) -> None:
+    one, other = make(describe({"w": zero(2)}, slots=2, rule="sgd", rate=1.0))
+    for _ in range(4):
+        one.push("w", ones(2))
+    other.push("w", ones(2))
+    assert one.pull("w", version=1).result(WAIT_S).tolist() == [-2.0, -2.0]
+
+
+def test_arrays_go_when_nobody_has_them_and_not_when_cycles_are_collected(make: Make) -> None:
+    (store,) = make(describe({"w": zero(2), "b": zero(2)}, rule="sgd", rate=1.0))
+    store.pushpull(["w", "b"], [ones(2), ones(2)]).result(WAIT_S)
+    gc.disable()
+    try:
+        gradients = [ones(2), ones(2)]
+        future = store.pushpull(["w", "b"], gradients)
+        values = future.result(WAIT_S)
+        held = [weakref.ref(array) for array in (*gradients, *values)]
+        del gradients, values, future
+        store.pull("w").result(WAIT_S)  # what the store's thread had in hand, it has put down since
+        assert [one() for one in held] == [None] * 4
+    finally:
+        gc.enable()
 
 
 BOTH = {"w": zero(3), "t": Key(shape=(4, 2), rows=True, initializer=0.0), "g": (2,)}
