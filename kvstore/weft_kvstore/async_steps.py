@@ -77,14 +77,14 @@ class AsyncSteps(Generic[G]):
         return self.version if settled else self._through.get(slot, self.version)
 
     def is_at(self, version: int, slot: int, *, settled: bool) -> bool:
-        if not self._through or (not settled and slot not in self._through):
+        if not self._through:
             return True
-        if self.seen(slot, settled=settled) < version:
+        if (settled or slot in self._through) and self.seen(slot, settled=settled) < version:
             return False
         return settled or self._staleness is None or self.version >= version - self._staleness
 
     def missing(self, version: int, slot: int, *, settled: bool) -> tuple[str, list[int]]:
-        if self._staleness is not None and not settled and self.seen(slot, settled=False) >= version:
+        if self._staleness is not None and not settled and self._through.get(slot, version) >= version:
             return self.missing(version - self._staleness, slot, settled=True)
         of = [one for one in self._through if settled or one == slot]
         behind = {one: self._first_missing(one) for one in of if self._through[one] < version}

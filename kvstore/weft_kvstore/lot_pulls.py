@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 
@@ -16,16 +17,24 @@ from weft_kvstore.ranges import Range, ranges_alike, ranges_where
 from weft_kvstore.store import Array
 
 
+LEAST_WAITS: Final = 64
+"""Pulls of a lot that may wait before those that were given up are looked for."""
+
+
 class LotPulls:
     """`waits` are pulls of which slices of the lot are open; those that were given up are dropped now and then."""
 
     def __init__(self, lot: LotState) -> None:
         self.waits: list[PullWait] = []
         self._lot = lot
+        self._most_waits = LEAST_WAITS
 
     def wait_for(self, wait: PullWait) -> None:
         """A pull that has open slices here."""
         self.waits.append(wait)
+        if len(self.waits) > self._most_waits:  # A peer that asks and gives up again must not fill the memory.
+            self.waits = [one for one in self.waits if self._lot.spec.number in one.open]
+            self._most_waits = max(2 * len(self.waits), LEAST_WAITS)
 
     def waiting(self, first: int, stop: int) -> list[PullWait]:
         """The pulls that wait for any of these slices."""
@@ -83,19 +92,28 @@ class LotPulls:
             version = int(lot.steps.version[slice_])
             told, missing = lot.spec.gate.missing(version)
             return f"{key} has seen {version} steps; {told}", missing
-        text, missing = lot.steps.missing(slice_, wait.version, self._of(wait))
+        bound = self._bound(wait)
+        if bound is not None and (seen is None or seen[0] >= wait.version):
+            text, missing = lot.steps.missing(slice_, bound, list(range(len(lot.steps.slots))))
+        else:
+            text, missing = lot.steps.missing(slice_, wait.version, self._of(wait))
         return f"{key} {text}", missing
 
     def _can(self, wait: PullWait, first: int, stop: int) -> Array:
         """Which slices can answer (stop - first) bool."""
         seen = self._seen(wait, first, stop)
         has_value = ~self._lot.sets.lacking(first, stop)
-        if seen is None:
-            return has_value
-        can: Array = has_value & (seen == wait.version if wait.reading is Reading.EXACT else seen >= wait.version)
-        if self._lot.spec.mode is Mode.STALE and not wait.settled:
-            can &= self._lot.steps.version[first:stop] >= wait.version - self._lot.spec.staleness
+        can: Array = has_value
+        if seen is not None:
+            can = has_value & (seen == wait.version if wait.reading is Reading.EXACT else seen >= wait.version)
+        if (bound := self._bound(wait)) is not None:
+            can = can & (self._lot.steps.version[first:stop] >= bound)
         return can
+
+    def _bound(self, wait: PullWait) -> int | None:
+        """How many steps every slot must be through with, whoever asks; None where there is no such bound."""
+        spec = self._lot.spec
+        return wait.version - spec.staleness if spec.mode is Mode.STALE and spec.slots and not wait.settled else None
 
     def _seen(self, wait: PullWait, first: int, stop: int) -> Array | None:
         """The version that each slice has for this pull; None where it is at every version."""

@@ -68,8 +68,9 @@ class LotSets:
             if version > int(now.min()) + SETS_AHEAD:
                 told = f"more than {SETS_AHEAD} ahead of version {now.min()}"
                 raise PushRefusedError(f"{self._where(slot, version, low + int(now.argmin()))}: {told}")
-            if version > int(now.min()) and version not in self._ahead and len(self._ahead) >= SETS_WAITING:
-                told = f"values wait for versions {sorted(self._ahead)} already"
+            waiting = sorted(one for one, shelf in self._ahead.items() if shelf.within(low, high))
+            if version > int(now.min()) and version not in waiting and len(waiting) >= SETS_WAITING:
+                told = f"values wait for versions {waiting} already"
                 raise PushRefusedError(f"{self._where(slot, version, low)}: {told}")
 
     def accept(self, version: int, laid: Laid, origin: Hashable) -> list[Range]:

@@ -6,7 +6,6 @@ slice's value is at one version at any time: what is half made is shown to nobod
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -26,6 +25,7 @@ from weft_kvstore.merge_order import ArrivalOrder, MergeOrder, SlotOrder
 from weft_kvstore.ranges import Range, ranges_alike, ranges_where
 from weft_kvstore.shelf import Laid, Shelf
 from weft_kvstore.step_gate import StepGate
+from weft_kvstore.steps import PushRefusedError, contradiction
 from weft_kvstore.store import Array
 
 NOT_HELD: Final = -1
@@ -59,12 +59,11 @@ class LotState:
         self.applied: Callable[[int, int, int, int], None] | None = None
         """Told (slot, step, first, stop) of each slot's gradients when they are merged, where somebody asks."""
         self._sums = LotSums(count, bounds)
-        self._order: MergeOrder = SlotOrder(bounds) if spec.merge is Merge.SLOT else ArrivalOrder(bounds)
+        self._order: MergeOrder = _order(spec, bounds)
         self._merged = np.zeros(count, np.int64)
         self._held = np.full(count, NOT_HELD, np.int64)
         self._lives = [0] * len(spec.slots)
         self._early: dict[tuple[int, int], Shelf] = {}
-        self._lacking: deque[Arrival] = deque()
 
     def __len__(self) -> int:
         """How many slices."""
@@ -88,6 +87,11 @@ class LotState:
         """Raises PushRefusedError where a slot's gradients, or its word that it has none, contradict what is there."""
         place = self.steps.place_of(slot, self._where(slot, step, first))
         self.steps.check(place, step, first, stop, pushes=pushes, where=lambda slice_: self._where(slot, step, slice_))
+        early = self._early.get((place, step))
+        for laid in early.within(first, stop) if early is not None else ():
+            if (laid.elements is not None) != pushes:
+                where = self._where(slot, step, max(laid.first, first))
+                raise PushRefusedError(f"{where}: {contradiction(before=not pushes)}")
 
     def accept(self, slot: int, step: int, laid: Laid) -> list[Arrival]:
         """Takes in what `check` lets pass: gradients, which are written later, or that there are none. What may now be
@@ -109,16 +113,15 @@ class LotState:
             else:
                 self._order.put(arrival.place, arrival.step, arrival.laid)
             yield from self.advancing(arrival.laid.first, arrival.laid.stop)
-        elif self._lacking or self.sets.lacks(arrival.laid.first, arrival.laid.stop):
-            self._lacking.append(arrival)
         else:
-            yield from self._alone(arrival)
+            self._order.put(arrival.place, arrival.step, arrival.laid)
+            yield from self._alone(arrival.place, arrival.laid.first, arrival.laid.stop)
 
     def advancing(self, first: int, stop: int) -> Changed:
         """Goes on with these slices as far as it can; raises as `merging` does."""
         if not self.spec.together:
-            while self._lacking and not self.sets.lacks(self._lacking[0].laid.first, self._lacking[0].laid.stop):
-                yield from self._alone(self._lacking.popleft())
+            for place in range(len(self.spec.slots)):
+                yield from self._alone(place, first, stop)
             return
         todo = [(first, stop)]
         while todo:
@@ -146,7 +149,6 @@ class LotState:
             return
         self._lives[place] += 1
         self._order.forget(place)
-        self._lacking = deque(one for one in self._lacking if one.place != place)
         for key in [key for key in self._early if key[0] == place]:
             del self._early[key]
         self.steps.forget(place)
@@ -212,20 +214,35 @@ class LotState:
         self.steps.version[first:stop] = step + 1
         self.sets.reached(step + 1, first, stop)
 
-    def _alone(self, arrival: Arrival) -> Changed:
-        """A slot's gradients as an update of their own."""
-        place, at, end = arrival.place, arrival.laid.first, arrival.laid.stop
-        while at < end and arrival.life == self._lives[place]:
-            most = int(np.searchsorted(self.bounds, self.bounds[at] + self.spec.a_piece, side="right")) - 1
-            first, at = at, min(max(most, at + 1), end)
-            laid = Shelf(self.bounds).part(arrival.laid, first, at)
-            if laid.elements is not None:
-                self.update.with_gradient(laid, 1, arrival.step)
-            self.steps.through[place, first:at] = arrival.step + 1
-            self.steps.version[first:at] = self.steps.through[:, first:at].min(axis=0)
-            if self.applied is not None and laid.elements is not None:
-                self.applied(self.spec.slots[place], arrival.step, first, at)
-            yield first, at
+    def _alone(self, place: int, first: int, stop: int) -> Changed:
+        """A slot's gradients as updates of their own, of each slice one step after the other: work may be done in any
+        order."""
+        todo = [(first, stop)]
+        while todo:
+            low, high = todo.pop()
+            piece = self._first_piece(low, high)
+            if piece is None:
+                continue
+            if piece[1] < high:
+                todo.append((piece[1], high))
+            low, high, step = ranges_alike(self.steps.through[place, piece[0] : piece[1]], piece[0])[0]
+            if high < piece[1]:
+                todo.append((high, piece[1]))
+            found = [laid for _, laid in self._order.next(step, place, low, high)]
+            for laid in found:  # All before who waits is told: what was taken out is nowhere else.
+                self._apply_alone(place, step, laid)
+            for laid in found:
+                todo.append((laid.first, laid.stop))
+                yield laid.first, laid.stop
+
+    def _apply_alone(self, place: int, step: int, laid: Laid) -> None:
+        first, stop = laid.first, laid.stop
+        if laid.elements is not None:
+            self.update.with_gradient(laid, 1, step)
+        self.steps.through[place, first:stop] = step + 1
+        self.steps.version[first:stop] = self.steps.through[:, first:stop].min(axis=0)
+        if self.applied is not None and laid.elements is not None:
+            self.applied(self.spec.slots[place], step, first, stop)
 
     def _may_go(self, step: int, first: int, stop: int) -> bool:
         """Whether the slots have agreed on a step, where they do: its sums are clipped then, or dropped where the step
@@ -265,6 +282,11 @@ class LotState:
         for laid in sums:
             assert laid.elements is not None
             np.multiply(laid.elements, laid.elements.dtype.type(factor), out=laid.elements)
+
+
+def _order(spec: LotSpec, bounds: Array) -> MergeOrder:
+    """Where each slot goes on by itself, only its own steps have an order."""
+    return SlotOrder(bounds) if spec.merge is Merge.SLOT or not spec.together else ArrivalOrder(bounds)
 
 
 def _slices(bounds: Array, laid: Laid) -> Iterator[Range]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from weft_kvstore.store import Array
 
 NEVER: Final = -1
 
+STEPS_SAID: Final = STEPS_AHEAD + 1
+"""Steps of which a slot may be in while another is in none of them: so many are told apart by what was said of them."""
+
 
 class LotSteps:
     """`came[p]`: how many steps of contributing slot number p are in, by slice, and `through[p]` how many are merged.
@@ -21,9 +24,11 @@ class LotSteps:
 
     A slot's steps are taken in one after the other: what comes early waits with whoever asks. Invariant: `version` <=
     `through` <= `came`, except that where slots go on by themselves `version` is the least of `through`.
+
+    `_said[step % STEPS_SAID, p]` is twice the step that was taken in last, and one more where the slot had nothing.
     """
 
-    __slots__ = ("_declared", "_place", "_together", "came", "slots", "through", "version")
+    __slots__ = ("_place", "_said", "_together", "came", "slots", "through", "version")
 
     def __init__(self, slots: tuple[int, ...], slices: int, *, together: bool) -> None:
         """`together`: no slot may be far ahead of the others, for a step applies once all are in."""
@@ -33,7 +38,7 @@ class LotSteps:
         self.came = np.zeros((len(slots), slices), np.int64)
         self.through = np.zeros((len(slots), slices), np.int64)
         self.version = np.zeros(slices, np.int64)
-        self._declared = np.full((len(slots), slices), NEVER, np.int64)
+        self._said = np.full((STEPS_SAID, len(slots), slices), NEVER, np.int64)
 
     def place_of(self, slot: int, where: str) -> int:
         """The slot's number among those that contribute. Raises PushRefusedError."""
@@ -49,8 +54,8 @@ class LotSteps:
         `where` gives the words for a slice."""
         came = self.came[place, first:stop]
         if step < int(came.max()):
-            said_nothing = self._declared[place, first:stop] == step
-            wrong = (came > step) & (said_nothing if pushes else ~said_nothing) & self._open(place, step, first, stop)
+            said = self._said[step % STEPS_SAID, place, first:stop]
+            wrong = (said == _word(step, pushes=not pushes)) & self._open(place, step, first, stop)
             if wrong.any():
                 told = contradiction(before=not pushes)
                 raise PushRefusedError(f"{where(first + int(wrong.argmax()))}: {told}")
@@ -74,15 +79,14 @@ class LotSteps:
             taken, early = ranges_where(new, first), ranges_where(came < step, first)
         for low, high in taken:
             self.came[place, low:high] = step + 1
-            if not pushes:
-                self._declared[place, low:high] = step
+            self._said[step % STEPS_SAID, place, low:high] = _word(step, pushes=pushes)
         return taken, early
 
     def forget(self, place: int) -> None:
         """What of a slot is not merged never came."""
         self.came[place] = self.through[place]
-        undone = self._declared[place] >= self.through[place]
-        self._declared[place, undone] = NEVER
+        said = self._said[:, place]
+        said[said >= _word(self.through[place], pushes=True)] = NEVER
 
     def missing_in(self, slice_: int, step: int) -> list[int]:
         """The slots that are not in with a step of a slice."""
@@ -108,3 +112,8 @@ class LotSteps:
         done = self.version if self._together else self.through[place]
         found: Array = done[first:stop] <= step
         return found
+
+
+def _word(step: int | Array, *, pushes: bool) -> Any:
+    """What a slot says of a step, as a number; those of later steps are larger."""
+    return 2 * step + int(not pushes)

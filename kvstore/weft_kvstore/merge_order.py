@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from weft_kvstore.ranges import Ranges
 from weft_kvstore.shelf import Laid, Shelf
 from weft_kvstore.store import Array
 
@@ -78,11 +79,19 @@ class ArrivalOrder:
         return step in self._arrived
 
     def next(self, step: int, merged: int, first: int, stop: int) -> list[tuple[int, Laid]]:
+        found: list[tuple[int, Laid]] = []
+        left = Ranges()
+        left.add(first, stop)
         for place, shelf in self._arrived.get(step, ()):
-            if found := shelf.take(first, stop):
-                self._tidy(step)
-                return [(place, laid) for laid in found]
-        return []
+            taken = [laid for low, high in list(left) for laid in shelf.take(low, high)]
+            for laid in taken:  # Of each slice what came first; others may have another first one.
+                left.remove(laid.first, laid.stop)
+                found.append((place, laid))
+            if not left:
+                break
+        if found:
+            self._tidy(step)
+        return found
 
     def forget(self, place: int) -> None:
         for step in list(self._arrived):

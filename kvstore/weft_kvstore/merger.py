@@ -109,11 +109,12 @@ class Merger(Generic[J]):
         """Answers a pull, as far as it can be now; for the rest it waits."""
         for number, ranges in list(wait.open.items()):
             lot = shard.lots[number]
-            lot.pulls.wait_for(wait)
             for first, stop in list(ranges):
                 self._answer_or_refuse(lot, wait, first, stop)
                 if wait.dropped:
                     return
+            if number in wait.open:
+                lot.pulls.wait_for(wait)
         self._answer_units(job, wait, units)
 
     def drop(self, job: J) -> None:

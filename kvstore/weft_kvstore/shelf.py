@@ -42,12 +42,14 @@ class Shelf:
         self._first.insert(at, laid.first)
         self._laid.insert(at, laid)
 
+    def within(self, first: int, stop: int) -> list[Laid]:
+        """What lies within a range, whole where it goes beyond; it stays."""
+        low, high = self._span(first, stop)
+        return self._laid[low:high]
+
     def take(self, first: int, stop: int) -> list[Laid]:
         """Takes out what lies within a range, cut at its ends."""
-        low = max(bisect_right(self._first, first) - 1, 0)
-        if low < len(self._laid) and self._laid[low].stop <= first:
-            low += 1
-        high = bisect_left(self._first, stop)
+        low, high = self._span(first, stop)
         if low >= high:
             return []
         found = self._laid[low:high]
@@ -60,6 +62,13 @@ class Shelf:
             found[-1] = self.part(found[-1], found[-1].first, stop)
         self._laid[low:high], self._first[low:high] = kept, [one.first for one in kept]
         return found
+
+    def _span(self, first: int, stop: int) -> tuple[int, int]:
+        """Where in the list that lies which overlaps a range."""
+        low = max(bisect_right(self._first, first) - 1, 0)
+        if low < len(self._laid) and self._laid[low].stop <= first:
+            low += 1
+        return low, bisect_left(self._first, stop)
 
     def part(self, laid: Laid, first: int, stop: int) -> Laid:
         """Some of its slices; the elements are a view."""
