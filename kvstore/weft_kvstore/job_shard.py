@@ -224,9 +224,10 @@ class JobShard:
             return []
         if chunks:
             raise ProtocolError(f"Pull.chunks: {chunks} of lot {lot}, which is no table")
+        if wait.chunks or lot in wait.open_units:
+            raise ProtocolError(f"Pull.lot: {lot} is asked for twice, or beside a table")
         if unit is not None:
-            if wait.chunks or lot in wait.open_units:
-                raise ProtocolError(f"Pull.lot: {lot} is asked for twice, or beside a table")
+            wait.open_units.add(lot)
             return [self._whole(lot)]
         plain = self._plain(lot)
         plain.check_range(first, count, "Pull.first")
