@@ -28,7 +28,7 @@ Pick = Callable[[Sequence[int]], int]
 """Which of these slots, ascending, is next."""
 
 Arrival = tuple[int, int, int, int]
-"""(slot, key's place, step, slice)."""
+"""(slot, lot, step, slice of the shard)."""
 
 
 def forward(slots: Sequence[int]) -> int:
@@ -101,7 +101,7 @@ class PushGate:
         self._context.destroy(linger=0)
 
     def orders(self) -> dict[tuple[int, int, int], list[int]]:
-        """(key's place, step, slice) -> the slots in the order in which their gradients reached the shard."""
+        """(lot, step, slice) -> the slots in the order in which their gradients reached the shard."""
         found: dict[tuple[int, int, int], list[int]] = {}
         for slot, *of in self.arrivals:
             found.setdefault((of[0], of[1], of[2]), []).append(slot)
@@ -166,8 +166,8 @@ class PushGate:
             link = ready[self._pick(sorted(ready))]
             message = link.waiting.popleft()
             push = _pushed(message)
-            for key, step, first, count in zip(push.key, push.step, push.first, push.count, strict=True):
-                self.arrivals += [(link.slot, key, step, first + place) for place in range(count)]
+            for lot, step, first, count in zip(push.lot, push.step, push.first, push.count, strict=True):
+                self.arrivals += [(link.slot, lot, step, first + place) for place in range(count)]
             self._deliver(link, message)
             seen.append((link, message))
             if self._repeat:

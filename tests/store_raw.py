@@ -61,32 +61,43 @@ def raw_peer(endpoint: str) -> Iterator[RawPeer]:
         yield RawPeer(socket)
 
 
-def pull_of(request: int, key: int, version: int, *, state: int = 0, settled: int = 0, chunks: int = 0) -> Pull:
+def pull_of(
+    request: int,
+    lot: int,
+    version: int,
+    *,
+    state: int = 0,
+    reading: int = 0,
+    first: int = 0,
+    count: int = 1,
+    chunks: int = 0,
+    compressed: int = 0,
+) -> Pull:
     """One pull."""
-    return Pull([request], [key], [version], [state], [settled], [chunks])
+    return Pull([request], [lot], [version], [state], [reading], [first], [count], [chunks], [compressed])
 
 
 def push_of(
-    key: Sequence[int],
+    lot: int,
     nbytes: Sequence[int],
     *,
     frame: int = 1,
     cargo: int = 0,
     request: int = 0,
     step: int = 0,
-    first: int = 0,
+    first: int | Sequence[int] = 0,
     count: int = 1,
     chunks: int = 0,
 ) -> Push:
-    """A run of each of these keys, all else alike."""
-    runs = len(key)
+    """A run of each of these lengths, all of one lot; `first` is that of each run."""
+    runs = len(nbytes)
     return Push(
         frame=frame,
         cargo=[cargo] * runs,
         request=[request] * runs,
-        key=list(key),
+        lot=[lot] * runs,
         step=[step] * runs,
-        first=[first] * runs,
+        first=[first] * runs if isinstance(first, int) else list(first),
         count=[count] * runs,
         chunks=[chunks] * runs,
         nbytes=list(nbytes),

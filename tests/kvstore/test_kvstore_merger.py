@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -13,9 +14,12 @@ from weft_kernels.rules.record import Rule
 from weft_kvstore.codec import ProtocolError
 from weft_kvstore.job_shard import JobShard
 from weft_kvstore.local_mind import LocalMind
+from weft_kvstore.lot_part import PlainLot
 from weft_kvstore.merger import Merger
+from weft_kvstore.messages import Reading
 from weft_kvstore.operation import Link, Operation
 from weft_kvstore.pull_wait import PullWait
+from weft_kvstore.push_run import Run
 from weft_kvstore.routing import Routing
 from weft_kvstore.rows import Rows
 from weft_kvstore.settings import LinkSettings
@@ -32,31 +36,54 @@ def raising(error: Exception) -> Callable[..., None]:
 
 
 class Ends:
-    """A merger of one job, and what it told of it."""
+    """A merger of one job, and what it told of it. The key is plain, or whole."""
 
-    def __init__(self, apply: Callable[..., None]) -> None:
+    def __init__(self, apply: Callable[..., None], *, whole: bool = False) -> None:
         rule = Rule(name="mine", state={}, hyper={"rate": 0.1, "weight_decay": 0.0}, apply=apply)
-        self.shard = JobShard(DESCRIPTION, 0, rule=rule)
-        self.failed: list[tuple[str, str]] = []
-        self.answered: list[AnyUnit] = []
-        self.merger: Merger[str] = Merger(
-            lambda _wait, unit: iter(self.answered.append(unit) or ()),
-            lambda job, reason: self.failed.append((job, reason)),
-            priorities=True,
+        description = msgspec.structs.replace(
+            DESCRIPTION, keys=(msgspec.structs.replace(DESCRIPTION.keys[0], whole=whole),)
         )
+        self.shard = JobShard(description, 0, rule=rule)
+        self.failed: list[tuple[str, str]] = []
+        self.answered: list[int] = []
+        self.merger: Merger[str] = Merger(self, priorities=True)
+
+    def answer(self, wait: PullWait, unit: AnyUnit) -> Iterator[None]:
+        self.answered.append(wait.request)
+        yield
+
+    def answer_range(self, wait: PullWait, lot: PlainLot, first: int, stop: int) -> None:
+        self.answered.append(wait.request)
+
+    def refuse(self, wait: PullWait, reason: str) -> None:
+        raise AssertionError(reason)
+
+    def fail(self, job: str, reason: str) -> None:
+        self.failed.append((job, reason))
 
     def push_all(self) -> None:
         for slot in (0, 1):
-            (unit,) = self.shard.units(0)
-            unit.accept(slot, 0, np.ones(8, np.float32))
-            self.merger.put("job", [unit])
+            run = Run(0, 0, 0, 0, 0, 1, 0, memoryview(bytearray(np.ones(8, np.float32).tobytes())))
+            self.merger.take("job", self.shard.accept(slot, run))
+
+    def pull(self, wait: PullWait) -> None:
+        self.merger.ask("job", wait, self.shard.pull(wait, 0, 0, 1, 0), self.shard)
+
+    def work(self) -> None:
+        while self.merger.work_once():
+            pass
 
 
+def pull_of(request: int) -> PullWait:
+    return PullWait(None, request, 1, slot=0, state=False, reading=Reading.OWN)
+
+
+@pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("error", [ValueError("of my own"), ZeroDivisionError("of my own"), MemoryError("of my own")])
-def test_a_rule_that_fails_ends_its_job_by_its_name(error: Exception) -> None:
-    ends = Ends(raising(error))
+def test_a_rule_that_fails_ends_its_job_by_its_name(error: Exception, whole: bool) -> None:
+    ends = Ends(raising(error), whole=whole)
     ends.push_all()
-    assert ends.merger.work_once()
+    ends.work()
     assert ends.failed == [("job", "rule 'mine' failed on key 'w', slice 0, step 0: of my own")]
 
 
@@ -64,46 +91,61 @@ def test_a_fault_of_the_store_is_not_told_as_the_rules() -> None:
     ends = Ends(raising(TypeError("a fault")))
     ends.push_all()
     with pytest.raises(TypeError, match="a fault"):
-        ends.merger.work_once()
+        ends.work()
     assert ends.failed == []
 
 
-def test_sums_that_find_no_memory_end_the_job_and_not_the_shard(monkeypatch: pytest.MonkeyPatch) -> None:
-    ends = Ends(lambda *_: None)
+@pytest.mark.parametrize(
+    ("whole", "told"),
+    [(False, "no memory to merge lot 0: 8 bytes"), (True, "no memory to merge key 'w', slice 0, step 0: 8 bytes")],
+)
+def test_sums_that_find_no_memory_end_the_job_and_not_the_shard(
+    monkeypatch: pytest.MonkeyPatch, whole: bool, told: str
+) -> None:
+    ends = Ends(lambda *_: None, whole=whole)
     ends.push_all()
     monkeypatch.setattr(np, "add", raising(MemoryError("8 bytes")))
-    assert ends.merger.work_once()
-    assert ends.failed == [("job", "no memory to merge key 'w', slice 0, step 0: 8 bytes")]
+    ends.work()
+    assert ends.failed == [("job", told)]
 
 
-def test_whoever_asks_why_hears_of_no_sum_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("whole", [False, True])
+def test_whoever_asks_why_hears_of_no_sum_that_fails(monkeypatch: pytest.MonkeyPatch, whole: bool) -> None:
     """Sums are made where their failing ends the job, not where somebody asks or a deadline is told."""
-    ends = Ends(lambda *_: None)
-    wait = PullWait(None, 1, 0, 1, slot=0, state=False, settled=False)
-    ends.merger.answer("job", wait, ends.shard.pull(wait, 0))
+    ends = Ends(lambda *_: None, whole=whole)
+    wait = pull_of(1)
+    ends.pull(wait)
     assert ends.answered == []
     ends.push_all()
     monkeypatch.setattr(np, "add", raising(MemoryError("8 bytes")))
     assert "being merged" in ends.shard.waits_for(wait)[0]
 
 
-def test_an_answer_that_loses_a_connection_is_the_last_one_for_it() -> None:
-    ends = Ends(lambda *_: None)
-    waits = [PullWait(None, number, 0, 1, slot=0, state=False, settled=False) for number in (1, 2)]
-    told: list[int] = []
+class Loses(Ends):
+    """The first answer loses the connection of all."""
 
-    def answer(wait: PullWait, _unit: AnyUnit) -> Iterator[None]:
-        told.append(wait.request)
-        for one in waits:
-            one.drop()
+    def __init__(self, *, whole: bool) -> None:
+        super().__init__(lambda *_: None, whole=whole)
+        self.waits = [pull_of(number) for number in (1, 2)]
+
+    def answer(self, wait: PullWait, unit: AnyUnit) -> Iterator[None]:
+        self.answer_range(wait, self.shard.lots[0] if self.shard.lots else None, 0, 1)  # type: ignore[arg-type]
         yield
 
-    ends.merger = Merger(answer, lambda *_: None, priorities=True)
-    for wait in waits:
-        ends.merger.answer("job", wait, ends.shard.pull(wait, 0))
+    def answer_range(self, wait: PullWait, lot: PlainLot, first: int, stop: int) -> None:
+        self.answered.append(wait.request)
+        for one in self.waits:
+            one.drop()
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_an_answer_that_loses_a_connection_is_the_last_one_for_it(whole: bool) -> None:
+    ends = Loses(whole=whole)
+    for wait in ends.waits:
+        ends.pull(wait)
     ends.push_all()
-    ends.merger.work_once()
-    assert told == [1]
+    ends.work()
+    assert ends.answered == [1]
 
 
 class Other(Operation):
@@ -130,7 +172,7 @@ def test_an_operation_that_the_local_store_does_not_know_is_an_error() -> None:
 def test_rows_for_a_key_that_is_no_table_are_an_error() -> None:
     shard = JobShard(DESCRIPTION, 0)
     rows = Rows(np.zeros(1, np.int64), np.zeros((1, 1), np.float32))
-    with pytest.raises(ProtocolError, match="key: 0 has no rows on shard 0"):
+    with pytest.raises(ProtocolError, match="lot: 0 has no rows on shard 0"):
         shard.accept_rows(0, 0, 0, rows)
-    with pytest.raises(ProtocolError, match="key: 0 has no rows on shard 0"):
+    with pytest.raises(ProtocolError, match="lot: 0 has no rows on shard 0"):
         shard.set_rows(0, 0, 1, rows, "origin")

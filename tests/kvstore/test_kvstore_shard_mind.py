@@ -18,7 +18,7 @@ from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard_mind import ShardMind
 
 SIZE = 256
-"""Elements of a key: one slice of 1 KiB."""
+"""Elements of a key: one slice of 1 KiB. Key n is slice n of the only lot."""
 
 
 def a_store(keys: int = 1, slots: int = 2, rule: str = "sgd") -> StoreDescription:
@@ -51,7 +51,7 @@ class Shard:
 
     def push(self, slot: int, step: int, keys: Sequence[int] = (0,)) -> list[Any]:
         ones = np.ones(SIZE * len(keys), np.float32).tobytes()
-        return self.say(slot, push_of(keys, [SIZE * 4] * len(keys), frame=step + 1, step=step), ones)
+        return self.say(slot, push_of(0, [SIZE * 4] * len(keys), first=keys, frame=step + 1, step=step), ones)
 
     def pull(self, slot: int, version: int, request: int = 1, state: int = 0) -> list[Any]:
         return self.say(slot, pull_of(request, 0, version, state=state))
@@ -79,7 +79,7 @@ def test_a_refused_declaration_changes_no_key() -> None:
     shard.push(1, 0, keys=[0, 1])
     shard.work()
     for key in (0, 1):
-        (values,) = of(Values, shard.say(1, pull_of(9 + key, key, 1)))
+        (values,) = of(Values, shard.say(1, pull_of(9 + key, 0, 1, first=key)))
         assert values.version == [1]
 
 
@@ -117,7 +117,7 @@ def test_pulls_of_the_state_take_no_memory_of_their_own() -> None:
     peer = shard.mind.peers[bytes([0])]
     waiting = peer.outbox.clear()
     assert len(waiting) == 48, "one is under way, as the credit allows"
-    assert len({id(one.base) for one in waiting}) == 1
+    assert len({id(one.source) for one in waiting}) == 1
 
 
 def test_what_was_pulled_and_is_cancelled_does_not_leave() -> None:

@@ -77,7 +77,8 @@ class Run:
 
     weights: dict[str, Array] = field(default_factory=dict)
     states: dict[str, dict[str, Array]] = field(default_factory=dict)
-    orders: dict[tuple[int, int, int], list[int]] = field(default_factory=dict)
+    orders: dict[tuple[int, int, int, int], list[int]] = field(default_factory=dict)
+    """(shard, lot, step, slice of the shard) -> the slots in their order."""
     arrivals: list[tuple[int, int, int, int]] = field(default_factory=list)
     duplicates: int = 0
 
@@ -162,10 +163,9 @@ def train(description: StoreDescription, picks: list[Pick], *, repeat: bool = Fa
             for key in description.keys
         }
         run.states = {key: dict(future.result(WAIT_S)) for key, future in states.items()}
-        for gate in gates:
+        for shard, gate in enumerate(gates):
             assert not gate.failures
-            # The table's chunk has the same number on every shard: only the first shard's counts.
-            run.orders.update({place: order for place, order in gate.orders().items() if place not in run.orders})
+            run.orders.update({(shard, *place): order for place, order in gate.orders().items()})
             run.arrivals += gate.arrivals
             run.duplicates += gate.duplicates
     return run
@@ -218,17 +218,17 @@ def test_weights_and_state_are_bit_equal_for_any_order_of_arrival_and_any_number
         for seed in (1, 2):
             run = train(described(rule, shards), [shuffled(10 * seed + shard) for shard in range(shards)])
             assert run.differs_from(expected) == [], f"{shards} shards, seed {seed}"
-            assert_permuted(run)
+            assert_permuted(run, chunks=shards * tables_in(described(rule, shards)))
             orders.append(run.orders)
     for place, order in enumerate(orders):
         assert order not in orders[:place]
 
 
-def assert_permuted(run: Run) -> None:
-    """Every slot's gradient of every slice of every step arrived once, and slot order was the rarer case."""
+def assert_permuted(run: Run, *, chunks: int) -> None:
+    """Every slot's gradient of every slice and chunk of every step arrived once, and slot order was the rarer case."""
     assert {tuple(sorted(order)) for order in run.orders.values()} == {(0, 1, 2)}
     slices = 4 + 4 + 4 + 1
-    assert len(run.orders) in {STEPS * slices, STEPS * (slices + 1)}, "a table has one chunk on each shard"
+    assert len(run.orders) == STEPS * (slices + chunks), "a table has one chunk on each shard"
     in_slot_order = sum(order == [0, 1, 2] for order in run.orders.values())
     assert in_slot_order < len(run.orders) / 2
     assert len({tuple(order) for order in run.orders.values()}) > 2

@@ -190,7 +190,7 @@ def test_a_commit_that_says_something_else_is_refused_and_changes_nothing() -> N
     simulation.finish(choose, outcome)
     shard = next(iter(simulation.shards[0].jobs.values())).shard
     norm = outcome.result(0).norm  # type: ignore[union-attr]
-    assert shard.commit(0, norm=norm, finite=True) == []
+    assert shard.commit(0, norm=norm, finite=True) is False
     with pytest.raises(Exception, match=r"commit of step 0: norm 1\.0, finite True; it was norm"):
         shard.commit(0, norm=1.0, finite=True)
     with pytest.raises(Exception, match="commit of step 1, which is not measured"):

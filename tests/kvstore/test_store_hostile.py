@@ -52,8 +52,11 @@ SPARE = 2
 """A slot that contributes to no key: a hostile member may take it without holding the others up."""
 
 KEY_BYTES = 3000
-TABLE, ROWS, ROW_BYTES = 2, 100, 24
-"""The table's place, its rows, and the bytes of a row: a chunk to the shard has 32 rows, its ids 128."""
+DENSE, LAST = 0, 3
+"""The lot of keys `a` and `b`, and its last slice: all of `b`."""
+
+TABLE, FREE, WHOLE, ROWS, ROW_BYTES = 1, 2, 3, 100, 24
+"""The lots of the two tables and of the whole key, the tables' rows, and the bytes of a row: a chunk to the shard has 32 rows, its ids 128."""
 
 ALL_ROWS = np.arange(ROWS)
 FULL = 32 * (8 + ROW_BYTES)
@@ -103,6 +106,7 @@ def shard() -> Iterator[Served]:
     with ExitStack() as stack:
         keys = [key_of("a", (KEY_BYTES // 4,), SLOTS), key_of("b", (7,), SLOTS), table_of("t", (ROWS, 6), SLOTS)]
         keys.append(given_key(msgspec.structs.replace(table_of("free", (ROWS, 6), SLOTS), slots=(SPARE,))))
+        keys.append(msgspec.structs.replace(key_of("whole", (9,), SLOTS), whole=True, slots=()))
         link = LinkSettings(silence_s=20.0)
         description = store_of(keys, slots=SLOTS + 1, shards=1, hyper={"rate": 1.0})
         description, servers = stack.enter_context(served(description, link))
@@ -121,8 +125,8 @@ def _honest_training_goes_on(shard: Served) -> Iterator[None]:
 
 
 def push_of(**changes: object) -> Push:
-    """A push of key `b` at step 0, with other columns where a test says so."""
-    return msgspec.structs.replace(a_push([1], [28]), **changes)
+    """A push of key `b`, which is slice 3 of its lot, at step 0, with other columns where a test says so."""
+    return msgspec.structs.replace(a_push(DENSE, [28], first=LAST), **changes)
 
 
 def header(**fields: object) -> bytes:
@@ -133,9 +137,9 @@ PUSH_COLUMNS = {
     "frame": 1,
     "cargo": [0],
     "request": [0],
-    "key": [1],
+    "lot": [DENSE],
     "step": [0],
-    "first": [0],
+    "first": [LAST],
     "chunks": [0],
     "nbytes": [28],
 }
@@ -217,42 +221,69 @@ IDS = {
     "an id that there is not": {"payload": np.int64([ROWS]).tobytes()},
     "a part of an id": {"payload": bytes(7)},
     "ids of another number of chunks": {"payload": bytes(8), "chunks": 2},
-    "ids of another key": {"payload": bytes(8), "key": 1},
+    "ids of another lot": {"payload": bytes(8), "lot": DENSE},
 }
 
 
 def say_chunk(change: dict[str, Any], peer: RawPeer) -> None:
     said = {"count": 1, "chunks": 1, **change}
     payload = said.pop("payload")
-    peer.say(a_push([TABLE], [len(payload)], **said), payload)
+    peer.say(a_push(TABLE, [len(payload)], **said), payload)
 
 
 def say_ids(change: dict[str, Any], peer: RawPeer) -> None:
-    said = {"chunks": 1, "key": TABLE, **change}
+    said = {"chunks": 1, "lot": TABLE, **change}
     payload = said.pop("payload")
     peer.say(pull_of(5, TABLE, 0, chunks=1))
-    peer.say(a_push([said.pop("key")], [len(payload)], cargo=2, request=5, **said), payload)
+    peer.say(a_push(said.pop("lot"), [len(payload)], cargo=2, request=5, **said), payload)
+
+
+def two_pulls(**changes: Any) -> Pull:
+    """Two entries of one pull: slices 0 and 1."""
+    columns = {
+        "lot": [DENSE, DENSE],
+        "version": [0, 0],
+        "state": [0, 0],
+        "reading": [0, 0],
+        "chunks": [0, 0],
+        "compressed": [0, 0],
+    }
+    return Pull(request=[1, 1], first=[0, 1], count=[1, 1], **{**columns, **changes})
 
 
 OUTSIDE: dict[str, Callable[[RawPeer], None]] = {
-    "an unknown key": lambda peer: peer.say(push_of(key=[9]), bytes(28)),
-    "a key of 2**63 - 1": lambda peer: peer.say(push_of(key=[2**63 - 1]), bytes(28)),
-    "a slice past the key's last": lambda peer: peer.say(push_of(first=[1]), bytes(28)),
+    "an unknown lot": lambda peer: peer.say(push_of(lot=[9]), bytes(28)),
+    "a lot of 2**63 - 1": lambda peer: peer.say(push_of(lot=[2**63 - 1]), bytes(28)),
+    "a slice past the lot's last": lambda peer: peer.say(push_of(first=[LAST + 1]), bytes(28)),
+    "a slice past a whole key's last": lambda peer: peer.say(a_push(WHOLE, [36], first=1), bytes(36)),
+    "too few bytes of a whole key": lambda peer: peer.say(a_push(WHOLE, [28]), bytes(28)),
+    "two slices with the bytes of one": lambda peer: peer.say(push_of(first=[LAST - 1], count=[2]), bytes(28)),
     "2**63 - 1 slices": lambda peer: peer.say(push_of(count=[2**63 - 1]), bytes(28)),
     "slices whose sum overflows": lambda peer: peer.say(push_of(first=[2**63 - 1], count=[2**63 - 1]), bytes(28)),
     "too few bytes": lambda peer: peer.say(push_of(nbytes=[24]), bytes(24)),
     "too many bytes": lambda peer: peer.say(push_of(nbytes=[32]), bytes(32)),
     "a part of an element": lambda peer: peer.say(push_of(nbytes=[27]), bytes(27)),
     "sizes that are not the payload's": lambda peer: peer.say(push_of(nbytes=[2**62]), bytes(28)),
-    "a pull of an unknown key": lambda peer: peer.say(pull_of(1, 9, 0)),
-    "a pull twice under one number": lambda peer: peer.say(
-        Pull([1, 1], [0, 0], [2**40, 2**40], [0, 0], [0, 0], [0, 0])
-    ),
+    "a pull of an unknown lot": lambda peer: peer.say(pull_of(1, 9, 0)),
+    "a pull twice under one number": lambda peer: [peer.say(pull_of(1, DENSE, 2**40)) for _ in range(2)],
+    "a pull of two versions": lambda peer: peer.say(two_pulls(version=[0, 1])),
+    "a pull of values and of state": lambda peer: peer.say(two_pulls(state=[0, 1])),
+    "a pull in two readings": lambda peer: peer.say(two_pulls(reading=[0, 1])),
+    "a pull of a whole key twice": lambda peer: peer.say(two_pulls(lot=[WHOLE, WHOLE])),
+    "a pull of a table beside slices": lambda peer: peer.say(two_pulls(lot=[DENSE, TABLE], chunks=[0, 1])),
+    "a pull of slices beside a table": lambda peer: peer.say(two_pulls(lot=[TABLE, DENSE], chunks=[1, 0])),
+    "a pull of a whole key beside a table": lambda peer: peer.say(two_pulls(lot=[TABLE, WHOLE], chunks=[1, 0])),
+    "a pull of a reading that there is not": lambda peer: peer.say(pull_of(1, DENSE, 0, reading=3)),
+    "a pull of a slice past the last": lambda peer: peer.say(pull_of(1, DENSE, 0, first=LAST + 1)),
+    "a pull of more slices than there are": lambda peer: peer.say(pull_of(1, DENSE, 0, first=1, count=LAST + 1)),
+    "a pull of no slice": lambda peer: peer.say(pull_of(1, DENSE, 0, count=0)),
+    "a pull of 2**63 - 1 slices": lambda peer: peer.say(pull_of(1, DENSE, 0, count=2**63 - 1)),
+    "a pull whose slices overflow": lambda peer: peer.say(pull_of(1, DENSE, 0, first=2**63 - 1, count=2**63 - 1)),
     "an acknowledgement of nothing": lambda peer: peer.say(Acknowledge([77])),
     **{name: partial(say_chunk, change) for name, change in CHUNKS.items()},
     **{name: partial(say_ids, change) for name, change in IDS.items()},
-    "a table pushed as slices": lambda peer: peer.say(a_push([TABLE], [28]), bytes(28)),
-    "slices pushed as chunks": lambda peer: peer.say(a_push([1], [28], chunks=1), bytes(28)),
+    "a table pushed as slices": lambda peer: peer.say(a_push(TABLE, [28]), bytes(28)),
+    "slices pushed as chunks": lambda peer: peer.say(a_push(DENSE, [28], first=LAST, chunks=1), bytes(28)),
     "a cargo that there is not": lambda peer: peer.say(push_of(cargo=[3]), bytes(28)),
     "a value of another length": lambda peer: peer.say(push_of(cargo=[1], nbytes=[24]), bytes(24)),
     "a pull of a table without ids": lambda peer: peer.say(pull_of(1, TABLE, 0)),
@@ -316,7 +347,7 @@ def test_frames_of_an_older_incarnation_are_refused(shard: Served) -> None:
     description = msgspec.structs.replace(description, shards=(shard.endpoint,))
     shard.server.open(description, 0)
     old, new = np.full(4, 1e6, np.float32), np.full(4, 2.0, np.float32)
-    push = a_push([0], [16])
+    push = a_push(0, [16])
     with raw_peer(shard.endpoint) as ghost, clients_of(description, LinkSettings()) as clients:
         clients[1].close()
         assert isinstance(ghost.greet(hello_of(description, 1, incarnation=2)), Welcome)
@@ -367,7 +398,7 @@ def test_chunks_of_a_push_may_come_in_any_order_and_again(shard: Served) -> None
         return rows[part].tobytes() + values[part].tobytes()
 
     def push(number: int, frame: int, payload: bytes, **changed: Any) -> Push:
-        return a_push([0], [len(payload)], **{"first": number, "chunks": 3, "frame": frame, **changed})
+        return a_push(0, [len(payload)], **{"first": number, "chunks": 3, "frame": frame, **changed})
 
     with raw_peer(shard.endpoint) as peer:
         assert isinstance(peer.greet(hello_of(description, 0)), Welcome)
@@ -388,7 +419,7 @@ def test_chunks_of_a_push_may_come_in_any_order_and_again(shard: Served) -> None
         peer.say(push(1, 8, chunk(1)), chunk(1))
         assert peer.hear(Acknowledge).frame == [8]
         peer.say(pull_of(3, 0, 1, chunks=1))
-        peer.say(a_push([0], [24], cargo=2, request=3, chunks=1, frame=9), np.int64([0, 69, 70]).tobytes())
+        peer.say(a_push(0, [24], cargo=2, request=3, chunks=1, frame=9), np.int64([0, 69, 70]).tobytes())
         assert peer.hear(Values).version == [1]
         peer.say(Bye())
     with clients_of(description, LinkSettings()) as (client,):
@@ -411,7 +442,7 @@ def test_a_member_that_sets_without_end_is_refused(shard: Served) -> None:
         for frame, (version, told) in enumerate(
             [(0, None), (2, None), (3, None), (2, None), (4, "wait for"), (9, "8")], 1
         ):
-            peer.say(a_push([3], [len(payload)], cargo=1, request=frame, step=version, chunks=1, frame=frame), payload)
+            peer.say(a_push(FREE, [len(payload)], cargo=1, request=frame, step=version, chunks=1, frame=frame), payload)
             if told is not None:
                 assert told in peer.hear(PushRefused).reason
             assert peer.hear(Acknowledge).frame == [frame]
@@ -423,12 +454,12 @@ def test_pulls_that_are_given_up_leave_nothing(shard: Served) -> None:
         assert isinstance(peer.greet(hello_of(shard.description, SPARE)), Welcome)
         for request in range(1, 1000):
             peer.say(pull_of(request, TABLE, 2**40, chunks=1))
-            peer.say(a_push([TABLE], [8 * ROWS], cargo=2, request=request, chunks=1), ALL_ROWS.tobytes())
+            peer.say(a_push(TABLE, [8 * ROWS], cargo=2, request=request, chunks=1), ALL_ROWS.tobytes())
             peer.say(Cancel([request]))
         peer.say(Ping())
         peer.hear(Pong)
         (job,) = shard.server._mind.jobs.values()
-        waits = job.shard._tables[TABLE].waits
+        waits = job.shard._table(TABLE).waits
         assert len(waits) <= 130
         assert all(wait.ids is None for wait in waits if wait.dropped)
         assert [one.ids_bytes for one in shard.server._mind.peers.values()] == [0, 0, 0]
@@ -441,7 +472,7 @@ def test_ids_that_wait_are_bounded(shard: Served, monkeypatch: pytest.MonkeyPatc
         assert isinstance(peer.greet(hello_of(shard.description, SPARE)), Welcome)
         for request in range(1, 5):
             peer.say(pull_of(request, TABLE, 2**40, chunks=1))
-            peer.say(a_push([TABLE], [8 * ROWS], cargo=2, request=request, chunks=1), ALL_ROWS.tobytes())
+            peer.say(a_push(TABLE, [8 * ROWS], cargo=2, request=request, chunks=1), ALL_ROWS.tobytes())
         assert "bytes of ids wait already" in peer.hear(Refused).reason
     assert shard.statistics().malformed == before + 1
 
@@ -502,7 +533,7 @@ def test_a_flood_of_pulls_whose_values_are_never_acknowledged(shard: Served) -> 
         assert isinstance(peer.greet(hello_of(shard.description, SPARE)), Welcome)
         for first in range(0, 20_000, 1000):
             requests = list(range(first, first + 1000))
-            peer.say(Pull(requests, *[[0] * 1000] * 5))
+            peer.say(Pull(requests, *[[0] * 1000] * 5, [LAST + 1] * 1000, *[[0] * 1000] * 2))
         for _ in range(5):
             shard.train()
         assert shard.statistics().in_flight_bytes <= 3 * (4 << 20)

@@ -18,6 +18,7 @@ from weft_kvstore.check import digest
 from weft_kvstore.codec import decode_reply, encode
 from weft_kvstore.description import Mode, StoreDescription
 from weft_kvstore.job_shard import JobShard
+from weft_kvstore.lot_values import BLOCK_BYTES
 from weft_kvstore.messages import Acknowledge, Cancel, Hello, Message, Ping, Pong, PushRefused, Values
 from weft_kvstore.routing import routing_of
 from weft_kvstore.rows import Rows
@@ -26,7 +27,7 @@ from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard_mind import ShardMind
 from weft_kvstore.steps import PushRefusedError
 from weft_kvstore.store import Array
-from weft_kvstore.work import PIECE_ELEMENTS, PIECE_SLICES
+from weft_kvstore.work import PIECE_ELEMENTS
 
 CREDIT = LinkSettings(credit_bytes=1 << 30, frame_bytes=1 << 20)
 
@@ -78,42 +79,58 @@ class Shard:
         cut = self.routing.tables[0]
         chunks = -(-len(ids) // cut.ids_up)
         self.say(pull_of(request, 0, version, chunks=chunks))
-        self.say(push_of([0], [ids.nbytes], cargo=2, request=request, chunks=chunks, count=chunks), ids.tobytes())
+        self.say(push_of(0, [ids.nbytes], cargo=2, request=request, chunks=chunks, count=chunks), ids.tobytes())
 
     def push_rows(self, ids: Array, values: Array, step: int = 0, **changed: Any) -> None:
         cut = self.routing.tables[0]
         payload = row_chunks.packed(Rows(ids, values), cut).tobytes()
         chunks = -(-len(ids) // cut.rows_up)
-        self.say(push_of([0], [len(payload)], step=step, chunks=chunks, count=chunks, **changed), payload)
+        self.say(push_of(0, [len(payload)], step=step, chunks=chunks, count=chunks, **changed), payload)
 
 
-def test_a_pull_of_very_many_slices_is_answered_in_pieces_and_a_ping_between() -> None:
-    key = key_of("w", [20 * PIECE_SLICES], 1)
+def test_a_pull_of_very_many_slices_costs_no_work_of_each() -> None:
+    """A run for each block of values is handed over, at once."""
+    count = 1 << 19
+    key = constant(key_of("w", [count], 1), 3.0)
     shard = Shard(store_of([key], slots=1, shards=1, slice_bytes=4))
-    shard.say(pull_of(1, 0, 0))
-    assert shard.values() == {}
-    shard.mind.work_once()
-    assert shard.mind.peers[b"0"].outbox.queued_slices == PIECE_SLICES
-    shard.say(Ping())
-    assert [message for message, _ in shard.heard if isinstance(message, Pong)]
-    assert len(shard.values()[1]) == 4 * PIECE_SLICES
-    assert shard.mind.work
-    assert shard.work() >= 19
-    assert shard.values()[1] == initial(key).tobytes()
+    put: list[int] = []
+    outbox = shard.mind.peers[b"0"].outbox
+    with pytest.MonkeyPatch.context() as patched:
+        inner = type(outbox).put
+        patched.setattr(type(outbox), "put", lambda self, run: (put.append(run.count), inner(self, run)) and None)
+        shard.mind.receive(b"0", encode(pull_of(1, 0, 0, count=count)), 0.0)
+    assert put == [BLOCK_BYTES // 4] * (4 * count // BLOCK_BYTES)
+    assert not shard.mind.work
+    while outbox.queued_slices:
+        shard.flush()
+    assert shard.values()[1] == np.full(count, 3, np.float32).tobytes()
     assert not shard.mind.peers[b"0"].pulls
 
 
-def test_large_pulls_that_are_given_up_leave_nothing() -> None:
-    """More are asked for and given up than there are pieces of work between."""
-    key = key_of("w", [4 * PIECE_SLICES], 1)
-    shard = Shard(store_of([key], slots=1, shards=1, slice_bytes=4))
-    for round_ in range(20):
-        for request in range(32 * round_ + 1, 32 * round_ + 33):
-            shard.say(pull_of(request, 0, 0))
-            shard.say(Cancel([request]))
-        shard.mind.work_once()
-    assert sum(len(one.todo) for one in shard.job.units(0)) <= 32
+def test_a_push_and_the_pull_of_what_it_makes_cost_no_work_of_each_slice() -> None:
+    """What is between two looks at the socket has as many elements as a piece, of however many slices."""
+    count = 1 << 19
+    key = constant(key_of("w", [count], 1), 3.0)
+    shard = Shard(store_of([key], slots=1, shards=1, slice_bytes=4, hyper={"rate": 1.0}))
+    shard.say(pull_of(1, 0, 1, count=count))
+    shard.say(push_of(0, [4 * count], count=count), np.ones(count, np.float32).tobytes())
+    assert shard.work() <= count // PIECE_ELEMENTS + 1
+    while shard.mind.peers[b"0"].outbox.queued_slices:
+        shard.flush()
+    assert shard.values()[1] == np.full(count, 2, np.float32).tobytes()
+
+
+@pytest.mark.parametrize("version", [0, 1 << 40])
+def test_pulls_that_are_answered_or_given_up_leave_nothing(version: int) -> None:
+    """Of what never changes, and of what nobody waits for any more."""
+    shard = Shard(store_of([key_of("w", [4 << 10], 1)], slots=1, shards=1, slice_bytes=4))
+    for request in range(1, 1001):
+        shard.say(pull_of(request, 0, version, count=4 << 10))
+        shard.say(Cancel([request]))
+    (lot,) = shard.job.lots.values()
+    assert len(lot.pulls.waits) <= 64
     assert not shard.mind.work
+    assert not shard.mind.peers[b"0"].pulls
     assert shard.mind.peers[b"0"].outbox.queued_slices == 0
 
 
@@ -122,16 +139,18 @@ def initial(key: Any) -> Array:
 
 
 def test_a_pull_of_many_slices_waits_for_those_that_are_behind() -> None:
-    count = 2 * PIECE_SLICES
+    count = 512
     key = key_of("w", [count], 1)
     shard = Shard(store_of([key], slots=1, shards=1, slice_bytes=4, hyper={"rate": 1.0}))
-    shard.say(pull_of(1, 0, 1))
+    shard.say(pull_of(1, 0, 1, count=count))
     shard.work()
     assert shard.values() == {}
-    ones = np.ones(count, np.float32)
-    shard.say(push_of([0], [4 * count], step=0, count=count), ones.tobytes())
-    shard.work()
-    assert shard.values()[1] == (initial(key) - ones).tobytes()
+    ones = np.ones(count // 2, np.float32)
+    for half in (0, 1):
+        assert len(shard.values().get(1, b"")) == 2 * count * half
+        shard.say(push_of(0, [2 * count], first=half * count // 2, count=count // 2, frame=half + 1), ones.tobytes())
+        shard.work()
+    assert shard.values()[1] == (initial(key) - 1).tobytes()
 
 
 @pytest.mark.parametrize(("rows", "width"), [(5000, 256), (9, 1 << 18)])
@@ -186,9 +205,9 @@ def test_a_rule_is_applied_in_pieces_and_nobody_sees_half_of_it() -> None:
 
     size = 4 * PIECE_ELEMENTS + 17
     rule = Rule(name="mine", state={"sum": 0.0}, hyper={"rate": 1.0, "weight_decay": 0.0}, apply=descend)
-    key = constant(key_of("w", [size], 1), 3.0)
+    key = msgspec.structs.replace(constant(key_of("w", [size], 1), 3.0), whole=True)
     shard = Shard(store_of([key], slots=1, shards=1, slice_bytes=1 << 24), rule)
-    shard.say(push_of([0], [4 * size], step=0), np.ones(size, np.float32).tobytes())
+    shard.say(push_of(0, [4 * size], step=0), np.ones(size, np.float32).tobytes())
     shard.mind.work_once()
     assert sizes == [PIECE_ELEMENTS]
     shard.say(pull_of(1, 0, 0))
@@ -211,11 +230,11 @@ def test_a_rule_of_many_nodes_has_smaller_pieces() -> None:
 
 def test_what_is_set_during_an_update_is_refused_for_the_version_that_it_has_read() -> None:
     size = 2 * PIECE_ELEMENTS
-    key = given(key_of("w", [size], 1))
+    key = msgspec.structs.replace(given(key_of("w", [size], 1)), whole=True)
     shard = Shard(store_of([key], slots=1, shards=1, slice_bytes=1 << 24, hyper={"rate": 1.0}))
 
     def say(number: float, frame: int, **changed: int) -> None:
-        shard.say(push_of([0], [4 * size], frame=frame, **changed), np.full(size, number, np.float32).tobytes())
+        shard.say(push_of(0, [4 * size], frame=frame, **changed), np.full(size, number, np.float32).tobytes())
 
     say(3, 1, cargo=1, request=6)
     say(1, 2)
@@ -235,16 +254,16 @@ def test_what_is_set_during_an_update_is_refused_for_the_version_that_it_has_rea
 
 def test_an_async_update_under_way_is_ended_when_its_slot_is_replaced() -> None:
     size = 2 * PIECE_ELEMENTS
-    key = constant(key_of("w", [size], 1), 3.0)
+    key = msgspec.structs.replace(constant(key_of("w", [size], 1), 3.0), whole=True)
     description = store_of([key], slots=1, shards=1, slice_bytes=1 << 24, hyper={"rate": 1.0}, mode=Mode.ASYNC)
     shard = Shard(description)
     ones = np.ones(size, np.float32).tobytes()
     for step in range(2):
-        shard.say(push_of([0], [4 * size], step=step, frame=step + 1), ones)
+        shard.say(push_of(0, [4 * size], step=step, frame=step + 1), ones)
     shard.mind.work_once()
     shard.say(Hello("job", 1, 0, 2, bytes(16), 2, digest(description)))
     shard.work()
-    shard.say(push_of([0], [4 * size], frame=1), ones)
+    shard.say(push_of(0, [4 * size], frame=1), ones)
     shard.say(pull_of(1, 0, 1))
     shard.work()
     assert shard.values()[1] == np.full(size, 2, np.float32).tobytes(), "the first once, the second is forgotten"
@@ -313,22 +332,23 @@ def test_a_refused_run_of_chunks_changes_nothing(cargo: int) -> None:
 
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(type(held), "check_set", lambda _self, *given: check_set(*given))
-            shard.say(push_of([0], [len(payload)], cargo=1, step=1, count=2, chunks=2, request=5), payload)
+            shard.say(push_of(0, [len(payload)], cargo=1, step=1, count=2, chunks=2, request=5), payload)
         assert held.waiting_sets == 0
         assert not held._taken
     else:
-        shard.say(push_of([0], [len(payload)], count=2, chunks=3), payload)
+        shard.say(push_of(0, [len(payload)], count=2, chunks=3), payload)
         assert "rows of chunk 1 are not between those beside it" in str(shard.heard)
         assert not shard.job._table(0)._assemblies._open
     assert [message for message, _ in shard.heard if isinstance(message, PushRefused)]
 
 
 def test_a_job_that_is_closed_in_the_middle_of_its_work_leaves_nothing_to_do() -> None:
-    key = key_of("w", [20 * PIECE_SLICES], 1)
+    key = key_of("w", [4 * PIECE_ELEMENTS], 1)
     description = store_of([key], slots=1, shards=1, slice_bytes=4)
     shard = Shard(description)
-    shard.say(pull_of(1, 0, 0))
+    shard.say(push_of(0, [16 * PIECE_ELEMENTS], count=4 * PIECE_ELEMENTS), bytes(16 * PIECE_ELEMENTS))
     shard.mind.work_once()
+    assert shard.mind.work
     shard.mind.close_job("job", None, "over")
     assert not shard.mind.work
     shard.mind.open(JobShard(msgspec.structs.replace(description, term=2), 0))
