@@ -135,7 +135,7 @@ class LotShard:
             request, lot, version, first, count = (list(column) for column in columns[:5])
             nbytes = [part.nbytes for part in columns[5]]
             zeros = [0] * some
-            message = Values(self.frames, request, zeros, lot, version, first, count, nbytes)
+            message = Values(self.frames, request, zeros, lot, version, first, count, nbytes, zeros)
             self.say(message, np.concatenate(columns[5]).tobytes())
             runs = runs[some:]
 

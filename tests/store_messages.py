@@ -36,6 +36,7 @@ REQUESTS: dict[str, tuple[m.Request, bytes | None]] = {
             first=[4, 0, 0],
             count=[300, 1, 0],
             chunks=[0, 0, 5],
+            compressed=[1, 1, 0],
         ),
         None,
     ),
@@ -54,7 +55,9 @@ REPLIES: dict[str, tuple[m.Reply, bytes | None]] = {
     "refused": (m.Refused(m.RefusalCode.STALE_TERM, "job 'job-1' is in term 3 here, term 2 is over"), None),
     "push-refused": (m.PushRefused(frame=7, run=1, reason="more than 2 steps ahead"), None),
     "values": (
-        m.Values(frame=8, request=[11], array=[0], lot=[1], version=[1], first=[0], count=[3], nbytes=[12]),
+        m.Values(
+            frame=8, request=[11], array=[0], lot=[1], version=[1], first=[0], count=[3], nbytes=[12], compressed=[1]
+        ),
         b"abcdefghijkl",
     ),
     "done": (m.Done(request=[13]), None),

@@ -13,7 +13,7 @@ class Answer(NamedTuple):
     """Slices, or chunks, from `first` on of a lot at a version: the pull's array number `array`. Part i of them has
     bytes `bounds[i]` to `bounds[i + 1]` of `source` and priority `priorities[i]`, or `priority` where those are None.
 
-    They are parts of `held` from `part` on, which are lent until the bytes have arrived; None where the bytes are the
+    `compressed`: their bytes are encoded. They are parts of `held` from `part` on, which are lent until the bytes have arrived; None where the bytes are the
     pull's own.
     """
 
@@ -27,6 +27,7 @@ class Answer(NamedTuple):
     priority: int
     priorities: Array | None = None
     part: int = 0
+    compressed: bool = False
 
     @property
     def parts(self) -> int:

@@ -264,6 +264,7 @@ def _pull_messages(pulls: Iterable[PullOperation], shard: int) -> Iterator[Pull]
             message = _no_pull()
         number, asked, chunks = pull.number, pull.asked, pull.chunks(shard)
         state, reading = int(asked.names is not None), int(asked.reading)
+        compressed = int(pull.may_be_compressed)
         for lot, first, count in asks:
             message.request.append(number)
             message.lot.append(lot)
@@ -273,12 +274,13 @@ def _pull_messages(pulls: Iterable[PullOperation], shard: int) -> Iterator[Pull]
             message.first.append(first)
             message.count.append(count)
             message.chunks.append(chunks)
+            message.compressed.append(compressed)
     if message.request:
         yield message
 
 
 def _no_pull() -> Pull:
-    return Pull([], [], [], [], [], [], [], [])
+    return Pull([], [], [], [], [], [], [], [], [])
 
 
 def _push_message(frame: OutFrame[SentEntry, Operation]) -> list[Buffer]:

@@ -201,6 +201,7 @@ class ClientMind:
                     values.first[run],
                     values.count[run],
                     part,
+                    compressed=bool(values.compressed[run]),
                 )
                 self._settled(link, operation, ended=operation.settle(link.shard, fresh))
         link.arrived(values.frame, payload.nbytes)

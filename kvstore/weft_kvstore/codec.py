@@ -29,8 +29,8 @@ _replies = msgspec.msgpack.Decoder(Reply)
 
 _NAMES: Final[dict[type[object], tuple[str, ...]]] = {
     Push: ("cargo", "request", "lot", "step", "first", "count", "chunks", "nbytes"),
-    Values: ("request", "array", "lot", "version", "first", "count", "nbytes"),
-    Pull: ("request", "lot", "version", "state", "reading", "first", "count", "chunks"),
+    Values: ("request", "array", "lot", "version", "first", "count", "nbytes", "compressed"),
+    Pull: ("request", "lot", "version", "state", "reading", "first", "count", "chunks", "compressed"),
 }
 _COLUMNS: Final = {kind: attrgetter(*names) for kind, names in _NAMES.items()}
 

@@ -82,7 +82,16 @@ class KeyPull(PullOperation):
         return [(run.lot, run.first, run.count) for run in runs]
 
     def write(  # noqa: PLR0917  # a column of the message each
-        self, shard: int, array: int, lot: int, version: int, first: int, count: int, payload: memoryview
+        self,
+        shard: int,
+        array: int,
+        lot: int,
+        version: int,
+        first: int,
+        count: int,
+        payload: memoryview,
+        *,
+        compressed: bool,
     ) -> int:
         self.check_version(version)
         run = self._run_of(shard, lot, first)

@@ -213,7 +213,8 @@ class LocalMind:
     def _write(wait: PullWait, part: Answer) -> None:
         payload = part.source.base[int(part.bounds[0]) : int(part.bounds[-1])]
         pull: PullOperation = wait.link
-        fresh = pull.write(0, part.array, part.lot, part.version, part.first, part.parts, payload)
+        what = (part.array, part.lot, part.version, part.first, part.parts)
+        fresh = pull.write(0, *what, payload, compressed=part.compressed)
         pull.settle(0, fresh)
 
     def _look(self, wait: PullWait) -> None:

@@ -96,7 +96,8 @@ class Reading(IntEnum):
 class Pull(Message, frozen=True, tag="pull"):
     """Asks for runs of slices, each once it is at `version[i]`, in the way of `reading[i]`. `state[i]` 1: the rule's
     state instead of the value. Entries of one `request` are one pull, alike but for lot, first and count. Of a table
-    the rows are asked for whose ids follow, in `chunks[i]` chunks; `first[i]` and `count[i]` are 0 then."""
+    the rows are asked for whose ids follow, in `chunks[i]` chunks; `first[i]` and `count[i]` are 0 then. `compressed[i]`
+    1: the values may come encoded, where the description says how."""
 
     request: Column
     lot: Column
@@ -106,6 +107,7 @@ class Pull(Message, frozen=True, tag="pull"):
     first: Column
     count: Column
     chunks: Column
+    compressed: Column
 
 
 class Barrier(Message, frozen=True, tag="barrier"):
@@ -183,7 +185,8 @@ class PushRefused(Message, frozen=True, tag="push-refused"):
 
 
 class Values(Message, frozen=True, tag="values"):
-    """Answers Pulls: run i belongs to `request[i]`; `array` 0 is the value or the rule's first state array."""
+    """Answers Pulls: run i belongs to `request[i]`; `array` 0 is the value or the rule's first state array.
+    `compressed[i]` 1: its slices are encoded, as the description says for values of their key."""
 
     frame: Count
     request: Column
@@ -193,6 +196,7 @@ class Values(Message, frozen=True, tag="values"):
     first: Column
     count: Column
     nbytes: Column
+    compressed: Column
 
 
 class Done(Message, frozen=True, tag="done"):

@@ -171,10 +171,19 @@ class Request(Operation):
         raise ProtocolError(f"Measured.request: {self.number}, {self} commits nothing")
 
     def write(  # noqa: PLR0917  # a column of the message each
-        self, shard: int, array: int, lot: int, version: int, first: int, count: int, payload: memoryview
+        self,
+        shard: int,
+        array: int,
+        lot: int,
+        version: int,
+        first: int,
+        count: int,
+        payload: memoryview,
+        *,
+        compressed: bool,
     ) -> int:
-        """Copies slices, or chunks, into place. Returns how many of them were new. Raises ProtocolError where they are
-        not what was asked for."""
+        """Copies slices, or chunks, into place, decoded where they are `compressed`. Returns how many of them were new.
+        Raises ProtocolError where they are not what was asked for."""
         raise ProtocolError(f"Values.request: {self.number}, {self} asks for none")
 
 
@@ -192,6 +201,11 @@ class PullOperation(Request):
     def chunks(self, shard: int) -> int:
         """How many chunks of ids a shard gets."""
         return 0
+
+    @property
+    def may_be_compressed(self) -> bool:
+        """Whether its values may come encoded, where the description says how."""
+        return False
 
     def make(self, link: Link) -> None:
         link.pull(self)

@@ -33,6 +33,7 @@ class AnswerEntry(NamedTuple):
     array: int
     lot: int
     version: int
+    compressed: int
 
 
 class Peer:
@@ -98,11 +99,12 @@ class Peer:
                 first=[run.first for run in runs],
                 count=[run.count for run in runs],
                 nbytes=[run.nbytes for run in runs],
+                compressed=[run.entry.compressed for run in runs],
             )
             yield encode(message, frame.payload())
 
     def _put(self, wait: PullWait, part: Answer) -> None:
-        entry = AnswerEntry(wait.request, part.array, part.lot, part.version)
+        entry = AnswerEntry(wait.request, part.array, part.lot, part.version, int(part.compressed))
         self.outbox.put(
             OutRun(
                 entry,

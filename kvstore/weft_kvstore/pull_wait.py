@@ -13,7 +13,7 @@ from weft_kvstore.store import Array
 
 class PullWait:
     """A pull on this shard by `slot`; `link` is whoever asked. `open` has, by lot, the slices that are not answered;
-    `open_units` the lots that answer as one and have not.
+    `open_units` the lots that answer as one and have not. `compressed`: values may be encoded for it.
 
     Of a table, `ids` are the places (n) of the rows on this shard, once all `chunks` of them have come.
     """
@@ -21,6 +21,7 @@ class PullWait:
     __slots__ = (
         "_parts",
         "chunks",
+        "compressed",
         "dropped",
         "ids",
         "ids_bytes",
@@ -34,13 +35,24 @@ class PullWait:
         "version",
     )
 
-    def __init__(self, link: Any, request: int, version: int, *, slot: int, state: bool, reading: Reading) -> None:
+    def __init__(  # what a message says of it
+        self,
+        link: Any,
+        request: int,
+        version: int,
+        *,
+        slot: int,
+        state: bool,
+        reading: Reading,
+        compressed: bool = False,
+    ) -> None:
         self.link = link
         self.request = request
         self.version = version
         self.slot = slot
         self.state = state
         self.reading = reading
+        self.compressed = compressed
         self.ids: Array | None = None
         self.ids_bytes = 0
         self.chunks = 0

@@ -109,9 +109,20 @@ class PullRowsOperation(PullOperation):
         self._runs = {}
 
     def write(  # noqa: PLR0917  # a column of the message each
-        self, shard: int, array: int, lot: int, version: int, first: int, count: int, payload: memoryview
+        self,
+        shard: int,
+        array: int,
+        lot: int,
+        version: int,
+        first: int,
+        count: int,
+        payload: memoryview,
+        *,
+        compressed: bool,
     ) -> int:
         self.check_version(version)
+        if compressed:
+            raise ProtocolError(f"Values.compressed: 1, {self} is of rows, which travel as they are")
         if lot != self._lot:
             raise ProtocolError(f"Values.lot: {lot}, {self} asks for lot {self._lot}")
         run = range(first, first + count)

@@ -267,17 +267,27 @@ class ShardMind:
 
     def _pull(self, peer: Peer, pull: Pull) -> None:
         shard = self.jobs[peer.job].shard
-        columns = (pull.request, pull.lot, pull.version, pull.state, pull.reading, pull.first, pull.count, pull.chunks)
+        alike = zip(pull.version, pull.state, pull.reading, pull.compressed, strict=True)
+        columns = (pull.request, alike, pull.lot, pull.first, pull.count, pull.chunks)
         asked: dict[int, tuple[PullWait, list[AnyUnit]]] = {}
-        for request, lot, version, state, reading, first, count, chunks in zip(*columns, strict=True):
+        for request, (version, state, reading, compressed), lot, first, count, chunks in zip(*columns, strict=True):
             if request not in asked:
                 if request in peer.pulls or len(peer.pulls) >= MAX_OPEN_PULLS:
                     raise ProtocolError(f"Pull.request: {request} is open already, or {MAX_OPEN_PULLS} are")
-                wait = PullWait(peer, request, version, slot=peer.slot, state=bool(state), reading=_reading(reading))
+                wait = PullWait(
+                    peer,
+                    request,
+                    version,
+                    slot=peer.slot,
+                    state=bool(state),
+                    reading=_reading(reading),
+                    compressed=bool(compressed),
+                )
                 asked[request] = wait, []
                 peer.asks(wait)
             wait, units = asked[request]
-            if wait.version != version or wait.state != bool(state) or wait.reading != reading:
+            same = wait.version == version and wait.state == bool(state) and wait.compressed == bool(compressed)
+            if not same or wait.reading != reading:
                 raise ProtocolError(f"Pull.request: {request} asks in two ways")
             units += shard.pull(wait, lot, first, count, chunks)
         for wait, units in asked.values():

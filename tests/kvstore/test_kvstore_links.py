@@ -63,7 +63,9 @@ def pass_time(simulation: Simulation, seconds: float) -> None:
             mind.tick(simulation.now)
 
 
-VALUES = Values(frame=1, request=[0], array=[0], lot=[0], version=[1], first=[1], count=[1], nbytes=[1024])
+VALUES = Values(
+    frame=1, request=[0], array=[0], lot=[0], version=[1], first=[1], count=[1], nbytes=[1024], compressed=[0]
+)
 
 
 def test_a_newer_incarnation_replaces_what_is_not_merged_and_is_told_done_for_what_is() -> None:
@@ -134,7 +136,7 @@ def test_a_shard_that_answers_rows_with_nonsense_is_left(changed: dict[str, list
     value = store.pull_rows("t", np.arange(40), 0)
     simulation._pump()
     answer = {"frame": 9, "request": [2], "array": [0], "lot": [0], "version": [0], "first": [0], "count": [1]}
-    values = Values(**{**answer, "nbytes": [240], **changed})
+    values = Values(**{**answer, "nbytes": [240], "compressed": [0], **changed})
     simulation.clients[0].receive(0, encode(values, bytes(values.nbytes[0])), simulation.now)
     simulation._pump()
     with pytest.raises(StoreLostError, match=f"sent what is no message: {told}"):
@@ -401,7 +403,9 @@ def test_values_that_do_not_fit_are_nonsense() -> None:
     value = simulation.stores[0].pull("w", 1)
     simulation.settle(ANY)
     number = next(iter(simulation.clients[0].links[0].requests))
-    values = Values(frame=1, request=[number], array=[0], lot=[0], version=[1], first=[3], count=[1], nbytes=[4])
+    values = Values(
+        frame=1, request=[number], array=[0], lot=[0], version=[1], first=[3], count=[1], nbytes=[4], compressed=[0]
+    )
     simulation.clients[0].receive(0, [bytes(part) for part in encode(values, b"abcd")], simulation.now)
     with pytest.raises(
         StoreLostError,

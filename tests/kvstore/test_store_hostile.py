@@ -248,7 +248,7 @@ def two_pulls(**changes: Any) -> Pull:
         "chunks": [0, 0],
         "compressed": [0, 0],
     }
-    return Pull(request=[1, 1], first=[0, 1], count=[1, 1], **{**columns, **changes})
+    return Pull(request=[1, 1], first=[0, 1], count=[1, 1], **{"lot": [DENSE, DENSE], **columns, **changes})
 
 
 OUTSIDE: dict[str, Callable[[RawPeer], None]] = {
