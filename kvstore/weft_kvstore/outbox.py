@@ -18,11 +18,14 @@ from weft_kvstore.out_run import OutRun
 from weft_kvstore.rate import Departure, LinkRate
 from weft_kvstore.settings import LinkSettings
 
-FRAME_TIME_S: Final = 0.002
+FRAME_TIME_S: Final = 0.001
 """Time of the link's rate that a frame may take: what has begun cannot be overtaken."""
-CREDIT_TIME_S: Final = 0.004
+CREDIT_TIME_S: Final = 0.002
 """Time of the link's rate, beside its round trip, that is under way: two frames keep it busy."""
-MIN_FRAME_BYTES: Final = 64 << 10
+CREDIT_BASE_BYTES: Final = 192 << 10
+"""What is under way besides. A window that is a time of the rate alone has no size of its own to come back to: the
+larger one of two directions that share their acknowledgements' way would starve the other."""
+MIN_FRAME_BYTES: Final = 32 << 10
 MAX_AUTO_FRAME_BYTES: Final = 1 << 20
 """Larger frames were slower over loopback: they leave the cache."""
 MIN_CREDIT_BYTES: Final = 128 << 10
@@ -158,7 +161,7 @@ class Outbox(Generic[E, W]):
             raise ProtocolError(f"header: Acknowledge.frame: {number} is not under way")
         self.in_flight_bytes -= frame.nbytes
         if frame.nbytes:
-            self.rate.acknowledged(frame.departure, frame.nbytes, now)
+            self.rate.acknowledged(frame.departure, frame.nbytes, now, self.credit_bytes)
             self._follow_rate()
         return frame.pieces
 
@@ -217,7 +220,7 @@ class Outbox(Generic[E, W]):
             return FIRST_CREDIT_BYTES
         # Twice the round trip at least: a long link's rate is measured under the credit, and with less never found.
         round_trip_s = self.rate.round_trip_s
-        wanted = int(rate * (round_trip_s + max(CREDIT_TIME_S, round_trip_s)))
+        wanted = CREDIT_BASE_BYTES + int(rate * (round_trip_s + max(CREDIT_TIME_S, round_trip_s)))
         return min(max(wanted, MIN_CREDIT_BYTES), MAX_AUTO_CREDIT_BYTES)
 
     def _measured_frame(self) -> int:

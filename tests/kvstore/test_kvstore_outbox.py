@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 from weft_kvstore.codec import ProtocolError
 from weft_kvstore.out_run import OneBuffer, OutRun
 from weft_kvstore.outbox import (
+    CREDIT_BASE_BYTES,
+    CREDIT_TIME_S,
     FIRST_CREDIT_BYTES,
+    FRAME_TIME_S,
     MAX_AUTO_CREDIT_BYTES,
     MAX_AUTO_FRAME_BYTES,
-    MIN_CREDIT_BYTES,
     Outbox,
     OutFrame,
 )
@@ -310,15 +312,16 @@ def test_credit_and_frames_follow_the_rate_of_the_link(bytes_per_s: float, round
     """100 Mbit/s, 1 and 10 Gbit/s. The credit keeps the link busy, and holds no more than some ms of it beyond that."""
     outbox: Outbox[Any, Any] = Outbox(LinkSettings())
     assert outbox.credit_bytes == FIRST_CREDIT_BYTES
-    carried(outbox, bytes_per_s, round_trip_s, 400)
+    carried(outbox, bytes_per_s, round_trip_s, 2000)
     rate = outbox.rate.bytes_per_s
     assert rate is not None
     full = min(bytes_per_s, MAX_AUTO_CREDIT_BYTES / round_trip_s)
     assert 0.8 * full <= rate <= 1.05 * bytes_per_s
     least = min(rate * round_trip_s, MAX_AUTO_CREDIT_BYTES)
-    most = max(MIN_CREDIT_BYTES, rate * (0.004 + 2 * round_trip_s) + (64 << 10) + rate * 0.01)
+    # The first frame, of 64 KiB, is part of the shortest round trip that was seen.
+    most = CREDIT_BASE_BYTES + rate * (CREDIT_TIME_S + 2 * round_trip_s) + 2 * (64 << 10)
     assert least <= outbox.credit_bytes <= min(most, MAX_AUTO_CREDIT_BYTES)
-    assert outbox.frame_bytes <= min(max(64 << 10, rate * 0.002), MAX_AUTO_FRAME_BYTES)
+    assert outbox.frame_bytes <= min(max(64 << 10, rate * FRAME_TIME_S), MAX_AUTO_FRAME_BYTES)
 
 
 def test_a_link_that_becomes_slower_is_noticed() -> None:
