@@ -15,6 +15,7 @@ from weft_graph.rules.schedule import value_at
 from weft_kernels.averaging import averaged
 from weft_kernels.rules.lookup import rule_from
 from weft_kernels.rules.record import Rule
+from weft_kvstore.compression.description import CompressionError, StoreCompression, check_compression
 from weft_kvstore.description import (
     AverageDescription,
     CommitDescription,
@@ -63,6 +64,9 @@ def check_description(description: StoreDescription) -> None:
         _check_average(description, description.average)
     if description.commit is not None:
         _check_commit(description, description.commit)
+    _check_compression(description.compression, "compression")
+    for key in description.keys:
+        _check_compression(key.compression, f"key {key.key!r}: compression")
 
 
 def rule_of(description: StoreDescription, key: KeyDescription | None = None) -> Rule:
@@ -204,6 +208,14 @@ def _check_commit(description: StoreDescription, commit: CommitDescription) -> N
             raise DescriptionError(f"key {key.key!r}: workers that update cannot skip a step, as loss scaling does")
         if key.update is Update.RULE and key.slots and key.dtype == "float16":
             raise DescriptionError(f"key {key.key!r}: a gradient in float16 cannot be divided by a loss scale")
+
+
+def _check_compression(setting: StoreCompression | None, where: str) -> None:
+    try:
+        if setting is not None:
+            check_compression(setting, where)
+    except CompressionError as error:
+        raise DescriptionError(str(error)) from error
 
 
 def _check_rule(key: KeyDescription, rule: Rule) -> None:

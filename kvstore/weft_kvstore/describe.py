@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from weft_kvstore.check import DescriptionError
+from weft_kvstore.compression.description import StoreCompression
 from weft_kvstore.description import AverageDescription, CommitDescription, StoreDescription
 from weft_kvstore.description_form import SLICE_BYTES, Key, described
 from weft_kvstore.key_name import UserKey
@@ -27,6 +28,7 @@ def describe(
     slice_bytes: int = SLICE_BYTES,
     commit: CommitDescription | None = None,
     average: AverageDescription | None = None,
+    compression: StoreCompression | Mapping[str, Any] | None = None,
     barrier: bool = True,
     **hyper: float | Mapping[str, Any],
 ) -> StoreDescription:
@@ -54,6 +56,7 @@ def describe(
         "slice_bytes": slice_bytes,
         "commit": commit,
         "average": average,
+        "compression": compression,
         "barrier": barrier,
     }
     return described(cast("dict[str, Any]", msgspec.to_builtins(document, enc_hook=_plain)))

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from weft_graph.program import Update
+from weft_kvstore.compression.description import StoreCompression
 
 
 class Merge(StrEnum):
@@ -42,7 +43,7 @@ class Sparse(StrEnum):
     STANDARD = "standard"
 
 
-class EvictionDescription(msgspec.Struct, frozen=True):
+class EvictionDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which rows go, looked for every `every` steps, at the boundary of a step: those last pushed over `age` steps ago,
     and those whose score is below `score`. A score is the sum over a row's pushes of decay^(steps since then)."""
 
@@ -52,7 +53,7 @@ class EvictionDescription(msgspec.Struct, frozen=True):
     decay: float = 0.999
 
 
-class GrowthDescription(msgspec.Struct, frozen=True):
+class GrowthDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Rows of a table come into being by any 64-bit id. An id is used once by each step that pushes it; it is admitted
     by its use number `uses`, or by each use with a `probability`. Before that a pull gives its first value, and what is
     pushed to it is dropped."""
@@ -68,7 +69,7 @@ class KeyDescription(msgspec.Struct, frozen=True):
     `rows`: a table, pushed and pulled by rows. `whole`: never cut, for its rule is not pointwise. `multipliers` stretch
     the job's hyper-parameters for this key. `staleness` stands for the job's, in mode `stale`. A table with `growth`
     has no row at first: the first extent of its shape is 0. `rule` and `hyper` take the place of the store's for this
-    table, and `sparse` is for tables alone.
+    table, and `sparse` is for tables alone. `compression` takes the place of the store's for this key.
     """
 
     key: str
@@ -86,6 +87,7 @@ class KeyDescription(msgspec.Struct, frozen=True):
     rule: str | Mapping[str, Any] | None = None
     hyper: Mapping[str, float | Mapping[str, Any]] | None = None
     sparse: Sparse = Sparse.LAZY
+    compression: StoreCompression | None = None
 
     @property
     def size(self) -> int:
@@ -130,6 +132,7 @@ class StoreDescription(msgspec.Struct, frozen=True):
     `rule` names a built-in rule, or is a user's rule as a document (`weft_graph.rules.graph`). A hyper-parameter is a
     number or a schedule (`weft_graph.rules.schedule`). With `commit` a step of all keys applies as one.
     `staleness`, in mode `stale`: a pull of version v waits until every slot's first v - staleness steps are applied.
+    `compression`: what travels in fewer bytes.
     """
 
     job: str
@@ -146,6 +149,7 @@ class StoreDescription(msgspec.Struct, frozen=True):
     commit: CommitDescription | None = None
     average: AverageDescription | None = None
     staleness: int = 0
+    compression: StoreCompression | None = None
 
 
 def description_from_json(document: Mapping[str, Any]) -> StoreDescription:

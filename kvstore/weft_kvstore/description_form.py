@@ -15,13 +15,17 @@ from weft_graph.program import Update
 from weft_graph.rules.built_in import BUILT_IN
 from weft_kernels.rules.lookup import rule_from
 from weft_kvstore.check import DescriptionError, check_description
+from weft_kvstore.compression.description import CompressionDescription, StoreCompression
 from weft_kvstore.description import (
     AverageDescription,
     CommitDescription,
+    EvictionDescription,
+    GrowthDescription,
     InitializerDescription,
     KeyDescription,
     Merge,
     Mode,
+    Sparse,
     StoreDescription,
 )
 from weft_kvstore.key_name import BARRIER_KEY, UserKey, store_name, user_key
@@ -44,6 +48,11 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     the merged gradient of the last step and workers do the rest. `priority`: 0 is the most urgent; the key's place if
     left out. `slots`: those that push it; all if left out. `rows`: a table, pushed and pulled by rows. `whole`: never
     cut over shards; follows from the rule if left out. `multipliers` of hyper-parameters, for this key alone.
+    `compression` stands before the store's.
+
+    Of tables alone: `growth`, with a shape that begins with 0, has rows come by any 64-bit id; `rule` and `hyper` stand
+    before the store's; `sparse` says whether the rule passes by rows that a step does not touch ("lazy"), or does to
+    them what a gradient of zeros would ("standard").
     """
 
     shape: tuple[int, ...]
@@ -55,6 +64,11 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     rows: bool = False
     whole: bool | None = None
     multipliers: dict[str, float] = {}
+    growth: GrowthDescription | None = None
+    rule: str | dict[str, Any] | None = None
+    hyper: dict[str, float | dict[str, Any]] | None = None
+    sparse: Sparse = Sparse.LAZY
+    compression: StoreCompression | None = None
 
 
 class NamedKey(Key, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -82,6 +96,7 @@ class DescriptionForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     slice_bytes: int = SLICE_BYTES
     commit: CommitDescription | None = None
     average: AverageDescription | None = None
+    compression: StoreCompression | None = None
     barrier: bool = True
 
 
@@ -114,6 +129,7 @@ def described(document: Mapping[str, Any]) -> StoreDescription:
         mode=form.mode,
         commit=form.commit,
         average=form.average,
+        compression=form.compression,
     )
     check_unplaced(description)
     return description
@@ -141,7 +157,7 @@ def _is_whole(form: DescriptionForm) -> bool:
     if form.rule is None:
         rules = ", ".join(sorted(BUILT_IN))
         for key in form.keys:
-            if key.update in {None, Update.RULE}:
+            if key.update in {None, Update.RULE} and key.rule is None:
                 raise DescriptionError(
                     f"rule: missing, and key {key.key!r} needs one. Name a rule ({rules}), or give keys the update "
                     '"gradient" (the sum of what was pushed, for workers that update) or "mean"'
@@ -173,6 +189,11 @@ def _key(key: NamedKey, name: str, place: int, slots: int, *, whole: bool) -> Ke
         rows=key.rows,
         whole=(whole and update is Update.RULE and not key.rows) if key.whole is None else key.whole,
         multipliers=key.multipliers,
+        growth=key.growth,
+        rule=key.rule,
+        hyper=key.hyper,
+        sparse=key.sparse,
+        compression=key.compression,
     )
 
 
@@ -220,10 +241,21 @@ def _told(error: str, document: Mapping[str, Any]) -> str:
     unknown = re.search(r"unknown field `(.*)`", what)
     if unknown is None:
         return f"{field}: {what[:1].lower()}{what[1:]}"
-    known = [one.name for one in msgspec.structs.fields(NamedKey if field.startswith("keys[") else DescriptionForm)]
+    known = [one.name for one in msgspec.structs.fields(_form_of(field))]
     near = difflib.get_close_matches(unknown[1], known, n=1)
     meant = f"; {near[0]!r} may be meant" if near else f"; there are {', '.join(known)}"
     return f"{field}: there is no field {unknown[1]!r}{meant}"
+
+
+def _form_of(field: str) -> Any:
+    """What has the fields that an error is about."""
+    inner = {
+        "growth": GrowthDescription,
+        "eviction": EvictionDescription,
+        "compression": StoreCompression,
+        **dict.fromkeys(("gradients", "merged", "weights"), CompressionDescription),
+    }
+    return inner.get(field.rpartition(".")[2], NamedKey if field.startswith("keys[") else DescriptionForm)
 
 
 def _with_rules_that_have(error: str) -> str:

@@ -1,8 +1,8 @@
 """Lots: what a shard keeps and updates as one. A pure function of the description and of who has which slice.
 
-Keys that are updated alike (same dtype, slots, update, multipliers) lie in one lot, the most urgent first, one behind
-the other; so that what is done to a slice is done to any run of them at once. A key that is `whole`, and a table, are a
-lot of their own. Lots are numbered in the order in which their first keys are described.
+Keys that are updated alike (same dtype, slots, update, multipliers, compression) lie in one lot, the most urgent first,
+one behind the other; so that what is done to a slice is done to any run of them at once. A key that is `whole`, and a
+table, are a lot of their own. Lots are numbered in the order in which their first keys are described.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from weft_kvstore.compression.choice import Choice, choice_of, pulled_of, pushed_of
+from weft_kvstore.compression.description import StoreCompression
 from weft_kvstore.description import KeyDescription, StoreDescription
 from weft_kvstore.slices import KeySlices
 from weft_kvstore.store import Array
@@ -45,12 +47,15 @@ class LotPart:
 @dataclass(frozen=True, slots=True, eq=False)
 class Lot:
     """`keys`: the places of its keys in the description, in the order in which they lie. `parts` by shard; of a table
-    there are none, for its rows are numbered by their ids."""
+    there are none, for its rows are numbered by their ids. `pushed` and `pulled`: how its gradients travel, and its
+    values; None as they are."""
 
     number: int
     kind: LotKind
     keys: tuple[int, ...]
     parts: Mapping[int, LotPart]
+    pushed: Choice | None
+    pulled: Choice | None
 
 
 def lots_of(
@@ -59,22 +64,31 @@ def lots_of(
     """All lots; `runs[place][shard]` are the slices that a shard has of a key."""
     alike: dict[Any, list[int]] = {}
     for place, key in enumerate(description.keys):
-        alike.setdefault(_likeness(place, key), []).append(place)
+        alike.setdefault(_likeness(description, place, key), []).append(place)
     found: list[Lot] = []
     for number, places in enumerate(alike.values()):
         first = description.keys[places[0]]
         kind = LotKind.TABLE if first.rows else LotKind.WHOLE if first.whole else LotKind.PLAIN
         ordered = tuple(sorted(places, key=lambda place: (description.keys[place].priority, place)))
         parts = {} if kind is LotKind.TABLE else _parts(description.keys, ordered, cuts, runs)
-        found.append(Lot(number, kind, ordered, parts))
+        setting = _setting(description, first)
+        pushed = choice_of(pushed_of(setting, first), first.dtype)
+        pulled = choice_of(pulled_of(setting, first), first.dtype)
+        found.append(Lot(number, kind, ordered, parts, pushed, pulled))
     return tuple(found)
 
 
-def _likeness(place: int, key: KeyDescription) -> Any:
-    """Equal for keys that can be updated as one."""
+def _likeness(description: StoreDescription, place: int, key: KeyDescription) -> Any:
+    """Equal for keys that can be updated as one, and travel alike."""
     if key.rows or key.whole:
         return place
-    return key.dtype, key.slots, key.update, key.staleness, tuple(sorted(key.multipliers.items()))
+    setting = _setting(description, key)
+    travels = pushed_of(setting, key), pulled_of(setting, key)
+    return key.dtype, key.slots, key.update, key.staleness, tuple(sorted(key.multipliers.items())), travels
+
+
+def _setting(description: StoreDescription, key: KeyDescription) -> StoreCompression | None:
+    return description.compression if key.compression is None else key.compression
 
 
 def _parts(

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from pydantic import BaseModel
 
+from weft.api.compression import CompressionSpec, StoreCompressionSpec
 from weft.api.job import Merge as ApiMerge
 from weft.api.store import (
     AverageSpec,
@@ -17,6 +18,7 @@ from weft.api.store import (
     LossScalingSpec,
     StoreSpec,
 )
+from weft_kvstore.compression.description import CompressionDescription, StoreCompression
 from weft_kvstore.description import (
     AverageDescription,
     CommitDescription,
@@ -40,6 +42,8 @@ from weft_kvstore.description import (
         (LossScalingSpec, LossScaling),
         (CommitSpec, CommitDescription),
         (AverageSpec, AverageDescription),
+        (CompressionSpec, CompressionDescription),
+        (StoreCompressionSpec, StoreCompression),
         (StoreSpec, StoreDescription),
     ],
 )

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, field_validator
 
 from weft.api.base import Model
+from weft.api.compression import StoreCompressionSpec
 
 GRADIENT_SUFFIX: Final = "/grad"
 
@@ -45,7 +46,7 @@ class KeySpec(Model):
     `rows`: a table, pushed and pulled by rows. `whole`: never cut, for its rule is not pointwise. `multipliers` stretch
     the job's hyper-parameters for this key. A key that is updated by `gradient` holds the merged gradient of the last
     step, for workers that update themselves. A table with `growth` has no row at first; `rule` and `hyper` take the
-    place of the job's for this table.
+    place of the job's for this table, `staleness` and `compression` for this key.
     """
 
     key: str
@@ -58,10 +59,12 @@ class KeySpec(Model):
     rows: bool = False
     whole: bool = False
     multipliers: dict[str, float] = Field(default_factory=dict)
+    staleness: int | None = None
     growth: GrowthSpec | None = None
     rule: str | dict[str, Any] | None = None
     hyper: dict[str, float | dict[str, Any]] | None = None
     sparse: Literal["lazy", "standard"] = "lazy"
+    compression: StoreCompressionSpec | None = None
 
 
 class LossScalingSpec(Model):
@@ -115,6 +118,8 @@ class StoreSpec(Model):
     """Numbers, or schedules as documents."""
     slice_bytes: int
     merge: Literal["slot", "arrival"]
-    mode: Literal["sync", "async"] = "sync"
+    mode: Literal["sync", "async", "stale"] = "sync"
     commit: CommitSpec | None = None
     average: AverageSpec | None = None
+    staleness: int = 0
+    compression: StoreCompressionSpec | None = None
