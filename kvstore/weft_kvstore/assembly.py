@@ -49,6 +49,11 @@ class Assemblies(Generic[P]):
         del self._open[slot, step]
         return [push.parts[number] for number in range(count)]
 
+    @property
+    def begun(self) -> int:
+        """The first step of which no part has come, nor of a later one."""
+        return max((step + 1 for _, step in self._open), default=0)
+
     def drop(self, slot: int) -> None:
         """Forgets what a slot has not completed."""
         for place in [one for one in self._open if one[0] == slot]:

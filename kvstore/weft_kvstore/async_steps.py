@@ -26,6 +26,11 @@ class AsyncSteps(Generic[G]):
     def version(self) -> int:
         return min(self._through.values(), default=0)
 
+    @property
+    def begun(self) -> int:
+        waiting = [step + 1 for steps in self._waiting.values() for step in steps]
+        return max([*self._through.values(), *waiting], default=0)
+
     def check(self, slot: int, step: int, where: str, *, pushes: bool) -> None:
         check_contributes(slot, tuple(self._through), where)
         waiting = self._waiting[slot]

@@ -20,6 +20,7 @@ from weft_kvstore.codec import ProtocolError
 from weft_kvstore.description import KeyDescription, StoreDescription
 from weft_kvstore.first import first_elements, first_table_rows, is_given
 from weft_kvstore.hyper import KeyHyper
+from weft_kvstore.live_hyper import LiveHyper
 from weft_kvstore.lot_part import PlainLot, plain_lot
 from weft_kvstore.lot_spec import LotSpec
 from weft_kvstore.lot_state import Arrival
@@ -81,6 +82,8 @@ class JobShard:
         self.lots: dict[int, PlainLot] = {}
         self._units: dict[int, WholeState | TableState] = {}
         self._routing = routing_of(description)
+        self.live = LiveHyper(description, self._routing, shard, self.lots, self._units)
+        """The hyper-parameters, which may be changed."""
 
         def wanted(key: str) -> None:
             if stopped():
@@ -357,7 +360,7 @@ class JobShard:
         return self.description.staleness if key.staleness is None else key.staleness
 
     def _hyper(self, key: KeyDescription) -> KeyHyper:
-        return KeyHyper({**self._rule.hyper, **self.description.hyper}, key.multipliers)
+        return self.live.numbers(key, self._rule)
 
     def _lot_spec(self, number: int, place: int) -> LotSpec:
         description, key = self.description, self.description.keys[place]
@@ -375,6 +378,7 @@ class JobShard:
             a_piece=_a_piece(description.rule),
             gate=self.gate,
             pool=self._pool,
+            hold=self.live.agreement,
         )
 
     def _spec(self, number: int, key: KeyDescription) -> KeyRules:
@@ -394,6 +398,7 @@ class JobShard:
             given=is_given(key),
             a_piece=_a_piece(description.rule),
             gate=self.gate,
+            hold=self.live.agreement,
         )
 
 

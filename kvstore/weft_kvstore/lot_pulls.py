@@ -88,8 +88,10 @@ class LotPulls:
         due = lot.spec.together and not (missing := lot.steps.missing_in(slice_, int(lot.steps.version[slice_])))
         if lot.sets.lacks(slice_, slice_ + 1) and (due or seen is None or seen[0] >= wait.version):
             return f"{key} was never set", []
+        version = int(lot.steps.version[slice_])
+        if due and lot.spec.hold is not None and lot.spec.hold.holds(version):
+            return f"{key} has seen {version} steps; step {version} waits for {lot.spec.hold.told()}", []
         if due and lot.spec.gate is not None:
-            version = int(lot.steps.version[slice_])
             told, missing = lot.spec.gate.missing(version)
             return f"{key} has seen {version} steps; {told}", missing
         bound = self._bound(wait)

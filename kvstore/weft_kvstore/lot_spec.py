@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from weft_graph.program import Update
-from weft_kernels.rules.record import Rule
+from weft_kernels.rules.record import Hyper, Rule
 from weft_kvstore.apply_pool import ApplyPool
 from weft_kvstore.description import KeyDescription, Merge, Mode
 from weft_kvstore.hyper import KeyHyper
+from weft_kvstore.hyper_agreement import HyperAgreement
 from weft_kvstore.lots import LotPart
+from weft_kvstore.ranges import ranges_alike
 from weft_kvstore.step_gate import StepGate
 
 
@@ -17,7 +20,8 @@ from weft_kvstore.step_gate import StepGate
 class LotSpec:
     """Lot `number` with what this shard has of it. `keys` by place in the description. `a_piece`: elements that the
     rule updates at once. `gate`: what holds each step until the slots have agreed on it, where they do. `pool` computes
-    what can be cut."""
+    what can be cut. `hold`: what holds a step whose hyper-parameters are being changed; `own` has those of keys, by
+    place, that were changed for them alone."""
 
     number: int
     part: LotPart
@@ -32,6 +36,8 @@ class LotSpec:
     a_piece: int
     gate: StepGate | None
     pool: ApplyPool
+    hold: HyperAgreement | None = None
+    own: dict[int, KeyHyper] = field(default_factory=dict)
 
     @property
     def state(self) -> tuple[str, ...]:
@@ -42,6 +48,18 @@ class LotSpec:
     def together(self) -> bool:
         """Whether a step applies once all slots are in, not each slot's by itself."""
         return self.mode is Mode.SYNC
+
+    def is_held(self, step: int) -> bool:
+        """Whether a step may not be applied yet."""
+        return self.hold is not None and self.hold.holds(step)
+
+    def numbers(self, step: int, first: int, stop: int) -> Iterator[tuple[int, int, Hyper]]:
+        """The hyper-parameters of a step for slices, by ranges of them: those of keys that have their own apart."""
+        if not self.own:
+            yield first, stop, self.hyper.at(step)
+            return
+        for low, high, place in ranges_alike(self.part.places[first:stop], first):
+            yield low, high, self.own.get(place, self.hyper).at(step)
 
     def named(self, slice_: int) -> str:
         """The words by which an error names a slice."""

@@ -142,6 +142,13 @@ class LotState:
                         todo.append(piece)
                     yield piece
 
+    def begun(self, first: int, stop: int) -> tuple[int, str]:
+        """Of some slices: see `Changed`. What has come early counts wherever it belongs."""
+        came = self.steps.came[:, first:stop].max(axis=0)
+        at = first + int(came.argmax())
+        step = max([int(came.max()), *(step + 1 for _, step in self._early)])
+        return step, f"step {step - 1} of {self.spec.key_named(at)} has begun"
+
     def replace(self, slot: int) -> None:
         """A newer incarnation fills the slot: what the old one pushed and is not merged is forgotten."""
         place = self.steps.number_of(slot)
@@ -228,6 +235,8 @@ class LotState:
             low, high, step = ranges_alike(self.steps.through[place, piece[0] : piece[1]], piece[0])[0]
             if high < piece[1]:
                 todo.append((high, piece[1]))
+            if self.spec.is_held(step):
+                continue
             found = [laid for _, laid in self._order.next(step, place, low, high)]
             for laid in found:  # All before who waits is told: what was taken out is nowhere else.
                 self._apply_alone(place, step, laid)
@@ -245,9 +254,11 @@ class LotState:
             self.applied(self.spec.slots[place], step, first, stop)
 
     def _may_go(self, step: int, first: int, stop: int) -> bool:
-        """Whether the slots have agreed on a step, where they do: its sums are clipped then, or dropped where the step
+        """Whether a step has its hyper-parameters, and the slots have agreed on it, where they do: its sums are clipped then, or dropped where the step
         is skipped. The first time what they amount to is measured."""
         gate = self.spec.gate
+        if self.spec.is_held(step):
+            return False
         if gate is None:
             return True
         scaled = self.spec.update is not Update.MEAN

@@ -11,7 +11,7 @@ import numpy as np
 from weft_graph.program import Update
 from weft_kernels.blocks import CACHE_ELEMENTS
 from weft_kernels.kernel import Array
-from weft_kernels.rules.record import State
+from weft_kernels.rules.record import Hyper, State
 from weft_kernels.run import KernelError
 from weft_kvstore.lot_spec import LotSpec
 from weft_kvstore.lot_values import LotValues
@@ -56,20 +56,30 @@ class LotUpdate:
                     continue
                 state = {name: self._in_block(values, low, high) for name, values in self.state.items()}
                 try:
-                    self._run_rule(low, high, weight, gradient, state, update=updates + 1, step=step)
+                    for one in self._spec.numbers(step, low, high):
+                        self._run_rule((low, high), weight, gradient, state, update=updates + 1, numbers=one)
                 except RULE_ERRORS as error:
                     told = f"rule {self._spec.rule.name!r} failed on {self._spec.named(low)}, step {step}: {error}"
                     raise RuleFailedError(told) from error
         self.updates[total.first : total.stop] += 1
 
     def _run_rule(
-        self, first: int, stop: int, weight: Array, gradient: Array, state: State, *, update: int, step: int
+        self,
+        of: Range,
+        weight: Array,
+        gradient: Array,
+        state: State,
+        *,
+        update: int,
+        numbers: tuple[int, int, Hyper],
     ) -> None:
-        hyper, rule = self._spec.hyper.at(step), self._spec.rule
+        """Updates slices that have the same hyper-parameters; the arrays are of slices `of`."""
+        (first, stop, hyper), rule = numbers, self._spec.rule
+        origin = int(self.values.bounds[first] - self.values.bounds[of[0]])
 
         def apply(low: int, high: int) -> None:
-            part = {name: array[low:high] for name, array in state.items()}
-            rule.apply(weight[low:high], gradient[low:high], part, update, hyper)
+            some = slice(origin + low, origin + high)
+            rule.apply(weight[some], gradient[some], {name: array[some] for name, array in state.items()}, update, hyper)
 
         self._spec.pool.run([partial(apply, low, high) for low, high in self._pieces(first, stop)])
 

@@ -39,6 +39,10 @@ class Steps(Protocol[G]):
     @property
     def version(self) -> int: ...
 
+    @property
+    def begun(self) -> int:
+        """The first step of which nothing has come of any slot, nor of a later one."""
+
     def check(self, slot: int, step: int, where: str, *, pushes: bool) -> None:
         """Raises PushRefusedError where a slot's gradient, or its word that it has none, contradicts what is there."""
 

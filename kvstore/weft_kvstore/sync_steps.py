@@ -65,6 +65,10 @@ class SyncSteps(Generic[G]):
     def version(self) -> int:
         return self._version
 
+    @property
+    def begun(self) -> int:
+        return max((step + 1 for step, one in self._open.items() if one.settled), default=self._version)
+
     def check(self, slot: int, step: int, where: str, *, pushes: bool) -> None:
         check_contributes(slot, self._slots, where)
         if step < self._version:

@@ -129,6 +129,10 @@ class TableState(UnitState[Rows, Rows]):
         self._waiting_bytes = 0
         return super().merging()
 
+    @property
+    def _parts_begun(self) -> int:
+        return self._assemblies.begun
+
     def replace(self, slot: int) -> None:
         super().replace(slot)
         self._assemblies.drop(slot)

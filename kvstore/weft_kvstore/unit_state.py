@@ -18,6 +18,7 @@ from weft_kvstore.async_steps import AsyncSteps
 from weft_kvstore.description import Merge, Mode
 from weft_kvstore.exact_sum import exact_sum
 from weft_kvstore.hyper import KeyHyper
+from weft_kvstore.hyper_agreement import HyperAgreement
 from weft_kvstore.lot_update import RULE_ERRORS, RuleFailedError
 from weft_kvstore.messages import Reading
 from weft_kvstore.pull_wait import PullWait
@@ -42,7 +43,8 @@ SETS_KEPT: Final = 1024
 class KeyRules:
     """What a shard has to know of a key that it merges as one. `lot` is its number; `given` says that there is no first
     value: it is set. `a_piece`: elements that the rule updates at once. `gate`: what all units
-    of the shard wait for before they apply a step, where steps are committed."""
+    of the shard wait for before they apply a step, where steps are committed. `hold`: what holds a step whose
+    hyper-parameters are being changed."""
 
     key: str
     lot: int
@@ -58,6 +60,7 @@ class KeyRules:
     given: bool = False
     a_piece: int = PIECE_ELEMENTS
     gate: StepGate | None = None
+    hold: HyperAgreement | None = None
 
     @property
     def state(self) -> tuple[str, ...]:
@@ -178,6 +181,16 @@ class UnitState(Work, ABC, Generic[G, S]):
     def _nothing_ahead(self) -> SetsAhead[S]:
         """Where values wait for a version. Raises MemoryError."""
 
+    def begun(self) -> tuple[int, str]:
+        """See `Changed`."""
+        step = max(self.steps.begun, self._parts_begun)
+        return step, f"step {step - 1} of key {self.spec.key!r} has begun"
+
+    @property
+    def _parts_begun(self) -> int:
+        """The first step of which no part has come, nor of a later one."""
+        return 0
+
     def where(self, slot: int, step: int) -> str:
         """The words by which an error names it, a slot and a step."""
         return f"{self.named(slot)}, step {step}"
@@ -259,6 +272,8 @@ class UnitState(Work, ABC, Generic[G, S]):
                 yield
         complete = self.steps.due()
         if complete is None or self._lacks_for(complete.total):
+            return False
+        if self.spec.hold is not None and self.spec.hold.holds(complete.step):
             return False
         if self.spec.gate is not None:
             judged = yield from self._through_gate(complete, self.spec.gate)
@@ -373,6 +388,8 @@ class UnitState(Work, ABC, Generic[G, S]):
             due = self.steps.due()
             if due is not None and self._lacks_for(due.total):
                 return f"{key} was never set", []
+            if self.spec.hold is not None and due is not None and self.spec.hold.holds(due.step):
+                return f"{key} has seen {self.version} steps; step {due.step} waits for {self.spec.hold.told()}", []
             if self.spec.gate is not None and due is not None and self._held == due.step:
                 told, missing = self.spec.gate.missing(due.step)
                 return f"{key} has seen {self.version} steps; {told}", missing

@@ -64,6 +64,10 @@ class WholeState(UnitState[Array, "tuple[int, Array]"]):
         for number, one in enumerate(held):
             yield Answer(number, self.spec.lot, version, 0, bounds, one.source, one, priority)
 
+    @property
+    def _parts_begun(self) -> int:
+        return self._assemblies.begun
+
     def replace(self, slot: int) -> None:
         super().replace(slot)
         self._assemblies.drop(slot)

@@ -1,0 +1,118 @@
+"""A shard's hyper-parameters, of all its lots and units, and their changes while the job runs. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from weft_graph.program import Update
+from weft_kernels.rules.record import Rule
+from weft_kvstore.check import hyper_of
+from weft_kvstore.codec import ProtocolError
+from weft_kvstore.description import KeyDescription, StoreDescription
+from weft_kvstore.hyper import KeyHyper
+from weft_kvstore.hyper_agreement import HyperAgreement
+from weft_kvstore.hyper_timeline import HyperTimeline
+from weft_kvstore.lot_part import PlainLot
+from weft_kvstore.routing import Routing
+from weft_kvstore.unit_state import AnyUnit
+
+NOTHING = (0, "nobody has begun")
+
+
+class LiveHyper:
+    """`lots` and `units`, by number of the lot, are those of the shard, once it has them."""
+
+    def __init__(
+        self,
+        description: StoreDescription,
+        routing: Routing,
+        shard: int,
+        lots: Mapping[int, PlainLot],
+        units: Mapping[int, AnyUnit],
+    ) -> None:
+        self.agreement = HyperAgreement(self, decides=shard == 0)
+        self._description = description
+        self._routing = routing
+        self._shard = shard
+        self._lots = lots
+        self._units = units
+        self._job = HyperTimeline()
+
+    def numbers(self, key: KeyDescription, rule: Rule) -> KeyHyper:
+        """Those of a key, or of those that are updated like it, under the rule that they have."""
+        values = {**rule.hyper, **hyper_of(self._description, key)}
+        job = self._job if key.rule is None else None  # What is changed for the job is of another rule.
+        return KeyHyper(values, key.multipliers, job=job, described=key.hyper or ())
+
+    def check(self, place: int | None, numbers: Mapping[str, float]) -> None:
+        """Raises ProtocolError for a key that no rule updates, and for numbers that cannot be hyper-parameters."""
+        keys = self._description.keys
+        if place is not None and not place < len(keys):
+            raise ProtocolError(f"Hyper.key: {place}, there are {len(keys)}")
+        if place is not None and not is_ruled(keys[place]):
+            raise ProtocolError(f"Hyper.key: {keys[place].key!r} is updated by no rule")
+        if not numbers:
+            raise ProtocolError("Hyper.names: none")
+        for name, number in numbers.items():
+            if not math.isfinite(number):
+                raise ProtocolError(f"Hyper.numbers: {name!r} is {number}")
+
+    def begun(self, place: int | None) -> tuple[int, str]:
+        """See `Changed`."""
+        if place is not None:
+            return self._begun(self._routing.lot_of[place], place)
+        return max((self._begun(number, None) for number in (*self._lots, *self._units)), default=NOTHING)
+
+    def change(self, place: int | None, step: int, numbers: Mapping[str, float]) -> None:
+        """See `Changed`."""
+        least = self._least()
+        if place is None:
+            self._job.set(step, numbers)
+            self._job.forget(least)
+            return
+        hyper = self._own(place)
+        if hyper is not None:
+            hyper.own.set(step, numbers)
+            hyper.own.forget(least)
+
+    def _own(self, place: int) -> KeyHyper | None:
+        """The numbers of one key; None where it has nothing here."""
+        number = self._routing.lot_of[place]
+        if number in self._units:
+            return self._units[number].spec.hyper
+        lot = self._lots.get(number)
+        if lot is None or self._shard not in self._routing.runs[place]:
+            return None
+        spec = lot.state.spec
+        if place not in spec.own:
+            spec.own[place] = self.numbers(self._description.keys[place], spec.rule)
+        return spec.own[place]
+
+    def _begun(self, number: int, place: int | None) -> tuple[int, str]:
+        unit = self._units.get(number)
+        if unit is not None:
+            return unit.begun() if _is_contributed(unit) else NOTHING
+        lot = self._lots.get(number)
+        if lot is None or lot.state.spec.update is not Update.RULE or not lot.state.spec.slots:
+            return NOTHING
+        if place is None:
+            return lot.state.begun(0, len(lot.state))
+        if self._shard not in self._routing.runs[place]:
+            return NOTHING
+        first = self._routing.first_in_lot[place][self._shard]
+        return lot.state.begun(first, first + len(self._routing.runs[place][self._shard]))
+
+    def _least(self) -> int:
+        """The first step that is not applied somewhere: none before it is asked for any more."""
+        in_lots = [int(one.state.steps.version.min()) for one in self._lots.values() if one.state.spec.slots]
+        return min(in_lots + [one.version for one in self._units.values() if one.spec.slots], default=0)
+
+
+def is_ruled(key: KeyDescription) -> bool:
+    """Whether shards update the key by a rule."""
+    return key.update is Update.RULE and bool(key.slots)
+
+
+def _is_contributed(unit: AnyUnit) -> bool:
+    return unit.spec.update is Update.RULE and bool(unit.spec.slots)
