@@ -26,6 +26,37 @@ REQUESTS: dict[str, tuple[m.Request, bytes | None]] = {
         ),
         b"abcdefghijklmnop",
     ),
+    "push-arena": (
+        m.Push(
+            frame=8,
+            cargo=[0, 0],
+            request=[10, 10],
+            lot=[0, 0],
+            step=[9, 9],
+            first=[0, 3],
+            count=[2, 1],
+            chunks=[0, 0],
+            nbytes=[65536, 1048576],
+            at=4096,
+            place=[0, 1],
+        ),
+        None,
+    ),
+    "pull-arena": (
+        m.Pull(
+            request=[11],
+            lot=[0],
+            version=[1],
+            state=[0],
+            reading=[0],
+            first=[4],
+            count=[300],
+            chunks=[0],
+            compressed=[0],
+            place=[1],
+        ),
+        None,
+    ),
     "pull": (
         m.Pull(
             request=[11, 11, 12],
@@ -52,6 +83,8 @@ REQUESTS: dict[str, tuple[m.Request, bytes | None]] = {
 
 REPLIES: dict[str, tuple[m.Reply, bytes | None]] = {
     "welcome": (m.Welcome(session=5, boot=DIGEST, silence_ms=5000), None),
+    "welcome-door": (m.Welcome(session=5, boot=DIGEST, silence_ms=5000, door=DIGEST, ticket=PROCESS), None),
+    "released": (m.Released(frame=[0, 7]), None),
     "refused": (m.Refused(m.RefusalCode.STALE_TERM, "job 'job-1' is in term 3 here, term 2 is over"), None),
     "push-refused": (m.PushRefused(frame=7, run=1, reason="more than 2 steps ahead"), None),
     "values": (
@@ -59,6 +92,22 @@ REPLIES: dict[str, tuple[m.Reply, bytes | None]] = {
             frame=8, request=[11], array=[0], lot=[1], version=[1], first=[0], count=[3], nbytes=[12], compressed=[1]
         ),
         b"abcdefghijkl",
+    ),
+    "values-arena": (
+        m.Values(
+            frame=9,
+            request=[11, 11],
+            array=[0, 0],
+            lot=[1, 1],
+            version=[1, 1],
+            first=[0, 3],
+            count=[3, 1],
+            nbytes=[65536, 1048576],
+            compressed=[0, 0],
+            at=8192,
+            place=[0, 1],
+        ),
+        None,
     ),
     "done": (m.Done(request=[13]), None),
     "measured": (m.Measured(request=13, squares=[6.0, 2.0**-60], finite=1, scale=65536.0), None),

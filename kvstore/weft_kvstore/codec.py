@@ -6,7 +6,8 @@ header = magic b"WEFT", one byte of format version, one MessagePack map. Nothing
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import attrgetter
+from itertools import compress
+from operator import attrgetter, not_
 from typing import Final, TypeAlias, TypeVar
 
 import msgspec
@@ -88,6 +89,9 @@ def _check_columns(message: object) -> None:
         wrong = next(at for at, column in enumerate(columns) if len(column) != length)
         told = f"{name}.{fields[wrong]} has {len(columns[wrong])} entries, {name}.{fields[0]} has {length}"
         raise ProtocolError(f"header: {told}")
+    place = getattr(message, "place", ())
+    if place and len(place) != length:
+        raise ProtocolError(f"header: {type(message).__name__}.place has {len(place)} entries, not {length} or none")
 
 
 def _check_payload(message: object, payload: memoryview, *, whole: bool) -> None:
@@ -96,14 +100,23 @@ def _check_payload(message: object, payload: memoryview, *, whole: bool) -> None
         if whole:
             raise ProtocolError(f"payload: {name} has none, {payload.nbytes} bytes came")
         return
-    if not whole:
-        raise ProtocolError(f"payload: {name} has one, none came")
     if not message.nbytes:
         raise ProtocolError(f"header: {name}.nbytes is empty")
     if min(message.count) == 0:
         raise ProtocolError(f"header: {name}.count[{message.count.index(0)}] is 0")
-    told = sum(message.nbytes)
-    if told != payload.nbytes:
-        raise ProtocolError(f"payload: {payload.nbytes} bytes came, {name}.nbytes adds up to {told}")
-    if told > MAX_FRAME_BYTES:
-        raise ProtocolError(f"payload: {told} bytes, more than {MAX_FRAME_BYTES}")
+    total = sum(message.nbytes)
+    if message.at is None and not (message.place and all(message.place)):
+        if not whole:
+            raise ProtocolError(f"payload: {name} has one, none came")
+        told = payload_bytes(message) if message.place else total
+        if told != payload.nbytes:
+            raise ProtocolError(f"payload: {payload.nbytes} bytes came, {name}.nbytes adds up to {told}")
+    elif whole:
+        raise ProtocolError(f"payload: {name} has it in the arena, {payload.nbytes} bytes came")
+    if total > MAX_FRAME_BYTES:
+        raise ProtocolError(f"payload: {total} bytes, more than {MAX_FRAME_BYTES}")
+
+
+def payload_bytes(message: Push | Values) -> int:
+    """The length of a message's payload: that of the runs that are in no places."""
+    return sum(compress(message.nbytes, map(not_, message.place)) if message.place else message.nbytes)

@@ -3,6 +3,10 @@
 Lists of one message are columns: entry i of each belongs to run i. A run is `count` adjacent slices of what the shard
 has of one lot, the first of them numbered `first`; `nbytes` is the length of all of them together. Lots are numbered as
 in `weft_kvstore.lots`. Of a table, a run is of adjacent chunks instead, of `chunks` in all; else `chunks` is 0.
+
+Client and shard of one host may share memory, the client's *arena*: a payload then is there, from byte `at` on, and no
+second part comes; and a run whose `place` is 1 is in the places of its keys (`weft_kvstore.shared_layout`) and no part
+of the payload. `place` may be empty, where no run is.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ Text = Annotated[str, msgspec.Meta(max_length=4096)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 Column = Annotated[list[Count], msgspec.Meta(max_length=MAX_RUNS)]
 Digest = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
+Secret = Annotated[bytes, msgspec.Meta(max_length=16)]
 
 
 class RefusalCode(StrEnum):
@@ -66,7 +71,7 @@ class Hello(Message, frozen=True, tag="hello"):
     description: Digest
 
 
-class Push(Message, frozen=True, tag="push"):
+class Push(Message, frozen=True, omit_defaults=True, tag="push"):
     """What a client sends: run i is of lot `lot[i]`; the payload is their bytes, joined.
 
     `cargo[i]` 0: gradients of step `step[i]`; 1: values to be set at version `step[i]`; 2: ids of the rows that pull
@@ -82,6 +87,8 @@ class Push(Message, frozen=True, tag="push"):
     count: Column
     chunks: Column
     nbytes: Column
+    at: Count | None = None
+    place: Column = []
 
 
 class Reading(IntEnum):
@@ -93,11 +100,12 @@ class Reading(IntEnum):
     EXACT = 2
 
 
-class Pull(Message, frozen=True, tag="pull"):
+class Pull(Message, frozen=True, omit_defaults=True, tag="pull"):
     """Asks for runs of slices, each once it is at `version[i]`, in the way of `reading[i]`. `state[i]` 1: the rule's
     state instead of the value. Entries of one `request` are one pull, alike but for lot, first and count. Of a table
     the rows are asked for whose ids follow, in `chunks[i]` chunks; `first[i]` and `count[i]` are 0 then. `compressed[i]`
-    1: the values may come encoded, where the description says how."""
+    1: the values may come encoded, where the description says how. `place[i]` 1: they may be
+    written to the places of their keys."""
 
     request: Column
     lot: Column
@@ -108,6 +116,7 @@ class Pull(Message, frozen=True, tag="pull"):
     count: Column
     chunks: Column
     compressed: Column
+    place: Column = []
 
 
 class Barrier(Message, frozen=True, tag="barrier"):
@@ -161,12 +170,22 @@ class Acknowledge(Message, frozen=True, tag="acknowledge"):
     frame: Column
 
 
-class Welcome(Message, frozen=True, tag="welcome"):
-    """Answers a Hello. `boot` is drawn once per shard process; `silence_ms` is how long the shard bears silence."""
+class Welcome(Message, frozen=True, omit_defaults=True, tag="welcome"):
+    """Answers a Hello. `boot` is drawn once per shard process; `silence_ms` is how long the shard bears silence. `door`
+    is where an arena can be brought, with this `ticket`; both are empty where none can."""
 
     session: Count
     boot: Digest
     silence_ms: Count
+    door: Secret = b""
+    ticket: Secret = b""
+
+
+class Released(Message, frozen=True, tag="released"):
+    """What these frames have in the arena is read no more; it may be written. 0 stands for all frames of the client's
+    earlier connections."""
+
+    frame: Column
 
 
 class Refused(Message, frozen=True, tag="refused"):
@@ -184,7 +203,7 @@ class PushRefused(Message, frozen=True, tag="push-refused"):
     reason: Text
 
 
-class Values(Message, frozen=True, tag="values"):
+class Values(Message, frozen=True, omit_defaults=True, tag="values"):
     """Answers Pulls: run i belongs to `request[i]`; `array` 0 is the value or the rule's first state array.
     `compressed[i]` 1: its slices are encoded, as the description says for values of their key."""
 
@@ -197,6 +216,8 @@ class Values(Message, frozen=True, tag="values"):
     count: Column
     nbytes: Column
     compressed: Column
+    at: Count | None = None
+    place: Column = []
 
 
 class Done(Message, frozen=True, tag="done"):
@@ -235,5 +256,5 @@ class Pong(Message, frozen=True, tag="pong"):
 Request = Hello | Push | Pull | Barrier | Measure | Commit | Cancel | Why | Ping | Bye | Acknowledge
 """What a client may say to a shard."""
 
-Reply = Welcome | Refused | PushRefused | Values | Done | Measured | Failed | Because | Pong | Acknowledge
+Reply = Welcome | Refused | Released | PushRefused | Values | Done | Measured | Failed | Because | Pong | Acknowledge
 """What a shard may say to a client."""
