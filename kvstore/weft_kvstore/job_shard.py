@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import mul
 from typing import Any
 
 import numpy as np
 
 from weft_kernels.blocks import VECTOR_BLOCK
 from weft_kernels.rules.record import Rule
+from weft_kvstore.account import Account
 from weft_kvstore.apply_pool import ApplyPool
 from weft_kvstore.check import rule_of
 from weft_kvstore.codec import ProtocolError
@@ -27,6 +29,7 @@ from weft_kvstore.lot_state import Arrival
 from weft_kvstore.lots import LotKind
 from weft_kvstore.pull_wait import PullWait
 from weft_kvstore.push_run import Run
+from weft_kvstore.quotas import Holds
 from weft_kvstore.ranges import Range, Ranges
 from weft_kvstore.routing import routing_of
 from weft_kvstore.row_chunks import check_chunks, unpacked_ids, unpacked_rows
@@ -34,6 +37,7 @@ from weft_kvstore.rows import Rows, is_ascending
 from weft_kvstore.shelf import Laid
 from weft_kvstore.step_gate import StepGate
 from weft_kvstore.store import Array, StoreError
+from weft_kvstore.table_growth import grown, promised
 from weft_kvstore.table_state import TableState
 from weft_kvstore.unit_state import AnyUnit, KeyRules
 from weft_kvstore.whole_state import WholeState
@@ -71,10 +75,13 @@ class JobShard:
         *,
         rule: Rule | None = None,
         pool: ApplyPool | None = None,
+        account: Account | None = None,
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         self.description = description
         self.shard = shard
+        self.account = account or Account()
+        """What of the shard's memory the job has."""
         self._rule = rule or rule_of(description)
         self._pool = pool or ApplyPool()
         self.gate = StepGate(description.commit, description.slots) if description.commit is not None else None
@@ -101,6 +108,8 @@ class JobShard:
                 else:
                     spec = self._lot_spec(lot.number, first)
                     self.lots[lot.number] = plain_lot(description, self._routing, spec, shard, wanted)
+        tables = [one for one in self._units.values() if isinstance(one, TableState)]
+        self.account.grown = partial(grown, tables)
         if self.gate is not None:
             contributed = sum(len(one.state) for one in self.lots.values() if one.state.spec.slots)
             self.gate.expect(contributed + sum(1 for one in self._units.values() if one.spec.slots))
@@ -137,6 +146,7 @@ class JobShard:
         if lot is None:
             return self._accept_slices(slot, run)
         laid = lot.laid(run)
+        self.account.own(laid.elements)
         lot.state.check(slot, run.step, laid.first, laid.stop, pushes=True)
         return Taken(arrivals=[(lot, one) for one in lot.state.accept(slot, run.step, laid)])
 
@@ -150,7 +160,7 @@ class JobShard:
     def accept_chunks(self, slot: int, run: Run) -> Taken:
         """Takes in a run of chunks of a push of rows. Raises as `accept` does."""
         table = self._table(run.lot)
-        parts = unpacked_rows(run, table.cut, self.shard, table.spec.key)
+        parts = self._unpacked(table, run)
         table.check_chunks(slot, run.step, run.first, parts, run.chunks)
         ready = [table.accept_chunk(slot, run.step, at, part, run.chunks) for at, part in enumerate(parts, run.first)]
         return Taken([table]) if any(ready) else Taken()
@@ -166,6 +176,7 @@ class JobShard:
         lot = self.lots.get(run.lot)
         if lot is not None:
             laid = lot.laid(run)
+            self.account.own(laid.elements)
             lot.state.sets.check(slot, run.step, laid.first, laid.stop, origin)
             changed = lot.state.sets.accept(run.step, laid, origin)
             return Taken(changed=True, ranges=[(lot, one) for one in changed])
@@ -179,7 +190,7 @@ class JobShard:
     def set_chunks(self, slot: int, run: Run, origin: Hashable) -> Taken:
         """Sets rows of a table, each chunk by itself. Raises as `accept` does."""
         table = self._table(run.lot)
-        chunks = list(enumerate(unpacked_rows(run, table.cut, self.shard, table.spec.key), run.first))
+        chunks = list(enumerate(self._unpacked(table, run), run.first))
         for index, _ in chunks:  # all before any: what is refused changes nothing
             table.check_set(slot, run.step, (origin, index))
         changed = [table.accept_set(run.step, part, (origin, index)) for index, part in chunks]
@@ -243,6 +254,8 @@ class JobShard:
         if not isinstance(table, TableState) or run.lot not in wait.open_units or run.chunks != wait.chunks:
             raise ProtocolError(f"Push.request: {wait.request} does not ask for {run.chunks} chunks of lot {run.lot}")
         ids = unpacked_ids(run, table.cut, self.shard, table.spec.key)
+        for one in ids:
+            self.account.own(one)
         if not wait.add_ids(run.first, ids):
             return Taken(pull=wait)
         if not is_ascending(wait.places):
@@ -304,6 +317,33 @@ class JobShard:
         for number in wait.open:
             return self.lots[number].pulls.waits_for(wait)
         return "every slice was answered", []
+
+    def may_grow(self, run: Run, *, exact: bool) -> Holds:
+        """What a run may bring into being beside its own bytes. Raises ProtocolError."""
+        unit = self._units.get(run.lot)
+        return promised(unit, run, exact=exact) if isinstance(unit, TableState) else Holds()
+
+    def answer_bytes(self, wait: PullWait) -> int:
+        """What the answer to a pull of rows takes until it has arrived; other answers take no memory of their own."""
+        tables = [self._units[number] for number in wait.open_units]
+        arrays = [len(one.spec.state) if wait.state else 1 for one in tables]
+        rows = [one.cut.row_bytes if isinstance(one, TableState) else 0 for one in tables]
+        return 0 if wait.ids is None else len(wait.ids) * sum(map(mul, arrays, rows))
+
+    def named(self, slot: int, run: Run) -> str:
+        """The words by which an error names a slot's run; it need not be one that this shard has."""
+        lot, unit = self.lots.get(run.lot), self._units.get(run.lot)
+        if lot is not None and run.first < len(lot.state):
+            return f"slot {slot}, {lot.state.spec.named(run.first)}, step {run.step}"
+        return f"slot {slot}, lot {run.lot}, step {run.step}" if unit is None else unit.where(slot, run.step)
+
+    def _unpacked(self, table: TableState, run: Run) -> list[Rows]:
+        """The chunks of a run of rows, which count as the job's, with what they may bring into being."""
+        parts = unpacked_rows(run, table.cut, self.shard, table.spec.key)
+        more = promised(table, run, exact=False)
+        ids = sum(part.ids.nbytes for part in parts)
+        self.account.own(parts[0].values.base, Holds(more.nbytes + ids, 0, more.rows))
+        return parts
 
     def _made_table(self, number: int, place: int) -> TableState:
         key, cut = self.description.keys[place], self._routing.tables[place]

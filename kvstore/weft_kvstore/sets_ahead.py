@@ -26,6 +26,10 @@ class SetsAhead(Protocol[S]):
     def __len__(self) -> int:
         """How many parts wait."""
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the values, but for those that lie where they came from."""
+
     def add(self, value: S) -> None:
         """One more value. Raises MemoryError."""
 
@@ -41,6 +45,10 @@ class SlicesAhead:
 
     def __len__(self) -> int:
         return len(self._held)
+
+    @property
+    def nbytes(self) -> int:
+        return 0
 
     def add(self, value: tuple[int, Array]) -> None:
         self._held[value[0]] = value[1]
@@ -59,14 +67,20 @@ class RowsAhead:
         self._values = zeros_on_demand((rows, width), dtype)
         self._is_set = zeros_on_demand((rows,), np.dtype(np.bool_))
         self._first, self._stop = rows, 0
+        self._count = 0
 
     def __len__(self) -> int:
         return int(self._stop > 0)
+
+    @property
+    def nbytes(self) -> int:
+        return self._count * (self._values.itemsize * self._values.shape[1] + 1)
 
     def add(self, value: Rows) -> None:
         if not len(value.ids):
             return
         self._values[value.ids] = value.values
+        self._count += int(np.count_nonzero(~self._is_set[value.ids]))
         self._is_set[value.ids] = True
         self._first = min(self._first, int(value.ids[0]))
         self._stop = max(self._stop, int(value.ids[-1]) + 1)
@@ -91,6 +105,10 @@ class IdsAhead:
 
     def __len__(self) -> int:
         return int(self._index.count > 0)
+
+    @property
+    def nbytes(self) -> int:
+        return self._index.count * self._values.row_bytes + self._index.nbytes
 
     def add(self, value: Rows) -> None:
         rows = self._index.find(value.ids)

@@ -77,6 +77,16 @@ class TableState(UnitState[Rows, Rows]):
         return self.cut.bytes_on(self.shard)
 
     @property
+    def bytes_of_a_row(self) -> int:
+        """Of its value and the rule's state."""
+        return self.cut.row_bytes * (1 + len(self.spec.state))
+
+    @property
+    def ahead_bytes(self) -> int:
+        """Bytes of rows that were set for versions to come."""
+        return sum(one.nbytes for one in list(self._sets.values()))
+
+    @property
     def touched(self) -> int:
         """How many rows have come into being, and have not gone."""
         return self._rows.count
