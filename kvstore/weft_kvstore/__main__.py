@@ -28,6 +28,12 @@ def main(
     server: Annotated[str | None, typer.Option(help="The server's URL (WEFT_SHARD_SERVER).")] = None,
     name: Annotated[str | None, typer.Option(help="What people call it (WEFT_SHARD_NAME).")] = None,
     advertise: Annotated[str | None, typer.Option(help="The endpoint that workers reach.")] = None,
+    table_directory: Annotated[
+        Path | None, typer.Option(help="Where rows of tables lie that have no place in memory.")
+    ] = None,
+    table_memory: Annotated[
+        str | None, typer.Option(help="How much memory the rows of one table may take, as 4GiB.")
+    ] = None,
     exit_with_parent: Annotated[
         bool, typer.Option("--exit-with-parent", help="End when standard input closes.")
     ] = False,
@@ -43,6 +49,8 @@ def main(
         "advertise": advertise,
         "description": description,
         "shard": shard,
+        "table_directory": table_directory,
+        "table_memory": table_memory,
         "exit_with_parent": exit_with_parent or None,
     }
     if check and description is None:
@@ -52,7 +60,7 @@ def main(
             show_holdings(description, shard)
         else:
             serve(_settings(given))
-    except (StoreError, ValueError, OSError) as error:
+    except (StoreError, ValueError, OSError, MemoryError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None
 

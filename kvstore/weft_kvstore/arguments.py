@@ -24,6 +24,7 @@ from weft_kvstore.row_cut import RowCut, row_cut
 from weft_kvstore.row_operation import PullRowsOperation, PushRowsOperation
 from weft_kvstore.rows import last_rows, summed_rows
 from weft_kvstore.store import Array, StoreRefusedError
+from weft_kvstore.tables.ids import check_ids
 
 MAX_PULLED_ROWS: Final = 1 << 22
 """Rows of one call, at most: a shard holds the ids of what is asked until it can be answered."""
@@ -44,7 +45,7 @@ class Arguments:
         self._description = description
         self._slot = slot
         self._places = {key.key: place for place, key in enumerate(description.keys)}
-        self._state = tuple(rule_of(description).state)
+        self._state: dict[str, tuple[str, ...]] = {}
         self._sets_of_one: dict[str, KeySet] = {}
         self._sets_of_many: dict[tuple[str, ...], KeySet] = {}
 
@@ -63,7 +64,7 @@ class Arguments:
     ) -> PushRowsOperation:
         """Raises StoreRefusedError for a key, step, ids or rows that do not fit."""
         key, step, where = self._sent_to(name, step, cargo)
-        _check_ids(ids, key, where)
+        check_ids(ids, key, where)
         wanted = (len(ids), *key.shape[1:])
         if rows.dtype != np.dtype(key.dtype) or rows.shape != wanted:
             raise StoreRefusedError(
@@ -108,7 +109,7 @@ class Arguments:
         key = self._key(name, "pull", rows=True)
         version = self._checked_step(version, f"pull of rows of key {name!r}")
         where = f"slot {self._slot}: pull of rows of key {name!r}"
-        _check_ids(ids, key, where)
+        check_ids(ids, key, where)
         if len(ids) > MAX_PULLED_ROWS:
             raise StoreRefusedError(f"{where}: {len(ids)} rows; a call may ask for {MAX_PULLED_ROWS}")
         names = self._state_of(key) if state else None
@@ -213,7 +214,12 @@ class Arguments:
         return key, step, where
 
     def _state_of(self, key: KeyDescription) -> tuple[str, ...]:
-        return self._state if key.update is Update.RULE else ()
+        if key.update is not Update.RULE:
+            return ()
+        found = self._state.get(key.key)
+        if found is None:
+            found = self._state[key.key] = tuple(rule_of(self._description, key).state)
+        return found
 
     def _row_cut(self, key: KeyDescription) -> RowCut:
         return row_cut(key, self._description.slice_bytes, len(self._description.shards))
@@ -249,10 +255,3 @@ class Arguments:
         if not 0 <= number < 2**62:
             raise StoreRefusedError(f"slot {self._slot}: {what}: step or version {number} is not within 0 to 2**62")
         return number
-
-
-def _check_ids(ids: Array, key: KeyDescription, where: str) -> None:
-    if ids.dtype != np.int64 or ids.ndim != 1:
-        raise StoreRefusedError(f"{where}: ids are {ids.dtype}{list(ids.shape)}, not int64[n]")
-    if ids.size and (largest := int(ids.max())) >= key.shape[0]:
-        raise StoreRefusedError(f"{where}: row {largest}, the table has {key.shape[0]}")

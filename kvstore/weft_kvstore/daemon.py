@@ -11,7 +11,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Annotated, Final
 
-from pydantic import Field, model_validator
+from pydantic import ByteSize, DirectoryPath, Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from weft.api.agent import AgentKind, Orders, Registration, ShardAllocation
@@ -25,6 +25,7 @@ from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard_server import ShardServer
 from weft_kvstore.stand_alone import serve_alone, stop_with
 from weft_kvstore.store import StoreError
+from weft_kvstore.tables.place import LEAST_MEMORY_BYTES, TablePlace
 
 FLUSH_S: Final = 0.5
 """For the last reports to reach the server once the daemon is to end."""
@@ -63,6 +64,10 @@ class ShardSettings(BaseSettings):
     """Payload bytes under way on one link; follows the link's rate where left out."""
     frame_bytes: Annotated[int, Field(ge=1, le=1 << 25)] | None = None
     """Payload bytes of a frame; about 2 ms of the link's rate where left out."""
+    table_directory: DirectoryPath | None = None
+    """Where rows of tables lie that have no place in `table_memory`; in memory, all of them, where left out."""
+    table_memory: ByteSize | None = None
+    """How much memory the rows of one table may take, as 4GiB; more of them lie in `table_directory`."""
     silence_s: Annotated[float, Field(gt=0, le=3600)] = 5.0
     """Seconds without a word after which a slot is held to be lost."""
     alive_file: Path | None = None
@@ -76,7 +81,17 @@ class ShardSettings(BaseSettings):
             raise ValueError("give either server or description")
         if (self.description is None) != (self.shard is None):
             raise ValueError("description and shard belong together: which file, and which of its shards, from 0")
+        if (self.table_directory is None) != (self.table_memory is None):
+            raise ValueError("table_directory and table_memory belong together: where rows lie, and from what size on")
+        if self.table_memory is not None and self.table_memory < LEAST_MEMORY_BYTES:
+            raise ValueError(f"table_memory: at least {LEAST_MEMORY_BYTES} bytes, not {int(self.table_memory)}")
         return self
+
+    @property
+    def tables(self) -> TablePlace | None:
+        if self.table_directory is None or self.table_memory is None:
+            return None
+        return TablePlace(self.table_directory, self.table_memory)
 
     @property
     def link(self) -> LinkSettings:
@@ -168,10 +183,10 @@ def serve(settings: ShardSettings) -> None:
         return start_daemon(settings.name, exit_with_parent=settings.exit_with_parent)
 
     if settings.description is not None and settings.shard is not None:
-        serve_alone(settings.description, settings.shard, settings.bind, settings.link, start)
+        serve_alone(settings.description, settings.shard, settings.bind, settings.link, start, tables=settings.tables)
         return
     stop = start()
-    with ShardServer(settings.bind or ANY_PORT, settings=settings.link) as server:
+    with ShardServer(settings.bind or ANY_PORT, settings=settings.link, tables=settings.tables) as server:
         _log.info("listening on %s", server.endpoint)
         threading.Thread(target=stop_with, args=(server, stop), name="await-shard", daemon=True).start()
         ShardDaemon(settings, server).run(stop)

@@ -27,13 +27,12 @@ class Holding:
 def holdings(description: StoreDescription) -> list[list[Holding]]:
     """For each shard, what it holds of each of the user's keys, in their order. The description is a legal one."""
     routing = routing_of(description)
-    states = len(rule_of(description).state)
     users = {key.key for key in shown(description)}
     found: list[list[Holding]] = [[] for _ in description.shards]
     for place, key in enumerate(description.keys):
         if key.key not in users:
             continue
-        kept = states if key.update is Update.RULE and key.slots else 0
+        kept = len(rule_of(description, key).state) if key.update is Update.RULE and key.slots else 0
         cut, table = routing.cuts[place], routing.tables.get(place)
         for shard, held in enumerate(found):
             if table is not None:

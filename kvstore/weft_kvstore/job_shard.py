@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from weft_kernels.blocks import VECTOR_BLOCK
+from weft_kernels.id_draws import uniform_of_ids
 from weft_kernels.rules.record import Rule
 from weft_kvstore.account import Account
 from weft_kvstore.apply_pool import ApplyPool
@@ -39,6 +40,8 @@ from weft_kvstore.step_gate import StepGate
 from weft_kvstore.store import Array, StoreError
 from weft_kvstore.table_growth import grown, promised
 from weft_kvstore.table_state import TableState
+from weft_kvstore.tables.admission import CHANCE
+from weft_kvstore.tables.place import TablePlace
 from weft_kvstore.unit_state import AnyUnit, KeyRules
 from weft_kvstore.whole_state import WholeState
 from weft_kvstore.work import PIECE_ELEMENTS, PIECE_NODES
@@ -75,6 +78,7 @@ class JobShard:
         *,
         rule: Rule | None = None,
         pool: ApplyPool | None = None,
+        tables: TablePlace | None = None,
         account: Account | None = None,
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -84,6 +88,7 @@ class JobShard:
         """What of the shard's memory the job has."""
         self._rule = rule or rule_of(description)
         self._pool = pool or ApplyPool()
+        self._place = tables
         self.gate = StepGate(description.commit, description.slots) if description.commit is not None else None
         """What holds each step until the slots have agreed on it, where they do."""
         self.lots: dict[int, PlainLot] = {}
@@ -113,6 +118,12 @@ class JobShard:
         if self.gate is not None:
             contributed = sum(len(one.state) for one in self.lots.values() if one.state.spec.slots)
             self.gate.expect(contributed + sum(1 for one in self._units.values() if one.spec.slots))
+
+    def close(self) -> None:
+        """Gives back what tables have on disk. Nothing else is to be called then."""
+        for unit in self._units.values():
+            if isinstance(unit, TableState):
+                unit.close()
 
     @property
     def nbytes(self) -> int:
@@ -350,7 +361,11 @@ class JobShard:
         make = partial(first_table_rows, key, self.description.seed, cut.width)
         if not is_given(key):
             make(np.zeros(0, np.int64))  # An initializer that there is not is found out now.
-        return TableState(self._spec(number, key), cut, self.shard, make)
+        spec, draw = self._spec(number, key), partial(uniform_of_ids, self.description.seed, CHANCE, key.key)
+        try:
+            return TableState(spec, cut, self.shard, make, sparse=key.sparse, draw=draw, place=self._place)
+        except OSError as error:
+            raise StoreError(f"key {key.key!r}: there is no place for its rows: {error}") from error
 
     def _made_whole(self, number: int, place: int) -> WholeState:
         key = self.description.keys[place]
@@ -399,8 +414,11 @@ class JobShard:
     def _staleness(self, key: KeyDescription) -> int:
         return self.description.staleness if key.staleness is None else key.staleness
 
+    def _rule_of(self, key: KeyDescription) -> Rule:
+        return self._rule if key.rule is None and key.hyper is None else rule_of(self.description, key)
+
     def _hyper(self, key: KeyDescription) -> KeyHyper:
-        return self.live.numbers(key, self._rule)
+        return self.live.numbers(key, self._rule_of(key))
 
     def _lot_spec(self, number: int, place: int) -> LotSpec:
         description, key = self.description, self.description.keys[place]
@@ -433,10 +451,10 @@ class JobShard:
             description.merge,
             description.mode,
             self._staleness(key),
-            self._rule,
+            self._rule_of(key),
             self._hyper(key),
             given=is_given(key),
-            a_piece=_a_piece(description.rule),
+            a_piece=_a_piece(description.rule if key.rule is None else key.rule),
             gate=self.gate,
             hold=self.live.agreement,
         )

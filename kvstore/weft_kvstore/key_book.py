@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from weft_kvstore.check import rule_of
+from weft_kvstore.check import hyper_of, rule_of
 from weft_kvstore.description import KeyDescription, StoreDescription
 from weft_kvstore.description_form import shown
 from weft_kvstore.first import is_given
@@ -77,7 +77,7 @@ class KeyBook:
     def hyper(self, key: object, step: int) -> dict[str, float]:
         """The rule's hyper-parameters for a key's update of that step."""
         found = self.known(key, "hyper")
-        numbers = {**rule_of(self._description).hyper, **self._description.hyper}
+        numbers = {**rule_of(self._description, found).hyper, **hyper_of(self._description, found)}
         return dict(KeyHyper(numbers, found.multipliers).at(step))
 
     def _what_there_is(self, key: object) -> str:

@@ -22,6 +22,7 @@ from weft_kvstore.slot_calls import SlotCalls
 from weft_kvstore.statistics import ClientStatistics
 from weft_kvstore.step_outcome import StepOutcome
 from weft_kvstore.store import Array, Store, StoreError
+from weft_kvstore.tables.place import TablePlace
 
 Keys: TypeAlias = list[str] | list[int] | list[UserKey] | tuple[UserKey, ...]
 Described: TypeAlias = StoreDescription | str | os.PathLike[str]
@@ -82,12 +83,17 @@ class KVStore:
 
     @classmethod
     def local(
-        cls, description: Described, *, timeout_s: float | None = None, settings: LinkSettings = DEFAULTS
+        cls,
+        description: Described,
+        *,
+        timeout_s: float | None = None,
+        settings: LinkSettings = DEFAULTS,
+        tables: TablePlace | None = None,
     ) -> KVStore:
         """Slot 0 of a store within this process: no shards, no sockets, the same bits. `at_slot` gives the others, for
-        threads. Raises OSError and DescriptionError."""
+        threads. `tables` says from what size on rows of tables lie in a file. Raises OSError and DescriptionError."""
         described = _read(description)
-        return cls(LocalStore(described, settings=_settings(settings, timeout_s)), described, 0)
+        return cls(LocalStore(described, settings=_settings(settings, timeout_s), tables=tables), described, 0)
 
     def at_slot(self, slot: int) -> KVStore:
         """Another slot of a local store, which counts its own steps. Closing it closes nothing. Raises ValueError."""

@@ -18,6 +18,7 @@ from weft_kvstore.operation import Operation
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.statistics import ClientStatistics
 from weft_kvstore.store import Store, StoreError
+from weft_kvstore.tables.place import TablePlace
 
 LONGEST_SLEEP_S = 60.0
 
@@ -25,15 +26,22 @@ LONGEST_SLEEP_S = 60.0
 class LocalStore(StoreFace):
     """Slot 0's store; `at_slot` gives the others', for several slots in one process. One thread merges.
 
-    A push ends when the gradient was copied. Raises DescriptionError for a description that cannot be a store.
+    A push ends when the gradient was copied. `tables`: where rows of tables lie; None: in memory. Raises
+    DescriptionError for a description that cannot be a store.
     """
 
-    def __init__(self, description: StoreDescription, *, settings: LinkSettings = LinkSettings()) -> None:  # noqa: B008  # frozen
+    def __init__(
+        self,
+        description: StoreDescription,
+        *,
+        settings: LinkSettings = LinkSettings(),  # noqa: B008  # frozen
+        tables: TablePlace | None = None,
+    ) -> None:
         # Whatever the number of shards, none too, there is one here: rows and slices are all on it.
         self._description = msgspec.structs.replace(description, shards=("local",))
         check_description(self._description)
         super().__init__(Arguments(self._description, 0), lambda operation: self._hand_over(0, operation))
-        self._mind = LocalMind(self._description, settings)
+        self._mind = LocalMind(self._description, settings, tables)
         self._submitted: deque[tuple[int, Operation]] = deque()
         self._closing = False
         self._changed = threading.Condition()
@@ -93,6 +101,7 @@ class LocalStore(StoreFace):
             self._mind.close(reason)
             self._begin_submitted()
             self._finish()
+            self._mind.release()
 
     def _round(self) -> None:
         """Takes in what was handed over, merges the most urgent slice, and looks again."""

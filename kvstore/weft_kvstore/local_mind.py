@@ -22,6 +22,7 @@ from weft_kvstore.rows import Rows
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.steps import PushRefusedError
 from weft_kvstore.store import StoreError, StoreLostError, StorePassedError, StoreRefusedError, StoreTimeoutError
+from weft_kvstore.tables.place import TablePlace
 from weft_kvstore.unit_state import AnyUnit
 
 LOCAL: Final = "local"
@@ -31,10 +32,10 @@ LOCAL: Final = "local"
 class LocalMind:
     """The one shard of a description, and the operations of all slots. `outcomes` collects what has ended."""
 
-    def __init__(self, description: StoreDescription, settings: LinkSettings) -> None:
+    def __init__(self, description: StoreDescription, settings: LinkSettings, tables: TablePlace | None = None) -> None:
         self.outcomes: list[tuple[Operation, Any, StoreError | None]] = []
         self._timeout_s = settings.request_timeout_s
-        self._shard = JobShard(description, 0)
+        self._shard = JobShard(description, 0, tables=tables)
         self._routing = routing_of(description)
         self.rows_pushed = dict.fromkeys(range(description.slots), 0)
         self.rows_pulled = dict.fromkeys(range(description.slots), 0)
@@ -98,6 +99,10 @@ class LocalMind:
         commits, self._commits = self._commits, {}
         for commit in commits.values():
             self.outcomes.append((commit, None, StoreLostError(f"{commit}: {reason}")))
+
+    def release(self) -> None:
+        """Gives back what tables have on disk, once nothing is to be worked on any more."""
+        self._shard.close()
 
     def _barrier(self, slot: int, barrier: BarrierOperation, now: float) -> None:
         self._merger.take(LOCAL, self._shard.declare_nothing(slot, barrier.step, barrier.nothing))

@@ -211,6 +211,8 @@ class Merger(Generic[J]):
             return
         try:
             yield from self._hands.answer(wait, one)
+        except RuleFailedError as error:  # Rows that are read are brought up to date by it.
+            self._hands.fail(job, str(error))
         except MemoryError as error:
             self._hands.fail(job, f"no memory to answer a pull of key {one.spec.key!r}: {error}")
 

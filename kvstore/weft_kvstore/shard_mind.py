@@ -360,6 +360,7 @@ class ShardMind:
         for peer in list(job.links.values()):
             self._say(peer.identity, Refused(RefusalCode.CLOSED, reason[:2048]))
             self.lose(peer.identity)
+        job.shard.close()
 
     def _say(self, identity: bytes, message: Message) -> None:
         self.outgoing.append((identity, encode(message)))

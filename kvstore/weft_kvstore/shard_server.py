@@ -24,6 +24,7 @@ from weft_kvstore.settings import MAX_FRAME_BYTES, LinkSettings
 from weft_kvstore.shard_mind import ShardMind
 from weft_kvstore.statistics import ShardStatistics
 from weft_kvstore.store import StoreError, StoreTimeoutError
+from weft_kvstore.tables.place import TablePlace
 from weft_kvstore.wake import Wakeup
 
 MESSAGES_A_ROUND: Final = 64
@@ -43,7 +44,8 @@ _log = logging.getLogger("weft.shard")
 class ShardServer:
     """A shard for any number of jobs. Bound when made, serving after `start`; `stop` is for good.
 
-    One thread has the socket, and updates; `apply_threads` more help it with updates that can be cut.
+    One thread has the socket, and updates; `apply_threads` more help it with updates that can be cut. `tables`: where
+    rows of tables lie; None: in memory.
     """
 
     def __init__(
@@ -52,11 +54,13 @@ class ShardServer:
         *,
         settings: LinkSettings = LinkSettings(),  # noqa: B008  # frozen, so it can be shared
         apply_threads: int = 0,
+        tables: TablePlace | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
         self._clock = clock
         self._pool = ApplyPool(apply_threads)
+        self._tables = tables
         self._mind = ShardMind(os.urandom(16), settings)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._router = self._context.socket(zmq.ROUTER)
@@ -106,7 +110,7 @@ class ShardServer:
         check_description(description)
         if not 0 <= shard < len(description.shards):
             raise ValueError(f"shard {shard}: job {description.job!r} has {len(description.shards)}")
-        made = JobShard(description, shard, pool=self._pool, stopped=stopped)
+        made = JobShard(description, shard, pool=self._pool, tables=self._tables, stopped=stopped)
         self._command(lambda: self._mind.open(made))
 
     def close_job(self, job: str, term: int | None = None) -> None:
@@ -244,3 +248,5 @@ class ShardServer:
         self._context.term()
         self._wakeup.close()
         self._pool.close()
+        for job in self._mind.jobs.values():
+            job.shard.close()

@@ -13,7 +13,7 @@ from weft_kvstore.array_traffic import ArrayTraffic
 from weft_kvstore.description import KeyDescription, StoreDescription
 from weft_kvstore.joined_future import finished, joined
 from weft_kvstore.key_book import KeyBook, listed
-from weft_kvstore.key_name import BARRIER_KEY
+from weft_kvstore.key_name import BARRIER_KEY, user_key
 from weft_kvstore.many_keys import ManyKeys
 from weft_kvstore.step_counts import StepCounts
 from weft_kvstore.step_outcome import StepOutcome
@@ -115,7 +115,7 @@ class SlotCalls:
         host_outs = [None if place in places else array for place, array in enumerate(arrays)]
 
         def begin(hosts: list[Array]) -> Future[list[Array]]:
-            flat = [flat_ids(one, self.book.where(call, name)) for name, one in zip(keys, hosts, strict=True)]
+            flat = [self._flat_ids(call, spec, one) for spec, one in zip(specs, hosts, strict=True)]
             pulled = [
                 self.store.pull_rows(name, one, at, settled=settled)
                 for name, one, at in zip(names, flat, versions, strict=True)
@@ -215,9 +215,12 @@ class SlotCalls:
         """Ids (n) and rows (n, ...) of each table."""
         found = []
         for spec, ids, rows in zip(specs, hosts[::2], hosts[1::2], strict=True):
-            flat = flat_ids(ids, self.book.where(call, spec.key))
+            flat = self._flat_ids(call, spec, ids)
             found.append((flat, rows.reshape(len(flat), *spec.shape[1:])))
         return found
+
+    def _flat_ids(self, call: str, spec: KeyDescription, ids: Array) -> Array:
+        return flat_ids(ids, self.book.where(call, user_key(spec.key)), any_64_bits=spec.growth is not None)
 
     def _set_first(self, spec: KeyDescription, value: Array) -> Future[None]:
         if spec.rows:

@@ -22,6 +22,7 @@ from weft_kvstore.job_shard import OpenStoppedError
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard_server import ShardServer
 from weft_kvstore.store import StoreError
+from weft_kvstore.tables.place import TablePlace
 
 _log = logging.getLogger("weft.shard")
 
@@ -39,7 +40,13 @@ def placed(path: Path, shard: int | None = None) -> StoreDescription:
 
 
 def serve_alone(
-    path: Path, shard: int, bind: str | None, link: LinkSettings, start: Callable[[], threading.Event]
+    path: Path,
+    shard: int,
+    bind: str | None,
+    link: LinkSettings,
+    start: Callable[[], threading.Event],
+    *,
+    tables: TablePlace | None = None,
 ) -> None:
     """Serves one shard until the event that `start` gives is set. A line on standard output says when it is ready.
 
@@ -47,7 +54,7 @@ def serve_alone(
     """
     description = placed(path, shard)
     stop = start()
-    with _listening(description, shard, bind, link) as server:
+    with _listening(description, shard, bind, link, tables) as server:
         _log.info("listening on %s", server.endpoint)
         threading.Thread(target=stop_with, args=(server, stop), name="await-shard", daemon=True).start()
         try:
@@ -99,13 +106,15 @@ def show_holdings(path: Path, shard: int | None) -> None:
             console.print(f"  {command} {number}", soft_wrap=True, markup=False)
 
 
-def _listening(description: StoreDescription, shard: int, bind: str | None, link: LinkSettings) -> ShardServer:
+def _listening(
+    description: StoreDescription, shard: int, bind: str | None, link: LinkSettings, tables: TablePlace | None
+) -> ShardServer:
     """A server at `bind`, or at the endpoint that the description says."""
     endpoint = description.shards[shard] if bind is None else bind
     if not endpoint:
         raise DescriptionError(f"shards[{shard}]: no endpoint to listen on; say one with --bind")
     try:
-        return ShardServer(endpoint, settings=link)
+        return ShardServer(endpoint, settings=link, tables=tables)
     except StoreError as error:
         hint = "" if bind is not None else "; that is its endpoint in the description, and --bind says another"
         raise StoreError(f"{error}{hint}") from None

@@ -12,10 +12,11 @@ from itertools import pairwise
 
 import numpy as np
 
+from weft_kernels.rules.replay import WORK_ELEMENTS
 from weft_kvstore.answer import Answer
 from weft_kvstore.assembly import Assemblies
 from weft_kvstore.buffers import bytes_of
-from weft_kvstore.description import Mode
+from weft_kvstore.description import Mode, Sparse
 from weft_kvstore.first_made import KEPT_BYTES, FirstMade, MakeRows
 from weft_kvstore.out_run import OneBuffer
 from weft_kvstore.pull_wait import PullWait
@@ -28,6 +29,7 @@ from weft_kvstore.tables.admission import Draw
 from weft_kvstore.tables.growing_rows import GrowingRows
 from weft_kvstore.tables.held_rows import FixedRows, HeldRows
 from weft_kvstore.tables.place import TablePlace
+from weft_kvstore.tables.row_history import RowHistory
 from weft_kvstore.unit_state import KeyRules, UnitState
 from weft_kvstore.work import PIECE_ELEMENTS
 
@@ -35,7 +37,7 @@ from weft_kvstore.work import PIECE_ELEMENTS
 class TableState(UnitState[Rows, Rows]):
     """The rows of a table on a shard; `tables.held_rows` says where they are and what they hold."""
 
-    __slots__ = ("_assemblies", "_first", "_rows", "_waiting_bytes", "cut", "dropped", "shard")
+    __slots__ = ("_assemblies", "_first", "_history", "_rows", "_waiting_bytes", "cut", "dropped", "shard")
 
     def __init__(
         self,
@@ -44,6 +46,7 @@ class TableState(UnitState[Rows, Rows]):
         shard: int,
         first: MakeRows,
         *,
+        sparse: Sparse = Sparse.LAZY,
         draw: Draw | None = None,
         place: TablePlace | None = None,
         salt: int | None = None,
@@ -60,12 +63,16 @@ class TableState(UnitState[Rows, Rows]):
         self._assemblies: Assemblies[Rows] = Assemblies()
         self._waiting_bytes = 0
         start = {name: spec.rule.state[name] for name in spec.state}
+        rows = cut.rows_on(shard) if cut.growth is None else None
+        self._history = RowHistory(spec.rule, cut.dtype, rows) if sparse is Sparse.STANDARD and spec.slots else None
         self._rows: HeldRows
         if cut.growth is None:
-            self._rows = FixedRows(cut.rows_on(shard), cut.width, cut.dtype, start, place)
+            self._rows = FixedRows(cut.rows_on(shard), cut.width, cut.dtype, start, place, history=self._history)
         else:
             salt = secrets.randbits(64) if salt is None else salt
-            self._rows = GrowingRows(cut.width, cut.dtype, start, cut.growth, salt=salt, draw=draw, place=place)
+            self._rows = GrowingRows(
+                cut.width, cut.dtype, start, cut.growth, salt=salt, draw=draw, place=place, history=self._history
+            )
 
     @property
     def nbytes(self) -> int:
@@ -156,13 +163,13 @@ class TableState(UnitState[Rows, Rows]):
             for low in range(0, max(len(places), 1), together):
                 some = places[low : low + together]
                 if len(some) <= self._a_piece:
-                    array = self._read(name, some, of=len(places))
+                    array = yield from self._reading(name, some, of=len(places))
                     yield None
                 else:
                     array = np.empty((len(some), self.cut.width), self.cut.dtype)
                     for begin in range(0, len(some), self._a_piece):
                         piece = slice(begin, begin + self._a_piece)
-                        array[piece] = self._read(name, some[piece], of=len(places))
+                        array[piece] = yield from self._reading(name, some[piece], of=len(places))
                         yield None
                 chunks = np.arange(chunks_of(len(some), a_chunk) + 1)
                 bounds = np.minimum(chunks * a_chunk * self.cut.row_bytes, array.nbytes)
@@ -170,30 +177,56 @@ class TableState(UnitState[Rows, Rows]):
                 yield Answer(number, self.spec.lot, version, first, bounds, source, None, self.spec.priority)
 
     def is_one_piece(self, wait: PullWait) -> bool:
-        arrays = len(self.spec.state) if wait.state else 1
-        return wait.ids is None or len(wait.ids) * arrays <= self._a_piece
+        arrays, history = len(self.spec.state) if wait.state else 1, self._history
+        if wait.ids is None:
+            return True
+        if history is not None and history.work_of(self._rows.find(wait.ids), self.cut.width) > WORK_ELEMENTS:
+            return False
+        return len(wait.ids) * arrays <= self._a_piece
 
     @property
     def _a_piece(self) -> int:
         """Rows that are made or read at once."""
         return max(PIECE_ELEMENTS // max(self.cut.width, 1), 1)
 
-    def _read(self, name: str | None, places: Array, *, of: int) -> Array:
-        """The value of some rows of a pull of so many, or their state of that name (n, width)."""
-        if name is not None:
-            return self.state_rows(name, places)
-        return self.values(places, keep=of * self.cut.row_bytes <= KEPT_BYTES)
+    def values(self, places: Array) -> Array:
+        """Rows (n, width) as they are now, or as they would begin; a new array."""
+        return finished(self._reading(None, places, of=len(places)))
 
-    def values(self, places: Array, *, keep: bool = True) -> Array:
-        """Rows (n, width) as they are now, or as they would begin; a new array. `keep`: a push of them may follow."""
+    def state_rows(self, name: str, places: Array) -> Array:
+        """The rule's state of rows (n, width); a new array."""
+        return finished(self._reading(name, places, of=len(places)))
+
+    def _reading(self, name: str | None, places: Array, *, of: int) -> Generator[None, None, Array]:
+        """The value of some rows of a pull of so many, or their state of that name (n, width); stops after each piece.
+        A push of what was pulled may follow. Raises RuleFailedError."""
+        keep = of * self.cut.row_bytes <= KEPT_BYTES
+        if self._history is not None:
+            with self._rule_runs(self.version):
+                return (yield from self._replayed(self._history, name, places, keep=keep))
+        if name is not None:
+            return self._rows.state(name, places, self.spec.rule.state[name])
         found, lacks = self._rows.values(places)
         if not self.spec.given and lacks.any():
             found[lacks] = self._made(places[lacks], keep=keep)
         return found
 
-    def state_rows(self, name: str, places: Array) -> Array:
-        """The rule's state of rows (n, width); a new array."""
-        return self._rows.state(name, places, self.spec.rule.state[name])
+    def _replayed(
+        self, history: RowHistory, name: str | None, places: Array, *, keep: bool
+    ) -> Generator[None, None, Array]:
+        """The same of rows that updates passed by: those that are here are brought up to date for good."""
+        arrays, numbers = self._rows.arrays, self._rows.find(places)
+        lacks = numbers < 0
+        yield from history.catching_up(arrays, numbers[~lacks])
+        found = np.empty((len(places), self.cut.width), self.cut.dtype)
+        if not lacks.all():
+            there = numbers[~lacks]
+            found[~lacks] = arrays.values(there) if name is None else arrays.state(name, there)
+        if lacks.any() and not self.spec.given:
+            first = self._made(places[lacks], keep=keep).copy()  # What was made is kept as it was.
+            state = yield from history.aging(first)
+            found[lacks] = first if name is None else state[name]
+        return found
 
     def lacks(self, wait: PullWait) -> bool:
         return self.spec.given and wait.ids is not None and not self._rows.has_all(wait.ids)
@@ -210,7 +243,8 @@ class TableState(UnitState[Rows, Rows]):
 
     def _fill(self, value: Rows) -> None:
         new = self._rows.find(value.ids) < 0
-        self._put(Rows(value.ids[new], value.values[new]))
+        rows = self._rows.bring(value.ids[new], self._moment(self.version), None)
+        self._rows.arrays.put(rows, value.values[new])
 
     def _nothing_ahead(self) -> SetsAhead[Rows]:
         if self.cut.growth is not None:
@@ -218,8 +252,18 @@ class TableState(UnitState[Rows, Rows]):
         return RowsAhead(self.cut.rows_on(self.shard), self.cut.width, self.cut.dtype, a_piece=self._a_piece)
 
     def _put(self, value: Rows) -> None:
-        rows = self._rows.bring(value.ids, self._moment(self.version), None)
-        self._rows.arrays.put(rows, value.values)
+        arrays, history, moment = self._rows.arrays, self._history, self._moment(self.version)
+        if history is None:
+            arrays.put(self._rows.bring(value.ids, moment, None), value.values)
+            return
+        # Their state has seen the updates that passed them by: all but that of rows that were never set before.
+        known = self._rows.find(value.ids) >= 0 if self.spec.given else np.ones(len(value.ids), np.bool_)
+        rows = self._rows.bring(value.ids, moment, None if self.spec.given else self._made)
+        if self.spec.state:
+            for _ in history.catching_up(arrays, rows[known]):
+                pass
+        arrays.put(rows, value.values)
+        history.saw_all(rows)
 
     def _moment(self, step: int) -> int:
         """What a row's age is told by: the step, or in async, where each slot has its own, the updates so far."""
@@ -230,19 +274,46 @@ class TableState(UnitState[Rows, Rows]):
             return
         rows, step, moment = complete.total, complete.step, self._moment(complete.step)
         piece = min(max(self.spec.a_piece // max(self.cut.width, 1), 1), self._a_piece)
+        behind: list[tuple[Array, Array]] = []
         for begin in range(0, len(rows.ids), piece):
-            ids, gradient = rows.ids[begin : begin + piece], rows.values[begin : begin + piece]
-            admitted = self._rows.admitted(ids, moment)
-            if admitted is not None and not admitted.all():
-                self.dropped += len(ids) - int(np.count_nonzero(admitted))
-                ids, gradient = ids[admitted], gradient[admitted]
-            numbers = self._rows.bring(ids, moment, None if self.spec.given else self._made)
-            with self._rule_runs(step):
-                hyper = self.spec.hyper.at(step)
-                self._rows.apply(self.spec.rule, numbers, gradient, step=self.updates + 1, hyper=hyper)
+            part = slice(begin, begin + piece)
+            numbers, gradient = self._touched(rows.ids[part], rows.values[part], moment)
+            if self._history is None:
+                self._update(numbers, gradient, step)
+            else:
+                with self._rule_runs(step):
+                    yield from self._history.catching_up(self._rows.arrays, numbers)
+                behind.append((numbers, gradient))
             if len(rows.ids) > piece:
                 yield
+        if self._history is not None:
+            yield from self._updating(self._history, behind, step)
         yield from self._rows.boundary(moment + 1)
+
+    def _touched(self, ids: Array, gradient: Array, moment: int) -> tuple[Array, Array]:
+        """The numbers of rows that a gradient is for, which come into being, and their part of it."""
+        admitted = self._rows.admitted(ids, moment)
+        if admitted is not None and not admitted.all():
+            self.dropped += len(ids) - int(np.count_nonzero(admitted))
+            ids, gradient = ids[admitted], gradient[admitted]
+        return self._rows.bring(ids, moment, None if self.spec.given else self._made), gradient
+
+    def _update(self, numbers: Array, gradient: Array, step: int) -> None:
+        with self._rule_runs(step):
+            hyper = self.spec.hyper.at(step)
+            self._rows.apply(self.spec.rule, numbers, gradient, step=self.updates + 1, hyper=hyper)
+
+    def _updating(self, history: RowHistory, parts: Sequence[tuple[Array, Array]], step: int) -> Iterator[None]:
+        """Updates rows that have seen all that was before, and brings some of the others closer."""
+        with self._rule_runs(step):
+            history.append(self.spec.hyper.at(step))
+        for numbers, gradient in parts:
+            self._update(numbers, gradient, step)
+            history.saw_all(numbers)
+            if len(parts) > 1:
+                yield
+        with self._rule_runs(step):
+            yield from history.sweeping(self._rows.arrays, self._rows.stop)
 
     def _made(self, places: Array, *, keep: bool = False) -> Array:
         """First values of rows that are not here (n, width)."""
@@ -254,6 +325,15 @@ class TableState(UnitState[Rows, Rows]):
     def close(self) -> None:
         """Gives back what lies on disk."""
         self._rows.close()
+
+
+def finished(steps: Generator[None, None, Array]) -> Array:
+    """What work gives in the end, without a pause."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
 
 
 def joined(parts: list[Rows]) -> Rows:

@@ -73,7 +73,8 @@ def checked_out(out: Any, dtype: np.dtype[Any], shape: tuple[int, ...], where: s
 
 def checked_ids(ids: object, where: str) -> Any:
     """Ids of rows, whole numbers of any shape; a GPU's array as it is. Raises StoreRefusedError."""
-    array = as_array(ids, np.dtype(np.int64), f"{where}: ids")
+    signed, unsigned = np.dtype(np.int64), np.dtype(np.uint64)
+    array = as_array(ids, unsigned if _is_beyond_int64(ids) else signed, f"{where}: ids")
     dtype, _ = form_of(array)
     if isinstance(array, np.ndarray) and not array.size:
         return array.astype(np.int64)
@@ -82,11 +83,24 @@ def checked_ids(ids: object, where: str) -> Any:
     return array
 
 
-def flat_ids(ids: Array, where: str) -> Array:
-    """Checked ids as the store takes them (n) int64. Raises StoreRefusedError for one beyond 2**63 - 1."""
+def flat_ids(ids: Array, where: str, *, any_64_bits: bool = False) -> Array:
+    """Checked ids as the store takes them (n) int64; uint64 stays where a table takes `any_64_bits`. Raises
+    StoreRefusedError for one beyond 2**63 - 1 of another table."""
+    if ids.dtype == np.uint64 and any_64_bits:
+        return np.ascontiguousarray(ids.reshape(-1))
     if ids.dtype == np.uint64 and ids.size and int(ids.max()) > np.iinfo(np.int64).max:
         raise StoreRefusedError(f"{where}: ids: {int(ids.max())} is beyond 2**63 - 1")
     return np.ascontiguousarray(ids.reshape(-1), np.int64)
+
+
+def _is_beyond_int64(ids: object) -> bool:
+    """Whether Python's own numbers are such as only uint64 has."""
+    if not isinstance(ids, int | list | tuple):
+        return False
+    try:
+        return np.asarray(ids).dtype == np.uint64
+    except (TypeError, ValueError, OverflowError):
+        return False  # What they are then is told by whoever makes an array of them.
 
 
 def _from_dlpack(value: Any) -> Array:

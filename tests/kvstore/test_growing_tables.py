@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
+import random
 from functools import partial
 from typing import Any
 
@@ -14,26 +14,24 @@ from hypothesis import strategies as st
 
 from store_cluster import constant, store_of, table_of
 from store_cluster import given as given_key
+from store_simulation import Simulation
 from weft_graph.ir import Initializer
 from weft_kernels.id_draws import rows_of_ids, uniform_of_ids
-from weft_kvstore.calls import Asked, Sent
 from weft_kvstore.cargo import Cargo
 from weft_kvstore.check import DescriptionError, check_description, hyper_of, rule_of
 from weft_kvstore.codec import ProtocolError
 from weft_kvstore.description import EvictionDescription, GrowthDescription, KeyDescription, Mode, StoreDescription
 from weft_kvstore.first import first_table_rows
 from weft_kvstore.job_shard import JobShard
-from weft_kvstore.merger import Merger
+from weft_kvstore.messages import Reading
 from weft_kvstore.pull_wait import PullWait
 from weft_kvstore.push_run import Run
 from weft_kvstore.routing import routing_of
-from weft_kvstore.row_operation import PullRowsOperation, PushRowsOperation
-from weft_kvstore.rows import Rows, last_rows, merged, summed_rows
+from weft_kvstore.rows import Rows, merged, summed_rows
 from weft_kvstore.store import Array, StoreRefusedError
 from weft_kvstore.table_state import TableState
 from weft_kvstore.tables.admission import CHANCE
 from weft_kvstore.tables.ids import check_ids
-from weft_kvstore.unit_state import AnyUnit, KeyRules
 
 WIDTH = 3
 SEED = 7
@@ -51,20 +49,17 @@ def ids_of(*ids: int) -> Array:
     return np.array(ids, np.uint64)
 
 
+def table_in(job: JobShard) -> TableState:
+    (table,) = (unit for unit in job.units if isinstance(unit, TableState))
+    return table
+
+
 def table_on(description: StoreDescription, salt: int = 1) -> TableState:
-    """The one table of a description on its one shard, with numbers to admit by."""
-    key = description.keys[0]
-    assert key.growth is not None
-    rules = JobShard(description, 0)._tables[0].spec if key.growth.probability == 1 else _rules(description)
-    cut = routing_of(description).tables[0]
-    draw = partial(_drawn, key.key)
-    return TableState(rules, cut, 0, partial(first_table_rows, key, SEED, cut.width), draw=draw, salt=salt)
-
-
-def _rules(description: StoreDescription) -> KeyRules:
-    """What a table's updates are, told by a job whose table admits all."""
-    key = msgspec.structs.replace(description.keys[0], growth=GrowthDescription())
-    return JobShard(msgspec.structs.replace(description, keys=(key,)), 0)._tables[0].spec
+    """The one table of a description on its one shard, with the numbers to admit by, and that salt."""
+    key, cut = description.keys[0], routing_of(description).tables[0]
+    rules = table_in(JobShard(description, 0)).spec
+    first = partial(first_table_rows, key, SEED, cut.width)
+    return TableState(rules, cut, 0, first, draw=partial(_drawn, key.key), salt=salt)
 
 
 def _drawn(table: str, ids: Array, step: int) -> Array:
@@ -78,68 +73,30 @@ def push(table: TableState, step: int, ids: Array, values: Array, slot: int = 0)
 
 
 class Cluster:
-    """Shards of a description, spoken to through a client's own operations, without messages between them."""
+    """Shards of a description and a client for each slot, with all the messages between them."""
 
     def __init__(self, description: StoreDescription) -> None:
         self.description = description
-        self.routing = routing_of(description)
-        self.shards = [JobShard(description, number) for number in range(len(description.shards))]
-        self.answers: dict[int, list[tuple[int, PullRowsOperation]]] = {}
-        self.mergers = [
-            Merger(partial(self._answer, at), self._fail, priorities=True) for at in range(len(self.shards))
-        ]
-        self.number = 0
+        self.simulation = Simulation(description)
+        self.choose = random.Random(1)
 
     def push(self, slot: int, step: int, ids: Array, values: Array, cargo: Cargo = Cargo.GRADIENT) -> None:
-        rows = (summed_rows if cargo is Cargo.GRADIENT else last_rows)(ids, values)
-        operation = PushRowsOperation(Future(), Sent(cargo, "t", 0, step, 0, rows=True), rows)
-        for shard, slices in operation.cut(self.routing).items():
-            job, merger = self.shards[shard], self.mergers[shard]
-            for one in slices:
-                payload = memoryview(bytes(one.base[one.start : one.stop]))
-                run = Run(cargo, self._next(), 0, step, one.index, 1, slices[0].entry.chunks, payload)
-                if cargo is Cargo.GRADIENT:
-                    merger.put("job", job.accept_chunks(slot, run))
-                else:
-                    merger.changed("job", job.set_chunks(slot, run, run.request))
-            while merger.work_once():
-                pass
+        store = self.simulation.stores[slot]
+        send = store.push_rows if cargo is Cargo.GRADIENT else store.set_rows
+        self.simulation.finish(self.choose, send("t", step, ids, values))
 
-    def pull(self, ids: Array, version: int, names: tuple[str, ...] | None = None) -> Any:
-        asked = Asked("t", 0, version, names, settled=False, priority=0, rows=True)
-        operation = PullRowsOperation(Future(), asked, cut=self.routing.tables[0], ids=ids, row_shape=(WIDTH,))
-        for shard, own in operation.ids.items():
-            job = self.shards[shard]
-            wait = PullWait(operation, self._next(), 0, version, slot=0, state=names is not None, settled=False)
-            job.pull(wait, operation.chunks(shard))
-            size = self.routing.tables[0].ids_up
-            for index in range(operation.chunks(shard)):
-                payload = memoryview(own[index * size : (index + 1) * size].tobytes())
-                run = Run(Cargo.IDS, wait.request, 0, version, index, 1, operation.chunks(shard), payload)
-                self.mergers[shard].answer("job", wait, job.accept_ids(wait, run))
-            while self.mergers[shard].work_once():
-                pass
-            assert not wait.open, job.waits_for(wait)
-        return operation.result()
+    def pull(self, ids: Array, version: int, *, state: bool = False) -> Any:
+        store = self.simulation.stores[0]
+        future = (store.pull_state_rows if state else store.pull_rows)("t", ids, version)
+        self.simulation.finish(self.choose, future)
+        return future.result(0)
+
+    @property
+    def tables(self) -> list[TableState]:
+        return [table_in(job.shard) for mind in self.simulation.shards for job in mind.jobs.values()]
 
     def touched(self) -> int:
-        return sum(job._tables[0].touched for job in self.shards)
-
-    def _answer(self, shard: int, wait: PullWait, one: AnyUnit) -> Any:
-        for part in one.answers(wait):
-            if part is None:
-                yield
-            else:
-                base = part.base[part.start : part.stop]
-                wait.link.copy(shard, part.array, range(part.part, part.part + 1), base)
-        wait.open.discard(one.index)
-
-    def _fail(self, job: str, reason: str) -> None:
-        raise AssertionError(reason)
-
-    def _next(self) -> int:
-        self.number += 1
-        return self.number
+        return sum(table.touched for table in self.tables)
 
 
 class DictTable:
@@ -243,7 +200,7 @@ def test_the_number_of_shards_changes_no_bit(rule: str) -> None:
             asked = np.arange(130, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
             found.append(cluster.pull(asked, step + 1).tobytes())
             if rule == "adam":
-                state = cluster.pull(asked, step + 1, tuple(rule_of(cluster.description).state))
+                state = cluster.pull(asked, step + 1, state=True)
                 found.append(b"".join(array.tobytes() for array in state.values()))
         results.append(found)
         counts.append(cluster.touched())
@@ -298,7 +255,7 @@ def test_rows_that_are_set_wait_for_their_version_and_need_no_admission() -> Non
     cluster.push(0, 0, ids_of(4, 5), np.ones((2, 3), np.float32))
     assert cluster.pull(ids_of(4, 5, 8, 2**64 - 1), 1)[:, 0].tolist() == [6.0, 0.0, 1.0, 0.0]
     assert cluster.touched() == 3
-    assert sum(job._tables[0].dropped for job in cluster.shards) == 2
+    assert sum(table.dropped for table in cluster.tables) == 2
     cluster.push(0, 1, ids_of(4, 5), np.ones((2, 3), np.float32))
     assert cluster.pull(ids_of(4, 5), 2)[:, 0].tolist() == [5.5, 0.0]
 
@@ -307,7 +264,7 @@ def test_a_given_growing_table_waits_for_each_row() -> None:
     cluster = Cluster(described(given_key(growing()), shards=1))
     cluster.push(0, 0, ids_of(2**63), np.ones((1, 3), np.float32), Cargo.VALUE)
     cluster.push(0, 0, ids_of(2**63, 3), np.ones((2, 3), np.float32))
-    assert cluster.shards[0]._tables[0].version == 0
+    assert cluster.tables[0].version == 0
     cluster.push(0, 0, ids_of(3), 4 * np.ones((1, 3), np.float32), Cargo.VALUE)
     assert cluster.pull(ids_of(2**63, 3), 1)[:, 0].tolist() == [0.5, 3.5]
 
@@ -336,7 +293,7 @@ def test_async_rows_are_as_old_as_updates_are() -> None:
 )
 def test_ids_from_a_hostile_peer_are_refused_by_name(payload: Array, first: int, chunks: int, told: str) -> None:
     job = JobShard(described(growing(), shards=2), 0)
-    wait = PullWait(None, 1, 0, 0, slot=0, state=False, settled=False)
+    wait = PullWait(None, 1, 0, slot=0, state=False, reading=Reading.OWN)
     wait.expect(0, chunks)
     run = Run(Cargo.IDS, 1, 0, 0, first, 1, chunks, memoryview(payload.tobytes()))
     with pytest.raises(ProtocolError, match=told):
@@ -345,7 +302,7 @@ def test_ids_from_a_hostile_peer_are_refused_by_name(payload: Array, first: int,
     values = payload.tobytes() + row.tobytes()
     with pytest.raises(ProtocolError, match=told):
         job.accept_chunks(0, Run(Cargo.GRADIENT, 1, 0, 0, first, 1, chunks, memoryview(values)))
-    assert job._tables[0].touched == 0
+    assert table_in(job).touched == 0
 
 
 @pytest.mark.parametrize(

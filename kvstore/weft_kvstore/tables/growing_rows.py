@@ -15,6 +15,7 @@ from weft_kvstore.tables.held_rows import FirstOf, HeldRows
 from weft_kvstore.tables.id_index import IdIndex
 from weft_kvstore.tables.place import TablePlace
 from weft_kvstore.tables.row_arrays import RowArrays
+from weft_kvstore.tables.row_history import RowHistory
 from weft_kvstore.tables.row_numbers import RowNumbers
 
 
@@ -32,10 +33,12 @@ class GrowingRows(HeldRows):
         salt: int,
         draw: Draw | None = None,
         place: TablePlace | None = None,
+        history: RowHistory | None = None,
     ) -> None:
         """`salt` is of `IdIndex`; `draw` makes the numbers that admit by probability. Raises ValueError where those are
         wanted and it is missing, OSError where the place is none."""
         self.arrays = RowArrays(width, dtype, start, capacity=None, place=place)
+        self.history = history
         self.evicted = 0
         """Rows that have gone."""
         self._index = IdIndex(salt)
@@ -47,6 +50,10 @@ class GrowingRows(HeldRows):
     @property
     def count(self) -> int:
         return self._index.count
+
+    @property
+    def stop(self) -> int:
+        return self._numbers.stop
 
     @property
     def index_bytes(self) -> int:
@@ -63,6 +70,8 @@ class GrowingRows(HeldRows):
             self.arrays.grow(self._numbers.stop + count)
             if self._eviction is not None:
                 self._eviction.grow(len(self.arrays))
+            if self.history is not None:
+                self.history.grow(len(self.arrays))
             numbers, again = self._numbers.take(count)
             return numbers
 
@@ -77,6 +86,8 @@ class GrowingRows(HeldRows):
             if first is not None:
                 self.arrays.put(numbers, first(places[new]))
             self.arrays.begin_state(numbers, again=again)
+            if self.history is not None:
+                self.history.begin(numbers)
         return rows
 
     def admitted(self, places: Array, step: int) -> Array | None:
@@ -97,6 +108,8 @@ class GrowingRows(HeldRows):
             rows = eviction.due(low, min(low + SWEPT_AT_ONCE, self._numbers.stop), step)
             self._index.remove(self._index.ids.array[rows])
             self._numbers.give_back(rows)
+            if self.history is not None:
+                self.history.gone(rows)
             gone += len(rows)
             yield
             yield from self._index.tidy()

@@ -12,6 +12,7 @@ from weft_kernels.rules.record import Hyper, Rule
 from weft_kvstore.store import Array
 from weft_kvstore.tables.place import TablePlace
 from weft_kvstore.tables.row_arrays import RowArrays
+from weft_kvstore.tables.row_history import RowHistory
 from weft_kvstore.zeros import zeros_on_demand
 
 FirstOf = Callable[[Array], Array]
@@ -22,11 +23,18 @@ class HeldRows(ABC):
     """Rows have numbers, by which `arrays` are read; -1 stands for a row that is not here. Callers name places."""
 
     arrays: RowArrays
+    history: RowHistory | None
+    """Which updates rows have seen, where semantics are the standard ones."""
 
     @property
     @abstractmethod
     def count(self) -> int:
         """How many rows are here."""
+
+    @property
+    @abstractmethod
+    def stop(self) -> int:
+        """A number above those of all rows that are here."""
 
     @abstractmethod
     def find(self, places: Array) -> Array:
@@ -90,14 +98,21 @@ class FixedRows(HeldRows):
         dtype: np.dtype[Any],
         start: Mapping[str, float],
         place: TablePlace | None = None,
+        *,
+        history: RowHistory | None = None,
     ) -> None:
         """Raises MemoryError, and OSError where the place is none."""
         self.arrays = RowArrays(width, dtype, start, capacity=rows, place=place)
+        self.history = history
         self._touched = zeros_on_demand((rows,), np.dtype(np.bool_))
 
     @property
     def count(self) -> int:
         return int(np.count_nonzero(self._touched))
+
+    @property
+    def stop(self) -> int:
+        return len(self._touched)
 
     def find(self, places: Array) -> Array:
         return np.where(self._touched[places], places, -1)
@@ -116,6 +131,8 @@ class FixedRows(HeldRows):
                 self.arrays.put(new, first(new))
             self.arrays.begin_state(new, again=0)
             self._touched[new] = True
+            if self.history is not None:
+                self.history.begin(new)
         return places
 
     def admitted(self, places: Array, step: int) -> Array | None:

@@ -103,6 +103,12 @@ class RowArrays:
             self._weight.array[_adjacent(some)] = values[begin : begin + len(some)]
             begin += len(some)
 
+    def put_state(self, name: str, rows: Array, values: Array) -> None:
+        begin = 0
+        for some in self._pieces(rows):
+            self._state[name].array[some] = values[begin : begin + len(some)]
+            begin += len(some)
+
     def begin_state(self, rows: Array, *, again: int) -> None:
         """Rows begin anew, of which the first `again` were used before."""
         for some in self._pieces(rows):

@@ -1,0 +1,162 @@
+"""Standard row-sparse semantics of a table: which of its updates each row has seen, and how it gets the others. Pure.
+
+A row is brought up to date when it is next touched or read (`weft_kernels.rules.replay`), and in the end without that:
+so no row is ever further behind than some `MOST_BEHIND` updates, what a read costs is bounded, and so is what has to be
+known of past updates. Until then a row that is never met costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping
+from typing import Final
+
+import numpy as np
+
+from weft_kernels.blocks import CACHE_ELEMENTS
+from weft_kernels.rules.hyper_log import HyperLog
+from weft_kernels.rules.record import Hyper, Rule
+from weft_kernels.rules.replay import CALL_ELEMENTS, replaying
+from weft_kvstore.store import Array
+from weft_kvstore.tables.growing_array import GrowingArray
+from weft_kvstore.tables.row_arrays import RowArrays
+from weft_kvstore.zeros import zeros_on_demand
+
+MOST_BEHIND: Final = 1 << 14
+"""Updates that a row may be behind before it is swept. An update of what is swept costs as much as in a dense key, and
+a pull of a row that is so far behind takes some 300 ms."""
+
+SWEEP_TURN: Final = 1 << 10
+"""Updates in which every row is looked at once."""
+
+_OVER: Final = object()
+
+
+class RowHistory:
+    """The log of a table's updates, and for each row the last one that it has seen.
+
+    A row of a table of fixed size begins before the first update, touched or not, as a dense key does; one of a growing
+    table begins when it comes into being.
+
+    Invariants: `_seen` of a row is 0 where it is not here, else 1 + the last update that it has seen; what a row that
+    comes into being begins at has seen updates up to `_begin`; the log knows every update behind those of any row here.
+    """
+
+    __slots__ = ("_begin", "_cursor", "_grows", "_log", "_rule", "_seen", "_still", "_turn")
+
+    def __init__(self, rule: Rule, dtype: np.dtype[np.generic], capacity: int | None) -> None:
+        """`capacity`: how many rows there will be; None: they grow."""
+        self._rule = rule
+        self._grows = capacity is None
+        self._log = HyperLog(rule.hyper)
+        self._begin = 0
+        self._cursor = 0
+        self._turn = 0
+        self._seen = GrowingArray(None, np.int64)
+        if capacity is not None:
+            self._seen.array = zeros_on_demand((capacity,), np.dtype(np.int64))
+        # A float16 state that begins beyond its range is brought within it by the first update.
+        self._still = dtype != np.float16 or not any(rule.state.values())
+
+    @property
+    def last(self) -> int:
+        """The latest update, 0 where there was none."""
+        return self._log.last
+
+    @property
+    def known(self) -> range:
+        """The updates that are known still."""
+        return range(self._log.first, self._log.last + 1)
+
+    def grow(self, rows: int) -> None:
+        """Makes place for so many rows. Raises MemoryError."""
+        self._seen.grow(rows)
+
+    def append(self, hyper: Hyper) -> int:
+        """One update more, with these numbers, which rows here have not seen yet; which number it has."""
+        stood_still = self._begin == self._log.last and self._leaves_first_values(hyper)
+        self._log.append(hyper)
+        if self._grows or stood_still:
+            self._begin = self._log.last
+        return self._log.last
+
+    def begin(self, rows: Array) -> None:
+        """These rows come into being."""
+        self._seen.array[rows] = 1 + self._begin
+
+    def saw_all(self, rows: Array) -> None:
+        """These rows are as they are after the last update."""
+        self._seen.array[rows] = 1 + self._log.last
+
+    def gone(self, rows: Array) -> None:
+        """These rows are not here any more."""
+        self._seen.array[rows] = 0
+
+    def work_of(self, rows: Array, width: int) -> int:
+        """Elements that have to be updated, at most and about, before rows (n) of any kind can be read; -1 stands for
+        one that is not here."""
+        behind = self._log.last - self._since(rows)
+        return int(behind.sum()) * width + CALL_ELEMENTS * int(behind.max(initial=0))
+
+    def catching_up(self, arrays: RowArrays, rows: Array) -> Iterator[None]:
+        """Brings rows (n), distinct and all of them here, up to the last update; stops after each piece. Meanwhile
+        others may do the same, or set rows: what is up to date already is not written."""
+        behind = rows[self._since(rows) < self._log.last]
+        order = behind[np.argsort(self._seen.array[behind], kind="stable")]
+        a_block = max(CACHE_ELEMENTS // max(arrays.width, 1), 1)
+        for low in range(0, len(order), a_block):
+            some = order[low : low + a_block]
+            since, to = self._since(some), self._log.last
+            values = arrays.values(some)
+            state = {name: arrays.state(name, some) for name in self._rule.state}
+            yield from self._replaying(values, state, since)
+            left = self._since(some) == since
+            arrays.put(some[left], values[left])
+            for name, array in state.items():
+                arrays.put_state(name, some[left], array[left])
+            self._seen.array[some[left]] = 1 + to
+
+    def aging(self, values: Array) -> Generator[None, None, dict[str, Array]]:
+        """Brings first values (n, width) up to the last update, in place; stops after each piece. Returns the state
+        that belongs to them."""
+        with np.errstate(all="ignore"):
+            state = {name: np.full_like(values, start) for name, start in self._rule.state.items()}
+        a_block = max(CACHE_ELEMENTS // max(values.shape[1], 1), 1)
+        for low in range(0, len(values) if self._begin < self._log.last else 0, a_block):
+            part = values[low : low + a_block]
+            states = {name: array[low : low + a_block] for name, array in state.items()}
+            yield from self._replaying(part, states, np.full(len(part), self._begin))
+        return state
+
+    def sweeping(self, arrays: RowArrays, stop: int) -> Iterator[None]:
+        """Looks at the next share of rows 0 to `stop`, once after each update, and brings those up to date that are far
+        behind; stops after each piece. Forgets updates that every row has seen."""
+        if self._log.last <= MOST_BEHIND:
+            return
+        if not self._cursor:
+            self._turn = self._log.last
+        low, high = self._cursor, min(self._cursor + -(-stop // SWEEP_TURN), stop)
+        seen = self._seen.array[low:high]
+        yield from self.catching_up(arrays, low + np.flatnonzero((seen > 0) & (seen < self._log.last - MOST_BEHIND)))
+        self._cursor = high
+        if high >= stop:
+            self._cursor = 0
+            self._log.forget(min(self._begin, self._turn - MOST_BEHIND - 1))
+
+    def _since(self, rows: Array) -> Array:
+        """The last update (n) that rows have seen; what one that is not here would begin with."""
+        seen: Array = self._seen.array.take(np.maximum(rows, 0)) if len(self._seen.array) else np.zeros_like(rows)
+        return np.where((rows >= 0) & (seen > 0), seen - 1, self._begin)
+
+    def _replaying(self, values: Array, state: Mapping[str, Array], since: Array) -> Iterator[None]:
+        """Runs the rule on rows of these arrays, which nobody else has."""
+        steps = replaying(self._rule, values, state, np.arange(len(values)), since=since, log=self._log)
+        while True:
+            with np.errstate(all="ignore"):  # Never held over a yield: it would be the caller's.
+                if next(steps, _OVER) is _OVER:
+                    return
+            yield
+
+    def _leaves_first_values(self, hyper: Hyper) -> bool:
+        """Whether an update without a gradient changes no bit of a row that was never touched."""
+        names = None if self._rule.still is None or not self._still else self._rule.still(hyper)
+        return names is not None and not any(self._rule.state[name] for name in names)
