@@ -64,7 +64,7 @@ class AsyncSteps(Generic[G]):
             return None
         slot, step = self.arrived[0]
         gradient = self._waiting[slot][step]
-        return Complete(step, 0 if gradient is None else 1, gradient)
+        return Complete(step, 0 if gradient is None else 1, gradient, slot)
 
     def advance(self) -> None:
         slot, step = self.arrived.popleft()

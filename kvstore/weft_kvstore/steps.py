@@ -26,11 +26,13 @@ class PushRefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Complete(Generic[G]):
-    """An update that is due: of job step `step`, the sum of `contributors` gradients; None where there was none."""
+    """An update that is due: of job step `step`, the sum of `contributors` gradients; None where there was none. `slot`
+    is whose gradient it is, where each is applied by itself."""
 
     step: int
     contributors: int
     total: G | None
+    slot: int | None = None
 
 
 class Steps(Protocol[G]):

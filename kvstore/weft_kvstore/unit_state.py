@@ -41,7 +41,8 @@ SETS_KEPT: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class KeyRules:
-    """What a shard has to know of a key that it merges as one. `lot` is its number; `given` says that there is no first
+    """What a shard has to know of a key that it merges as one. `unscaled`: gradients arrive divided by the loss scale.
+    `lot` is its number; `given` says that there is no first
     value: it is set. `a_piece`: elements that the rule updates at once. `gate`: what all units
     of the shard wait for before they apply a step, where steps are committed. `hold`: what holds a step whose
     hyper-parameters are being changed."""
@@ -60,6 +61,7 @@ class KeyRules:
     given: bool = False
     a_piece: int = PIECE_ELEMENTS
     gate: StepGate | None = None
+    unscaled: bool = False
     hold: HyperAgreement | None = None
 
     @property
@@ -85,6 +87,7 @@ class UnitState(Work, ABC, Generic[G, S]):
         "_reached",
         "_sets",
         "_taken",
+        "applied",
         "index",
         "merge_is_due",
         "spec",
@@ -103,6 +106,8 @@ class UnitState(Work, ABC, Generic[G, S]):
             else AsyncSteps(spec.slots, spec.staleness if spec.mode is Mode.STALE else None)
         )
         self.updates = 0
+        self.applied: Callable[[int, int], None] | None = None
+        """Told (slot, step) of each slot's gradient that is applied by itself, where somebody asks."""
         self.merge_is_due = False
         self.waits: list[PullWait] = []
         self._changing = False
@@ -286,6 +291,8 @@ class UnitState(Work, ABC, Generic[G, S]):
             yield from self._apply(complete)
         if complete.total is not None:
             self.updates += 1
+            if self.applied is not None and complete.slot is not None:
+                self.applied(complete.slot, complete.step)
         self.steps.advance()
         yield from self._put_waiting()
         self._changing = False
@@ -298,7 +305,8 @@ class UnitState(Work, ABC, Generic[G, S]):
         if self._held != step:
             squares: int | None = 0
             if total is not None and self.spec.update is not Update.MEAN:
-                yield from self._multiply(total, 1.0 / gate.scale)
+                if not self.spec.unscaled:
+                    yield from self._multiply(total, 1.0 / gate.scale)
                 squares = yield from self._squares(total)
             self._held = step
             gate.hold(step, squares)
