@@ -25,7 +25,6 @@ from weft_kvstore.lending import Loan
 from weft_kvstore.lot_pulls import LotPulls
 from weft_kvstore.lot_state import LotState
 from weft_kvstore.lot_steps import LotSteps
-from weft_kvstore.merge_order import ArrivalOrder
 from weft_kvstore.messages import Reading
 from weft_kvstore.pull_wait import PullWait
 from weft_kvstore.shelf import Laid

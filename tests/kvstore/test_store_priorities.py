@@ -42,28 +42,19 @@ class Link:
 
     def pushed(self, key: int) -> list[int]:
         """Bytes of the key's gradient in each message that has arrived at the shard, in order; 0 where it has none."""
-        return [
-            _bytes_of(decode_request(parts)[0], {place: place for place in (BULK, URGENT)}, key)
-            for parts in self.proxy.up.arrived
-        ]
+        return [_bytes_of(decode_request(parts)[0], key) for parts in self.proxy.up.arrived]
 
     def pulled(self, key: int) -> list[int]:
         """Bytes of the key's value in each message that has arrived at the client, in order; 0 where it has none."""
-        asked: dict[int, int] = {}
-        for parts in self.proxy.up.entered:
-            request = decode_request(parts)[0]
-            if isinstance(request, Pull):
-                asked.update(zip(request.request, request.key, strict=True))
-        return [_bytes_of(decode_reply(parts)[0], asked, key) for parts in self.proxy.down.arrived]
+        return [_bytes_of(decode_reply(parts)[0], key) for parts in self.proxy.down.arrived]
 
 
-def _bytes_of(message: object, keys: dict[int, int], key: int) -> int:
-    """What the runs of a Push or a Values carry of a key; `keys` gives the key of what a run names."""
-    if isinstance(message, Push):
-        return sum(nbytes for one, nbytes in zip(message.key, message.nbytes, strict=True) if keys[one] == key)
-    if isinstance(message, Values):
-        return sum(nbytes for one, nbytes in zip(message.request, message.nbytes, strict=True) if keys[one] == key)
-    return 0
+def _bytes_of(message: object, key: int) -> int:
+    """What the runs of a Push or a Values carry of a key: in their lot the urgent slices lie before the others."""
+    if not isinstance(message, Push | Values):
+        return 0
+    runs = zip(message.first, message.nbytes, strict=True)
+    return sum(nbytes for first, nbytes in runs if (URGENT if first < URGENT_SLICES else BULK) == key)
 
 
 @contextmanager
