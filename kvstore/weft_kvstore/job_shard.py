@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from operator import mul
 from typing import Any
 
@@ -18,13 +19,14 @@ from weft_kernels.id_draws import uniform_of_ids
 from weft_kernels.rules.record import Rule
 from weft_kvstore.account import Account
 from weft_kvstore.apply_pool import ApplyPool
+from weft_kvstore.cargo import Cargo
 from weft_kvstore.check import rule_of
 from weft_kvstore.codec import ProtocolError
 from weft_kvstore.description import KeyDescription, StoreDescription
 from weft_kvstore.first import first_elements, first_table_rows, is_given
 from weft_kvstore.hyper import KeyHyper
 from weft_kvstore.live_hyper import LiveHyper
-from weft_kvstore.lot_part import PlainLot, plain_lot
+from weft_kvstore.lot_part import PlainLot, decoded, plain_lot
 from weft_kvstore.lot_spec import LotSpec
 from weft_kvstore.lot_state import Arrival
 from weft_kvstore.lots import LotKind
@@ -370,7 +372,9 @@ class JobShard:
     def _made_whole(self, number: int, place: int) -> WholeState:
         key = self.description.keys[place]
         values = first_elements(key, self.description.seed, 0, key.size).astype(key.dtype).reshape(key.shape)
-        return WholeState(self._spec(number, key), self._routing.cuts[place], values)
+        lot = self._routing.lots[number]
+        spec, cut = self._spec(number, key), self._routing.cuts[place]
+        return WholeState(spec, cut, values, pushed=lot.pushed, pulled=lot.pulled)
 
     def _cut(self, unit: WholeState, run: Run) -> list[tuple[int, Array]]:
         """The slices of a run of a whole key, each with its number. Raises ProtocolError."""
@@ -378,6 +382,10 @@ class JobShard:
         if run.stop > cut.count:
             told = f"slices {run.first} to {run.stop - 1} of key {unit.spec.key!r}"
             raise ProtocolError(f"Push.first: {told}; this shard has 0 to {cut.count - 1}")
+        if unit.pushed is not None and run.cargo == Cargo.GRADIENT:
+            elements = decoded(unit.pushed, run, lambda slice_: f"key {unit.spec.key!r}, slice {slice_}")
+            ends = (unit.pushed.bounds[run.first : run.stop + 1] - unit.pushed.bounds[run.first]).tolist()
+            return [(run.first + at, elements[low:high]) for at, (low, high) in enumerate(pairwise(ends))]
         if cut.length(run.first, run.count) != run.payload.nbytes:
             told = f"{run.count} slices from {run.first} of key {unit.spec.key!r}"
             raise ProtocolError(f"Push.nbytes: {run.payload.nbytes} for {told}, not {cut.length(run.first, run.count)}")
@@ -436,6 +444,8 @@ class JobShard:
             a_piece=_a_piece(description.rule),
             gate=self.gate,
             pool=self._pool,
+            pushed=self._routing.lots[number].pushed,
+            pulled=self._routing.lots[number].pulled,
             hold=self.live.agreement,
         )
 
@@ -457,6 +467,7 @@ class JobShard:
             a_piece=_a_piece(description.rule if key.rule is None else key.rule),
             gate=self.gate,
             hold=self.live.agreement,
+            unscaled=(pushed := self._routing.lots[number].pushed) is not None and pushed.residual,
         )
 
 

@@ -8,7 +8,10 @@ from typing import Final
 
 import numpy as np
 
+from weft_kvstore.cargo import Cargo
 from weft_kvstore.codec import ProtocolError
+from weft_kvstore.compression.codec import PayloadError
+from weft_kvstore.compression.slice_codec import SliceCodec
 from weft_kvstore.description import StoreDescription
 from weft_kvstore.first import first_elements, is_given
 from weft_kvstore.lot_pulls import LotPulls
@@ -25,10 +28,11 @@ FIRST_ELEMENTS: Final = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class PlainLot:
-    """Its state, and who waits for it."""
+    """Its state, and who waits for it. `pushed`: what its gradients come encoded with; None as they are."""
 
     state: LotState
     pulls: LotPulls
+    pushed: SliceCodec | None = None
 
     def check_range(self, first: int, count: int, named: str) -> None:
         """Raises ProtocolError for slices that are not here."""
@@ -39,6 +43,8 @@ class PlainLot:
     def laid(self, run: Run) -> Laid:
         """The elements of a run of slices; their memory is taken over where it is writable. Raises ProtocolError."""
         self.check_range(run.first, run.count, "Push.first")
+        if self.pushed is not None and run.cargo == Cargo.GRADIENT:
+            return Laid(run.first, run.stop, decoded(self.pushed, run, self.state.spec.named))
         bounds = self.state.spec.part.bounds
         told = int(bounds[run.stop] - bounds[run.first])
         if told != run.payload.nbytes:
@@ -68,7 +74,24 @@ def plain_lot(description: StoreDescription, routing: Routing, spec: LotSpec, sh
         given[first : first + len(run)] = is_given(keys[place])
         begin += stop - start
     state = LotState(spec, values, given)
-    return PlainLot(state, LotPulls(state))
+    pushed = None if spec.pushed is None else SliceCodec(spec.pushed.codec, state.bounds)
+    return PlainLot(state, LotPulls(state), pushed)
+
+
+def decoded(codec: SliceCodec, run: Run, named: Callable[[int], str]) -> Array:
+    """New elements of a run of gradients that came encoded; `named` gives the words for a slice. Raises
+    ProtocolError."""
+    told = codec.nbytes(run.first, run.stop)
+    if told != run.payload.nbytes:
+        what = f"{run.count} slices from {run.first} of lot {run.lot}, encoded as {codec.codec.name}"
+        raise ProtocolError(f"Push.nbytes: {run.payload.nbytes} for {what}, not {told}")
+    try:
+        return codec.decode(run.first, run.stop, run.payload)
+    except PayloadError as error:
+        where = named(run.first + error.slice_)
+        raise ProtocolError(
+            f"payload: {where}, step {run.step}, of a run from slice {run.first} on: {error}"
+        ) from error
 
 
 Wanted = Callable[[str], None]

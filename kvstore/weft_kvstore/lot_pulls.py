@@ -9,6 +9,7 @@ import numpy as np
 
 from weft_kvstore.answer import Answer
 from weft_kvstore.description import Mode
+from weft_kvstore.encoded_values import EncodedValues
 from weft_kvstore.lot_state import LotState
 from weft_kvstore.lot_values import LotValues
 from weft_kvstore.messages import Reading
@@ -66,8 +67,11 @@ class LotPulls:
         """What answers it for slices that are `ready`."""
         seen = self._seen(wait, first, stop)
         versions = np.full(stop - first, wait.version) if seen is None else np.maximum(seen, wait.version)
+        update = self._lot.update
         for low, high, version in ranges_alike(versions, first):
-            update = self._lot.update
+            if wait.compressed and version and not wait.state and update.encoded is not None:
+                yield from self._encoded(update.encoded, low, high, version)
+                continue
             held = [update.state[name] for name in self._lot.spec.state] if wait.state else [update.values]
             for number, values in enumerate(held):
                 yield from self._lent(number, values, low, high, version)
@@ -136,13 +140,27 @@ class LotPulls:
         place = lot.steps.number_of(wait.slot)
         return [] if place is None else [place]
 
-    def _lent(self, array: int, values: LotValues, first: int, stop: int, version: int) -> Iterator[Answer]:
+    def _encoded(self, encoded: EncodedValues, first: int, stop: int, version: int) -> Iterator[Answer]:
+        """Encoded slices, and those as they are of which there are no such bytes."""
+        values = self._lot.update.values
+        for low, high in encoded.missing(first, stop):
+            encoded.make(values.elements(low, high))
+        for low, high, changed in ranges_alike(encoded.changed[first:stop], first):
+            if changed:
+                yield from self._lent(0, values, low, high, version)
+            else:
+                yield from self._lent(0, encoded.values, low, high, version, compressed=True)
+
+    def _lent(
+        self, array: int, values: LotValues, first: int, stop: int, version: int, *, compressed: bool = False
+    ) -> Iterator[Answer]:
         number, part = self._lot.spec.number, self._lot.spec.part
         for low, high, held in values.blocks(first, stop):
             bounds = values.byte_bounds(low, high, held)
             priority, priorities = _priorities(part.priorities[low:high])
             part_of = values.part(low)
-            yield Answer(array, number, version, low, bounds, held.source, held, priority, priorities, part_of)
+            what = (array, number, version, low, bounds, held.source, held, priority, priorities, part_of)
+            yield Answer(*what, compressed=compressed)
 
 
 def _priorities(priorities: Array) -> tuple[int, Array | None]:

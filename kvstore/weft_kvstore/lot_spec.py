@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from weft_graph.program import Update
 from weft_kernels.rules.record import Hyper, Rule
 from weft_kvstore.apply_pool import ApplyPool
+from weft_kvstore.compression.choice import Choice
 from weft_kvstore.description import KeyDescription, Merge, Mode
 from weft_kvstore.hyper import KeyHyper
 from weft_kvstore.hyper_agreement import HyperAgreement
@@ -18,7 +19,9 @@ from weft_kvstore.step_gate import StepGate
 
 @dataclass(frozen=True, slots=True)
 class LotSpec:
-    """Lot `number` with what this shard has of it. `keys` by place in the description. `a_piece`: elements that the
+    """`pushed` and `pulled` say how gradients travel, and values; None as they are.
+
+    Lot `number` with what this shard has of it. `keys` by place in the description. `a_piece`: elements that the
     rule updates at once. `gate`: what holds each step until the slots have agreed on it, where they do. `pool` computes
     what can be cut. `hold`: what holds a step whose hyper-parameters are being changed; `own` has those of keys, by
     place, that were changed for them alone."""
@@ -36,6 +39,8 @@ class LotSpec:
     a_piece: int
     gate: StepGate | None
     pool: ApplyPool
+    pushed: Choice | None = None
+    pulled: Choice | None = None
     hold: HyperAgreement | None = None
     own: dict[int, KeyHyper] = field(default_factory=dict)
 
@@ -60,6 +65,11 @@ class LotSpec:
             return
         for low, high, place in ranges_alike(self.part.places[first:stop], first):
             yield low, high, self.own.get(place, self.hyper).at(step)
+
+    @property
+    def unscaled(self) -> bool:
+        """Whether gradients arrive divided by the loss scale."""
+        return self.pushed is not None and self.pushed.residual
 
     def named(self, slice_: int) -> str:
         """The words by which an error names a slice."""

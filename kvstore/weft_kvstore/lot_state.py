@@ -214,7 +214,7 @@ class LotState:
     def _complete(self, step: int, first: int, stop: int) -> None:
         for low, high, contributors in ranges_alike(self._sums.contributors[first:stop].copy(), first):
             if not contributors:
-                self.update.without_gradient(low, high)
+                self.update.without_gradient(low, high, step)
             for total in self._sums.take(low, high):
                 self.update.with_gradient(total, contributors, step)
         self._merged[first:stop] = 0
@@ -279,7 +279,7 @@ class LotState:
         """The exact sum of the slices' sums of squares, each in float64; None where that is not finite. What was
         multiplied by the loss scale is divided by it."""
         sums = self._sums.look(first, stop)
-        if gate.scale != 1.0:
+        if gate.scale != 1.0 and not self.spec.unscaled:
             self._multiply(sums, 1.0 / gate.scale)
         found: list[Array] = []
         for laid in sums:

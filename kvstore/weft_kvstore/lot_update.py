@@ -13,6 +13,7 @@ from weft_kernels.blocks import CACHE_ELEMENTS
 from weft_kernels.kernel import Array
 from weft_kernels.rules.record import Hyper, State
 from weft_kernels.run import KernelError
+from weft_kvstore.encoded_values import EncodedValues
 from weft_kvstore.lot_spec import LotSpec
 from weft_kvstore.lot_values import LotValues
 from weft_kvstore.ranges import Range, ranges_alike
@@ -27,9 +28,10 @@ class RuleFailedError(Exception):
 
 
 class LotUpdate:
-    """`values` are the weights, `state` the rule's arrays. `updates` counts, by slice, the updates made."""
+    """`values` are the weights, `state` the rule's arrays. `updates` counts, by slice, the updates made. `encoded` are
+    the weights as they travel to workers, where they do so in fewer bytes."""
 
-    __slots__ = ("_spec", "state", "updates", "values")
+    __slots__ = ("_spec", "encoded", "state", "updates", "values")
 
     def __init__(self, spec: LotSpec, values: LotValues) -> None:
         self._spec = spec
@@ -39,12 +41,18 @@ class LotUpdate:
             name: LotValues(np.full(count, spec.rule.state[name], values.dtype), values.bounds) for name in spec.state
         }
         self.updates = np.zeros(len(spec.part), np.int64)
+        self.encoded: EncodedValues | None = None
+        if spec.pulled is not None:
+            self.encoded = EncodedValues(spec.pulled, values.bounds, merged=spec.update is Update.GRADIENT)
+            values.changed = self.encoded.changed
 
-    def without_gradient(self, first: int, stop: int) -> None:
+    def without_gradient(self, first: int, stop: int, step: int) -> None:
         """Nobody had anything for a step: a merged gradient is zero, any other value stays."""
         if self._spec.update is Update.GRADIENT:
             for _, _, weight in self.values.written(first, stop):
                 weight.fill(0)
+            if self.encoded is not None:
+                self.encoded.merged(step, first, stop, None)
 
     def with_gradient(self, total: Laid, contributors: int, step: int) -> None:
         """Applies a sum of gradients, which is written, as the update of `step`. Raises RuleFailedError."""
@@ -62,6 +70,8 @@ class LotUpdate:
                     told = f"rule {self._spec.rule.name!r} failed on {self._spec.named(low)}, step {step}: {error}"
                     raise RuleFailedError(told) from error
         self.updates[total.first : total.stop] += 1
+        if self.encoded is not None and self._spec.update is Update.GRADIENT:
+            self.encoded.merged(step, total.first, total.stop, total.elements)
 
     def _run_rule(
         self,
@@ -79,7 +89,9 @@ class LotUpdate:
 
         def apply(low: int, high: int) -> None:
             some = slice(origin + low, origin + high)
-            rule.apply(weight[some], gradient[some], {name: array[some] for name, array in state.items()}, update, hyper)
+            rule.apply(
+                weight[some], gradient[some], {name: array[some] for name, array in state.items()}, update, hyper
+            )
 
         self._spec.pool.run([partial(apply, low, high) for low, high in self._pieces(first, stop)])
 

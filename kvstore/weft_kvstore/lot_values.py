@@ -21,12 +21,14 @@ BLOCK_BYTES: Final = 1 << 20
 
 
 class LotValues:
-    """Values (elements) whose slice i has elements `bounds[i]` to `bounds[i + 1]`."""
+    """Values (elements) whose slice i has elements `bounds[i]` to `bounds[i + 1]`. Where `changed` (slices, bool) is
+    there, it is set for slices that are written."""
 
-    __slots__ = ("_block_of", "_blocks", "_edges", "bounds", "dtype")
+    __slots__ = ("_block_of", "_blocks", "_edges", "bounds", "changed", "dtype")
 
     def __init__(self, values: Array, bounds: Array) -> None:
         self.bounds = bounds
+        self.changed: Array | None = None
         self.dtype: np.dtype[Any] = values.dtype
         self._edges = _edges(bounds * self.dtype.itemsize)
         self._block_of = np.repeat(np.arange(len(self._edges) - 1), np.diff(self._edges))
@@ -45,6 +47,8 @@ class LotValues:
 
     def written(self, first: int, stop: int) -> Iterator[tuple[int, int, Array]]:
         """The elements of slices, to be written: by blocks, each with the slices that lie in it."""
+        if self.changed is not None:
+            self.changed[first:stop] = True
         for number in range(int(self._block_of[first]), int(self._block_of[stop - 1]) + 1):
             edge = int(self._edges[number])
             low, high = max(edge, first), min(int(self._edges[number + 1]), stop)
@@ -52,6 +56,12 @@ class LotValues:
             if held.is_lent(low - edge, high - edge):
                 held = self._blocks[number] = held.copied()
             start = self.bounds[edge]
+            yield low, high, held.array[self.bounds[low] - start : self.bounds[high] - start]
+
+    def elements(self, first: int, stop: int) -> Iterator[tuple[int, int, Array]]:
+        """The elements of slices, to be read: by blocks, each with the slices that lie in it."""
+        for low, high, held in self.blocks(first, stop):
+            start = self.bounds[low - self.part(low)]
             yield low, high, held.array[self.bounds[low] - start : self.bounds[high] - start]
 
     def part(self, first: int) -> int:

@@ -88,6 +88,8 @@ def _likeness(description: StoreDescription, place: int, key: KeyDescription) ->
 
 
 def _setting(description: StoreDescription, key: KeyDescription) -> StoreCompression | None:
+    if not key.slots:
+        return None  # A frozen parameter is fetched once, and read as it is.
     return description.compression if key.compression is None else key.compression
 
 

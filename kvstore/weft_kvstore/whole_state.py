@@ -10,6 +10,9 @@ from weft_graph.program import Update
 from weft_kernels.rules.record import State
 from weft_kvstore.answer import Answer
 from weft_kvstore.assembly import Assemblies
+from weft_kvstore.compression.choice import Choice
+from weft_kvstore.compression.slice_codec import SliceCodec
+from weft_kvstore.encoded_values import EncodedValues
 from weft_kvstore.lending import Lendable, lendable
 from weft_kvstore.pull_wait import PullWait
 from weft_kvstore.sets_ahead import SetsAhead, SlicesAhead
@@ -23,10 +26,19 @@ class WholeState(UnitState[Array, "tuple[int, Array]"]):
     """It travels as slices, and a slot is in when all of them have come; what is set is (index, elements) of a slice.
     The rule gets arrays in the key's shape."""
 
-    __slots__ = ("_assemblies", "_cut", "_lacking", "_state_arrays", "state", "weight")
+    __slots__ = ("_assemblies", "_cut", "_encoded", "_lacking", "_state_arrays", "pushed", "state", "weight")
 
-    def __init__(self, spec: KeyRules, cut: KeySlices, values: Array) -> None:
-        """`values` are the first ones, in the key's shape."""
+    def __init__(
+        self,
+        spec: KeyRules,
+        cut: KeySlices,
+        values: Array,
+        *,
+        pushed: Choice | None = None,
+        pulled: Choice | None = None,
+    ) -> None:
+        """`values` are the first ones, in the key's shape. `pushed` and `pulled` say how gradients travel, and values;
+        None as they are."""
         super().__init__(spec, 0, _add)
         self.weight = lendable(values, cut.count)
         self.state: dict[str, Lendable] = {
@@ -35,6 +47,9 @@ class WholeState(UnitState[Array, "tuple[int, Array]"]):
         self._cut = cut
         self._assemblies: Assemblies[Array] = Assemblies()
         self._state_arrays: State = {name: held.array for name, held in self.state.items()}
+        bounds = np.minimum(np.arange(cut.count + 1) * cut.step_bytes, cut.nbytes) // values.dtype.itemsize
+        self.pushed = None if pushed is None else SliceCodec(pushed.codec, bounds)
+        self._encoded = None if pulled is None else EncodedValues(pulled, bounds, merged=spec.update is Update.GRADIENT)
         self._lacking: set[int] = set(range(cut.count)) if spec.given else set()
 
     @property
@@ -61,12 +76,31 @@ class WholeState(UnitState[Array, "tuple[int, Array]"]):
         held = [self.weight] if not wait.state else [self.state[name] for name in self.spec.state]
         bounds = np.minimum(np.arange(self._cut.count + 1) * self._cut.step_bytes, self._cut.nbytes)
         version, priority = self.answered_version(wait), self.spec.priority
+        if wait.compressed and version and not wait.state and self._encode():
+            yield from self._encoded_answers(version)
+            return
         for number, one in enumerate(held):
             yield Answer(number, self.spec.lot, version, 0, bounds, one.source, one, priority)
 
     @property
     def _parts_begun(self) -> int:
         return self._assemblies.begun
+
+    def _encode(self) -> bool:
+        """Whether the value's bytes are there as they travel encoded; made where they can be."""
+        if self._encoded is None:
+            return False
+        if self._encoded.missing(0, self._cut.count):
+            self._encoded.make([(0, self._cut.count, self.weight.array.reshape(-1))])
+        return not self._encoded.changed.any()
+
+    def _encoded_answers(self, version: int) -> Iterator[Answer]:
+        assert self._encoded is not None
+        values, spec = self._encoded.values, self.spec
+        for low, high, held in values.blocks(0, self._cut.count):
+            bounds, part = values.byte_bounds(low, high, held), values.part(low)
+            what = (0, spec.lot, version, low, bounds, held.source, held, spec.priority, None, part)
+            yield Answer(*what, compressed=True)
 
     def replace(self, slot: int) -> None:
         super().replace(slot)
@@ -87,11 +121,23 @@ class WholeState(UnitState[Array, "tuple[int, Array]"]):
     def _put(self, value: tuple[int, Array]) -> None:
         self.weight = _writable(self.weight)
         index, itemsize = value[0], self.spec.dtype.itemsize
+        if self._encoded is not None:
+            self._encoded.changed[index] = True
         start, stop = self._cut.start(index) // itemsize, self._cut.start(index + 1) // itemsize
         np.copyto(self.weight.array.reshape(-1)[start:stop], value[1])
         self._lacking.discard(index)
 
     def _apply(self, complete: Complete[Array]) -> Iterator[None]:
+        yield from self._change(complete)
+        if self._encoded is None:
+            return
+        if self.spec.update is Update.GRADIENT:
+            total = None if complete.total is None else complete.total.reshape(-1)
+            self._encoded.merged(complete.step, 0, self._cut.count, total)
+        else:
+            self._encoded.changed.fill(True)
+
+    def _change(self, complete: Complete[Array]) -> Iterator[None]:
         self.weight = _writable(self.weight)
         weight, total = self.weight.array, complete.total
         if total is None:

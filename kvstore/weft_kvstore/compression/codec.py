@@ -23,7 +23,12 @@ BLOCK_ELEMENTS: Final = 1 << 15
 
 
 class PayloadError(ValueError):
-    """Bytes that no encoder of this codec writes; the text names codec and slice, counted from the run's first."""
+    """Bytes that no encoder of this codec writes; the text names codec and slice, counted from the run's first, as
+    `slice_` does."""
+
+    def __init__(self, told: str, slice_: int = 0) -> None:
+        super().__init__(told)
+        self.slice_ = slice_
 
 
 @dataclass(frozen=True, slots=True)

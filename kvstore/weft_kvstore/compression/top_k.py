@@ -79,7 +79,8 @@ class TopK(Codec):
             where, values = self._parts(part, high - low, many)
             places = where.astype(np.int64)
             if many and (places[-1] >= high - low or (np.diff(places) <= 0).any()):
-                raise PayloadError(f"topk: slice {index}: places are not ascending within {high - low} elements")
+                told = f"topk: slice {index}: places are not ascending within {high - low} elements"
+                raise PayloadError(told, index)
             out[low:high][places] = values
 
     def _slices(self, payload: Array, cut: Cut) -> list[tuple[int, int, int, Array]]:

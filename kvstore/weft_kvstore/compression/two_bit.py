@@ -98,7 +98,8 @@ class TwoBit(Codec):
         wrong = np.flatnonzero(last >> (2 * used[partial]).astype(np.uint32))
         if wrong.size:
             index = int(partial[wrong[0]])
-            raise PayloadError(f"2bit: slice {index} of {cut.counts[index]} elements has codes behind its last one")
+            told = f"2bit: slice {index} of {cut.counts[index]} elements has codes behind its last one"
+            raise PayloadError(told, index)
 
 
 def _padded(count: int) -> int:

@@ -12,7 +12,10 @@ LEAST_BYTES: Final = 16 << 10
 
 
 class CompressionSpec(Model):
-    """What a slice becomes: 16-bit floats; -threshold, 0 or threshold for each element; or its largest elements. What a step leaves out is kept by the sender and added to the next one."""
+    """What a slice becomes: 16-bit floats; -threshold, 0 or threshold for each element; or its largest elements.
+
+    What a step leaves out is kept by the sender and added to the next one.
+    """
 
     kind: Literal["bf16", "fp16", "2bit", "topk"]
     threshold: Annotated[float, Field(ge=2.0**-126, le=(2 - 2.0**-23) * 2.0**127)] | None = None
