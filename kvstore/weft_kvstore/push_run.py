@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import repeat
 
 from weft_kvstore.messages import Push
+from weft_kvstore.store import Array
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
     """Slices `first` to `first + count` of a lot, or as many of `chunks` chunks; `payload` has their bytes.
 
-    `step` is the version of a value, `request` the number of the client's call.
+    `step` is the version of a value, `request` the number of the client's call. Where the bytes lie in the client's
+    `arena`, which is read-only, they may change at any time; with `place` 1 they are in the places of their keys.
     """
 
     cargo: int
@@ -23,16 +26,21 @@ class Run:
     count: int
     chunks: int
     payload: memoryview
+    place: int = 0
+    arena: Array | None = None
 
     @property
     def stop(self) -> int:
         return self.first + self.count
 
 
-def runs_of(push: Push, payload: memoryview) -> Iterator[Run]:
-    """The runs of a frame; the codec has checked that its columns are of one length and `nbytes` adds up."""
+def runs_of(push: Push, payload: memoryview, arena: Array | None = None) -> Iterator[Run]:
+    """The runs of a frame; the codec has checked that its columns are of one length and `nbytes` adds up. The payload
+    is in the `arena` where there is one."""
     columns = (push.cargo, push.request, push.lot, push.step, push.first, push.count, push.chunks, push.nbytes)
+    places = push.place or repeat(0, len(push.nbytes))
     begin = 0
-    for cargo, request, lot, step, first, count, chunks, nbytes in zip(*columns, strict=True):
-        yield Run(cargo, request, lot, step, first, count, chunks, payload[begin : begin + nbytes])
-        begin += nbytes
+    for cargo, request, lot, step, first, count, chunks, nbytes, place in zip(*columns, places, strict=True):
+        stop = begin if place else begin + nbytes
+        yield Run(cargo, request, lot, step, first, count, chunks, payload[begin:stop], place, arena)
+        begin = stop

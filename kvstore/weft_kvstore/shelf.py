@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from weft_kvstore.store import Array
 
 
 class Laid(NamedTuple):
-    """Slices `first` to before `stop`, and their elements; None where there is nothing to be had for them."""
+    """Slices `first` to before `stop`, and their elements; None where there is nothing to be had for them.
+
+    Where the elements do not lie in one array, `parts` are slices that follow each other, each with its own; `elements`
+    are then those of the first part.
+    """
 
     first: int
     stop: int
     elements: Array | None
+    parts: tuple[Laid, ...] = ()
+
+
+def laid_apart(parts: Sequence[Laid]) -> Laid:
+    """Slices that follow each other, as one."""
+    if len(parts) == 1:
+        return parts[0]
+    return Laid(parts[0].first, parts[-1].stop, parts[0].elements, tuple(parts))
 
 
 class Shelf:
@@ -38,6 +51,10 @@ class Shelf:
         return sum(one.elements.nbytes for one in self._laid if one.elements is not None)
 
     def put(self, laid: Laid) -> None:
+        for part in laid.parts:
+            self.put(part)
+        if laid.parts:
+            return
         at = bisect_left(self._first, laid.first)
         self._first.insert(at, laid.first)
         self._laid.insert(at, laid)
@@ -71,7 +88,10 @@ class Shelf:
         return low, bisect_left(self._first, stop)
 
     def part(self, laid: Laid, first: int, stop: int) -> Laid:
-        """Some of its slices; the elements are a view."""
+        """Some of its slices; the elements are views."""
+        if laid.parts:
+            found = [one for one in laid.parts if first < one.stop and one.first < stop]
+            return laid_apart([self.part(one, max(one.first, first), min(one.stop, stop)) for one in found])
         if laid.elements is None:
             return Laid(first, stop, None)
         origin = self._bounds[laid.first]
