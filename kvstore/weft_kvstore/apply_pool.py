@@ -10,16 +10,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from weft_kvstore.statistics import ApplyStatistics
+
 Task = Callable[[], None]
-
-
-@dataclass(frozen=True, slots=True)
-class ApplyStatistics:
-    """What one thread has done: pieces of updates, and the seconds that they took."""
-
-    name: str
-    pieces: int
-    busy_s: float
 
 
 @dataclass(slots=True)

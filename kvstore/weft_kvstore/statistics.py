@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from weft_kvstore.apply_pool import ApplyStatistics
-
 
 @dataclass(frozen=True, slots=True)
 class LinkStatistics:
@@ -46,6 +44,15 @@ class ClientStatistics:
     links: tuple[LinkStatistics, ...] = ()
     rows_pushed: int = 0
     rows_pulled: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyStatistics:
+    """What one thread has done: pieces of updates, and the seconds that they took."""
+
+    name: str
+    pieces: int
+    busy_s: float
 
 
 @dataclass(frozen=True, slots=True)
