@@ -1,26 +1,25 @@
-"""The pieces below a shard's mind: merging in a slice, the work queue, the check of descriptions."""
+"""The pieces below a shard's mind: merging in a lot, the work queue, the check of descriptions."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Generator
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
-from store_cluster import key_of, store_of
-from weft_graph.program import Update
+from store_cluster import constant, key_of, store_of
 from weft_kernels.rules.record import Rule
-from weft_kvstore.buffers import bytes_of
 from weft_kvstore.check import DescriptionError, check_description, digest
-from weft_kvstore.description import Merge, Mode
-from weft_kvstore.hyper import KeyHyper
+from weft_kvstore.description import Merge
+from weft_kvstore.job_shard import JobShard
+from weft_kvstore.lot_state import Arrival, LotState
+from weft_kvstore.messages import Reading
 from weft_kvstore.pull_wait import PullWait
-from weft_kvstore.slice_state import SliceState
+from weft_kvstore.shelf import Laid
 from weft_kvstore.steps import PushRefusedError
-from weft_kvstore.unit_state import KeyRules, Lendable
+from weft_kvstore.work import Work
 from weft_kvstore.work_queue import QUANTUM_BYTES, WorkQueue
 
 SIZE = 50
@@ -33,27 +32,47 @@ def descend(weight: Any, gradient: Any, _state: Any, _step: int, _hyper: Any) ->
 RULE = Rule(name="plain", state={}, hyper={}, apply=descend)
 
 
-def a_slice(slots: int = 4, merge: Merge = Merge.SLOT, priority: int = 0, size: int = SIZE) -> SliceState:
-    slot_numbers, hyper = tuple(range(slots)), KeyHyper({}, {})
-    spec = KeyRules("w", 0, priority, np.dtype(np.float32), slot_numbers, Update.RULE, merge, Mode.SYNC, RULE, hyper)
-    values = np.zeros(size, np.float32)
-    return SliceState(spec, 0, Lendable(values, bytes_of(values), 0), {})
+class OneSlice:
+    """A lot of one slice of zeros. What comes waits until `merge_all`."""
+
+    def __init__(self, slots: int = 4, merge: Merge = Merge.SLOT) -> None:
+        description = store_of([constant(key_of("w", [SIZE], slots), 0.0)], slots=slots, shards=1, merge=merge)
+        (self.lot,) = JobShard(description, 0, rule=RULE).lots.values()
+        self.state: LotState = self.lot.state
+        self.waiting: list[Arrival] = []
+
+    @property
+    def version(self) -> int:
+        return int(self.state.steps.version[0])
+
+    @property
+    def updates(self) -> int:
+        return int(self.state.update.updates[0])
+
+    @property
+    def weight(self) -> Any:
+        ((_, _, held),) = self.state.update.values.blocks(0, 1)
+        return held.array
+
+    def check(self, slot: int, step: int) -> None:
+        self.state.check(slot, step, 0, 1, pushes=True)
+
+    def accept(self, slot: int, step: int, gradient: Any) -> bool:
+        found = self.state.accept(slot, step, Laid(0, 1, gradient))
+        self.waiting += found
+        return bool(found)
+
+    def merge_all(self) -> bool:
+        """Merges all that can be. Whether it made an update."""
+        before, waiting = self.version, self.waiting
+        self.waiting = []
+        for arrival in waiting:
+            list(self.state.merging(arrival))
+        return self.version > before
 
 
-def merge_all(one: SliceState) -> bool:
-    """Merges all that can be, whatever pieces it comes in. Whether it made an update."""
-    moved = False
-    while run_out(one.merging()):
-        moved = True
-    return moved
-
-
-def run_out(merging: Generator[None, None, bool]) -> bool:
-    while True:
-        try:
-            next(merging)
-        except StopIteration as end:
-            return bool(end.value)
+def ones() -> np.ndarray:
+    return np.ones(SIZE, np.float32)
 
 
 def gradient(slot: int) -> np.ndarray:
@@ -62,15 +81,15 @@ def gradient(slot: int) -> np.ndarray:
 
 
 def merged(order: tuple[int, ...], merge: Merge) -> bytes:
-    """The value after slots pushed in this order; every second slice is merged at once, the others at the end."""
-    one = a_slice(merge=merge)
+    """The value after slots pushed in this order; every second gradient is merged at once, the others at the end."""
+    one = OneSlice(merge=merge)
     for number, slot in enumerate(order):
         one.accept(slot, 0, gradient(slot))
         if number % 2:
-            merge_all(one)
-    merge_all(one)
+            one.merge_all()
+    one.merge_all()
     assert one.version == 1
-    return one.weight.array.tobytes()
+    return bytes(one.weight.tobytes())
 
 
 def test_slot_order_gives_the_same_bits_for_every_order_of_arrival() -> None:
@@ -85,85 +104,101 @@ def test_arrival_order_does_not() -> None:
 
 @pytest.mark.parametrize("merge", list(Merge))
 def test_a_gradient_that_comes_again_before_the_step_is_complete_counts_once(merge: Merge) -> None:
-    one = a_slice(slots=3, merge=merge)
+    one = OneSlice(slots=3, merge=merge)
     for slot in (1, 1, 0, 0, 1):
-        one.accept(slot, 0, np.full(SIZE, 1, np.float32))
-        merge_all(one)
+        one.accept(slot, 0, ones())
+        one.merge_all()
     assert one.version == 0
-    one.accept(2, 0, np.full(SIZE, 1, np.float32))
-    merge_all(one)
-    assert not one.accept(1, 0, np.full(SIZE, 1, np.float32))
-    assert np.all(one.weight.array == -3)
+    one.accept(2, 0, ones())
+    one.merge_all()
+    assert not one.accept(1, 0, ones())
+    assert np.all(one.weight == -3)
 
 
 def test_later_steps_wait_for_earlier_ones() -> None:
-    one = a_slice(slots=2)
+    one = OneSlice(slots=2)
     for step in (2, 1, 0):
-        one.accept(1, step, np.full(SIZE, 1, np.float32))
+        one.accept(1, step, ones())
     for step in (1, 2):
-        one.accept(0, step, np.full(SIZE, 1, np.float32))
-    assert not merge_all(one)
-    assert one.steps.missing(1, 0, settled=False)[1] == [0]
+        assert not one.accept(0, step, ones())
+    assert not one.merge_all()
+    assert one.state.steps.missing(0, 1, None)[1] == [0]
     one.accept(0, 0, None)
-    assert merge_all(one)
+    assert one.merge_all()
     assert (one.version, one.updates) == (3, 3)
-    assert np.all(one.weight.array == -5)
+    assert np.all(one.weight == -5)
 
 
 def test_what_was_merged_meanwhile_counts_when_a_slot_runs_ahead() -> None:
     """Steps that are complete but not worked off yet do not make a slot look too far ahead."""
-    one = a_slice(slots=1)
+    one = OneSlice(slots=1)
     for step in range(6):
-        assert one.accept(0, step, np.full(SIZE, 1, np.float32)) is (step == one.version)
-    one.check(0, 8, pushes=True)
+        assert one.accept(0, step, ones())
+    one.check(0, 8)
     with pytest.raises(PushRefusedError, match="more than 2 steps ahead of step 6"):
-        one.check(0, 9, pushes=True)
+        one.check(0, 9)
     assert one.version == 0
 
 
 def test_a_refused_push_changes_nothing() -> None:
-    one = a_slice(slots=2)
+    one = OneSlice(slots=2)
     one.accept(1, 0, None)
     for slot, step in ((1, 0), (0, 3), (7, 0)):
         with pytest.raises(PushRefusedError):
-            one.check(slot, step, pushes=True)
-    one.accept(0, 0, np.ones(SIZE, np.float32))
-    merge_all(one)
+            one.check(slot, step)
+    one.accept(0, 0, ones())
+    one.merge_all()
     assert (one.version, one.updates) == (1, 1)
-    assert np.all(one.weight.array == -1)
+    assert np.all(one.weight == -1)
 
 
 def test_asking_what_a_pull_waits_for_merges_nothing() -> None:
-    one = a_slice(slots=3)
-    wait = PullWait(None, 1, 0, 1, slot=0, state=False, settled=False)
+    one = OneSlice(slots=3)
+    wait = PullWait(None, 1, 1, slot=0, state=False, reading=Reading.OWN)
+    wait.want(0, 0, 1)
     first = gradient(0)
     for slot, given in ((0, first), (1, gradient(1))):
         one.accept(slot, 0, given)
-    assert one.waits_for(wait) == ("key 'w' has seen 0 steps; step 0 waits for slots 2", [2])
+    assert one.lot.pulls.waits_for(wait) == ("key 'w' has seen 0 steps; step 0 waits for slots 2", [2])
     one.accept(2, 0, gradient(2))
-    assert one.waits_for(wait) == ("key 'w' has seen 0 steps; step 0 waits for slots none: it is being merged", [])
+    told = "key 'w' has seen 0 steps; step 0 waits for slots none: it is being merged"
+    assert one.lot.pulls.waits_for(wait) == (told, [])
     assert first.tobytes() == gradient(0).tobytes()
-    assert merge_all(one)
-    assert one.waits_for(wait) == ("key 'w' is being answered", [])
+    assert one.merge_all()
+    assert one.lot.pulls.ready(wait, 0, 1) == [(0, 1)]
 
 
 def test_a_value_that_is_lent_is_not_written() -> None:
-    one = a_slice(slots=1)
-    before = one.weight
-    before.lent = 1
-    one.accept(0, 0, np.ones(SIZE, np.float32))
-    merge_all(one)
-    assert np.all(before.array == 0)
-    assert np.all(one.weight.array == -1)
+    one = OneSlice(slots=1)
+    ((_, _, held),) = one.state.update.values.blocks(0, 1)
+    held.lent[0] = 1
+    one.accept(0, 0, ones())
+    one.merge_all()
+    assert np.all(held.array == 0)
+    assert np.all(one.weight == -1)
     after = one.weight
-    one.accept(0, 1, np.ones(SIZE, np.float32))
-    merge_all(one)
+    one.accept(0, 1, ones())
+    one.merge_all()
     assert one.weight is after
 
 
-def test_the_most_urgent_slice_is_merged_first_and_equals_in_order() -> None:
+class Some(Work):
+    """Work of so many bytes."""
+
+    __slots__ = ("_bytes",)
+
+    def __init__(self, priority: int = 0, nbytes: int = 200) -> None:
+        super().__init__(priority)
+        self._bytes = nbytes
+
+    @property
+    def piece_bytes(self) -> int:
+        return self._bytes
+
+
+def test_the_most_urgent_work_is_done_first_and_equals_in_order() -> None:
     queue: WorkQueue[str] = WorkQueue()
-    slices = [a_slice(priority=priority) for priority in (2, 1, 2, 0)]
+    slices = [Some(priority) for priority in (2, 1, 2, 0)]
     for one in [*slices, slices[0]]:
         queue.put("job", one)
     assert len(queue) == 4
@@ -171,26 +206,26 @@ def test_the_most_urgent_slice_is_merged_first_and_equals_in_order() -> None:
     assert [one[1] if one else None for one in found] == [slices[3], slices[1], slices[0], slices[2], None]
 
 
-def test_without_priorities_slices_are_merged_as_they_came() -> None:
+def test_without_priorities_work_is_done_as_it_came() -> None:
     queue: WorkQueue[str] = WorkQueue(priorities=False)
-    slices = [a_slice(priority=priority) for priority in (2, 1, 0)]
+    slices = [Some(priority) for priority in (2, 1, 0)]
     for one in slices:
         queue.put("job", one)
     assert [found[1] for _ in range(3) if (found := queue.pop())] == slices
 
 
 def test_jobs_take_turns_by_bytes_not_by_slices() -> None:
-    """Job a's slices are 8 times as large as job b's: b merges about 8 of its own for each of a's."""
+    """Job a's work is 8 times as large as job b's: b does about 8 of its own for each of a's."""
     queue: WorkQueue[str] = WorkQueue()
     large, small = QUANTUM_BYTES // 4 // 4, QUANTUM_BYTES // 32 // 4
     for _ in range(200):
-        queue.put("a", a_slice(size=large))
-        queue.put("b", a_slice(size=small))
+        queue.put("a", Some(nbytes=4 * large))
+        queue.put("b", Some(nbytes=4 * small))
     taken = {"a": 0, "b": 0}
     for _ in range(150):
         found = queue.pop()
         assert found is not None
-        taken[found[0]] += found[1].nbytes
+        taken[found[0]] += found[1].piece_bytes
     assert abs(taken["a"] - taken["b"]) <= 2 * QUANTUM_BYTES
     queue.drop("a")
     left = []
