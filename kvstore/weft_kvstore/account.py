@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
+import numpy as np
+
 from weft_kvstore.quotas import Holds, Quotas
 from weft_kvstore.store import Array, StoreError
 
@@ -57,8 +59,19 @@ class Account:
 
     def own(self, array: Array | None, promised: Holds = NOTHING) -> None:
         """Counts an array whose memory is its own, and not another's that is counted, with what may come of it."""
-        if array is not None and (array.base is None or promised != NOTHING):
+        if array is not None and (array.base is None or promised):
             self.keep(array, array.nbytes + promised.nbytes, promised.rows)
+
+    def taken_over(self, payload: memoryview) -> memoryview:
+        """A message's payload, to be written, which counts for as long as anything refers to it. What is a part of
+        something larger is somebody else's memory, and does not."""
+        if isinstance(payload.obj, bytes | bytearray):
+            own: Array = np.empty(payload.nbytes, np.uint8)
+            own[:] = np.frombuffer(payload, np.uint8)
+            payload = memoryview(own)
+        if memoryview(payload.obj).nbytes == payload.nbytes:
+            self.keep(payload.obj, payload.nbytes)
+        return payload
 
     @property
     def waiting(self) -> Holds:
@@ -90,6 +103,8 @@ class Ledger:
 
     def __init__(self, quotas: Quotas = Quotas()) -> None:  # noqa: B008  # frozen, so it can be shared
         self.quotas = quotas
+        self.is_open = quotas == Quotas()
+        """Whether there is no quota at all."""
         self._accounts: list[Account] = []
         self._lock = threading.Lock()
 
@@ -113,11 +128,6 @@ class Ledger:
         if self.is_open:
             return None
         return self._exceeded(account.now, more, [one for one in self._accounts if one is not account])
-
-    @property
-    def is_open(self) -> bool:
-        """Whether there is no quota at all."""
-        return self.quotas == Quotas()
 
     def _exceeded(self, has: Holds, more: Holds, others: list[Account]) -> str | None:
         job = has + more

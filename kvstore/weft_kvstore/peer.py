@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from weft_kvstore.account import Account
 from weft_kvstore.answer import Answer
 from weft_kvstore.codec import Buffer, encode
 from weft_kvstore.lending import Loan
@@ -52,6 +53,7 @@ class Peer:
         self.acknowledge: list[int] = []
         self.done: list[int] = []
         self.measures: dict[int, int] = {}
+        self.account = Account()
 
     def answer(self, wait: PullWait, one: AnyUnit) -> Iterator[None]:
         """Hands an answer over to the outbox, and stops after each piece; its bytes are kept as they are until they
@@ -104,6 +106,8 @@ class Peer:
             yield encode(message, frame.payload())
 
     def _put(self, wait: PullWait, part: Answer) -> None:
+        if part.held is None:
+            self.account.taken_over(part.source.base)
         entry = AnswerEntry(wait.request, part.array, part.lot, part.version, int(part.compressed))
         self.outbox.put(
             OutRun(

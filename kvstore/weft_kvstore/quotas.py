@@ -36,5 +36,8 @@ class Holds:
     keys: int = 0
     rows: int = 0
 
+    def __bool__(self) -> bool:
+        return bool(self.nbytes or self.keys or self.rows)
+
     def __add__(self, other: Holds) -> Holds:
         return Holds(self.nbytes + other.nbytes, self.keys + other.keys, self.rows + other.rows)

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from weft_kvstore.account import Ledger
 from weft_kvstore.codec import Buffer, ProtocolError, decode_request, encode
-from weft_kvstore.job_shard import JobShard
+from weft_kvstore.job_shard import JobShard, Taken
 from weft_kvstore.lot_part import PlainLot
 from weft_kvstore.merger import BATCH_BYTES, Merger
 from weft_kvstore.messages import (
@@ -43,6 +44,7 @@ from weft_kvstore.peer import MAX_OPEN_MEASURES, MAX_OPEN_PULLS, Peer
 from weft_kvstore.pull_wait import PullWait
 from weft_kvstore.push_run import runs_of
 from weft_kvstore.push_runs import take_run
+from weft_kvstore.refusals import answer_refusal, push_refusal
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard_door import Admission, Job, Namespace, admit
 from weft_kvstore.steps import PushRefusedError
@@ -69,6 +71,7 @@ class ShardMind:
 
     boot: bytes
     settings: LinkSettings
+    ledger: Ledger = field(default_factory=Ledger)
     jobs: dict[Namespace, Job] = field(default_factory=dict)
     peers: dict[bytes, Peer] = field(default_factory=dict)
     outgoing: list[Outgoing] = field(default_factory=list)
@@ -222,6 +225,7 @@ class ShardMind:
                 job.shard.replace(hello.slot)
             job.incarnations[hello.slot] = hello.incarnation
         peer = Peer(identity, hello, self.settings, now)
+        peer.account = job.shard.account
         self.peers[identity] = job.links[hello.slot] = peer
         job.heard[hello.slot] = now
         self._say(identity, Welcome(hello.session, self.boot, int(self.settings.silence_s * 1000)))
@@ -254,16 +258,31 @@ class ShardMind:
 
     def _push(self, peer: Peer, push: Push, payload: memoryview) -> None:
         self.counts.frames_received += 1
+        shard = self.jobs[peer.job].shard
+        refused = push_refusal(self.ledger, shard, list(runs_of(push, payload)), payload.nbytes)
+        payload = payload if refused is not None else shard.account.taken_over(payload)
         for number, run in enumerate(runs_of(push, payload)):
             if peer.identity not in self.peers:  # An answer has lost it.
                 return
             try:
-                self.work.take(peer.job, take_run(self.jobs[peer.job].shard, peer, run))
+                if refused is not None:
+                    raise PushRefusedError(f"{shard.named(peer.slot, run)}: {refused}")
+                self._take(peer, shard, take_run(shard, peer, run))
             except PushRefusedError as error:
                 self.counts.refused += 1
                 self._say(peer.identity, PushRefused(push.frame, number, str(error)[:2048]))
         peer.acknowledge.append(push.frame)
         self._to_flush[peer.identity] = peer
+
+    def _take(self, peer: Peer, shard: JobShard, taken: Taken) -> None:
+        wait = taken.pull
+        refused = None if wait is None or not taken.units else answer_refusal(self.ledger, shard, wait)
+        if wait is None or refused is None:
+            self.work.take(peer.job, taken)
+            return
+        peer.cancel(wait.request)
+        reason = f"slot {peer.slot}, key {taken.units[0].spec.key!r}, version {wait.version}: {refused}"
+        self._refuse_request(peer, wait.request, PushRefusedError(reason))
 
     def _pull(self, peer: Peer, pull: Pull) -> None:
         shard = self.jobs[peer.job].shard
@@ -356,6 +375,7 @@ class ShardMind:
 
     def _close(self, namespace: Namespace, reason: str) -> None:
         job = self.jobs.pop(namespace)
+        self.ledger.release(job.shard.account)
         self.work.drop(namespace)
         for peer in list(job.links.values()):
             self._say(peer.identity, Refused(RefusalCode.CLOSED, reason[:2048]))

@@ -15,11 +15,14 @@ from typing import Final
 
 import zmq
 
+from weft_kvstore.account import Ledger
 from weft_kvstore.apply_pool import ApplyPool
 from weft_kvstore.check import check_description
 from weft_kvstore.codec import MAX_HEADER_BYTES
 from weft_kvstore.description import StoreDescription
 from weft_kvstore.job_shard import JobShard
+from weft_kvstore.need import need_of
+from weft_kvstore.quotas import Quotas
 from weft_kvstore.settings import MAX_FRAME_BYTES, LinkSettings
 from weft_kvstore.shard_mind import ShardMind
 from weft_kvstore.statistics import ShardStatistics
@@ -55,13 +58,15 @@ class ShardServer:
         settings: LinkSettings = LinkSettings(),  # noqa: B008  # frozen, so it can be shared
         apply_threads: int = 0,
         tables: TablePlace | None = None,
+        quotas: Quotas = Quotas(),  # noqa: B008
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
         self._clock = clock
         self._pool = ApplyPool(apply_threads)
         self._tables = tables
-        self._mind = ShardMind(os.urandom(16), settings)
+        self._ledger = Ledger(quotas)
+        self._mind = ShardMind(os.urandom(16), settings, self._ledger)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._router = self._context.socket(zmq.ROUTER)
         self._router.linger = 0
@@ -105,13 +110,20 @@ class ShardServer:
         """Makes the first values of this shard's slices, on the calling thread, and serves the job from then on.
 
         Raises DescriptionError, ValueError for an initializer that there is not or a shard number that the description
-        lacks, StoreError if the job is open in this term, and OpenStoppedError soon after `stopped` says so.
+        lacks, StoreError if the job is open in this term, QuotaError if it has no room, and OpenStoppedError soon after `stopped` says so.
         """
         check_description(description)
         if not 0 <= shard < len(description.shards):
             raise ValueError(f"shard {shard}: job {description.job!r} has {len(description.shards)}")
-        made = JobShard(description, shard, pool=self._pool, tables=self._tables, stopped=stopped)
-        self._command(lambda: self._mind.open(made))
+        account = self._ledger.reserve(description.job, need_of(description, shard))
+        try:
+            made = JobShard(
+                description, shard, pool=self._pool, tables=self._tables, account=account, stopped=stopped
+            )
+            self._command(lambda: self._mind.open(made))
+        except BaseException:
+            self._ledger.release(account)
+            raise
 
     def close_job(self, job: str, term: int | None = None) -> None:
         """Drops a job, in one term or in all; its clients' futures fail. No harm if there is none."""
