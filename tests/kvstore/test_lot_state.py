@@ -24,7 +24,6 @@ from weft_kvstore.job_shard import JobShard
 from weft_kvstore.lending import Loan
 from weft_kvstore.lot_pulls import LotPulls
 from weft_kvstore.lot_state import LotState
-from weft_kvstore.lot_steps import LotSteps
 from weft_kvstore.messages import Reading
 from weft_kvstore.pull_wait import PullWait
 from weft_kvstore.shelf import Laid
@@ -155,7 +154,8 @@ class Play:
         try:
             self.state.check(slot, step, first, stop, pushes=not nothing)
         except PushRefusedError as error:
-            assert "steps ahead" in str(error)
+            if "steps ahead" not in str(error):
+                raise
             return False
         parts = [self.gradient(slot, step, one, self.incarnation[slot]) for one in range(first, stop)]
         laid = Laid(first, stop, None if nothing else np.concatenate(parts))
