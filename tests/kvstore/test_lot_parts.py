@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -40,7 +41,7 @@ def test_ranges_are_a_set_of_numbers(changes: list[tuple[bool, tuple[int, int]]]
         plain = plain | set(range(first, stop)) if adds else plain - set(range(first, stop))
     held = list(ranges)
     assert [number for first, stop in held for number in range(first, stop)] == sorted(plain)
-    assert all(one[1] < other[0] for one, other in zip(held, held[1:], strict=False))
+    assert all(one[1] < other[0] for one, other in pairwise(held))
     assert (bool(ranges), len(ranges)) == (bool(plain), len(plain))
     here = [number for first, stop in ranges.overlaps(*asked) for number in range(first, stop)]
     assert here == sorted(plain & set(range(*asked)))
@@ -52,7 +53,7 @@ def test_runs_of_equal_numbers_are_found(values: list[int], offset: int) -> None
     array = np.array(values, np.int64)
     runs = ranges_alike(array, offset)
     assert [value for first, stop, value in runs for _ in range(first, stop)] == values
-    assert all(one[1] == other[0] and one[2] != other[2] for one, other in zip(runs, runs[1:], strict=False))
+    assert all(one[1] == other[0] and one[2] != other[2] for one, other in pairwise(runs))
     ones = ranges_where(array == 1, offset)
     assert ones == [(first, stop) for first, stop, value in runs if value == 1]
 
@@ -172,7 +173,7 @@ def test_sums_are_made_from_the_left_whatever_the_cuts(sizes: list[int], seed: i
         gradient = (generator.standard_normal(bounds[-1]) * magnitude).astype(np.float32)
         total = gradient if total is None else total + gradient
         cuts = sorted({0, len(sizes), *(choose.randrange(len(sizes)) for _ in range(3))})
-        pieces = list(zip(cuts, cuts[1:], strict=False))
+        pieces = list(pairwise(cuts))
         for first, stop in choose.sample(pieces, len(pieces)):
             sums.add(Laid(first, stop, gradient[bounds[first] : bounds[stop]].copy()))
     assert total is not None

@@ -56,7 +56,8 @@ DENSE, LAST = 0, 3
 """The lot of keys `a` and `b`, and its last slice: all of `b`."""
 
 TABLE, FREE, WHOLE, ROWS, ROW_BYTES = 1, 2, 3, 100, 24
-"""The lots of the two tables and of the whole key, the tables' rows, and the bytes of a row: a chunk to the shard has 32 rows, its ids 128."""
+"""The lots of the two tables and of the whole key; the tables' rows, and the bytes of a row: a chunk to the shard has
+32 rows, its ids 128."""
 
 ALL_ROWS = np.arange(ROWS)
 FULL = 32 * (8 + ROW_BYTES)
