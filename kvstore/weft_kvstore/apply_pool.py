@@ -5,14 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from weft_kvstore.computing import Task
 from weft_kvstore.statistics import ApplyStatistics
-
-Task = Callable[[], None]
 
 
 @dataclass(slots=True)

@@ -18,10 +18,10 @@ from weft_kernels.blocks import VECTOR_BLOCK
 from weft_kernels.id_draws import uniform_of_ids
 from weft_kernels.rules.record import Rule
 from weft_kvstore.account import Account
-from weft_kvstore.apply_pool import ApplyPool
 from weft_kvstore.cargo import Cargo
 from weft_kvstore.check import rule_of
 from weft_kvstore.codec import ProtocolError
+from weft_kvstore.computing import Computing, InTurn
 from weft_kvstore.description import KeyDescription, StoreDescription
 from weft_kvstore.first import first_elements, first_table_rows, is_given
 from weft_kvstore.hyper import KeyHyper
@@ -79,7 +79,7 @@ class JobShard:
         shard: int,
         *,
         rule: Rule | None = None,
-        pool: ApplyPool | None = None,
+        computing: Computing | None = None,
         tables: TablePlace | None = None,
         account: Account | None = None,
         stopped: Callable[[], bool] = lambda: False,
@@ -89,7 +89,7 @@ class JobShard:
         self.account = account or Account()
         """What of the shard's memory the job has."""
         self._rule = rule or rule_of(description)
-        self._pool = pool or ApplyPool()
+        self._computing = computing or InTurn()
         self._place = tables
         self.gate = StepGate(description.commit, description.slots) if description.commit is not None else None
         """What holds each step until the slots have agreed on it, where they do."""
@@ -443,7 +443,7 @@ class JobShard:
             self._hyper(key),
             a_piece=_a_piece(description.rule),
             gate=self.gate,
-            pool=self._pool,
+            computing=self._computing,
             pushed=self._routing.lots[number].pushed,
             pulled=self._routing.lots[number].pulled,
             hold=self.live.agreement,

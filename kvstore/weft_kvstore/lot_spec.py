@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from weft_graph.program import Update
 from weft_kernels.rules.record import Hyper, Rule
-from weft_kvstore.apply_pool import ApplyPool
 from weft_kvstore.compression.choice import Choice
+from weft_kvstore.computing import Computing
 from weft_kvstore.description import KeyDescription, Merge, Mode
 from weft_kvstore.hyper import KeyHyper
 from weft_kvstore.hyper_agreement import HyperAgreement
@@ -19,12 +19,13 @@ from weft_kvstore.step_gate import StepGate
 
 @dataclass(frozen=True, slots=True)
 class LotSpec:
-    """`pushed` and `pulled` say how gradients travel, and values; None as they are.
+    """Lot `number` with what this shard has of it.
 
-    Lot `number` with what this shard has of it. `keys` by place in the description. `a_piece`: elements that the
-    rule updates at once. `gate`: what holds each step until the slots have agreed on it, where they do. `pool` computes
-    what can be cut. `hold`: what holds a step whose hyper-parameters are being changed; `own` has those of keys, by
-    place, that were changed for them alone."""
+    `keys` by place in the description. `a_piece`: elements that the rule updates at once. `gate`: what holds each step
+    until the slots have agreed on it, where they do. `computing` carries out what can be cut. `hold`: what holds a step
+    whose hyper-parameters are being changed; `own` has those of keys, by place, that were changed for them alone.
+    `pushed` and `pulled` say how gradients travel, and values; None as they are.
+    """
 
     number: int
     part: LotPart
@@ -38,7 +39,7 @@ class LotSpec:
     hyper: KeyHyper
     a_piece: int
     gate: StepGate | None
-    pool: ApplyPool
+    computing: Computing
     pushed: Choice | None = None
     pulled: Choice | None = None
     hold: HyperAgreement | None = None

@@ -93,7 +93,7 @@ class LotUpdate:
                 weight[some], gradient[some], {name: array[some] for name, array in state.items()}, update, hyper
             )
 
-        self._spec.pool.run([partial(apply, low, high) for low, high in self._pieces(first, stop)])
+        self._spec.computing.run([partial(apply, low, high) for low, high in self._pieces(first, stop)])
 
     def _elements_of(self, total: Laid, first: int, stop: int) -> Array:
         assert total.elements is not None

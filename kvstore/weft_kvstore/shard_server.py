@@ -118,7 +118,7 @@ class ShardServer:
         account = self._ledger.reserve(description.job, need_of(description, shard))
         try:
             made = JobShard(
-                description, shard, pool=self._pool, tables=self._tables, account=account, stopped=stopped
+                description, shard, computing=self._pool, tables=self._tables, account=account, stopped=stopped
             )
             self._command(lambda: self._mind.open(made))
         except BaseException:

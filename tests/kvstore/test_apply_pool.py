@@ -67,7 +67,7 @@ def test_helped_updates_have_the_same_bits() -> None:
     values = []
     for threads in (0, 2):
         pool = ApplyPool(threads)
-        job = JobShard(description, 0, pool=pool)
+        job = JobShard(description, 0, computing=pool)
         lot = job.lots[0]
         lot.state.update.with_gradient(Laid(0, len(lot.state), gradient.copy()), 1, 0)
         values.append(np.concatenate([held.array for _, _, held in lot.state.update.values.blocks(0, len(lot.state))]))
