@@ -73,8 +73,9 @@ def checked_out(out: Any, dtype: np.dtype[Any], shape: tuple[int, ...], where: s
 
 def checked_ids(ids: object, where: str) -> Any:
     """Ids of rows, whole numbers of any shape; a GPU's array as it is. Raises StoreRefusedError."""
-    signed, unsigned = np.dtype(np.int64), np.dtype(np.uint64)
-    array = as_array(ids, unsigned if _is_beyond_int64(ids) else signed, f"{where}: ids")
+    array = _beyond_int64(ids)
+    if array is None:
+        array = as_array(ids, np.dtype(np.int64), f"{where}: ids")
     dtype, _ = form_of(array)
     if isinstance(array, np.ndarray) and not array.size:
         return array.astype(np.int64)
@@ -93,14 +94,17 @@ def flat_ids(ids: Array, where: str, *, any_64_bits: bool = False) -> Array:
     return np.ascontiguousarray(ids.reshape(-1), np.int64)
 
 
-def _is_beyond_int64(ids: object) -> bool:
-    """Whether Python's own numbers are such as only uint64 has."""
+def _beyond_int64(ids: object) -> Array | None:
+    """Python's own whole numbers where some are such as only uint64 has: NumPy takes those beside others for float64.
+    None for anything else; what is wrong with it is told by whoever makes an array of it."""
     if not isinstance(ids, int | list | tuple):
-        return False
+        return None
     try:
-        return np.asarray(ids).dtype == np.uint64
+        if np.asarray(ids).dtype.kind == "i" or set(map(type, np.asarray(ids, object).flat)) != {int}:
+            return None
+        return np.asarray(ids, np.uint64)
     except (TypeError, ValueError, OverflowError):
-        return False  # What they are then is told by whoever makes an array of them.
+        return None
 
 
 def _from_dlpack(value: Any) -> Array:
