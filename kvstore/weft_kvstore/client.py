@@ -7,7 +7,8 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Final
 
@@ -19,9 +20,10 @@ from weft_kvstore.description import StoreDescription
 from weft_kvstore.face import StoreFace, end_futures
 from weft_kvstore.link_socket import LinkSocket
 from weft_kvstore.operation import Operation
+from weft_kvstore.residual_operation import ResidualOperation
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.statistics import ClientStatistics, LinkStatistics
-from weft_kvstore.store import StoreError
+from weft_kvstore.store import Array, StoreError
 from weft_kvstore.wake import Wakeup
 
 MESSAGES_A_ROUND: Final = 256
@@ -87,6 +89,16 @@ class StoreClient(StoreFace):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def residuals(self) -> Future[dict[str, Array]]:
+        """What this slot owes, by the names that a snapshot has for it: copies of what compression has left out of its
+        gradients so far. Fails while pushes are under way: it belongs between two steps."""
+        return self._begin(lambda future: ResidualOperation(future, None))
+
+    def restore_residuals(self, named: Mapping[str, Array]) -> Future[dict[str, Array]]:
+        """Takes on what `residuals` gave; keys that are not named owe nothing. Fails, and changes nothing, for an array
+        that does not fit, and while pushes are under way."""
+        return self._begin(lambda future: ResidualOperation(future, named))
 
     def statistics(self) -> ClientStatistics:
         """Counts of this moment; they may move while they are read."""

@@ -13,6 +13,7 @@ from weft_kvstore.client_link import ClientLink, LinkState
 from weft_kvstore.codec import Buffer, ProtocolError, decode_reply
 from weft_kvstore.deadlines import Deadlines
 from weft_kvstore.description import StoreDescription
+from weft_kvstore.gradient_encoders import GradientEncoders
 from weft_kvstore.messages import (
     Acknowledge,
     Because,
@@ -32,6 +33,7 @@ from weft_kvstore.operation import Operation, Request
 from weft_kvstore.outbox import Piece
 from weft_kvstore.routing import Routing, routing_of
 from weft_kvstore.settings import LinkSettings
+from weft_kvstore.step_outcome import StepOutcome
 from weft_kvstore.store import StoreError, StoreLostError, StorePassedError, StoreRefusedError, StoreTimeoutError
 
 ASK_BEFORE_S: Final = 0.5
@@ -63,6 +65,7 @@ class ClientMind:
         now: float,
     ) -> None:
         self.routing: Routing = routing_of(description)
+        self._encoders = GradientEncoders(description, self.routing, slot)
         self.outcomes: list[Outcome] = []
         self._settings = settings
         self._slot = slot
@@ -84,8 +87,12 @@ class ClientMind:
         """Begins an operation; it ends at its deadline at the latest."""
         self._number += 1
         operation.number = self._number
+        operation.use(self._encoders)
         try:
             shards = operation.prepare(self.routing)
+        except StoreRefusedError as error:
+            self._end(operation, None, error)
+            return
         except MemoryError as error:
             self._end(operation, None, StoreError(f"slot {self._slot}: {operation}: no memory: {error}"))
             return
@@ -275,4 +282,6 @@ class ClientMind:
             for shard in operation.pending:
                 operation.give_up(self.links[shard])
         operation.let_go()
+        if isinstance(result, StepOutcome):
+            self._encoders.told(result)
         self.outcomes.append((operation, result, error))

@@ -13,13 +13,19 @@ from typing import Any, Final
 
 import numpy as np
 
+from weft_kvstore.buffers import bytes_of
 from weft_kvstore.calls import AskedKeys, Gives, SentKeys
-from weft_kvstore.cargo import SentEntry
+from weft_kvstore.cargo import Cargo, SentEntry
 from weft_kvstore.codec import ProtocolError
+from weft_kvstore.compression.codec import PayloadError
+from weft_kvstore.compression.slice_encoder import SliceEncoder
+from weft_kvstore.encoded_run import EncodedRun
+from weft_kvstore.gradient_encoders import GradientEncoders
 from weft_kvstore.joined import source_of
 from weft_kvstore.key_plan import KeyPlan
+from weft_kvstore.messages import Reading
 from weft_kvstore.operation import PullOperation, SendOperation, SentRun
-from weft_kvstore.out_run import OutRun
+from weft_kvstore.out_run import OutRun, Source
 from weft_kvstore.plan_run import PlanRun
 from weft_kvstore.pull_layout import Landing
 from weft_kvstore.routing import Routing
@@ -35,21 +41,42 @@ class PushOperation(SendOperation):
     def __init__(self, future: Future[Any], sent: SentKeys, arrays: Sequence[Array]) -> None:
         super().__init__(future, sent)
         self.arrays = arrays
+        self._encoders: GradientEncoders | None = None
+        self._of_keys: Sequence[SliceEncoder | None] = ()
+        self._encoded: list[EncodedRun] = []
+        self._begun = False
+
+    def use(self, encoders: GradientEncoders) -> None:
+        self._encoders = encoders
 
     def cut(self, routing: Routing) -> dict[int, list[SentRun]]:
         plan = self.sent.keys.plan(routing)
+        if plan.has_pushed and self.sent.cargo is Cargo.GRADIENT and self._encoders is not None:
+            self._of_keys = self._encoders.begin(self.sent.keys, self.sent.step)
+            self._begun = True
         return {shard: [self._out_run(run) for run in runs] for shard, runs in plan.runs.items()}
 
     def let_go(self) -> None:
         super().let_go()
         self.arrays = ()
+        if self._begun and self._encoders is not None:
+            encoded = any(source.has_begun for source in self._encoded)
+            self._encoders.ended(self.sent.keys, self.sent.step, encoded=encoded)
+            self._begun, self._encoded = False, []
 
     def _out_run(self, run: PlanRun) -> SentRun:
         entry = SentEntry(self.sent.cargo, self.number, run.lot, self.sent.step, 0)
-        source = source_of(run, self.arrays)
-        return OutRun(
-            entry, run.first, run.bounds, source, priority=run.priority, owner=self, priorities=run.priorities
-        )
+        bounds, source = self._bytes(run)
+        return OutRun(entry, run.first, bounds, source, priority=run.priority, owner=self, priorities=run.priorities)
+
+    def _bytes(self, run: PlanRun) -> tuple[Array, Source]:
+        """Where the run's slices begin and end among its bytes, and the bytes."""
+        if not self._begun or run.pushed is None or self._encoders is None:
+            return run.bounds, source_of(run, self.arrays)
+        scale = self._encoders.scale
+        source = EncodedRun(run, run.pushed, self.arrays, self._of_keys, step=self.sent.step, scale=scale)
+        self._encoded.append(source)
+        return run.pushed.begins, source
 
 
 class KeyPull(PullOperation):
@@ -102,6 +129,8 @@ class KeyPull(PullOperation):
             )
         begin, end = first - run.first, first - run.first + count
         start, stop = int(run.bounds[begin]), int(run.bounds[end])
+        if compressed:
+            payload = self._decoded(run, first, count, payload)
         if stop - start != payload.nbytes:
             raise ProtocolError(
                 f"Values.nbytes: {payload.nbytes}, slices {first} to {first + count - 1} of lot {lot} have "
@@ -112,6 +141,27 @@ class KeyPull(PullOperation):
         fresh = int(np.count_nonzero(mine < 0))
         mine[:] = version
         return fresh
+
+    @property
+    def may_be_compressed(self) -> bool:
+        """Where training goes on with them: what is kept, or read for itself, is as the shard has it."""
+        asked = self.asked
+        ordinary = asked.reading is Reading.OWN and asked.gives in {Gives.VALUE, Gives.VALUES}
+        return ordinary and asked.version > 0 and self._plan is not None and self._plan.has_pulled
+
+    def _decoded(self, run: PlanRun, first: int, count: int, payload: memoryview) -> memoryview:
+        """The bytes of slices that came encoded, as they are. Raises ProtocolError."""
+        where = f"slices {first} to {first + count - 1} of lot {run.lot}"
+        if run.pulled is None or not self.may_be_compressed:
+            raise ProtocolError(f"Values.compressed: 1, {where} travel as they are in {self}")
+        begin = first - run.first
+        told = run.pulled.nbytes(begin, begin + count)
+        if told != payload.nbytes:
+            raise ProtocolError(f"Values.nbytes: {payload.nbytes}, {where}, encoded, have {told} in {self}")
+        try:
+            return bytes_of(run.pulled.decode(begin, begin + count, payload))
+        except PayloadError as error:
+            raise ProtocolError(f"payload: {where} in {self}: {error}") from error
 
     def result(self) -> Any:
         arrays = [landing.arrays for landing in self._landings]

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
+from weft_kvstore.compression.choice import Choice
+from weft_kvstore.compression.slice_codec import SliceCodec
 from weft_kvstore.plan_run import Part, PlanRun
 from weft_kvstore.pull_layout import PullLayout, pull_layout
 from weft_kvstore.routing import Routing
@@ -25,6 +28,7 @@ class KeyPlan:
 
     `part_firsts` (parts) int64 has the number of each part's first slice, over all runs in the order of their `begin`,
     and `part_positions` (parts) its key's. `packed` and `single` are where a pull's values go: see `PullLayout`.
+    `has_pushed` and `has_pulled`: whether gradients, or values, of any of the keys travel encoded.
     """
 
     runs: Mapping[int, tuple[PlanRun, ...]]
@@ -35,6 +39,8 @@ class KeyPlan:
     part_positions: Array
     packed: PullLayout
     single: PullLayout
+    has_pushed: bool
+    has_pulled: bool
 
 
 def key_plan(
@@ -70,6 +76,8 @@ def key_plan(
         part_positions=np.array([part.position for run in in_order for part in run.parts], np.int64),
         packed=pull_layout(in_order, dtypes, shapes, packed=True),
         single=pull_layout(in_order, dtypes, shapes, packed=False),
+        has_pushed=any(run.pushed is not None for run in in_order),
+        has_pulled=any(run.pulled is not None for run in in_order),
     )
 
 
@@ -105,21 +113,29 @@ def _run(
     for _, position in keys:
         place = places[position]
         cut, run = routing.cuts[place], routing.runs[place][shard]
-        parts.append(Part(position, cut.start(run.start), cut.start(run.stop), len(run) == cut.count))
-    starts = [0]
-    for part in parts:
-        starts.append(starts[-1] + part.stop - part.start)
+        whole = len(run) == cut.count
+        parts.append(Part(position, run.start, cut.start(run.start), cut.start(run.stop), whole))
+    starts = [0, *accumulate(part.stop - part.start for part in parts)]
+    bounds = held.bounds[first : stop + 1] - held.bounds[first]
     return PlanRun(
         number=number,
         lot=lot,
         first=first,
         count=stop - first,
         begin=begin,
-        bounds=held.bounds[first : stop + 1] - held.bounds[first],
+        bounds=bounds,
         priority=int(priorities[0]),
         priorities=None if priorities[0] == priorities[-1] else priorities,
         parts=tuple(parts),
         starts=tuple(starts),
         partial=tuple(number for number, part in enumerate(parts) if not part.whole),
         pick=itemgetter(*(part.position for part in parts)),
+        part_slices=(*(one - first for one, _ in keys), stop - first),
+        pushed=_codec(routing.lots[lot].pushed, bounds),
+        pulled=_codec(routing.lots[lot].pulled, bounds),
     )
+
+
+def _codec(choice: Choice | None, bounds: Array) -> SliceCodec | None:
+    """For slices that begin at these bytes."""
+    return None if choice is None else SliceCodec(choice.codec, bounds // choice.codec.dtype.itemsize)

@@ -37,9 +37,10 @@ class LocalStore(StoreFace):
         settings: LinkSettings = LinkSettings(),  # noqa: B008  # frozen
         tables: TablePlace | None = None,
     ) -> None:
-        # Whatever the number of shards, none too, there is one here: rows and slices are all on it.
-        self._description = msgspec.structs.replace(description, shards=("local",))
-        check_description(self._description)
+        # Whatever the number of shards, none too, there is one here: rows and slices are all on it. Nothing travels.
+        check_description(msgspec.structs.replace(description, shards=("local",)))
+        keys = tuple(msgspec.structs.replace(key, compression=None) for key in description.keys)
+        self._description = msgspec.structs.replace(description, shards=("local",), keys=keys, compression=None)
         super().__init__(Arguments(self._description, 0), lambda operation: self._hand_over(0, operation))
         self._mind = LocalMind(self._description, settings, tables)
         self._submitted: deque[tuple[int, Operation]] = deque()

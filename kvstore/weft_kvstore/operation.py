@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeAlias
 from weft_kvstore.calls import Asked, AskedKeys, Sent, SentKeys
 from weft_kvstore.cargo import SentEntry
 from weft_kvstore.codec import ProtocolError
+from weft_kvstore.gradient_encoders import GradientEncoders
 from weft_kvstore.messages import MAX_RUNS, Barrier, Cancel, Measured, Message, Reading
 from weft_kvstore.out_run import OutRun
 from weft_kvstore.routing import Routing
@@ -57,9 +58,13 @@ class Operation(ABC):
         self.because: dict[int, str] = {}
         self.ended = False
 
+    def use(self, encoders: GradientEncoders) -> None:
+        """The slot's, before anything else: for what travels encoded."""
+
     @abstractmethod
     def prepare(self, routing: Routing) -> dict[int, int]:
-        """Makes what is to be sent. How many parts each shard has of it, where it has some. Raises MemoryError."""
+        """Makes what is to be sent. How many parts each shard has of it, where it has some. Raises MemoryError, and
+        StoreRefusedError for what cannot be begun now."""
 
     @abstractmethod
     def begin(self, link: Link) -> None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from weft_kvstore.compression.slice_codec import SliceCodec
 from weft_kvstore.store import Array
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a run has of a key: bytes `start` to `stop` of the value of the key at `position` in the call; `whole` where
-    that is all of it."""
+    """What a run has of a key: bytes `start` to `stop` of the value of the key at `position` in the call, from its
+    slice `first` on; `whole` where that is all of it."""
 
     position: int
+    first: int
     start: int
     stop: int
     whole: bool
@@ -27,6 +29,9 @@ class PlanRun:
     one, it is `priority` and they are None. `parts` are what its keys have there, one behind the other; part i begins
     at byte `starts[i]`, and the last one ends at the last of `starts`. Where there are several, `pick` takes their
     arrays, in order, from those of the call; `partial` are the numbers of parts that are not whole.
+
+    Part i begins at slice `part_slices[i]` of the run, and the last one ends at the last of them. `pushed` and
+    `pulled`: what its gradients, and its values, may be encoded with; None as they are.
     """
 
     number: int
@@ -41,6 +46,9 @@ class PlanRun:
     starts: tuple[int, ...]
     partial: tuple[int, ...]
     pick: Callable[[Sequence[Array]], Sequence[Array]]
+    part_slices: tuple[int, ...]
+    pushed: SliceCodec | None
+    pulled: SliceCodec | None
 
     @property
     def stop(self) -> int:
