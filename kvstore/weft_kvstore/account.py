@@ -68,7 +68,7 @@ class Account:
         if isinstance(payload.obj, bytes | bytearray):
             own: Array = np.empty(payload.nbytes, np.uint8)
             own[:] = np.frombuffer(payload, np.uint8)
-            payload = memoryview(own)
+            payload = memoryview(own)  # type: ignore[arg-type]  # an array is a buffer
         if memoryview(payload.obj).nbytes == payload.nbytes:
             self.keep(payload.obj, payload.nbytes)
         return payload

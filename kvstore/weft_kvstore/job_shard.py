@@ -115,8 +115,8 @@ class JobShard:
                 else:
                     spec = self._lot_spec(lot.number, first)
                     self.lots[lot.number] = plain_lot(description, self._routing, spec, shard, wanted)
-        tables = [one for one in self._units.values() if isinstance(one, TableState)]
-        self.account.grown = partial(grown, tables)
+        of_tables = [one for one in self._units.values() if isinstance(one, TableState)]
+        self.account.grown = partial(grown, of_tables)
         if self.gate is not None:
             contributed = sum(len(one.state) for one in self.lots.values() if one.state.spec.slots)
             self.gate.expect(contributed + sum(1 for one in self._units.values() if one.spec.slots))

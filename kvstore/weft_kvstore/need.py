@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
-
 from weft_graph.program import Update
 from weft_kvstore.check import rule_of
 from weft_kvstore.description import KeyDescription, StoreDescription
@@ -41,5 +39,4 @@ def need_of(description: StoreDescription, shard: int) -> Holds:
 
 def arrays_of(description: StoreDescription, key: KeyDescription) -> int:
     """How many arrays a shard keeps of a key: its value, and the rule's state."""
-    has_state = key.update is Update.RULE and key.slots and np.dtype(key.dtype).kind == "f"
-    return 1 + (len(rule_of(description, key).state) if has_state else 0)
+    return 1 + (len(rule_of(description, key).state) if key.update is Update.RULE else 0)

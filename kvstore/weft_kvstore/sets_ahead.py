@@ -74,7 +74,7 @@ class RowsAhead:
 
     @property
     def nbytes(self) -> int:
-        return self._count * (self._values.itemsize * self._values.shape[1] + 1)
+        return self._count * (self._values.itemsize * int(self._values.shape[1]) + 1)
 
     def add(self, value: Rows) -> None:
         if not len(value.ids):
