@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 from operator import mul
 from typing import Any
@@ -37,6 +37,7 @@ from weft_kvstore.ranges import Range, Ranges
 from weft_kvstore.routing import routing_of
 from weft_kvstore.row_chunks import check_chunks, unpacked_ids, unpacked_rows
 from weft_kvstore.rows import Rows, is_ascending
+from weft_kvstore.shared_layout import ShardPlaces, shard_places
 from weft_kvstore.shelf import Laid
 from weft_kvstore.step_gate import StepGate
 from weft_kvstore.store import Array, StoreError
@@ -127,6 +128,16 @@ class JobShard:
             if isinstance(unit, TableState):
                 unit.close()
 
+    @cached_property
+    def places(self) -> ShardPlaces:
+        """Where this shard's slices are in the arenas of clients on its host."""
+        return shard_places(self._routing, self.shard)
+
+    def reads_in_place(self, run: Run) -> bool:
+        """Whether it does nothing with the bytes of a run but compute: what is checked, or kept, has to be copied."""
+        lot = self.lots.get(run.lot)
+        return run.cargo == Cargo.GRADIENT and lot is not None and lot.pushed is None
+
     @property
     def nbytes(self) -> int:
         """Bytes of the values that this shard has, tables left out."""
@@ -158,7 +169,7 @@ class JobShard:
         lot = self.lots.get(run.lot)
         if lot is None:
             return self._accept_slices(slot, run)
-        laid = lot.laid(run)
+        laid = lot.laid_apart(run, self.places.gradients[run.lot]) if run.place else lot.laid(run)
         self.account.own(laid.elements)
         lot.state.check(slot, run.step, laid.first, laid.stop, pushes=True)
         return Taken(arrivals=[(lot, one) for one in lot.state.accept(slot, run.step, laid)])

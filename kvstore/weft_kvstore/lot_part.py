@@ -17,9 +17,11 @@ from weft_kvstore.first import first_elements, is_given
 from weft_kvstore.lot_pulls import LotPulls
 from weft_kvstore.lot_spec import LotSpec
 from weft_kvstore.lot_state import LotState
+from weft_kvstore.peer_memory import placed
 from weft_kvstore.push_run import Run
 from weft_kvstore.routing import Routing
-from weft_kvstore.shelf import Laid
+from weft_kvstore.shared_layout import LotPlaces
+from weft_kvstore.shelf import Laid, laid_apart
 from weft_kvstore.store import Array
 
 FIRST_ELEMENTS: Final = 1 << 22
@@ -51,8 +53,16 @@ class PlainLot:
             what = f"{run.count} slices from {run.first} of lot {run.lot}"
             raise ProtocolError(f"Push.nbytes: {run.payload.nbytes} for {what}, not {told}")
         elements: Array = np.frombuffer(run.payload, self.state.update.values.dtype)
-        usable = elements.flags.writeable and elements.flags.aligned
+        usable = (elements.flags.writeable or run.arena is not None) and elements.flags.aligned
         return Laid(run.first, run.stop, elements if usable else elements.copy())
+
+    def laid_apart(self, run: Run, places: LotPlaces) -> Laid:
+        """The same where the elements are in the places of their keys."""
+        self.check_range(run.first, run.count, "Push.first")
+        dtype = self.state.update.values.dtype
+        assert run.arena is not None
+        parts = [Laid(*slices, placed(run.arena, where).view(dtype)) for slices, where in places.pieces(run.first, run.stop)]
+        return laid_apart(parts)
 
 
 def plain_lot(description: StoreDescription, routing: Routing, spec: LotSpec, shard: int, wanted: Wanted) -> PlainLot:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from weft_kvstore.account import Account
@@ -10,9 +10,10 @@ from weft_kvstore.answer import Answer
 from weft_kvstore.codec import Buffer, encode
 from weft_kvstore.lending import Loan
 from weft_kvstore.lot_part import PlainLot
-from weft_kvstore.messages import Acknowledge, Done, Hello, Values
+from weft_kvstore.messages import Acknowledge, Done, Hello, Released, Values
 from weft_kvstore.out_run import OutRun
-from weft_kvstore.outbox import Outbox
+from weft_kvstore.outbox import Outbox, OutFrame
+from weft_kvstore.peer_memory import PeerMemory
 from weft_kvstore.pull_wait import PullWait
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.unit_state import AnyUnit
@@ -35,11 +36,18 @@ class AnswerEntry(NamedTuple):
     lot: int
     version: int
     compressed: int
+    place: bool = False
+    """Whether they may be written to the places of their keys."""
 
 
 class Peer:
     """One client's connection. `pulls` are those not answered, `ids_bytes` what their ids take, `acknowledge` the
-    frames not yet acknowledged, `measures` the requests for what steps amount to, with the step."""
+    frames not yet acknowledged, `measures` the requests for what steps amount to, with the step.
+
+    Of a client on this host, `memory` is its arena, while it has brought one for `ticket`; `holds` counts the frames
+    that are read there, `released` are those that are not any more, which it is told once no `earlier` connection of
+    its slot has any.
+    """
 
     def __init__(self, identity: bytes, hello: Hello, settings: LinkSettings, now: float) -> None:
         self.identity = identity
@@ -51,6 +59,12 @@ class Peer:
         self.pulls: dict[int, PullWait] = {}
         self.ids_bytes = 0
         self.acknowledge: list[int] = []
+        self.ticket = b""
+        self.memory: PeerMemory | None = None
+        self.holds = 0
+        self.released: list[int] = []
+        self.earlier: list[Peer] = []
+        self._copied: dict[int, tuple[PeerMemory, int | None]] = {}
         self.done: list[int] = []
         self.measures: dict[int, int] = {}
         self.account = Account()
@@ -70,8 +84,9 @@ class Peer:
 
     def answer_range(self, wait: PullWait, lot: PlainLot, first: int, stop: int) -> None:
         """The same for slices of a lot, which are ready."""
+        place = wait.place and not wait.state
         for part in lot.pulls.answers(wait, first, stop):
-            self._put(wait, part)
+            self._put(wait, part, place=place)
         wait.answered(lot.state.spec.number, first, stop)
         self._look(wait)
 
@@ -87,28 +102,41 @@ class Peer:
         if self.acknowledge:
             yield encode(Acknowledge(self.acknowledge))
             self.acknowledge = []
+        if self.released and not self.earlier:
+            yield encode(Released(self.released))
+            self.released = []
 
     def frames(self, now: float) -> Iterator[list[Buffer]]:
         """As many frames of values as credit allows."""
         while (frame := self.outbox.fill(now)) is not None:
-            runs = frame.runs()
-            message = Values(
-                frame=frame.number,
-                request=[run.entry.request for run in runs],
-                array=[run.entry.array for run in runs],
-                lot=[run.entry.lot for run in runs],
-                version=[run.entry.version for run in runs],
-                first=[run.first for run in runs],
-                count=[run.count for run in runs],
-                nbytes=[run.nbytes for run in runs],
-                compressed=[run.entry.compressed for run in runs],
-            )
-            yield encode(message, frame.payload())
+            if self.memory is None:
+                yield encode(_values(frame, None, placed=False), frame.payload())
+            else:
+                yield self._shared(frame, self.memory)
 
-    def _put(self, wait: PullWait, part: Answer) -> None:
+    def _shared(self, frame: OutFrame[AnswerEntry, Loan], memory: PeerMemory) -> list[Buffer]:
+        """A frame whose bytes are copied to where the client has them at once; so no array stays lent."""
+        parts: list[Buffer] = []
+        nbytes = 0
+        for piece in frame.pieces:
+            run, cut = piece.run, piece.run.source.cut(piece.start, piece.stop)
+            if run.entry.place and memory.places:
+                first = run.first + piece.first
+                memory.put(run.entry.lot, first, first + piece.count, cut)
+            else:
+                parts += cut
+                nbytes += piece.stop - piece.start
+        at = memory.lay(parts, nbytes)
+        payload = b"".join(parts) if at is None and parts else None
+        for piece in frame.pieces:
+            piece.run.owner.give_back(piece.first, piece.count)
+        self._copied[frame.number] = memory, at
+        return encode(_values(frame, at, placed=bool(memory.places)), payload)
+
+    def _put(self, wait: PullWait, part: Answer, *, place: bool = False) -> None:
         if part.held is None:
             self.account.taken_over(part.source.base)
-        entry = AnswerEntry(wait.request, part.array, part.lot, part.version, int(part.compressed))
+        entry = AnswerEntry(wait.request, part.array, part.lot, part.version, int(part.compressed), place and not part.compressed)
         self.outbox.put(
             OutRun(
                 entry,
@@ -131,8 +159,13 @@ class Peer:
 
     def arrived(self, frame: int, now: float) -> None:
         """The client has acknowledged a frame. Raises ProtocolError for one that is not under way."""
-        for piece in self.outbox.acknowledge(frame, now):
-            piece.run.owner.give_back(piece.first, piece.count)
+        pieces = self.outbox.acknowledge(frame, now)
+        copied = self._copied.pop(frame, None)
+        if copied is None:
+            for piece in pieces:
+                piece.run.owner.give_back(piece.first, piece.count)
+        elif copied[1] is not None:
+            copied[0].give(copied[1])
 
     def cancel(self, request: int) -> None:
         """The client waits for this pull no longer: what of it has not left will not."""
@@ -144,6 +177,11 @@ class Peer:
         for run in self.outbox.withdraw(lambda one: one.entry.request == request):
             run.owner.give_back(run.sent, run.waiting)
 
+    def cancel_all(self, requests: Iterable[int]) -> None:
+        """The client waits for none of these."""
+        for request in requests:
+            self.cancel(request)
+
     def close(self) -> None:
         """The connection is gone: nothing waits for it any more."""
         for wait in self.pulls.values():
@@ -151,3 +189,20 @@ class Peer:
         self.pulls.clear()
         for run in self.outbox.clear():
             run.owner.give_back(0, run.count)
+
+
+def _values(frame: OutFrame[AnswerEntry, Loan], at: int | None, *, placed: bool) -> Values:
+    runs = frame.runs()
+    return Values(
+        frame=frame.number,
+        request=[run.entry.request for run in runs],
+        array=[run.entry.array for run in runs],
+        lot=[run.entry.lot for run in runs],
+        version=[run.entry.version for run in runs],
+        first=[run.first for run in runs],
+        count=[run.count for run in runs],
+        nbytes=[run.nbytes for run in runs],
+        compressed=[run.entry.compressed for run in runs],
+        at=at,
+        place=[int(run.entry.place) for run in runs] if placed and any(run.entry.place for run in runs) else [],
+    )

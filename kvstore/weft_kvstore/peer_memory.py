@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 import numpy as np
@@ -11,6 +11,7 @@ from weft_kvstore.codec import Buffer, ProtocolError
 from weft_kvstore.hold import Memory, held
 from weft_kvstore.ranges import Range
 from weft_kvstore.same_host.spare_space import SpareSpace
+from weft_kvstore.shared_layout import LotPlaces, ShardPlaces
 from weft_kvstore.store import Array
 
 LEAST_SHARED_BYTES: Final = 16 << 10
@@ -33,14 +34,17 @@ class Arenas(Protocol):
 
 
 class PeerMemory:
-    """`window` is where the shard lays payloads of its answers; a piece is taken until the frame is acknowledged."""
+    """Payloads of answers are laid in the shard's window; a piece of it is taken until the frame is acknowledged."""
 
-    __slots__ = ("_all", "_window", "memory")
+    __slots__ = ("_all", "_window", "memory", "places")
 
-    def __init__(self, memory: Memory, window: range) -> None:
+    def __init__(self, memory: Memory, places: ShardPlaces) -> None:
+        whole = places.nbytes <= memory.nbytes
         self.memory = memory
+        self.places: Mapping[int, LotPlaces] = places.values if whole else {}
+        """Of values, by lot; none where the arena is too short."""
         self._all = memory.bytes_at(0, memory.nbytes)
-        self._window = SpareSpace(window if window.stop <= memory.nbytes else range(0))
+        self._window = SpareSpace(places.window if whole else range(0))
 
     def hold(self, let_go: Callable[[], None]) -> Array:
         """All of it, to be read: see `held`."""
@@ -50,20 +54,22 @@ class PeerMemory:
         """Copies parts into the window, one behind the other; where they are, or None where there is no room."""
         offset = self._window.take(nbytes) if nbytes >= LEAST_SHARED_BYTES else None
         if offset is not None:
-            self.write((offset, offset + nbytes), parts)
+            self._write(offset, parts)
         return offset
+
+    def put(self, lot: int, first: int, stop: int, parts: Sequence[Buffer]) -> None:
+        """Copies the values of slices to the places of their keys."""
+        source = np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), np.uint8)
+        at = 0
+        for _, (start, end) in self.places[lot].pieces(first, stop):
+            self._all[start:end] = source[at : at + end - start]
+            at += end - start
 
     def give(self, offset: int) -> None:
         """The client has read what was laid there."""
         self._window.give(offset)
 
-    def has(self, place: Range) -> bool:
-        """Whether these bytes are in the arena."""
-        return place[1] <= self.memory.nbytes
-
-    def write(self, place: Range, parts: Sequence[Buffer]) -> None:
-        """Copies parts to a place that it has."""
-        at = place[0]
+    def _write(self, at: int, parts: Sequence[Buffer]) -> None:
         for part in parts:
             view = np.frombuffer(part, np.uint8)
             self._all[at : at + len(view)] = view

@@ -28,6 +28,7 @@ class PullWait:
         "link",
         "open",
         "open_units",
+        "place",
         "reading",
         "request",
         "slot",
@@ -53,6 +54,8 @@ class PullWait:
         self.state = state
         self.reading = reading
         self.compressed = compressed
+        self.place = False
+        """Whether values may be written to the places of their keys."""
         self.ids: Array | None = None
         self.ids_bytes = 0
         self.chunks = 0

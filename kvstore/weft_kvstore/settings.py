@@ -34,6 +34,7 @@ class LinkSettings:
     `request_timeout_s`: deadline of every future, seconds; a minute covers a worker that compiles its first step.
     `ping_interval_s`: seconds between two signs of life on an idle link; never more than a quarter of `silence_s`.
     `silence_s`: seconds without a word after which the other side is held to be lost.
+    `same_host`: whether payloads pass through shared memory where both ends are on one host.
     """
 
     credit_bytes: int | None = None
@@ -42,6 +43,7 @@ class LinkSettings:
     request_timeout_s: float = 60.0
     ping_interval_s: float = 1.0
     silence_s: float = 5.0
+    same_host: bool = True
 
     def __post_init__(self) -> None:
         for name in ("credit_bytes", "frame_bytes", "request_timeout_s", "ping_interval_s", "silence_s"):

@@ -6,12 +6,13 @@ what is to be sent; `flush` adds acknowledgements and frames, as late as possibl
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from weft_kvstore.account import Ledger
-from weft_kvstore.codec import Buffer, ProtocolError, decode_request, encode
+from weft_kvstore.codec import Buffer, ProtocolError, decode_request, encode, payload_bytes
+from weft_kvstore.hyper_talk import in_doubt, proposed
 from weft_kvstore.job_shard import JobShard, Taken
 from weft_kvstore.lot_part import PlainLot
 from weft_kvstore.merger import BATCH_BYTES, Merger
@@ -25,6 +26,10 @@ from weft_kvstore.messages import (
     Failed,
     FailureCode,
     Hello,
+    Hyper,
+    HyperDecide,
+    HyperDecided,
+    HyperSettle,
     Measure,
     Measured,
     Message,
@@ -41,14 +46,16 @@ from weft_kvstore.messages import (
     Why,
 )
 from weft_kvstore.peer import MAX_OPEN_MEASURES, MAX_OPEN_PULLS, Peer
+from weft_kvstore.peer_memory import Arenas, PeerMemory, placed
 from weft_kvstore.pull_wait import PullWait
 from weft_kvstore.push_run import runs_of
 from weft_kvstore.push_runs import take_run
+from weft_kvstore.releases import Releases
 from weft_kvstore.refusals import answer_refusal, push_refusal
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard_door import Admission, Job, Namespace, admit
 from weft_kvstore.steps import PushRefusedError
-from weft_kvstore.store import StoreError
+from weft_kvstore.store import Array, StoreError
 from weft_kvstore.unit_state import AnyUnit
 
 Outgoing: TypeAlias = tuple[bytes, list[Buffer]]
@@ -77,10 +84,15 @@ class ShardMind:
     outgoing: list[Outgoing] = field(default_factory=list)
     counts: Counts = field(default_factory=Counts)
     work: Merger[Namespace] = field(init=False)
+    arenas: Arenas | None = None
+    let_go: Callable[[], None] = lambda: None
+    """Called when bytes of an arena are let go, on whatever thread that happens: `flush` is due then."""
+    _releases: Releases = field(init=False)
     _to_flush: dict[bytes, Peer] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.work = Merger(self, priorities=self.settings.priorities)
+        self._releases = Releases(self.let_go)
 
     def open(self, shard: JobShard) -> None:
         """Adds a job. Raises StoreError where it is here already."""
@@ -127,6 +139,9 @@ class ShardMind:
         if peer is None:
             return
         peer.close()
+        if self.arenas is not None:
+            self.arenas.forget(peer.ticket)
+            self._releases.lose(peer)
         job = self.jobs.get(peer.job)
         if job is not None and job.links.get(peer.slot) is peer:
             del job.links[peer.slot]
@@ -173,6 +188,10 @@ class ShardMind:
 
     def wants_flush(self) -> bool:
         """Whether `flush` is due: nothing is left to merge, enough was merged, or a link that has values is idle."""
+        for job, slot in self._releases.settled():
+            peer = self.jobs[job].links.get(slot) if job in self.jobs else None
+            if peer is not None:
+                self._to_flush[peer.identity] = peer
         if not self._to_flush:
             return False
         if not self.work or self.work.batch_is_full:
@@ -185,6 +204,7 @@ class ShardMind:
         waiting, self._to_flush = self._to_flush, {}
         for peer in waiting.values():
             self.outgoing += [(peer.identity, parts) for parts in peer.receipts()]
+            self._memory(peer)
             for parts in peer.frames(now):
                 self.counts.frames_sent += 1
                 self.outgoing.append((peer.identity, parts))
@@ -194,6 +214,7 @@ class ShardMind:
         for peer in [one for one in self.peers.values() if now - one.heard > self.settings.silence_s]:
             self.lose(peer.identity)
         for job in self.jobs.values():
+            self._doubt_hyper(job, now)
             silent = {slot: now - at for slot, at in job.heard.items() if now - at > self.settings.silence_s}
             if silent:
                 for peer in job.links.values():
@@ -228,7 +249,12 @@ class ShardMind:
         peer.account = job.shard.account
         self.peers[identity] = job.links[hello.slot] = peer
         job.heard[hello.slot] = now
-        self._say(identity, Welcome(hello.session, self.boot, int(self.settings.silence_s * 1000)))
+        door = b""
+        if self.arenas is not None:
+            door, peer.ticket = self.arenas.name, self.arenas.expect(job.shard.places.nbytes)
+            self._releases.begin(peer)
+            self._to_flush[identity] = peer
+        self._say(identity, Welcome(hello.session, self.boot, int(self.settings.silence_s * 1000), door, peer.ticket))
 
     def _handle(self, peer: Peer, message: Request, payload: memoryview, now: float) -> None:
         match message:
@@ -246,9 +272,10 @@ class ShardMind:
                 self._measure(peer, message)
             case Commit():
                 self._commit(peer, message)
+            case Hyper() | HyperDecide() | HyperSettle():
+                self._hyper(peer, message, now)
             case Cancel():
-                for request in message.request:
-                    peer.cancel(request)
+                peer.cancel_all(message.request)
             case Why():
                 self._why(peer, message)
             case Ping():
@@ -259,9 +286,17 @@ class ShardMind:
     def _push(self, peer: Peer, push: Push, payload: memoryview) -> None:
         self.counts.frames_received += 1
         shard = self.jobs[peer.job].shard
+        arena = None
+        if push.at is not None or push.place:
+            arena = self._arena(peer, push)
+            if arena is None:
+                return
+        if push.at is not None and arena is not None:
+            payload = memoryview(placed(arena, (push.at, push.at + payload_bytes(push))))  # type: ignore[arg-type]
         refused = push_refusal(self.ledger, shard, list(runs_of(push, payload)), payload.nbytes)
-        payload = payload if refused is not None else shard.account.taken_over(payload)
-        for number, run in enumerate(runs_of(push, payload)):
+        if refused is None and push.at is None:
+            payload = shard.account.taken_over(payload)
+        for number, run in enumerate(runs_of(push, payload, arena)):
             if peer.identity not in self.peers:  # An answer has lost it.
                 return
             try:
@@ -284,10 +319,33 @@ class ShardMind:
         reason = f"slot {peer.slot}, key {taken.units[0].spec.key!r}, version {wait.version}: {refused}"
         self._refuse_request(peer, wait.request, PushRefusedError(reason))
 
+    def _arena(self, peer: Peer, push: Push) -> Array | None:
+        """The client's arena, held for a frame. Where it has brought none, nothing of the frame is taken in."""
+        memory = self._memory(peer)
+        if memory is not None:
+            return self._releases.hold(peer, memory, push.frame)
+        for run in range(len(push.nbytes)):
+            self.counts.refused += 1
+            self._say(peer.identity, PushRefused(push.frame, run, "its bytes are in an arena that was not brought"))
+        peer.acknowledge.append(push.frame)
+        peer.released.append(push.frame)
+        self._to_flush[peer.identity] = peer
+        return None
+
+    def _memory(self, peer: Peer) -> PeerMemory | None:
+        """The arena that a client has brought, if it has."""
+        found = self.arenas.arena(peer.ticket) if self.arenas is not None and peer.ticket else None
+        if found is None:
+            peer.memory = None
+        elif peer.memory is None or peer.memory.memory is not found:
+            peer.memory = PeerMemory(found, self.jobs[peer.job].shard.places)
+        return peer.memory
+
     def _pull(self, peer: Peer, pull: Pull) -> None:
         shard = self.jobs[peer.job].shard
         alike = zip(pull.version, pull.state, pull.reading, pull.compressed, strict=True)
         columns = (pull.request, alike, pull.lot, pull.first, pull.count, pull.chunks)
+        in_place = {request for request, place in zip(pull.request, pull.place, strict=False) if place}
         asked: dict[int, tuple[PullWait, list[AnyUnit]]] = {}
         for request, (version, state, reading, compressed), lot, first, count, chunks in zip(*columns, strict=True):
             if request not in asked:
@@ -302,6 +360,7 @@ class ShardMind:
                     reading=_reading(reading),
                     compressed=bool(compressed),
                 )
+                wait.place = request in in_place
                 asked[request] = wait, []
                 peer.asks(wait)
             wait, units = asked[request]
@@ -359,6 +418,32 @@ class ShardMind:
             self.work.go_on(peer.job, self.jobs[peer.job].shard)
         peer.done.append(commit.request)
         self._to_flush[peer.identity] = peer
+
+    def _hyper(self, peer: Peer, message: Hyper | HyperDecide | HyperSettle, now: float) -> None:
+        shard = self.jobs[peer.job].shard
+        agreement = shard.live.agreement
+        held = agreement.held
+        if isinstance(message, Hyper):
+            self._say(peer.identity, proposed(shard, peer, message, now))
+        elif isinstance(message, HyperDecide):
+            version = agreement.decide(message.proposal, take=bool(message.take))
+            self._say(peer.identity, HyperDecided(message.request, message.proposal, version))
+        else:
+            agreement.settle(message.proposal, message.version)
+            peer.done.append(message.request)
+            self._to_flush[peer.identity] = peer
+        if held is not None and agreement.held is None:
+            self.work.go_on(peer.job, shard)
+
+    def _doubt_hyper(self, job: Job, now: float) -> None:
+        """A proposal whose proposer is gone, or takes long, holds its step for no longer than it must."""
+        agreement = job.shard.live.agreement
+        held = agreement.held
+        asked = in_doubt(job, now, self.settings.silence_s)
+        if asked is not None:
+            self._say(asked[0].identity, asked[1])
+        if held is not None and agreement.held is None:
+            self.work.go_on(job.namespace, job.shard)
 
     def _refuse_request(self, peer: Peer, request: int, error: PushRefusedError) -> None:
         self.counts.refused += 1
