@@ -23,6 +23,8 @@ from weft_kvstore.description import StoreDescription
 from weft_kvstore.job_shard import JobShard
 from weft_kvstore.need import need_of
 from weft_kvstore.quotas import Quotas
+from weft_kvstore.same_host.door import Door
+from weft_kvstore.same_host.errors import ArenaError
 from weft_kvstore.settings import MAX_FRAME_BYTES, LinkSettings
 from weft_kvstore.shard_mind import ShardMind
 from weft_kvstore.statistics import ShardStatistics
@@ -66,7 +68,7 @@ class ShardServer:
         self._pool = ApplyPool(apply_threads)
         self._tables = tables
         self._ledger = Ledger(quotas)
-        self._mind = ShardMind(os.urandom(16), settings, self._ledger)
+        self._mind = ShardMind(os.urandom(16), settings, self._ledger, let_go=self._let_go)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._router = self._context.socket(zmq.ROUTER)
         self._router.linger = 0
@@ -84,6 +86,8 @@ class ShardServer:
         self._bytes_received = 0
         self._next_tick = self._last_round = clock()
         self._wakeup = Wakeup()
+        self._door = _door() if settings.same_host else None
+        self._mind.arenas = self._door
         self._commands: deque[tuple[Callable[[], None], Future[None]]] = deque()
         self._stopping = False
         self._lock = threading.Lock()
@@ -185,6 +189,8 @@ class ShardServer:
         poller = zmq.Poller()
         poller.register(self._router, zmq.POLLIN)
         poller.register(self._wakeup.fileno(), zmq.POLLIN)
+        if self._door is not None:
+            poller.register(self._door.fileno(), zmq.POLLIN)
         try:
             while not self._stopping:
                 self._round(poller)
@@ -207,13 +213,23 @@ class ShardServer:
         if now >= self._next_tick:
             self._next_tick = now + self._settings.ping_s / 2
             self._mind.tick(now)
+            if self._door is not None:
+                self._door.tick(now)
         if self._mind.wants_flush():
             self._mind.flush(now)
         self._send()
         if not busy and not self._mind.work:
             timeout_ms = max(math.ceil((self._next_tick - self._clock()) * 1000), 0)
-            if self._wakeup.fileno() in dict(poller.poll(timeout_ms)):
+            events = dict(poller.poll(timeout_ms))
+            if self._wakeup.fileno() in events:
                 self._wakeup.clear()
+            if self._door is not None and self._door.fileno() in events:
+                self._door.receive(self._clock())
+
+    def _let_go(self) -> None:
+        """Bytes of an arena are read no more; whoever waits for them is told in the next round."""
+        if threading.current_thread() is not self._thread:
+            self._wakeup.wake()
 
     def _receive(self) -> None:
         until = self._clock() + RECEIVE_S
@@ -258,7 +274,18 @@ class ShardServer:
             self._commands.popleft()[1].set_exception(StoreError(f"the shard at {self.endpoint} was stopped"))
         self._router.close(0)
         self._context.term()
+        if self._door is not None:
+            self._door.close()
         self._wakeup.close()
         self._pool.close()
         for job in self._mind.jobs.values():
             job.shard.close()
+
+
+def _door() -> Door | None:
+    """Where clients of this host bring their arenas; None where the system has no such thing."""
+    try:
+        return Door()
+    except ArenaError as error:
+        _log.info("no shared memory with clients of this host: %s", error)
+        return None
