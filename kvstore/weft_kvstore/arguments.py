@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import os
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from operator import index
@@ -16,9 +18,11 @@ from weft_kvstore.cargo import Cargo
 from weft_kvstore.check import check_description, rule_of
 from weft_kvstore.commit_operation import CommitOperation
 from weft_kvstore.description import KeyDescription, Mode, StoreDescription
+from weft_kvstore.hyper_operation import Change, HyperOperation
 from weft_kvstore.key_operation import KeyPull, PushOperation
 from weft_kvstore.key_set import KeySet
-from weft_kvstore.messages import Reading
+from weft_kvstore.live_hyper import is_ruled
+from weft_kvstore.messages import MAX_NUMBERS, Reading
 from weft_kvstore.operation import BarrierOperation
 from weft_kvstore.row_cut import RowCut, row_cut
 from weft_kvstore.row_operation import PullRowsOperation, PushRowsOperation
@@ -135,6 +139,27 @@ class Arguments:
         places = [self._places[name] for name in nothing]
         kind = BarrierOperation if self._description.commit is None else CommitOperation
         return kind(future, step, places)
+
+    def set_hyper(
+        self, future: Future[Any], numbers: Mapping[str, float], step: int | None, name: str | None
+    ) -> HyperOperation:
+        """Raises StoreRefusedError for a key that the shards update by no rule, and for numbers that its rule lacks."""
+        key = None if name is None else self._known(name, "set_hyper")
+        where = f"slot {self._slot}: set_hyper" if key is None else f"slot {self._slot}: set_hyper of key {name!r}"
+        if not any(is_ruled(one) for one in ([key] if key is not None else self._description.keys)):
+            raise StoreRefusedError(f"{where}: the shards update it by no rule")
+        rule = rule_of(self._description, key)
+        if not 1 <= len(numbers) <= MAX_NUMBERS:
+            raise StoreRefusedError(f"{where}: {len(numbers)} numbers; a call changes 1 to {MAX_NUMBERS}")
+        found: dict[str, float] = {}
+        for number, value in numbers.items():
+            if number not in rule.hyper:
+                known = ", ".join(sorted(rule.hyper)) or "none"
+                raise StoreRefusedError(f"{where}: rule {rule.name!r} has no {number!r}; it has {known}")
+            found[number] = _finite(value, f"{where}: {number!r}")
+        step = None if step is None else self._checked_step(step, "set_hyper")
+        place = None if name is None else self._places[name]
+        return HyperOperation(future, Change(found, step, place, name), lambda: os.urandom(16))
 
     def _push(
         self, future: Future[Any], keys: KeySet, step: int, arrays: Sequence[Array], cargo: Cargo
@@ -255,3 +280,13 @@ class Arguments:
         if not 0 <= number < 2**62:
             raise StoreRefusedError(f"slot {self._slot}: {what}: step or version {number} is not within 0 to 2**62")
         return number
+
+
+def _finite(value: object, where: str) -> float:
+    try:
+        number = float(value)  # type: ignore[arg-type]  # what is no number is the caller's to hear of
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if isinstance(value, str) or not math.isfinite(number):
+        raise StoreRefusedError(f"{where}: a finite number, not {value!r}")
+    return number

@@ -15,12 +15,18 @@ from weft_kvstore.deadlines import Deadlines
 from weft_kvstore.description import StoreDescription
 from weft_kvstore.gradient_encoders import GradientEncoders
 from weft_kvstore.messages import (
+    NOBODY,
     Acknowledge,
     Because,
     Done,
     Failed,
     FailureCode,
     Hello,
+    HyperAnswer,
+    HyperDecide,
+    HyperDecided,
+    HyperDoubt,
+    HyperSettle,
     Measured,
     Pong,
     PushRefused,
@@ -178,6 +184,8 @@ class ClientMind:
                 self._done(link, message)
             case Measured():
                 self._measured(link, message)
+            case HyperAnswer() | HyperDecided() | HyperDoubt():
+                self._hyper(link, message)
             case Failed():
                 self._failed(link, message)
             case PushRefused():
@@ -223,6 +231,24 @@ class ClientMind:
         request = link.requests.get(message.request)
         if request is not None:
             self._settled(link, request, ended=request.measured(link.shard, message))
+
+    def _hyper(self, link: ClientLink, message: HyperAnswer | HyperDecided | HyperDoubt) -> None:
+        if isinstance(message, HyperDoubt):
+            self.links[0].say(HyperDecide(NOBODY, message.proposal, 0))
+            return
+        if isinstance(message, HyperDecided) and message.request == NOBODY:
+            for other in self.links[1:]:  # One of them was in doubt.
+                other.say(HyperSettle(NOBODY, message.proposal, message.version))
+            return
+        request = link.requests.get(message.request)
+        if request is None:
+            return
+        try:
+            ended = request.agreed(link.shard, message)
+        except StoreRefusedError as error:
+            self._end(request, None, StoreRefusedError(f"slot {self._slot}: {request}: {link.name}: {error}"))
+        else:
+            self._settled(link, request, ended=ended)
 
     def _settled(self, link: ClientLink, request: Request, *, ended: bool) -> None:
         """Parts of a request have come from a shard."""

@@ -102,6 +102,11 @@ class StoreFace:
             lambda future: self._arguments.pull_rows(future, key, ids, version, state=True, settled=settled)
         )
 
+    def set_hyper(
+        self, changes: Mapping[str, float], *, step: int | None = None, key: str | None = None
+    ) -> Future[int]:
+        return self._begin(lambda future: self._arguments.set_hyper(future, changes, step, key))
+
     def barrier(self, step: int, nothing: Sequence[str]) -> Future[StepOutcome | None]:
         return self._begin(lambda future: self._arguments.barrier(future, step, nothing))
 

@@ -1,4 +1,4 @@
-"""A key's hyper-parameters: the job's numbers and schedules, and what was changed since, times the key's multipliers."""
+"""A key's hyper-parameters: the job's numbers and schedules, what was changed since, and the key's multipliers."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """How shards agree on a change of hyper-parameters, so that all of them use it from a step on or none does. Pure.
 
-| A proposal is | once                                                     | then, on this shard                          |
-|---------------|----------------------------------------------------------|----------------------------------------------|
-| held          | nobody has begun its step here, and no other is held     | its step, and what is later, is not applied  |
-| taken         | shard 0 has decided so, when every shard was holding it  | steps from its own on use the numbers        |
-| given up      | shard 0 has decided so: it was withdrawn, or took long   | it is as if it had never been                |
+| A proposal is | once                                                   | then, on this shard                         |
+|---------------|--------------------------------------------------------|---------------------------------------------|
+| held          | nobody has begun its step here, and no other is held   | its step, and what is later, is not applied |
+| taken         | shard 0 has decided so, when each shard was holding it | steps from its own on use the numbers       |
+| given up      | shard 0 has decided so: it was withdrawn, or took long | it is as if it had never been               |
 
 Shard 0 decides, and remembers: so what was decided can be learned wherever the proposer dies. The other shards hold a
 proposal until they hear of it. In doubt they have any client ask shard 0, which gives up what it has not decided.
@@ -63,7 +63,7 @@ class Changed(Protocol):
 class HyperAgreement:
     """`version` counts the changes that were taken: the same ones, in the same order, on every shard."""
 
-    __slots__ = ("_decides", "_given_up", "_of", "_taken", "held", "version")
+    __slots__ = ("_decides", "_doubts", "_given_up", "_of", "_taken", "held", "version")
 
     def __init__(self, of: Changed, *, decides: bool) -> None:
         """`decides`: this is shard 0."""
@@ -71,6 +71,7 @@ class HyperAgreement:
         self.version = 0
         self._of = of
         self._decides = decides
+        self._doubts = 0
         self._taken: OrderedDict[bytes, int] = OrderedDict()
         self._given_up: OrderedDict[bytes, None] = OrderedDict()
 
@@ -81,6 +82,11 @@ class HyperAgreement:
     def holds(self, step: int) -> bool:
         """Whether a step is not to be applied yet."""
         return self.held is not None and step >= self.held.step
+
+    def next_doubt(self) -> int:
+        """A number that grows each time."""
+        self._doubts += 1
+        return self._doubts
 
     def told(self) -> str:
         """What it waits for, in words."""

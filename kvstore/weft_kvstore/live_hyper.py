@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from weft_graph.program import Update
 from weft_kernels.rules.record import Rule
-from weft_kvstore.check import hyper_of
+from weft_kvstore.check import hyper_of, rule_of
 from weft_kvstore.codec import ProtocolError
 from weft_kvstore.description import KeyDescription, StoreDescription
 from weft_kvstore.hyper import KeyHyper
@@ -52,9 +52,11 @@ class LiveHyper:
             raise ProtocolError(f"Hyper.key: {place}, there are {len(keys)}")
         if place is not None and not is_ruled(keys[place]):
             raise ProtocolError(f"Hyper.key: {keys[place].key!r} is updated by no rule")
-        if not numbers:
-            raise ProtocolError("Hyper.names: none")
+        key = keys[place] if place is not None else None
+        known = rule_of(self._description, key).hyper
         for name, number in numbers.items():
+            if name not in known:
+                raise ProtocolError(f"Hyper.names: the rule has no {name!r}")
             if not math.isfinite(number):
                 raise ProtocolError(f"Hyper.numbers: {name!r} is {number}")
 

@@ -10,6 +10,8 @@ from weft_kvstore.cargo import Cargo
 from weft_kvstore.commit_operation import CommitOperation, outcome_of
 from weft_kvstore.deadlines import Deadlines
 from weft_kvstore.description import StoreDescription
+from weft_kvstore.hyper_agreement import ChangeRefusedError, Proposal
+from weft_kvstore.hyper_operation import Change, HyperOperation
 from weft_kvstore.job_shard import JobShard
 from weft_kvstore.lot_part import PlainLot
 from weft_kvstore.merger import Merger
@@ -64,10 +66,14 @@ class LocalMind:
                 self._barrier(slot, operation, now)
             elif isinstance(operation, PullOperation):
                 self._pull(slot, operation, now)
+            elif isinstance(operation, HyperOperation):
+                self.outcomes.append((operation, self._change(slot, operation.change, now), None))
             else:
                 raise TypeError(f"{operation} is no operation that a store knows")
         except PushRefusedError as error:
             self.outcomes.append((operation, None, StoreRefusedError(f"{operation}: {error}")))
+        except ChangeRefusedError as error:
+            self.outcomes.append((operation, None, StoreRefusedError(f"slot {slot}: {operation}: {error}")))
 
     def work_once(self) -> bool:
         """The most urgent piece of work. True if there was one. A rule that fails ends the store."""
@@ -130,6 +136,14 @@ class LocalMind:
             self._merger.go_on(LOCAL, self._shard)
         for number in [number for number, one in self._commits.items() if one.step == step]:
             self.outcomes.append((self._commits.pop(number), outcome, None))
+
+    def _change(self, slot: int, change: Change, now: float) -> int:
+        """Changes hyper-parameters at once: there is no other shard to ask. The step from which they hold."""
+        live, proposal = self._shard.live, self._next().to_bytes(16)
+        step = live.begun(change.place)[0] if change.step is None else change.step
+        live.agreement.propose(Proposal(proposal, slot, b"", step, change.place, change.numbers, now))
+        live.agreement.decide(proposal, take=True)
+        return step
 
     def _send(self, slot: int, send: SendOperation) -> None:
         try:

@@ -22,6 +22,12 @@ MAX_RUNS: Final = 4096
 MAX_TERMS: Final = 64
 """Terms of a sum in one message: more than any sum of float64 numbers has."""
 
+MAX_NUMBERS: Final = 64
+"""Hyper-parameters in one message: far more than a rule has."""
+
+NOBODY: Final = 0
+"""The request of a message whose answer nobody waits for."""
+
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Flag = Annotated[int, msgspec.Meta(ge=0, le=1)]
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
@@ -144,6 +150,35 @@ class Commit(Message, frozen=True, tag="commit"):
     finite: Flag
 
 
+class Hyper(Message, frozen=True, tag="hyper"):
+    """Proposes that hyper-parameters have these numbers from `step` on: of one key, or, where `key` is empty, of the
+    whole job. `proposal` is drawn for each. It is held, and so are the step and what is later, until it is decided."""
+
+    request: Count
+    proposal: Digest
+    step: Count
+    key: Annotated[list[Count], msgspec.Meta(max_length=1)]
+    names: Annotated[list[Name], msgspec.Meta(min_length=1, max_length=MAX_NUMBERS)]
+    numbers: Annotated[list[float], msgspec.Meta(min_length=1, max_length=MAX_NUMBERS)]
+
+
+class HyperDecide(Message, frozen=True, tag="hyper-decide"):
+    """To shard 0: what becomes of this proposal? `take` 1, said by the proposer alone: every shard holds it. 0: it is
+    given up, unless it was taken. `request` 0: the answer is to be passed on to the other shards."""
+
+    request: Count
+    proposal: Digest
+    take: Flag
+
+
+class HyperSettle(Message, frozen=True, tag="hyper-settle"):
+    """To the other shards: shard 0 has taken the proposal as change number `version`; 0: it was given up."""
+
+    request: Count
+    proposal: Digest
+    version: Count
+
+
 class Cancel(Message, frozen=True, tag="cancel"):
     """The client waits for these requests no longer."""
 
@@ -221,7 +256,7 @@ class Values(Message, frozen=True, omit_defaults=True, tag="values"):
 
 
 class Done(Message, frozen=True, tag="done"):
-    """These barriers, or commits, have been taken in."""
+    """These barriers, commits, or decisions on hyper-parameters, have been taken in."""
 
     request: Column
 
@@ -234,6 +269,31 @@ class Measured(Message, frozen=True, tag="measured"):
     squares: Annotated[list[float], msgspec.Meta(max_length=MAX_TERMS)]
     finite: Flag
     scale: float
+
+
+class HyperAnswer(Message, frozen=True, tag="hyper-answer"):
+    """Answers a Hyper. `held` 1: the shard holds it. 0: it cannot; `step` is the first that is possible, the one asked
+    for where that is not what stands in the way."""
+
+    request: Count
+    proposal: Digest
+    held: Flag
+    step: Count
+    reason: Text
+
+
+class HyperDecided(Message, frozen=True, tag="hyper-decided"):
+    """Answers a HyperDecide: the proposal is change number `version`; 0: it was given up."""
+
+    request: Count
+    proposal: Digest
+    version: Count
+
+
+class HyperDoubt(Message, frozen=True, tag="hyper-doubt"):
+    """This shard holds a proposal and hears nothing of its proposer: will somebody ask shard 0?"""
+
+    proposal: Digest
 
 
 class Failed(Message, frozen=True, tag="failed"):
@@ -253,8 +313,38 @@ class Pong(Message, frozen=True, tag="pong"):
     pass
 
 
-Request = Hello | Push | Pull | Barrier | Measure | Commit | Cancel | Why | Ping | Bye | Acknowledge
+Request = (
+    Hello
+    | Push
+    | Pull
+    | Barrier
+    | Measure
+    | Commit
+    | Hyper
+    | HyperDecide
+    | HyperSettle
+    | Cancel
+    | Why
+    | Ping
+    | Bye
+    | Acknowledge
+)
 """What a client may say to a shard."""
 
-Reply = Welcome | Refused | Released | PushRefused | Values | Done | Measured | Failed | Because | Pong | Acknowledge
+Reply = (
+    Welcome
+    | Refused
+    | Released
+    | PushRefused
+    | Values
+    | Done
+    | Measured
+    | HyperAnswer
+    | HyperDecided
+    | HyperDoubt
+    | Failed
+    | Because
+    | Pong
+    | Acknowledge
+)
 """What a shard may say to a client."""

@@ -14,7 +14,7 @@ from weft_kvstore.calls import Asked, AskedKeys, Sent, SentKeys
 from weft_kvstore.cargo import SentEntry
 from weft_kvstore.codec import ProtocolError
 from weft_kvstore.gradient_encoders import GradientEncoders
-from weft_kvstore.messages import MAX_RUNS, Barrier, Cancel, Measured, Message, Reading
+from weft_kvstore.messages import MAX_RUNS, Barrier, Cancel, HyperAnswer, HyperDecided, Measured, Message, Reading
 from weft_kvstore.out_run import OutRun
 from weft_kvstore.routing import Routing
 
@@ -174,6 +174,11 @@ class Request(Operation):
     def measured(self, shard: int, message: Measured) -> bool:
         """The shard says what its part of a step amounts to. True if nothing is missing. Raises ProtocolError."""
         raise ProtocolError(f"Measured.request: {self.number}, {self} commits nothing")
+
+    def agreed(self, shard: int, message: HyperAnswer | HyperDecided) -> bool:
+        """The shard says what it thinks of a change of hyper-parameters. True if nothing is missing. Raises
+        ProtocolError, and StoreRefusedError where there will be none."""
+        raise ProtocolError(f"{type(message).__name__}.request: {self.number}, {self} changes nothing")
 
     def write(  # noqa: PLR0917  # a column of the message each
         self,

@@ -162,6 +162,19 @@ class BulkStore(Store, Protocol):
     def pull_versions(self, keys: Sequence[str], version: int, *, settled: bool = False) -> Future[Pulled]:
         """The same, and which versions they are at."""
 
+    def set_hyper(
+        self, changes: Mapping[str, float], *, step: int | None = None, key: str | None = None
+    ) -> Future[int]:
+        """Give the rule's hyper-parameters these numbers from `step` on, for the whole job or for one key; without a
+        step, from the first that is possible. The future ends with the step, once it holds on all shards.
+
+        They take the place of numbers and schedules, and are multiplied by a key's multipliers. What was changed for a
+        key stands before what was changed for all. No slot may have pushed, or declared, anything of the step, or it is
+        refused, and so it is while another slot changes some: then nothing has changed. Where steps are each slot's
+        own, so is the step here. After a StoreTimeoutError or a StoreLostError it may hold or not, but on all shards
+        alike.
+        """
+
     def read_consistent(self, keys: Sequence[str]) -> Future[tuple[int, list[Array]]]:
         """Values that the keys had at one version, and which: the newest that can be had, also while others push. In
         mode sync alone. Fails with StorePassedError where keys have passed every version that was tried."""
