@@ -14,8 +14,9 @@ from weft_kvstore.hyper import KeyHyper
 from weft_kvstore.hyper_agreement import HyperAgreement
 from weft_kvstore.hyper_timeline import HyperTimeline
 from weft_kvstore.lot_part import PlainLot
+from weft_kvstore.lot_spec import LotSpec
 from weft_kvstore.routing import Routing
-from weft_kvstore.unit_state import AnyUnit
+from weft_kvstore.unit_state import AnyUnit, KeyRules
 
 NOTHING = (0, "nobody has begun")
 
@@ -94,9 +95,9 @@ class LiveHyper:
     def _begun(self, number: int, place: int | None) -> tuple[int, str]:
         unit = self._units.get(number)
         if unit is not None:
-            return unit.begun() if _is_contributed(unit) else NOTHING
+            return unit.begun() if _is_ruled(unit.spec) else NOTHING
         lot = self._lots.get(number)
-        if lot is None or lot.state.spec.update is not Update.RULE or not lot.state.spec.slots:
+        if lot is None or not _is_ruled(lot.state.spec):
             return NOTHING
         if place is None:
             return lot.state.begun(0, len(lot.state))
@@ -107,8 +108,8 @@ class LiveHyper:
 
     def _least(self) -> int:
         """The first step that is not applied somewhere: none before it is asked for any more."""
-        in_lots = [int(one.state.steps.version.min()) for one in self._lots.values() if one.state.spec.slots]
-        return min(in_lots + [one.version for one in self._units.values() if one.spec.slots], default=0)
+        in_lots = [int(one.state.steps.version.min()) for one in self._lots.values() if _is_ruled(one.state.spec)]
+        return min(in_lots + [one.version for one in self._units.values() if _is_ruled(one.spec)], default=0)
 
 
 def is_ruled(key: KeyDescription) -> bool:
@@ -116,5 +117,5 @@ def is_ruled(key: KeyDescription) -> bool:
     return key.update is Update.RULE and bool(key.slots)
 
 
-def _is_contributed(unit: AnyUnit) -> bool:
-    return unit.spec.update is Update.RULE and bool(unit.spec.slots)
+def _is_ruled(spec: LotSpec | KeyRules) -> bool:
+    return spec.update is Update.RULE and bool(spec.slots)
