@@ -53,6 +53,11 @@ class Arguments:
         self._sets_of_one: dict[str, KeySet] = {}
         self._sets_of_many: dict[tuple[str, ...], KeySet] = {}
 
+    def place_of(self, name: str) -> int:
+        """Of a key that is no table, in the description. Raises StoreRefusedError."""
+        self._key(name, "buffer", rows=False)
+        return self._places[name]
+
     def push(self, future: Future[Any], name: str, step: int, array: Array, *, cargo: Cargo) -> PushOperation:
         """Raises StoreRefusedError for a key, step or array that does not fit."""
         return self._push(future, self._one(name, _WORDS[cargo][0]), step, (array,), cargo)

@@ -22,3 +22,5 @@ class SentEntry(NamedTuple):
     lot: int
     step: int
     chunks: int
+    place: bool = False
+    """Whether their bytes are in the places of their keys in the client's arena, and may be read there."""

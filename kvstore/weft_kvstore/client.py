@@ -15,13 +15,17 @@ from typing import Final
 import zmq
 
 from weft_kvstore.arguments import Arguments
+from weft_kvstore.client_memory import ClientMemory
 from weft_kvstore.client_mind import ClientMind
 from weft_kvstore.description import StoreDescription
 from weft_kvstore.face import StoreFace, end_futures
 from weft_kvstore.link_socket import LinkSocket
 from weft_kvstore.operation import Operation
 from weft_kvstore.residual_operation import ResidualOperation
+from weft_kvstore.routing import routing_of
+from weft_kvstore.same_host.handover import Handover, HandoverState
 from weft_kvstore.settings import LinkSettings
+from weft_kvstore.shared_layout import shared_layout
 from weft_kvstore.statistics import ClientStatistics, LinkStatistics
 from weft_kvstore.store import Array, StoreError
 from weft_kvstore.wake import Wakeup
@@ -54,6 +58,9 @@ class StoreClient(StoreFace):
         self._endpoints = tuple(description.shards if endpoints is None else endpoints)
         if len(self._endpoints) != len(description.shards):
             raise ValueError(f"{len(self._endpoints)} endpoints for {len(description.shards)} shards")
+        routing = routing_of(description)
+        layout = shared_layout(routing) if settings.same_host else None
+        self._memory = ClientMemory(description.keys, layout)
         self._mind = ClientMind(
             description,
             slot,
@@ -62,6 +69,7 @@ class StoreClient(StoreFace):
             settings=settings,
             endpoints=self._endpoints,
             now=time.monotonic(),
+            memory=self._memory if layout is not None else None,
         )
         self._submitted: deque[Operation] = deque()
         self._wakeup = Wakeup()
@@ -71,6 +79,7 @@ class StoreClient(StoreFace):
         self._closing = False
         self._lock = threading.Lock()
         self._sockets: dict[int, LinkSocket] = {}
+        self._handovers: dict[int, Handover] = {}
         self._bytes: list[list[int]] = [[0, 0] for _ in self._endpoints]
         self._thread = threading.Thread(target=self._run, name=f"weft-store-slot-{slot}", daemon=True)
         self._thread.start()
@@ -81,6 +90,12 @@ class StoreClient(StoreFace):
         self._wakeup.wake()
         if threading.current_thread() is not self._thread:
             self._thread.join()
+
+    def gradient_buffer(self, key: str) -> Array:
+        return self._memory.gradient(self._arguments.place_of(key))
+
+    def value_buffer(self, key: str) -> Array:
+        return self._memory.value(self._arguments.place_of(key))
 
     def __enter__(self) -> StoreClient:
         return self
@@ -151,12 +166,13 @@ class StoreClient(StoreFace):
             for shard in list(self._sockets):
                 self._drop(shard, poller, GOODBYE_MS)
             context.term()
+            self._memory.close()
             self._wakeup.close()
 
     def _round(self, context: zmq.Context[zmq.Socket[bytes]], poller: zmq.Poller) -> None:
         """Waits until there is something, reads what came, takes in what was handed over, then sends: so what is urgent
         overtakes. Futures end before anything is sent, so that who waits for one goes on meanwhile."""
-        self._receive(self._wait(poller))
+        self._receive(self._wait(poller), poller)
         self._finish()
         now = time.monotonic()
         while self._submitted:
@@ -165,6 +181,7 @@ class StoreClient(StoreFace):
         self._mind.flush(now)
         self._reopen(context, poller)
         self._send()
+        self._bring(poller)
         if self._mind.outcomes:
             self._finish()
 
@@ -178,7 +195,7 @@ class StoreClient(StoreFace):
         self._asleep = False
         return events
 
-    def _receive(self, events: dict[object, int]) -> None:
+    def _receive(self, events: dict[object, int], poller: zmq.Poller) -> None:
         """Reads what came."""
         if self._wakeup_fd in events:
             self._wakeup.clear()
@@ -191,6 +208,9 @@ class StoreClient(StoreFace):
                     self._mind.receive(shard, parts, time.monotonic())
             if link_socket.monitor in events and link_socket.broke():
                 self._mind.disconnected(shard, time.monotonic())
+        for shard, handover in list(self._handovers.items()):
+            if handover.fileno() in events:
+                self._hear(shard, handover, poller)
 
     def _reopen(self, context: zmq.Context[zmq.Socket[bytes]], poller: zmq.Poller) -> None:
         for link in self._mind.links:
@@ -206,7 +226,34 @@ class StoreClient(StoreFace):
                 poller.register(link_socket.socket, zmq.POLLIN)
                 poller.register(link_socket.monitor, zmq.POLLIN)
 
+    def _bring(self, poller: zmq.Poller) -> None:
+        """Offers the arena to shards of this host that have just welcomed this client."""
+        for link in self._mind.links:
+            if link.door is not None:
+                (name, ticket), link.door = link.door, None
+                self._let_go(link.shard, poller)
+                handover = Handover(name, ticket, self._memory.offered)
+                if handover.fileno() >= 0:
+                    self._handovers[link.shard] = handover
+                    poller.register(handover.fileno(), zmq.POLLIN)
+
+    def _hear(self, shard: int, handover: Handover, poller: zmq.Poller) -> None:
+        """The shard has mapped the arena, or will not, or is gone."""
+        fd = handover.fileno()
+        handover.receive()
+        self._mind.shares(shard, taken=handover.state is HandoverState.TAKEN)
+        if handover.fileno() < 0:
+            poller.unregister(fd)
+            del self._handovers[shard]
+
+    def _let_go(self, shard: int, poller: zmq.Poller) -> None:
+        handover = self._handovers.pop(shard, None)
+        if handover is not None:
+            poller.unregister(handover.fileno())
+            handover.close()
+
     def _drop(self, shard: int, poller: zmq.Poller, linger_ms: int) -> None:
+        self._let_go(shard, poller)
         link_socket = self._sockets.pop(shard, None)
         if link_socket is not None:
             poller.unregister(link_socket.socket)
@@ -243,4 +290,7 @@ class StoreClient(StoreFace):
             credit_bytes=link.outbox.credit_bytes,
             rate_bytes_per_s=link.outbox.rate.bytes_per_s,
             connections=link.session,
+            shared_bytes_sent=link.shared_bytes_sent,
+            shared_bytes_received=link.shared_bytes_received,
+            same_host=link.memory is not None,
         )

@@ -19,12 +19,14 @@ each in once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
+from itertools import chain
 from typing import Final
 
 from weft_kvstore.cargo import SentEntry
-from weft_kvstore.codec import Buffer, ProtocolError, encode
+from weft_kvstore.codec import Buffer, ProtocolError, encode, payload_bytes
+from weft_kvstore.link_memory import LinkMemory
 from weft_kvstore.messages import (
     MAX_RUNS,
     Acknowledge,
@@ -37,11 +39,12 @@ from weft_kvstore.messages import (
     Push,
     RefusalCode,
     Refused,
+    Values,
     Welcome,
     Why,
 )
 from weft_kvstore.operation import Operation, PullOperation, Request, SentRun
-from weft_kvstore.outbox import Outbox, OutFrame
+from weft_kvstore.outbox import Outbox, OutFrame, Piece
 from weft_kvstore.settings import LinkSettings
 
 FIRST_RETRY_S: Final = 0.02
@@ -93,6 +96,13 @@ class ClientLink:
         self._reason = "it did not answer"
         self._new_pulls: list[PullOperation] = []
         self._acknowledge: list[int] = []
+        self.door: tuple[bytes, bytes] | None = None
+        self.memory: LinkMemory | None = None
+        self.shared_bytes_sent = 0
+        self.shared_bytes_received = 0
+        self._in_arena: dict[int, tuple[LinkMemory, int] | None] = {}
+        self._held: dict[int, Sequence[Piece[SentEntry, Operation]]] = {}
+        self._left: list[tuple[LinkMemory, int]] = []
 
     def ask(self, request: Request) -> None:
         """Begins a pull or a barrier on this shard."""
@@ -117,11 +127,45 @@ class ClientLink:
         if self.state is LinkState.OPEN:
             self.outgoing.append(encode(message))
 
-    def arrived(self, frame: int, nbytes: int) -> None:
+    def payload_of(self, values: Values, payload: memoryview) -> memoryview:
+        """Where the payload of a frame of values is. Raises ProtocolError."""
+        if self.memory is None and (values.at is not None or values.place):
+            raise ProtocolError(f"Values.at: {values.at}, the shard has no arena")
+        if values.at is None or self.memory is None:
+            return payload
+        return self.memory.payload(values.at, payload_bytes(values))
+
+    def arrived(self, values: Values) -> None:
         """A frame of values was copied."""
+        total = sum(values.nbytes)
+        in_message = payload_bytes(values) if values.at is None else 0
         self.frames_received += 1
-        self.payload_bytes_received += nbytes
-        self._acknowledge.append(frame)
+        self.payload_bytes_received += total
+        self.shared_bytes_received += total - in_message
+        self._acknowledge.append(values.frame)
+
+    def acknowledged(self, frame: int, now: float) -> Sequence[Piece[SentEntry, Operation]]:
+        """A frame has arrived: what of it has nothing more to wait for. Raises ProtocolError."""
+        pieces = self.outbox.acknowledge(frame, now)
+        if frame not in self._in_arena:
+            return pieces
+        self._held[frame] = pieces
+        return ()
+
+    def released(self, frame: int) -> Sequence[Piece[SentEntry, Operation]]:
+        """What a frame has in the arena is read no more; 0: what earlier connections have. Raises ProtocolError."""
+        if not frame:
+            left, self._left = self._left, []
+            for memory, offset in left:
+                memory.give(offset)
+            return ()
+        pieces = self._held.pop(frame, None)
+        if pieces is None:
+            raise ProtocolError(f"Released.frame: {frame} is not in the arena, or has not arrived")
+        staged = self._in_arena.pop(frame)
+        if staged is not None:
+            staged[0].give(staged[1])
+        return pieces
 
     def explain(self, message: Because) -> None:
         """The shard says what a request waits for."""
@@ -148,6 +192,8 @@ class ClientLink:
         self._heard = now
         self._retry_s = FIRST_RETRY_S
         self._ping_s = min(self._settings.ping_s, message.silence_ms / 4000)
+        if self._settings.same_host and message.door:
+            self.door = message.door, message.ticket
         for request in self.requests.values():
             request.make(self)
 
@@ -202,7 +248,9 @@ class ClientLink:
         if self.state is not LinkState.OPEN:
             return
         if self._new_pulls:
-            self.outgoing += [encode(message) for message in _pull_messages(self._new_pulls, self.shard)]
+            shared = self.memory is not None
+            messages = _pull_messages(self._new_pulls, self.shard, shared=shared)
+            self.outgoing += [encode(message) for message in messages]
             self._new_pulls.clear()
         if self._acknowledge:
             self.say(Acknowledge(self._acknowledge))
@@ -210,7 +258,7 @@ class ClientLink:
         while (frame := self.outbox.fill(now)) is not None:
             self.frames_sent += 1
             self.payload_bytes_sent += frame.nbytes
-            self.outgoing.append(_push_message(frame))
+            self.outgoing.append(self._push(frame))
 
     def ask_why(self, numbers: Iterable[int]) -> None:
         """Asks the shard what these requests wait for, the first 4,096 of them."""
@@ -233,7 +281,11 @@ class ClientLink:
         self._opened = self._pinged = now
         self._new_pulls.clear()
         self._acknowledge.clear()
-        for run in self.outbox.requeue():
+        # What earlier connections brought there may be read still, and is not written before the shard says so.
+        self.door = self.memory = None
+        self._left += [staged for staged in self._in_arena.values() if staged is not None]
+        held, self._in_arena, self._held = self._held, {}, {}
+        for run in self.outbox.requeue(chain(*held.values())):
             run.owner.resent(self.shard, run)
         hello = Hello(
             job=self._hello.job,
@@ -246,21 +298,38 @@ class ClientLink:
         )
         self.outgoing = [encode(hello)]
 
+    def _push(self, frame: OutFrame[SentEntry, Operation]) -> list[Buffer]:
+        """A frame as a message; its bytes are in the arena where that can be."""
+        memory = self.memory
+        if memory is None:
+            return encode(_push_message(frame), frame.payload())
+        placed = any(one.run.entry.place for one in frame.pieces)
+        pieces = [one for one in frame.pieces if not one.run.entry.place] if placed else frame.pieces
+        nbytes = sum([one.stop - one.start for one in pieces])
+        parts = [part for one in pieces for part in one.run.source.cut(one.start, one.stop)]
+        at = memory.lay(parts, nbytes)
+        message = _push_message(frame, at, placed=placed)
+        if at is None and not placed:
+            return encode(message, parts[0] if len(parts) == 1 else b"".join(parts))
+        self._in_arena[frame.number] = None if at is None else (memory, at)
+        self.shared_bytes_sent += frame.nbytes if at is not None else frame.nbytes - nbytes
+        return encode(message, None if at is not None or not parts else b"".join(parts))
+
     def _down(self, now: float) -> None:
         self.state = LinkState.DOWN
         self._retry_at = now + self._retry_s
         self._retry_s = min(self._retry_s * 2, LAST_RETRY_S)
 
 
-def _pull_messages(pulls: Iterable[PullOperation], shard: int) -> Iterator[Pull]:
-    """Asks for what is still wanted; what one pull asks for is in one message."""
+def _pull_messages(pulls: Iterable[PullOperation], shard: int, *, shared: bool) -> Iterator[Pull]:
+    """Asks for what is still wanted; what one pull asks for is in one message. `shared`: the shard has the arena."""
     message = _no_pull()
     for pull in pulls:
         if pull.ended:
             continue
         asks = pull.asks(shard)
         if len(message.request) + len(asks) > MAX_RUNS:
-            yield message
+            yield _short(message)
             message = _no_pull()
         number, asked, chunks = pull.number, pull.asked, pull.chunks(shard)
         state, reading = int(asked.names is not None), int(asked.reading)
@@ -274,18 +343,25 @@ def _pull_messages(pulls: Iterable[PullOperation], shard: int) -> Iterator[Pull]
             message.first.append(first)
             message.count.append(count)
             message.chunks.append(chunks)
+            message.place.append(int(shared and pull.in_place))
             message.compressed.append(compressed)
     if message.request:
-        yield message
+        yield _short(message)
+
+
+def _short(message: Pull) -> Pull:
+    if not any(message.place):
+        message.place.clear()
+    return message
 
 
 def _no_pull() -> Pull:
-    return Pull([], [], [], [], [], [], [], [], [])
+    return Pull([], [], [], [], [], [], [], [], [], [])
 
 
-def _push_message(frame: OutFrame[SentEntry, Operation]) -> list[Buffer]:
+def _push_message(frame: OutFrame[SentEntry, Operation], at: int | None = None, *, placed: bool = False) -> Push:
     runs = frame.runs()
-    message = Push(
+    return Push(
         frame=frame.number,
         cargo=[run.entry.cargo for run in runs],
         request=[run.entry.request for run in runs],
@@ -295,5 +371,6 @@ def _push_message(frame: OutFrame[SentEntry, Operation]) -> list[Buffer]:
         count=[run.count for run in runs],
         chunks=[run.entry.chunks for run in runs],
         nbytes=[run.nbytes for run in runs],
+        at=at,
+        place=[int(run.entry.place) for run in runs] if placed else [],
     )
-    return encode(message, frame.payload())

@@ -14,6 +14,7 @@ from weft_kvstore.codec import Buffer, ProtocolError, decode_reply
 from weft_kvstore.deadlines import Deadlines
 from weft_kvstore.description import StoreDescription
 from weft_kvstore.gradient_encoders import GradientEncoders
+from weft_kvstore.link_memory import GivenArrays, LinkMemory
 from weft_kvstore.messages import (
     NOBODY,
     Acknowledge,
@@ -31,6 +32,7 @@ from weft_kvstore.messages import (
     Pong,
     PushRefused,
     Refused,
+    Released,
     Reply,
     Values,
     Welcome,
@@ -69,10 +71,12 @@ class ClientMind:
         settings: LinkSettings,
         endpoints: Sequence[str],
         now: float,
+        memory: GivenArrays | None = None,
     ) -> None:
         self.routing: Routing = routing_of(description)
         self._encoders = GradientEncoders(description, self.routing, slot)
         self.outcomes: list[Outcome] = []
+        self.memory = memory
         self._settings = settings
         self._slot = slot
         hello = Hello(description.job, description.term, slot, incarnation, process, 0, digest(description))
@@ -93,6 +97,8 @@ class ClientMind:
         """Begins an operation; it ends at its deadline at the latest."""
         self._number += 1
         operation.number = self._number
+        if self.memory is not None:
+            operation.look(self.memory)
         operation.use(self._encoders)
         try:
             shards = operation.prepare(self.routing)
@@ -134,6 +140,10 @@ class ClientMind:
             link.refused = f"{link.name} sent what is no message: {error}"
         if link.refused is not None:
             self._fail_all(link)
+
+    def shares(self, shard: int, *, taken: bool) -> None:
+        """The shard has mapped this client's arena, or has it no more."""
+        self.links[shard].memory = LinkMemory(self.memory, shard) if taken and self.memory is not None else None
 
     def disconnected(self, shard: int, now: float) -> None:
         self.tick_at = now
@@ -179,7 +189,10 @@ class ClientMind:
                 self._values(link, message, payload)
             case Acknowledge():
                 for frame in message.frame:
-                    self._acknowledged(link, link.outbox.acknowledge(frame, now))
+                    self._acknowledged(link, link.acknowledged(frame, now))
+            case Released():
+                for frame in message.frame:
+                    self._acknowledged(link, link.released(frame))
             case Done():
                 self._done(link, message)
             case Measured():
@@ -202,24 +215,22 @@ class ClientMind:
                 pass  # It was heard.
 
     def _values(self, link: ClientLink, values: Values, payload: memoryview) -> None:
+        payload = link.payload_of(values, payload)
+        columns = (values.array, values.lot, values.version, values.first, values.count)
         begin = 0
-        for run, (request, nbytes) in enumerate(zip(values.request, values.nbytes, strict=True)):
-            part = payload[begin : begin + nbytes]
-            begin += nbytes
+        for run, (request, nbytes, *what) in enumerate(zip(values.request, values.nbytes, *columns, strict=True)):
+            place = bool(values.place) and bool(values.place[run])
+            stop = begin if place else begin + nbytes
             operation = link.requests.get(request)
             if operation is not None:  # Else it was given up meanwhile.
-                fresh = operation.write(
-                    link.shard,
-                    values.array[run],
-                    values.lot[run],
-                    values.version[run],
-                    values.first[run],
-                    values.count[run],
-                    part,
-                    compressed=bool(values.compressed[run]),
-                )
+                if place:
+                    fresh = operation.written(link.shard, *what)
+                else:
+                    part, compressed = payload[begin:stop], bool(values.compressed[run])
+                    fresh = operation.write(link.shard, *what, part, compressed=compressed)
                 self._settled(link, operation, ended=operation.settle(link.shard, fresh))
-        link.arrived(values.frame, payload.nbytes)
+            begin = stop
+        link.arrived(values)
 
     def _done(self, link: ClientLink, done: Done) -> None:
         for number in done.request:

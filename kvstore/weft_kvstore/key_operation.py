@@ -23,6 +23,7 @@ from weft_kvstore.encoded_run import EncodedRun
 from weft_kvstore.gradient_encoders import GradientEncoders
 from weft_kvstore.joined import source_of
 from weft_kvstore.key_plan import KeyPlan
+from weft_kvstore.link_memory import GivenArrays, are_given
 from weft_kvstore.messages import Reading
 from weft_kvstore.operation import PullOperation, SendOperation, SentRun
 from weft_kvstore.out_run import OutRun, Source
@@ -45,6 +46,11 @@ class PushOperation(SendOperation):
         self._of_keys: Sequence[SliceEncoder | None] = ()
         self._encoded: list[EncodedRun] = []
         self._begun = False
+        self._in_place = False
+
+    def look(self, memory: GivenArrays) -> None:
+        gradients = self.sent.cargo is Cargo.GRADIENT
+        self._in_place = gradients and are_given(memory.gradients, self.sent.keys.places, self.arrays)
 
     def use(self, encoders: GradientEncoders) -> None:
         self._encoders = encoders
@@ -65,7 +71,8 @@ class PushOperation(SendOperation):
             self._begun, self._encoded = False, []
 
     def _out_run(self, run: PlanRun) -> SentRun:
-        entry = SentEntry(self.sent.cargo, self.number, run.lot, self.sent.step, 0)
+        place = self._in_place and run.pushed is None
+        entry = SentEntry(self.sent.cargo, self.number, run.lot, self.sent.step, 0, place)
         bounds, source = self._bytes(run)
         return OutRun(entry, run.first, bounds, source, priority=run.priority, owner=self, priorities=run.priorities)
 
@@ -104,6 +111,9 @@ class KeyPull(PullOperation):
         self._versions = _unseen(count, plan.total)
         return {shard: slices * count for shard, slices in plan.counts.items() if count}
 
+    def look(self, memory: GivenArrays) -> None:
+        self.in_place = self._out is not None and are_given(memory.values, self.asked.keys.places, self._out)
+
     def asks(self, shard: int) -> list[tuple[int, int, int]]:
         runs = self._plan.runs.get(shard, ()) if self._plan is not None else ()
         return [(run.lot, run.first, run.count) for run in runs]
@@ -120,13 +130,7 @@ class KeyPull(PullOperation):
         *,
         compressed: bool,
     ) -> int:
-        self.check_version(version)
-        run = self._run_of(shard, lot, first)
-        if run is None or first + count > run.stop or array >= len(self._landings):
-            raise ProtocolError(
-                f"Values.first: slices {first} to {first + count - 1} of lot {lot}, array {array}; {self} asks shard "
-                f"{shard} for {self._told(shard)} and {len(self._landings)} arrays"
-            )
+        run = self._checked(shard, array, lot, version, first, count)
         begin, end = first - run.first, first - run.first + count
         start, stop = int(run.bounds[begin]), int(run.bounds[end])
         if compressed:
@@ -137,6 +141,32 @@ class KeyPull(PullOperation):
                 f"{stop - start} in {self}"
             )
         self._landings[array].copy(run.number, start, stop, payload)
+        return self._came(run, array, version, first, count)
+
+    def written(  # noqa: PLR0917  # a column of the message each
+        self, shard: int, array: int, lot: int, version: int, first: int, count: int
+    ) -> int:
+        if not self.in_place:
+            return super().written(shard, array, lot, version, first, count)
+        run = self._checked(shard, array, lot, version, first, count)
+        return self._came(run, array, version, first, count)
+
+    def _checked(  # noqa: PLR0917  # a column of the message each
+        self, shard: int, array: int, lot: int, version: int, first: int, count: int
+    ) -> PlanRun:
+        """The run of the plan that some slices lie in. Raises ProtocolError."""
+        self.check_version(version)
+        run = self._run_of(shard, lot, first)
+        if run is None or first + count > run.stop or array >= len(self._landings):
+            raise ProtocolError(
+                f"Values.first: slices {first} to {first + count - 1} of lot {lot}, array {array}; {self} asks shard "
+                f"{shard} for {self._told(shard)} and {len(self._landings)} arrays"
+            )
+        return run
+
+    def _came(self, run: PlanRun, array: int, version: int, first: int, count: int) -> int:
+        """How many of these slices are new."""
+        begin, end = first - run.first, first - run.first + count
         mine = self._versions[array, run.begin + begin : run.begin + end]
         fresh = int(np.count_nonzero(mine < 0))
         mine[:] = version

@@ -14,6 +14,7 @@ from weft_kvstore.calls import Asked, AskedKeys, Sent, SentKeys
 from weft_kvstore.cargo import SentEntry
 from weft_kvstore.codec import ProtocolError
 from weft_kvstore.gradient_encoders import GradientEncoders
+from weft_kvstore.link_memory import GivenArrays
 from weft_kvstore.messages import MAX_RUNS, Barrier, Cancel, HyperAnswer, HyperDecided, Measured, Message, Reading
 from weft_kvstore.out_run import OutRun
 from weft_kvstore.routing import Routing
@@ -73,6 +74,9 @@ class Operation(ABC):
     @abstractmethod
     def give_up(self, link: Link) -> None:
         """It has ended without this shard's parts."""
+
+    def look(self, memory: GivenArrays) -> None:  # noqa: B027  # most have nothing there
+        """Before it is prepared: finds out whether its arrays are the store's own."""
 
     @property
     def rows_pushed(self) -> int:
@@ -196,6 +200,12 @@ class Request(Operation):
         Raises ProtocolError where they are not what was asked for."""
         raise ProtocolError(f"Values.request: {self.number}, {self} asks for none")
 
+    def written(  # noqa: PLR0917  # a column of the message each
+        self, shard: int, array: int, lot: int, version: int, first: int, count: int
+    ) -> int:
+        """The same of slices that the shard has put into the places of their keys by itself."""
+        raise ProtocolError(f"Values.place: 1, {self} has no places for values")
+
 
 class PullOperation(Request):
     """Values, or the rule's state, on their way. `asked` says of which version, and how exactly."""
@@ -216,6 +226,9 @@ class PullOperation(Request):
     def may_be_compressed(self) -> bool:
         """Whether its values may come encoded, where the description says how."""
         return False
+
+    in_place = False
+    """Whether it wants values in the places of their keys, where the shard can put them there."""
 
     def make(self, link: Link) -> None:
         link.pull(self)

@@ -8,8 +8,9 @@ goes alone. So after an urgent slice is put in, at most the credit or one slice 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final, Generic, TypeVar
 
 from weft_kvstore.codec import Buffer, ProtocolError
@@ -182,17 +183,16 @@ class Outbox(Generic[E, W]):
             self.cancel(one)
         return found
 
-    def requeue(self) -> list[OutRun[E, W]]:
-        """After a broken connection: what was under way waits again, in its old place, unless it was cancelled. Returns
-        that, as new runs; what is cancelled next must be they too."""
+    def requeue(self, more: Iterable[Piece[E, W]] = ()) -> list[OutRun[E, W]]:
+        """After a broken connection: what was under way, and `more` that had left, waits again, in its old place,
+        unless it was cancelled. Returns that, as new runs; what is cancelled next must be they too."""
         frames, self._frames = self._frames, {}
         self.in_flight_bytes = 0
         self.rate = LinkRate()
         self._follow_rate()
         again = [
             one.run.part(one.first, one.count)
-            for frame in frames.values()
-            for one in frame.pieces
+            for one in chain(*[frame.pieces for frame in frames.values()], more)
             if not one.run.cancelled
         ]
         for run in again:

@@ -10,6 +10,8 @@ class LinkStatistics:
     """One link from this client's side. `bytes_*` count headers and payloads, `payload_*` payloads alone.
 
     `queued_*` wait to be sent; `in_flight_bytes` were sent and are not acknowledged. `connections` counts Hellos.
+    `shared_bytes_*` are what of the payloads passed through shared memory, and no socket; `same_host`: whether it can
+    now.
     """
 
     bytes_sent: int = 0
@@ -24,6 +26,9 @@ class LinkStatistics:
     credit_bytes: int = 0
     rate_bytes_per_s: float | None = None
     connections: int = 0
+    shared_bytes_sent: int = 0
+    shared_bytes_received: int = 0
+    same_host: bool = False
 
 
 @dataclass(frozen=True, slots=True)

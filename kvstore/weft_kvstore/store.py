@@ -130,6 +130,20 @@ class Store(Protocol):
         """Fail what is open and release sockets and threads. Idempotent."""
 
 
+class BufferStore(Protocol):
+    """A store that has arrays of its own for its user, so that nothing is copied on the way to a shard of this host."""
+
+    def gradient_buffer(self, key: str) -> Array:
+        """An array for the key's gradients, always the same one, zeros at first. It is pushed like any other; what is
+        written there is read when it is pushed: it must not be written before the push's future ends. What a push that
+        has failed adds is uncertain once it is written. Raises StoreRefusedError for a key that is none, or a table."""
+
+    def value_buffer(self, key: str) -> Array:
+        """An array for the key's value, always the same one, to be `out` of a pull. It has that value when the pull's
+        future ends, and nothing certain while a pull into it is under way or after one has failed. Raises as
+        `gradient_buffer`."""
+
+
 class BulkStore(Store, Protocol):
     """A store that takes many keys in one call, which costs little more than a call of one key. No key may be there
     twice, and none may be a table. One future stands for all; it fails as a whole, by the first key that does."""

@@ -8,7 +8,7 @@ from weft_kvstore.same_host.errors import ArenaError
 from weft_kvstore.same_host.free_memory import free_memory
 from weft_kvstore.same_host.layout import Layout
 from weft_kvstore.same_host.mapping import Mapping
-from weft_kvstore.same_host.sealed_memory import sealed_memory
+from weft_kvstore.same_host.sealed_memory import reserve, sealed_memory
 
 MOST_OF_FREE_MEMORY = 0.5
 """Part of the memory that is free which one arena may take: what a process cannot have ends it without a word."""
@@ -19,23 +19,28 @@ class Arena:
     slices belong to several shards, so all of them map the same memory.
 
     Nothing of it has a name in any file system; it is gone with the last process that has it. Its arrays stay good
-    after `close`. `populate` maps its pages now, on a thread of their own. Raises ArenaError where there can be none:
-    payloads then travel as bytes.
+    after `close`. It takes no memory before that is reserved. Raises ArenaError where there can be none: payloads then
+    travel as bytes.
     """
 
-    def __init__(self, layout: Layout, *, populate: bool = True) -> None:
-        free = free_memory()
-        if free is not None and layout.nbytes > MOST_OF_FREE_MEMORY * free:
-            raise ArenaError(f"an arena of {layout.nbytes} bytes, where {free} bytes of memory are free")
+    def __init__(self, layout: Layout) -> None:
         self.layout = layout
-        self._fd: int | None = sealed_memory(layout.nbytes)
+        self._fd: int | None = sealed_memory(layout.nbytes, reserved=False)
         try:
             self.mapping = Mapping(self._fd, layout.nbytes)
         except ArenaError:
             self._close_fd()
             raise
+
+    def reserve(self, start: int, stop: int, *, populate: bool = True) -> None:
+        """Takes the memory of these bytes. `populate` maps its pages too, on a thread of their own. Raises
+        ArenaError."""
+        free = free_memory()
+        if free is not None and stop - start > MOST_OF_FREE_MEMORY * free:
+            raise ArenaError(f"{stop - start} bytes of an arena, where {free} bytes of memory are free")
+        reserve(self.fd, start, stop - start)
         if populate:
-            self.mapping.populate_behind()
+            self.mapping.populate_behind(start, stop)
 
     @property
     def nbytes(self) -> int:

@@ -203,7 +203,6 @@ class Door:
         guest.socket.send(encode(Answer(accepted=True)))
         guest.ticket = offer.ticket
         expected.guest, expected.mapping = guest, mapping
-        mapping.populate_behind()
 
     def _refuse(self, guest: _Guest, reason: str) -> None:
         self.refused += 1

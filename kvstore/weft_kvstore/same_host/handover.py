@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 from enum import Enum
 
 from weft_kvstore.same_host.arena import Arena
@@ -29,13 +30,14 @@ class HandoverState(Enum):
 
 
 class Handover:
-    """Offers `arena` when made; never waits and never raises for what the other end does.
+    """Offers what `arena` gives, which is asked for once the door was found; never waits, and never raises for what the
+    other end does.
 
     `name` and `ticket` are what the shard's Welcome says. The connection stays while the shard may use the arena: its
     end tells either side at once that the other one is gone. Belongs to one thread.
     """
 
-    def __init__(self, name: bytes, ticket: bytes, arena: Arena, *, user: int | None = None) -> None:
+    def __init__(self, name: bytes, ticket: bytes, arena: Callable[[], Arena], *, user: int | None = None) -> None:
         self.state = HandoverState.OFFERED
         self.reason = ""
         self._socket: socket.socket | None = None
@@ -78,12 +80,13 @@ class Handover:
             self.state, self.state
         )
 
-    def _offer(self, name: bytes, ticket: bytes, arena: Arena, user: int) -> None:
+    def _offer(self, name: bytes, ticket: bytes, arena: Callable[[], Arena], user: int) -> None:
         self._socket = packet_socket()
         self._socket.connect(address_of(name))
         check_user(self._socket, user)
-        offer = Offer(OFFER_VERSION, ticket, arena.nbytes)
-        socket.send_fds(self._socket, [encode(offer)], [arena.fd])
+        made = arena()
+        offer = Offer(OFFER_VERSION, ticket, made.nbytes)
+        socket.send_fds(self._socket, [encode(offer)], [made.fd])
 
     def _end(self, state: HandoverState, reason: str) -> None:
         self.state, self.reason = state, reason

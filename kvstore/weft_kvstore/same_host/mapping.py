@@ -67,21 +67,23 @@ class Mapping:
         offset = int(array.__array_interface__["data"][0]) - self._address
         return offset if 0 <= offset <= self.nbytes - array.nbytes else None
 
-    def populate(self) -> None:
-        """Maps every page, so that no first touch falls into a step. Changes no byte; other threads run meanwhile."""
+    def populate(self, start: int, stop: int) -> None:
+        """Maps the pages of these bytes, so that no first touch falls into a step. Changes no byte; other threads run
+        meanwhile."""
         held = self._bytes
         if held is None:
             return
+        start = start // mmap.PAGESIZE * mmap.PAGESIZE
         madvise = ctypes.CDLL(None, use_errno=True).madvise
         madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-        if madvise(self._address, self.nbytes, MADV_POPULATE_WRITE):
+        if madvise(self._address + start, stop - start, MADV_POPULATE_WRITE):
             # An older kernel. Reading maps the pages too; writing could undo what the other process has just written.
-            held[:: mmap.PAGESIZE].max()
+            held[start : stop : mmap.PAGESIZE].max()
 
-    def populate_behind(self) -> None:
+    def populate_behind(self, start: int, stop: int) -> None:
         """`populate` on a thread of its own, which ends with it: 0.2 ms a MiB is too long for a thread of sockets."""
         with contextlib.suppress(RuntimeError):  # No thread can be had: pages are mapped as they are touched.
-            threading.Thread(target=self.populate, name="weft-populate", daemon=True).start()
+            threading.Thread(target=self.populate, args=(start, stop), name="weft-populate", daemon=True).start()
 
     @property
     def released(self) -> bool:

@@ -22,22 +22,32 @@ NAME: Final = "weft-arena"
 """How /proc/PID/maps calls the mapping."""
 
 
-def sealed_memory(nbytes: int) -> int:
-    """A descriptor of `nbytes` bytes of memory, zero, reserved and sealed. Raises ArenaError."""
+def sealed_memory(nbytes: int, *, reserved: bool = True) -> int:
+    """A descriptor of `nbytes` bytes of memory, zero and sealed; `reserved`, unless that is left to `reserve`. Raises
+    ArenaError."""
     if nbytes <= 0:
         raise ArenaError(f"an arena of {nbytes} bytes")
     fd = None
     try:
         fd = _memfd()
         os.ftruncate(fd, nbytes)
-        # What cannot be had is said here; a page that is missing later would kill whoever writes to it.
-        os.posix_fallocate(fd, 0, nbytes)
+        if reserved:
+            os.posix_fallocate(fd, 0, nbytes)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
     except (OSError, OverflowError, AttributeError) as error:
         if fd is not None:
             os.close(fd)
         raise ArenaError(f"no memory of {nbytes} bytes to share: {error}") from error
     return fd
+
+
+def reserve(fd: int, start: int, nbytes: int) -> None:
+    """Takes the memory of some of its bytes now: what cannot be had is said here; a page that is missing later would
+    kill whoever writes to it. Raises ArenaError."""
+    try:
+        os.posix_fallocate(fd, start, nbytes)
+    except OSError as error:
+        raise ArenaError(f"no memory of {nbytes} bytes to share: {error}") from error
 
 
 def check_sealed(fd: int, nbytes: int, most_bytes: int) -> None:
