@@ -7,7 +7,7 @@ its socket, and whoever asks whether it lives is answered.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 
@@ -26,6 +26,9 @@ BATCH_BYTES: Final = 1 << 20
 
 J = TypeVar("J", bound=Hashable)
 J_contra = TypeVar("J_contra", bound=Hashable, contravariant=True)
+
+
+WorkStage = Literal["merge", "answer", "decode"]
 
 
 class Answering(Protocol[J_contra]):
@@ -65,8 +68,11 @@ class Merger(Generic[J]):
         self._hands = hands
         self._queue: WorkQueue[J] = WorkQueue(priorities=priorities)
         self._running: tuple[J, Work] | None = None
+        self._last: tuple[J, int] | None = None
         self._batch_units = 0
         self._batch_bytes = 0
+        self.stage: WorkStage = "merge"
+        """What the last piece was."""
 
     def __len__(self) -> int:
         """How many pieces of work wait, at least."""
@@ -82,6 +88,19 @@ class Merger(Generic[J]):
 
     def begin_batch(self) -> None:
         self._batch_units = self._batch_bytes = 0
+
+    def put(self, job: J, work: Work) -> None:
+        """Something else that is to be done for a job."""
+        self._queue.put(job, work)
+
+    def took(self, seconds: float) -> None:
+        """How long the last piece has taken, which counts in its job's turn."""
+        if self._last is not None:
+            self._queue.took(*self._last, seconds)
+
+    def waiting(self) -> list[tuple[int, int]]:
+        """Priority and bytes of the pieces that wait; may be called on any thread."""
+        return self._queue.waiting()
 
     def take(self, job: J, taken: Taken) -> None:
         """Goes on with what follows from something that came."""
@@ -128,10 +147,13 @@ class Merger(Generic[J]):
         process."""
         found = self._queue.pop()
         if found is None:
+            self._last = None
             return False
         job, work = self._running = found
+        nbytes = work.piece_bytes
+        self._last, self.stage = (job, nbytes), "decode" if work.hands_over else "merge"
         self._batch_units += 1
-        self._batch_bytes += work.piece_bytes
+        self._batch_bytes += nbytes
         try:
             with np.errstate(all="ignore"):  # What overflows is the user's to see in the values.
                 work.step()
@@ -209,6 +231,7 @@ class Merger(Generic[J]):
     def _answering(self, job: J, wait: PullWait, one: AnyUnit) -> Iterator[None]:
         if wait.dropped:
             return
+        self.stage = "answer"
         try:
             yield from self._hands.answer(wait, one)
         except RuleFailedError as error:  # Rows that are read are brought up to date by it.

@@ -108,11 +108,17 @@ class Peer:
 
     def frames(self, now: float) -> Iterator[list[Buffer]]:
         """As many frames of values as credit allows."""
-        while (frame := self.outbox.fill(now)) is not None:
-            if self.memory is None:
-                yield encode(_values(frame, None, placed=False), frame.payload())
-            else:
-                yield self._shared(frame, self.memory)
+        while (parts := self.next_frame(now)) is not None:
+            yield parts
+
+    def next_frame(self, now: float) -> list[Buffer] | None:
+        """The next frame of values, if there are some and credit allows one."""
+        frame = self.outbox.fill(now)
+        if frame is None:
+            return None
+        if self.memory is None:
+            return encode(_values(frame, None, placed=False), frame.payload())
+        return self._shared(frame, self.memory)
 
     def _shared(self, frame: OutFrame[AnswerEntry, Loan], memory: PeerMemory) -> list[Buffer]:
         """A frame whose bytes are copied to where the client has them at once; so no array stays lent."""

@@ -6,13 +6,17 @@ what is to be sent; `flush` adds acknowledgements and frames, as late as possibl
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final
 
 from weft_kvstore.account import Ledger
 from weft_kvstore.codec import Buffer, ProtocolError, decode_request, encode, payload_bytes
+from weft_kvstore.company import Company
+from weft_kvstore.departures import Departures, Outgoing, room_of
 from weft_kvstore.hyper_talk import in_doubt, proposed
+from weft_kvstore.inbox import Inbox, Letter
 from weft_kvstore.job_shard import JobShard, Taken
 from weft_kvstore.lot_part import PlainLot
 from weft_kvstore.merger import BATCH_BYTES, Merger
@@ -58,7 +62,11 @@ from weft_kvstore.steps import PushRefusedError
 from weft_kvstore.store import Array, StoreError
 from weft_kvstore.unit_state import AnyUnit
 
-Outgoing: TypeAlias = tuple[bytes, list[Buffer]]
+
+STRANGERS: Final[Namespace] = ("", -1)
+"""Among whose messages those are that come from no job's connection."""
+
+_log = logging.getLogger("weft.shard")
 
 
 @dataclass(slots=True)
@@ -88,10 +96,15 @@ class ShardMind:
     let_go: Callable[[], None] = lambda: None
     """Called when bytes of an arena are let go, on whatever thread that happens: `flush` is due then."""
     _releases: Releases = field(init=False)
-    _to_flush: dict[bytes, Peer] = field(default_factory=dict)
+    _to_flush: Departures = field(default_factory=Departures)
+    _company: Company[Namespace] = field(default_factory=Company)
+    _inbox: Inbox[Namespace] = field(init=False)
+    _silenced: dict[bytes, float] = field(default_factory=dict)
+    """Connections that said more than anybody may, by when they were last heard: they are not listened to."""
 
     def __post_init__(self) -> None:
         self.work = Merger(self, priorities=self.settings.priorities)
+        self._inbox = Inbox(self._deliver)
         self._releases = Releases(self.let_go)
 
     def open(self, shard: JobShard) -> None:
@@ -108,6 +121,45 @@ class ShardMind:
         """Drops a job, in one term or in all; its clients are told."""
         for namespace in [one for one in self.jobs if one[0] == name and term in (None, one[1])]:
             self._close(namespace, reason)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether more than one job was heard lately."""
+        return self._company.is_shared
+
+    def hear(self, identity: bytes, parts: Sequence[Buffer], now: float) -> None:
+        """One message: it is received at once, or where jobs share the shard at its job's turn. What fails ends its
+        connection, not the others' service."""
+        letter, peer = Letter(identity, parts, now), self.peers.get(identity)
+        lane = self._inbox.lane_of(identity) or (peer.job if peer is not None else STRANGERS)
+        if self._company.hear(lane):
+            self._share()
+        if not self._company.is_shared and not self._inbox.has(lane):
+            self._deliver(letter)
+            return
+        if identity in self._silenced:
+            self._silenced[identity] = now
+            return
+        if peer is not None:
+            peer.heard = self.jobs[peer.job].heard[peer.slot] = now
+        self.work.put(lane, self._inbox.put(lane, letter))
+        loud = self._inbox.overflows(lane)
+        if loud is not None:
+            self._inbox.forget(loud)
+            self._refuse(loud, ProtocolError("this connection says more than anybody can listen to"))
+            self._silenced[loud] = now
+
+    def _deliver(self, letter: Letter) -> None:
+        try:
+            self.receive(*letter)
+        except Exception:  # noqa: BLE001  # a message's outermost frame
+            _log.exception("a message of %s failed; its connection is dropped", letter.identity.hex())
+            self.lose(letter.identity)
+
+    def _share(self) -> None:
+        """Says what each job may have under way, where several are heard."""
+        heard = self._company.all()
+        self._to_flush.share(room_of(self.jobs[one] for one in heard if one in self.jobs))
 
     def receive(self, identity: bytes, parts: Sequence[Buffer], now: float) -> None:
         """One message. What is no message, or not from a client of a job here, is counted and answered with Refused."""
@@ -135,7 +187,7 @@ class ShardMind:
     def lose(self, identity: bytes) -> None:
         """The connection is gone, or is to be forgotten."""
         peer = self.peers.pop(identity, None)
-        self._to_flush.pop(identity, None)
+        self._to_flush.pop(identity, peer)
         if peer is None:
             return
         peer.close()
@@ -196,23 +248,26 @@ class ShardMind:
             return False
         if not self.work or self.work.batch_is_full:
             return True
-        return any(peer.outbox.queued_slices and not peer.outbox.in_flight_bytes for peer in self._to_flush.values())
+        return any(peer.outbox.queued_slices and not peer.outbox.in_flight_bytes for peer in self._to_flush.peers())
 
     def flush(self, now: float) -> None:
         """Puts acknowledgements and as many frames as credit allows into `outgoing`."""
         self.work.begin_batch()
-        waiting, self._to_flush = self._to_flush, {}
-        for peer in waiting.values():
+        for peer in self._to_flush.peers():
             self.outgoing += [(peer.identity, parts) for parts in peer.receipts()]
             self._memory(peer)
-            for parts in peer.frames(now):
-                self.counts.frames_sent += 1
-                self.outgoing.append((peer.identity, parts))
+        for one in self._to_flush.frames(now, self.jobs):
+            self.counts.frames_sent += 1
+            self.outgoing.append(one)
 
     def tick(self, now: float) -> None:
         """Forgets silent connections, and fails pulls that wait for silent slots. To be called every ping or so."""
+        self._company.tick()
+        self._share()
         for peer in [one for one in self.peers.values() if now - one.heard > self.settings.silence_s]:
             self.lose(peer.identity)
+        for identity in [one for one, heard in self._silenced.items() if now - heard > self.settings.silence_s]:
+            del self._silenced[identity]
         for job in self.jobs.values():
             self._doubt_hyper(job, now)
             silent = {slot: now - at for slot, at in job.heard.items() if now - at > self.settings.silence_s}
@@ -462,9 +517,11 @@ class ShardMind:
         job = self.jobs.pop(namespace)
         self.ledger.release(job.shard.account)
         self.work.drop(namespace)
+        self._inbox.drop(namespace)
         for peer in list(job.links.values()):
             self._say(peer.identity, Refused(RefusalCode.CLOSED, reason[:2048]))
             self.lose(peer.identity)
+        self._to_flush.drop(namespace)
         job.shard.close()
 
     def _say(self, identity: bytes, message: Message) -> None:

@@ -239,11 +239,7 @@ class ShardServer:
             identity, *frames = self._router.recv_multipart(copy=False)
             parts = [frame.buffer for frame in frames]
             self._bytes_received += sum(part.nbytes for part in parts)
-            try:
-                self._mind.receive(identity.bytes, parts, self._clock())
-            except Exception:  # noqa: BLE001  # a message's outermost frame: it must not end the others' service
-                _log.exception("a message of %s failed; its connection is dropped", identity.bytes.hex())
-                self._mind.lose(identity.bytes)
+            self._mind.hear(identity.bytes, parts, self._clock())
 
     def _send(self) -> None:
         outgoing, self._mind.outgoing = self._mind.outgoing, []

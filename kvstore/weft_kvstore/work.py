@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Final
+from typing import ClassVar, Final
 
 PIECE_ELEMENTS: Final = 1 << 18
 """Elements that a piece computes, of first values or of an update by a rule of a few nodes: some 10 ms."""
@@ -30,6 +30,9 @@ class Work:
     """
 
     __slots__ = ("priority", "queued", "todo", "turn")
+
+    hands_over: ClassVar[bool] = False
+    """Whether it hands a job's messages over: it takes turns with the job's other work."""
 
     def __init__(self, priority: int) -> None:
         self.priority = priority
