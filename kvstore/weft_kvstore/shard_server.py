@@ -35,6 +35,9 @@ from weft_kvstore.wake import Wakeup
 MESSAGES_A_ROUND: Final = 64
 """Messages read before a slice is merged, so that a flood cannot starve the merging."""
 
+MESSAGES_SHARED: Final = 16
+"""The same where jobs share the shard: reading is what cannot be shared out, so it is done in small parts."""
+
 RECEIVE_S: Final = 0.05
 """Seconds after which no further message is read in a round: what was read is answered first."""
 
@@ -62,9 +65,11 @@ class ShardServer:
         tables: TablePlace | None = None,
         quotas: Quotas = Quotas(),  # noqa: B008
         clock: Callable[[], float] = time.monotonic,
+        cpu_clock: Callable[[], float] = time.thread_time,
     ) -> None:
         self._settings = settings
         self._clock = clock
+        self._cpu_clock = cpu_clock
         self._pool = ApplyPool(apply_threads)
         self._tables = tables
         self._ledger = Ledger(quotas)
@@ -208,7 +213,7 @@ class ShardServer:
         self._receive()
         while self._commands:
             self._carry_out(*self._commands.popleft())
-        busy = self._mind.work_once()
+        busy = self._work()
         now = self._clock()
         if now >= self._next_tick:
             self._next_tick = now + self._settings.ping_s / 2
@@ -218,7 +223,7 @@ class ShardServer:
         if self._mind.wants_flush():
             self._mind.flush(now)
         self._send()
-        if not busy and not self._mind.work:
+        if not busy and not self._mind.work and not self._mind.wants_flush():
             timeout_ms = max(math.ceil((self._next_tick - self._clock()) * 1000), 0)
             events = dict(poller.poll(timeout_ms))
             if self._wakeup.fileno() in events:
@@ -231,9 +236,17 @@ class ShardServer:
         if threading.current_thread() is not self._thread:
             self._wakeup.wake()
 
+    def _work(self) -> bool:
+        if not self._mind.is_shared:
+            return self._mind.work_once()
+        begun = self._cpu_clock()
+        busy = self._mind.work_once()
+        self._mind.work.took(self._cpu_clock() - begun)
+        return busy
+
     def _receive(self) -> None:
         until = self._clock() + RECEIVE_S
-        for _ in range(MESSAGES_A_ROUND):
+        for _ in range(MESSAGES_SHARED if self._mind.is_shared else MESSAGES_A_ROUND):
             if self._clock() > until or not self._router.poll(0):
                 return
             identity, *frames = self._router.recv_multipart(copy=False)

@@ -20,7 +20,7 @@ from weft_kvstore.pull_wait import PullWait
 from weft_kvstore.shelf import Laid
 from weft_kvstore.steps import PushRefusedError
 from weft_kvstore.work import Work
-from weft_kvstore.work_queue import QUANTUM_BYTES, WorkQueue
+from weft_kvstore.work_queue import LEAST_BYTES, QUANTUM_BYTES, WorkQueue
 
 SIZE = 50
 
@@ -217,10 +217,11 @@ def test_without_priorities_work_is_done_as_it_came() -> None:
 def test_jobs_take_turns_by_bytes_not_by_slices() -> None:
     """Job a's work is 8 times as large as job b's: b does about 8 of its own for each of a's."""
     queue: WorkQueue[str] = WorkQueue()
-    large, small = QUANTUM_BYTES // 4 // 4, QUANTUM_BYTES // 32 // 4
+    large, small = QUANTUM_BYTES, QUANTUM_BYTES // 8
+    assert small >= LEAST_BYTES
     for _ in range(200):
-        queue.put("a", Some(nbytes=4 * large))
-        queue.put("b", Some(nbytes=4 * small))
+        queue.put("a", Some(nbytes=large))
+        queue.put("b", Some(nbytes=small))
     taken = {"a": 0, "b": 0}
     for _ in range(150):
         found = queue.pop()
