@@ -208,6 +208,18 @@ def test_what_a_slot_says_of_each_of_its_last_steps_is_known() -> None:
     steps.check(0, 1, 0, 2, pushes=False, where=where)
 
 
+def test_the_word_of_a_slot_that_was_replaced_is_forgotten_where_it_is_not_merged() -> None:
+    steps = LotSteps((0, 1), 4, together=True)
+    steps.accept(0, 0, 0, 2, pushes=True)
+    steps.accept(0, 0, 2, 4, pushes=False)
+    with pytest.raises(PushRefusedError, match="slice 2: the slot declared nothing before and pushes now"):
+        steps.check(0, 0, 0, 4, pushes=True, where=where)
+    steps.through[0, 0:2] = 1
+    steps.forget(0)
+    steps.check(0, 0, 0, 4, pushes=True, where=where)
+    assert steps.accept(0, 0, 0, 4, pushes=True) == ([(2, 4)], [])
+
+
 def plain_lot(
     *names: str, slots: int = 2, mode: Mode = Mode.SYNC, merge: Merge = Merge.SLOT, bound: int = 0
 ) -> PlainLot:
