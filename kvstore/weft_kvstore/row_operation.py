@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from weft_graph.weft_domain import ID_BYTES
+from weft_kernels.row_copies import put_rows
 from weft_kvstore.buffers import bytes_of
 from weft_kvstore.calls import Asked, Sent
 from weft_kvstore.cargo import Cargo, SentEntry
@@ -148,7 +149,7 @@ class PullRowsOperation(PullOperation):
         if self._wanted.ordered and mine[-1] - mine[0] == len(mine) - 1:
             self._flat[array][mine[0] : mine[-1] + 1] = rows
         else:
-            self._flat[array][mine] = rows
+            put_rows(self._flat[array], mine, rows)
 
     def result(self) -> Any:
         wanted = self._wanted

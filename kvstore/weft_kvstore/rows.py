@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from weft_kernels.indexing.rows import summed_rows as added_rows
+from weft_kernels.row_copies import put_rows
 from weft_kvstore.store import Array
 
 
@@ -50,7 +51,7 @@ def last_rows(ids: Array, values: Array) -> Rows:
     if is_ascending(ids):
         return Rows(ids, values)
     distinct, last = np.unique(ids[::-1], return_index=True)
-    return Rows(distinct, values[::-1][last])
+    return Rows(distinct, values.take(len(ids) - 1 - last, axis=0))
 
 
 def merged(one: Rows, other: Rows) -> Rows:
@@ -68,7 +69,7 @@ def merged(one: Rows, other: Rows) -> Rows:
         _add_at(one.values, place, other.values)
         return one
     if both.any():
-        _add_at(one.values, place[both], other.values[both])
+        _add_at(one.values, place[both], other.values.compress(both, axis=0))
     new = np.flatnonzero(~both)
     at = place[new] + np.arange(len(new))
     is_old = np.ones(len(one.ids) + len(new), np.bool_)
@@ -76,7 +77,8 @@ def merged(one: Rows, other: Rows) -> Rows:
     ids, values = np.empty(len(is_old), one.ids.dtype), np.empty((len(is_old), one.values.shape[1]), one.values.dtype)
     old = np.flatnonzero(is_old)
     ids[old], ids[at] = one.ids, other.ids[new]
-    values[old], values[at] = one.values, other.values[new]
+    put_rows(values, old, one.values)
+    put_rows(values, at, other.values if len(new) == len(other.ids) else other.values.take(new, axis=0))
     return Rows(ids, values)
 
 
@@ -85,7 +87,9 @@ def _add_at(values: Array, places: Array, more: Array) -> None:
     if len(places) == len(values):
         values += more
     else:
-        values[places] += more
+        summed = values.take(places, axis=0)
+        summed += more
+        put_rows(values, places, summed)
 
 
 @dataclass(frozen=True, slots=True)

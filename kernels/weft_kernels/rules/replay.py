@@ -21,6 +21,7 @@ import numpy as np
 
 from weft_kernels.blocks import CACHE_ELEMENTS, VECTOR_BLOCK, whole_blocks
 from weft_kernels.kernel import Array
+from weft_kernels.row_copies import put_rows
 from weft_kernels.rules.hyper_log import HyperLog
 from weft_kernels.rules.record import Hyper, Rule
 from weft_kernels.rules.rows import gathered_rows
@@ -66,7 +67,7 @@ def replaying(
         yield from piece.replaying(log)
         size, shape = len(some) * width, (len(some), width)
         for array, updated in ((weight, piece.weight), *((state[name], arrays[name]) for name in state)):
-            array[places[some]] = updated[:size].reshape(shape)
+            put_rows(array, places[some], updated[:size].reshape(shape))
 
 
 @dataclass(slots=True)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import numpy as np
 
-from weft_kernels.blocks import whole_blocks
+from weft_kernels.blocks import CACHE_ELEMENTS, whole_blocks
 from weft_kernels.kernel import Array
-from weft_kernels.rules.record import Hyper, Rule
+from weft_kernels.row_copies import put_rows
+from weft_kernels.rules.record import Hyper, Rule, State
 
 PIECE_ELEMENTS: Final = 1 << 18
 """Elements gathered at once: copies of weight, gradient and state are bounded, and a rule's calls are few."""
@@ -32,18 +33,48 @@ def apply_to_rows(
     """
     if rule.whole:
         raise ValueError(f"rule {rule.name!r} needs a key whole, and is asked to update {len(places)} rows")
-    width = weight.shape[1]
-    if not width:
+    if not weight.shape[1]:
         return
-    piece = max(PIECE_ELEMENTS // width, 1)
+    if rule.anywhere and gradient.flags.c_contiguous:
+
+        def update(moved: Array, given: Array, kept: State) -> None:
+            rule.apply(moved, given, kept, step, hyper)
+
+        _apply_in_cache(update, weight, gradient, state, places)
+        return
+    piece = max(PIECE_ELEMENTS // weight.shape[1], 1)
     for begin in range(0, len(places), piece):
         some, part = places[begin : begin + piece], gradient[begin : begin + piece]
         gathered = {name: gathered_rows(array, some) for name, array in state.items()}
-        moved, given = gathered_rows(weight, some), np.zeros(whole_blocks(part.size), part.dtype)
+        moved, given = gathered_rows(weight, some), np.empty(whole_blocks(part.size), part.dtype)
         given[: part.size] = part.reshape(-1)
+        given[part.size :] = 0
         rule.apply(moved, given, gathered, step, hyper)
         for array, updated in ((weight, moved), *((state[name], gathered[name]) for name in state)):
-            array[some] = updated[: part.size].reshape(part.shape)
+            put_rows(array, some, updated[: part.size].reshape(part.shape))
+
+
+def _apply_in_cache(
+    update: Callable[[Array, Array, State], None],
+    weight: Array,
+    gradient: Array,
+    state: Mapping[str, Array],
+    places: Array,
+) -> None:
+    """The same where any elements may be computed together: rows are gathered, updated and put back before they leave
+    the cache, and the gradient is read where it is."""
+    arrays, width = (weight, *state.values()), weight.shape[1]
+    piece = max(CACHE_ELEMENTS // (width * len(arrays)), 1)
+    room = [np.empty((min(piece, len(places)), width), array.dtype) for array in arrays]
+    for begin in range(0, len(places), piece):
+        some = places[begin : begin + piece]
+        taken = [one[: len(some)] for one in room]
+        for array, part in zip(arrays, taken, strict=True):
+            # `mode` is what lets NumPy write into `out` without a copy; no place is outside.
+            array.take(some, axis=0, out=part, mode="clip")
+        update(taken[0], gradient[begin : begin + piece], dict(zip(state, taken[1:], strict=True)))
+        for array, part in zip(arrays, taken, strict=True):
+            put_rows(array, some, part)
 
 
 def gathered_rows(array: Array, places: Array) -> Array:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from weft_kernels.row_copies import put_rows
 from weft_kernels.rules.record import Hyper, Rule
 from weft_kernels.rules.rows import apply_to_rows
 from weft_kvstore.store import Array
@@ -100,13 +101,17 @@ class RowArrays:
     def put(self, rows: Array, values: Array) -> None:
         begin = 0
         for some in self._pieces(rows):
-            self._weight.array[_adjacent(some)] = values[begin : begin + len(some)]
+            part, adjacent = values[begin : begin + len(some)], _adjacent(some)
+            if adjacent is None:
+                put_rows(self._weight.array, some, part)
+            else:
+                self._weight.array[adjacent] = part
             begin += len(some)
 
     def put_state(self, name: str, rows: Array, values: Array) -> None:
         begin = 0
         for some in self._pieces(rows):
-            self._state[name].array[some] = values[begin : begin + len(some)]
+            put_rows(self._state[name].array, some, values[begin : begin + len(some)])
             begin += len(some)
 
     def begin_state(self, rows: Array, *, again: int) -> None:
@@ -159,8 +164,8 @@ class RowArrays:
             yield some
 
 
-def _adjacent(rows: Array) -> Array | slice:
-    """The rows as a slice where they are one behind the other: what is new is."""
+def _adjacent(rows: Array) -> slice | None:
+    """The rows as a slice where they are one behind the other: what is new is. None where they are not."""
     if len(rows) and int(rows[-1]) - int(rows[0]) == len(rows) - 1 and bool((rows[1:] > rows[:-1]).all()):
         return slice(int(rows[0]), int(rows[-1]) + 1)
-    return rows
+    return None
