@@ -97,7 +97,7 @@ class ClientLink:
         self._new_pulls: list[PullOperation] = []
         self._acknowledge: list[int] = []
         self.door: tuple[bytes, bytes] | None = None
-        self.memory: LinkMemory | None = None
+        self._memory: LinkMemory | None = None
         self.shared_bytes_sent = 0
         self.shared_bytes_received = 0
         self._in_arena: dict[int, tuple[LinkMemory, int] | None] = {}
@@ -127,6 +127,16 @@ class ClientLink:
         if self.state is LinkState.OPEN:
             self.outgoing.append(encode(message))
 
+    @property
+    def memory(self) -> LinkMemory | None:
+        """The arena, while the shard has it."""
+        return self._memory
+
+    @memory.setter
+    def memory(self, memory: LinkMemory | None) -> None:
+        self._memory = memory
+        self.outbox.shared = memory is not None
+
     def payload_of(self, values: Values, payload: memoryview) -> memoryview:
         """Where the payload of a frame of values is. Raises ProtocolError."""
         if self.memory is None and (values.at is not None or values.place):
@@ -152,17 +162,18 @@ class ClientLink:
         self._held[frame] = pieces
         return ()
 
-    def released(self, frame: int) -> Sequence[Piece[SentEntry, Operation]]:
-        """What a frame has in the arena is read no more; 0: what earlier connections have. Raises ProtocolError."""
+    def released(self, frame: int, now: float) -> Sequence[Piece[SentEntry, Operation]]:
+        """What a frame has in the arena is read no more, so it has arrived; 0: what earlier connections have. Raises
+        ProtocolError."""
         if not frame:
             left, self._left = self._left, []
             for memory, offset in left:
                 memory.give(offset)
             return ()
-        pieces = self._held.pop(frame, None)
-        if pieces is None:
-            raise ProtocolError(f"Released.frame: {frame} is not in the arena, or has not arrived")
+        if frame not in self._in_arena:
+            raise ProtocolError(f"Released.frame: {frame} is not in the arena")
         staged = self._in_arena.pop(frame)
+        pieces = self._held.pop(frame) if frame in self._held else self.outbox.acknowledge(frame, now)
         if staged is not None:
             staged[0].give(staged[1])
         return pieces

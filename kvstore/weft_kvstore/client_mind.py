@@ -192,7 +192,7 @@ class ClientMind:
                     self._acknowledged(link, link.acknowledged(frame, now))
             case Released():
                 for frame in message.frame:
-                    self._acknowledged(link, link.released(frame))
+                    self._acknowledged(link, link.released(frame, now))
             case Done():
                 self._done(link, message)
             case Measured():

@@ -217,8 +217,8 @@ class Welcome(Message, frozen=True, omit_defaults=True, tag="welcome"):
 
 
 class Released(Message, frozen=True, tag="released"):
-    """What these frames have in the arena is read no more; it may be written. 0 stands for all frames of the client's
-    earlier connections."""
+    """What these frames have in the arena is read no more; it may be written. That says too that they have arrived. 0
+    stands for all frames of the client's earlier connections."""
 
     frame: Column
 

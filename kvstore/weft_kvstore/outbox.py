@@ -33,6 +33,7 @@ MIN_CREDIT_BYTES: Final = 128 << 10
 FIRST_CREDIT_BYTES: Final = 256 << 10
 """Before anything is measured: a slow link's 20 ms at 100 Mbit/s."""
 MAX_AUTO_CREDIT_BYTES: Final = 4 << 20
+"""Also what is under way where bytes pass through shared memory: they have no rate that a frame would have to fit."""
 
 E = TypeVar("E")
 W = TypeVar("W")
@@ -113,11 +114,23 @@ class Outbox(Generic[E, W]):
         self.in_flight_bytes = 0
         self.rate = LinkRate()
         self._settings = settings
+        self._shared = False
         self._heap: list[tuple[int, int, int, OutRun[E, W]]] = []
         self._seq = 0
         self._frames: dict[int, OutFrame[E, W]] = {}
         self._frame_number = 0
         self._follow_rate()
+
+    @property
+    def shared(self) -> bool:
+        """Whether the bytes of its frames pass through no socket."""
+        return self._shared
+
+    @shared.setter
+    def shared(self, shared: bool) -> None:
+        if shared != self._shared:
+            self._shared = shared
+            self._follow_rate()
 
     def put(self, run: OutRun[E, W]) -> None:
         """Hands a run over. Equal priorities keep the order in which they came."""
@@ -133,6 +146,8 @@ class Outbox(Generic[E, W]):
             return None
         room = self.credit_bytes - self.in_flight_bytes
         limit = min(self.frame_bytes, room)
+        if self._shared and limit < min(self.frame_bytes, self.queued_bytes) and self.in_flight_bytes:
+            return None  # A full frame can leave soon, and costs no more than a small one.
         taken: list[Piece[E, W]] = []
         total = 0
         while len(taken) < MAX_RUNS and (one := self._head()) is not None:
@@ -161,7 +176,7 @@ class Outbox(Generic[E, W]):
         if frame is None:
             raise ProtocolError(f"header: Acknowledge.frame: {number} is not under way")
         self.in_flight_bytes -= frame.nbytes
-        if frame.nbytes:
+        if frame.nbytes and not self._shared:
             self.rate.acknowledged(frame.departure, frame.nbytes, now, self.credit_bytes)
             self._follow_rate()
         return frame.pieces
@@ -213,6 +228,9 @@ class Outbox(Generic[E, W]):
         credit, frame = self._settings.credit_bytes, self._settings.frame_bytes
         self.credit_bytes = self._measured_credit() if credit is None else credit
         self.frame_bytes = self._measured_frame() if frame is None else frame
+        if self._shared:
+            self.credit_bytes = MAX_AUTO_CREDIT_BYTES if credit is None else credit
+            self.frame_bytes = MAX_AUTO_FRAME_BYTES if frame is None else frame
 
     def _measured_credit(self) -> int:
         rate = self.rate.bytes_per_s

@@ -99,12 +99,15 @@ class Peer:
         if self.done:
             yield encode(Done(self.done))
             self.done = []
+        released = [] if self.earlier else self.released
+        if released:
+            self.released = []
+            self.acknowledge = [frame for frame in self.acknowledge if frame not in released]
         if self.acknowledge:
             yield encode(Acknowledge(self.acknowledge))
             self.acknowledge = []
-        if self.released and not self.earlier:
-            yield encode(Released(self.released))
-            self.released = []
+        if released:
+            yield encode(Released(released))
 
     def frames(self, now: float) -> Iterator[list[Buffer]]:
         """As many frames of values as credit allows."""

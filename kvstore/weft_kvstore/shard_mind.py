@@ -390,6 +390,7 @@ class ShardMind:
     def _memory(self, peer: Peer) -> PeerMemory | None:
         """The arena that a client has brought, if it has."""
         found = self.arenas.arena(peer.ticket) if self.arenas is not None and peer.ticket else None
+        peer.outbox.shared = found is not None
         if found is None:
             peer.memory = None
         elif peer.memory is None or peer.memory.memory is not found:
