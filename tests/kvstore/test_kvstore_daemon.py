@@ -20,7 +20,7 @@ from weft.api.agent import Orders, Registration, ShardAllocation
 from weft.api.lifecycle import AllocationEvent
 from weft.api.membership import Holder
 from weft.api.store import StoreSpec
-from weft_kvstore import job_shard
+from weft_kvstore import lot_part
 from weft_kvstore.client import StoreClient
 from weft_kvstore.daemon import Lease, ShardDaemon, ShardSettings, advertised, changes
 from weft_kvstore.description import KeyDescription, StoreDescription, description_from_json
@@ -167,8 +167,8 @@ class SlowFirst:
         self.begun = threading.Event()
         self.go_on = threading.Event()
         self.made = 0
-        monkeypatch.setattr(job_shard, "first_elements", self)
-        monkeypatch.setattr(job_shard, "FIRST_ELEMENTS", 100)
+        monkeypatch.setattr(lot_part, "first_elements", self)
+        monkeypatch.setattr(lot_part, "FIRST_ELEMENTS", 100)
 
     def __call__(self, key: KeyDescription, seed: int, start: int, stop: int) -> Any:
         if key.key == "slow":
