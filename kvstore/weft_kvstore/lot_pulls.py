@@ -40,8 +40,12 @@ class LotPulls:
     def waiting(self, first: int, stop: int) -> list[PullWait]:
         """The pulls that wait for any of these slices."""
         number = self._lot.spec.number
-        self.waits = [one for one in self.waits if number in one.open]
+        self.tidy()
         return [one for one in self.waits if one.open[number].overlaps(first, stop)]
+
+    def tidy(self) -> None:
+        """Who is answered, or has given up, is forgotten: what was pulled is held by nobody here."""
+        self.waits = [one for one in self.waits if self._lot.spec.number in one.open]
 
     def ready(self, wait: PullWait, first: int, stop: int) -> list[Range]:
         """The open slices among these that can answer."""

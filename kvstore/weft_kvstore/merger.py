@@ -188,9 +188,12 @@ class Merger(Generic[J]):
             self._hands.fail(job, f"no memory to merge lot {lot.state.spec.number}: {error}")
 
     def _answer_range(self, lot: PlainLot, first: int, stop: int) -> None:
-        for wait in lot.pulls.waiting(first, stop):
+        waiting = lot.pulls.waiting(first, stop)
+        for wait in waiting:
             if not wait.dropped:  # An answer may lose the connection of those behind it.
                 self._answer_or_refuse(lot, wait, first, stop)
+        if waiting:
+            lot.pulls.tidy()
 
     def _answer_or_refuse(self, lot: PlainLot, wait: PullWait, first: int, stop: int) -> None:
         for low, high in lot.pulls.ready(wait, first, stop):
