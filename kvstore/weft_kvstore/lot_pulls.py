@@ -17,7 +17,6 @@ from weft_kvstore.pull_wait import PullWait
 from weft_kvstore.ranges import Range, ranges_alike, ranges_where
 from weft_kvstore.store import Array
 
-
 LEAST_WAITS: Final = 64
 """Pulls of a lot that may wait before those that were given up are looked for."""
 
