@@ -76,6 +76,7 @@ class Departures:
         for peers in waiting.values():
             for peer in peers.values():
                 for parts in peer.frames(now):
+                    self._sent(jobs, peer.job, parts)
                     yield peer.identity, parts
 
     def _in_turn(self, now: float, room: int, jobs: Mapping[Namespace, Job]) -> Iterator[Outgoing]:
@@ -100,7 +101,13 @@ class Departures:
             under_way[job] += nbytes
             left -= nbytes
             self._turns.use(job, nbytes)
+            self._sent(jobs, job, parts)
             yield identity, parts
+
+    @staticmethod
+    def _sent(jobs: Mapping[Namespace, Job], job: Namespace, parts: list[Buffer]) -> None:
+        if job in jobs:
+            jobs[job].bytes_sent += sum(len(part) for part in parts)
 
     def _tidy(self, job: Namespace) -> None:
         if not self._waiting[job]:

@@ -36,15 +36,15 @@ class Letter(NamedTuple):
     identity: bytes
     parts: Sequence[Buffer]
     now: float
+    nbytes: int
+    cost: int
 
-    @property
-    def nbytes(self) -> int:
-        return sum(memoryview(part).nbytes for part in self.parts)
 
-    @property
-    def cost(self) -> int:
-        header = memoryview(self.parts[0]).nbytes if self.parts else 0
-        return LETTER_BYTES + HEADER_FACTOR * header + self.nbytes
+def letter_of(identity: bytes, parts: Sequence[Buffer], now: float) -> Letter:
+    """The message with what it costs."""
+    nbytes = sum(len(part) for part in parts)
+    header = len(parts[0]) if parts else 0
+    return Letter(identity, parts, now, nbytes, LETTER_BYTES + HEADER_FACTOR * header + nbytes)
 
 
 class Letters(Work):

@@ -98,6 +98,10 @@ class Merger(Generic[J]):
         if self._last is not None:
             self._queue.took(*self._last, seconds)
 
+    def worked(self, job: J) -> int:
+        """What a job's pieces have counted for."""
+        return self._queue.worked.get(job, 0)
+
     def waiting(self) -> list[tuple[int, int]]:
         """Priority and bytes of the pieces that wait; may be called on any thread."""
         return self._queue.waiting()

@@ -214,6 +214,10 @@ class Outbox(Generic[E, W]):
             self._enter(run)
         return again
 
+    def waiting(self) -> list[tuple[int, int, int]]:
+        """Priority, slices and bytes of the runs that wait; may be called on any thread."""
+        return [(run.priority, run.waiting, run.nbytes) for *_, run in list(self._heap) if run.queued]
+
     def clear(self) -> list[OutRun[E, W]]:
         """Empties it, for a peer that is gone; returns the runs of which nothing has left.
 

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from weft_kvstore.check import digest
+from weft_kvstore.description import Mode
 from weft_kvstore.job_shard import JobShard
 from weft_kvstore.messages import Hello, RefusalCode, Refused
 from weft_kvstore.peer import Peer
+from weft_kvstore.stragglers import Stragglers
 
 MAX_QUEUED_COPIES: Final = 16
 """How often one connection may have all of a job's values waiting to be sent; a client that asks for more is broken."""
@@ -30,12 +32,18 @@ class Job:
     heard: dict[int, float] = field(default_factory=dict)
     links: dict[int, Peer] = field(default_factory=dict)
     digest: bytes = field(init=False)
+    stragglers: Stragglers = field(init=False)
+    bytes_received: int = 0
+    bytes_sent: int = 0
     most_queued: int = field(init=False)
     """Bytes of values that may wait for one connection."""
 
     def __post_init__(self) -> None:
         self.most_queued = MAX_QUEUED_COPIES * self.shard.nbytes + MAX_QUEUED_TABLES * self.shard.table_bytes
         self.digest = digest(self.shard.description)
+        description = self.shard.description
+        together = {slot for key in description.keys for slot in key.slots} if description.mode is Mode.SYNC else ()
+        self.stragglers = Stragglers(together)
 
     @property
     def namespace(self) -> Namespace:

@@ -12,11 +12,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from weft_kvstore.account import Ledger
+from weft_kvstore.cargo import Cargo
 from weft_kvstore.codec import Buffer, ProtocolError, decode_request, encode, payload_bytes
 from weft_kvstore.company import Company
 from weft_kvstore.departures import Departures, Outgoing, room_of
 from weft_kvstore.hyper_talk import in_doubt, proposed
-from weft_kvstore.inbox import Inbox, Letter
+from weft_kvstore.inbox import Inbox, Letter, letter_of
+from weft_kvstore.job_statistics import JobStatistics
 from weft_kvstore.job_shard import JobShard, Taken
 from weft_kvstore.lot_part import PlainLot
 from weft_kvstore.merger import BATCH_BYTES, Merger
@@ -78,6 +80,7 @@ class Counts:
     malformed: int = 0
     refused: int = 0
     unknown_links: int = 0
+    bytes_received: int = 0
 
 
 @dataclass(slots=True)
@@ -130,7 +133,10 @@ class ShardMind:
     def hear(self, identity: bytes, parts: Sequence[Buffer], now: float) -> None:
         """One message: it is received at once, or where jobs share the shard at its job's turn. What fails ends its
         connection, not the others' service."""
-        letter, peer = Letter(identity, parts, now), self.peers.get(identity)
+        letter, peer = letter_of(identity, parts, now), self.peers.get(identity)
+        self.counts.bytes_received += letter.nbytes
+        if peer is not None:
+            self.jobs[peer.job].bytes_received += letter.nbytes
         lane = self._inbox.lane_of(identity) or (peer.job if peer is not None else STRANGERS)
         if self._company.hear(lane):
             self._share()
@@ -151,7 +157,7 @@ class ShardMind:
 
     def _deliver(self, letter: Letter) -> None:
         try:
-            self.receive(*letter)
+            self.receive(letter.identity, letter.parts, letter.now)
         except Exception:  # noqa: BLE001  # a message's outermost frame
             _log.exception("a message of %s failed; its connection is dropped", letter.identity.hex())
             self.lose(letter.identity)
@@ -197,6 +203,34 @@ class ShardMind:
         job = self.jobs.get(peer.job)
         if job is not None and job.links.get(peer.slot) is peer:
             del job.links[peer.slot]
+
+    @property
+    def waiting_messages(self) -> int:
+        """Messages that wait for their job's turn."""
+        return len(self._inbox)
+
+    @property
+    def silenced_links(self) -> int:
+        """Connections that are not listened to."""
+        return len(self._silenced)
+
+    def job_statistics(self, now: float) -> list[JobStatistics]:
+        """Of each job; may be called on any thread."""
+        return [
+            JobStatistics(
+                *namespace,
+                links=len(job.links),
+                holds=job.shard.account.now,
+                waiting=job.shard.account.waiting,
+                bytes_received=job.bytes_received,
+                bytes_sent=job.bytes_sent,
+                worked_bytes=self.work.worked(namespace),
+                waited_slot=slot,
+                waited_s=seconds,
+            )
+            for namespace, job in list(self.jobs.items())
+            for slot, seconds in [job.stragglers.waits(now) or (None, 0.0)]
+        ]
 
     def work_once(self) -> bool:
         """The most urgent piece of work. True if there was one. A rule that fails closes its job, not the shard."""
@@ -363,6 +397,8 @@ class ShardMind:
                 self._say(peer.identity, PushRefused(push.frame, number, str(error)[:2048]))
         peer.acknowledge.append(push.frame)
         self._to_flush[peer.identity] = peer
+        if refused is None and push.cargo[-1] == Cargo.GRADIENT:
+            self.jobs[peer.job].stragglers.came(peer.slot, push.step[-1], peer.heard)
 
     def _take(self, peer: Peer, shard: JobShard, taken: Taken) -> None:
         wait = taken.pull
@@ -437,6 +473,8 @@ class ShardMind:
             self._refuse_request(peer, barrier.request, error)
             return
         self.work.take(peer.job, taken)
+        if peer.job in self.jobs:
+            self.jobs[peer.job].stragglers.came(peer.slot, barrier.step, peer.heard)
         peer.done.append(barrier.request)
         self._to_flush[peer.identity] = peer
 

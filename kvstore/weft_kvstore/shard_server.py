@@ -22,11 +22,13 @@ from weft_kvstore.codec import MAX_HEADER_BYTES
 from weft_kvstore.description import StoreDescription
 from weft_kvstore.job_shard import JobShard
 from weft_kvstore.need import need_of
+from weft_kvstore.queue_depth import depths
 from weft_kvstore.quotas import Quotas
 from weft_kvstore.same_host.door import Door
 from weft_kvstore.same_host.errors import ArenaError
 from weft_kvstore.settings import MAX_FRAME_BYTES, LinkSettings
 from weft_kvstore.shard_mind import ShardMind
+from weft_kvstore.stages import StageTimes
 from weft_kvstore.statistics import ShardStatistics
 from weft_kvstore.store import StoreError, StoreTimeoutError
 from weft_kvstore.tables.place import TablePlace
@@ -88,7 +90,7 @@ class ShardServer:
             raise StoreError(f"cannot bind {bind}: {error}") from error
         self.endpoint: str = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
         self._bytes_sent = 0
-        self._bytes_received = 0
+        self._stages = StageTimes()
         self._next_tick = self._last_round = clock()
         self._wakeup = Wakeup()
         self._door = _door() if settings.same_host else None
@@ -161,7 +163,7 @@ class ShardServer:
         mind, peers = self._mind, list(self._mind.peers.values())
         return ShardStatistics(
             bytes_sent=self._bytes_sent,
-            bytes_received=self._bytes_received,
+            bytes_received=mind.counts.bytes_received,
             frames_sent=mind.counts.frames_sent,
             frames_received=mind.counts.frames_received,
             malformed=mind.counts.malformed,
@@ -175,6 +177,12 @@ class ShardServer:
             waiting_pulls=sum(len(peer.pulls) for peer in peers),
             waiting_sets=sum(job.shard.waiting_sets for job in list(mind.jobs.values())),
             apply_threads=tuple(self._pool.statistics()),
+            waiting_messages=mind.waiting_messages,
+            silenced_links=mind.silenced_links,
+            stages=self._stages.told(),
+            queues=depths(mind.work.waiting(), [one for peer in peers for one in peer.outbox.waiting()]),
+            per_job=tuple(mind.job_statistics(self._clock())),
+            quotas=self._ledger.quotas,
         )
 
     def _command(self, work: Callable[[], None]) -> None:
@@ -213,8 +221,11 @@ class ShardServer:
         self._receive()
         while self._commands:
             self._carry_out(*self._commands.popleft())
+        begun = self._clock()
         busy = self._work()
         now = self._clock()
+        if busy:
+            self._stages.add(self._mind.work.stage, now - begun)
         if now >= self._next_tick:
             self._next_tick = now + self._settings.ping_s / 2
             self._mind.tick(now)
@@ -222,10 +233,15 @@ class ShardServer:
                 self._door.tick(now)
         if self._mind.wants_flush():
             self._mind.flush(now)
-        self._send()
+        if self._mind.outgoing:
+            filled = self._clock()
+            self._send()
+            self._stages.answer += filled - now
+            self._stages.send += self._clock() - filled
         if not busy and not self._mind.work and not self._mind.wants_flush():
-            timeout_ms = max(math.ceil((self._next_tick - self._clock()) * 1000), 0)
-            events = dict(poller.poll(timeout_ms))
+            idle = self._clock()
+            events = dict(poller.poll(max(math.ceil((self._next_tick - idle) * 1000), 0)))
+            self._stages.idle += self._clock() - idle
             if self._wakeup.fileno() in events:
                 self._wakeup.clear()
             if self._door is not None and self._door.fileno() in events:
@@ -245,14 +261,21 @@ class ShardServer:
         return busy
 
     def _receive(self) -> None:
-        until = self._clock() + RECEIVE_S
+        begun = self._clock()
+        until = begun + RECEIVE_S
         for _ in range(MESSAGES_SHARED if self._mind.is_shared else MESSAGES_A_ROUND):
-            if self._clock() > until or not self._router.poll(0):
+            if not self._router.poll(0):
                 return
             identity, *frames = self._router.recv_multipart(copy=False)
             parts = [frame.buffer for frame in frames]
-            self._bytes_received += sum(part.nbytes for part in parts)
-            self._mind.hear(identity.bytes, parts, self._clock())
+            came = self._clock()
+            self._mind.hear(identity.bytes, parts, came)
+            done = self._clock()
+            self._stages.receive += came - begun
+            self._stages.decode += done - came
+            if done > until:
+                return
+            begun = done
 
     def _send(self) -> None:
         outgoing, self._mind.outgoing = self._mind.outgoing, []

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from weft_kvstore.job_statistics import JobStatistics
+from weft_kvstore.queue_depth import QueueDepth
+from weft_kvstore.quotas import Quotas
+from weft_kvstore.stages import Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +71,9 @@ class ShardStatistics:
     """A shard server. `malformed` counts messages that were none of this format or contradicted the description,
     `refused` Hellos and pushes that were refused, `unknown_links` messages from connections without a Hello.
     `waiting_sets` are parts of values that were set for versions still to come; of a table, one for each version.
-    `apply_threads`: what the socket's thread and those that help it have computed."""
+    `apply_threads`: what the socket's thread and those that help it have computed. `waiting_messages` wait for their
+    job's turn, `silenced_links` said more than may wait. `stages`: seconds of the socket's thread. `queues`: what waits,
+    by priority."""
 
     bytes_sent: int
     bytes_received: int
@@ -82,3 +90,9 @@ class ShardStatistics:
     waiting_pulls: int
     waiting_sets: int
     apply_threads: tuple[ApplyStatistics, ...] = ()
+    waiting_messages: int = 0
+    silenced_links: int = 0
+    stages: Mapping[Stage, float] = field(default_factory=dict)
+    queues: tuple[QueueDepth, ...] = ()
+    per_job: tuple[JobStatistics, ...] = ()
+    quotas: Quotas = Quotas()

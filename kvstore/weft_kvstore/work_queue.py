@@ -54,6 +54,8 @@ class WorkQueue(Generic[J]):
         self._seq = 0
         self._lanes: dict[J, _Lane] = {}
         self._turns: Turns[J] = Turns()
+        self.worked: dict[J, int] = {}
+        """What each job's pieces have counted for, as long as it is there."""
 
     def __len__(self) -> int:
         return sum(len(lane.heap) for lane in list(self._lanes.values()))
@@ -95,7 +97,7 @@ class WorkQueue(Generic[J]):
         lane = self._lanes[job]
         one = lane.pop()
         one.queued = False
-        self._turns.use(job, max(one.piece_bytes, LEAST_BYTES))
+        self._use(job, max(one.piece_bytes, LEAST_BYTES))
         if lane.is_empty:
             del self._lanes[job]
         return job, one
@@ -104,12 +106,17 @@ class WorkQueue(Generic[J]):
         """How long a piece has taken that was popped."""
         more = int(seconds * BYTES_PER_S) - max(one_bytes, LEAST_BYTES)
         if more > 0:
-            self._turns.use(job, more)
+            self._use(job, more)
+
+    def _use(self, job: J, nbytes: int) -> None:
+        self._turns.use(job, nbytes)
+        self.worked[job] = self.worked.get(job, 0) + nbytes
 
     def drop(self, job: J) -> None:
         """Forgets a job and its work."""
         lane = self._lanes.pop(job, None)
         self._turns.drop(job)
+        self.worked.pop(job, None)
         if lane is not None:
             for one in [*(one for _, _, one in lane.heap), *([lane.letters] if lane.letters is not None else [])]:
                 one.queued = False
