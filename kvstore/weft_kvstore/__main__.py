@@ -34,6 +34,19 @@ def main(
     table_memory: Annotated[
         str | None, typer.Option(help="How much memory the rows of one table may take, as 4GiB.")
     ] = None,
+    apply_threads: Annotated[int | None, typer.Option(help="Threads that help with updates.")] = None,
+    job_bytes: Annotated[str | None, typer.Option(help="The most that a job may take here, as 4GiB.")] = None,
+    job_keys: Annotated[int | None, typer.Option(help="The most keys that a job may have here.")] = None,
+    job_rows: Annotated[int | None, typer.Option(help="The most rows of tables that a job may have here.")] = None,
+    total_bytes: Annotated[str | None, typer.Option(help="The most that all jobs may take here.")] = None,
+    total_keys: Annotated[int | None, typer.Option(help="The most keys that all jobs may have here.")] = None,
+    total_rows: Annotated[int | None, typer.Option(help="The most rows that all jobs may have here.")] = None,
+    metrics_port: Annotated[
+        int | None, typer.Option(help="Serves Prometheus metrics over HTTP here; 0: any free port.")
+    ] = None,
+    metrics_host: Annotated[
+        str | None, typer.Option(help="The address for metrics; this machine alone if left out.")
+    ] = None,
     exit_with_parent: Annotated[
         bool, typer.Option("--exit-with-parent", help="End when standard input closes.")
     ] = False,
@@ -51,6 +64,15 @@ def main(
         "shard": shard,
         "table_directory": table_directory,
         "table_memory": table_memory,
+        "apply_threads": apply_threads,
+        "job_bytes": job_bytes,
+        "job_keys": job_keys,
+        "job_rows": job_rows,
+        "total_bytes": total_bytes,
+        "total_keys": total_keys,
+        "total_rows": total_rows,
+        "metrics_port": metrics_port,
+        "metrics_host": metrics_host,
         "exit_with_parent": exit_with_parent or None,
     }
     if check and description is None:

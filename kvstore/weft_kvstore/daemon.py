@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import threading
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
@@ -20,7 +21,9 @@ from weft.api.base import Name
 from weft.api.daemon import start_daemon
 from weft.api.membership import Join, joining
 from weft_kvstore.held_shard import HeldShard
+from weft_kvstore.metrics_port import metrics_served
 from weft_kvstore.process import tune_process
+from weft_kvstore.quotas import Quotas
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard_server import ShardServer
 from weft_kvstore.stand_alone import serve_alone, stop_with
@@ -68,6 +71,23 @@ class ShardSettings(BaseSettings):
     """Where rows of tables lie that have no place in `table_memory`; in memory, all of them, where left out."""
     table_memory: ByteSize | None = None
     """How much memory the rows of one table may take, as 4GiB; more of them lie in `table_directory`."""
+    apply_threads: Annotated[int, Field(ge=0, le=256)] = 0
+    """Threads that help the socket's with updates that can be cut."""
+    job_bytes: ByteSize | None = None
+    """The most that a job may take of this shard, as 4GiB: values, the rule's state, and what waits. Any, left out; so it
+    is with those that follow."""
+    job_keys: Annotated[int, Field(ge=0)] | None = None
+    """The most keys that a job may have here."""
+    job_rows: Annotated[int, Field(ge=0)] | None = None
+    """The most rows of tables that a job may have here."""
+    total_bytes: ByteSize | None = None
+    """The most that all jobs together may take."""
+    total_keys: Annotated[int, Field(ge=0)] | None = None
+    total_rows: Annotated[int, Field(ge=0)] | None = None
+    metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = None
+    """Where to serve Prometheus metrics over HTTP; 0 takes any free port; nowhere where left out."""
+    metrics_host: str = "127.0.0.1"
+    """The address for that: this machine alone unless told."""
     silence_s: Annotated[float, Field(gt=0, le=3600)] = 5.0
     """Seconds without a word after which a slot is held to be lost."""
     alive_file: Path | None = None
@@ -92,6 +112,22 @@ class ShardSettings(BaseSettings):
         if self.table_directory is None or self.table_memory is None:
             return None
         return TablePlace(self.table_directory, self.table_memory)
+
+    @property
+    def quotas(self) -> Quotas:
+        return Quotas(
+            self.job_bytes, self.job_keys, self.job_rows, self.total_bytes, self.total_keys, self.total_rows
+        )
+
+    def server_at(self, endpoint: str) -> ShardServer:
+        """A server that is bound there. Raises StoreError."""
+        return ShardServer(
+            endpoint, settings=self.link, apply_threads=self.apply_threads, tables=self.tables, quotas=self.quotas
+        )
+
+    def serving_metrics(self, server: ShardServer) -> AbstractContextManager[str | None]:
+        """Serves its metrics, where that is wanted; see `metrics_served`."""
+        return metrics_served(self.metrics_host, self.metrics_port, server.statistics)
 
     @property
     def link(self) -> LinkSettings:
@@ -183,10 +219,10 @@ def serve(settings: ShardSettings) -> None:
         return start_daemon(settings.name, exit_with_parent=settings.exit_with_parent)
 
     if settings.description is not None and settings.shard is not None:
-        serve_alone(settings.description, settings.shard, settings.bind, settings.link, start, tables=settings.tables)
+        serve_alone(settings.description, settings.shard, settings, start)
         return
     stop = start()
-    with ShardServer(settings.bind or ANY_PORT, settings=settings.link, tables=settings.tables) as server:
+    with settings.server_at(settings.bind or ANY_PORT) as server, settings.serving_metrics(server):
         _log.info("listening on %s", server.endpoint)
         threading.Thread(target=stop_with, args=(server, stop), name="await-shard", daemon=True).start()
         ShardDaemon(settings, server).run(stop)

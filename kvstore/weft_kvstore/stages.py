@@ -27,6 +27,6 @@ class StageTimes:
     def add(self, stage: Stage, seconds: float) -> None:
         setattr(self, stage, getattr(self, stage) + seconds)
 
-    def told(self) -> dict[str, float]:
+    def told(self) -> dict[Stage, float]:
         """Seconds by the stage's name."""
         return {stage: getattr(self, stage) for stage in STAGES}

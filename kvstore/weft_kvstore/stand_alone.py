@@ -6,7 +6,9 @@ import logging
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Protocol
 
 from rich import box
 from rich.console import Console
@@ -19,12 +21,24 @@ from weft_kvstore.description_file import read_description
 from weft_kvstore.description_form import shown_key
 from weft_kvstore.holdings import holdings, size
 from weft_kvstore.job_shard import OpenStoppedError
-from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard_server import ShardServer
 from weft_kvstore.store import StoreError
-from weft_kvstore.tables.place import TablePlace
 
 _log = logging.getLogger("weft.shard")
+
+
+class ServingSettings(Protocol):
+    """What is set of a shard, however it came to its description."""
+
+    @property
+    def bind(self) -> str | None:
+        """Where to listen; None: where the description says."""
+
+    def server_at(self, endpoint: str) -> ShardServer:
+        """A server that is bound there. Raises StoreError."""
+
+    def serving_metrics(self, server: ShardServer) -> AbstractContextManager[str | None]:
+        """Serves its metrics, where that is wanted: the URL. Raises StoreError."""
 
 
 def placed(path: Path, shard: int | None = None) -> StoreDescription:
@@ -42,11 +56,8 @@ def placed(path: Path, shard: int | None = None) -> StoreDescription:
 def serve_alone(
     path: Path,
     shard: int,
-    bind: str | None,
-    link: LinkSettings,
+    settings: ServingSettings,
     start: Callable[[], threading.Event],
-    *,
-    tables: TablePlace | None = None,
 ) -> None:
     """Serves one shard until the event that `start` gives is set. A line on standard output says when it is ready.
 
@@ -54,7 +65,7 @@ def serve_alone(
     """
     description = placed(path, shard)
     stop = start()
-    with _listening(description, shard, bind, link, tables) as server:
+    with _listening(description, shard, settings) as server, settings.serving_metrics(server) as metrics:
         _log.info("listening on %s", server.endpoint)
         threading.Thread(target=stop_with, args=(server, stop), name="await-shard", daemon=True).start()
         try:
@@ -65,6 +76,8 @@ def serve_alone(
         _log.info("shard %d of %s is open", shard, path)
         which = f"shard {shard} of {len(description.shards)}"
         _say(f"ready: {which} of {path} listens at {server.endpoint} and holds {size(held)} of values; Ctrl-C ends it")
+        if metrics is not None:
+            _say(f"metrics at {metrics}")
         stop.wait()
         if server.error is not None:
             raise StoreError(f"the shard has failed: {server.error}")
@@ -106,15 +119,14 @@ def show_holdings(path: Path, shard: int | None) -> None:
             console.print(f"  {command} {number}", soft_wrap=True, markup=False)
 
 
-def _listening(
-    description: StoreDescription, shard: int, bind: str | None, link: LinkSettings, tables: TablePlace | None
-) -> ShardServer:
+def _listening(description: StoreDescription, shard: int, settings: ServingSettings) -> ShardServer:
     """A server at `bind`, or at the endpoint that the description says."""
+    bind = settings.bind
     endpoint = description.shards[shard] if bind is None else bind
     if not endpoint:
         raise DescriptionError(f"shards[{shard}]: no endpoint to listen on; say one with --bind")
     try:
-        return ShardServer(endpoint, settings=link, tables=tables)
+        return settings.server_at(endpoint)
     except StoreError as error:
         hint = "" if bind is not None else "; that is its endpoint in the description, and --bind says another"
         raise StoreError(f"{error}{hint}") from None
