@@ -24,12 +24,11 @@ import numpy as np
 from rich.console import Console
 
 from benchmark import DONE, FAILED
-from exchange import TOLERANCE
 from figures import PeerRounds, Round, Row, row_of
 from groups import Group, SideError, default_slice_bytes, description_of, free_port
 from measuring import Plan
 from reporting import conditions_of, table_of, write_json
-from store_cases import FLOAT_BYTES, KIB, RATE, Case
+from store_cases import FLOAT_BYTES, KIB, RATE, TOLERANCE, Case
 from weft_kvstore.client import StoreClient
 from weft_kvstore.process import SWITCH_INTERVAL_S, tune_process
 from weft_kvstore.settings import LinkSettings

@@ -23,9 +23,6 @@ MEET = "meet"
 """A worker says that it has reached the barrier, and hears when all have."""
 END = "end"
 
-TOLERANCE = 1e-5
-"""Of values about 1: float32 rounds each update by about 1e-7."""
-
 
 @dataclass(frozen=True)
 class Work:

@@ -17,7 +17,8 @@ from typing import Any
 
 import msgspec
 
-from exchange import END, MEET, TOLERANCE
+from compression_settings import SETTINGS
+from exchange import END, MEET
 from figures import Round, joined
 from store_cases import BESIDE, BESIDE_SHAPE, RATE, Case
 from weft.api.job import Parallelism
@@ -119,8 +120,8 @@ class Group:
                 worker.say(do=MEET)
         words = self._expect("done")
         for worker, word in zip(self._workers, words, strict=True):
-            if not word["apart"] <= TOLERANCE:
-                raise SideError(f"{worker.name}: values are {word['apart']:g} from NumPy's, more than {TOLERANCE:g}")
+            if not word["apart"] <= (most := self.case.tolerance):
+                raise SideError(f"{worker.name}: values are {word['apart']:g} from NumPy's, more than {most:g}")
         return words
 
     def close(self) -> None:
@@ -229,6 +230,7 @@ def description_of(case: Case, slice_bytes: int, shards: tuple[str, ...]) -> Sto
         hyper={"rate": RATE},
         slice_bytes=slice_bytes,
         merge=Merge.SLOT,
+        compression=SETTINGS.get(case.compression),
     )
 
 

@@ -19,6 +19,11 @@ PEER_THREADS = (1, 2)
 PYTHON_VARIABLE = "MXNET_PYTHON"
 PEER = "MXNet"
 
+StartOwn = Callable[[Group, int], None]
+"""Starts weft's processes, with slices of so many bytes."""
+StartPeer = Callable[[Group, str, int], None]
+"""Starts the peer's, with its Python and so many OMP threads."""
+
 Progress = Callable[[str], None]
 """Called with what is done now, once for the start of a side and once for each of its rounds."""
 
@@ -37,7 +42,9 @@ class Plan:
         return (1 + self.rounds) * (1 + (len(PEER_THREADS) if self.peer_python else 0))
 
 
-def measure(case: Case, plan: Plan, progress: Progress) -> tuple[Row, dict[str, str]]:
+def measure(
+    case: Case, plan: Plan, progress: Progress, *, own: StartOwn = start_weft, peer: StartPeer = start_mxnet
+) -> tuple[Row, dict[str, str]]:
     """The case's row and the versions of what ran. Raises SideError where weft fails; the peer's failure is its row."""
     failed: dict[int, str] = {}
     rounds: dict[int | None, list[Round]] = {}
@@ -46,7 +53,7 @@ def measure(case: Case, plan: Plan, progress: Progress) -> tuple[Row, dict[str, 
         directory = Path(stack.enter_context(TemporaryDirectory(prefix="weft-benchmark-")))
         progress(f"{case.name}: starts weft")
         weft = stack.enter_context(Group("weft", case, directory))
-        start_weft(weft, plan.slice_bytes)
+        own(weft, plan.slice_bytes)
         weft.wait_until_ready()
         sides: dict[int | None, Group] = {None: weft}
         versions |= {f"weft.{name}": version for name, version in weft.versions.items()}
@@ -54,7 +61,7 @@ def measure(case: Case, plan: Plan, progress: Progress) -> tuple[Row, dict[str, 
             group = stack.enter_context(Group(f"{PEER} OMP {threads}", case, directory))
             progress(f"{case.name}: starts {group.name}")
             try:
-                start_mxnet(group, plan.peer_python or "", threads)
+                peer(group, plan.peer_python or "", threads)
                 group.wait_until_ready()
             except SideError as error:
                 failed[threads] = str(error)

@@ -9,7 +9,7 @@ import mxnet as mx
 import numpy as np
 
 from exchange import Array, Line, Work, take_part
-from store_cases import RATE, Case, case_from_json
+from store_cases import RATE, THRESHOLD, Case, case_from_json
 
 TABLE = 0
 """The table's key. Keys are numbered."""
@@ -92,6 +92,8 @@ class MxnetRows:
 def main(case_text: str) -> None:
     line, case = Line(), case_from_json(case_text)
     store = mx.kv.create("dist_sync")
+    if case.compression.startswith("2bit"):
+        store.set_gradient_compression({"type": "2bit", "threshold": THRESHOLD})
     store.set_optimizer(mx.optimizer.SGD(learning_rate=RATE, momentum=0.0, wd=0.0, lazy_update=True))
     exchange = (MxnetRows if case.rows else MxnetDense)(store, case)
     versions = {"mxnet": mx.__version__, "numpy": np.__version__, "omp_threads": os.environ["OMP_NUM_THREADS"]}

@@ -50,8 +50,11 @@ def slow_link(bits_per_s: float, shaping: Shaping) -> Iterator[Ends]:
         yield Ends(bits_per_s, network)
 
 
-def start_weft_over(ends: Ends, group: Group, slice_bytes: int, settings: Mapping[str, object]) -> None:
-    """Starts a shard and a worker with those link settings; none are weft's own."""
+def start_weft_over(
+    ends: Ends, group: Group, slice_bytes: int, settings: Mapping[str, object], *, whole: bool = False
+) -> None:
+    """Starts a shard and a worker with those link settings; none are weft's own. `whole`: the worker is one that
+    exchanges a step as a whole."""
     host = "127.0.0.1" if ends.network is None else HOSTS[0]
     port = free_port()
     bound = reached = f"tcp://{host}:{port}"
@@ -65,11 +68,15 @@ def start_weft_over(ends: Ends, group: Group, slice_bytes: int, settings: Mappin
     shard = [sys.executable, str(HERE / "layers_shard.py"), str(path), bound, told]
     group.serve("shard", ends.server(shard), {})
     worker = [sys.executable, str(HERE / "layers_weft.py"), str(path), reached, told, group.case.to_json()]
+    if whole:
+        worker = [sys.executable, str(HERE / "weft_side.py"), str(path), "0", group.case.to_json()]
     group.work("worker", ends.worker(worker), {})
 
 
-def start_mxnet_over(ends: Ends, group: Group, python: str, environment: Mapping[str, str]) -> None:
-    """Starts MXNet's scheduler, server and worker. The scheduler is beside the server."""
+def start_mxnet_over(
+    ends: Ends, group: Group, python: str, environment: Mapping[str, str], *, worker: str = "layers_mxnet.py"
+) -> None:
+    """Starts MXNet's scheduler, server and worker, a script. The scheduler is beside the server."""
     roots, places = _mxnet_places(ends, group)
     for role in ("scheduler", "server", "worker"):
         told = {
@@ -83,7 +90,7 @@ def start_mxnet_over(ends: Ends, group: Group, python: str, environment: Mapping
             **environment,
         }
         if role == "worker":
-            command = [python, str(HERE / "layers_mxnet.py"), group.case.to_json()]
+            command = [python, str(HERE / worker), group.case.to_json()]
             group.work(role, ends.worker(command), told)
         else:
             group.serve(role, ends.server([python, "-c", "import mxnet"]), told)

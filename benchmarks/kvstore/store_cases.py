@@ -24,6 +24,22 @@ TABLE_ROWS = 4096
 BESIDE, BESIDE_SHAPE = "beside", (100_000, 64)
 """The table whose rows travel beside the keys on a slow link."""
 
+TOLERANCE = 1e-5
+"""Of values about 1: float32 rounds each update by about 1e-7."""
+
+COMPRESSIONS = {
+    "none": (0.0, 0.0),
+    "bf16": (2.0**-8, 2.0**-7),
+    "fp16": (2.0**-11, 2.0**-10),
+    "2bit": (1.0, 0.0),
+    "2bit-bf16": (1.0, 2.0**-7),
+    "topk": (100.0, 0.0),
+}
+"""Names of settings: how far a worker's compressed gradient may be from its own, and a weight that was read."""
+
+THRESHOLD = 0.5
+"""Of 2-bit compression, on both sides."""
+
 Shape = tuple[int, ...]
 
 
@@ -35,7 +51,7 @@ class Case:
     only key then, or 0. `iterations` are timed in a round, after `warm_up` that are not.
     On a slow link, `stagger_s` is the time over which the keys are handed over, and `beside_rows` is how many rows of a
     second table, the least urgent key, travel beside them. With `compute_s`, a step's computing in each layer, the keys
-    are those of a training step.
+    are those of a training step. `compression`: what travels compressed, one of `COMPRESSIONS`; empty for nothing.
     """
 
     name: str
@@ -49,6 +65,7 @@ class Case:
     stagger_s: float = 0.0
     beside_rows: int = 0
     compute_s: tuple[float, ...] = ()
+    compression: str = ""
 
     @property
     def payload_bytes(self) -> int:
@@ -56,6 +73,13 @@ class Case:
         if self.rows:
             return FLOAT_BYTES * self.rows * math.prod(self.shapes[0][1:])
         return FLOAT_BYTES * sum(math.prod(shape) for shape in self.shapes)
+
+    @property
+    def tolerance(self) -> float:
+        """How far values may be from those of a step that nothing was left out of: what a residual adds and takes, and
+        the rounding of weights about 1."""
+        gradients, weights = COMPRESSIONS.get(self.compression, (0.0, 0.0))
+        return TOLERANCE + RATE * self.workers * gradients + weights
 
     def quick(self) -> Case:
         """The same with a few iterations: it shows that everything works, and roughly how long it takes."""

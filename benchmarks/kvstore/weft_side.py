@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from concurrent.futures import Future
 from pathlib import Path
+
 import numpy as np
 import zmq
 
@@ -13,6 +14,7 @@ from store_cases import Case, case_from_json
 from weft_kvstore.client import StoreClient
 from weft_kvstore.description_file import read_description
 from weft_kvstore.process import tune_process
+from weft_kvstore.settings import LinkSettings
 
 TOUCHED_ROWS = 1 << 16
 """Rows of a table that are brought into being at once, before the rounds."""
@@ -85,7 +87,8 @@ def main(path: str, slot_text: str, case_text: str) -> None:
     tune_process()
     line, slot, case = Line(), int(slot_text), case_from_json(case_text)
     description = read_description(Path(path))
-    store = StoreClient(description, slot)
+    # What is to be counted passes the socket.
+    store = StoreClient(description, slot, settings=LinkSettings(same_host=not case.compression))
     exchange = WeftExchange(store, case, tuple(key.key for key in description.keys), slot)
     versions = {"numpy": np.__version__, "pyzmq": zmq.__version__, "zeromq": zmq.zmq_version()}
     take_part(line, exchange, case, slot, versions)
