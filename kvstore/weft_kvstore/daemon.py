@@ -74,8 +74,8 @@ class ShardSettings(BaseSettings):
     apply_threads: Annotated[int, Field(ge=0, le=256)] = 0
     """Threads that help the socket's with updates that can be cut."""
     job_bytes: ByteSize | None = None
-    """The most that a job may take of this shard, as 4GiB: values, the rule's state, and what waits. Any, left out; so it
-    is with those that follow."""
+    """The most that a job may take of this shard, as 4GiB: values, the rule's state, and what waits. As much as there
+    is, where left out; so it is with those that follow."""
     job_keys: Annotated[int, Field(ge=0)] | None = None
     """The most keys that a job may have here."""
     job_rows: Annotated[int, Field(ge=0)] | None = None
@@ -83,6 +83,7 @@ class ShardSettings(BaseSettings):
     total_bytes: ByteSize | None = None
     """The most that all jobs together may take."""
     total_keys: Annotated[int, Field(ge=0)] | None = None
+    """The most keys of all jobs."""
     total_rows: Annotated[int, Field(ge=0)] | None = None
     metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = None
     """Where to serve Prometheus metrics over HTTP; 0 takes any free port; nowhere where left out."""

@@ -122,5 +122,5 @@ def in_flight(job: Job) -> int:
 
 def room_of(jobs: Iterable[Job]) -> int | None:
     """What each of these jobs may have under way; None where there is only one."""
-    credits = [sum(peer.outbox.credit_bytes for peer in job.links.values()) for job in jobs if job.links]
-    return min(credits) if len(credits) > 1 else None
+    found = [sum(peer.outbox.credit_bytes for peer in job.links.values()) for job in jobs if job.links]
+    return min(found) if len(found) > 1 else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,9 @@ class Quotas:
             value = getattr(self, one.name)
             if value is not None and value < 0:
                 raise ValueError(f"{one.name} must be at least 0, not {value}")
+
+
+NO_QUOTAS: Final = Quotas()
 
 
 @dataclass(frozen=True, slots=True)

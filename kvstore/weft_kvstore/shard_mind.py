@@ -18,8 +18,8 @@ from weft_kvstore.company import Company
 from weft_kvstore.departures import Departures, Outgoing, room_of
 from weft_kvstore.hyper_talk import in_doubt, proposed
 from weft_kvstore.inbox import Inbox, Letter, letter_of
-from weft_kvstore.job_statistics import JobStatistics
 from weft_kvstore.job_shard import JobShard, Taken
+from weft_kvstore.job_statistics import JobStatistics
 from weft_kvstore.lot_part import PlainLot
 from weft_kvstore.merger import BATCH_BYTES, Merger
 from weft_kvstore.messages import (

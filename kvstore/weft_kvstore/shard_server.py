@@ -121,7 +121,8 @@ class ShardServer:
         """Makes the first values of this shard's slices, on the calling thread, and serves the job from then on.
 
         Raises DescriptionError, ValueError for an initializer that there is not or a shard number that the description
-        lacks, StoreError if the job is open in this term, QuotaError if it has no room, and OpenStoppedError soon after `stopped` says so.
+        lacks, StoreError if the job is open in this term, QuotaError where a quota leaves it no room, and
+        OpenStoppedError soon after `stopped` says so.
         """
         check_description(description)
         if not 0 <= shard < len(description.shards):

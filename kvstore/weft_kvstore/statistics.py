@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from weft_kvstore.job_statistics import JobStatistics
 from weft_kvstore.queue_depth import QueueDepth
-from weft_kvstore.quotas import Quotas
+from weft_kvstore.quotas import NO_QUOTAS, Quotas
 from weft_kvstore.stages import Stage
 
 
@@ -72,8 +72,8 @@ class ShardStatistics:
     `refused` Hellos and pushes that were refused, `unknown_links` messages from connections without a Hello.
     `waiting_sets` are parts of values that were set for versions still to come; of a table, one for each version.
     `apply_threads`: what the socket's thread and those that help it have computed. `waiting_messages` wait for their
-    job's turn, `silenced_links` said more than may wait. `stages`: seconds of the socket's thread. `queues`: what waits,
-    by priority."""
+    job's turn, `silenced_links` said more than may wait. `stages`: seconds of the socket's thread. `queues`: what
+    waits, by priority."""
 
     bytes_sent: int
     bytes_received: int
@@ -95,4 +95,4 @@ class ShardStatistics:
     stages: Mapping[Stage, float] = field(default_factory=dict)
     queues: tuple[QueueDepth, ...] = ()
     per_job: tuple[JobStatistics, ...] = ()
-    quotas: Quotas = Quotas()
+    quotas: Quotas = NO_QUOTAS

@@ -10,7 +10,6 @@ import heapq
 from collections.abc import Hashable
 from typing import Final, Generic, TypeVar
 
-from weft_kvstore.turns import QUANTUM_BYTES as QUANTUM_BYTES
 from weft_kvstore.turns import Turns
 from weft_kvstore.work import Work
 
