@@ -79,10 +79,6 @@ class RowCut:
         order = np.argsort(shards.astype(np.uint16 if self.shards <= 1 << 16 else np.int64), kind="stable")
         return np.split(order, np.cumsum(np.bincount(shards, minlength=self.shards))[:-1])
 
-    def places_of(self, ids: Array) -> Array:
-        """The places (n) of a shard's ids (n), by which it knows them; not the same array."""
-        return ids.copy() if self.growth is not None else ids // self.shards
-
     def ids_at(self, shard: int, places: Array) -> Array:
         """The ids (n) of a shard's places (n)."""
         return places if self.growth is not None else places * self.shards + shard

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,21 +12,48 @@ from weft_kernels.row_copies import put_rows
 from weft_kvstore.store import Array
 
 
-@dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows (n, width) of the ids (n) int64, or uint64 of a growing table, which are distinct and ascending."""
+    """Rows (n, width) of the ids (n) int64, or uint64 of a growing table, which are distinct and ascending.
 
-    ids: Array
-    values: Array
+    They may lie in several parts, one behind the other: `values` joins them once somebody wants them as one array.
+    """
+
+    __slots__ = ("_parts", "ids")
+
+    def __init__(self, ids: Array, values: Array) -> None:
+        self.ids = ids
+        self._parts = [values]
+
+    @classmethod
+    def of(cls, parts: Sequence[Rows]) -> Rows:
+        """Rows of parts, at least one, of which each continues the one before."""
+        found = cls(np.concatenate([part.ids for part in parts]), parts[0].values)
+        found._parts = [part.values for part in parts]
+        return found
+
+    @property
+    def values(self) -> Array:
+        if len(self._parts) > 1:
+            self._parts = [np.concatenate(self._parts)]
+        return self._parts[0]
 
     @property
     def size(self) -> int:
         """Elements of the values."""
-        return int(self.values.size)
+        return sum(part.size for part in self._parts)
 
     @property
     def nbytes(self) -> int:
-        return int(self.ids.nbytes + self.values.nbytes)
+        return int(self.ids.nbytes) + sum(part.nbytes for part in self._parts)
+
+    def pieces(self, most: int) -> Iterator[tuple[Array, Array]]:
+        """Ids and values of so many rows at most at a time, where they lie."""
+        begin = 0
+        for part in self._parts:
+            for low in range(0, len(part), most):
+                some = part[low : low + most]
+                yield self.ids[begin : begin + len(some)], some
+                begin += len(some)
 
 
 def is_ascending(ids: Array) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Generator, Hashable, Iterator, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import numpy as np
 
@@ -275,9 +275,8 @@ class TableState(UnitState[Rows, Rows]):
         rows, step, moment = complete.total, complete.step, self._moment(complete.step)
         piece = min(max(self.spec.a_piece // max(self.cut.width, 1), 1), self._a_piece)
         behind: list[tuple[Array, Array]] = []
-        for begin in range(0, len(rows.ids), piece):
-            part = slice(begin, begin + piece)
-            numbers, gradient = self._touched(rows.ids[part], rows.values[part], moment)
+        for ids, given in rows.pieces(piece):
+            numbers, gradient = self._touched(ids, given, moment)
             if self._history is None:
                 self._update(numbers, gradient, step)
             else:
@@ -337,10 +336,17 @@ def finished(steps: Generator[None, None, Array]) -> Array:
 
 
 def joined(parts: list[Rows]) -> Rows:
-    """Chunks of one push, one behind the other."""
+    """Chunks of one push, one behind the other; those that came as one run are together already."""
     if len(parts) == 1:
         return parts[0]
-    ids, whole = np.concatenate([part.ids for part in parts]), parts[0].values.base
-    if whole is not None and len(whole) == len(ids) and all(part.values.base is whole for part in parts):
-        return Rows(ids, whole)  # They came as one run.
-    return Rows(ids, np.concatenate([part.values for part in parts]))
+    runs = [_as_one(list(some)) for _, some in groupby(parts, lambda part: id(part.values.base))]
+    together = [one for run in runs for one in run]
+    return together[0] if len(together) == 1 else Rows.of(together)
+
+
+def _as_one(chunks: list[Rows]) -> list[Rows]:
+    """Chunks of one array, as all of that array where they are."""
+    ids, values = chunks[0].ids.base, chunks[0].values.base
+    if ids is None or values is None or not all(part.ids.base is ids for part in chunks):
+        return chunks
+    return [Rows(ids, values)] if len(ids) == len(values) == sum(len(part.ids) for part in chunks) else chunks
