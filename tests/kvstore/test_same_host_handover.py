@@ -33,7 +33,7 @@ from weft_kvstore.same_host.layout import lay_out
 from same_host_children import wait_until
 arena = Arena(lay_out([int(sys.argv[1])], gradient_places=1, value_places=1))
 doors = [argument.split(":") for argument in sys.argv[2:]]
-given = [Handover(bytes.fromhex(name), bytes.fromhex(ticket), arena) for name, ticket in doors]
+given = [Handover(bytes.fromhex(name), bytes.fromhex(ticket), lambda: arena) for name, ticket in doors]
 for one in given:
     def answered(one=one):
         one.receive()
@@ -71,7 +71,7 @@ def nothing_is_left() -> Iterator[None]:
 
 
 def arena_of(*lengths: int) -> Arena:
-    return Arena(lay_out(lengths, gradient_places=1, value_places=1), populate=False)
+    return Arena(lay_out(lengths, gradient_places=1, value_places=1))
 
 
 def answered(door: Door, *given: Handover) -> list[HandoverState]:
@@ -117,7 +117,7 @@ def test_two_processes_see_each_others_bytes() -> None:
 def test_shards_map_one_arena_so_that_a_key_that_is_cut_over_them_is_one_array() -> None:
     with Door() as one, Door() as other, arena_of(8192) as arena:
         tickets = one.expect(MOST), other.expect(MOST)
-        given = Handover(one.name, tickets[0], arena), Handover(other.name, tickets[1], arena)
+        given = Handover(one.name, tickets[0], lambda: arena), Handover(other.name, tickets[1], lambda: arena)
         for door in (one, other):
             answered(door, *given)
         whole = arena.mapping.array(0, (2048,), "float32")
@@ -159,7 +159,7 @@ def test_a_killed_client_leaves_nothing() -> None:
 def test_a_killed_shard_is_noticed_and_leaves_nothing() -> None:
     with Child(SHARD) as shard, arena_of(4096) as arena:
         name, *tickets = [bytes.fromhex(word) for word in shard.line().split()]
-        given = [Handover(name, ticket, arena) for ticket in tickets]
+        given = [Handover(name, ticket, lambda: arena) for ticket in tickets]
         assert shard.line() == "mapped"
         for one in given:
             one.receive()
@@ -173,7 +173,7 @@ def test_a_killed_shard_is_noticed_and_leaves_nothing() -> None:
         assert [one.state for one in given] == [HandoverState.GONE] * 2
         assert given[0].fileno() == -1
         array += 1
-        late = Handover(name, tickets[0], arena)
+        late = Handover(name, tickets[0], lambda: arena)
         assert late.state is HandoverState.REFUSED
         assert "refused" in late.reason
 
@@ -181,7 +181,7 @@ def test_a_killed_shard_is_noticed_and_leaves_nothing() -> None:
 def test_when_the_link_is_lost_the_shard_lets_the_arena_go() -> None:
     with Door() as door, arena_of(4096) as arena:
         ticket = door.expect(MOST)
-        given = Handover(door.name, ticket, arena)
+        given = Handover(door.name, ticket, lambda: arena)
         assert answered(door, given) == [HandoverState.TAKEN]
         wait_until(lambda: arena_maps() == 2)
         mapping = door.arena(ticket)
@@ -193,7 +193,7 @@ def test_when_the_link_is_lost_the_shard_lets_the_arena_go() -> None:
         assert door.arena(ticket) is None
         assert answered(door, given) == [HandoverState.GONE]
         wait_until(lambda: arena_maps() == 1)
-        late = Handover(door.name, ticket, arena)
+        late = Handover(door.name, ticket, lambda: arena)
         assert answered(door, late) == [HandoverState.REFUSED]
         assert "its link is lost" in late.reason
 
@@ -201,7 +201,7 @@ def test_when_the_link_is_lost_the_shard_lets_the_arena_go() -> None:
 def test_a_client_that_leaves_takes_its_arena_with_it() -> None:
     with Door() as door, arena_of(4096) as arena:
         ticket = door.expect(MOST)
-        given = Handover(door.name, ticket, arena)
+        given = Handover(door.name, ticket, lambda: arena)
         answered(door, given)
         given.close()
         given.close()
@@ -216,7 +216,7 @@ def test_many_arenas_come_and_go() -> None:
         for _ in range(100):
             with arena_of(10_000) as arena:
                 ticket = door.expect(MOST)
-                given = Handover(door.name, ticket, arena)
+                given = Handover(door.name, ticket, lambda: arena)
                 assert answered(door, given) == [HandoverState.TAKEN]
                 door.forget(ticket)
                 given.close()
@@ -232,23 +232,23 @@ def refused_because(door: Door, given: Handover) -> str:
 
 def test_what_is_offered_wrongly_is_refused_by_name() -> None:
     with Door() as door, arena_of(4096) as arena:
-        reason = refused_because(door, Handover(door.name, os.urandom(16), arena))
+        reason = refused_because(door, Handover(door.name, os.urandom(16), lambda: arena))
         assert reason == "Offer.ticket: it is not one that was given out, or its link is lost"
         small = door.expect(8191)
-        assert "8192 bytes, where 1 to 8191 are expected" in refused_because(door, Handover(door.name, small, arena))
-        assert "16 bytes, not 15" in Handover(door.name[1:], small, arena).reason
-        assert "no way to the shard's door" in Handover(os.urandom(16), small, arena).reason
+        assert "8192 bytes, where 1 to 8191 are expected" in refused_because(door, Handover(door.name, small, lambda: arena))
+        assert "16 bytes, not 15" in Handover(door.name[1:], small, lambda: arena).reason
+        assert "no way to the shard's door" in Handover(os.urandom(16), small, lambda: arena).reason
         assert door.refused == 2
         arena.close()
-        assert "the arena was closed" in Handover(door.name, small, arena).reason
+        assert "the arena was closed" in Handover(door.name, small, lambda: arena).reason
 
 
 def test_a_ticket_is_good_for_one_arena() -> None:
     with Door() as door, arena_of(4096) as arena, arena_of(4096) as other:
         ticket = door.expect(MOST)
-        first = Handover(door.name, ticket, arena)
+        first = Handover(door.name, ticket, lambda: arena)
         answered(door, first)
-        second = Handover(door.name, ticket, other)
+        second = Handover(door.name, ticket, lambda: other)
         assert answered(door, first, second) == [HandoverState.TAKEN, HandoverState.REFUSED]
         assert "has come for it already" in second.reason
         first.close()
@@ -257,11 +257,11 @@ def test_a_ticket_is_good_for_one_arena() -> None:
 def test_a_process_of_another_user_is_turned_away_by_either_side() -> None:
     other = os.geteuid() + 1
     with Door(user=other) as door, arena_of(4096) as arena:
-        given = Handover(door.name, door.expect(MOST), arena)
+        given = Handover(door.name, door.expect(MOST), lambda: arena)
         reason = refused_because(door, given)
         assert reason == f"process {os.getpid()} is of user {other - 1}, only memory of user {other} is shared"
     with Door() as door, arena_of(4096) as arena:
-        given = Handover(door.name, door.expect(MOST), arena, user=other)
+        given = Handover(door.name, door.expect(MOST), lambda: arena, user=other)
         assert given.state is HandoverState.REFUSED
         assert f"only memory of user {other} is shared" in given.reason
 
@@ -339,7 +339,7 @@ def test_a_truncated_arena_cannot_be_had() -> None:
     """What a client would do to end the shard by SIGBUS, before it offers and after."""
     with Door() as door, arena_of(4096) as arena:
         ticket = door.expect(MOST)
-        given = Handover(door.name, ticket, arena)
+        given = Handover(door.name, ticket, lambda: arena)
         answered(door, given)
         with pytest.raises(PermissionError):
             os.ftruncate(arena.fd, 0)
@@ -356,7 +356,7 @@ from weft_kvstore.same_host.arena import Arena
 from weft_kvstore.same_host.handover import Handover
 from weft_kvstore.same_host.layout import lay_out
 arena = Arena(lay_out([1 << 20], gradient_places=1, value_places=0))
-given = Handover(bytes.fromhex(sys.argv[1]), bytes.fromhex(sys.argv[2]), arena)
+given = Handover(bytes.fromhex(sys.argv[1]), bytes.fromhex(sys.argv[2]), lambda: arena)
 print("given")
 punch = ctypes.CDLL(None).fallocate
 punch.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)
@@ -387,14 +387,14 @@ def test_whoever_comes_and_offers_nothing_is_turned_away() -> None:
             for one in idle:
                 one.connect(address_of(door.name))
                 door.receive(0.0)
-            given = Handover(door.name, door.expect(MOST), arena)
+            given = Handover(door.name, door.expect(MOST), lambda: arena)
             assert answered(door, given) == [HandoverState.REFUSED]
             assert f"{MAX_WAITING} others" in given.reason
             door.tick(OFFER_TIMEOUT_S - 0.1)
             assert door.refused == 1
             door.tick(OFFER_TIMEOUT_S)
             assert door.refused == 1 + MAX_WAITING
-            given = Handover(door.name, door.expect(MOST), arena)
+            given = Handover(door.name, door.expect(MOST), lambda: arena)
             door.receive(0.0)
             assert answered(door, given) == [HandoverState.TAKEN]
             given.close()
@@ -407,7 +407,7 @@ def test_without_descriptors_the_door_waits_and_does_not_spin() -> None:
     """A listening socket that cannot be accepted from stays readable: it is looked at again with the next tick."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with Door() as door, arena_of(4096) as arena:
-        given = Handover(door.name, door.expect(MOST), arena)
+        given = Handover(door.name, door.expect(MOST), lambda: arena)
         held: list[int] = []
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(int(fd) for fd in os.listdir("/proc/self/fd")) + 1, hard))
         try:
@@ -459,7 +459,7 @@ def test_a_system_without_such_sockets_has_no_door(monkeypatch: pytest.MonkeyPat
     with pytest.raises(ArenaError, match="no Unix sockets"):
         Door()
     with arena_of(4096) as arena:
-        assert "no Unix sockets" in Handover(bytes(16), bytes(16), arena).reason
+        assert "no Unix sockets" in Handover(bytes(16), bytes(16), lambda: arena).reason
 
 
 def test_a_shard_that_answers_nonsense_is_not_believed() -> None:
@@ -474,7 +474,7 @@ def test_a_shard_that_answers_nonsense_is_not_believed() -> None:
             ((b"x" * 5000,), HandoverState.REFUSED, "over 4096 bytes"),
             ((), HandoverState.REFUSED, ""),
         ):
-            given = Handover(name, bytes(16), arena)
+            given = Handover(name, bytes(16), lambda: arena)
             one, _ = listener.accept()
             given.receive()
             assert given.state is HandoverState.OFFERED

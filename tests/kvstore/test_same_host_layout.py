@@ -1,4 +1,4 @@
-"""Where places lie in an arena, and who has them."""
+"""Where places lie in an arena, and who has pieces of its spare part."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft_kvstore.same_host.layout import ALIGNMENT, NO_PLACE, Layout, lay_out
-from weft_kvstore.same_host.place_book import PlaceBook
 from weft_kvstore.same_host.spare_space import SpareSpace
 
 LENGTHS = st.lists(st.integers(0, 20_000), max_size=30)
@@ -74,41 +73,6 @@ def test_numbers_below_0_are_refused(numbers: dict[str, int]) -> None:
 def test_a_spare_part_beyond_the_whole_is_refused() -> None:
     with pytest.raises(ValueError, match="8192 spare bytes"):
         lay_out([1], spare_bytes=4097, most_bytes=4096)
-
-
-def keys(*numbers: int) -> np.ndarray:
-    return np.array(numbers, np.int64)
-
-
-def test_a_key_has_as_many_payloads_under_way_as_places() -> None:
-    layout = lay_out([100, 0, 100], gradient_places=2)
-    book = PlaceBook(layout.gradients)
-    first = book.take(keys(0, 1, 2))
-    assert first.tolist() == [layout.gradients[0, 0], NO_PLACE, layout.gradients[0, 2]]
-    second = book.take(keys(0))
-    assert second.tolist() == [layout.gradients[1, 0]]
-    assert book.take(keys(2, 0)).tolist() == [layout.gradients[1, 2], NO_PLACE]
-    book.give(keys(0, 1, 2), first)
-    assert book.take(keys(0)).tolist() == [first[0]]
-    assert [book.free(key) for key in range(3)] == [0, 0, 1]
-
-
-def test_what_is_not_taken_cannot_be_given_and_nothing_changes() -> None:
-    layout = lay_out([100, 100], gradient_places=2)
-    book = PlaceBook(layout.gradients)
-    taken = book.take(keys(0))
-    for offset in (layout.gradients[1, 1], layout.gradients[0, 0], 7):
-        with pytest.raises(ValueError, match=f"key 1: the place at {offset} is not taken"):
-            book.give(keys(0, 1), np.array([taken[0], offset], np.int64))
-    assert book.free(0) == 1
-    book.give(keys(0), taken)
-    with pytest.raises(ValueError, match="key 0"):
-        book.give(keys(0), taken)
-
-
-def test_a_book_without_places_has_none() -> None:
-    book = PlaceBook(lay_out([100], gradient_places=0).gradients)
-    assert book.take(keys(0)).tolist() == [NO_PLACE]
 
 
 @settings(deadline=None, max_examples=200)

@@ -11,21 +11,24 @@ import numpy as np
 import pytest
 
 from same_host_children import arena_maps, open_files, wait_until
+from store_cluster import key_of, store_of
+from weft_kvstore.client_memory import ClientMemory
+from weft_kvstore.description import KeyDescription
+from weft_kvstore.routing import routing_of
 from weft_kvstore.same_host import arena as arena_module
 from weft_kvstore.same_host.arena import Arena
 from weft_kvstore.same_host.errors import ArenaError
 from weft_kvstore.same_host.free_memory import free_memory
-from weft_kvstore.same_host.key_buffers import BufferShape, KeyBuffers
 from weft_kvstore.same_host.layout import lay_out
 from weft_kvstore.same_host.mapping import Mapping
-from weft_kvstore.same_host.place_book import PlaceBook
 from weft_kvstore.same_host.sealed_memory import check_sealed, sealed_memory
+from weft_kvstore.shared_layout import shared_layout
 
 PAGE = mmap.PAGESIZE
 
 
 def arena_of(*lengths: int) -> Arena:
-    return Arena(lay_out(lengths, gradient_places=1, value_places=1), populate=False)
+    return Arena(lay_out(lengths, gradient_places=1, value_places=1))
 
 
 def test_memory_is_sealed_and_has_no_name_in_a_file_system() -> None:
@@ -230,20 +233,29 @@ def test_pages_are_mapped_ahead_and_no_byte_is_changed(old_kernel: bool, monkeyp
         second = Mapping(arena.fd, arena.nbytes)
         again = second.array(0, array.shape, "int64")
         assert resident_bytes(again) == 0
-        second.populate_behind()
+        second.populate_behind(0, second.nbytes)
         wait_until(lambda: resident_bytes(again) == arena.nbytes)
         assert np.array_equal(again, array)
         second.release()
-        second.populate()
+        second.populate(0, second.nbytes)
 
 
-def test_an_arena_beyond_half_of_the_free_memory_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_than_half_of_the_free_memory_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """A control group's limit would end the process instead of saying no."""
-    monkeypatch.setattr(arena_module, "free_memory", lambda: 15 * PAGE)
-    with pytest.raises(ArenaError, match=f"an arena of {8 * PAGE} bytes, where {15 * PAGE} bytes of memory are free"):
-        arena_of(4 * PAGE)
-    monkeypatch.setattr(arena_module, "free_memory", lambda: 16 * PAGE)
-    arena_of(4 * PAGE).close()
+    with arena_of(40 * PAGE) as arena:
+        monkeypatch.setattr(arena_module, "free_memory", lambda: 15 * PAGE)
+        with pytest.raises(ArenaError, match=f"{8 * PAGE} bytes of an arena, where {15 * PAGE} bytes of memory are"):
+            arena.reserve(0, 8 * PAGE)
+        monkeypatch.setattr(arena_module, "free_memory", lambda: 16 * PAGE)
+        arena.reserve(0, 8 * PAGE)
+
+
+def test_an_arena_takes_no_memory_before_that_is_reserved() -> None:
+    with arena_of(300 * PAGE) as arena:
+        assert os.fstat(arena.fd).st_blocks == 0
+        arena.reserve(PAGE + 1, 3 * PAGE, populate=False)
+        assert os.fstat(arena.fd).st_blocks * 512 == 2 * PAGE
+        assert os.fstat(arena.fd).st_size == arena.nbytes
 
 
 def test_free_memory_is_the_least_of_the_machine_and_all_groups(tmp_path: Path) -> None:
@@ -265,42 +277,43 @@ def test_free_memory_is_the_least_of_the_machine_and_all_groups(tmp_path: Path) 
     assert free > 0
 
 
+def memory_of(*keys: KeyDescription, shared: bool = True) -> ClientMemory:
+    layout = shared_layout(routing_of(store_of(keys, slots=1, shards=2, slice_bytes=256)))
+    return ClientMemory(keys, layout if shared else None)
+
+
 def test_a_gradient_and_a_value_are_always_the_same_arrays_of_the_arena() -> None:
-    shapes = [BufferShape((3, 5), "float32"), BufferShape((), "float64"), BufferShape((0, 4), "float32")]
-    layout = lay_out([60, 8, 0], gradient_places=2, value_places=1)
-    gradients, values = PlaceBook(layout.gradients), PlaceBook(layout.values)
-    with Arena(layout) as arena:
-        buffers = KeyBuffers(shapes, arena, gradients, values)
-        assert buffers.gradient(0) is buffers.gradient(0)
-        assert buffers.value(1) is buffers.value(1)
-        assert buffers.gradient(0).shape == (3, 5)
-        assert buffers.value(1).dtype == np.float64
-        assert buffers.gradient(2).shape == (0, 4)
-        assert arena.mapping.offset_of(buffers.gradient(0)) == layout.gradients[0, 0]
-        assert arena.mapping.offset_of(buffers.value(1)) == layout.values[0, 1]
-        assert (gradients.free(0), gradients.free(1), values.free(0), values.free(1)) == (1, 2, 1, 0)
-        with pytest.raises(IndexError):
-            buffers.gradient(3)
+    memory = memory_of(key_of("a", (30, 5), 1), key_of("b", (), 1), key_of("c", (0, 4), 1))
+    assert memory.gradient(0) is memory.gradient(0)
+    assert memory.value(1) is memory.value(1)
+    assert memory.gradient(0) is not memory.value(0)
+    assert memory.gradient(0).shape == (30, 5)
+    assert memory.value(1).shape == ()
+    assert memory.gradient(2).shape == (0, 4)
+    assert list(memory.gradients) == [0], "an empty key has no place"
+    assert list(memory.values) == [1, 0]
+    assert memory.offered().mapping.offset_of(memory.gradient(0)) is not None
+    memory.close()
 
 
-def test_without_an_arena_or_a_free_place_a_buffer_is_the_processes_own() -> None:
-    shapes = [BufferShape((4,), "float32")]
-    layout = lay_out([16], gradient_places=1, value_places=1)
-    books = PlaceBook(layout.gradients), PlaceBook(layout.values)
-    alone = KeyBuffers(shapes, None, *books)
+def test_without_an_arena_arrays_are_the_processes_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = memory_of(key_of("a", (4,), 1), shared=False)
     assert alone.gradient(0) is alone.gradient(0)
-    with Arena(layout) as arena:
-        assert books[0].take(np.array([0])).tolist() == [0]
-        taken = KeyBuffers(shapes, arena, *books)
-        assert arena.mapping.offset_of(taken.gradient(0)) is None
-        assert taken.gradient(0).tolist() == [0, 0, 0, 0]
-        assert arena.mapping.offset_of(taken.value(0)) == layout.values[0, 0]
+    assert alone.gradient(0).tolist() == [0, 0, 0, 0]
+    monkeypatch.setattr(arena_module, "free_memory", lambda: 0)
+    poor = memory_of(key_of("a", (4,), 1))
+    assert poor.value(0) is poor.value(0)
+    assert (poor.values, poor.gradients, alone.gradients) == ({}, {}, {})
+    with pytest.raises(ArenaError, match="0 bytes of memory are free"):
+        poor.offered()
+    poor.close()
 
 
-def test_an_arenas_pages_are_mapped_from_its_beginning_on() -> None:
+def test_an_arenas_pages_are_mapped_where_they_are_reserved() -> None:
     with Arena(lay_out([300 * PAGE], gradient_places=1, value_places=0)) as arena:
         array = arena.mapping.array(0, (arena.nbytes,), "uint8")
-        wait_until(lambda: resident_bytes(array) == arena.nbytes)
+        arena.reserve(0, 200 * PAGE)
+        wait_until(lambda: resident_bytes(array) == 200 * PAGE)
 
 
 def test_without_a_thread_pages_are_mapped_as_they_are_touched(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,5 +323,6 @@ def test_without_a_thread_pages_are_mapped_as_they_are_touched(monkeypatch: pyte
     monkeypatch.setattr("threading.Thread.start", none)
     with Arena(lay_out([300 * PAGE], gradient_places=1, value_places=0)) as arena:
         array = arena.mapping.array(0, (arena.nbytes,), "uint8")
+        arena.reserve(0, arena.nbytes)
         assert resident_bytes(array) == 0
         assert not array.any()
