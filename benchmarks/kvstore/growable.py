@@ -38,6 +38,7 @@ from weft_kvstore.process import tune_process
 from weft_kvstore.rows import Rows
 from weft_kvstore.shard_server import ShardServer
 from weft_kvstore.store import Array
+from weft_kvstore.table_state import TableState
 from weft_kvstore.tables.growing_rows import GrowingRows
 from weft_kvstore.tables.spread import shard_of
 
@@ -95,7 +96,7 @@ def in_table(count: int) -> dict[str, Any]:
     """The same through all that a shard does: a gradient merged and applied by SGD, and the new rows pulled."""
     have_memory(count)
     shard = JobShard(description(("",)), 0)
-    (table,) = shard._tables.values()
+    (table,) = (unit for unit in shard.units if isinstance(unit, TableState))
     gradient = np.ones((BATCH, WIDTH), np.float32)
     times = []
     for step, ids in enumerate(batches(count)):
