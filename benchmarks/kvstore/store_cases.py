@@ -47,6 +47,8 @@ Shape = tuple[int, ...]
 class Case:
     """What one iteration exchanges, and how it is repeated.
 
+    `transport`: what large payloads of the store go through: "tcp", shared memory ("samehost"), or that with gradients
+    and values in arrays that the store has given ("inplace"). The peer has one way alone.
     `shapes`: of the keys, in the order in which they are pushed and then pulled. `rows`: of the one table that is the
     only key then, or 0. `iterations` are timed in a round, after `warm_up` that are not.
     On a slow link, `stagger_s` is the time over which the keys are handed over, and `beside_rows` is how many rows of a
@@ -100,6 +102,8 @@ def many_keys() -> tuple[Case, ...]:
     return (
         Case("resnet50-1s1w-tcp", resnet, workers=1, servers=1, iterations=8, warm_up=2),
         Case("resnet50-2s2w-tcp", resnet, workers=2, servers=2, iterations=8, warm_up=2),
+        Case("resnet50-2s2w-samehost", resnet, workers=2, servers=2, iterations=8, warm_up=2, transport="samehost"),
+        Case("resnet50-2s2w-inplace", resnet, workers=2, servers=2, iterations=8, warm_up=2, transport="inplace"),
         Case("flight-4KiB-1s1w", small, workers=1, servers=1, iterations=30, warm_up=5),
         Case("flight-4KiB-2s2w", small, workers=2, servers=2, iterations=30, warm_up=5),
     )
@@ -122,15 +126,16 @@ def one_key() -> tuple[Case, ...]:
 def sparse() -> tuple[Case, ...]:
     return tuple(
         Case(
-            f"rows-{count}s{count}w-tcp",
+            f"rows-{count}s{count}w-{transport}",
             (TABLE_SHAPE,),
             workers=count,
             servers=count,
             iterations=30,
             warm_up=5,
             rows=TABLE_ROWS,
+            transport=transport,
         )
-        for count in (1, 2)
+        for count, transport in ((1, "tcp"), (1, "samehost"), (2, "tcp"))
     )
 
 

@@ -11,13 +11,14 @@ import msgspec
 
 from weft_kvstore.arguments import Arguments
 from weft_kvstore.check import check_description
+from weft_kvstore.client_memory import ClientMemory
 from weft_kvstore.description import StoreDescription
 from weft_kvstore.face import StoreFace, end_futures
 from weft_kvstore.local_mind import LocalMind
 from weft_kvstore.operation import Operation
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.statistics import ClientStatistics
-from weft_kvstore.store import Store, StoreError
+from weft_kvstore.store import Array, BulkStore, StoreError
 from weft_kvstore.tables.place import TablePlace
 
 LONGEST_SLEEP_S = 60.0
@@ -42,6 +43,7 @@ class LocalStore(StoreFace):
         keys = tuple(msgspec.structs.replace(key, compression=None) for key in description.keys)
         self._description = msgspec.structs.replace(description, shards=("local",), keys=keys, compression=None)
         super().__init__(Arguments(self._description, 0), lambda operation: self._hand_over(0, operation))
+        self._buffers = [ClientMemory(description.keys, None) for _ in range(description.slots)]
         self._mind = LocalMind(self._description, settings, tables)
         self._submitted: deque[tuple[int, Operation]] = deque()
         self._closing = False
@@ -49,9 +51,19 @@ class LocalStore(StoreFace):
         self._thread = threading.Thread(target=self._run, name="weft-local-store", daemon=True)
         self._thread.start()
 
-    def at_slot(self, slot: int) -> Store:
+    def at_slot(self, slot: int) -> BulkStore:
         """The same store as another slot sees it; closing it closes nothing. Raises ValueError."""
         return _AtSlot(self, slot, Arguments(self._description, slot))
+
+    def gradient_buffer(self, key: str) -> Array:
+        return self.buffers_of(0).gradient(self._arguments.place_of(key))
+
+    def value_buffer(self, key: str) -> Array:
+        return self.buffers_of(0).value(self._arguments.place_of(key))
+
+    def buffers_of(self, slot: int) -> ClientMemory:
+        """A slot's own arrays, for gradients and values."""
+        return self._buffers[slot]
 
     def statistics(self) -> ClientStatistics:
         """Counts of slot 0 at this moment; nothing passes a socket."""
@@ -130,6 +142,12 @@ class _AtSlot(StoreFace):
         super().__init__(arguments, lambda operation: store._hand_over(slot, operation))
         self._store = store
         self._slot = slot
+
+    def gradient_buffer(self, key: str) -> Array:
+        return self._store.buffers_of(self._slot).gradient(self._arguments.place_of(key))
+
+    def value_buffer(self, key: str) -> Array:
+        return self._store.buffers_of(self._slot).value(self._arguments.place_of(key))
 
     def statistics(self) -> ClientStatistics:
         return self._store.statistics_of(self._slot)
