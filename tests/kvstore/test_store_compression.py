@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
+from acceptance_processes import load_script
 from compressed_store import (
     HALF_WEIGHTS,
     KINDS,
@@ -24,6 +26,7 @@ from compressed_store import (
 from store_cluster import WAIT_S, clients_of, constant, key_of, served, store_of, stores_of
 from store_raw import hello_of, push_of, raw_peer
 from store_simulation import Simulation
+from weft_kvstore import Key, KVStore, describe
 from weft_kvstore.client import StoreClient
 from weft_kvstore.codec import decode_reply, decode_request, encode
 from weft_kvstore.compression.choice import codec_of
@@ -431,3 +434,48 @@ def assert_left(simulation: Simulation, value: Any, changed: dict[str, Any], pay
     simulation._pump()
     with pytest.raises(StoreLostError, match=told):
         value.result(0)
+
+
+def test_arrays_in_memory_shared_with_shards_travel_compressed_too() -> None:
+    description = compressed_store(gradients=TWO_BIT, merged=TWO_BIT, weights=HALF_WEIGHTS)
+    names = names_of(description)
+    with served(description) as (description, _), clients_of(description, LINK) as stores:
+        plain = PlainTraining(description, dict(zip(names, stores[0].pull_many(names, 0).result(WAIT_S), strict=True)))
+        for step in range(3):
+            pushes = []
+            for slot, store in enumerate(stores):
+                gradients = [store.gradient_buffer(name) for name in names]
+                for gradient, key in zip(gradients, description.keys, strict=True):
+                    gradient[...] = gradient_of(key, slot, step)
+                pushes.append(store.push_many(names, step, gradients))
+            outs = [[store.value_buffer(name) for name in names] for store in stores]
+            pulls = [store.pull_many(names, step + 1, out=out) for store, out in zip(stores, outs, strict=True)]
+            plain.step(step)
+            for done in [*pushes, *pulls]:
+                done.result(WAIT_S)
+            for out in outs:
+                assert_same(out, plain.read)
+
+
+def accuracy(compression: dict[str, Any] | None) -> float:
+    """Of the digits that two workers learn to read with the example of logistic regression."""
+    example = load_script("examples/kvstore/logistic.py")
+    keys = {"weight": Key(shape=(64, 10), initializer={"normal": [0.0, 0.01]}), "bias": (10,)}
+    shards = ["tcp://127.0.0.1:0"] * 2
+    description = describe(keys, shards=shards, slots=2, rule="adam", rate=0.05, compression=compression)
+    with served(description) as (description, _), ThreadPoolExecutor(2) as pool:
+        stores = [KVStore.connect(description, slot, timeout_s=WAIT_S) for slot in range(2)]
+        found = [future.result() for future in [pool.submit(example.train, store) for store in stores]]
+        for store in stores:
+            store.close()
+    assert found[0] == found[1]
+    return found[0]
+
+
+def test_digits_are_read_as_well() -> None:
+    whole = accuracy(None)
+    two_bit = {"gradients": {"kind": "2bit", "threshold": 0.01}, "least_bytes": 0}
+    halves = {"gradients": {"kind": "bf16"}, "weights": {"kind": "bf16", "residual": False}, "least_bytes": 0}
+    assert whole > 0.88
+    assert abs(accuracy(two_bit) - whole) < 0.01
+    assert abs(accuracy(halves) - whole) < 0.01
