@@ -222,6 +222,8 @@ class Arguments:
         if isinstance(names, str):
             raise StoreRefusedError(f"slot {self._slot}: {call} of keys: {names!r} is one name, not several")
         wanted = tuple(names)
+        if len(wanted) == 1:
+            return self._one(wanted[0], call)
         found = self._sets_of_many.get(wanted)
         if found is None:
             keys = [self._key(name, call, rows=False) for name in wanted]

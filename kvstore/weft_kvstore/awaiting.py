@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from concurrent.futures import Future
-from typing import Any, Final
+from typing import Final
 
 from weft_kvstore.client import StoreClient
 from weft_kvstore.description import StoreDescription
-from weft_kvstore.store import StoreError, StoreLostError
+from weft_kvstore.store import StoreLostError, StoreRefusedError
 
-BETWEEN_S: Final = 0.1
+BETWEEN_S: Final = 0.02
 """Between two looks at what shards have answered."""
 
 SAID_AFTER_S: Final = 2.0
@@ -23,48 +22,31 @@ _log = logging.getLogger("weft.store")
 
 
 def await_shards(client: StoreClient, description: StoreDescription, slot: int, wait_s: float) -> None:
-    """Returns when every shard has answered, or at once where `wait_s` is 0; a wait that takes long is logged.
+    """Returns when every shard has welcomed the slot, or at once where `wait_s` is 0; a wait that takes long is logged.
 
-    Raises StoreLostError after `wait_s`, which names the shard and says how one is started, and a shard's refusal.
+    Raises StoreLostError after `wait_s`, which names the shard and says how one is started, and StoreRefusedError as
+    soon as one will never talk with it.
     """
-    begun, said, asked = time.monotonic(), False, _asked(client, description)
+    begun, said = time.monotonic(), False
     while wait_s > 0:
-        told = None
-        try:
-            if asked is None:
-                if all(link.bytes_received for link in client.statistics().links):
-                    return
-                time.sleep(BETWEEN_S)
-            else:
-                asked.result(BETWEEN_S)
-                return
-        except TimeoutError:
-            pass
-        except StoreError as error:
-            told = str(error).rpartition("barrier of step 0: ")[2]
-            # "Silent": nobody answers yet, or one who knows nothing of this store yet. Other refusals stay so.
-            if "silent for" not in told:
-                raise type(error)(f"slot {slot}: {told}") from None
-            time.sleep(BETWEEN_S)
-            asked = _asked(client, description)
+        links = client.statistics().links
+        if all(link.welcomed for link in links):
+            return
+        for link in links:
+            if link.refused:
+                raise StoreRefusedError(f"slot {slot}: {link.trouble}")
         waited = time.monotonic() - begun
-        told = told or f"{_silent(client, description)} did not answer"
+        missing = [shard for shard, link in enumerate(links) if not link.welcomed]
+        told = next((links[shard].trouble for shard in missing if links[shard].trouble), None)
+        told = told or f"{_named(description, missing)} did not answer"
         if waited >= wait_s:
             raise StoreLostError(f"slot {slot} has waited {waited:.0f} s: {told}; {HINT}")
         if not said and waited >= SAID_AFTER_S:
             _log.warning("slot %d waits, up to %g s: %s; %s", slot, wait_s, told, HINT)
             said = True
+        time.sleep(BETWEEN_S)
 
 
-def _asked(client: StoreClient, description: StoreDescription) -> Future[Any] | None:
-    """Ends when every shard has answered: a barrier of no key, and of a step that may be over, changes nothing. None
-    where steps are committed, for there a barrier is a part of the step; that each shard was heard has to do."""
-    return client.barrier(0, []) if description.commit is None else None
-
-
-def _silent(client: StoreClient, description: StoreDescription) -> str:
-    """The shards of which nothing was heard."""
-    links = client.statistics().links
-    silent = [shard for shard, link in enumerate(links) if not link.bytes_received] or list(range(len(links)))
-    named = ", ".join(f"{shard} at {description.shards[shard]}" for shard in silent)
-    return f"shard{'s' if len(silent) > 1 else ''} {named}"
+def _named(description: StoreDescription, shards: list[int]) -> str:
+    named = ", ".join(f"{shard} at {description.shards[shard]}" for shard in shards)
+    return f"shard{'s' if len(shards) > 1 else ''} {named}"

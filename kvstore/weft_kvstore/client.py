@@ -15,6 +15,7 @@ from typing import Final
 import zmq
 
 from weft_kvstore.arguments import Arguments
+from weft_kvstore.client_link import LinkState
 from weft_kvstore.client_memory import ClientMemory
 from weft_kvstore.client_mind import ClientMind
 from weft_kvstore.description import StoreDescription
@@ -290,6 +291,9 @@ class StoreClient(StoreFace):
             credit_bytes=link.outbox.credit_bytes,
             rate_bytes_per_s=link.outbox.rate.bytes_per_s,
             connections=link.session,
+            welcomed=link.state is LinkState.OPEN and link.refused is None,
+            trouble=link.refused or link.lost,
+            refused=link.refused is not None,
             shared_bytes_sent=link.shared_bytes_sent,
             shared_bytes_received=link.shared_bytes_received,
             same_host=link.memory is not None,

@@ -68,12 +68,17 @@ class StoreFace:
 
         return _in_portions(keys, pull, lambda parts: [array for part in parts for array in part])
 
-    def pull_versions(self, keys: Sequence[str], version: int, *, settled: bool = False) -> Future[Pulled]:
+    def pull_versions(
+        self, keys: Sequence[str], version: int, *, settled: bool = False, out: Sequence[Array] | None = None
+    ) -> Future[Pulled]:
         reading, gives = Reading(int(settled)), Gives.VERSIONS
 
         def pull(some: slice) -> Future[Pulled]:
+            here = out if out is None else out[some]
             return self._begin(
-                lambda future: self._arguments.pull_many(future, keys[some], version, reading=reading, gives=gives)
+                lambda future: self._arguments.pull_many(
+                    future, keys[some], version, reading=reading, gives=gives, out=here
+                )
             )
 
         return _in_portions(keys, pull, joined_pulls)

@@ -27,12 +27,13 @@ class KeyHyper:
         *,
         job: HyperTimeline | None = None,
         described: Collection[str] = (),
+        own: HyperTimeline | None = None,
     ) -> None:
         """`job` has what is changed for the whole job, but for the numbers `described`, which the key has for itself.
 
         Raises GraphFormatError for a schedule that there is not.
         """
-        self.own = HyperTimeline()
+        self.own = HyperTimeline() if own is None else own
         self._job = HyperTimeline() if job is None else job
         self._described = frozenset(described)
         self._multipliers = dict(multipliers)

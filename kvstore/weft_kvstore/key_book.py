@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from weft_kvstore.description import KeyDescription, StoreDescription
 from weft_kvstore.description_form import shown
 from weft_kvstore.first import is_given
 from weft_kvstore.hyper import KeyHyper
+from weft_kvstore.hyper_timeline import HyperTimeline
 from weft_kvstore.key_name import UserKey, store_name, user_key
 from weft_kvstore.store import StoreRefusedError
 
@@ -23,6 +24,8 @@ class KeyBook:
         self._description = description
         self._slot = slot
         self._keys = {key.key: key for key in shown(description)}
+        self._job = HyperTimeline()
+        self._own: dict[str, HyperTimeline] = {}
 
     @property
     def keys(self) -> tuple[UserKey, ...]:
@@ -75,10 +78,17 @@ class KeyBook:
         return found
 
     def hyper(self, key: object, step: int) -> dict[str, float]:
-        """The rule's hyper-parameters for a key's update of that step."""
+        """The rule's hyper-parameters for a key's update of that step, and what was `changed`."""
         found = self.known(key, "hyper")
         numbers = {**rule_of(self._description, found).hyper, **hyper_of(self._description, found)}
-        return dict(KeyHyper(numbers, found.multipliers).at(step))
+        job = self._job if found.rule is None else None
+        hyper = KeyHyper(numbers, found.multipliers, job=job, described=found.hyper or (), own=self._own.get(found.key))
+        return dict(hyper.at(step))
+
+    def changed(self, name: str | None, step: int, numbers: Mapping[str, float]) -> None:
+        """These hold from a step on, for a key of the store's or with None for all."""
+        timeline = self._job if name is None else self._own.setdefault(name, HyperTimeline())
+        timeline.set(step, numbers)
 
     def _what_there_is(self, key: object) -> str:
         names = list(self.keys)

@@ -21,7 +21,7 @@ from weft_kvstore.settings import LinkSettings
 from weft_kvstore.slot_calls import SlotCalls
 from weft_kvstore.statistics import ClientStatistics
 from weft_kvstore.step_outcome import StepOutcome
-from weft_kvstore.store import Array, Store, StoreError
+from weft_kvstore.store import Array, BulkStore, StoreError
 from weft_kvstore.tables.place import TablePlace
 
 Keys: TypeAlias = list[str] | list[int] | list[UserKey] | tuple[UserKey, ...]
@@ -44,8 +44,8 @@ class KVStore:
     has seen steps 0 to v - 1. May be used from several threads.
     """
 
-    def __init__(self, store: Store, description: StoreDescription, slot: int, *, step: int = 0) -> None:
-        """Over any `Store` that is slot `slot` of this description; `step` is the first to be counted."""
+    def __init__(self, store: BulkStore, description: StoreDescription, slot: int, *, step: int = 0) -> None:
+        """Over any store that is slot `slot` of this description; `step` is the first to be counted."""
         self.description = description
         self.slot = slot
         self._store = store
@@ -95,11 +95,12 @@ class KVStore:
         described = _read(description)
         return cls(LocalStore(described, settings=_settings(settings, timeout_s), tables=tables), described, 0)
 
-    def at_slot(self, slot: int) -> KVStore:
-        """Another slot of a local store, which counts its own steps. Closing it closes nothing. Raises ValueError."""
+    def at_slot(self, slot: int, *, step: int = 0) -> KVStore:
+        """Another slot of a local store, which counts its own steps, from `step` on. Closing it closes nothing. Raises
+        ValueError."""
         if not isinstance(self._store, LocalStore):
             raise StoreError(f"this store is connected as slot {self.slot}; slot {slot} takes a `connect` of its own")
-        return KVStore(self._store.at_slot(slot), self.description, slot)
+        return KVStore(self._store.at_slot(slot), self.description, slot, step=step)
 
     @property
     def keys(self) -> tuple[UserKey, ...]:
@@ -117,9 +118,18 @@ class KVStore:
         return rule_name(self.description.rule)
 
     def hyper(self, key: UserKey, *, step: int | None = None) -> Mapping[str, float]:
-        """The rule's numbers for the key's update of a step, schedules and multipliers included; of the next step of
-        this slot where it is left out."""
+        """The rule's numbers for the key's update of a step, schedules and multipliers included, and what this object
+        has changed by `set_hyper`; of the next step of this slot where it is left out."""
         return self._calls.book.hyper(key, self.steps(key) if step is None else step)
+
+    def set_hyper(self, name: str, value: float, *, step: int | None = None, key: UserKey | None = None) -> Future[int]:
+        """Gives a number of the rule this value from a step on, for all keys or for one: for all slots, on all shards,
+        instead of the number or the schedule that it had. The result is the step.
+
+        No slot may have begun the step, or it is refused and nothing changes; with None it is the first that nobody has
+        begun. One slot is to call it: of several that do at once, one goes on and the others are told to try again.
+        """
+        return self._calls.set_hyper(name, value, step, key)
 
     def steps(self, key: UserKey) -> int:
         """Steps of the key that this slot has begun: the version that its pulls ask for."""
@@ -130,6 +140,8 @@ class KVStore:
 
         Every slot may call it, as the same program does in each: the value of slot `by` is sent, and the others need
         none. With None it is this slot's, and no other may call. Pulls, and the first update, wait for the value.
+        A first value is given once: in async mode another one changes nothing, and neither does the call where the
+        process takes over at a later `step`; in sync mode it is refused once a step was applied.
         """
         return self._calls.init(key, value, by)
 
@@ -181,6 +193,11 @@ class KVStore:
         """`pull` of some rows of a table: (...ids, ...row), for ids in any order, repeated or none at all; a negative
         id gives a row of zeros."""
         return self._calls.pull_rows(key, ids, out, version, settled=settled)
+
+    def read_consistent(self, key: Keys) -> Future[tuple[int, list[Array]]]:
+        """The values that the keys had at one version, and which: the newest that can be had while others push. In sync
+        mode alone."""
+        return self._calls.read_consistent(key)
 
     def pull_state(self, key: UserKey | Keys, *, version: int | None = None, settled: bool = False) -> Future[Any]:
         """What the rule keeps beside the key (momentum, for one), by the rule's names; each of the key's shape."""

@@ -78,11 +78,15 @@ class LotSets:
         shelf, changed = Shelf(self._values.bounds), []
         for low, high in self._new(laid.first, laid.stop, origin):
             now = self._steps.version[low:high]
-            at_once = np.full(high - low, True) if self._holds_at_once else now == version
+            if not self._holds_at_once:
+                at_once, later = now == version, now < version
+            else:
+                later = np.zeros(high - low, np.bool_)
+                at_once = ~later if version or not self._spec.slots else self._open(low, high)
             for first, stop in ranges_where(at_once, low):
                 self._put(shelf.part(laid, first, stop))
                 changed.append((first, stop))
-            for first, stop in ranges_where(~at_once, low):
+            for first, stop in ranges_where(later, low):
                 ahead = self._ahead.setdefault(version, Shelf(self._values.bounds))
                 ahead.take(first, stop)
                 ahead.put(shelf.part(laid, first, stop))
@@ -103,6 +107,12 @@ class LotSets:
     def _holds_at_once(self) -> bool:
         """Whether a value that is set waits for no step: slots go on by themselves, or nobody contributes."""
         return not self._spec.together or not self._spec.slots
+
+    def _open(self, first: int, stop: int) -> Array:
+        """At which slices version 0 can be set where steps go on by themselves (stop - first) bool: a first value is
+        given once, so that a process that starts anew does not undo what was learned since."""
+        found: Array = self._lacking[first:stop] | ~self._given[first:stop]
+        return found
 
     def _put(self, laid: Laid) -> None:
         elements, origin = laid.elements, self._values.bounds[laid.first]

@@ -1,51 +1,57 @@
-"""Pushes and pulls of several keys: in one call of the store where it has one, else key by key."""
+"""Pushes, sets and pulls of keys that are at several steps: those at one step go together."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from weft_kvstore.joined_future import joined
-from weft_kvstore.store import Array, Store
+from weft_kvstore.store import Array, BulkStore
 
-Outs = Sequence[Array | None]
+Outs: TypeAlias = Sequence[Array | None]
+Look: TypeAlias = Callable[[Sequence[str], Array], None]
+"""look(names, versions): told which versions keys are at, (n) int64, where somebody asks. What it raises fails the
+pull."""
 
 
 class ManyKeys:
-    """A store, for lists of keys. Keys that are at one step go together."""
+    """A store, for lists of keys."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: BulkStore) -> None:
         self._store = store
-        self._push_many: Callable[..., Future[None]] | None = getattr(store, "push_many", None)
-        self._pull_many: Callable[..., Future[list[Array]]] | None = getattr(store, "pull_many", None)
 
     def push(self, names: Sequence[str], steps: Sequence[int], gradients: Sequence[Array]) -> Future[None]:
         """Pushes each key's gradient of its step."""
-        if self._push_many is None or len(names) == 1:
-            alone = [self._store.push(*each) for each in zip(names, steps, gradients, strict=True)]
-            return alone[0] if len(alone) == 1 else joined(alone, _none)
-        groups = [
-            self._push_many([names[place] for place in places], step, [gradients[place] for place in places])
-            for step, places in _by_number(steps)
-        ]
-        return groups[0] if len(groups) == 1 else joined(groups, _none)
+        if len(names) == 1:
+            return self._store.push(names[0], steps[0], gradients[0])
+        return _sent(self._store.push_many, names, steps, gradients)
+
+    def set(self, names: Sequence[str], versions: Sequence[int], values: Sequence[Array]) -> Future[None]:
+        """Makes these the keys' values at their versions."""
+        return _sent(self._store.set_many, names, versions, values)
 
     def pull(
-        self, names: Sequence[str], versions: Sequence[int], outs: Outs, *, settled: bool, guards: Sequence[Future[Any]]
+        self,
+        names: Sequence[str],
+        versions: Sequence[int],
+        outs: Outs,
+        *,
+        settled: bool,
+        guards: Sequence[Future[Any]],
+        look: Look | None = None,
     ) -> Future[list[Array]]:
         """Pulls each key's value of its version, into the arrays of `outs` where they are not None. Fails when one of
         `guards` does."""
-        if self._pull_many is None or len(names) == 1:
-            alone = [
-                self._store.pull(name, version, settled=settled) for name, version in zip(names, versions, strict=True)
-            ]
-            return joined(alone, lambda values: _put(values, outs), guards)
+        if len(names) == 1 and look is None:
+            own = outs[0] if outs[0] is not None and outs[0].flags.c_contiguous else None
+            alone = self._store.pull(names[0], versions[0], settled=settled, out=own)
+            return joined([alone], lambda values: _put(values, outs), guards)
         groups = _by_number(versions)
         futures = [
-            self._pull_many([names[place] for place in places], version, settled=settled, out=_own(outs, places))
+            self._pull([names[place] for place in places], version, _own(outs, places), look, settled=settled)
             for version, places in groups
         ]
 
@@ -58,6 +64,35 @@ class ManyKeys:
             return _put([values[place] for place in range(len(names))], outs)
 
         return joined(futures, ordered, guards)
+
+    def _pull(
+        self, names: list[str], version: int, out: list[Array] | None, look: Look | None, *, settled: bool
+    ) -> Future[list[Array]]:
+        """Keys that are at one version."""
+        if look is None:
+            return self._store.pull_many(names, version, settled=settled, out=out)
+        tell = look
+
+        def told(pulled: list[Any]) -> list[Array]:
+            tell(names, pulled[0].highest)
+            values: list[Array] = pulled[0].values
+            return values
+
+        return joined([self._store.pull_versions(names, version, settled=settled, out=out)], told)
+
+
+def _sent(
+    send: Callable[[Sequence[str], int, Sequence[Array]], Future[None]],
+    names: Sequence[str],
+    numbers: Sequence[int],
+    arrays: Sequence[Array],
+) -> Future[None]:
+    """Sends each key's array, those of one step together."""
+    groups = [
+        send([names[place] for place in places], number, [arrays[place] for place in places])
+        for number, places in _by_number(numbers)
+    ]
+    return groups[0] if len(groups) == 1 else joined(groups, _none)
 
 
 def _by_number(numbers: Sequence[int]) -> list[tuple[int, list[int]]]:

@@ -11,13 +11,13 @@ import numpy as np
 
 from weft_kvstore.array_traffic import ArrayTraffic
 from weft_kvstore.description import KeyDescription, StoreDescription
-from weft_kvstore.joined_future import finished, joined
+from weft_kvstore.joined_future import finished, joined, then
 from weft_kvstore.key_book import KeyBook, listed
 from weft_kvstore.key_name import BARRIER_KEY, user_key
 from weft_kvstore.many_keys import ManyKeys
 from weft_kvstore.step_counts import StepCounts
 from weft_kvstore.step_outcome import StepOutcome
-from weft_kvstore.store import Array, Store, StoreRefusedError
+from weft_kvstore.store import Array, BulkStore, Pulled, StoreRefusedError
 from weft_kvstore.user_array import checked, checked_ids, checked_out, flat_ids, form_of
 
 R = TypeVar("R")
@@ -29,7 +29,7 @@ class SlotCalls:
     Raises StoreRefusedError, at once, for arguments that do not fit; then nothing was begun.
     """
 
-    def __init__(self, store: Store, description: StoreDescription, slot: int, step: int) -> None:
+    def __init__(self, store: BulkStore, description: StoreDescription, slot: int, step: int) -> None:
         self.store = store
         self.book = KeyBook(description, slot)
         self._description = description
@@ -37,6 +37,10 @@ class SlotCalls:
         self._many = ManyKeys(store)
         self._counts = StepCounts(self.book.pushed, step)
         self._met = 0
+        self._meeting: Future[Pulled] | None = None
+        """How many barriers all slots have met at before this process was here."""
+        self._unseen = set(self.book.pushed)
+        """Keys that the slot pushes and that have not told yet which step they are at."""
         self._pushes: dict[str, tuple[int, Future[Any]]] = {}
         """Of each key the last push, and its step."""
         self._traffic = ArrayTraffic()
@@ -51,7 +55,7 @@ class SlotCalls:
         specs = [self.book.given(one) for one in keys]
         if by is not None and not 0 <= by < self._description.slots:
             raise StoreRefusedError(f"{self._call('init')}: by: slot {by} of {self._description.slots}")
-        if by not in {None, self._slot}:
+        if by not in {None, self._slot} or self._counts.start:  # Who takes over finds what was given.
             return finished(None)
         arrays = []
         for one, spec, first in zip(keys, specs, values, strict=True):
@@ -92,7 +96,9 @@ class SlotCalls:
         names, versions = self._at(call, specs, version)
         places = self._traffic.places(arrays)
         host_outs = [None if place in places else array for place, array in enumerate(arrays)]
-        pulled = self._many.pull(names, versions, host_outs, settled=settled, guards=self._guards(names, versions))
+        look = self._look if version is None and not self._unseen.isdisjoint(names) else None
+        guards = self._guards(names, versions)
+        pulled = self._many.pull(names, versions, host_outs, settled=settled, guards=guards, look=look)
         return self._traffic.delivered(pulled, outs, places, single=single)
 
     def check_outs(self, call: str, key: object, out: Any) -> None:
@@ -140,9 +146,7 @@ class SlotCalls:
             _whole(spec, array, f"{self.book.where('set', one)}: value")
             for one, spec, array in zip(keys, specs, values, strict=True)
         ]
-        return self._traffic.bring(
-            arrays, lambda hosts: joined(list(map(self.store.set, names, versions, hosts)), _nothing)
-        )
+        return self._traffic.bring(arrays, lambda hosts: self._many.set(names, versions, hosts))
 
     def set_rows(self, key: object, ids: Any, rows: Any, version: int) -> Future[None]:
         call = "set_rows"
@@ -171,10 +175,29 @@ class SlotCalls:
         if all(key.key != BARRIER_KEY for key in self._description.keys):
             raise StoreRefusedError(f"{self._call('barrier')}: the store was described with barrier = false")
         with self._lock:
-            step, self._met = self._met, self._met + 1
+            if self._meeting is None or (self._meeting.done() and self._meeting.exception() is not None):
+                self._met, self._meeting = 0, self.store.pull_versions([BARRIER_KEY], 0, settled=True)
+            number, meeting, self._met = self._met, self._meeting, self._met + 1
+        return then(meeting, lambda met: self._meet(int(met.lowest[0]) + number))
+
+    def _meet(self, step: int) -> Future[None]:
         pushed = self.store.push(BARRIER_KEY, step, np.zeros((), np.float32))
         met = self.store.pull(BARRIER_KEY, step + 1, settled=True)
         return joined([met], _nothing, [pushed])
+
+    def set_hyper(self, name: str, value: float, step: int | None, key: object) -> Future[int]:
+        of = None if key is None else self.book.known(key, "set_hyper").key
+        _check_number(step, f"{self._call('set_hyper')}: step")
+
+        def changed(begun: list[int]) -> int:
+            self.book.changed(of, begun[0], {name: float(value)})
+            return begun[0]
+
+        return joined([self.store.set_hyper({name: value}, step=step, key=of)], changed)
+
+    def read_consistent(self, key: object) -> Future[tuple[int, list[Array]]]:
+        _, keys, _ = listed(key, self._call("read_consistent"))
+        return self.store.read_consistent([self.book.find(one, "read_consistent", rows=False).key for one in keys])
 
     def close(self) -> None:
         self._traffic.close()
@@ -221,6 +244,19 @@ class SlotCalls:
 
     def _flat_ids(self, call: str, spec: KeyDescription, ids: Array) -> Array:
         return flat_ids(ids, self.book.where(call, user_key(spec.key)), any_64_bits=spec.growth is not None)
+
+    def _look(self, names: Sequence[str], highest: Array) -> None:
+        """Raises StoreRefusedError where a key has seen more steps of this slot than this process has begun: it was
+        pushed by a process before this one, and what is pushed again would count for nothing."""
+        for name, version in zip(names, highest.tolist(), strict=True):
+            if name in self._unseen and version > self._counts[name]:
+                told = f"it has seen {version} steps of this slot, and this process has begun {self._counts[name]}"
+                raise StoreRefusedError(
+                    f"{self.book.where('pull', user_key(name))}: {told}: another one was here before it, and what is "
+                    f"pushed again counts for nothing; to go on, connect with step={version}, and with a higher "
+                    "incarnation= where the other may still live"
+                )
+        self._unseen.difference_update(names)
 
     def _set_first(self, spec: KeyDescription, value: Array) -> Future[None]:
         if spec.rows:

@@ -15,7 +15,9 @@ from weft_kvstore.stages import Stage
 class LinkStatistics:
     """One link from this client's side. `bytes_*` count headers and payloads, `payload_*` payloads alone.
 
-    `queued_*` wait to be sent; `in_flight_bytes` were sent and are not acknowledged. `connections` counts Hellos.
+    `queued_*` wait to be sent; `in_flight_bytes` were sent and are not acknowledged. `connections` counts Hellos;
+    `welcomed`: the shard talks with this client now. `trouble` is why it does not, once its silence is over or it has
+    `refused` to, which is for good.
     `shared_bytes_*` are what of the payloads passed through shared memory, and no socket; `same_host`: whether it can
     now.
     """
@@ -32,6 +34,9 @@ class LinkStatistics:
     credit_bytes: int = 0
     rate_bytes_per_s: float | None = None
     connections: int = 0
+    welcomed: bool = False
+    trouble: str | None = None
+    refused: bool = False
     shared_bytes_sent: int = 0
     shared_bytes_received: int = 0
     same_host: bool = False

@@ -24,6 +24,11 @@ class StepCounts:
         self._counts = dict.fromkeys(names, start)
         self._ended = start
 
+    @property
+    def start(self) -> int:
+        """Where counting began."""
+        return self._start
+
     def __getitem__(self, name: str) -> int:
         """Steps begun of a key: the version that has seen them. 0 for a key that the slot does not push."""
         return self._counts.get(name, 0)

@@ -173,7 +173,9 @@ class BulkStore(Store, Protocol):
         newer; it fails where a key has passed the version. In mode sync alone.
         """
 
-    def pull_versions(self, keys: Sequence[str], version: int, *, settled: bool = False) -> Future[Pulled]:
+    def pull_versions(
+        self, keys: Sequence[str], version: int, *, settled: bool = False, out: Sequence[Array] | None = None
+    ) -> Future[Pulled]:
         """The same, and which versions they are at."""
 
     def set_hyper(

@@ -175,7 +175,7 @@ class UnitState(Work, ABC, Generic[G, S]):
 
     def _fill(self, value: S) -> None:
         """Takes what of a value at version 0 has never been set; the rest has gone on since."""
-        raise NotImplementedError("only where parts have versions of their own")
+        raise NotImplementedError
 
     @property
     def _fills(self) -> bool:
@@ -243,8 +243,9 @@ class UnitState(Work, ABC, Generic[G, S]):
         if origin in self._taken:
             return False
         self._taken.append(origin)
-        if version < self._passed and not self._holds_at_once:
-            self._fill(value)
+        is_first = version == 0 and self.spec.given and self.spec.mode is not Mode.SYNC and bool(self.spec.slots)
+        if is_first or (version < self._passed and not self._holds_at_once):
+            self._fill(value)  # A first value is given once: a process that starts anew does not undo what was learned.
             return True
         if version > self.version and not self._holds_at_once:
             if version not in self._sets:

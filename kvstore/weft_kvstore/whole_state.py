@@ -115,6 +115,10 @@ class WholeState(UnitState[Array, "tuple[int, Array]"]):
     def _gradient_elements(self, total: Array) -> Array:
         return total.reshape(-1)
 
+    def _fill(self, value: tuple[int, Array]) -> None:
+        if value[0] in self._lacking:
+            self._put(value)
+
     def _nothing_ahead(self) -> SetsAhead[tuple[int, Array]]:
         return SlicesAhead()
 

@@ -17,7 +17,7 @@ from weft_kvstore import KVStore
 from weft_kvstore.joined_future import finished, joined, then
 from weft_kvstore.key_name import store_name, user_key
 from weft_kvstore.step_counts import StepCounts
-from weft_kvstore.store import Array
+from weft_kvstore.store import Array, Pulled
 
 USER_KEYS = st.one_of(st.integers(0, 2**64 - 1), st.text(min_size=1).filter(lambda text: not text.startswith("#")))
 
@@ -115,6 +115,12 @@ class ManyStore:
         for key, value in zip(keys, found, strict=True):
             value[:] = len(key) + 10 * version
         return finished(found)
+
+    def pull_versions(
+        self, keys: Sequence[str], version: int, *, settled: bool = False, out: Sequence[Array] | None = None
+    ) -> Future[Pulled]:
+        values = self.pull_many(keys, version, settled=settled, out=out).result(0)
+        return finished(Pulled(values, np.full(len(keys), version), np.full(len(keys), version)))
 
     def push(self, key: str, step: int, gradient: Array) -> Future[None]:
         self.pushed.append(([key], step))

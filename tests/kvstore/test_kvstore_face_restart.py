@@ -1,0 +1,156 @@
+"""A `KVStore` whose process takes over from one that died, and calls of it that concern the whole job."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from face_stores import WAIT_S, faces
+from store_cluster import served
+from weft_kvstore import Key, KVStore, StoreDescription, StoreRefusedError, describe
+
+Join = Callable[..., KVStore]
+"""join(slot, ...): a process that comes for a slot; whoever was there before is gone."""
+
+
+@contextmanager
+def joining(kind: str, description: StoreDescription) -> Iterator[Join]:
+    with ExitStack() as stack:
+        incarnations = dict.fromkeys(range(description.slots), 0)
+        if kind == "local":
+            store = stack.enter_context(KVStore.local(description, timeout_s=WAIT_S))
+            yield store.at_slot
+            return
+        found, _ = stack.enter_context(served(msgspec.structs.replace(description, shards=("", ""))))
+
+        def join(slot: int, *, step: int = 0) -> KVStore:
+            incarnations[slot] += 1
+            made = KVStore.connect(found, slot, step=step, incarnation=incarnations[slot], timeout_s=WAIT_S)
+            return stack.enter_context(made)
+
+        yield join
+
+
+@pytest.fixture(params=["network", "local"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def ones() -> np.ndarray:
+    return np.ones(3, np.float32)
+
+
+def described(*, slots: int = 1, mode: str = "sync", **others: Any) -> StoreDescription:
+    keys = {"w": Key(shape=(3,)), "b": Key(shape=(3,), initializer=0.0)}
+    return describe(keys, slots=slots, rule="sgd", rate=1.0, mode=mode, **others)
+
+
+def test_a_process_that_counts_anew_where_one_was_before_hears_of_it(kind: str) -> None:
+    with joining(kind, described()) as join:
+        first = join(0)
+        first.init("w", ones())
+        for _ in range(3):
+            first.pushpull(["w", "b"], [ones(), ones()]).result(WAIT_S)
+        second = join(0)
+        second.push("b", ones()).result(WAIT_S)
+        with pytest.raises(StoreRefusedError, match=r"slot 0: pull of key 'b': it has seen 3 steps .*step=3"):
+            second.pull("b").result(WAIT_S)
+        out = ones()
+        with pytest.raises(StoreRefusedError, match=r"pull of key 'w': it has seen 3 steps .*incarnation="):
+            second.pull(["w", "b"], out=[out, ones()]).result(WAIT_S)
+        third = join(0, step=3)
+        third.init("w", 100 * ones()).result(WAIT_S)
+        assert np.array_equal(third.pull("w").result(WAIT_S), ones() - 3)
+        assert np.array_equal(third.pushpull("w", ones()).result(WAIT_S), ones() - 4)
+
+
+def test_who_only_reads_may_come_at_any_time(kind: str) -> None:
+    with joining(kind, described()) as join:
+        first = join(0)
+        first.init("w", ones())
+        first.pushpull("w", ones()).result(WAIT_S)
+        second = join(0)
+        assert np.array_equal(second.pull("w", version=1).result(WAIT_S), ones() - 1)
+
+
+@pytest.mark.parametrize("mode", ["async", "stale"])
+def test_a_first_value_that_is_given_again_does_not_undo_what_was_learned(kind: str, mode: str) -> None:
+    with joining(kind, described(mode=mode)) as join:
+        first = join(0)
+        first.init("w", ones()).result(WAIT_S)
+        first.pushpull("w", ones()).result(WAIT_S)
+        second = join(0)
+        second.init("w", 50 * ones()).result(WAIT_S)
+        assert np.array_equal(second.pull("w", version=1).result(WAIT_S), ones() - 1)
+        second.set("w", 7 * ones(), version=1).result(WAIT_S)
+        assert np.array_equal(second.pull("w", version=1).result(WAIT_S), 7 * ones())
+
+
+def test_barriers_go_on_where_the_process_before_met_the_others(kind: str) -> None:
+    with joining(kind, described(slots=2)) as join:
+        first, other = join(0), join(1)
+        for _ in range(2):
+            for met in [first.barrier(), other.barrier()]:
+                met.result(WAIT_S)
+        second = join(0)
+        met = second.barrier()
+        assert not met.done()
+        with pytest.raises(TimeoutError):
+            met.result(0.3)
+        other.barrier().result(WAIT_S)
+        met.result(WAIT_S)
+        for met in [second.barrier(), other.barrier()]:
+            met.result(WAIT_S)
+
+
+def test_a_rate_that_one_slot_changes_is_used_by_all(kind: str) -> None:
+    description = described(slots=2)
+    with faces(kind, description) as stores:
+        stores[0].init("w", np.zeros(3, np.float32))
+        assert stores[1].set_hyper("rate", 0.25, step=1).result(WAIT_S) == 1
+        assert [stores[1].hyper("w", step=step)["rate"] for step in range(3)] == [1.0, 0.25, 0.25]
+        for _ in range(2):
+            for done in [store.pushpull("w", ones()) for store in stores]:
+                value = done.result(WAIT_S)
+        assert np.array_equal(value, -2.5 * ones())
+        with pytest.raises(StoreRefusedError, match=r"step 1 of key 'w' has begun; step 2 is possible"):
+            stores[0].set_hyper("rate", 5.0, step=1).result(WAIT_S)
+        assert stores[0].set_hyper("rate", 5.0, key="w").result(WAIT_S) == 2
+        for done in [store.pushpull("w", ones()) for store in stores]:
+            value = done.result(WAIT_S)
+        assert np.array_equal(value, -12.5 * ones())
+
+
+def test_keys_are_read_at_one_version_while_slots_push(kind: str) -> None:
+    """Each step adds one to every key, so that values of one version are equal."""
+    names = ["w", "b", "c"]
+    keys = {name: Key(shape=(64,), initializer=0.0, slots=(0, 1)) for name in names}
+    description = describe(keys, slots=3, rule="sgd", rate=1.0, slice_bytes=64)
+    with faces(kind, description) as (*trainers, reader):
+        ended = [threading.Event() for _ in trainers]
+
+        def train(store: KVStore, done: threading.Event) -> None:
+            try:
+                for _ in range(150):
+                    store.pushpull(names, [-np.full(64, 0.5, np.float32)] * 3).result(WAIT_S)
+            finally:
+                done.set()
+
+        threads = [threading.Thread(target=train, args=each, daemon=True) for each in zip(trainers, ended, strict=True)]
+        for thread in threads:
+            thread.start()
+        seen: list[int] = []
+        while not all(done.is_set() for done in ended):
+            version, values = reader.read_consistent(names).result(WAIT_S)
+            assert all(np.all(value == version) for value in values), version
+            seen.append(version)
+        for thread in threads:
+            thread.join(WAIT_S)
+        assert seen == sorted(seen)
+        assert any(0 < version < 150 for version in seen), "nobody has pushed meanwhile"
