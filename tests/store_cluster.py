@@ -5,11 +5,13 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from same_host_children import wait_until
 from weft_graph.program import Update
 from weft_kvstore.client import StoreClient
 from weft_kvstore.description import InitializerDescription, KeyDescription, Merge, Mode, StoreDescription
@@ -108,15 +110,24 @@ def clients_of(
 def stores_of(
     kind: str, description: StoreDescription, settings: LinkSettings | None = None
 ) -> Iterator[Sequence[Store]]:
-    """A store for each slot: "network" over shards of this process, or "local"."""
+    """A store for each slot: "network" over shards of this process, "shared" with memory that both have, or "local"."""
     settings = settings or LinkSettings()
     with ExitStack() as stack:
-        if kind == "network":
+        if kind in {"network", "shared"}:
             description, _ = stack.enter_context(served(description))
-            yield stack.enter_context(clients_of(description, settings))
+            settings = replace(settings, same_host=kind == "shared")
+            clients = stack.enter_context(clients_of(description, settings))
+            if kind == "shared":
+                wait_until_shared(clients)
+            yield clients
         else:
             store = stack.enter_context(LocalStore(description, settings=settings))
             yield [store, *(store.at_slot(slot) for slot in range(1, description.slots))]
+
+
+def wait_until_shared(clients: Sequence[StoreClient]) -> None:
+    """Until every shard has mapped every client's memory."""
+    wait_until(lambda: all(link.same_host for client in clients for link in client.statistics().links))
 
 
 def slices_on(description: StoreDescription, shard: int) -> int:

@@ -12,6 +12,7 @@ import pytest
 
 from store_cluster import WAIT_S, clients_of, constant, key_of, served, store_of, stores_of
 from weft_graph.program import Update
+from weft_kvstore import link_memory, peer_memory
 from weft_kvstore.description import KeyDescription, Merge, StoreDescription
 from weft_kvstore.local import LocalStore
 from weft_kvstore.settings import LinkSettings
@@ -23,8 +24,11 @@ Make = Callable[..., Sequence[Store]]
 """make(description, settings): a store for each slot."""
 
 
-@pytest.fixture(params=["network", "local"])
-def make(request: pytest.FixtureRequest) -> Iterator[Make]:
+@pytest.fixture(params=["network", "shared", "local"])
+def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+    if request.param == "shared":  # Small payloads too.
+        monkeypatch.setattr(peer_memory, "LEAST_SHARED_BYTES", 1)
+        monkeypatch.setattr(link_memory, "LEAST_SHARED_BYTES", 1)
     with ExitStack() as stack:
 
         def make(description: StoreDescription, settings: LinkSettings = DEFAULTS) -> Sequence[Store]:
