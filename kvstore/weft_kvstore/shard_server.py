@@ -178,6 +178,8 @@ class ShardServer:
             waiting_pulls=sum(len(peer.pulls) for peer in peers),
             waiting_sets=sum(job.shard.waiting_sets for job in list(mind.jobs.values())),
             apply_threads=tuple(self._pool.statistics()),
+            arenas=self._door.arenas if self._door is not None else 0,
+            arena_refusals=self._door.refused if self._door is not None else 0,
             waiting_messages=mind.waiting_messages,
             silenced_links=mind.silenced_links,
             stages=self._stages.told(),

@@ -78,7 +78,8 @@ class ShardStatistics:
     `waiting_sets` are parts of values that were set for versions still to come; of a table, one for each version.
     `apply_threads`: what the socket's thread and those that help it have computed. `waiting_messages` wait for their
     job's turn, `silenced_links` said more than may wait. `stages`: seconds of the socket's thread. `queues`: what
-    waits, by priority."""
+    waits, by priority. `arenas` of
+    clients of this host are mapped; `arena_refusals` counts those that were turned away."""
 
     bytes_sent: int
     bytes_received: int
@@ -95,6 +96,8 @@ class ShardStatistics:
     waiting_pulls: int
     waiting_sets: int
     apply_threads: tuple[ApplyStatistics, ...] = ()
+    arenas: int = 0
+    arena_refusals: int = 0
     waiting_messages: int = 0
     silenced_links: int = 0
     stages: Mapping[Stage, float] = field(default_factory=dict)
