@@ -80,6 +80,7 @@ def have_memory(count: int) -> None:
 
 def in_rows(initializer: Initializer, count: int) -> dict[str, Any]:
     """Rows found or made, and copied out."""
+    tune_process()
     have_memory(count)
     table = GrowingRows(WIDTH, np.dtype(np.float32), {}, GrowthDescription(), salt=os.getpid())
     first = partial(_first, initializer)
@@ -94,6 +95,7 @@ def in_rows(initializer: Initializer, count: int) -> dict[str, Any]:
 
 def in_table(count: int) -> dict[str, Any]:
     """The same through all that a shard does: a gradient merged and applied by SGD, and the new rows pulled."""
+    tune_process()
     have_memory(count)
     shard = JobShard(description(("",)), 0)
     (table,) = (unit for unit in shard.units if isinstance(unit, TableState))

@@ -21,8 +21,11 @@ if TYPE_CHECKING:
     from weft_kvstore.description import (
         AverageDescription,
         CommitDescription,
+        EvictionDescription,
+        GrowthDescription,
         KeyDescription,
         LossScaling,
+        Sparse,
         StoreDescription,
     )
     from weft_kvstore.description_file import read_description
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from weft_kvstore.statistics import ClientStatistics, LinkStatistics
     from weft_kvstore.step_outcome import StepOutcome
     from weft_kvstore.store import Store, StoreError, StoreLostError, StoreRefusedError, StoreTimeoutError
+    from weft_kvstore.tables.place import TablePlace
 
 _NAMES: dict[str, tuple[str, ...]] = {
     "weft_kvstore.check": ("DescriptionError",),
@@ -40,8 +44,11 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "weft_kvstore.description": (
         "AverageDescription",
         "CommitDescription",
+        "EvictionDescription",
+        "GrowthDescription",
         "KeyDescription",
         "LossScaling",
+        "Sparse",
         "StoreDescription",
     ),
     "weft_kvstore.description_file": ("read_description",),
@@ -52,6 +59,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "weft_kvstore.statistics": ("ClientStatistics", "LinkStatistics"),
     "weft_kvstore.step_outcome": ("StepOutcome",),
     "weft_kvstore.store": ("Store", "StoreError", "StoreLostError", "StoreRefusedError", "StoreTimeoutError"),
+    "weft_kvstore.tables.place": ("TablePlace",),
 }
 """Which module has which public names."""
 
@@ -63,6 +71,8 @@ __all__ = [
     "CommitDescription",
     "DescriptionError",
     "DescriptionForm",
+    "EvictionDescription",
+    "GrowthDescription",
     "KVStore",
     "Key",
     "KeyDescription",
@@ -70,6 +80,7 @@ __all__ = [
     "LinkStatistics",
     "LossScaling",
     "ShardServer",
+    "Sparse",
     "StepOutcome",
     "Store",
     "StoreDescription",
@@ -77,6 +88,7 @@ __all__ = [
     "StoreLostError",
     "StoreRefusedError",
     "StoreTimeoutError",
+    "TablePlace",
     "describe",
     "read_description",
 ]

@@ -14,14 +14,22 @@ import pytest
 from pydantic import ValidationError
 
 from store_cluster import WAIT_S, constant, key_of, store_of, stores_of, table_of
-from weft_kvstore import DescriptionError, Key, KVStore, describe, read_description
+from weft_kvstore import (
+    DescriptionError,
+    EvictionDescription,
+    GrowthDescription,
+    Key,
+    KVStore,
+    Sparse,
+    TablePlace,
+    describe,
+    read_description,
+)
 from weft_kvstore.client import StoreClient
 from weft_kvstore.daemon import ShardSettings
-from weft_kvstore.description import EvictionDescription, GrowthDescription, Sparse
 from weft_kvstore.holdings import holdings
 from weft_kvstore.shard_server import ShardServer
 from weft_kvstore.store import StoreError, StoreRefusedError
-from weft_kvstore.tables.place import TablePlace
 
 MIB = 1 << 20
 HIGH = 2**64 - 1
