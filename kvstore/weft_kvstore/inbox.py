@@ -79,8 +79,8 @@ class Letters(Work):
 
 
 class Inbox(Generic[J]):
-    """Messages by job. `_where` has, of each connection with some that wait, their job, how many and what they cost: they
-    stay in order when it becomes known whose it is."""
+    """Messages by job. `_where` has, of each connection with some that wait, their job, how many and what they cost: so
+    they stay in order when it becomes known whose it is."""
 
     def __init__(self, deliver: Callable[[Letter], None]) -> None:
         self._deliver = deliver

@@ -19,8 +19,8 @@ from weft_kvstore.messages import Reading
 from weft_kvstore.pull_wait import PullWait
 from weft_kvstore.shelf import Laid
 from weft_kvstore.steps import PushRefusedError
-from weft_kvstore.work import Work
 from weft_kvstore.turns import QUANTUM_BYTES
+from weft_kvstore.work import Work
 from weft_kvstore.work_queue import LEAST_BYTES, WorkQueue
 
 SIZE = 50
