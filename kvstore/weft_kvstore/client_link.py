@@ -155,12 +155,15 @@ class ClientLink:
         self._acknowledge.append(values.frame)
 
     def acknowledged(self, frame: int, now: float) -> Sequence[Piece[SentEntry, Operation]]:
-        """A frame has arrived: what of it has nothing more to wait for. Raises ProtocolError."""
+        """A frame has arrived: what of it has nothing more to wait for. Raises ProtocolError.
+
+        What lies in the caller's own arrays waits until it was read; what was copied, and is the store's, does not.
+        """
         pieces = self.outbox.acknowledge(frame, now)
         if frame not in self._in_arena:
             return pieces
-        self._held[frame] = pieces
-        return ()
+        self._held[frame] = [one for one in pieces if one.run.entry.place]
+        return [one for one in pieces if not one.run.entry.place]
 
     def released(self, frame: int, now: float) -> Sequence[Piece[SentEntry, Operation]]:
         """What a frame has in the arena is read no more, so it has arrived; 0: what earlier connections have. Raises
