@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from weft.api.agent import LogReport, MetricReport, SetDone, WorkerAllocation
+from weft.api.compression import StoreCompressionSpec
 from weft.api.data import DataSpec, NumpySource, Rows
 from weft.api.document import Document
 from weft.api.job import Traffic
@@ -85,6 +86,7 @@ class Job:
     commit: CommitSpec | None = None
     accumulate: int = 1
     average: AverageSpec | None = None
+    compression: StoreCompressionSpec | None = None
     evaluate_average: bool = False
     columns: Mapping[str, str] = field(default_factory=lambda: {"x": "x", "labels": "y"})
 
@@ -130,6 +132,7 @@ class Job:
             mode=self.mode,
             commit=self.commit,
             average=self.average,
+            compression=self.compression,
         )
 
     def _keys(self, plan: KeyPlan) -> list[KeySpec]:

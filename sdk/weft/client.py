@@ -93,7 +93,8 @@ class Client:
         `precision` "bfloat16" or "float16" computes products in that type. `clip_norm` bounds the whole norm of a
         step's gradient. `accumulate` computes a worker's samples of a step in parts. `average` keeps averages of the
         parameters, 0.999 (a decay) or `{"start": 1000}`, which `evaluate_average` has evaluations read, and
-        `JobHandle.values(average=True)` brings.
+        `JobHandle.values(average=True)` brings. `compression`, `{"gradients": {"kind": "2bit", "threshold": 0.5}}`, has
+        gradients travel in fewer bytes.
 
         Raises ArgumentError for what makes no sense here, InvalidRequestError, with a pointer for each thing that the
         server finds wrong, before anything starts. `weft.job_spec` makes the same job without sending it.

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Required, TypedDict, TypeVar
 
+from weft.api.compression import StoreCompressionSpec
 from weft.api.data import DataSpec
 from weft.api.job import Merge, Mode, Precision, Recompute, UpdateBy
 from weft.api.rule import RuleSpec
@@ -44,6 +45,7 @@ class JobArguments(TypedDict, total=False):
     accumulate: int
     average: AverageSpec | Mapping[str, Any] | float | None
     evaluate_average: bool
+    compression: StoreCompressionSpec | Mapping[str, Any] | None
     init_from: FirstValues | None
     keep_state: bool
     seed: int

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from weft.api.base import Model
+from weft.api.compression import StoreCompressionSpec
 from weft.api.data import DataSpec
 from weft.api.job import JobSpec, Merge, Mode, Parallelism, Precision, Recompute, RunLength, UpdateBy
 from weft.api.rule import RuleSpec, Sgd
@@ -62,6 +63,7 @@ def job_spec(
     accumulate: int = 1,
     average: AverageSpec | Mapping[str, Any] | float | None = None,
     evaluate_average: bool = False,
+    compression: StoreCompressionSpec | Mapping[str, Any] | None = None,
     init_from: FirstValues | None = None,
     keep_state: bool = False,
     seed: int = 0,
@@ -108,6 +110,7 @@ def job_spec(
             accumulate=accumulate,
             average={"decay": average} if isinstance(average, float) else average,  # type: ignore[arg-type]  # likewise
             evaluate_average=evaluate_average,
+            compression=compression,  # type: ignore[arg-type]  # a mapping becomes the model
             init_from=None if init_from is None else from_job_or_upload(init_from),
             keep_state=keep_state,
             seed=seed,

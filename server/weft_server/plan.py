@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import Field
 
 from weft.api.base import Model, Name
+from weft.api.compression import StoreCompressionSpec
 from weft.api.data import DataSpec
 from weft.api.job import Merge, Mode, ParameterInfo, UpdateBy
 from weft.api.store import AverageSpec, CommitSpec, InitializerSpec, KeySpec, StoreSpec
@@ -51,6 +52,7 @@ class JobPlan(Model):
     """Parts in which a worker computes its samples of a step."""
     average: AverageSpec | None = None
     evaluate_average: bool = False
+    compression: StoreCompressionSpec | None = None
     commit: CommitSpec | None = None
     """What all workers agree on at each step before it is applied."""
     dims: dict[str, int] = Field(default_factory=dict)
@@ -110,6 +112,7 @@ class JobPlan(Model):
             mode=self.mode.value,
             commit=self.commit,
             average=self.average,
+            compression=self.compression,
         )
 
 

@@ -43,6 +43,7 @@ def plan_of(spec: JobSpec, rule: RulePlan, programs: Programs, source: Descripti
         accumulate=spec.accumulate,
         average=spec.average,
         evaluate_average=spec.evaluate_average,
+        compression=spec.compression,
         commit=commit_of(spec),
         dims=dims_of(spec, programs.train.inputs, source),
         state_arrays=len(rule.states) + (spec.average is not None),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import typer
 
 import weft
 from weft import nn
+from weft.api.compression import CompressionSpec, StoreCompressionSpec
 from weft.api.job import JobSpec, Precision, Recompute
 from weft.cli.training_options import changed, training_changes
 from weft.errors import ArgumentError
@@ -26,6 +28,23 @@ def spec_of(tmp_path: Path, **arguments: Any) -> JobSpec:
     return weft.job_spec(nn.cross_entropy(nn.Linear(3, 2)(x), y), data=str(data), batch=2, steps=1, **arguments)
 
 
+WRONG_COMPRESSIONS: list[dict[str, Any]] = [
+    {"upwards": {}},
+    {"gradients": {"kind": "3bit"}},
+    {"gradients": {"kind": "2bit"}},
+    {"gradients": {"kind": "2bit", "threshold": 0}},
+    {"gradients": {"kind": "2bit", "threshold": math.nan}},
+    {"gradients": {"kind": "bf16", "threshold": 0.5}},
+    {"gradients": {"kind": "topk"}},
+    {"gradients": {"kind": "topk", "ratio": 0.5, "count": 3}},
+    {"merged": {"kind": "topk", "ratio": 1.5}},
+    {"merged": {"kind": "2bit", "threshold": 1, "residual": False}},
+    {"weights": {"kind": "bf16"}},
+    {"weights": {"kind": "2bit", "threshold": 1}},
+    {"least_bytes": -1},
+]
+
+
 def test_every_option_is_a_keyword(tmp_path: Path) -> None:
     spec = spec_of(
         tmp_path,
@@ -35,7 +54,10 @@ def test_every_option_is_a_keyword(tmp_path: Path) -> None:
         accumulate=2,
         average={"decay": 0.9},
         evaluate_average=True,
+        compression={"gradients": {"kind": "2bit", "threshold": 0.5}},
     )
+    assert spec.compression is not None
+    assert spec.compression.gradients == CompressionSpec(kind="2bit", threshold=0.5)
     assert spec.precision is Precision.BFLOAT16
     assert (spec.clip_norm, spec.accumulate, spec.evaluate_average) == (1.0, 2, True)
     assert spec.loss_scale is not None
@@ -47,7 +69,8 @@ def test_every_option_is_a_keyword(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"precision": "int8"}, {"clip_norm": 0}, {"loss_scale": {"initial": 3}}, {"accumulate": 0}, {"average": {"d": 1}}],
+    [{"precision": "int8"}, {"clip_norm": 0}, {"loss_scale": {"initial": 3}}, {"accumulate": 0}, {"average": {"d": 1}}]
+    + [{"compression": wrong} for wrong in WRONG_COMPRESSIONS],
 )
 def test_what_makes_no_sense_is_named(tmp_path: Path, arguments: dict[str, Any]) -> None:
     with pytest.raises(ArgumentError, match=next(iter(arguments))):
@@ -88,3 +111,23 @@ def test_averages_are_said_in_a_word(text: str, average: dict[str, Any]) -> None
 def test_an_average_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="is no decay"):
         training_changes(**{**NOTHING, "average": text}, evaluate_average=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "one"),
+    [
+        ("bf16", {"kind": "bf16"}),
+        ("2bit:0.25", {"kind": "2bit", "threshold": 0.25}),
+        ("topk:0.01", {"kind": "topk", "ratio": 0.01}),
+    ],
+)
+def test_compression_is_said_in_a_word(text: str, one: dict[str, Any]) -> None:
+    told = training_changes(**NOTHING, evaluate_average=False, compression=text)
+    assert told == {"compression": {"gradients": one, "merged": one}}
+    StoreCompressionSpec.model_validate(told["compression"])
+
+
+@pytest.mark.parametrize("text", ["2bit", "bf16:1", "topk:many", "zip", ""])
+def test_a_compression_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="is none of bf16"):
+        training_changes(**NOTHING, evaluate_average=False, compression=text)

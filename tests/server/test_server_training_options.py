@@ -12,6 +12,7 @@ from server_specs import save_rows, spec_json
 from weft.api.job import JobSpec
 from weft.api.store import CommitSpec, LossScalingSpec
 from weft_kvstore.check import check_description
+from weft_kvstore.compression.description import CompressionDescription, Kind
 from weft_kvstore.description import description_from_json
 from weft_server.dry_run import dry_run_of
 from weft_server.job_refused import JobRefusedError
@@ -137,3 +138,12 @@ def test_clipping_goes_with_workers_that_update(rows: Path) -> None:
 def test_numbers_that_mean_nothing_are_no_job(rows: Path, changes: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match=next(iter(changes))):
         JobSpec.model_validate(spec_json(rows, **changes))
+
+
+def test_the_store_is_told_what_travels_compressed(rows: Path) -> None:
+    setting = {"gradients": {"kind": "2bit", "threshold": 0.5}, "weights": {"kind": "bf16", "residual": False}}
+    told = planned(rows, compression=setting).store("job", 1, ["tcp://a:1"])
+    description = description_from_json(told.model_dump(mode="json"))
+    check_description(description)
+    assert description.compression is not None
+    assert description.compression.gradients == CompressionDescription(Kind.TWO_BIT, threshold=0.5)

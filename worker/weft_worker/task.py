@@ -36,6 +36,12 @@ class Task:
     contributions: Contributions
 
     @property
+    def settles(self) -> bool:
+        """Whether values that are kept or evaluated are asked for as settled ones, which travel as they are; where
+        steps are of all slots, that waits for nobody else."""
+        return self.description.mode is Mode.SYNC and self.description.compression is not None
+
+    @property
     def is_async(self) -> bool:
         """Whether each slot goes its own way, without waiting for the others."""
         return self.description.mode is Mode.ASYNC

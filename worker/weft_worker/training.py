@@ -135,13 +135,13 @@ class Training:
         last = finished == self.task.allocation.steps
         if last:
             self._settle_slots()
-        values = pull_all(
-            self.evaluation.reads, self.evaluation.keys, finished, self.settings.wait_timeout_s, settled=last
-        )
+        settled, timeout_s = last or self.task.settles, self.settings.wait_timeout_s
+        values = pull_all(self.evaluation.reads, self.evaluation.keys, finished, timeout_s, settled=settled)
         self.reports.metrics("evaluate", finished, self.evaluation.run(values, finished, settled=last))
 
     def _upload(self, finished: int, *, final: bool) -> None:
-        document = self.keeping.document(finished, settled=final, with_state=bool(self.keeping.state))
+        settled = final or self.task.settles
+        document = self.keeping.document(finished, settled=settled, with_state=bool(self.keeping.state))
         self.reports.upload(document, finished, final=final)
 
     def _settle(self) -> None:

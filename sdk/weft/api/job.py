@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from weft.api.base import Count, Identifier, Model, Name, Positive
+from weft.api.compression import StoreCompressionSpec
 from weft.api.data import DataSpec
 from weft.api.lifecycle import JobState
 from weft.api.rule import RuleSpec, Sgd
@@ -137,6 +138,8 @@ class JobSpec(Model):
     tensors `weft.state/weft.average/KEY`: how far the average is ahead of the parameter."""
     evaluate_average: bool = False
     """Whether evaluations use the averages. Running statistics are as training left them."""
+    compression: StoreCompressionSpec | None = None
+    """What of the gradients and values travels in fewer bytes between workers and shards."""
     keep_state: bool = False
     """Whether the rule's state is kept beside the parameters, as tensors `weft.state/NAME/KEY`."""
 

@@ -24,6 +24,7 @@ from weft.cli.training_options import (
     Accumulate,
     Average,
     ClipNorm,
+    CompressionOption,
     EvaluateAverage,
     PrecisionOption,
     RecomputeOption,
@@ -70,6 +71,7 @@ def submit(
     accumulate: Accumulate = None,
     average: Average = None,
     evaluate_average: EvaluateAverage = False,
+    compression: CompressionOption = None,
     url: Url = None,
     json: Json = False,
     model: ModelOptions,
@@ -89,6 +91,7 @@ def submit(
         accumulate=accumulate,
         average=average,
         evaluate_average=evaluate_average,
+        compression=compression,
     )
     made = replace(made, document=changed(made.document, changes))
     with Client(url) as client:

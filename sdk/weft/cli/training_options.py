@@ -24,6 +24,10 @@ Average = Annotated[
     _option("--average", "Keep averages: with this decay, or 'uniform'; START steps first.", "DECAY[:START]"),
 ]
 RecomputeOption = Annotated[Recompute | None, _option("--recompute", "Hold less of a step, and compute it again.")]
+CompressionOption = Annotated[
+    str | None,
+    _option("--compression", "Gradients in fewer bytes: bf16, fp16, 2bit:THRESHOLD or topk:RATIO.", "KIND[:NUMBER]"),
+]
 EvaluateAverage = Annotated[bool, _option("--evaluate-average", "Evaluate the averages.")]
 
 
@@ -35,6 +39,7 @@ def training_changes(
     accumulate: int | None,
     average: str | None,
     evaluate_average: bool,
+    compression: str | None = None,
 ) -> dict[str, Any]:
     """The fields of the job that were said; the server checks them. Raises typer.BadParameter."""
     said: dict[str, Any] = {
@@ -44,6 +49,7 @@ def training_changes(
         "accumulate": accumulate,
         "average": None if average is None else _average(average),
         "evaluate_average": evaluate_average or None,
+        "compression": None if compression is None else _compression(compression),
     }
     return {name: value for name, value in said.items() if value is not None}
 
@@ -51,6 +57,20 @@ def training_changes(
 def changed(document: str | bytes, changes: dict[str, Any]) -> str | bytes:
     """The job's JSON, an object, with these fields in the place of its own."""
     return json.dumps({**json.loads(document), **changes}) if changes else document
+
+
+def _compression(text: str) -> dict[str, Any]:
+    """Gradients both ways; weights that shards update travel as they are."""
+    kind, _, number = text.partition(":")
+    field = {"2bit": "threshold", "topk": "ratio"}.get(kind)
+    try:
+        if kind not in {"bf16", "fp16", "2bit", "topk"} or (field is None) != (not number):
+            raise ValueError
+        one = {"kind": kind} if field is None else {"kind": kind, field: float(number)}
+    except ValueError:
+        told = f"{text!r} is none of bf16, fp16, 2bit:0.5 or topk:0.01"
+        raise typer.BadParameter(told, param_hint="--compression") from None
+    return {"gradients": one, "merged": one}
 
 
 def _average(text: str) -> dict[str, Any]:
