@@ -218,16 +218,18 @@ class ClientMind:
         payload = link.payload_of(values, payload)
         columns = (values.array, values.lot, values.version, values.first, values.count)
         begin = 0
-        for run, (request, nbytes, *what) in enumerate(zip(values.request, values.nbytes, *columns, strict=True)):
+        of_runs = zip(values.request, values.nbytes, zip(*columns, strict=True), strict=True)
+        for run, (request, nbytes, (array, lot, version, first, count)) in enumerate(of_runs):
             place = bool(values.place) and bool(values.place[run])
             stop = begin if place else begin + nbytes
             operation = link.requests.get(request)
             if operation is not None:  # Else it was given up meanwhile.
                 if place:
-                    fresh = operation.written(link.shard, *what)
+                    fresh = operation.written(link.shard, array, lot, version, first, count)
                 else:
                     part, compressed = payload[begin:stop], bool(values.compressed[run])
-                    fresh = operation.write(link.shard, *what, part, compressed=compressed)
+                    what = (array, lot, version, first, count, part)
+                    fresh = operation.write(link.shard, *what, compressed=compressed)
                 self._settled(link, operation, ended=operation.settle(link.shard, fresh))
             begin = stop
         link.arrived(values)
