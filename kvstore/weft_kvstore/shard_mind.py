@@ -203,6 +203,7 @@ class ShardMind:
         job = self.jobs.get(peer.job)
         if job is not None and job.links.get(peer.slot) is peer:
             del job.links[peer.slot]
+            self._share()
 
     @property
     def waiting_messages(self) -> int:
@@ -336,7 +337,9 @@ class ShardMind:
             job.incarnations[hello.slot] = hello.incarnation
         peer = Peer(identity, hello, self.settings, now)
         peer.account = job.shard.account
+        self._company.hear(peer.job)
         self.peers[identity] = job.links[hello.slot] = peer
+        self._share()
         job.heard[hello.slot] = now
         door = b""
         if self.arenas is not None:

@@ -22,7 +22,7 @@ from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard_server import ShardServer
 from weft_kvstore.store import StoreError, StoreRefusedError
 
-LINK = LinkSettings(silence_s=WAIT_S, request_timeout_s=WAIT_S)
+LINK = LinkSettings(silence_s=WAIT_S, request_timeout_s=WAIT_S, same_host=False)
 SIZE = 256
 """Elements of a key: one slice of 1 KiB."""
 
