@@ -37,7 +37,7 @@ from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard_mind import ShardMind
 from weft_kvstore.store import BulkStore, StoreRefusedError
 
-KEYS = ("a", "b", "c")
+KEYS = ("a", "b", "c", "whole")
 
 STEPS = 6
 
@@ -45,6 +45,7 @@ STEPS = 6
 def described(slots: int, shards: int, *, mode: Mode = Mode.SYNC, **changes: Any) -> StoreDescription:
     """SGD from zero with gradients of one: a value is minus the sum of its rates, times the slots."""
     keys = [constant(key_of(name, (9,), slots), 0.0) for name in KEYS]
+    keys[-1] = msgspec.structs.replace(keys[-1], whole=True)
     keys.append(constant(table_of("t", (8, 3), slots), 0.0))
     description = store_of(keys, slots=slots, shards=shards, rule="sgd", hyper={"rate": 1.0}, slice_bytes=8, mode=mode)
     return msgspec.structs.replace(description, **changes)
@@ -234,7 +235,7 @@ def test_a_number_takes_the_place_of_a_schedule_from_its_step_on(make: Make) -> 
     store = make(described(1, 2, hyper={"rate": schedule}))
     assert store.set_hyper({"rate": 10.0}, step=2).result(WAIT_S) == 2
     run(store, KEYS, range(4))
-    assert [summed(store, key, 4) for key in (*KEYS, "t")] == [1.0 + 2.0 + 10.0 + 10.0] * 4
+    assert [summed(store, key, 4) for key in (*KEYS, "t")] == [1.0 + 2.0 + 10.0 + 10.0] * 5
 
 
 def test_one_key_or_table_is_changed_alone_and_keeps_its_own_number(make: Make) -> None:
@@ -244,7 +245,7 @@ def test_one_key_or_table_is_changed_alone_and_keeps_its_own_number(make: Make) 
     run(store, KEYS, range(2))
     store.set_hyper({"rate": 7.0}, step=2).result(WAIT_S)
     run(store, KEYS, range(2, 3))
-    assert [summed(store, key, 3) for key in (*KEYS, "t")] == [9.0, 7.0, 9.0, 11.0]
+    assert [summed(store, key, 3) for key in (*KEYS, "t")] == [9.0, 7.0, 9.0, 9.0, 11.0]
 
 
 def test_multipliers_stretch_changed_numbers_too(make: Make) -> None:
@@ -253,7 +254,7 @@ def test_multipliers_stretch_changed_numbers_too(make: Make) -> None:
     store = make(described(1, 2, keys=tuple(keys)))
     store.set_hyper({"rate": 3.0}, step=0).result(WAIT_S)
     run(store, KEYS, range(1))
-    assert [summed(store, key, 1) for key in KEYS] == [3.0, 6.0, 3.0]
+    assert [summed(store, key, 1) for key in KEYS] == [3.0, 6.0, 3.0, 3.0]
 
 
 def test_a_step_that_has_begun_is_refused_with_the_first_that_is_possible(make: Make) -> None:
