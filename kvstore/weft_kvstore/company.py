@@ -28,6 +28,12 @@ class Company(Generic[J]):
             self.is_shared = len(self.all()) > 1
         return new
 
+    def forget(self, one: J) -> None:
+        """What was heard of it was of somebody else."""
+        self._lately.discard(one)
+        self._before.discard(one)
+        self.is_shared = len(self.all()) > 1
+
     def tick(self) -> None:
         """Some time has passed."""
         self._before, self._lately = self._lately, set()

@@ -337,6 +337,7 @@ class ShardMind:
             job.incarnations[hello.slot] = hello.incarnation
         peer = Peer(identity, hello, self.settings, now)
         peer.account = job.shard.account
+        self._company.forget(STRANGERS)
         self._company.hear(peer.job)
         self.peers[identity] = job.links[hello.slot] = peer
         self._share()
