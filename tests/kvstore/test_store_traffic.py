@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 def test_bytes_at_the_socket_are_those_that_a_proxy_counts_and_follow_the_rows_not_the_table() -> None:
     rows, width, touched, steps = 100_000, 16, 500, 4
-    settings = LinkSettings(silence_s=WAIT_S)
+    settings = LinkSettings(silence_s=WAIT_S, same_host=False)
     description = store_of([table_of("t", (rows, width), 1)], slots=1, shards=1, slice_bytes=16 << 10)
     generator = np.random.Generator(np.random.Philox(3))
     with (
