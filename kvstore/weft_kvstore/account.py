@@ -6,7 +6,6 @@ So nothing has to be told when a gradient is merged, given up or forgotten, and 
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -98,36 +97,32 @@ class Account:
 
 
 class Ledger:
-    """The accounts of all jobs, against the quotas. Jobs are opened on threads of their own: those may `reserve` and
-    `release`."""
+    """The accounts of all jobs, against the quotas. One thread at a time may `reserve`, any may `release`."""
 
     def __init__(self, quotas: Quotas = Quotas()) -> None:  # noqa: B008  # frozen, so it can be shared
         self.quotas = quotas
         self.is_open = quotas == Quotas()
         """Whether there is no quota at all."""
-        self._accounts: list[Account] = []
-        self._lock = threading.Lock()
+        self._accounts: dict[int, Account] = {}
 
     def reserve(self, job: str, need: Holds) -> Account:
         """An account for a job that is about to be opened. Raises QuotaError where it does not fit."""
-        with self._lock:
-            wrong = self._exceeded(NOTHING, need, self._accounts)
-            if wrong is not None:
-                raise QuotaError(f"job {job!r}: {wrong}")
-            account = Account(need)
-            self._accounts.append(account)
+        wrong = self._exceeded(NOTHING, need, list(self._accounts.values()))
+        if wrong is not None:
+            raise QuotaError(f"job {job!r}: {wrong}")
+        account = Account(need)
+        self._accounts[id(account)] = account
         return account
 
     def release(self, account: Account) -> None:
         """The job is gone. No harm if it was before."""
-        with self._lock:
-            self._accounts = [one for one in self._accounts if one is not account]
+        self._accounts.pop(id(account), None)
 
     def refusal(self, account: Account, more: Holds) -> str | None:
         """Why a job may not hold so much more; None where it may."""
         if self.is_open:
             return None
-        return self._exceeded(account.now, more, [one for one in self._accounts if one is not account])
+        return self._exceeded(account.now, more, [one for one in list(self._accounts.values()) if one is not account])
 
     def _exceeded(self, has: Holds, more: Holds, others: list[Account]) -> str | None:
         job = has + more

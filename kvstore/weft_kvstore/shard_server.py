@@ -75,6 +75,7 @@ class ShardServer:
         self._pool = ApplyPool(apply_threads)
         self._tables = tables
         self._ledger = Ledger(quotas)
+        self._reserving = threading.Lock()
         self._mind = ShardMind(os.urandom(16), settings, self._ledger, let_go=self._let_go)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._router = self._context.socket(zmq.ROUTER)
@@ -127,7 +128,9 @@ class ShardServer:
         check_description(description)
         if not 0 <= shard < len(description.shards):
             raise ValueError(f"shard {shard}: job {description.job!r} has {len(description.shards)}")
-        account = self._ledger.reserve(description.job, need_of(description, shard))
+        need = need_of(description, shard)
+        with self._reserving:
+            account = self._ledger.reserve(description.job, need)
         try:
             made = JobShard(
                 description, shard, computing=self._pool, tables=self._tables, account=account, stopped=stopped

@@ -222,15 +222,15 @@ def test_a_growing_table_grows_to_its_quota_of_bytes() -> None:
 
         def grow() -> None:
             nonlocal pushed, step
-            ids = np.arange(pushed, pushed + 100)
-            only.push_rows("t", step, ids, np.ones((100, 64), np.float32)).result(WAIT_S)
-            only.pull_rows("t", ids[:1], step + 1).result(WAIT_S)
-            pushed, step = pushed + 100, step + 1
+            while step < 100:
+                ids = np.arange(pushed, pushed + 100)
+                only.push_rows("t", step, ids, np.ones((100, 64), np.float32)).result(WAIT_S)
+                only.pull_rows("t", ids[:1], step + 1).result(WAIT_S)
+                pushed, step = pushed + 100, step + 1
 
         told = rf"key 't', step \d+: quota job_bytes: \d+ bytes .*, {quota} may be"
         with pytest.raises(StoreRefusedError, match=told):
-            while step < 100:
-                grow()
+            grow()
         assert quota / 3 < pushed * 64 * 4 * 2 <= quota
         (job,) = server._mind.jobs.values()
         assert job.shard.account.now.nbytes <= quota
