@@ -68,6 +68,9 @@ from weft_kvstore.unit_state import AnyUnit
 STRANGERS: Final[Namespace] = ("", -1)
 """Among whose messages those are that come from no job's connection."""
 
+LOST_KEPT: Final = 4096
+"""Connections that were forgotten of which it is known whose they were: what they still say counts for their job."""
+
 _log = logging.getLogger("weft.shard")
 
 
@@ -102,6 +105,7 @@ class ShardMind:
     _to_flush: Departures = field(default_factory=Departures)
     _company: Company[Namespace] = field(default_factory=Company)
     _inbox: Inbox[Namespace] = field(init=False)
+    _lost: dict[bytes, Namespace] = field(default_factory=dict)
     _silenced: dict[bytes, float] = field(default_factory=dict)
     """Connections that said more than anybody may, by when they were last heard: they are not listened to."""
 
@@ -137,7 +141,7 @@ class ShardMind:
         self.counts.bytes_received += letter.nbytes
         if peer is not None:
             self.jobs[peer.job].bytes_received += letter.nbytes
-        lane = self._inbox.lane_of(identity) or (peer.job if peer is not None else STRANGERS)
+        lane = self._inbox.lane_of(identity) or (peer.job if peer is not None else self._lost.get(identity, STRANGERS))
         if self._company.hear(lane):
             self._share()
         if not self._company.is_shared and not self._inbox.has(lane):
@@ -196,6 +200,9 @@ class ShardMind:
         self._to_flush.pop(identity, peer)
         if peer is None:
             return
+        self._lost[identity] = peer.job
+        if len(self._lost) > LOST_KEPT:
+            del self._lost[next(iter(self._lost))]
         peer.close()
         if self.arenas is not None:
             self.arenas.forget(peer.ticket)
@@ -561,6 +568,7 @@ class ShardMind:
         self.ledger.release(job.shard.account)
         self.work.drop(namespace)
         self._inbox.drop(namespace)
+        self._lost = {identity: job for identity, job in self._lost.items() if job != namespace}
         for peer in list(job.links.values()):
             self._say(peer.identity, Refused(RefusalCode.CLOSED, reason[:2048]))
             self.lose(peer.identity)

@@ -13,6 +13,7 @@ import pytest
 from store_cluster import WAIT_S, key_of, store_of
 from store_floods import Say, flooding, flooding_job, nonsense, pings, pulls, pushes, small_pushes
 from store_raw import hello_of, pull_of
+from weft_kvstore import shard_mind
 from weft_kvstore.client import StoreClient
 from weft_kvstore.codec import decode_reply, encode
 from weft_kvstore.company import Company
@@ -349,6 +350,25 @@ def test_a_strangers_flood_waits_for_its_own_turn() -> None:
         answered = len(minds.mind.outgoing)
     assert answered <= 1 + 2 * AT_ONCE_BYTES // (1 << 15)
     assert minds.mind.work.worked(STRANGERS) > 0
+
+
+def test_a_link_that_was_forgotten_still_speaks_for_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard_mind, "LOST_KEPT", 2)
+    minds = Minds(links=4)
+    worked = minds.mind.work.worked
+    for slot in range(4):
+        minds.mind.lose(f"many{slot}".encode())
+    before = worked(("many", 1)), worked(STRANGERS)
+    for slot in (2, 3):
+        minds.mind.hear(f"many{slot}".encode(), [b"nonsense"], 1.0)
+    while minds.mind.work_once():
+        pass
+    assert worked(("many", 1)) > before[0]
+    assert worked(STRANGERS) == before[1]
+    minds.mind.hear(b"many0", [b"nonsense"], 1.0)  # Only so many are remembered.
+    while minds.mind.work_once():
+        pass
+    assert worked(STRANGERS) > before[1]
 
 
 def test_messages_wait_with_their_job_and_go_with_it() -> None:
