@@ -67,6 +67,7 @@ class ClientMemory:
         """Gives nothing out any more; its arrays stay good. Idempotent."""
         with self._lock:
             self._layout = None
+            self.gradients, self.values = {}, {}
             if self._arena is not None:
                 self._arena.close()
 

@@ -47,18 +47,22 @@ class PlainLot:
         self.check_range(run.first, run.count, "Push.first")
         if self.pushed is not None and run.cargo == Cargo.GRADIENT:
             return Laid(run.first, run.stop, decoded(self.pushed, run, self.state.spec.named))
-        bounds = self.state.spec.part.bounds
-        told = int(bounds[run.stop] - bounds[run.first])
-        if told != run.payload.nbytes:
-            what = f"{run.count} slices from {run.first} of lot {run.lot}"
-            raise ProtocolError(f"Push.nbytes: {run.payload.nbytes} for {what}, not {told}")
+        self._check_bytes(run, run.payload.nbytes)
         elements: Array = np.frombuffer(run.payload, self.state.update.values.dtype)
         usable = (elements.flags.writeable or run.arena is not None) and elements.flags.aligned
         return Laid(run.first, run.stop, elements if usable else elements.copy())
 
+    def _check_bytes(self, run: Run, nbytes: int) -> None:
+        bounds = self.state.spec.part.bounds
+        told = int(bounds[run.stop] - bounds[run.first])
+        if told != nbytes:
+            what = f"{run.count} slices from {run.first} of lot {run.lot}"
+            raise ProtocolError(f"Push.nbytes: {nbytes} for {what}, not {told}")
+
     def laid_apart(self, run: Run, places: LotPlaces) -> Laid:
         """The same where the elements are in the places of their keys."""
         self.check_range(run.first, run.count, "Push.first")
+        self._check_bytes(run, run.nbytes)
         dtype = self.state.update.values.dtype
         assert run.arena is not None
         parts = [Laid(*slices, placed(run.arena, where).view(dtype)) for slices, where in places.pieces(run.first, run.stop)]

@@ -26,6 +26,7 @@ class Run:
     count: int
     chunks: int
     payload: memoryview
+    nbytes: int = 0
     place: int = 0
     arena: Array | None = None
 
@@ -42,5 +43,5 @@ def runs_of(push: Push, payload: memoryview, arena: Array | None = None) -> Iter
     begin = 0
     for cargo, request, lot, step, first, count, chunks, nbytes, place in zip(*columns, places, strict=True):
         stop = begin if place else begin + nbytes
-        yield Run(cargo, request, lot, step, first, count, chunks, payload[begin:stop], place, arena)
+        yield Run(cargo, request, lot, step, first, count, chunks, payload[begin:stop], nbytes, place, arena)
         begin = stop

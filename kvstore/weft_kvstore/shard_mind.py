@@ -206,6 +206,7 @@ class ShardMind:
         peer.close()
         if self.arenas is not None:
             self.arenas.forget(peer.ticket)
+            peer.memory = None
             self._releases.lose(peer)
         job = self.jobs.get(peer.job)
         if job is not None and job.links.get(peer.slot) is peer:

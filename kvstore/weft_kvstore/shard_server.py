@@ -312,6 +312,8 @@ class ShardServer:
             self._commands.popleft()[1].set_exception(StoreError(f"the shard at {self.endpoint} was stopped"))
         self._router.close(0)
         self._context.term()
+        for identity in list(self._mind.peers):
+            self._mind.lose(identity)
         if self._door is not None:
             self._door.close()
         self._wakeup.close()
