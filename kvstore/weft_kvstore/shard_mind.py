@@ -569,10 +569,10 @@ class ShardMind:
         self.ledger.release(job.shard.account)
         self.work.drop(namespace)
         self._inbox.drop(namespace)
-        self._lost = {identity: job for identity, job in self._lost.items() if job != namespace}
         for peer in list(job.links.values()):
             self._say(peer.identity, Refused(RefusalCode.CLOSED, reason[:2048]))
             self.lose(peer.identity)
+        self._lost = {identity: whose for identity, whose in self._lost.items() if whose != namespace}
         self._to_flush.drop(namespace)
         job.shard.close()
 
