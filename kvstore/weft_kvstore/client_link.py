@@ -103,6 +103,9 @@ class ClientLink:
         self._in_arena: dict[int, tuple[LinkMemory, int] | None] = {}
         self._held: dict[int, Sequence[Piece[SentEntry, Operation]]] = {}
         self._left: list[tuple[LinkMemory, int]] = []
+        self._read_before = False
+        """Whether arrays of the caller may be read still through an earlier connection: `_late` has arrived since."""
+        self._late: list[Piece[SentEntry, Operation]] = []
 
     def ask(self, request: Request) -> None:
         """Begins a pull or a barrier on this shard."""
@@ -161,7 +164,10 @@ class ClientLink:
         """
         pieces = self.outbox.acknowledge(frame, now)
         if frame not in self._in_arena:
-            return pieces
+            if not self._read_before:
+                return pieces
+            self._late += [one for one in pieces if one.run.entry.place]
+            return [one for one in pieces if not one.run.entry.place]
         self._held[frame] = [one for one in pieces if one.run.entry.place]
         return [one for one in pieces if not one.run.entry.place]
 
@@ -172,7 +178,8 @@ class ClientLink:
             left, self._left = self._left, []
             for memory, offset in left:
                 memory.give(offset)
-            return ()
+            late, self._late, self._read_before = self._late, [], False
+            return late
         if frame not in self._in_arena:
             raise ProtocolError(f"Released.frame: {frame} is not in the arena")
         staged = self._in_arena.pop(frame)
@@ -298,8 +305,10 @@ class ClientLink:
         # What earlier connections brought there may be read still, and is not written before the shard says so.
         self.door = self.memory = None
         self._left += [staged for staged in self._in_arena.values() if staged is not None]
-        held, self._in_arena, self._held = self._held, {}, {}
-        for run in self.outbox.requeue(chain(*held.values())):
+        self._read_before = self._read_before or bool(self._in_arena)
+        again = [*chain(*self._held.values()), *self._late]
+        self._in_arena, self._held, self._late = {}, {}, []
+        for run in self.outbox.requeue(again):
             run.owner.resent(self.shard, run)
         hello = Hello(
             job=self._hello.job,

@@ -36,14 +36,13 @@ class Arenas(Protocol):
 class PeerMemory:
     """Payloads of answers are laid in the shard's window; a piece of it is taken until the frame is acknowledged."""
 
-    __slots__ = ("_all", "_window", "memory", "places")
+    __slots__ = ("_window", "memory", "places")
 
     def __init__(self, memory: Memory, places: ShardPlaces) -> None:
         whole = places.nbytes <= memory.nbytes
         self.memory = memory
         self.places: Mapping[int, LotPlaces] = places.values if whole else {}
         """Of values, by lot; none where the arena is too short."""
-        self._all = memory.bytes_at(0, memory.nbytes)
         self._window = SpareSpace(places.window if whole else range(0))
 
     def hold(self, let_go: Callable[[], None]) -> Array:
@@ -62,7 +61,7 @@ class PeerMemory:
         source = np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), np.uint8)
         at = 0
         for _, (start, end) in self.places[lot].pieces(first, stop):
-            self._all[start:end] = source[at : at + end - start]
+            self.memory.bytes_at(start, end - start)[:] = source[at : at + end - start]
             at += end - start
 
     def give(self, offset: int) -> None:
@@ -72,7 +71,7 @@ class PeerMemory:
     def _write(self, at: int, parts: Sequence[Buffer]) -> None:
         for part in parts:
             view = np.frombuffer(part, np.uint8)
-            self._all[at : at + len(view)] = view
+            self.memory.bytes_at(at, len(view))[:] = view
             at += len(view)
 
 
