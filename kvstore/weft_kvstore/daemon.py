@@ -116,9 +116,7 @@ class ShardSettings(BaseSettings):
 
     @property
     def quotas(self) -> Quotas:
-        return Quotas(
-            self.job_bytes, self.job_keys, self.job_rows, self.total_bytes, self.total_keys, self.total_rows
-        )
+        return Quotas(self.job_bytes, self.job_keys, self.job_rows, self.total_bytes, self.total_keys, self.total_rows)
 
     def server_at(self, endpoint: str) -> ShardServer:
         """A server that is bound there. Raises StoreError."""

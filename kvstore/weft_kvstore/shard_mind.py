@@ -56,14 +56,13 @@ from weft_kvstore.peer_memory import Arenas, PeerMemory, placed
 from weft_kvstore.pull_wait import PullWait
 from weft_kvstore.push_run import runs_of
 from weft_kvstore.push_runs import take_run
-from weft_kvstore.releases import Releases
 from weft_kvstore.refusals import answer_refusal, push_refusal
+from weft_kvstore.releases import Releases
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard_door import Admission, Job, Namespace, admit
 from weft_kvstore.steps import PushRefusedError
 from weft_kvstore.store import Array, StoreError
 from weft_kvstore.unit_state import AnyUnit
-
 
 STRANGERS: Final[Namespace] = ("", -1)
 """Among whose messages those are that come from no job's connection."""
