@@ -65,7 +65,9 @@ class PlainLot:
         self._check_bytes(run, run.nbytes)
         dtype = self.state.update.values.dtype
         assert run.arena is not None
-        parts = [Laid(*slices, placed(run.arena, where).view(dtype)) for slices, where in places.pieces(run.first, run.stop)]
+        parts = [
+            Laid(*slices, placed(run.arena, where).view(dtype)) for slices, where in places.pieces(run.first, run.stop)
+        ]
         return laid_apart(parts)
 
 

@@ -145,7 +145,9 @@ class Peer:
     def _put(self, wait: PullWait, part: Answer, *, place: bool = False) -> None:
         if part.held is None:
             self.account.taken_over(part.source.base)
-        entry = AnswerEntry(wait.request, part.array, part.lot, part.version, int(part.compressed), place and not part.compressed)
+        entry = AnswerEntry(
+            wait.request, part.array, part.lot, part.version, int(part.compressed), place and not part.compressed
+        )
         self.outbox.put(
             OutRun(
                 entry,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -103,7 +104,7 @@ def shared_layout(routing: Routing) -> SharedLayout:
     gradients, values = (np.full((1, len(routing.cuts)), -1, np.int64) for _ in range(2))
     gradients[:, order], values[:, order] = made.gradients, made.values
     starts = np.cumsum([made.spare.start, *stages, *windows]).tolist()
-    rooms = tuple(range(start, stop) for start, stop in zip(starts[:-1], starts[1:], strict=True))
+    rooms = tuple(range(start, stop) for start, stop in pairwise(starts))
     layout = Layout(made.nbytes, gradients, values, made.spare)
     return SharedLayout(layout, rooms[: len(stages)], rooms[len(stages) :])
 

@@ -235,7 +235,9 @@ def test_what_is_offered_wrongly_is_refused_by_name() -> None:
         reason = refused_because(door, Handover(door.name, os.urandom(16), lambda: arena))
         assert reason == "Offer.ticket: it is not one that was given out, or its link is lost"
         small = door.expect(8191)
-        assert "8192 bytes, where 1 to 8191 are expected" in refused_because(door, Handover(door.name, small, lambda: arena))
+        assert "8192 bytes, where 1 to 8191 are expected" in refused_because(
+            door, Handover(door.name, small, lambda: arena)
+        )
         assert "16 bytes, not 15" in Handover(door.name[1:], small, lambda: arena).reason
         assert "no way to the shard's door" in Handover(os.urandom(16), small, lambda: arena).reason
         assert door.refused == 2
