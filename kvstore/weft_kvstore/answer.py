@@ -13,8 +13,8 @@ class Answer(NamedTuple):
     """Slices, or chunks, from `first` on of a lot at a version: the pull's array number `array`. Part i of them has
     bytes `bounds[i]` to `bounds[i + 1]` of `source` and priority `priorities[i]`, or `priority` where those are None.
 
-    `compressed`: their bytes are encoded. They are parts of `held` from `part` on, which are lent until the bytes have arrived; None where the bytes are the
-    pull's own.
+    `compressed`: the bytes are encoded. They are parts of `held` from `part` on, which are lent until they have arrived;
+    None where the bytes are the pull's own.
     """
 
     array: int

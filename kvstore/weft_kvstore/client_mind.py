@@ -193,18 +193,10 @@ class ClientMind:
             case Released():
                 for frame in message.frame:
                     self._acknowledged(link, link.released(frame, now))
-            case Done():
-                self._done(link, message)
-            case Measured():
-                self._measured(link, message)
             case HyperAnswer() | HyperDecided() | HyperDoubt():
                 self._hyper(link, message)
-            case Failed():
-                self._failed(link, message)
             case PushRefused():
                 self._push_refused(link, message)
-            case Because():
-                link.explain(message)
             case Welcome():
                 self.tick_at = now
                 link.welcome(message, now)
@@ -213,6 +205,20 @@ class ClientMind:
                 link.turned_away(message, now)
             case Pong():
                 pass  # It was heard.
+            case _:
+                self._answered(link, message)
+
+    def _answered(self, link: ClientLink, message: Done | Measured | Failed | Because) -> None:
+        """Something is said of a request."""
+        match message:
+            case Done():
+                self._done(link, message)
+            case Measured():
+                self._measured(link, message)
+            case Failed():
+                self._failed(link, message)
+            case Because():
+                link.explain(message)
 
     def _values(self, link: ClientLink, values: Values, payload: memoryview) -> None:
         payload = link.payload_of(values, payload)

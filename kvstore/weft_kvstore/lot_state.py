@@ -254,8 +254,8 @@ class LotState:
             self.applied(self.spec.slots[place], step, first, stop)
 
     def _may_go(self, step: int, first: int, stop: int) -> bool:
-        """Whether a step has its hyper-parameters, and the slots have agreed on it, where they do: its sums are clipped then, or dropped where the step
-        is skipped. The first time what they amount to is measured."""
+        """Whether a step has its hyper-parameters, and the slots have agreed on it, where they do: its sums are clipped
+        then, or dropped where the step is skipped. The first time what they amount to is measured."""
         gate = self.spec.gate
         if self.spec.is_held(step):
             return False

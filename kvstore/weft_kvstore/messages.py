@@ -109,9 +109,9 @@ class Reading(IntEnum):
 class Pull(Message, frozen=True, omit_defaults=True, tag="pull"):
     """Asks for runs of slices, each once it is at `version[i]`, in the way of `reading[i]`. `state[i]` 1: the rule's
     state instead of the value. Entries of one `request` are one pull, alike but for lot, first and count. Of a table
-    the rows are asked for whose ids follow, in `chunks[i]` chunks; `first[i]` and `count[i]` are 0 then. `compressed[i]`
-    1: the values may come encoded, where the description says how. `place[i]` 1: they
-    may be written to the places of their keys."""
+    the rows are asked for whose ids follow, in `chunks[i]` chunks; `first[i]` and `count[i]` are 0 then.
+    `compressed[i]` 1: the values may come encoded, where the description says how. `place[i]` 1: they may be written to
+    the places of their keys."""
 
     request: Column
     lot: Column

@@ -59,7 +59,7 @@ class Operation(ABC):
         self.because: dict[int, str] = {}
         self.ended = False
 
-    def use(self, encoders: GradientEncoders) -> None:
+    def use(self, encoders: GradientEncoders) -> None:  # noqa: B027  # most send nothing that is encoded
         """The slot's, before anything else: for what travels encoded."""
 
     @abstractmethod
