@@ -13,7 +13,7 @@ class Answer(NamedTuple):
     """Slices, or chunks, from `first` on of a lot at a version: the pull's array number `array`. Part i of them has
     bytes `bounds[i]` to `bounds[i + 1]` of `source` and priority `priorities[i]`, or `priority` where those are None.
 
-    `compressed`: the bytes are encoded. They are parts of `held` from `part` on, which are lent until they have arrived;
+    `compressed`: the bytes are encoded. They are parts of `held` from `part` on, which are lent until they arrive;
     None where the bytes are the pull's own.
     """
 
