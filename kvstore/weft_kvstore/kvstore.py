@@ -17,11 +17,12 @@ from weft_kvstore.description_file import read_description
 from weft_kvstore.joined_future import joined
 from weft_kvstore.key_name import UserKey
 from weft_kvstore.local import LocalStore
+from weft_kvstore.own_buffers import OwnBuffers
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.slot_calls import SlotCalls
 from weft_kvstore.statistics import ClientStatistics
 from weft_kvstore.step_outcome import StepOutcome
-from weft_kvstore.store import Array, BulkStore, StoreError
+from weft_kvstore.store import Array, BufferStore, BulkStore, StoreError
 from weft_kvstore.tables.place import TablePlace
 
 Keys: TypeAlias = list[str] | list[int] | list[UserKey] | tuple[UserKey, ...]
@@ -50,6 +51,7 @@ class KVStore:
         self.slot = slot
         self._store = store
         self._calls = SlotCalls(store, description, slot, step)
+        self._buffers: BufferStore = store if isinstance(store, BufferStore) else OwnBuffers(description)
 
     @classmethod
     def connect(
@@ -181,6 +183,15 @@ class KVStore:
         version = None if step is None else step + 1
         pulled = self._calls.pull("pushpull", key, out, version, settled=False)
         return joined([pulled, pushed], lambda both: both[0])
+
+    def gradient_buffer(self, key: UserKey) -> Array:
+        """An array for a key's gradients, always the same one. On a host with its shards, what is pushed in it is not
+        copied: it must not be written before the push's future ends, which may be once all slots have pushed."""
+        return self._buffers.gradient_buffer(self._calls.book.find(key, "gradient_buffer", rows=False).key)
+
+    def value_buffer(self, key: UserKey) -> Array:
+        """An array for a key's value, always the same one, to be `out` of a pull: the shard writes there itself."""
+        return self._buffers.value_buffer(self._calls.book.find(key, "value_buffer", rows=False).key)
 
     def push_rows(self, key: UserKey | Keys, ids: Any, rows: Any, *, step: int | None = None) -> Future[None]:
         """`push` of some rows of a table: `ids` whole numbers of any shape, `rows` (...ids, ...row). Rows of one id are

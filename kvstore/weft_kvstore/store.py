@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -130,6 +130,7 @@ class Store(Protocol):
         """Fail what is open and release sockets and threads. Idempotent."""
 
 
+@runtime_checkable
 class BufferStore(Protocol):
     """A store that has arrays of its own for its user, so that nothing is copied on the way to a shard of this host."""
 
