@@ -206,6 +206,10 @@ class StoreClient(StoreFace):
                     parts = link_socket.receive()
                     if parts is None:
                         break
+                    # The shard has said that it has the arena before it says where in it something is.
+                    handover = self._handovers.get(shard)
+                    if handover is not None and handover.state is HandoverState.OFFERED:
+                        self._hear(shard, handover, poller)
                     self._mind.receive(shard, parts, time.monotonic())
             if link_socket.monitor in events and link_socket.broke():
                 self._mind.disconnected(shard, time.monotonic())

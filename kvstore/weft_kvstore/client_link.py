@@ -98,6 +98,7 @@ class ClientLink:
         self._acknowledge: list[int] = []
         self.door: tuple[bytes, bytes] | None = None
         self._memory: LinkMemory | None = None
+        self._had_memory = False
         self.shared_bytes_sent = 0
         self.shared_bytes_received = 0
         self._in_arena: dict[int, tuple[LinkMemory, int] | None] = {}
@@ -138,7 +139,12 @@ class ClientLink:
     @memory.setter
     def memory(self, memory: LinkMemory | None) -> None:
         self._memory = memory
+        self._had_memory = self._had_memory or memory is not None
         self.outbox.shared = memory is not None
+
+    def lost_memory(self, values: Values) -> bool:
+        """Whether a frame lies in an arena that the shard had and has no more: the connection is about to end."""
+        return self._had_memory and self._memory is None and (values.at is not None or bool(values.place))
 
     def payload_of(self, values: Values, payload: memoryview) -> memoryview:
         """Where the payload of a frame of values is. Raises ProtocolError."""
@@ -198,6 +204,13 @@ class ClientLink:
         """Anything came from the shard."""
         if self.state is LinkState.OPEN:
             self._heard = now
+
+    def greeted(self, message: Welcome | Refused, now: float) -> None:
+        """The shard says whether it talks with us."""
+        if isinstance(message, Welcome):
+            self.welcome(message, now)
+        else:
+            self.turned_away(message, now)
 
     def welcome(self, message: Welcome, now: float) -> None:
         """The shard talks with us: everything that is open is asked again."""
@@ -304,6 +317,7 @@ class ClientLink:
         self._acknowledge.clear()
         # What earlier connections brought there may be read still, and is not written before the shard says so.
         self.door = self.memory = None
+        self._had_memory = False
         self._left += [staged for staged in self._in_arena.values() if staged is not None]
         self._read_before = self._read_before or bool(self._in_arena)
         again = [*chain(*self._held.values()), *self._late]

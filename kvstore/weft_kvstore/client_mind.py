@@ -186,7 +186,10 @@ class ClientMind:
     def _handle(self, link: ClientLink, message: Reply, payload: memoryview, now: float) -> None:
         match message:
             case Values():
-                self._values(link, message, payload)
+                if link.lost_memory(message):
+                    self.disconnected(link.shard, now)
+                else:
+                    self._values(link, message, payload)
             case Acknowledge():
                 for frame in message.frame:
                     self._acknowledged(link, link.acknowledged(frame, now))
@@ -197,12 +200,9 @@ class ClientMind:
                 self._hyper(link, message)
             case PushRefused():
                 self._push_refused(link, message)
-            case Welcome():
+            case Welcome() | Refused():
                 self.tick_at = now
-                link.welcome(message, now)
-            case Refused():
-                self.tick_at = now
-                link.turned_away(message, now)
+                link.greeted(message, now)
             case Pong():
                 pass  # It was heard.
             case _:

@@ -12,6 +12,7 @@ import pytest
 
 from store_cluster import key_of, store_of
 from store_simulation import Simulation
+from weft_kvstore.client_link import LinkState
 from weft_kvstore.codec import decode_reply, decode_request, encode
 from weft_kvstore.description import InitializerDescription, KeyDescription, StoreDescription
 from weft_kvstore.job_shard import JobShard
@@ -453,3 +454,18 @@ def test_a_shard_that_answers_with_what_was_not_asked_is_left(begin: Any, reply:
     client.receive(0, [bytes(part) for part in encode(message, payload)], simulation.now)
     with pytest.raises(StoreLostError, match=told):
         ended(simulation, future)
+
+
+def test_values_in_an_arena_that_was_let_go_break_the_connection_and_not_the_store() -> None:
+    """They were sent before the shard let it go; what they had is asked for again on the next connection."""
+    simulation = Simulation(described(zero("w", (256,), 1), slots=1), LINK)
+    store, client = simulation.stores[0], simulation.clients[0]
+    ended(simulation, store.pull("w", 0))
+    link = client.links[0]
+    link.memory = object()  # type: ignore[assignment]  # nothing of it is looked at
+    link.memory = None
+    client.receive(0, encode(msgspec.structs.replace(VALUES, at=0), b""), simulation.now)
+    assert (link.refused, link.state) == (None, LinkState.DOWN)
+    assert np.all(ended(simulation, store.pull("w", 0)) == 0.0)
+    client.receive(0, encode(msgspec.structs.replace(VALUES, at=0), b""), simulation.now)
+    assert "Values.at: 0, the shard has no arena" in str(link.refused)
