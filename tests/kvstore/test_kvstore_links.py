@@ -464,8 +464,8 @@ def test_values_in_an_arena_that_was_let_go_break_the_connection_and_not_the_sto
     link = client.links[0]
     link.memory = object()  # type: ignore[assignment]  # nothing of it is looked at
     link.memory = None
-    client.receive(0, encode(msgspec.structs.replace(VALUES, at=0), b""), simulation.now)
+    client.receive(0, encode(msgspec.structs.replace(VALUES, at=0)), simulation.now)
     assert (link.refused, link.state) == (None, LinkState.DOWN)
     assert np.all(ended(simulation, store.pull("w", 0)) == 0.0)
-    client.receive(0, encode(msgspec.structs.replace(VALUES, at=0), b""), simulation.now)
+    client.receive(0, encode(msgspec.structs.replace(VALUES, at=0)), simulation.now)
     assert "Values.at: 0, the shard has no arena" in str(link.refused)
