@@ -135,7 +135,7 @@ def measure(case: Case, count: int) -> dict[str, list[Round]]:
         path.write_bytes(msgspec.json.encode(description))
         command = [sys.executable, "-m", "weft_kvstore", "--description", str(path), "--shard", "0"]
         group.serve("shard", [*command, "--bind", description.shards[0], "--exit-with-parent"], {})
-        with StoreClient(description, 0, settings=LinkSettings(silence_s=START_S)) as store:
+        with StoreClient(description, 0, settings=LinkSettings(silence_s=START_S, same_host=False)) as store:
             trips = Trips(store, description.keys[0].key, case.shapes[0][0])
             for turn in range(count):
                 names = list(SETTINGS)

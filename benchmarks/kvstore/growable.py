@@ -36,6 +36,7 @@ from weft_kvstore.description import (
 from weft_kvstore.job_shard import JobShard
 from weft_kvstore.process import tune_process
 from weft_kvstore.rows import Rows
+from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard_server import ShardServer
 from weft_kvstore.store import Array
 from weft_kvstore.table_state import TableState
@@ -121,7 +122,7 @@ def over_wire(count: int) -> dict[str, Any]:
         server.open(described, 0)
         gradient = np.ones((BATCH, WIDTH), np.float32)
         times = []
-        with StoreClient(described, 0) as store:
+        with StoreClient(described, 0, settings=LinkSettings(same_host=False)) as store:
             for step, ids in enumerate(batches(count)):
                 start = time.perf_counter()
                 pushed = store.push_rows("table", step, ids, gradient[: len(ids)])

@@ -86,7 +86,7 @@ class WeftLayers:
 def main(path: str, endpoint: str, settings: str, case_text: str) -> None:
     tune_process()
     line, case = Line(), case_from_json(case_text)
-    link = LinkSettings(**json.loads(settings))
+    link = LinkSettings(**json.loads(settings), same_host=False)  # It would pass the slow link by.
     store = StoreClient(
         msgspec.json.decode(Path(path).read_bytes(), type=StoreDescription), 0, settings=link, endpoints=[endpoint]
     )

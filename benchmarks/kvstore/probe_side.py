@@ -73,7 +73,7 @@ class Prober:
 def main(path: str, frame_bytes: str, shard_pid: str) -> None:
     tune_process()
     line = Line()
-    settings = LinkSettings(frame_bytes=int(frame_bytes) or None, silence_s=START_S)
+    settings = LinkSettings(frame_bytes=int(frame_bytes) or None, silence_s=START_S, same_host=False)
     with StoreClient(read_description(Path(path)), 0, settings=settings) as store:
         prober = Prober(store, int(shard_pid))
         line.say(do="ready", versions={})

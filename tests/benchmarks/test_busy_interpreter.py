@@ -78,9 +78,9 @@ def test_times_of_threads_that_came_or_went_meanwhile_are_counted_once() -> None
 
 def test_a_probe_counts_slices_frames_and_the_processors_time_of_each_role() -> None:
     before = descendants(os.getpid())
-    chosen = [Probe(4 * KIB), Probe(64 * KIB, pulls=2)]
+    chosen = [Probe(4 * KIB), Probe(256 * KIB, pulls=2)]
     small, large = run_probes(chosen, 1, 16 * KIB, lambda _: None)
-    assert (small.slices, large.slices) == (1, 4)
+    assert (small.slices, large.slices) == (1, 16)
     assert small.push_frames == small.pull_frames == 1
     assert large.pull_frames > 1
     assert set(small.processor_s) == set(Role)
