@@ -18,12 +18,12 @@ from weft_kvstore.exact_sum import exact_sum
 from weft_kvstore.lot_sets import LotSets
 from weft_kvstore.lot_spec import LotSpec
 from weft_kvstore.lot_steps import LotSteps
-from weft_kvstore.lot_sums import LotSums
+from weft_kvstore.lot_sums import LotSums, sum_dtype
 from weft_kvstore.lot_update import LotUpdate
 from weft_kvstore.lot_values import LotValues
 from weft_kvstore.merge_order import ArrivalOrder, MergeOrder, SlotOrder
 from weft_kvstore.ranges import Range, ranges_alike, ranges_where
-from weft_kvstore.shelf import Laid, Shelf
+from weft_kvstore.shelf import Laid, Shelf, laid_as
 from weft_kvstore.step_gate import StepGate
 from weft_kvstore.steps import PushRefusedError, contradiction
 from weft_kvstore.store import Array
@@ -59,6 +59,7 @@ class LotState:
         self.applied: Callable[[int, int, int, int], None] | None = None
         """Told (slot, step, first, stop) of each slot's gradients when they are merged, where somebody asks."""
         self._sums = LotSums(count, bounds)
+        self._sum_dtype = sum_dtype(values.dtype) if spec.update is Update.MEAN else values.dtype
         self._order: MergeOrder = _order(spec, bounds)
         self._merged = np.zeros(count, np.int64)
         self._held = np.full(count, NOT_HELD, np.int64)
@@ -205,7 +206,7 @@ class LotState:
         return low, min(max(most, low + 1), high)
 
     def _add(self, place: int, step: int, laid: Laid) -> None:
-        self._sums.add(laid)
+        self._sums.add(laid_as(laid, self._sum_dtype))
         self._merged[laid.first : laid.stop] += 1
         self.steps.through[place, laid.first : laid.stop] = step + 1
         if self.applied is not None and laid.elements is not None:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from weft_kvstore.ranges import Range
 from weft_kvstore.shelf import Laid, Shelf
 from weft_kvstore.store import Array
+
+
+def sum_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """In what gradients are added whose mean is wanted: a mean of numbers that the type has is one that it has, and
+    their sum may be none."""
+    if dtype.kind in "iu":
+        return np.dtype(np.int64)
+    return np.dtype(np.float32) if dtype.itemsize < 4 else dtype
 
 
 class LotSums:

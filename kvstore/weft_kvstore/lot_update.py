@@ -110,9 +110,9 @@ class LotUpdate:
         if self._spec.update is Update.GRADIENT:
             np.copyto(weight, gradient)
         elif gradient.dtype.kind == "f":
-            np.divide(gradient, contributors, out=weight)
+            np.divide(gradient, contributors, out=weight, casting="same_kind")
         else:
-            np.floor_divide(gradient, contributors, out=weight)
+            np.floor_divide(gradient, contributors, out=weight, casting="same_kind")
 
     def _pieces(self, first: int, stop: int) -> Iterator[Range]:
         """Elements of adjacent slices that the rule gets at once, from 0: what stays in a core's cache where it may be

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from weft_kvstore.store import Array
 
@@ -27,6 +29,15 @@ def laid_apart(parts: Sequence[Laid]) -> Laid:
     if len(parts) == 1:
         return parts[0]
     return Laid(parts[0].first, parts[-1].stop, parts[0].elements, tuple(parts))
+
+
+def laid_as(laid: Laid, dtype: np.dtype[Any]) -> Laid:
+    """The same with elements of another type, which are new arrays where they are not of it already."""
+    if laid.elements is None:
+        return laid
+    parts = tuple(laid_as(part, dtype) for part in laid.parts)
+    elements = parts[0].elements if parts else laid.elements.astype(dtype, copy=False)
+    return Laid(laid.first, laid.stop, elements, parts)
 
 
 class Shelf:

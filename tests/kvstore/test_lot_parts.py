@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from store_cluster import constant, key_of, store_of, table_of
+from store_cluster import constant, key_of, store_of, stores_of, table_of
+from weft_graph.program import Update
 from weft_kernels.rules.record import Rule
 from weft_kvstore import lot_values
 from weft_kvstore.description import Merge, Mode
@@ -296,3 +297,23 @@ def test_a_pull_that_is_bound_waits_for_who_is_behind_and_names_it() -> None:
     for arrival in lot.state.accept(2, 0, Laid(0, 1, floats(1))):
         list(lot.state.merging(arrival))
     assert [lot.pulls.ready(wait, 0, 1) for wait in (own, other)] == [[(0, 1)]] * 2
+
+
+@pytest.mark.parametrize("kind", ["network", "local"])
+@pytest.mark.parametrize(
+    ("dtype", "pushed", "mean"),
+    [
+        ("int8", (100, 100), 100),
+        ("int8", (-128, -128), -128),
+        ("int8", (-3, 0), -2),
+        ("float16", (40000, 40000), 40000),
+    ],
+)
+def test_a_mean_of_numbers_that_a_type_has_is_one_that_it_has(
+    kind: str, dtype: str, pushed: tuple[int, int], mean: int
+) -> None:
+    key = msgspec.structs.replace(key_of("m", (5,), 2), dtype=dtype, update=Update.MEAN)
+    with stores_of(kind, store_of([key], slots=2, shards=1)) as stores:
+        for store, number in zip(stores, pushed, strict=True):
+            store.push("m", 0, np.full(5, number, dtype))
+        assert np.all(stores[0].pull("m", 1).result(20) == np.full(5, mean, dtype))
