@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import numpy as np
@@ -22,29 +22,60 @@ LEAST_WAITS: Final = 64
 
 
 class LotPulls:
-    """`waits` are pulls of which slices of the lot are open; those that were given up are dropped now and then."""
+    """Pulls of which slices of the lot are open. Who is answered is forgotten at once: what was pulled is held by
+    nobody here; who has given up, now and then.
+
+    `_spans` has, of each pull that was added since it was made, from which slice to behind which it wanted some, and
+    its identity: so who waits for some slices is found without a look at the others.
+    """
 
     def __init__(self, lot: LotState) -> None:
-        self.waits: list[PullWait] = []
         self._lot = lot
-        self._most_waits = LEAST_WAITS
+        self._waits: dict[int, PullWait] = {}
+        self._added: list[tuple[int, int, int]] = []
+        self._spans: Array | None = None
+        self._most = LEAST_WAITS
+
+    @property
+    def waits(self) -> list[PullWait]:
+        """All of them, in the order in which they came."""
+        return list(self._waits.values())
 
     def wait_for(self, wait: PullWait) -> None:
         """A pull that has open slices here."""
-        self.waits.append(wait)
-        if len(self.waits) > self._most_waits:  # A peer that asks and gives up again must not fill the memory.
-            self.waits = [one for one in self.waits if self._lot.spec.number in one.open]
-            self._most_waits = max(2 * len(self.waits), LEAST_WAITS)
+        if len(self._added) >= self._most:  # A peer that asks and gives up again must not fill the memory.
+            self._tidy()
+        self._enter(wait)
 
     def waiting(self, first: int, stop: int) -> list[PullWait]:
         """The pulls that wait for any of these slices."""
+        if not self._waits:
+            return []
+        if self._spans is None:
+            self._spans = np.array(self._added, np.int64).reshape(-1, 3)
+        near = self._spans[(self._spans[:, 0] < stop) & (self._spans[:, 1] > first), 2]
         number = self._lot.spec.number
-        self.tidy()
-        return [one for one in self.waits if one.open[number].overlaps(first, stop)]
+        found = [self._waits[one] for one in dict.fromkeys(near.tolist()) if one in self._waits]
+        return [one for one in found if number in one.open and one.open[number].overlaps(first, stop)]
 
-    def tidy(self) -> None:
-        """Who is answered, or has given up, is forgotten: what was pulled is held by nobody here."""
-        self.waits = [one for one in self.waits if self._lot.spec.number in one.open]
+    def tidy(self, waits: Iterable[PullWait]) -> None:
+        """Forgets those of these that have nothing open here any more."""
+        for one in waits:
+            if self._lot.spec.number not in one.open:
+                self._waits.pop(id(one), None)
+
+    def _tidy(self) -> None:
+        self.tidy(list(self._waits.values()))
+        self._added = []
+        for one in self._waits.values():
+            self._enter(one)
+        self._most = max(2 * len(self._waits), LEAST_WAITS)
+
+    def _enter(self, wait: PullWait) -> None:
+        first, stop = wait.open[self._lot.spec.number].span
+        self._waits[id(wait)] = wait
+        self._added.append((first, stop, id(wait)))
+        self._spans = None
 
     def ready(self, wait: PullWait, first: int, stop: int) -> list[Range]:
         """The open slices among these that can answer."""

@@ -196,8 +196,7 @@ class Merger(Generic[J]):
         for wait in waiting:
             if not wait.dropped:  # An answer may lose the connection of those behind it.
                 self._answer_or_refuse(lot, wait, first, stop)
-        if waiting:
-            lot.pulls.tidy()
+        lot.pulls.tidy(waiting)
 
     def _answer_or_refuse(self, lot: PlainLot, wait: PullWait, first: int, stop: int) -> None:
         for low, high in lot.pulls.ready(wait, first, stop):

@@ -34,6 +34,11 @@ class Ranges:
         """How many numbers."""
         return sum(self._stop) - sum(self._first)
 
+    @property
+    def span(self) -> Range:
+        """From its first number to behind its last; it must have one."""
+        return self._first[0], self._stop[-1]
+
     def overlaps(self, first: int, stop: int) -> list[Range]:
         """What it has of a range."""
         low = bisect_right(self._stop, first)
