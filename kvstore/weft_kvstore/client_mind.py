@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
@@ -46,6 +47,8 @@ from weft_kvstore.store import StoreError, StoreLostError, StorePassedError, Sto
 
 ASK_BEFORE_S: Final = 0.5
 """A shard is asked what a request waits for so long before its deadline, or a quarter of the time allowed."""
+
+_log = logging.getLogger("weft.store")
 
 _ERRORS: Final = {
     FailureCode.LOST: StoreLostError,
@@ -94,19 +97,26 @@ class ClientMind:
         return len(self._open)
 
     def begin(self, operation: Operation, now: float) -> None:
-        """Begins an operation; it ends at its deadline at the latest."""
+        """Begins an operation; it ends at its deadline at the latest. What goes wrong before it is open ends it, and no
+        other: nobody else knows of it, so nobody else could end it."""
         self._number += 1
         operation.number = self._number
-        if self.memory is not None:
-            operation.look(self.memory)
-        operation.use(self._encoders)
         try:
+            if self.memory is not None:
+                operation.look(self.memory)
+            operation.use(self._encoders)
             shards = operation.prepare(self.routing)
         except StoreRefusedError as error:
             self._end(operation, None, error)
             return
         except MemoryError as error:
             self._end(operation, None, StoreError(f"slot {self._slot}: {operation}: no memory: {error}"))
+            return
+        except Exception as error:  # noqa: BLE001  # an operation's outermost frame
+            _log.exception("slot %d: %s failed", self._slot, operation)
+            failed = StoreError(f"slot {self._slot}: {operation}: {type(error).__name__}: {error}")
+            failed.__cause__ = error
+            self._end(operation, None, failed)
             return
         operation.pending = shards
         self.rows_pushed += operation.rows_pushed

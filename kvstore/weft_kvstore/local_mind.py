@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -30,6 +31,8 @@ from weft_kvstore.unit_state import AnyUnit
 LOCAL: Final = "local"
 """The one job."""
 
+_log = logging.getLogger("weft.store")
+
 
 class LocalMind:
     """The one shard of a description, and the operations of all slots. `outcomes` collects what has ended."""
@@ -55,7 +58,9 @@ class LocalMind:
         return len(self._open) + len(self._commits)
 
     def begin(self, slot: int, operation: Operation, now: float) -> None:
-        """Begins an operation of a slot. Pushes and barriers end at once: the gradient is copied."""
+        """Begins an operation of a slot. Pushes and barriers end at once: the gradient is copied.
+
+        Whatever goes wrong ends this operation, and no other: nobody else knows of it, so nobody else could end it."""
         if self._failed is not None:
             self.outcomes.append((operation, None, StoreLostError(f"slot {slot}: {operation}: {self._failed}")))
             return
@@ -74,6 +79,13 @@ class LocalMind:
             self.outcomes.append((operation, None, StoreRefusedError(f"{operation}: {error}")))
         except ChangeRefusedError as error:
             self.outcomes.append((operation, None, StoreRefusedError(f"slot {slot}: {operation}: {error}")))
+        except MemoryError as error:
+            self._give_up(operation, StoreError(f"slot {slot}: {operation}: no memory: {error}"))
+        except Exception as error:  # noqa: BLE001  # an operation's outermost frame
+            _log.exception("slot %d: %s failed", slot, operation)
+            failed = StoreError(f"slot {slot}: {operation}: {type(error).__name__}: {error}")
+            failed.__cause__ = error
+            self._give_up(operation, failed)
 
     def work_once(self) -> bool:
         """The most urgent piece of work. True if there was one. A rule that fails ends the store."""
@@ -239,6 +251,15 @@ class LocalMind:
     def _look(self, wait: PullWait) -> None:
         if wait.is_answered and self._open.pop(wait.request, None) is not None:
             self.outcomes.append((wait.link, wait.link.result(), None))
+
+    def _give_up(self, operation: Operation, error: StoreError) -> None:
+        """Ends an operation that could not be begun, or only in part; unless it has ended."""
+        for number in [number for number, wait in self._open.items() if wait.link is operation]:
+            self._open.pop(number).drop()
+        for number in [number for number, one in self._commits.items() if one is operation]:
+            del self._commits[number]
+        if all(ended is not operation for ended, _, _ in self.outcomes):
+            self.outcomes.append((operation, None, error))
 
     def _next(self) -> int:
         self._number += 1

@@ -165,8 +165,10 @@ class Other(Operation):
 
 
 def test_an_operation_that_the_local_store_does_not_know_is_an_error() -> None:
-    with pytest.raises(TypeError, match="another operation"):
-        LocalMind(DESCRIPTION, LinkSettings()).begin(0, Other(Future()), 0.0)
+    mind = LocalMind(DESCRIPTION, LinkSettings())
+    mind.begin(0, Other(Future()), 0.0)
+    ((_, _, error),) = mind.outcomes
+    assert "another operation is no operation" in str(error)
 
 
 def test_rows_for_a_key_that_is_no_table_are_an_error() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from store_cluster import WAIT_S, key_of, served, store_of
+from store_cluster import WAIT_S, key_of, served, store_of, stores_of
 from weft_kvstore.client import StoreClient
+from weft_kvstore.key_operation import KeyPull
 from weft_kvstore.local import LocalStore
+from weft_kvstore.settings import LinkSettings
 from weft_kvstore.store import Store, StoreError
 
 
@@ -48,3 +50,19 @@ def test_a_thread_that_fails_ends_every_future_that_was_handed_over(monkeypatch:
         for future in futures:
             with pytest.raises(StoreError, match=r"thread failed: MemoryError|was closed"):
                 future.result(WAIT_S)
+
+
+@pytest.mark.parametrize("kind", ["network", "local"])
+@pytest.mark.parametrize("error", [MemoryError, IndexError])
+def test_an_operation_that_cannot_be_begun_ends_and_the_store_goes_on(
+    kind: str, error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise error("at the beginning")
+
+    with stores_of(kind, store_of([key_of("w", [8], 1)], slots=1, shards=1), LinkSettings()) as (store,):
+        with monkeypatch.context() as patched:
+            patched.setattr(KeyPull, "prepare", fails)
+            with pytest.raises(StoreError, match="at the beginning"):
+                store.pull("w", 0).result(WAIT_S)
+        assert store.pull("w", 0).result(WAIT_S).shape == (8,)
