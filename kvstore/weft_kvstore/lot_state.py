@@ -45,7 +45,8 @@ class Arrival(NamedTuple):
 
 class LotState:
     """Invariants: a slice's sum is of its next step; `_merged` counts the slots in it. `_held` is the last step that
-    was measured, where steps are committed. `_lives` counts the incarnations of each slot."""
+    was measured, where steps are committed. `_lives` counts the incarnations of each slot. `_early[p, step]` has what
+    came of slot number p before the step before: no more than STEPS_AHEAD steps of a slice, and none that is due."""
 
     def __init__(self, spec: LotSpec, values: Array, given: Array) -> None:
         """`values` are the first values (elements); where a slice is `given` (slices) bool they are set later."""
@@ -99,8 +100,9 @@ class LotState:
         merged; what was in before changes nothing: exactly once holds."""
         place = self.steps.place_of(slot, "")
         found = fresh = self._taken(place, step, laid)
-        while fresh and (early := self._timely(place)):
-            fresh = [one for at, some in early for one in self._taken(place, at, some)]
+        while fresh and (early := self._timely(place, step + 1, fresh)):
+            step += 1
+            fresh = [one for some in early for one in self._taken(place, step, some)]
             found = found + fresh
         return found
 
@@ -181,11 +183,15 @@ class LotState:
         life = self._lives[place]
         return [Arrival(place, life, step, cut.part(laid, first, stop)) for first, stop in taken]
 
-    def _timely(self, place: int) -> list[tuple[int, Laid]]:
-        """Takes out what has come early from a slot, the first steps first."""
-        found: list[tuple[int, Laid]] = []
-        for key in sorted(key for key in self._early if key[0] == place):
-            found += [(key[1], laid) for laid in self._early.pop(key).take(0, len(self))]
+    def _timely(self, place: int, step: int, fresh: list[Arrival]) -> list[Laid]:
+        """Takes out what has come early from a slot of a step, of the slices whose step before has just been taken in:
+        nothing else has become due."""
+        shelf = self._early.get((place, step))
+        if shelf is None:
+            return []
+        found = [laid for one in fresh for laid in shelf.take(one.laid.first, one.laid.stop)]
+        if not shelf:
+            del self._early[place, step]
         return found
 
     def _alike(self, first: int, stop: int) -> tuple[int, int, int]:

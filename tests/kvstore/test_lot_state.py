@@ -24,8 +24,10 @@ from weft_kvstore.job_shard import JobShard
 from weft_kvstore.lending import Loan
 from weft_kvstore.lot_pulls import LotPulls
 from weft_kvstore.lot_state import LotState
+from weft_kvstore.lot_steps import LotSteps
 from weft_kvstore.messages import Reading
 from weft_kvstore.pull_wait import PullWait
+from weft_kvstore.settings import STEPS_AHEAD
 from weft_kvstore.shelf import Laid
 from weft_kvstore.step_gate import StepGate
 from weft_kvstore.step_outcome import clip_factor
@@ -402,3 +404,32 @@ def test_in_sync_a_lot_has_the_bits_of_its_slices(case: Case, seed: int) -> None
 @given(cases(mode=Mode.ASYNC), st.integers(0, 1 << 30))
 def test_in_async_each_slots_steps_apply_once_and_in_order_and_their_replay_has_the_bits(case: Case, seed: int) -> None:
     played(case, random.Random(seed))
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_what_came_early_is_looked_at_once_more_when_it_is_due(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gradient must not cost what waits of all others."""
+    keys = [key_of(f"k{number}", [ELEMENTS], 1) for number in range(40)]
+    description = msgspec.structs.replace(store_of(keys, slots=1, shards=1), mode=mode)
+    (lot,) = JobShard(description, 0).lots.values()
+    state, looks, accept = lot.state, 0, LotSteps.accept
+
+    def counted(*what: Any, **more: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return accept(*what, **more)
+
+    monkeypatch.setattr(LotSteps, "accept", counted)
+    pushed = 0
+    for step in reversed(range(STEPS_AHEAD + 1)):
+        for number in range(len(keys)):
+            state.check(0, step, number, number + 1, pushes=True)
+            found = state.accept(0, step, Laid(number, number + 1, np.full(ELEMENTS, step, np.float32)))
+            pushed += 1
+            wanted = [] if step else list(range(STEPS_AHEAD + 1))
+            assert [(one.step, one.laid.first) for one in found] == [(at, number) for at in wanted]
+            assert all(one.laid.elements is not None and np.all(one.laid.elements == one.step) for one in found)
+    assert looks <= 2 * pushed
+    assert state.begun(0, len(keys))[0] == STEPS_AHEAD + 1
+    with pytest.raises(PushRefusedError, match=f"more than {STEPS_AHEAD} steps ahead"):
+        state.check(0, 2 * (STEPS_AHEAD + 1), 0, 1, pushes=True)
