@@ -131,13 +131,17 @@ class ShardServer:
         need = need_of(description, shard)
         with self._reserving:
             account = self._ledger.reserve(description.job, need)
+        made: JobShard | None = None
         try:
             made = JobShard(
                 description, shard, computing=self._pool, tables=self._tables, account=account, stopped=stopped
             )
-            self._command(lambda: self._mind.open(made))
+            opened = made
+            self._command(lambda: self._mind.open(opened))
         except BaseException:
             self._ledger.release(account)
+            if made is not None:
+                made.close()
             raise
 
     def close_job(self, job: str, term: int | None = None) -> None:
@@ -192,7 +196,8 @@ class ShardServer:
         )
 
     def _command(self, work: Callable[[], None]) -> None:
-        """Carries out work on the socket thread, and waits for it."""
+        """Carries out work on the socket thread, and waits for it. Raises StoreTimeoutError for what has not begun in
+        time, and will not: what has begun is waited for, so that no caller gives up what is done after all."""
         future: Future[None] = Future()
         with self._lock:
             if not self._thread.is_alive() or self._stopping:
@@ -202,6 +207,9 @@ class ShardServer:
         try:
             future.result(COMMAND_TIMEOUT_S)
         except TimeoutError as error:
+            if not future.cancel():
+                future.result()
+                return
             raise StoreTimeoutError(f"the shard at {self.endpoint} did not answer for {COMMAND_TIMEOUT_S} s") from error
 
     def _run(self) -> None:
@@ -298,6 +306,8 @@ class ShardServer:
 
     @staticmethod
     def _carry_out(work: Callable[[], None], future: Future[None]) -> None:
+        if not future.set_running_or_notify_cancel():
+            return  # Its caller has gone, and has been told that it was not done.
         try:
             work()
         except Exception as error:  # noqa: BLE001 - the caller waits for it, on another thread; it is raised there
@@ -309,7 +319,9 @@ class ShardServer:
         with self._lock:
             self._stopping = True
         while self._commands:
-            self._commands.popleft()[1].set_exception(StoreError(f"the shard at {self.endpoint} was stopped"))
+            future = self._commands.popleft()[1]
+            if future.set_running_or_notify_cancel():
+                future.set_exception(StoreError(f"the shard at {self.endpoint} was stopped"))
         self._router.close(0)
         self._context.term()
         for identity in list(self._mind.peers):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,6 +13,7 @@ import pytest
 
 from store_cluster import WAIT_S, given, key_of, store_of, table_of
 from weft_graph.program import Update
+from weft_kvstore import shard_server
 from weft_kvstore.account import Account, Ledger, QuotaError
 from weft_kvstore.client import StoreClient
 from weft_kvstore.description import GrowthDescription, KeyDescription, StoreDescription
@@ -20,7 +22,7 @@ from weft_kvstore.need import NOTED_BYTES, NOTED_OF_A_SLOT, need_of
 from weft_kvstore.quotas import Holds, Quotas
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard_server import ShardServer
-from weft_kvstore.store import StoreError, StoreRefusedError
+from weft_kvstore.store import StoreError, StoreRefusedError, StoreTimeoutError
 
 LINK = LinkSettings(silence_s=WAIT_S, request_timeout_s=WAIT_S, same_host=False)
 SIZE = 256
@@ -287,3 +289,42 @@ def test_quotas_below_none_are_none() -> None:
     assert ledger.refusal(ledger.reserve("a", Holds(4)), Holds(6)) is None
     with pytest.raises(QuotaError, match="job 'b': quota total_bytes: 11 bytes of all jobs"):
         ledger.reserve("b", Holds(7))
+
+
+def test_a_job_that_was_not_opened_in_time_is_not_opened_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be on no account, and whoever tries again would hear that it is open."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def busy() -> None:
+        begun.set()
+        go_on.wait(WAIT_S)
+
+    with ShardServer(quotas=Quotas(total_keys=1)) as server:
+        description = msgspec.structs.replace(a_job(), shards=(server.endpoint,))
+        other = threading.Thread(target=server._command, args=[busy])
+        other.start()
+        assert begun.wait(WAIT_S)
+        with monkeypatch.context() as patched:
+            patched.setattr(shard_server, "COMMAND_TIMEOUT_S", 0.02)
+            with pytest.raises(StoreTimeoutError, match="did not answer"):
+                server.open(description, 0)
+        go_on.set()
+        other.join(WAIT_S)
+        server.close_job("another", None)  # Behind whatever waits.
+        assert server.statistics().jobs == 0
+        server.open(description, 0)
+        assert server.statistics().jobs == 1
+
+
+def test_a_command_that_has_begun_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = threading.Event()
+    monkeypatch.setattr(shard_server, "COMMAND_TIMEOUT_S", 0.02)
+    done: list[bool] = []
+
+    def slow() -> None:
+        threading.Timer(0.1, go_on.set).start()
+        done.append(go_on.wait(WAIT_S))
+
+    with ShardServer() as server:
+        server._command(slow)
+    assert done == [True]
