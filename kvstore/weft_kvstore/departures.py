@@ -81,7 +81,9 @@ class Departures:
 
     def _in_turn(self, now: float, room: int, jobs: Mapping[Namespace, Job]) -> Iterator[Outgoing]:
         left = SHARED_BYTES
-        under_way = {job: in_flight(jobs[job]) for job in self._waiting if job in jobs}
+        for gone in [job for job in self._waiting if job not in jobs]:
+            self.drop(gone)
+        under_way = {job: in_flight(jobs[job]) for job in self._waiting}
         self._held.clear()
         while left > 0 and len(self._held) < len(self._waiting):
             job = self._turns.first(one for one in self._waiting if one not in self._held)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -31,6 +31,10 @@ class OneBuffer:
 
     def cut(self, start: int, stop: int) -> Sequence[Buffer]:
         return (self.base[start:stop],)
+
+
+NOTHING: Final = OneBuffer(memoryview(b""))
+"""The source of what will not be sent."""
 
 
 class OutRun(Generic[E, W]):

@@ -8,14 +8,14 @@ goes alone. So after an urgent slice is put in, at most the credit or one slice 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final, Generic, TypeVar
 
 from weft_kvstore.codec import Buffer, ProtocolError
 from weft_kvstore.messages import MAX_RUNS
-from weft_kvstore.out_run import OutRun
+from weft_kvstore.out_run import NOTHING, OutRun
 from weft_kvstore.rate import Departure, LinkRate
 from weft_kvstore.settings import LinkSettings
 
@@ -105,7 +105,7 @@ class Outbox(Generic[E, W]):
     `credit_bytes` and `frame_bytes` are the bounds of this moment.
     Invariants: `queued_bytes` and `queued_slices` are sums over waiting runs that are not cancelled (`OutRun.queued`);
     `in_flight_bytes` the sum over frames that left and were not acknowledged; frame numbers count up and are never used
-    twice.
+    twice. `_dead` counts the runs of the heap that are cancelled: no more than half of it.
     """
 
     def __init__(self, settings: LinkSettings) -> None:
@@ -116,6 +116,7 @@ class Outbox(Generic[E, W]):
         self._settings = settings
         self._shared = False
         self._heap: list[tuple[int, int, int, OutRun[E, W]]] = []
+        self._dead = 0
         self._seq = 0
         self._frames: dict[int, OutFrame[E, W]] = {}
         self._frame_number = 0
@@ -186,17 +187,18 @@ class Outbox(Generic[E, W]):
         return self._frames.get(number)
 
     def cancel(self, run: OutRun[E, W]) -> None:
-        """What of a run has not left need not be sent any more; what is under way stays so."""
-        if run.queued:
-            self._leave(run)  # It stays in the heap, without counting, until it comes to its head.
+        """What of a run has not left need not be sent any more; what is under way stays so. Its bytes are let go at
+        once: whoever sends has references of his own to what has left."""
         run.cancelled = True
-
-    def withdraw(self, wanted: Callable[[OutRun[E, W]], bool]) -> list[OutRun[E, W]]:
-        """Cancels and returns the waiting runs that are `wanted`."""
-        found = [one for *_, one in self._heap if one.queued and wanted(one)]
-        for one in found:
-            self.cancel(one)
-        return found
+        if not run.queued:
+            return
+        self._leave(run)  # It stays in the heap, without counting, until it comes to its head.
+        run.source = NOTHING
+        self._dead += 1
+        if 2 * self._dead > len(self._heap):
+            self._heap = [entry for entry in self._heap if entry[3].queued]
+            heapq.heapify(self._heap)
+            self._dead = 0
 
     def requeue(self, more: Iterable[Piece[E, W]] = ()) -> list[OutRun[E, W]]:
         """After a broken connection: what was under way, and `more` that had left, waits again, in its old place,
@@ -224,7 +226,7 @@ class Outbox(Generic[E, W]):
         Of the others the socket may still read bytes, so nobody may ever write them.
         """
         waiting = [one for *_, one in self._heap if one.queued and not one.sent]
-        self._heap, self._frames = [], {}
+        self._heap, self._frames, self._dead = [], {}, 0
         self.queued_bytes = self.queued_slices = self.in_flight_bytes = 0
         return waiting
 
@@ -253,6 +255,7 @@ class Outbox(Generic[E, W]):
     def _head(self) -> OutRun[E, W] | None:
         while self._heap and not self._heap[0][3].queued:
             heapq.heappop(self._heap)
+            self._dead -= 1
         return self._heap[0][3] if self._heap else None
 
     def _before_next(self, head: OutRun[E, W]) -> int:

@@ -68,6 +68,8 @@ class Peer:
         self.done: list[int] = []
         self.measures: dict[int, int] = {}
         self.account = Account()
+        self._answers: dict[int, dict[int, OutRun[AnswerEntry, Loan]]] = {}
+        """The runs of each request that wait in the outbox, by their number there."""
 
     def answer(self, wait: PullWait, one: AnyUnit) -> Iterator[None]:
         """Hands an answer over to the outbox, and stops after each piece; its bytes are kept as they are until they
@@ -119,6 +121,9 @@ class Peer:
         frame = self.outbox.fill(now)
         if frame is None:
             return None
+        for piece in frame.pieces:
+            if not piece.run.waiting:
+                self._has_left(piece.run)
         if self.memory is None:
             return encode(_values(frame, None, placed=False), frame.payload())
         return self._shared(frame, self.memory)
@@ -148,17 +153,24 @@ class Peer:
         entry = AnswerEntry(
             wait.request, part.array, part.lot, part.version, int(part.compressed), place and not part.compressed
         )
-        self.outbox.put(
-            OutRun(
-                entry,
-                part.first,
-                part.bounds,
-                part.source,
-                priority=part.priority,
-                owner=Loan(part.held, part.part, part.parts),
-                priorities=part.priorities,
-            )
+        run: OutRun[AnswerEntry, Loan] = OutRun(
+            entry,
+            part.first,
+            part.bounds,
+            part.source,
+            priority=part.priority,
+            owner=Loan(part.held, part.part, part.parts),
+            priorities=part.priorities,
         )
+        self.outbox.put(run)
+        self._answers.setdefault(wait.request, {})[run.seq] = run
+
+    def _has_left(self, run: OutRun[AnswerEntry, Loan]) -> None:
+        """Nothing of a run waits any more."""
+        runs = self._answers[run.entry.request]
+        del runs[run.seq]
+        if not runs:
+            del self._answers[run.entry.request]
 
     def _look(self, wait: PullWait) -> None:
         if wait.is_answered:
@@ -185,7 +197,8 @@ class Peer:
         if wait is not None:
             wait.drop()
             self._forget(wait)
-        for run in self.outbox.withdraw(lambda one: one.entry.request == request):
+        for run in self._answers.pop(request, {}).values():
+            self.outbox.cancel(run)
             run.owner.give_back(run.sent, run.waiting)
 
     def cancel_all(self, requests: Iterable[int]) -> None:
@@ -198,6 +211,7 @@ class Peer:
         for wait in self.pulls.values():
             wait.drop()
         self.pulls.clear()
+        self._answers.clear()
         for run in self.outbox.clear():
             run.owner.give_back(0, run.count)
 

@@ -250,17 +250,17 @@ class ShardMind:
         if not self._may_queue(peer):
             return
         for _ in peer.answer(wait, unit):
-            self._to_flush[peer.identity] = peer
+            self._due(peer)
             yield
         if not wait.dropped:
-            self._to_flush[peer.identity] = peer
+            self._due(peer)
 
     def answer_range(self, wait: PullWait, lot: PlainLot, first: int, stop: int) -> None:
         """See `Answering`."""
         peer: Peer = wait.link
         if self._may_queue(peer):
             peer.answer_range(wait, lot, first, stop)
-            self._to_flush[peer.identity] = peer
+            self._due(peer)
 
     def refuse(self, wait: PullWait, reason: str) -> None:
         """See `Answering`."""
@@ -269,8 +269,17 @@ class ShardMind:
         self._say(peer.identity, Failed(wait.request, FailureCode.PASSED, reason[:2048]))
 
     def fail(self, job: Namespace, reason: str) -> None:
-        """See `Answering`."""
-        self._close(job, reason)
+        """See `Answering`. What one message brings may fail a job twice."""
+        if job in self.jobs:
+            self._close(job, reason)
+
+    def _due(self, peer: Peer) -> None:
+        """It may have something to be sent, if it is a peer still: its own message may have lost it, or its job."""
+        if self._is_here(peer):
+            self._to_flush[peer.identity] = peer
+
+    def _is_here(self, peer: Peer) -> bool:
+        return self.peers.get(peer.identity) is peer
 
     def _may_queue(self, peer: Peer) -> bool:
         """Whether the peer may have more values wait for it; one that may not is no peer any more."""
@@ -285,7 +294,7 @@ class ShardMind:
         for job, slot in self._releases.settled():
             peer = self.jobs[job].links.get(slot) if job in self.jobs else None
             if peer is not None:
-                self._to_flush[peer.identity] = peer
+                self._due(peer)
         if not self._to_flush:
             return False
         if not self.work or self.work.batch_is_full:
@@ -353,7 +362,7 @@ class ShardMind:
         if self.arenas is not None:
             door, peer.ticket = self.arenas.name, self.arenas.expect(job.shard.places.nbytes)
             self._releases.begin(peer)
-            self._to_flush[identity] = peer
+            self._due(peer)
         self._say(identity, Welcome(hello.session, self.boot, int(self.settings.silence_s * 1000), door, peer.ticket))
 
     def _handle(self, peer: Peer, message: Request, payload: memoryview, now: float) -> None:
@@ -365,7 +374,7 @@ class ShardMind:
             case Acknowledge():
                 for frame in message.frame:
                     peer.arrived(frame, now)
-                self._to_flush[peer.identity] = peer
+                self._due(peer)
             case Barrier():
                 self._barrier(peer, message)
             case Measure():
@@ -397,7 +406,7 @@ class ShardMind:
         if refused is None and push.at is None:
             payload = shard.account.taken_over(payload)
         for number, run in enumerate(runs_of(push, payload, arena)):
-            if peer.identity not in self.peers:  # An answer has lost it.
+            if not self._is_here(peer):  # An answer has lost it.
                 return
             try:
                 if refused is not None:
@@ -406,8 +415,10 @@ class ShardMind:
             except PushRefusedError as error:
                 self.counts.refused += 1
                 self._say(peer.identity, PushRefused(push.frame, number, str(error)[:2048]))
+        if not self._is_here(peer):
+            return
         peer.acknowledge.append(push.frame)
-        self._to_flush[peer.identity] = peer
+        self._due(peer)
         if refused is None and push.cargo[-1] == Cargo.GRADIENT:
             self.jobs[peer.job].stragglers.came(peer.slot, push.step[-1], peer.heard)
 
@@ -431,7 +442,7 @@ class ShardMind:
             self._say(peer.identity, PushRefused(push.frame, run, "its bytes are in an arena that was not brought"))
         peer.acknowledge.append(push.frame)
         peer.released.append(push.frame)
-        self._to_flush[peer.identity] = peer
+        self._due(peer)
         return None
 
     def _memory(self, peer: Peer) -> PeerMemory | None:
@@ -473,9 +484,9 @@ class ShardMind:
             units += shard.pull(wait, lot, first, count, chunks)
         for wait, units in asked.values():
             self.work.ask(peer.job, wait, units, shard)
-            if peer.identity not in self.peers:  # It has asked for too much.
+            if not self._is_here(peer):  # It has asked for too much.
                 return
-        self._to_flush[peer.identity] = peer
+        self._due(peer)
 
     def _barrier(self, peer: Peer, barrier: Barrier) -> None:
         try:
@@ -484,10 +495,11 @@ class ShardMind:
             self._refuse_request(peer, barrier.request, error)
             return
         self.work.take(peer.job, taken)
-        if peer.job in self.jobs:
-            self.jobs[peer.job].stragglers.came(peer.slot, barrier.step, peer.heard)
+        if not self._is_here(peer):
+            return
+        self.jobs[peer.job].stragglers.came(peer.slot, barrier.step, peer.heard)
         peer.done.append(barrier.request)
-        self._to_flush[peer.identity] = peer
+        self._due(peer)
 
     def _measure(self, peer: Peer, measure: Measure) -> None:
         if measure.request in peer.measures or len(peer.measures) >= MAX_OPEN_MEASURES:
@@ -522,7 +534,7 @@ class ShardMind:
         if goes_on:
             self.work.go_on(peer.job, self.jobs[peer.job].shard)
         peer.done.append(commit.request)
-        self._to_flush[peer.identity] = peer
+        self._due(peer)
 
     def _hyper(self, peer: Peer, message: Hyper | HyperDecide | HyperSettle, now: float) -> None:
         shard = self.jobs[peer.job].shard
@@ -536,7 +548,7 @@ class ShardMind:
         else:
             agreement.settle(message.proposal, message.version)
             peer.done.append(message.request)
-            self._to_flush[peer.identity] = peer
+            self._due(peer)
         if held is not None and agreement.held is None:
             self.work.go_on(peer.job, shard)
 

@@ -338,3 +338,25 @@ def test_settings_override_the_measured_rate() -> None:
     outbox: Outbox[Any, Any] = Outbox(LinkSettings(credit_bytes=1000, frame_bytes=500))
     carried(outbox, 1e9, 1e-4, 20)
     assert (outbox.credit_bytes, outbox.frame_bytes) == (1000, 500)
+
+
+def test_what_is_cancelled_is_not_kept() -> None:
+    """Its bytes are let go at once, and of the heap no more than half is cancelled."""
+    outbox: Outbox[Any, Any] = Outbox(LinkSettings(credit_bytes=64, frame_bytes=64))
+    outbox.put(slice_of(64))
+    assert outbox.fill(0.0) is not None
+    kept = [slice_of(8, index=index) for index in range(3)]
+    for run in kept:
+        outbox.put(run)
+    for index in range(100):
+        run = slice_of(1024, index=10 + index)
+        outbox.put(run)
+        outbox.cancel(run)
+        assert not run.source.cut(0, 1024)[0]
+        assert outbox.fill(0.0) is None
+        assert len(outbox._heap) <= 2 * len(kept)
+    outbox.cancel(kept[1])
+    outbox.cancel(kept[1])
+    assert outbox.queued_bytes == 16
+    outbox.acknowledge(1, 1.0)
+    assert [index for _, index, _ in drained(outbox)] == [0, 2]

@@ -6,16 +6,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 
-from store_cluster import key_of, store_of
+from store_cluster import key_of, store_of, table_of
 from store_raw import pull_of, push_of
 from weft_kvstore.check import digest
 from weft_kvstore.codec import decode_reply, encode
 from weft_kvstore.description import StoreDescription
 from weft_kvstore.job_shard import JobShard
-from weft_kvstore.messages import Barrier, Cancel, Failed, Hello, Message, PushRefused, Values
+from weft_kvstore.messages import Barrier, Cancel, Failed, Hello, Message, Pull, Push, PushRefused, Values
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard_mind import ShardMind
+from weft_kvstore.table_state import TableState
 
 SIZE = 256
 """Elements of a key: one slice of 1 KiB. Key n is slice n of the only lot."""
@@ -128,3 +130,61 @@ def test_what_was_pulled_and_is_cancelled_does_not_leave() -> None:
     assert peer.outbox.queued_slices == 1
     shard.say(0, Cancel([2]))
     assert peer.outbox.queued_slices == 0
+
+
+def test_a_job_that_is_closed_in_one_of_its_own_messages_leaves_the_others_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its lost connection has nothing to be sent: it must not come among those of the jobs that share the shard."""
+
+    def none(*_: object, **__: object) -> None:
+        raise MemoryError("no memory for rows")
+
+    mind = ShardMind(bytes(16), LinkSettings(same_host=False))
+    jobs = {name: store_of([table_of("t", [8, 4], 1)], slots=1, shards=1, job=name) for name in "abc"}
+
+    def hear(name: str, message: Message, payload: bytes | None = None) -> None:
+        mind.hear(name.encode(), encode(message, payload), 1.0)
+        while mind.work_once():
+            pass
+        if mind.wants_flush():
+            mind.flush(1.0)
+
+    def pull(name: str) -> None:
+        hear(name, Pull([1], [0], [0], [0], [0], [0], [0], [1], [0]))
+        with monkeypatch.context() as patched:
+            if name == "a":
+                patched.setattr(TableState, "_reading", none)
+            ids = np.array([1], np.int64).tobytes()
+            hear(name, Push(1, [2], [1], [0], [0], [0], [1], [1], [8]), ids)
+
+    for name, description in jobs.items():
+        mind.open(JobShard(description, 0))
+        hear(name, Hello(name, 1, 0, 1, bytes(16), 1, digest(description)))
+    assert mind.is_shared
+    for name in jobs:
+        mind.outgoing.clear()
+        pull(name)
+        found = [decode_reply(parts)[0] for _, parts in mind.outgoing]
+        assert bool(of(Values, found)) is (name != "a")
+    assert [name for name, _ in mind.jobs] == ["b", "c"]
+    mind.fail(("a", 1), "again")
+
+
+def test_a_cancel_looks_at_nothing_but_the_answers_to_its_requests() -> None:
+    class Watched(list[Any]):
+        looks = 0
+
+        def __iter__(self) -> Any:
+            self.looks += 1
+            return super().__iter__()
+
+    shard = Shard(a_store(slots=1), LinkSettings(credit_bytes=64, frame_bytes=64))
+    for request in range(1, 20):
+        shard.pull(0, version=0, request=request)
+    outbox = shard.mind.peers[bytes([0])].outbox
+    watched = outbox._heap = Watched(outbox._heap)
+    shard.say(0, Cancel(list(range(100, 1100))))
+    shard.say(0, Cancel([3, 4]))
+    assert watched.looks == 0
+    assert outbox.queued_bytes == 16 * SIZE * 4
