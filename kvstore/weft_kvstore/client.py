@@ -86,6 +86,8 @@ class StoreClient(StoreFace):
         self._thread.start()
 
     def close(self) -> None:
+        if not self._process.is_here:
+            return  # The sockets are the parent's, and so is the other end of the wakeup.
         with self._lock:
             self._closing = True
         self._wakeup.wake()

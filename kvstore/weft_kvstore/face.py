@@ -13,16 +13,20 @@ from weft_kvstore.consistent_read import ConsistentRead
 from weft_kvstore.joined_future import joined
 from weft_kvstore.messages import MAX_RUNS, Reading
 from weft_kvstore.operation import Operation
+from weft_kvstore.own_process import OwnProcess
 from weft_kvstore.step_outcome import StepOutcome
 from weft_kvstore.store import Array, Pulled, StoreError, joined_pulls
 
 
 class StoreFace:
-    """`submit` is called with each operation that is in order, on the caller's thread; it must not wait, and raises
+    """Every call raises StoreError in a child of the process that made the store.
+
+    `submit` is called with each operation that is in order, on the caller's thread; it must not wait, and raises
     StoreError where nothing can be begun any more."""
 
     def __init__(self, arguments: Arguments, submit: Callable[[Operation], None]) -> None:
         self._arguments = arguments
+        self._process = OwnProcess()
         self._submit = submit
 
     def push(self, key: str, step: int, gradient: Array) -> Future[None]:
@@ -84,6 +88,7 @@ class StoreFace:
         return _in_portions(keys, pull, joined_pulls)
 
     def read_consistent(self, keys: Sequence[str]) -> Future[tuple[int, list[Array]]]:
+        self._process.check()
         try:
             read = ConsistentRead(self, keys, self._arguments.moving(keys))
         except StoreError as error:
@@ -116,6 +121,7 @@ class StoreFace:
         return self._begin(lambda future: self._arguments.barrier(future, step, nothing))
 
     def _begin(self, make: Callable[[Future[Any]], Operation]) -> Future[Any]:
+        self._process.check()
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()  # What has begun cannot be taken back.
         try:

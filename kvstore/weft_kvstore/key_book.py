@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from weft_kvstore.hyper import KeyHyper
 from weft_kvstore.hyper_timeline import HyperTimeline
 from weft_kvstore.key_name import UserKey, store_name, user_key
 from weft_kvstore.store import StoreRefusedError
+
+_BY_ROWS: Final = ("push", "pull", "set")
+"""Calls that there are for rows of tables too."""
 
 
 class KeyBook:
@@ -55,7 +58,8 @@ class KeyBook:
         """A table where `rows`, else a key that is none."""
         found = self.known(key, call)
         if found.rows and not rows:
-            raise StoreRefusedError(f"{self.where(call, key)}: it is a table: say which rows, with {call}_rows")
+            told = f"say which rows, with {call}_rows" if call in _BY_ROWS else f"of tables there is no {call}"
+            raise StoreRefusedError(f"{self.where(call, key)}: it is a table: {told}")
         if rows and not found.rows:
             raise StoreRefusedError(f"{self.where(call, key)}: it is no table: call {call.removesuffix('_rows')}")
         return found
@@ -105,7 +109,7 @@ def listed(key: object, where: str, *values: Any) -> tuple[bool, list[Any], list
     """
     if isinstance(key, str | int | np.integer):
         return True, [key], [[value] for value in values]
-    if not isinstance(key, Sequence):
+    if not isinstance(key, Sequence) or isinstance(key, bytes | bytearray | memoryview):
         raise StoreRefusedError(f"{where}: a key or a list of keys, not {type(key).__name__}")
     keys = list(key)
     twice = (

@@ -18,6 +18,7 @@ from weft_kvstore.joined_future import joined
 from weft_kvstore.key_name import UserKey
 from weft_kvstore.local import LocalStore
 from weft_kvstore.own_buffers import OwnBuffers
+from weft_kvstore.own_process import OwnProcess
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.slot_calls import SlotCalls
 from weft_kvstore.statistics import ClientStatistics
@@ -42,7 +43,10 @@ class KVStore:
 
     Steps are counted for each key: a push is the next step of its key, and a pull waits for the steps that this slot
     has pushed; in sync mode by all slots, in async mode by this one. `step=` and `version=` say it otherwise: version v
-    has seen steps 0 to v - 1. May be used from several threads.
+    has seen steps 0 to v - 1. A push that is refused does not count: push again. Pulls of its key fail until then.
+
+    May be used from several threads, not from a forked process: connect there. A callback of a future runs on the
+    store's only thread: it may begin calls, but must not wait for any, or nothing of this store ever ends.
     """
 
     def __init__(self, store: BulkStore, description: StoreDescription, slot: int, *, step: int = 0) -> None:
@@ -50,7 +54,8 @@ class KVStore:
         self.description = description
         self.slot = slot
         self._store = store
-        self._calls = SlotCalls(store, description, slot, step)
+        self._process = OwnProcess()
+        self._slot_calls = SlotCalls(store, description, slot, step)
         self._buffers: BufferStore = store if isinstance(store, BufferStore) else OwnBuffers(description)
 
     @classmethod
@@ -100,6 +105,7 @@ class KVStore:
     def at_slot(self, slot: int, *, step: int = 0) -> KVStore:
         """Another slot of a local store, which counts its own steps, from `step` on. Closing it closes nothing. Raises
         ValueError."""
+        self._process.check()
         if not isinstance(self._store, LocalStore):
             raise StoreError(f"this store is connected as slot {self.slot}; slot {slot} takes a `connect` of its own")
         return KVStore(self._store.at_slot(slot), self.description, slot, step=step)
@@ -186,7 +192,9 @@ class KVStore:
 
     def gradient_buffer(self, key: UserKey) -> Array:
         """An array for a key's gradients, always the same one. On a host with its shards, what is pushed in it is not
-        copied: it must not be written before the push's future ends, which may be once all slots have pushed."""
+        copied: it must not be written before the push's future ends, and that is once every slot has pushed the step
+        and the shard has read it. So slots of one thread all push before any of the futures is waited for, and slots
+        that are later than `timeout_s` fail the push, which holds all the same."""
         return self._buffers.gradient_buffer(self._calls.book.find(key, "gradient_buffer", rows=False).key)
 
     def value_buffer(self, key: UserKey) -> Array:
@@ -237,11 +245,13 @@ class KVStore:
 
     def statistics(self) -> ClientStatistics:
         """Bytes, frames, rows and queues of this moment, of all links and of each."""
+        self._process.check()
         return self._store.statistics()
 
     def close(self) -> None:
-        """Fails what is open, and releases sockets and threads. Idempotent."""
-        self._calls.close()
+        """Fails what is open, and releases sockets and threads. Idempotent. In a forked child it touches nothing."""
+        if self._process.is_here:
+            self._slot_calls.close()
 
     def __enter__(self) -> KVStore:
         return self
@@ -250,6 +260,12 @@ class KVStore:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @property
+    def _calls(self) -> SlotCalls:
+        """Raises StoreError where no call can be made: locks may be held for ever in a child."""
+        self._process.check()
+        return self._slot_calls
 
 
 def _read(description: Described) -> StoreDescription:

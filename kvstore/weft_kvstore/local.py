@@ -79,6 +79,8 @@ class LocalStore(StoreFace):
         )
 
     def close(self) -> None:
+        if not self._process.is_here:
+            return  # The thread is the parent's.
         with self._changed:
             self._closing = True
             self._changed.notify()

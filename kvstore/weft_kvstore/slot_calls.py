@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
 from weft_kvstore.array_traffic import ArrayTraffic
 from weft_kvstore.description import KeyDescription, StoreDescription
-from weft_kvstore.joined_future import finished, joined, then
+from weft_kvstore.joined_future import finished, joined
 from weft_kvstore.key_book import KeyBook, listed
 from weft_kvstore.key_name import BARRIER_KEY, user_key
 from weft_kvstore.many_keys import ManyKeys
+from weft_kvstore.meetings import Meetings
+from weft_kvstore.push_log import PushedStep, PushLog
 from weft_kvstore.step_counts import StepCounts
 from weft_kvstore.step_outcome import StepOutcome
-from weft_kvstore.store import Array, BulkStore, Pulled, StoreRefusedError
-from weft_kvstore.user_array import checked, checked_ids, checked_out, flat_ids, form_of
+from weft_kvstore.store import Array, BulkStore, StoreError, StoreRefusedError
+from weft_kvstore.tables.ids import check_ids
+from weft_kvstore.user_array import checked, checked_ids, checked_out, flat_ids, form_of, is_on_device
 
 R = TypeVar("R")
+
+MAX_STEP: Final = 1 << 62
 
 
 class SlotCalls:
@@ -36,19 +41,19 @@ class SlotCalls:
         self._slot = slot
         self._many = ManyKeys(store)
         self._counts = StepCounts(self.book.pushed, step)
-        self._met = 0
-        self._meeting: Future[Pulled] | None = None
-        """How many barriers all slots have met at before this process was here."""
+        self._meetings = Meetings(store)
         self._unseen = set(self.book.pushed)
         """Keys that the slot pushes and that have not told yet which step they are at."""
-        self._pushes: dict[str, tuple[int, Future[Any]]] = {}
-        """Of each key the last push, and its step."""
+        self._log = PushLog(self._counts)
         self._traffic = ArrayTraffic()
         self._lock = threading.Lock()
         """Held while steps are counted."""
 
     def steps(self, key: object) -> int:
-        return self._counts[self.book.known(key, "steps").key]
+        name = self.book.known(key, "steps").key
+        with self._lock:
+            self._log.settle([name])
+            return self._counts[name]
 
     def init(self, key: object, value: Any, by: int | None) -> Future[None]:
         _, keys, (values,) = listed(key, self._call("init"), value)
@@ -72,22 +77,18 @@ class SlotCalls:
             _whole(spec, array, f"{self.book.where(call, one)}: gradient")
             for one, spec, array in zip(keys, specs, gradients, strict=True)
         ]
-        names, steps = self._begin_steps(call, specs, step)
-        return self._remember(
-            names, steps, self._traffic.bring(arrays, lambda hosts: self._many.push(names, steps, hosts))
-        )
+        return self._send(call, specs, step, arrays, self._many.push)
 
     def push_rows(self, key: object, ids: Any, rows: Any, step: int | None) -> Future[None]:
         call = "push_rows"
         specs, given = self._rows_of(call, key, ids, rows, pushing=True)
-        names, steps = self._begin_steps(call, specs, step)
 
-        def begin(hosts: list[Array]) -> Future[None]:
+        def begin(names: list[str], steps: list[int], hosts: list[Array]) -> Future[None]:
             parts = self._flat(call, specs, hosts)
             pushed = [self.store.push_rows(n, s, *part) for n, s, part in zip(names, steps, parts, strict=True)]
             return joined(pushed, _nothing)
 
-        return self._remember(names, steps, self._traffic.bring(given, begin))
+        return self._send(call, specs, step, given, begin)
 
     def pull(self, call: str, key: object, out: Any, version: int | None, *, settled: bool) -> Future[Any]:
         single, keys, (outs,) = listed(key, self._call(call), out)
@@ -97,7 +98,7 @@ class SlotCalls:
         places = self._traffic.places(arrays)
         host_outs = [None if place in places else array for place, array in enumerate(arrays)]
         look = self._look if version is None and not self._unseen.isdisjoint(names) else None
-        guards = self._guards(names, versions)
+        guards = self._guards(names, versions, version)
         pulled = self._many.pull(names, versions, host_outs, settled=settled, guards=guards, look=look)
         return self._traffic.delivered(pulled, outs, places, single=single)
 
@@ -115,9 +116,10 @@ class SlotCalls:
         forms = [
             (np.dtype(spec.dtype), (*form_of(one)[1], *spec.shape[1:])) for spec, one in zip(specs, given, strict=True)
         ]
+        given = [self._seen_ids(call, spec, one) for spec, one in zip(specs, given, strict=True)]
         arrays = self._outs(call, keys, outs, forms)
         names, versions = self._at(call, specs, version)
-        places, guards = self._traffic.places(arrays), self._guards(names, versions)
+        places, guards = self._traffic.places(arrays), self._guards(names, versions, version)
         host_outs = [None if place in places else array for place, array in enumerate(arrays)]
 
         def begin(hosts: list[Array]) -> Future[list[Array]]:
@@ -136,7 +138,7 @@ class SlotCalls:
         specs = [self.book.find(one, "pull_state", rows=False) for one in keys]
         names, versions = self._at("pull_state", specs, version)
         pulled = [self.store.pull_state(name, at, settled=settled) for name, at in zip(names, versions, strict=True)]
-        return joined(pulled, lambda found: found[0] if single else found, self._guards(names, versions))
+        return joined(pulled, lambda found: found[0] if single else found, self._guards(names, versions, version))
 
     def set(self, key: object, value: Any, version: int) -> Future[None]:
         _, keys, (values,) = listed(key, self._call("set"), value)
@@ -162,6 +164,7 @@ class SlotCalls:
 
     def end_step(self, step: int | None) -> Future[StepOutcome | None]:
         with self._lock:
+            self._check_ended(step)
             try:
                 ended = self._counts.end(step)
             except ValueError as error:
@@ -174,16 +177,7 @@ class SlotCalls:
             return joined([self.end_step(None)], _nothing)
         if all(key.key != BARRIER_KEY for key in self._description.keys):
             raise StoreRefusedError(f"{self._call('barrier')}: the store was described with barrier = false")
-        with self._lock:
-            if self._meeting is None or (self._meeting.done() and self._meeting.exception() is not None):
-                self._met, self._meeting = 0, self.store.pull_versions([BARRIER_KEY], 0, settled=True)
-            number, meeting, self._met = self._met, self._meeting, self._met + 1
-        return then(meeting, lambda met: self._meet(int(met.lowest[0]) + number))
-
-    def _meet(self, step: int) -> Future[None]:
-        pushed = self.store.push(BARRIER_KEY, step, np.zeros((), np.float32))
-        met = self.store.pull(BARRIER_KEY, step + 1, settled=True)
-        return joined([met], _nothing, [pushed])
+        return self._meetings.meet()
 
     def set_hyper(self, name: str, value: float, step: int | None, key: object) -> Future[int]:
         of = None if key is None else self.book.known(key, "set_hyper").key
@@ -206,17 +200,56 @@ class SlotCalls:
     def _call(self, call: str) -> str:
         return f"slot {self._slot}: {call}"
 
-    def _begin_steps(self, call: str, specs: Sequence[KeyDescription], step: int | None) -> tuple[list[str], list[int]]:
-        """The keys' names, and which step of each begins."""
+    def _send(
+        self,
+        call: str,
+        specs: Sequence[KeyDescription],
+        step: int | None,
+        arrays: list[Any],
+        begin: Callable[[list[str], list[int], list[Array]], Future[None]],
+    ) -> Future[None]:
+        """Begins a step of each key, and with `begin` its push; what raises has begun none."""
         _check_number(step, f"{self._call(call)}: step")
         names = [spec.key for spec in specs]
         with self._lock:
-            return names, self._counts.take(names, step)
+            self._log.settle(names)
+            if step is None:
+                self._check_no_gap(call, names)
+            taken = self._log.take(names, None if step is None else int(step))
+        steps = [one.step for one in taken]
+        try:
+            pushed = self._traffic.bring(arrays, lambda hosts: begin(names, steps, hosts))
+        except BaseException:
+            with self._lock:
+                self._log.give_back(names, taken)
+            raise
+        with self._lock:
+            self._log.add(names, taken, pushed)
+        return pushed
+
+    def _check_no_gap(self, call: str, names: Sequence[str]) -> None:
+        """Raises StoreRefusedError where a step before the next one was refused: without it, none after it applies."""
+        for name in names:
+            failed = self._log.failed(name, self._counts[name])
+            if failed is not None and failed.is_refused:
+                raise StoreRefusedError(f"{self.book.where(call, user_key(name))}: {_again(failed)}")
+
+    def _check_ended(self, step: int | None) -> None:
+        """Raises StoreRefusedError where a step is to be ended whose push was refused: it would count as nothing."""
+        _check_number(step, f"{self._call('end_step')}: step")
+        self._log.settle(self.book.pushed)
+        last = self._counts.last(step)
+        for name in self.book.pushed:
+            failed = self._log.failed(name, last + 1)
+            if failed is not None and failed.is_back:
+                raise StoreRefusedError(f"{self.book.where('end_step', user_key(name))}: {_again(failed)}")
 
     def _at(self, call: str, specs: Sequence[KeyDescription], version: int | None) -> tuple[list[str], list[int]]:
         """The keys' names, and which version of each is meant."""
         _check_number(version, f"{self._call(call)}: version")
         names = [spec.key for spec in specs]
+        with self._lock:
+            self._log.settle(names)
         return names, [self._counts[name] if version is None else version for name in names]
 
     def _rows_of(
@@ -231,7 +264,7 @@ class SlotCalls:
             where = self.book.where(call, one)
             found = checked_ids(some, where)
             shape = (*form_of(found)[1], *spec.shape[1:])
-            given += [found, checked(values, np.dtype(spec.dtype), shape, f"{where}: rows")]
+            given += [self._seen_ids(call, spec, found), checked(values, np.dtype(spec.dtype), shape, f"{where}: rows")]
         return specs, given
 
     def _flat(self, call: str, specs: Sequence[KeyDescription], hosts: list[Array]) -> list[tuple[Array, Array]]:
@@ -243,7 +276,15 @@ class SlotCalls:
         return found
 
     def _flat_ids(self, call: str, spec: KeyDescription, ids: Array) -> Array:
-        return flat_ids(ids, self.book.where(call, user_key(spec.key)), any_64_bits=spec.growth is not None)
+        """The ids (n) as the table takes them. Raises StoreRefusedError for one that it cannot have."""
+        where = self.book.where(call, user_key(spec.key))
+        flat = flat_ids(ids, where, any_64_bits=spec.growth is not None)
+        check_ids(flat, spec, where)
+        return flat
+
+    def _seen_ids(self, call: str, spec: KeyDescription, ids: Any) -> Any:
+        """`_flat_ids` of ids on the host; a GPU's are looked at once they are there."""
+        return ids if is_on_device(ids) else self._flat_ids(call, spec, ids)
 
     def _look(self, names: Sequence[str], highest: Array) -> None:
         """Raises StoreRefusedError where a key has seen more steps of this slot than this process has begun: it was
@@ -271,19 +312,30 @@ class SlotCalls:
             for key, out, form in zip(keys, outs, forms, strict=True)
         ]
 
-    def _remember(self, names: Sequence[str], steps: Sequence[int], pushed: Future[None]) -> Future[None]:
-        for name, step in zip(names, steps, strict=True):
-            self._pushes[name] = (step, pushed)
-        return pushed
-
-    def _guards(self, names: Sequence[str], versions: Sequence[int]) -> list[Future[Any]]:
-        """Pushes without which pulls of these versions would wait in vain."""
+    def _guards(self, names: Sequence[str], versions: Sequence[int], version: int | None) -> list[Future[Any]]:
+        """Pushes without which pulls of these versions would wait in vain. `version`: what the caller said of it."""
         found: dict[int, Future[Any]] = {}
-        for name, version in zip(names, versions, strict=True):
-            step, pushed = self._pushes.get(name, (version, None))
-            if pushed is not None and step < version and not (pushed.done() and pushed.exception() is None):
-                found[id(pushed)] = pushed
+        with self._lock:
+            for name, at in zip(names, versions, strict=True):
+                failed = self._log.failed(name, version)
+                if failed is not None:
+                    return [_failure(failed)]
+                found.update((id(pushed), pushed) for pushed in self._log.waiting(name, at))
         return list(found.values())
+
+
+def _again(failed: PushedStep) -> str:
+    """What is to be done about it."""
+    what = "does not count: push it again" if failed.is_back else f"has to be pushed again, with step={failed.step}"
+    return f"step {failed.step} {what}; its push failed: {failed.error}"
+
+
+def _failure(failed: PushedStep) -> Future[Any]:
+    """A future that has failed, as the push did."""
+    future: Future[Any] = Future()
+    error = failed.error
+    future.set_exception(type(error)(_again(failed)) if isinstance(error, StoreError) else error)
+    return future
 
 
 def _whole(spec: KeyDescription, value: Any, where: str) -> Any:
@@ -300,8 +352,10 @@ def _shaped(values: list[Array], shapes: Sequence[tuple[int, ...]], outs: Sequen
 
 
 def _check_number(number: int | None, where: str) -> None:
-    if number is not None and (isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 0):
-        raise StoreRefusedError(f"{where}: a number from 0, not {number!r}")
+    if number is None:
+        return
+    if isinstance(number, bool) or not isinstance(number, int | np.integer) or not 0 <= number < MAX_STEP:
+        raise StoreRefusedError(f"{where}: a number from 0 to 2**62 - 1, not {number!r}")
 
 
 def _nothing(_: object) -> None:

@@ -44,12 +44,23 @@ class StepCounts:
             self._counts[name] = max(self._counts[name], taken + 1)
         return steps
 
+    def give_back(self, name: str, taken: int, before: int) -> bool:
+        """A step that was taken when the count was `before` does not count: so if it is the last one begun."""
+        is_last = self._counts[name] == taken + 1 and before <= taken
+        if is_last:
+            self._counts[name] = before
+        return is_last
+
+    def last(self, step: int | None) -> int:
+        """The last step that `end` would end."""
+        return max(max(self._counts.values(), default=0) - 1, self._ended) if step is None else step
+
     def end(self, step: int | None) -> list[tuple[int, list[str]]]:
         """Ends all steps up to `step`: the steps that were not ended before, each with the keys not pushed in it.
 
         Without a number it is the last step that was begun, or where none was begun the next one. Raises ValueError.
         """
-        last = max(max(self._counts.values(), default=0) - 1, self._ended) if step is None else step
+        last = self.last(step)
         if not self._ended <= last < self._ended + MOST_ENDED:
             raise ValueError(f"step {last}: the next to end is step {self._ended}")
         found = []

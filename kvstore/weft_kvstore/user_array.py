@@ -30,6 +30,7 @@ def as_array(value: object, dtype: np.dtype[Any], where: str) -> Any:
 
     Arrays keep their dtype, for a conversion would be a copy nobody asked for; Python's numbers and lists get `dtype`.
     """
+    _check_unmasked(value, where)
     if isinstance(value, np.ndarray) or is_on_device(value):
         return value
     try:
@@ -57,6 +58,7 @@ def checked(value: object, dtype: np.dtype[Any], shape: tuple[int, ...], where: 
 
 def checked_out(out: Any, dtype: np.dtype[Any], shape: tuple[int, ...], where: str) -> Any:
     """The array that is to be written, as it is: nothing else would be seen by the caller. Raises StoreRefusedError."""
+    _check_unmasked(out, f"{where}: out")
     if not isinstance(out, np.ndarray) and not is_on_device(out):
         view = np.asarray(out) if hasattr(out, "__dlpack__") else None
         # Two views of one array begin at one place; two copies, both alive, do not.
@@ -105,6 +107,12 @@ def _beyond_int64(ids: object) -> Array | None:
         return np.asarray(ids, np.uint64)
     except (TypeError, ValueError, OverflowError):
         return None
+
+
+def _check_unmasked(value: object, where: str) -> None:
+    """Raises StoreRefusedError for an array that has values which do not count: to the store they all do."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise StoreRefusedError(f"{where}: it is a masked array, and a mask would be lost: fill it first, .filled(0)")
 
 
 def _from_dlpack(value: Any) -> Array:

@@ -263,6 +263,7 @@ def test_arrays_go_when_nobody_has_them_and_not_when_cycles_are_collected(make: 
 
 
 BOTH = {"w": zero(3), "t": Key(shape=(4, 2), rows=True, initializer=0.0), "g": (2,)}
+BOTH["u"] = BOTH["t"]
 
 
 @pytest.mark.parametrize(
@@ -290,8 +291,21 @@ BOTH = {"w": zero(3), "t": Key(shape=(4, 2), rows=True, initializer=0.0), "g": (
         (lambda one: one.push("w", None), "gradient: NoneType cannot be float32"),
         (lambda one: one.push("w", [1, 2, 1j]), "gradient: list cannot be float32"),
         (lambda one: one.push("w", [[1], [2, 3]]), "gradient: "),
-        (lambda one: one.push("w", ones(3), step=-1), "slot 0: push: step: a number from 0, not -1"),
-        (lambda one: one.pull("w", version=1.5), "version: a number from 0, not 1.5"),
+        (lambda one: one.push("w", ones(3), step=-1), r"slot 0: push: step: a number from 0 to 2\*\*62 - 1, not -1"),
+        (lambda one: one.push("w", ones(3), step=10**19), "step: a number from 0 to .*, not 10000000000000000000"),
+        (lambda one: one.push_rows("t", [0, 4], ones(2, 2)), "push_rows of key 't': row 4, the table has 4"),
+        (lambda one: one.push_rows("t", [2**63], ones(1, 2)), r"ids: 9223372036854775808 is beyond 2\*\*63"),
+        (lambda one: one.push_rows(["u", "t"], [[0], [9]], [ones(1, 2)] * 2), "key 't': row 9, the table has 4"),
+        (lambda one: one.pull_rows("t", [4]), "pull_rows of key 't': row 4, the table has 4"),
+        (lambda one: one.set_rows("t", [4], ones(1, 2), version=1), "set_rows of key 't': row 4, the table has 4"),
+        (lambda one: one.pushpull("t", ones(4, 2)), "it is a table: of tables there is no pushpull"),
+        (lambda one: one.pull_state("t"), "it is a table: of tables there is no pull_state"),
+        (lambda one: one.read_consistent("t"), "it is a table: of tables there is no read_consistent"),
+        (lambda one: one.pull(b"w"), "a key or a list of keys, not bytes"),
+        (lambda one: one.push("w", np.ma.masked_array(ones(3), [1, 0, 0])), "gradient: it is a masked array"),
+        (lambda one: one.pull("w", out=np.ma.masked_array(ones(3), [1, 0, 0])), "out: it is a masked array"),
+        (lambda one: one.pull_rows("t", np.ma.masked_array([1, 2], [1, 0])), "ids: it is a masked array"),
+        (lambda one: one.pull("w", version=1.5), "version: a number from 0 to .*, not 1.5"),
         (lambda one: one.pull("w", out=[0, 0, 0]), "out: an array that can be written, not list"),
         (lambda one: one.pull("w", out=np.empty(3)), r"out: it is float64\[3\], the value float32\[3\]"),
         (lambda one: one.pushpull("w", ones(3), out=np.empty(2)), r"pushpull of key 'w': out: it is float64\[2\]"),
@@ -310,7 +324,7 @@ def test_a_wrong_call_raises_at_once_and_begins_nothing(call: Callable[[KVStore]
     with faces("local", describe(BOTH, slots=2, rule="sgd")) as (store, _):
         with pytest.raises(StoreRefusedError, match=told):
             call(store)
-        assert [store.steps(key) for key in store.keys] == [0, 0, 0]
+        assert [store.steps(key) for key in store.keys] == [0, 0, 0, 0]
 
 
 def test_a_slot_that_does_not_contribute_reads_and_cannot_push(make: Make) -> None:
