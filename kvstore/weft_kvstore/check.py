@@ -57,6 +57,8 @@ def check_description(description: StoreDescription) -> None:
         seen.add(key.key)
         _check_key(key, description.slots)
         _check_mode(key, description.mode)
+        _check_staleness(key.staleness, description.mode, f"key {key.key!r}: ")
+    _check_staleness(description.staleness or None, description.mode, "")
     rule = rule_of(description)
     for key in description.keys:
         _check_rule(key, rule if key.rule is None and key.hyper is None else rule_of(description, key))
@@ -176,6 +178,13 @@ def _check_growth(key: KeyDescription, growth: GrowthDescription, where: str) ->
 def _check_mode(key: KeyDescription, mode: Mode) -> None:
     if key.update is Update.GRADIENT and mode is not Mode.SYNC:
         raise DescriptionError(f"key {key.key!r}: there is no merged gradient of a step in mode {mode.value}")
+
+
+def _check_staleness(staleness: int | None, mode: Mode, where: str) -> None:
+    if staleness is not None and mode is not Mode.STALE:
+        raise DescriptionError(f"{where}staleness: it bounds mode {Mode.STALE.value!r} alone, not {mode.value!r}")
+    if staleness is not None and staleness < 0:
+        raise DescriptionError(f"{where}staleness: at least 0, not {staleness}")
 
 
 def _check_average(description: StoreDescription, average: AverageDescription) -> None:

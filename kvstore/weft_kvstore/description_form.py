@@ -48,7 +48,7 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     the merged gradient of the last step and workers do the rest. `priority`: 0 is the most urgent; the key's place if
     left out. `slots`: those that push it; all if left out. `rows`: a table, pushed and pulled by rows. `whole`: never
     cut over shards; follows from the rule if left out. `multipliers` of hyper-parameters, for this key alone.
-    `compression` stands before the store's.
+    `compression` and `staleness` stand before the store's.
 
     Of tables alone: `growth`, with a shape that begins with 0, has rows come by any 64-bit id; `rule` and `hyper` stand
     before the store's; `sparse` says whether the rule passes by rows that a step does not touch ("lazy"), or does to
@@ -69,6 +69,7 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     hyper: dict[str, float | dict[str, Any]] | None = None
     sparse: Sparse = Sparse.LAZY
     compression: StoreCompression | None = None
+    staleness: int | None = None
 
 
 class NamedKey(Key, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -81,7 +82,8 @@ class DescriptionForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     """The short form of `StoreDescription`. `rule` may be left out only where no key is updated by one.
 
     `shards`: their endpoints by number; none is a store for one process. `barrier`: whether slots can meet, by a key
-    of the store's own; not needed where steps are committed.
+    of the store's own; not needed where steps are committed. `staleness`: in mode "stale", how many steps a slot may be
+    ahead of the slowest.
     """
 
     keys: list[NamedKey]
@@ -90,6 +92,7 @@ class DescriptionForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     rule: str | dict[str, Any] | None = None
     hyper: dict[str, float | dict[str, Any]] = {}
     mode: Mode = Mode.SYNC
+    staleness: int = 0
     merge: Merge = Merge.SLOT
     job: str = "store"
     seed: int = 0
@@ -127,6 +130,7 @@ def described(document: Mapping[str, Any]) -> StoreDescription:
         slice_bytes=form.slice_bytes,
         merge=form.merge,
         mode=form.mode,
+        staleness=form.staleness,
         commit=form.commit,
         average=form.average,
         compression=form.compression,
@@ -194,6 +198,7 @@ def _key(key: NamedKey, name: str, place: int, slots: int, *, whole: bool) -> Ke
         hyper=key.hyper,
         sparse=key.sparse,
         compression=key.compression,
+        staleness=key.staleness,
     )
 
 

@@ -18,7 +18,9 @@ from weft.api.store import (
     LossScalingSpec,
     StoreSpec,
 )
+from weft_kvstore.check import DescriptionError
 from weft_kvstore.compression.description import CompressionDescription, StoreCompression
+from weft_kvstore.describe import describe
 from weft_kvstore.description import (
     AverageDescription,
     CommitDescription,
@@ -28,8 +30,10 @@ from weft_kvstore.description import (
     KeyDescription,
     LossScaling,
     Merge,
+    Mode,
     StoreDescription,
 )
+from weft_kvstore.description_form import Key
 
 
 @pytest.mark.parametrize(
@@ -53,3 +57,16 @@ def test_both_have_the_same_fields(spec: type[BaseModel], record: type[msgspec.S
 
 def test_both_have_the_same_orders_of_merging() -> None:
     assert [one.value for one in ApiMerge] == [one.value for one in Merge]
+
+
+def test_staleness_is_described_and_belongs_to_its_mode() -> None:
+    keys = {"a": Key(shape=(3,), initializer=0), "b": Key(shape=(3,), initializer=0, staleness=1)}
+    description = describe(keys, mode="stale", staleness=2, slots=2, rule="sgd")
+    assert (description.mode, description.staleness) == (Mode.STALE, 2)
+    assert [key.staleness for key in description.keys[:2]] == [None, 1]
+    with pytest.raises(DescriptionError, match="staleness: at least 0, not -1"):
+        describe({"a": (3,)}, mode="stale", staleness=-1, rule="sgd")
+    with pytest.raises(DescriptionError, match="staleness: it bounds mode 'stale' alone, not 'sync'"):
+        describe({"a": (3,)}, staleness=1, rule="sgd")
+    with pytest.raises(DescriptionError, match="key 'b': staleness: it bounds"):
+        describe(keys, mode="async", rule="sgd")
