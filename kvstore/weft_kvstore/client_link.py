@@ -50,6 +50,8 @@ from weft_kvstore.settings import LinkSettings
 FIRST_RETRY_S: Final = 0.02
 LAST_RETRY_S: Final = 0.5
 
+UNREAD: Final = "the shard has it where it lies, and reads it once the other slots have pushed the step"
+
 _PASSING: Final = frozenset({RefusalCode.UNKNOWN_JOB, RefusalCode.BUSY})
 """Refusals that may pass: the shard is about to open the job, or to forget a process that died."""
 
@@ -174,7 +176,9 @@ class ClientLink:
                 return pieces
             self._late += [one for one in pieces if one.run.entry.place]
             return [one for one in pieces if not one.run.entry.place]
-        self._held[frame] = [one for one in pieces if one.run.entry.place]
+        held = self._held[frame] = [one for one in pieces if one.run.entry.place]
+        for one in held:
+            one.run.owner.because[self.shard] = UNREAD
         return [one for one in pieces if not one.run.entry.place]
 
     def released(self, frame: int, now: float) -> Sequence[Piece[SentEntry, Operation]]:
@@ -321,6 +325,8 @@ class ClientLink:
         self._left += [staged for staged in self._in_arena.values() if staged is not None]
         self._read_before = self._read_before or bool(self._in_arena)
         again = [*chain(*self._held.values()), *self._late]
+        for one in again:
+            one.run.owner.because.pop(self.shard, None)
         self._in_arena, self._held, self._late = {}, {}, []
         for run in self.outbox.requeue(again):
             run.owner.resent(self.shard, run)

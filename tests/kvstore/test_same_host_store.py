@@ -38,7 +38,7 @@ from weft_kvstore.routing import routing_of
 from weft_kvstore.same_host.arena import Arena
 from weft_kvstore.same_host.handover import Handover, HandoverState
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.store import StoreLostError, StoreRefusedError
+from weft_kvstore.store import StoreLostError, StoreRefusedError, StoreTimeoutError
 
 STEPS = 3
 LINK = LinkSettings(request_timeout_s=WAIT_S)
@@ -143,6 +143,21 @@ def test_a_push_in_place_ends_when_nobody_reads_it_any_more() -> None:
         buffers[0][...] = 1e9
         value = clients[0].pull("cut", 1).result(WAIT_S)
         assert np.array_equal(value, before - np.float32(0.5) * 3)
+
+
+def test_a_push_in_place_that_is_late_says_that_the_shard_has_it_and_counts() -> None:
+    link = replace(LINK, request_timeout_s=0.5)
+    with served(keys_of(2)) as (description, _), clients_of(description, link) as clients:
+        wait_until_shared(clients)
+        buffers = [client.gradient_buffer("cut") for client in clients]
+        before = clients[0].pull("cut", 0).result(WAIT_S)
+        for buffer in buffers:
+            buffer[...] = 1
+        with pytest.raises(StoreTimeoutError, match="shard has it where it lies, and reads it once the other slots"):
+            clients[0].push("cut", 0, buffers[0]).result(WAIT_S)
+        clients[1].push("cut", 0, buffers[1]).result(WAIT_S)
+        value = clients[1].pull("cut", 1).result(WAIT_S)
+        assert np.array_equal(value, before - np.float32(0.5) * 2)
 
 
 def test_values_lie_in_the_buffer_that_was_given_and_nowhere_else() -> None:
