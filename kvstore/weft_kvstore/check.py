@@ -57,8 +57,8 @@ def check_description(description: StoreDescription) -> None:
         seen.add(key.key)
         _check_key(key, description.slots)
         _check_mode(key, description.mode)
-        _check_staleness(key.staleness, description.mode, f"key {key.key!r}: ")
-    _check_staleness(description.staleness or None, description.mode, "")
+        _check_staleness(key.staleness or 0, f"key {key.key!r}: ")
+    _check_staleness(description.staleness, "")
     rule = rule_of(description)
     for key in description.keys:
         _check_rule(key, rule if key.rule is None and key.hyper is None else rule_of(description, key))
@@ -180,10 +180,8 @@ def _check_mode(key: KeyDescription, mode: Mode) -> None:
         raise DescriptionError(f"key {key.key!r}: there is no merged gradient of a step in mode {mode.value}")
 
 
-def _check_staleness(staleness: int | None, mode: Mode, where: str) -> None:
-    if staleness is not None and mode is not Mode.STALE:
-        raise DescriptionError(f"{where}staleness: it bounds mode {Mode.STALE.value!r} alone, not {mode.value!r}")
-    if staleness is not None and staleness < 0:
+def _check_staleness(staleness: int, where: str) -> None:
+    if staleness < 0:
         raise DescriptionError(f"{where}staleness: at least 0, not {staleness}")
 
 

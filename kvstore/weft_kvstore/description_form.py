@@ -110,6 +110,7 @@ def described(document: Mapping[str, Any]) -> StoreDescription:
     except msgspec.ValidationError as error:
         raise DescriptionError(_told(str(error), document)) from None
     _check_shards(form.shards)
+    _check_staleness(form)
     whole = _is_whole(form)
     names = [_name(key, place) for place, key in enumerate(form.keys)]
     keys = [
@@ -154,6 +155,15 @@ def _check_shards(shards: Sequence[str]) -> None:
             raise DescriptionError(f"shards[{number}]: an endpoint as tcp://127.0.0.1:5555, not {endpoint!r}")
         if endpoint in shards[:number] and not endpoint.endswith(":0"):
             raise DescriptionError(f"shards[{number}]: {endpoint} is shard {shards.index(endpoint)} already")
+
+
+def _check_staleness(form: DescriptionForm) -> None:
+    """What is said of staleness in a mode that has none was meant for another mode."""
+    said = {"": form.staleness or None, **{f"key {key.key!r}: ": key.staleness for key in form.keys}}
+    for where, staleness in said.items():
+        if staleness is not None and form.mode is not Mode.STALE:
+            told = f"it bounds mode {Mode.STALE.value!r} alone, not {form.mode.value!r}"
+            raise DescriptionError(f"{where}staleness: {told}")
 
 
 def _is_whole(form: DescriptionForm) -> bool:
