@@ -166,11 +166,11 @@ class Peer:
         self._answers.setdefault(wait.request, {})[run.seq] = run
 
     def _has_left(self, run: OutRun[AnswerEntry, Loan]) -> None:
-        """Nothing of a run waits any more."""
-        runs = self._answers[run.entry.request]
-        del runs[run.seq]
+        """Nothing of a run waits any more. A frame may have several pieces of it."""
+        runs = self._answers.get(run.entry.request, {})
+        runs.pop(run.seq, None)
         if not runs:
-            del self._answers[run.entry.request]
+            self._answers.pop(run.entry.request, None)
 
     def _look(self, wait: PullWait) -> None:
         if wait.is_answered:

@@ -16,6 +16,7 @@ from weft_kvstore.check import rule_of
 from weft_kvstore.client import StoreClient
 from weft_kvstore.local import LocalStore
 from weft_kvstore.process import return_memory
+from weft_kvstore.settings import LinkSettings
 from weft_kvstore.store import Store
 from weft_worker.averaged import AveragedStore
 from weft_worker.bind import Binder
@@ -63,7 +64,11 @@ def open_store(task: Task) -> Store:
     """The way to the job's shards; without any, the values are kept in this process."""
     if not task.description.shards:
         return LocalStore(task.description)
-    return StoreClient(task.description, task.allocation.slot, incarnation=task.allocation.incarnation)
+    # A job's bytes are those at its store's sockets; what passed through shared memory would be missing among them.
+    settings = LinkSettings(same_host=False)
+    return StoreClient(
+        task.description, task.allocation.slot, incarnation=task.allocation.incarnation, settings=settings
+    )
 
 
 def store_of(task: Task, opened: OpenStore, device: Device) -> Store:
