@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from weft_kvstore.check import DescriptionError
-    from weft_kvstore.describe import describe
+    from weft_kvstore.describing import describe
     from weft_kvstore.description import (
         AverageDescription,
         CommitDescription,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _NAMES: dict[str, tuple[str, ...]] = {
     "weft_kvstore.check": ("DescriptionError",),
-    "weft_kvstore.describe": ("describe",),
+    "weft_kvstore.describing": ("describe",),
     "weft_kvstore.description": (
         "AverageDescription",
         "CommitDescription",

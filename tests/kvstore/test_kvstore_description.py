@@ -20,7 +20,7 @@ from weft.api.store import (
 )
 from weft_kvstore.check import DescriptionError
 from weft_kvstore.compression.description import CompressionDescription, StoreCompression
-from weft_kvstore.describe import describe
+from weft_kvstore.describing import describe
 from weft_kvstore.description import (
     AverageDescription,
     CommitDescription,
