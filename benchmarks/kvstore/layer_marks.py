@@ -6,6 +6,7 @@ Imported by both sides' workers, so it needs nothing but NumPy and the standard 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -23,8 +24,8 @@ class LayerExchange(Protocol):
     def prepare(self, work: Work) -> None:
         """Bring the gradients into the store's own form."""
 
-    def hand_over(self, place: int) -> None:
-        """This layer's gradient exists: send it, and ask for the new value where the store is asked early."""
+    def hand_over(self, places: Sequence[int]) -> None:
+        """These layers' gradients exist, in this order: send them, and ask for new values where it is asked early."""
 
     def ask(self) -> None:
         """All was handed over: ask for what was not asked for yet."""
@@ -81,13 +82,15 @@ def one_step(exchange: LayerExchange, case: Case) -> dict[str, float]:
     """Hands a step's gradients over and waits for the new values in the order of the forward pass."""
     count = len(case.shapes)
     places = {place: mark for mark, place in mark_places(count).items()}
+    backward = range(count - 1, -1, -1)
     start = time.monotonic()
-    for turn, place in enumerate(reversed(range(count))):
-        if case.stagger_s:
-            time.sleep(max(start + turn * case.stagger_s / count - time.monotonic(), 0.0))
-        exchange.hand_over(place)
     if case.stagger_s:
+        for turn, place in enumerate(backward):
+            time.sleep(max(start + turn * case.stagger_s / count - time.monotonic(), 0.0))
+            exchange.hand_over((place,))
         start = time.monotonic()
+    else:
+        exchange.hand_over(backward)
     exchange.ask()
     marks = {}
     for place in range(count):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 
 import mxnet as mx
 import numpy as np
@@ -33,10 +34,11 @@ class MxnetLayers:
             own[:] = gradient
         mx.nd.waitall()
 
-    def hand_over(self, place: int) -> None:
-        self._store.push(place, self._gradients[place], priority=-place)
-        if self._paired:
-            self._store.pull(place, out=self._values[place], priority=-place)
+    def hand_over(self, places: Sequence[int]) -> None:
+        for place in places:
+            self._store.push(place, self._gradients[place], priority=-place)
+            if self._paired:
+                self._store.pull(place, out=self._values[place], priority=-place)
 
     def ask(self) -> None:
         for place, value in enumerate([] if self._paired else self._values):
@@ -61,8 +63,9 @@ class MxnetLayers:
 class P3Layers(MxnetLayers):
     """The same with MXNet's priority-based propagation, which has no rule on the server: sums come back."""
 
-    def hand_over(self, place: int) -> None:
-        self._store.pushpull(place, self._gradients[place], out=self._values[place], priority=-place)
+    def hand_over(self, places: Sequence[int]) -> None:
+        for place in places:
+            self._store.pushpull(place, self._gradients[place], out=self._values[place], priority=-place)
 
     def ask(self) -> None:
         """All was asked for."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 import zmq
 
 from exchange import Array, Line, Work
-from layer_marks import take_marks
+from layer_marks import mark_places, take_marks
 from store_cases import BESIDE, BESIDE_SHAPE, RATE, Case, case_from_json
 from training_pace import take_steps
 from weft_kvstore.client import StoreClient
@@ -23,42 +24,47 @@ from weft_kvstore.settings import LinkSettings
 
 
 class WeftLayers:
-    """Steps over `StoreClient`: a layer's new value is asked for together with its push, as a job does."""
+    """Steps over `StoreClient`. Layers that are handed over together are one push; the new values of the layers up to
+    one that is waited for are one pull, asked for with the first of their gradients."""
 
     def __init__(self, store: StoreClient, case: Case) -> None:
         self._store, self._case = store, case
         self._keys = [f"key{place}" for place in range(len(case.shapes))]
+        self._portions = portions_of(len(self._keys), each=bool(case.compute_s))
+        self._portion_of = [portion for portion in self._portions for _ in portion]
         self._step = -1
         self._gradients: list[Array] = []
         self._pushes: list[Future[Any]] = []
-        self._pulls: list[Future[Array] | None] = []
+        self._pulls: dict[range, Future[list[Array]]] = {}
         self._generator = np.random.Generator(np.random.SFC64(7))
 
     def prepare(self, work: Work) -> None:
         self._step += 1
-        self._gradients, self._pushes, self._pulls = work.gradients, [], [None] * len(self._keys)
+        self._gradients, self._pushes, self._pulls = work.gradients, [], {}
         self._rows = self._drawn_rows()
 
-    def hand_over(self, place: int) -> None:
+    def hand_over(self, places: Sequence[int]) -> None:
         if self._rows is not None:
             ids, rows = self._rows
             self._rows = None
             self._pushes.append(self._store.push_rows(BESIDE, self._step, ids, rows))
             self._pushes.append(self._store.pull_rows(BESIDE, ids, self._step + 1))
-        key = self._keys[place]
-        self._pushes.append(self._store.push(key, self._step, self._gradients[place]))
-        self._pulls[place] = self._store.pull(key, self._step + 1)
+        keys = [self._keys[place] for place in places]
+        self._pushes.append(self._store.push_many(keys, self._step, [self._gradients[place] for place in places]))
+        wanted = dict.fromkeys(self._portion_of[place] for place in places)
+        for portion in reversed([one for one in wanted if one not in self._pulls]):  # the most urgent first
+            self._pulls[portion] = self._store.pull_many(self._keys[portion.start : portion.stop], self._step + 1)
 
     def ask(self) -> None:
         """All was asked for."""
 
     def wait(self, place: int) -> None:
-        self._pull(place).result()
+        self._pulls[self._portion_of[place]].result()
 
     def pulled(self) -> list[Array]:
         for push in self._pushes:
             push.result()
-        return [self._pull(place).result() for place in range(len(self._keys))]
+        return [value for portion in self._portions for value in self._pulls[portion].result()]
 
     def expected(self, before: Array, gradient: Array) -> Array:
         return before - np.float32(RATE) * gradient
@@ -70,17 +76,19 @@ class WeftLayers:
     def close(self) -> None:
         self._store.close()
 
-    def _pull(self, place: int) -> Future[Array]:
-        pull = self._pulls[place]
-        assert pull is not None
-        return pull
-
     def _drawn_rows(self) -> tuple[Array, Array] | None:
         count = self._case.beside_rows
         if not count:
             return None
         ids = np.sort(self._generator.choice(BESIDE_SHAPE[0], count, replace=False, shuffle=False))
         return ids, self._generator.random((count, *BESIDE_SHAPE[1:]), dtype=np.float32)
+
+
+def portions_of(count: int, *, each: bool) -> list[range]:
+    """The layers that are asked for together, in order: up to each mark, or each alone where every one is waited for."""
+    ends = range(count) if each else sorted(set(mark_places(count).values()))
+    starts = [0, *(end + 1 for end in ends)]
+    return [range(start, end + 1) for start, end in zip(starts, ends, strict=False)]
 
 
 def main(path: str, endpoint: str, settings: str, case_text: str) -> None:

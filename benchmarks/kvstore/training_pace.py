@@ -69,5 +69,5 @@ def _forward(exchange: LayerExchange, case: Case, pace: Pace, *, fresh: bool) ->
 def _backward(exchange: LayerExchange, case: Case, pace: Pace) -> None:
     for place in reversed(range(len(case.compute_s))):
         pace.compute(case.compute_s[place] * (1 - FORWARD_SHARE))
-        exchange.hand_over(place)
+        exchange.hand_over((place,))
     exchange.ask()

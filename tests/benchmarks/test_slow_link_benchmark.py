@@ -8,10 +8,12 @@ import math
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,10 +22,11 @@ from rich.console import Console
 import link_measuring
 import priority
 from benchmark import DONE, FAILED, PEER_MISSING
-from exchange import Array, Work
+from exchange import Array, Drawer, Work
 from figures import Round
 from groups import SideError
 from layer_marks import MARKS, mark_places, one_step
+from layers_weft import WeftLayers, portions_of
 from link_measuring import DIST_SYNC, FIFO, P3, SlowCase, measure_slow
 from link_table import link_table
 from measuring import PYTHON_VARIABLE, Plan
@@ -117,17 +120,17 @@ class Recorded:
     """An exchange that notes what it is asked."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple[str, int]] = []
+        self.calls: list[tuple[str, tuple[int, ...]]] = []
 
     def prepare(self, work: Work) -> None: ...
-    def hand_over(self, place: int) -> None:
-        self.calls.append(("hand over", place))
+    def hand_over(self, places: Sequence[int]) -> None:
+        self.calls.append(("hand over", tuple(places)))
 
     def ask(self) -> None:
-        self.calls.append(("ask", 0))
+        self.calls.append(("ask", ()))
 
     def wait(self, place: int) -> None:
-        self.calls.append(("wait", place))
+        self.calls.append(("wait", (place,)))
 
     def pulled(self) -> list[Array]:
         return []
@@ -139,11 +142,14 @@ class Recorded:
     def close(self) -> None: ...
 
 
-def test_the_last_layer_is_handed_over_first_and_the_first_waited_for_first() -> None:
+@pytest.mark.parametrize("stagger_s", [0.0, 0.004])
+def test_the_last_layer_is_handed_over_first_and_the_first_waited_for_first(stagger_s: float) -> None:
+    """In a burst all at once; where they are staggered one by one, as they come."""
     exchange = Recorded()
-    marks = one_step(exchange, LAYERS)
-    handed = [("hand over", place) for place in (3, 2, 1, 0)]
-    assert exchange.calls == [*handed, ("ask", 0), *(("wait", place) for place in range(4))]
+    marks = one_step(exchange, replace(LAYERS, stagger_s=stagger_s))
+    alone = [("hand over", (place,)) for place in (3, 2, 1, 0)]
+    handed = alone if stagger_s else [("hand over", (3, 2, 1, 0))]
+    assert exchange.calls == [*handed, ("ask", ()), *(("wait", (place,)) for place in range(4))]
     assert list(marks) == list(MARKS)
     assert list(marks.values()) == sorted(marks.values())
 
@@ -161,6 +167,49 @@ def test_every_case_has_a_row_for_the_first_and_the_last_layer_over_both_kinds_o
         for manner in ("burst", "stagger"):
             for mark in ("first", "last"):
                 assert {f"{rate}-{manner}-{mark}", f"{rate}-{manner}-{mark}-proxy"} <= rows
+
+
+class CountedStore:
+    """Notes what it is called with; what is pulled is there at once."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, list[str]]] = []
+
+    def push_many(self, keys: Sequence[str], step: int, gradients: Sequence[Array]) -> Future[None]:
+        assert [gradient.shape for gradient in gradients] == [LAYERS.shapes[int(key[3:])] for key in keys]
+        self.calls.append((f"push {step}", list(keys)))
+        return done(None)
+
+    def pull_many(self, keys: Sequence[str], version: int) -> Future[list[Array]]:
+        self.calls.append((f"pull {version}", list(keys)))
+        return done([np.full(LAYERS.shapes[int(key[3:])], int(key[3:]), np.float32) for key in keys])
+
+
+def done(value: Any) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_result(value)
+    return future
+
+
+@pytest.mark.parametrize("stagger_s", [0.0, 0.004])
+def test_weft_hands_a_burst_over_in_one_call_and_asks_once_for_each_mark(stagger_s: float) -> None:
+    store, case = CountedStore(), replace(LAYERS, stagger_s=stagger_s)
+    exchange = WeftLayers(store, case)  # type: ignore[arg-type]
+    exchange.prepare(Drawer(case).draw(0, 0))
+    one_step(exchange, case)
+    keys = [f"key{place}" for place in range(4)]
+    pushed = [call for call in store.calls if call[0] == "push 0"]
+    assert pushed == ([("push 0", [key]) for key in reversed(keys)] if stagger_s else [("push 0", keys[::-1])])
+    asked = [call for call in store.calls if call[0] == "pull 1"]
+    assert sorted(asked) == [("pull 1", [key]) for key in keys]  # here every layer is at a mark
+    assert [value.flat[0] for value in exchange.pulled()] == [0, 1, 2, 3]
+    assert asked[0] == ("pull 1", [keys[-1 if stagger_s else 0]])
+
+
+def test_layers_between_two_marks_are_asked_for_together_and_each_alone_where_all_are_waited_for() -> None:
+    assert portions_of(161, each=False) == [range(1), range(1, 41), range(41, 81), range(81, 161)]
+    assert portions_of(3, each=True) == [range(1), range(1, 2), range(2, 3)]
+    assert portions_of(1, each=False) == [range(1)]
 
 
 PROXIED = SlowCase("quick-burst", LAYERS, 400e6, Shaping.PROXY)
