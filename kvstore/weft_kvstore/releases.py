@@ -15,7 +15,8 @@ class Releases:
     """`wake` is called when bytes are let go, on whatever thread that happens; `settled` is for the shard's own thread.
 
     What a slot's lost connection has brought may be read for as long as before. Until it is not, the next connection is
-    told nothing: what it sends again may be in the same bytes.
+    told nothing: what it sends again may be in the same bytes. Invariant: `_lost` has no slot without a connection of
+    which something is read; a connection's `Peer.earlier` is its slot's list, if there was one when it began.
     """
 
     def __init__(self, wake: Callable[[], None]) -> None:
@@ -34,7 +35,7 @@ class Releases:
 
     def begin(self, peer: Peer) -> None:
         """A new connection: it is told first that nothing of earlier ones is read."""
-        peer.earlier = self._lost.setdefault((peer.job, peer.slot), [])
+        peer.earlier = self._lost.get((peer.job, peer.slot), [])
         peer.released.append(0)
 
     def lose(self, peer: Peer) -> None:
@@ -48,10 +49,17 @@ class Releases:
             peer, frame = self._gone.popleft()
             peer.holds -= 1
             peer.released.append(frame)
-            lost = self._lost.get((peer.job, peer.slot), [])
-            if not peer.holds and peer in lost:
-                lost.remove(peer)
+            if not peer.holds:
+                self._forget(peer)
             yield peer.job, peer.slot
+
+    def _forget(self, peer: Peer) -> None:
+        """Nothing of a connection is read any more. That of a slot of which nothing is left has no entry."""
+        of_slot = self._lost.get((peer.job, peer.slot), [])
+        if peer in of_slot:
+            of_slot.remove(peer)
+            if not of_slot:
+                del self._lost[peer.job, peer.slot]
 
     def _let_go(self, peer: Peer, frame: int) -> None:
         self._gone.append((peer, frame))

@@ -102,9 +102,9 @@ class WorkQueue(Generic[J]):
         return job, one
 
     def took(self, job: J, one_bytes: int, seconds: float) -> None:
-        """How long a piece has taken that was popped."""
+        """How long a piece has taken that was popped; its job may be gone since."""
         more = int(seconds * BYTES_PER_S) - max(one_bytes, LEAST_BYTES)
-        if more > 0:
+        if more > 0 and job in self.worked:
             self._use(job, more)
 
     def _use(self, job: J, nbytes: int) -> None:
