@@ -20,6 +20,10 @@ class _Counts:
     pieces: int = 0
     busy_s: float = 0.0
 
+    def add(self, pieces: int, seconds: float) -> None:
+        self.pieces += pieces
+        self.busy_s += seconds
+
 
 @dataclass(slots=True)
 class _Batch:
@@ -41,6 +45,7 @@ class ApplyPool:
         if threads < 0:
             raise ValueError(f"apply threads: at least 0, not {threads}")
         self.threads = threads
+        self.lanes = threads + 1
         self._own = _Counts("socket")
         self._counts = [_Counts(f"apply-{number}") for number in range(threads)]
         self._batches: deque[_Batch] = deque()
@@ -56,8 +61,12 @@ class ApplyPool:
     def run(self, tasks: Sequence[Task]) -> None:
         """Carries out all of them, in any order, and returns when all have ended. Raises what the first one raised."""
         if not self.threads or len(tasks) < 2:
-            for task in tasks:
-                _count(self._own, task)
+            begun = time.perf_counter()
+            try:
+                for task in tasks:
+                    task()
+            finally:
+                self._own.add(len(tasks), time.perf_counter() - begun)
             return
         batch = _Batch(deque(tasks), len(tasks))
         with self._wanted:
@@ -118,5 +127,4 @@ def _count(counts: _Counts, task: Task) -> None:
         with np.errstate(all="ignore"):  # It is the thread's own; what overflows is the user's to see in the values.
             task()
     finally:
-        counts.pieces += 1
-        counts.busy_s += time.perf_counter() - begun
+        counts.add(1, time.perf_counter() - begun)

@@ -9,7 +9,9 @@ Task = Callable[[], None]
 
 
 class Computing(Protocol):
-    """Carries out tasks that do not depend on each other."""
+    """Carries out tasks that do not depend on each other, as many as `lanes` at the same time."""
+
+    lanes: int
 
     def run(self, tasks: Sequence[Task]) -> None:
         """Carries out all of them, in any order, and returns when all have ended. Raises what the first one raised."""
@@ -17,6 +19,8 @@ class Computing(Protocol):
 
 class InTurn:
     """One task after the other."""
+
+    lanes = 1
 
     def run(self, tasks: Sequence[Task]) -> None:
         for task in tasks:

@@ -6,11 +6,10 @@ Used by the shard behind its sockets and by the local store without any.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise
 from operator import mul
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -54,8 +53,7 @@ class OpenStoppedError(StoreError):
     """The job was not wanted any more before it was open."""
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
+class Taken(NamedTuple):
     """What follows from something that came: `units` may now merge, and so may `arrivals` of lots. Where values were
     set, units have `changed` or ranges of lots have, and pulls may have waited for it; where the last ids of a `pull`
     came, units can answer it instead."""

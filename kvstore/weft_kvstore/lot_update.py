@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from weft_graph.program import Update
-from weft_kernels.blocks import CACHE_ELEMENTS
+from weft_kernels.blocks import CACHE_ELEMENTS, whole_blocks
 from weft_kernels.kernel import Array
 from weft_kernels.rules.record import Hyper, State
 from weft_kernels.run import KernelError
@@ -115,12 +115,13 @@ class LotUpdate:
             np.floor_divide(gradient, contributors, out=weight, casting="same_kind")
 
     def _pieces(self, first: int, stop: int) -> Iterator[Range]:
-        """Elements of adjacent slices that the rule gets at once, from 0: what stays in a core's cache where it may be
-        cut anywhere, else slice by slice, so that no bit depends on which slices came together."""
+        """Elements of adjacent slices that the rule gets at once, from 0: where it may be cut anywhere, a part for each
+        of those who compute, else slice by slice, so that no bit depends on which slices came together."""
         bounds = self.values.bounds[first : stop + 1] - self.values.bounds[first]
         if self._spec.rule.anywhere:
             end = int(bounds[-1])
-            yield from ((low, min(low + CACHE_ELEMENTS, end)) for low in range(0, end, CACHE_ELEMENTS))
+            most = max(whole_blocks(-(-end // self._spec.computing.lanes)), CACHE_ELEMENTS)
+            yield from ((low, min(low + most, end)) for low in range(0, end, most))
             return
         for start, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
             yield from ((low, min(low + self._spec.a_piece, end)) for low in range(start, end, self._spec.a_piece))

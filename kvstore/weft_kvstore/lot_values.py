@@ -1,7 +1,7 @@
 """The values of a lot on a shard: one flat array, in blocks that are copied where slices are written while lent. Pure.
 
-A block has whole slices of at most `BLOCK_BYTES` together: it stays in a core's cache while it is updated, fills a
-frame, and is what a copy costs where a reader is slower than the slots.
+A block has whole slices of at most `BLOCK_BYTES` together: it fills a frame, and is what a copy costs where a reader is
+slower than the slots.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from weft_kvstore.lending import Lendable
 from weft_kvstore.out_run import OneBuffer
 from weft_kvstore.store import Array
 
-BLOCK_BYTES: Final = 1 << 20
+BLOCK_BYTES: Final = 1 << 22
 
 
 class LotValues:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import chain
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from weft_kvstore.codec import Buffer, ProtocolError
 from weft_kvstore.messages import MAX_RUNS
@@ -19,45 +18,41 @@ from weft_kvstore.out_run import NOTHING, OutRun
 from weft_kvstore.rate import Departure, LinkRate
 from weft_kvstore.settings import LinkSettings
 
-FRAME_TIME_S: Final = 0.001
+FRAME_TIME_S: Final = 0.002
 """Time of the link's rate that a frame may take: what has begun cannot be overtaken."""
-CREDIT_TIME_S: Final = 0.002
+CREDIT_TIME_S: Final = 0.004
 """Time of the link's rate, beside its round trip, that is under way: two frames keep it busy."""
 CREDIT_BASE_BYTES: Final = 192 << 10
 """What is under way besides. A window that is a time of the rate alone has no size of its own to come back to: the
 larger one of two directions that share their acknowledgements' way would starve the other."""
 MIN_FRAME_BYTES: Final = 32 << 10
-MAX_AUTO_FRAME_BYTES: Final = 1 << 20
-"""Larger frames were slower over loopback: they leave the cache."""
+MAX_AUTO_FRAME_BYTES: Final = 4 << 20
+QUEUE_FRAMES: Final = 8
+"""Frames that what waits is cut into on a fast link, at least: while one is worked on at one end, the next travels."""
+LEAST_CUT_BYTES: Final = 2 << 20
+"""Frames are not cut below this for that: each costs both ends as much as a copy of some MiB does."""
 MIN_CREDIT_BYTES: Final = 128 << 10
 FIRST_CREDIT_BYTES: Final = 256 << 10
 """Before anything is measured: a slow link's 20 ms at 100 Mbit/s."""
-MAX_AUTO_CREDIT_BYTES: Final = 4 << 20
+MAX_AUTO_CREDIT_BYTES: Final = 8 << 20
 """Also what is under way where bytes pass through shared memory: they have no rate that a frame would have to fit."""
 
 E = TypeVar("E")
 W = TypeVar("W")
 
 
-@dataclass(frozen=True, slots=True)
-class Piece(Generic[E, W]):
-    """Slices `first` to `first + count` of a run, numbered from 0 in it, that travel in a frame."""
+class Piece(NamedTuple, Generic[E, W]):
+    """Slices `first` to `first + count` of a run, numbered from 0 in it, that travel in a frame: bytes `start` to
+    `stop` of the run."""
 
     run: OutRun[E, W]
     first: int
     count: int
-
-    @property
-    def start(self) -> int:
-        return int(self.run.bounds[self.first])
-
-    @property
-    def stop(self) -> int:
-        return int(self.run.bounds[self.first + self.count])
+    start: int
+    stop: int
 
 
-@dataclass(frozen=True, slots=True)
-class FrameRun(Generic[E]):
+class FrameRun(NamedTuple, Generic[E]):
     """Adjacent slices of one entry."""
 
     entry: E
@@ -66,8 +61,7 @@ class FrameRun(Generic[E]):
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class OutFrame(Generic[E, W]):
+class OutFrame(NamedTuple, Generic[E, W]):
     """A frame that leaves now: its number, its pieces and their bytes in the same order."""
 
     number: int
@@ -77,6 +71,9 @@ class OutFrame(Generic[E, W]):
 
     def runs(self) -> list[FrameRun[E]]:
         """What the header says of it: pieces that continue one another are one run."""
+        if len(self.pieces) == 1:
+            ((run, first, count, _, _),) = self.pieces
+            return [FrameRun(run.entry, run.first + first, count, self.nbytes)]
         found: list[FrameRun[E]] = []
         for one in self.pieces:
             entry, first, nbytes = one.run.entry, one.run.first + one.first, one.stop - one.start
@@ -146,9 +143,10 @@ class Outbox(Generic[E, W]):
         if not self._heap:
             return None
         room = self.credit_bytes - self.in_flight_bytes
-        limit = min(self.frame_bytes, room)
-        if self._shared and limit < min(self.frame_bytes, self.queued_bytes) and self.in_flight_bytes:
-            return None  # A full frame can leave soon, and costs no more than a small one.
+        most = min(self.frame_bytes, max(self.queued_bytes // QUEUE_FRAMES, LEAST_CUT_BYTES))
+        limit = min(most, room)
+        if limit < min(most, self.queued_bytes) and 2 * self.in_flight_bytes > self.credit_bytes:
+            return None  # A full frame can leave soon: it costs no more than a small one, and arrives no later.
         taken: list[Piece[E, W]] = []
         total = 0
         while len(taken) < MAX_RUNS and (one := self._head()) is not None:
@@ -268,7 +266,8 @@ class Outbox(Generic[E, W]):
     def _take(self, head: OutRun[E, W], count: int) -> Piece[E, W]:
         """Takes slices off the head, which has its place anew by what is left of it."""
         self._leave(head)
-        piece = Piece(head, head.sent, count)
+        first, bounds = head.sent, head.bounds
+        piece = Piece(head, first, count, int(bounds[first]), int(bounds[first + count]))
         head.leave(count)
         if head.waiting:
             self._count(head)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import repeat
+from typing import NamedTuple
 
 from weft_kvstore.messages import Push
 from weft_kvstore.store import Array
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """Slices `first` to `first + count` of a lot, or as many of `chunks` chunks; `payload` has their bytes.
 
     `step` is the version of a value, `request` the number of the client's call. Where the bytes lie in the client's

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from weft_kvstore.cargo import Cargo
 from weft_kvstore.codec import ProtocolError
 from weft_kvstore.job_shard import JobShard, Taken
@@ -19,7 +17,7 @@ def take_run(shard: JobShard, peer: Peer, run: Run) -> Taken:
     if run.arena is not None and not shard.reads_in_place(run):
         if run.place:
             raise ProtocolError(f"Push.place: 1 for a run of lot {run.lot}, which has to be copied")
-        run = replace(run, payload=memoryview(bytearray(run.payload)), arena=None)
+        run = run._replace(payload=memoryview(bytearray(run.payload)), arena=None)
     match run.cargo:
         case Cargo.GRADIENT:
             return shard.accept_chunks(peer.slot, run) if run.chunks else shard.accept(peer.slot, run)

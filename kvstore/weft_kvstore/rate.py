@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 WINDOWS_KEPT: Final = 5
 """Windows that the rate is the median of: a link that became slower is known three of them later."""
@@ -30,8 +29,7 @@ MIN_ELAPSED_S: Final = 1e-5
 """Shorter times are the clock's and the scheduler's, not the link's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Departure:
+class Departure(NamedTuple):
     """When a frame left."""
 
     at: float

@@ -6,13 +6,13 @@ from collections import deque
 from collections.abc import Iterator
 from typing import ClassVar, Final
 
-PIECE_ELEMENTS: Final = 1 << 18
+PIECE_ELEMENTS: Final = 1 << 20
 """Elements that a piece computes, of first values or of an update by a rule of a few nodes: some 10 ms."""
 
 PIECE_NODES: Final = 16
 """Nodes of a user's rule that may meet as many elements; with more of them a piece has fewer."""
 
-PIECE_BYTES: Final = 1 << 20
+PIECE_BYTES: Final = 1 << 22
 """What a piece counts for in a job's turn, at most."""
 
 PIECE_SLICES: Final = 256
