@@ -27,6 +27,7 @@ from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard_mind import ShardMind
 from weft_kvstore.steps import PushRefusedError
 from weft_kvstore.store import Array
+from weft_kvstore.whole_state import WholeState
 from weft_kvstore.work import PIECE_ELEMENTS
 
 CREDIT = LinkSettings(credit_bytes=1 << 30, frame_bytes=1 << 20)
@@ -267,6 +268,42 @@ def test_an_async_update_under_way_is_ended_when_its_slot_is_replaced() -> None:
     shard.say(pull_of(1, 0, 1))
     shard.work()
     assert shard.values()[1] == np.full(size, 2, np.float32).tobytes(), "the first once, the second is forgotten"
+
+
+def test_values_set_during_an_update_are_put_one_at_a_time_while_more_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many come, no piece puts more than one of them, and the update ends."""
+    size, put = 2 * PIECE_ELEMENTS, WholeState._put
+    key = msgspec.structs.replace(constant(key_of("w", [size], 1), 3.0), whole=True)
+    description = store_of([key], slots=1, shards=1, slice_bytes=1 << 24, hyper={"rate": 1.0}, mode=Mode.ASYNC)
+    shard, count, puts = Shard(description), iter(range(2, 102)), [0]
+
+    def counted(*args: Any) -> None:
+        puts[-1] += 1
+        put(*args)
+
+    def say() -> None:
+        puts.append(0)
+        number = next(count, None)
+        if number is not None:
+            value = np.full(size, number, np.float32)
+            shard.say(push_of(0, [4 * size], step=1, cargo=1, frame=number, request=number), value.tobytes())
+            puts.append(0)
+
+    monkeypatch.setattr(WholeState, "_put", counted)
+    shard.say(push_of(0, [4 * size], frame=1), np.ones(size, np.float32).tobytes())
+    shard.mind.work_once()
+    for _ in range(20):
+        say()
+    assert sum(puts) == 0, "the update is under way"
+    shard.say(pull_of(1, 0, 1))
+    pieces = shard.work(say)
+    assert max(puts) == 1
+    assert 10 < pieces < 40
+    assert np.unique(np.frombuffer(shard.values()[1], np.float32)).size == 1
+    for _ in range(100):
+        say()
+    shard.say(pull_of(2, 0, 1))
+    assert shard.values()[2] == np.full(size, 101, np.float32).tobytes(), "the last one holds"
 
 
 def test_rows_set_ahead_cost_what_they_have_themselves_and_the_last_ones_hold() -> None:
