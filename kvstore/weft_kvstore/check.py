@@ -26,7 +26,6 @@ from weft_kvstore.description import (
     StoreDescription,
 )
 from weft_kvstore.first import is_given
-from weft_kvstore.row_cut import row_cut
 from weft_kvstore.settings import MAX_ROW_BYTES, MAX_SLICE_BYTES
 from weft_kvstore.step_outcome import LEAST_SCALE, MOST_SCALE
 
@@ -143,8 +142,8 @@ def _check_table(key: KeyDescription, where: str) -> None:
         raise DescriptionError(f"{where}: a table is cut by rows, so it cannot be whole")
     if key.update is not Update.RULE and key.slots:  # A frozen table is updated by nothing.
         raise DescriptionError(f"{where}: a table is updated by the rule, not by {key.update.value}")
-    if (row_bytes := row_cut(key, 1, 1).row_bytes) > MAX_ROW_BYTES:
-        raise DescriptionError(f"{where}: a row has {row_bytes} bytes, more than {MAX_ROW_BYTES}")
+    if key.row_bytes > MAX_ROW_BYTES:
+        raise DescriptionError(f"{where}: a row has {key.row_bytes} bytes, more than {MAX_ROW_BYTES}")
     if key.growth is not None:
         _check_growth(key, key.growth, where)
 
