@@ -15,13 +15,12 @@ import numpy as np
 from weft_graph.program import Update
 from weft_kvstore.calls import Asked, AskedKeys, Gives, Sent, SentKeys
 from weft_kvstore.cargo import Cargo
-from weft_kvstore.check import check_description, rule_of
+from weft_kvstore.check import check_description, is_ruled, rule_of
 from weft_kvstore.commit_operation import CommitOperation
 from weft_kvstore.description import KeyDescription, Mode, StoreDescription
 from weft_kvstore.hyper_operation import Change, HyperOperation
 from weft_kvstore.key_operation import KeyPull, PushOperation
 from weft_kvstore.key_set import KeySet
-from weft_kvstore.live_hyper import is_ruled
 from weft_kvstore.messages import MAX_NUMBERS, Reading
 from weft_kvstore.operation import BarrierOperation
 from weft_kvstore.row_cut import RowCut, row_cut

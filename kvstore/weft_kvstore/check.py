@@ -17,6 +17,8 @@ from weft_kernels.rules.lookup import rule_from
 from weft_kernels.rules.record import Rule
 from weft_kvstore.compression.description import CompressionError, StoreCompression, check_compression
 from weft_kvstore.description import (
+    LEAST_SCALE,
+    MOST_SCALE,
     AverageDescription,
     CommitDescription,
     GrowthDescription,
@@ -27,7 +29,6 @@ from weft_kvstore.description import (
 )
 from weft_kvstore.first import is_given
 from weft_kvstore.settings import MAX_ROW_BYTES, MAX_SLICE_BYTES
-from weft_kvstore.step_outcome import LEAST_SCALE, MOST_SCALE
 
 DTYPES: Final = frozenset({"float16", "float32", "float64", "int8", "int16", "int32", "int64"})
 """What a value may be made of; the wire is little-endian."""
@@ -68,6 +69,11 @@ def check_description(description: StoreDescription) -> None:
     _check_compression(description.compression, "compression")
     for key in description.keys:
         _check_compression(key.compression, f"key {key.key!r}: compression")
+
+
+def is_ruled(key: KeyDescription) -> bool:
+    """Whether shards update the key by a rule."""
+    return key.update is Update.RULE and bool(key.slots)
 
 
 def rule_of(description: StoreDescription, key: KeyDescription | None = None) -> Rule:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from weft_graph.program import Update
 from weft_kernels.rules.record import Rule
-from weft_kvstore.check import hyper_of, rule_of
+from weft_kvstore.check import hyper_of, is_ruled, rule_of
 from weft_kvstore.codec import ProtocolError
 from weft_kvstore.description import KeyDescription, StoreDescription
 from weft_kvstore.hyper import KeyHyper
@@ -110,11 +110,6 @@ class LiveHyper:
         """The first step that is not applied somewhere: none before it is asked for any more."""
         in_lots = [int(one.state.steps.version.min()) for one in self._lots.values() if _is_ruled(one.state.spec)]
         return min(in_lots + [one.version for one in self._units.values() if _is_ruled(one.spec)], default=0)
-
-
-def is_ruled(key: KeyDescription) -> bool:
-    """Whether shards update the key by a rule."""
-    return key.update is Update.RULE and bool(key.slots)
 
 
 def _is_ruled(spec: LotSpec | KeyRules) -> bool:
