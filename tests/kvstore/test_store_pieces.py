@@ -13,7 +13,7 @@ from store_cluster import constant, given, key_of, store_of, table_of
 from store_raw import pull_of, push_of
 from weft_kernels.initializers import first_rows, first_values
 from weft_kernels.rules.record import Rule
-from weft_kvstore import first, job_shard, row_chunks
+from weft_kvstore import first, job_shard
 from weft_kvstore.check import digest
 from weft_kvstore.codec import decode_reply, encode
 from weft_kvstore.description import Mode, StoreDescription
@@ -21,6 +21,7 @@ from weft_kvstore.job_shard import JobShard
 from weft_kvstore.lot_values import BLOCK_BYTES
 from weft_kvstore.messages import Acknowledge, Cancel, Hello, Message, Ping, Pong, PushRefused, Values
 from weft_kvstore.routing import routing_of
+from weft_kvstore.row_chunks import RowSource
 from weft_kvstore.rows import Rows
 from weft_kvstore.sets_ahead import RowsAhead
 from weft_kvstore.settings import LinkSettings
@@ -84,7 +85,8 @@ class Shard:
 
     def push_rows(self, ids: Array, values: Array, step: int = 0, **changed: Any) -> None:
         cut = self.routing.tables[0]
-        payload = row_chunks.packed(Rows(ids, values), cut).tobytes()
+        source = RowSource(ids, values, cut)
+        payload = b"".join(source.cut(0, source.nbytes))
         chunks = -(-len(ids) // cut.rows_up)
         self.say(push_of(0, [len(payload)], step=step, chunks=chunks, count=chunks, **changed), payload)
 
@@ -380,7 +382,7 @@ def test_a_refused_run_of_chunks_changes_nothing(cargo: int) -> None:
     else:
         shard.say(push_of(0, [len(payload)], count=2, chunks=3), payload)
         assert "rows of chunk 1 are not between those beside it" in str(shard.heard)
-        assert not shard.job._table(0)._assemblies._open
+        assert not shard.job._table(0)._pushes._open
     assert [message for message, _ in shard.heard if isinstance(message, PushRefused)]
 
 
