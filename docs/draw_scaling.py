@@ -32,23 +32,24 @@ run.
 
 ## The model
 
-Every process has an interpreter, which runs one of its Python threads at a time, and a thread of ZeroMQ. A step is
-work for these: calls, frames (messages with a payload, their acknowledgements counted in), slices, bytes. The cost of
-one of each, for each thread, is what explains best the processor time of that thread over all round trips of one key,
-none below 0. A shard's work for the second and further workers is its work for the first, less the update, which a
-step has once, plus an addition; both at the measured speed of memory.
+Every process has an interpreter, which runs one of its Python threads at a time, and a thread of ZeroMQ. A worker's
+caller does the IO thread's work while it waits, so the two together are its interpreter. A step is work for these:
+calls, frames (messages with a payload, their acknowledgements counted in), slices, bytes. The cost of one of each, for
+each thread, is what explains best the processor time of that thread over all round trips of one key, none below 0. A
+shard's work for the second and further workers is its work for the first, less the update, which a step has once, plus
+an addition; both at the measured speed of memory. On one host all threads share its cores.
 
 *By simulation* (`step_simulation.py`): frame by frame, under credit, first key first; threads share the cores of
 their host, a network card passes bytes in order, and a thread that slept wakes later. Nothing is drawn at random.
 
 *On paper* (`step_formula.py`): a step takes as long as its busiest resource, plus one frame's way there and back.
-With W workers, S shards, M bytes, F frames between a worker and a shard and K keys:
+With W workers, S shards, M bytes and F frames between a worker and a shard:
 
 | Resource | Time |
 |---|---|
 | network card of a worker | M / rate |
 | network card of a shard | W M / (S rate) |
-| interpreter of a worker | 2 K calls, S F frames out and S F in, 2 M bytes |
+| interpreter of a worker | 2 calls, S F frames out and S F in, 2 M bytes |
 | ZeroMQ of a worker | S F frames out and S F in, 2 M bytes |
 | interpreter of a shard | W F frames in and W F out, 2 W M / S bytes, (W - 1) M / S added, M / S updated |
 | ZeroMQ of a shard | W F frames in and W F out, 2 W M / S bytes |
@@ -128,7 +129,7 @@ def _constants(constants: Constants) -> str:
 def _assumed(frames: Frames) -> str:
     from scale_out import COMPUTE_S, CORES, LARGE_KEYS, LATENCY_S
 
-    calls = f"{frames.calls_per_key} calls for each key" if frames.calls_per_key else f"{frames.calls_per_step} calls"
+    calls = f"{frames.calls_per_step} calls" if frames.calls_per_step else f"{frames.calls_per_key} calls for each key"
     return (
         "## On many machines\n\n"
         f"Assumed, not measured: every process has a host of its own with {CORES} cores as these, a full-duplex "

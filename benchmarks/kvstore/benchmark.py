@@ -27,21 +27,26 @@ ROUNDS, QUICK_ROUNDS = 5, 2
 Measure = Callable[[Case, Plan, Callable[[str], None]], tuple[Row, dict[str, str]]]
 
 
-def main(what: str, cases: Sequence[Case]) -> NoReturn:
-    """A script's whole work."""
+def main(what: str, cases: Sequence[Case], further: Sequence[Case] = ()) -> NoReturn:
+    """A script's whole work. The `further` cases run where they are asked for."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that processes are ended
-    sys.exit(run(what, cases))
+    sys.exit(run(what, cases, further=further))
 
 
 def run(
-    what: str, cases: Sequence[Case], arguments: Sequence[str] | None = None, *, measuring: Measure = measure
+    what: str,
+    cases: Sequence[Case],
+    arguments: Sequence[str] | None = None,
+    *,
+    further: Sequence[Case] = (),
+    measuring: Measure = measure,
 ) -> int:
     """Measures the cases, tells of them and returns the exit code: 0, 1 where weft failed, 2 where a peer is missing.
 
     `arguments` stand for the command line's, `measuring` for what runs one case.
     """
-    options = options_of(what, [case.name for case in cases], arguments)
-    chosen = [case for case in cases if not options.case or case.name in options.case]
+    options = options_of(what, [case.name for case in (*cases, *further)], arguments, further=bool(further))
+    chosen = chosen_of(options, cases, further)
     chosen = [case.quick() for case in chosen] if options.quick else chosen
     rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
     plan = Plan(rounds, options.slice_bytes or default_slice_bytes(), peer_python())
@@ -64,6 +69,13 @@ def run(
         return 128 + signal.SIGINT
     conditions |= {"versions": versions, "load_after": round(os.getloadavg()[0], 2)}
     return tell(console, rows, conditions, options.json)
+
+
+def chosen_of(options: argparse.Namespace, cases: Sequence[Case], further: Sequence[Case]) -> list[Case]:
+    """Those that are named; else all, the further ones where they are wanted."""
+    if options.case:
+        return [case for case in (*cases, *further) if case.name in options.case]
+    return [*cases, *further] if further and options.further else list(cases)
 
 
 def tell(
@@ -95,12 +107,16 @@ def options_of(
     arguments: Sequence[str] | None,
     *,
     rounds: tuple[int, int] = (ROUNDS, QUICK_ROUNDS),
+    further: bool = False,
 ) -> argparse.Namespace:
-    """The command line's; `names` are of cases, `rounds` how many there are, and with `--quick`."""
+    """The command line's; `names` are of cases, `rounds` how many there are, and with `--quick`; `further`: whether
+    some of the cases run only where they are asked for."""
     parser = argparse.ArgumentParser(description=what)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows and the conditions there")
     parser.add_argument("--quick", action="store_true", help="few iterations and rounds: a rough look")
     parser.add_argument("--case", action="append", choices=names, help="only this; repeatable")
+    if further:
+        parser.add_argument("--further", action="store_true", help="also other sizes, a late worker, ids by Zipf's law")
     parser.add_argument("--rounds", type=_count, help="rounds of every side [{}, quick {}]".format(*rounds))
     parser.add_argument("--slice-bytes", type=_count, help="of weft's slices [what jobs have by default]")
     return parser.parse_args(arguments)

@@ -11,13 +11,17 @@ from typing import Any, Self
 
 class Role(StrEnum):
     """Threads that a step keeps busy. A process's interpreter runs one of its Python threads at a time, so the caller
-    and the IO thread of a worker take turns."""
+    and the IO thread of a worker take turns; who waits for a result does the IO thread's work meanwhile."""
 
     CALLER = "caller"
     CLIENT = "client"
     CLIENT_WIRE = "client's ZeroMQ"
     SHARD = "shard"
     SHARD_WIRE = "shard's ZeroMQ"
+
+
+WORKER_INTERPRETER = (Role.CALLER, Role.CLIENT)
+"""Of a worker's frames and calls each does a part: which does how much is the store's, their sum is a step's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,15 +128,14 @@ class Processes:
 class Frames:
     """How values are cut and how frames follow each other.
 
-    `calls_per_key` are a caller's calls for one key and step; 0 where one call takes all keys, and then a step is
-    `calls_per_step` of them.
+    One call takes all keys, and a step is `calls_per_step` of them; `calls_per_key` more are for each key.
     """
 
     slice_bytes: int = 128 << 10
     frame_bytes: int = 1 << 20
     credit_bytes: int = 4 << 20
-    calls_per_key: int = 2
-    calls_per_step: int = 0
+    calls_per_key: int = 0
+    calls_per_step: int = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,9 @@ MEET = "meet"
 """A worker says that it has reached the barrier, and hears when all have."""
 END = "end"
 
+SCATTER = 3**18
+"""Has no factor in common with a table's rows, so that ids of neighbouring ranks are distinct and far apart."""
+
 
 @dataclass(frozen=True)
 class Work:
@@ -64,13 +67,24 @@ class Drawer:
     def draw(self, slot: int, step: int) -> Work:
         """Uniform in [-0.5, 0.5); the arrays are written again by the next call."""
         generator = np.random.Generator(np.random.SFC64([slot, step]))
-        ids = None
-        if self._case.rows:
-            ids = np.sort(generator.choice(self._case.shapes[0][0], self._case.rows, replace=False, shuffle=False))
+        ids = self._ids(generator) if self._case.rows else None
         for array in self._arrays:
             generator.random(out=array, dtype=np.float32)
             np.subtract(array, np.float32(0.5), out=array)
         return Work(self._arrays, ids)
+
+    def _ids(self, generator: np.random.Generator) -> Array:
+        """Distinct ones, ascending."""
+        among, count = self._case.shapes[0][0], self._case.rows
+        if not self._case.zipf:
+            return np.sort(generator.choice(among, count, replace=False, shuffle=False))
+        drawn, first = np.zeros(0, np.int64), np.zeros(0, np.intp)
+        while len(first) < count:
+            more = generator.zipf(self._case.zipf, 4 * count) - 1
+            drawn = np.concatenate([drawn, more[more < among]])
+            first = np.unique(drawn, return_index=True)[1]
+        ranks = drawn[np.sort(first)[:count]]  # the distinct ones that were drawn first
+        return np.sort(ranks * SCATTER % among)
 
 
 def difference(before: list[Array], works: list[Work], own: int, after: list[Array]) -> float:
@@ -128,7 +142,10 @@ def take_part(line: Line, exchange: Exchange, case: Case, slot: int, versions: d
             exchange.prepare(work)
             if case.workers > 1:  # One alone has nobody to wait for, and would only fall asleep.
                 line.meet()
-            start = time.monotonic()
+            # The clock of all begins when the late one does: what the others wait for it is nobody's merit.
+            start = time.monotonic() + case.late_s
+            if case.late_s and slot == case.workers - 1:
+                time.sleep(case.late_s)
             exchange.push_and_pull(work)
             spans.append((start, time.monotonic()))
             after = exchange.pulled()

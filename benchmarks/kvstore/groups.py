@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -28,6 +28,8 @@ from weft_kvstore.description import InitializerDescription, KeyDescription, Mer
 ANSWER_S = 180.0
 """For a worker's next word: a first one takes imports, a million rows, and a machine with other work."""
 LEAVE_S = 5.0
+LOOK_S = 0.5
+"""How often, while a worker is silent, somebody looks whether its servers still run."""
 LOG_LINES = 8
 
 HERE = Path(__file__).resolve().parent
@@ -52,13 +54,17 @@ class Worker:
         except BrokenPipeError:
             raise self._failed("has ended") from None
 
-    def hear(self) -> dict[str, Any]:
-        """Its next word. Raises SideError once it has ended or been silent for too long."""
+    def hear(self, look: Callable[[], None]) -> dict[str, Any]:
+        """Its next word; `look` is called again and again meanwhile. Raises SideError once it has ended or been silent
+        for too long."""
         assert self._process.stdout is not None
         until = time.monotonic() + ANSWER_S
         while b"\n" not in self._pending:
-            if not select.select([self._process.stdout], [], [], max(until - time.monotonic(), 0.0))[0]:
-                raise self._failed(f"was silent for {ANSWER_S:.0f} s")
+            if not select.select([self._process.stdout], [], [], LOOK_S)[0]:
+                if time.monotonic() > until:
+                    raise self._failed(f"was silent for {ANSWER_S:.0f} s")
+                look()
+                continue
             part = os.read(self._process.stdout.fileno(), 1 << 16)
             if not part:
                 raise self._failed("has ended")
@@ -72,8 +78,13 @@ class Worker:
         return "" if self._process.poll() in (None, 0) else f"\n{self._failed('has ended')}"
 
     def _failed(self, how: str) -> SideError:
-        lines = self._log.read_text(errors="replace").strip().splitlines()[-LOG_LINES:]
-        return SideError("\n".join([f"{self.name} {how}", *lines]))
+        return failure(self.name, how, self._log)
+
+
+def failure(name: str, how: str, log: Path) -> SideError:
+    """What became of a process, and what it said last."""
+    lines = log.read_text(errors="replace").strip().splitlines()[-LOG_LINES:]
+    return SideError("\n".join([f"{name} {how}", *lines]))
 
 
 class Group:
@@ -84,6 +95,7 @@ class Group:
         self.versions: dict[str, str] = {}
         self._processes: list[subprocess.Popen[bytes]] = []
         self._workers: list[Worker] = []
+        self._servers: list[tuple[str, subprocess.Popen[bytes], Path]] = []
 
     def __enter__(self) -> Group:
         return self
@@ -95,7 +107,8 @@ class Group:
 
     def serve(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
         """Start a process that nobody speaks with. Its standard input stays open until the group is closed."""
-        self._start(name, command, environment, subprocess.DEVNULL)
+        log, process = self._start(name, command, environment, subprocess.DEVNULL)
+        self._servers.append((f"{self.name}, {name}", process, log))
 
     def work(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
         """Start a worker."""
@@ -125,24 +138,33 @@ class Group:
         return words
 
     def close(self) -> None:
-        """End what runs: by word, and by signal where that does not help. Idempotent."""
+        """End what runs: by word, and by signal where that does not help. Idempotent; whoever interrupts it, even more
+        than once, ends them all the sooner."""
+        try:
+            self._leave()
+        finally:
+            for process in self._processes:
+                process.kill()  # Nothing where it has ended.
+            for process in self._processes:
+                process.wait()
+                for pipe in (process.stdin, process.stdout):
+                    with contextlib.suppress(BrokenPipeError):
+                        if pipe is not None:
+                            pipe.close()
+            self._processes, self._workers, self._servers = [], [], []
+
+    def _leave(self) -> None:
+        """Asks all to end, and gives them time. The last that started are the workers: they leave first."""
         for worker in self._workers:
             with contextlib.suppress(SideError):
                 worker.say(do=END)
         until = time.monotonic() + LEAVE_S
-        # The last that started are the workers: they leave first.
         for process in reversed(self._processes):
             if process.stdin is not None:
                 with contextlib.suppress(BrokenPipeError):
                     process.stdin.close()
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(until - time.monotonic(), 0.1))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            if process.stdout is not None:
-                process.stdout.close()
-        self._processes, self._workers = [], []
 
     def _expect(self, do: str) -> list[dict[str, Any]]:
         words = [self._heard(worker) for worker in self._workers]
@@ -154,10 +176,16 @@ class Group:
     def _heard(self, worker: Worker) -> dict[str, Any]:
         """Its next word. One worker's end shows in another's silence, so the error tells of both."""
         try:
-            return worker.hear()
+            return worker.hear(self._look)
         except SideError as error:
             others = "".join(other.post_mortem() for other in self._workers if other is not worker)
             raise SideError(f"{error}{others}") from None
+
+    def _look(self) -> None:
+        """Raises SideError for a server that has ended."""
+        for name, process, log in self._servers:
+            if process.poll() is not None:
+                raise failure(name, "has ended", log)
 
     def _start(
         self, name: str, command: Sequence[str], environment: Mapping[str, str], stdout: int

@@ -15,7 +15,7 @@ import zmq
 
 from exchange import Array, Line, Work
 from layer_marks import mark_places, take_marks
-from store_cases import BESIDE, BESIDE_SHAPE, RATE, Case, case_from_json
+from store_cases import BESIDE, BESIDE_SHAPE, RATE, START_S, Case, case_from_json
 from training_pace import take_steps
 from weft_kvstore.client import StoreClient
 from weft_kvstore.description import StoreDescription
@@ -85,7 +85,7 @@ class WeftLayers:
 
 
 def portions_of(count: int, *, each: bool) -> list[range]:
-    """The layers that are asked for together, in order: up to each mark, or each alone where every one is waited for."""
+    """The layers that are asked for together, in order: up to each mark, or `each` alone where all are waited for."""
     ends = range(count) if each else sorted(set(mark_places(count).values()))
     starts = [0, *(end + 1 for end in ends)]
     return [range(start, end + 1) for start, end in zip(starts, ends, strict=False)]
@@ -94,7 +94,8 @@ def portions_of(count: int, *, each: bool) -> list[range]:
 def main(path: str, endpoint: str, settings: str, case_text: str) -> None:
     tune_process()
     line, case = Line(), case_from_json(case_text)
-    link = LinkSettings(**json.loads(settings), same_host=False)  # It would pass the slow link by.
+    # Shared memory would pass the slow link by.
+    link = LinkSettings(**{"silence_s": START_S, **json.loads(settings)}, same_host=False)
     store = StoreClient(
         msgspec.json.decode(Path(path).read_bytes(), type=StoreDescription), 0, settings=link, endpoints=[endpoint]
     )

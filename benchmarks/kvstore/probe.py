@@ -21,7 +21,7 @@ SMALL_FRAME_BYTES = 128 * KIB
 class Probe:
     """A round trip of a key of `nbytes`: one push, then `pulls` of the new value at once.
 
-    `slice_bytes`, `frame_bytes`: None for what the store takes by itself; the latter is the client's.
+    `slice_bytes`, `frame_bytes`: None for what the store takes by itself; the latter are both ends'.
     """
 
     nbytes: int

@@ -16,13 +16,11 @@ from cost_model import Role
 from exchange import END, Line
 from probe import Probe
 from processor_time import summed, thread_times_s, zeromq_threads
+from store_cases import START_S
 from weft_kvstore.client import StoreClient
 from weft_kvstore.description_file import read_description
 from weft_kvstore.process import tune_process
 from weft_kvstore.settings import LinkSettings
-
-START_S = 60.0
-"""What the shard may take to start, on a machine with other work."""
 
 
 class Prober:

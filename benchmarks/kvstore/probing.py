@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 import sys
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ from probe import Measured, Probe
 from store_cases import FLOAT_BYTES, Case
 
 Setting = tuple[int, int]
-"""Bytes of a slice, and of the client's frames or 0."""
+"""Bytes of a slice, and of the frames of both ends or 0."""
 
 
 class ProbeGroup(Group):
@@ -29,8 +30,10 @@ class ProbeGroup(Group):
         description = description_of(self.case, slice_bytes, (f"tcp://127.0.0.1:{free_port()}",))
         path = self.directory / f"store-{slice_bytes}-{frame_bytes}.json"
         path.write_bytes(msgspec.json.encode(description))
-        command = [sys.executable, "-m", "weft_kvstore", "--description", str(path), "--shard", "0"]
-        self.serve("shard", [*command, "--bind", description.shards[0], "--exit-with-parent"], {})
+        settings = json.dumps({"frame_bytes": frame_bytes} if frame_bytes else {})
+        self.serve(
+            "shard", [sys.executable, str(HERE / "layers_shard.py"), str(path), description.shards[0], settings], {}
+        )
         shard = str(self._processes[-1].pid)
         self.work("worker", [sys.executable, str(HERE / "probe_side.py"), str(path), str(frame_bytes), shard], {})
 

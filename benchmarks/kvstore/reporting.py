@@ -33,6 +33,7 @@ def conditions_of(plan: Plan, cases: Sequence[Case], *, quick: bool) -> Conditio
         "slice_bytes": plan.slice_bytes,
         "rounds": plan.rounds,
         "iterations": {case.name: case.iterations for case in cases},
+        "late_s": {case.name: case.late_s for case in cases if case.late_s},
         "quick": quick,
     }
 
@@ -50,7 +51,7 @@ def table_of(rows: Sequence[Row]) -> Table:
         ratio = "missing" if row.ratio is None else f"{row.ratio:.2f}"
         theirs = "-" if row.peer is None else _text(row.peer)
         peer = row.peer_name.replace(", ", "\n")
-        table.add_row(case, peer, _text(row.weft), theirs, ratio, decimal(row.wire_bytes))
+        table.add_row(case, peer, _text(row.weft), theirs, ratio, decimal(row.wire_bytes, precision=0))
     return table
 
 

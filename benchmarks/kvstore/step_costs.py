@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cost_model import Block, Constants, Role, Work
+from cost_model import WORKER_INTERPRETER, Block, Constants, Role, Work
 
 NEAR_BYTES = 8 << 20
 """Values of more than this do not stay in a cache from one step to the next."""
@@ -38,6 +38,18 @@ class StepCosts:
         near, far = self._bytes(block.nbytes)
         work = Work(push_frames=frames, push_slices=block.slices, push_near=near, push_far=far)
         return self.constants.costs[role].of(work)
+
+    def filled(self, block: Block, frames: int = 1) -> float:
+        """Frames of gradients at a worker's interpreter."""
+        return sum(self.push(role, block, frames) for role in WORKER_INTERPRETER)
+
+    def taken(self, block: Block, frames: int = 1) -> float:
+        """Frames of values at a worker's interpreter."""
+        return sum(self.pull(role, block, frames) for role in WORKER_INTERPRETER)
+
+    def called(self, calls: float) -> float:
+        """A worker's interpreter at the begin of a step, and for so many calls of it."""
+        return sum(self.begin(role) + calls * self.call(role) for role in WORKER_INTERPRETER)
 
     def pull(self, role: Role, block: Block, frames: int = 1) -> float:
         """Frames of values, on their way through a thread."""

@@ -1,10 +1,10 @@
 """The step's time on paper: what each resource has to do in all, and the longest of them. Pure.
 
 A step is a pipeline of frames: it takes as long as its busiest resource, plus one frame's way through the others. W
-workers, S shards, M bytes of values, F frames between a worker and a shard, K keys:
+workers, S shards, M bytes of values, F frames between a worker and a shard:
 
 - a network card carries M each way at a worker, W M / S at a shard;
-- a worker's interpreter makes 2 K calls, fills S F frames and takes in as many; ZeroMQ's thread moves them;
+- a worker's interpreter makes 2 calls, fills S F frames and takes in as many; ZeroMQ's thread moves them;
 - a shard's interpreter takes in W F frames, adds (W - 1) M / S bytes, applies M / S, and answers with W F frames;
 - on one host all of it shares the cores.
 """
@@ -18,7 +18,6 @@ from functools import lru_cache
 from cost_model import Block, Constants, Frames, Layout, Machines, Processes, Role, layout_of
 from step_costs import StepCosts
 
-WORKER_ROLES = (Role.CLIENT, Role.CLIENT_WIRE)
 PROCESS_THREADS = 2
 """Of a process: its interpreter and ZeroMQ's thread; with fewer cores than these they share one."""
 
@@ -74,13 +73,10 @@ def _layout(key_bytes: tuple[int, ...], shards: int, frames: Frames) -> Layout:
 
 def _worker(layout: Layout, costs: StepCosts, frames: Frames) -> dict[str, float]:
     load, count = _joined([block for own in layout.blocks for block in own])
-    calls = _calls(layout, frames)
-    callers = sum(costs.begin(role) + calls * costs.call(role) for role in (Role.CALLER, Role.CLIENT))
-    moved = {role: costs.push(role, load, count) + costs.pull(role, load, count) for role in WORKER_ROLES}
-    return {
-        "worker's interpreter": callers + moved[Role.CLIENT],
-        "worker's ZeroMQ": costs.begin(Role.CLIENT_WIRE) + moved[Role.CLIENT_WIRE],
-    }
+    wire = Role.CLIENT_WIRE
+    interpreter = costs.called(_calls(layout, frames)) + costs.filled(load, count) + costs.taken(load, count)
+    zeromq = costs.begin(wire) + costs.push(wire, load, count) + costs.pull(wire, load, count)
+    return {"worker's interpreter": interpreter, "worker's ZeroMQ": zeromq}
 
 
 def _joined(blocks: Sequence[Block]) -> tuple[Block, int]:
@@ -108,8 +104,9 @@ def _shard(layout: Layout, workers: int, costs: StepCosts, frames: Frames) -> di
 
 def _fill(block: Block, costs: StepCosts, machines: Machines) -> float:
     """One frame's way there and back, with nothing else under way."""
-    threads = (Role.CLIENT, Role.CLIENT_WIRE, Role.SHARD_WIRE, Role.SHARD)
+    threads = (Role.CLIENT_WIRE, Role.SHARD_WIRE, Role.SHARD)
     there_and_back = sum(costs.push(role, block) + costs.pull(role, block) for role in threads)
+    there_and_back += costs.filled(block) + costs.taken(block)
     wires = 0.0 if machines.bits_per_s is None else 4 * block.nbytes * 8 / machines.bits_per_s
     hops = 8 * costs.constants.wake_s + 2 * machines.latency_s
     return there_and_back + wires + hops

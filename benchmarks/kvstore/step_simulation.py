@@ -120,9 +120,9 @@ class StepSimulation:
         """The caller's thread: a push for each key, then a pull for each, or one call for all."""
         each = self._frames.calls_per_key / 2
         once = self._frames.calls_per_step / 2
-        begin_s = sum(self._costs.begin(role) for role in (Role.CALLER, Role.CLIENT))
+        begin_s = self._costs.called(0)
         calls = [(key, action) for action in (self._pushed, self._pulled) for key in range(self._layout.keys)]
-        call_s = self._costs.call(Role.CALLER) + self._costs.call(Role.CLIENT)
+        call_s = self._costs.called(1) - begin_s
 
         def next_call(place: int) -> None:
             if place == len(calls):
@@ -149,10 +149,8 @@ class StepSimulation:
         link = self._out[worker][shard]
         while (taken := link.take()) is not None:
             place, block = taken
-            fill_s, send_s, receive_s = (
-                self._costs.push(role, block) for role in (Role.CLIENT, Role.CLIENT_WIRE, Role.SHARD_WIRE)
-            )
-            way = _Way(self._clients[worker], self._shards[shard], fill_s, send_s, receive_s)
+            send_s, receive_s = (self._costs.push(role, block) for role in (Role.CLIENT_WIRE, Role.SHARD_WIRE))
+            way = _Way(self._clients[worker], self._shards[shard], self._costs.filled(block), send_s, receive_s)
             self._travel(way, block.nbytes, lambda place=place, block=block: self._accept(worker, shard, place, block))
 
     def _travel(self, way: _Way, nbytes: int, then: Event) -> None:
@@ -216,7 +214,7 @@ class StepSimulation:
     def _receive(self, worker: int, shard: int, block: Block) -> None:
         """A frame of values is in the client's inbox."""
         self._clients[worker].interpreter.do(
-            self._costs.pull(Role.CLIENT, block), lambda: self._received(worker, shard, block.nbytes)
+            self._costs.taken(block), lambda: self._received(worker, shard, block.nbytes)
         )
 
     def _received(self, worker: int, shard: int, nbytes: int) -> None:

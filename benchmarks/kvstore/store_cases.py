@@ -24,6 +24,9 @@ TABLE_ROWS = 4096
 BESIDE, BESIDE_SHAPE = "beside", (100_000, 64)
 """The table whose rows travel beside the keys on a slow link."""
 
+START_S = 60.0
+"""What a shard may take to start, on a machine with other work: no worker gives it up before."""
+
 TOLERANCE = 1e-5
 """Of values about 1: float32 rounds each update by about 1e-7."""
 
@@ -54,6 +57,8 @@ class Case:
     On a slow link, `stagger_s` is the time over which the keys are handed over, and `beside_rows` is how many rows of a
     second table, the least urgent key, travel beside them. With `compute_s`, a step's computing in each layer, the keys
     are those of a training step. `compression`: what travels compressed, one of `COMPRESSIONS`; empty for nothing.
+    `late_s`: how much later than the others the last worker begins each step; the clock runs from then. `zipf`: the
+    exponent of the law by which rows are drawn, or 0 where all are as likely.
     """
 
     name: str
@@ -68,6 +73,8 @@ class Case:
     beside_rows: int = 0
     compute_s: tuple[float, ...] = ()
     compression: str = ""
+    late_s: float = 0.0
+    zipf: float = 0.0
 
     @property
     def payload_bytes(self) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 import zmq
 
 from exchange import Array, Line, Work, take_part
-from store_cases import Case, case_from_json
+from store_cases import START_S, Case, case_from_json
 from weft_kvstore.client import StoreClient
 from weft_kvstore.description_file import read_description
 from weft_kvstore.process import tune_process
@@ -96,7 +96,7 @@ def main(path: str, slot_text: str, case_text: str) -> None:
     line, slot, case = Line(), int(slot_text), case_from_json(case_text)
     description = read_description(Path(path))
     # What is to be counted passes the socket.
-    settings = LinkSettings(same_host=case.transport in {"samehost", "inplace"})
+    settings = LinkSettings(silence_s=START_S, same_host=case.transport in {"samehost", "inplace"})
     store = StoreClient(description, slot, settings=settings)
     exchange = WeftExchange(store, case, tuple(key.key for key in description.keys), slot)
     versions = {"numpy": np.__version__, "pyzmq": zmq.__version__, "zeromq": zmq.zmq_version()}

@@ -15,13 +15,13 @@ import numpy as np
 from weft_graph.program import Update
 from weft_kvstore.calls import Asked, AskedKeys, Gives, Sent, SentKeys
 from weft_kvstore.cargo import Cargo
-from weft_kvstore.check import check_description, rule_of
+from weft_kvstore.check import check_description, is_ruled, rule_of
 from weft_kvstore.commit_operation import CommitOperation
 from weft_kvstore.description import KeyDescription, Mode, StoreDescription
 from weft_kvstore.hyper_operation import Change, HyperOperation
+from weft_kvstore.hyper_range import check_range, range_of
 from weft_kvstore.key_operation import KeyPull, PushOperation
 from weft_kvstore.key_set import KeySet
-from weft_kvstore.live_hyper import is_ruled
 from weft_kvstore.messages import MAX_NUMBERS, Reading
 from weft_kvstore.operation import BarrierOperation
 from weft_kvstore.row_cut import RowCut, row_cut
@@ -162,6 +162,10 @@ class Arguments:
                 known = ", ".join(sorted(rule.hyper)) or "none"
                 raise StoreRefusedError(f"{where}: rule {rule.name!r} has no {number!r}; it has {known}")
             found[number] = _finite(value, f"{where}: {number!r}")
+            try:
+                check_range(number, found[number], range_of(self._description, key, number))
+            except ValueError as error:
+                raise StoreRefusedError(f"{where}: {error}") from None
         step = None if step is None else self._checked_step(step, "set_hyper")
         place = None if name is None else self._places[name]
         return HyperOperation(future, Change(found, step, place, name), lambda: os.urandom(16))

@@ -26,6 +26,10 @@ class Sent:
     priority: int
     rows: bool = False
 
+    @property
+    def places(self) -> tuple[int, ...]:
+        return (self.place,)
+
     def __str__(self) -> str:
         call, step = _CALLS[self.cargo]
         return f"{call} of {'rows of ' if self.rows else ''}key {self.name!r}, {step} {self.step}"
@@ -38,6 +42,10 @@ class SentKeys:
     cargo: Cargo
     keys: KeySet
     step: int
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        return self.keys.places
 
     def __str__(self) -> str:
         call, step = _CALLS[self.cargo]
@@ -64,6 +72,10 @@ class AskedKeys:
     gives: Gives
 
     @property
+    def places(self) -> tuple[int, ...]:
+        return self.keys.places
+
+    @property
     def array_count(self) -> int:
         """Arrays of each key."""
         return 1 if self.names is None else len(self.names)
@@ -85,6 +97,10 @@ class Asked:
     settled: bool
     priority: int
     rows: bool = False
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        return (self.place,)
 
     @property
     def reading(self) -> Reading:

@@ -17,6 +17,8 @@ from weft_kernels.rules.lookup import rule_from
 from weft_kernels.rules.record import Rule
 from weft_kvstore.compression.description import CompressionError, StoreCompression, check_compression
 from weft_kvstore.description import (
+    LEAST_SCALE,
+    MOST_SCALE,
     AverageDescription,
     CommitDescription,
     GrowthDescription,
@@ -26,9 +28,7 @@ from weft_kvstore.description import (
     StoreDescription,
 )
 from weft_kvstore.first import is_given
-from weft_kvstore.row_cut import row_cut
 from weft_kvstore.settings import MAX_ROW_BYTES, MAX_SLICE_BYTES
-from weft_kvstore.step_outcome import LEAST_SCALE, MOST_SCALE
 
 DTYPES: Final = frozenset({"float16", "float32", "float64", "int8", "int16", "int32", "int64"})
 """What a value may be made of; the wire is little-endian."""
@@ -69,6 +69,11 @@ def check_description(description: StoreDescription) -> None:
     _check_compression(description.compression, "compression")
     for key in description.keys:
         _check_compression(key.compression, f"key {key.key!r}: compression")
+
+
+def is_ruled(key: KeyDescription) -> bool:
+    """Whether shards update the key by a rule."""
+    return key.update is Update.RULE and bool(key.slots)
 
 
 def rule_of(description: StoreDescription, key: KeyDescription | None = None) -> Rule:
@@ -143,8 +148,8 @@ def _check_table(key: KeyDescription, where: str) -> None:
         raise DescriptionError(f"{where}: a table is cut by rows, so it cannot be whole")
     if key.update is not Update.RULE and key.slots:  # A frozen table is updated by nothing.
         raise DescriptionError(f"{where}: a table is updated by the rule, not by {key.update.value}")
-    if (row_bytes := row_cut(key, 1, 1).row_bytes) > MAX_ROW_BYTES:
-        raise DescriptionError(f"{where}: a row has {row_bytes} bytes, more than {MAX_ROW_BYTES}")
+    if key.row_bytes > MAX_ROW_BYTES:
+        raise DescriptionError(f"{where}: a row has {key.row_bytes} bytes, more than {MAX_ROW_BYTES}")
     if key.growth is not None:
         _check_growth(key, key.growth, where)
 

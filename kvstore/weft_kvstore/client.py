@@ -1,43 +1,27 @@
-"""The networked store: one slot's way to its shards. One IO thread owns every socket."""
+"""The networked store: one slot's way to its shards."""
 
 from __future__ import annotations
 
-import math
 import os
-import threading
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Final
-
-import zmq
 
 from weft_kvstore.arguments import Arguments
 from weft_kvstore.client_link import LinkState
 from weft_kvstore.client_memory import ClientMemory
 from weft_kvstore.client_mind import ClientMind
+from weft_kvstore.client_sockets import ClientSockets
 from weft_kvstore.description import StoreDescription
-from weft_kvstore.face import StoreFace, end_futures
-from weft_kvstore.link_socket import LinkSocket
-from weft_kvstore.operation import Operation
+from weft_kvstore.face import StoreFace
+from weft_kvstore.lead import Lead
 from weft_kvstore.residual_operation import ResidualOperation
 from weft_kvstore.routing import routing_of
-from weft_kvstore.same_host.handover import Handover, HandoverState
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shared_layout import shared_layout
 from weft_kvstore.statistics import ClientStatistics, LinkStatistics
-from weft_kvstore.store import Array, StoreError
-from weft_kvstore.wake import Wakeup
-
-MESSAGES_A_ROUND: Final = 256
-"""Messages read from one socket before the others have their turn."""
-
-GOODBYE_MS: Final = 200
-"""How long a Bye may take to leave when the client closes."""
-
-LONGEST_SLEEP_S: Final = 60.0
+from weft_kvstore.store import Array
 
 
 class StoreClient(StoreFace):
@@ -55,7 +39,7 @@ class StoreClient(StoreFace):
         settings: LinkSettings = LinkSettings(),  # noqa: B008  # frozen, so it can be shared
         endpoints: Sequence[str] | None = None,
     ) -> None:
-        super().__init__(Arguments(description, slot), self._hand_over)
+        arguments = Arguments(description, slot)
         self._endpoints = tuple(description.shards if endpoints is None else endpoints)
         if len(self._endpoints) != len(description.shards):
             raise ValueError(f"{len(self._endpoints)} endpoints for {len(description.shards)} shards")
@@ -72,27 +56,13 @@ class StoreClient(StoreFace):
             now=time.monotonic(),
             memory=self._memory if layout is not None else None,
         )
-        self._submitted: deque[Operation] = deque()
-        self._wakeup = Wakeup()
-        self._wakeup_fd = self._wakeup.fileno()
-        self._asleep = False
-        """Whether the IO thread waits, or is about to look for the last time whether anything was handed over."""
-        self._closing = False
-        self._lock = threading.Lock()
-        self._sockets: dict[int, LinkSocket] = {}
-        self._handovers: dict[int, Handover] = {}
-        self._bytes: list[list[int]] = [[0, 0] for _ in self._endpoints]
-        self._thread = threading.Thread(target=self._run, name=f"weft-store-slot-{slot}", daemon=True)
-        self._thread.start()
+        self._sockets = ClientSockets(self._mind, self._memory, self._endpoints)
+        self._lead = Lead(self._sockets, f"weft-store-slot-{slot}")
+        super().__init__(arguments, self._lead.submit, self._lead)
 
     def close(self) -> None:
-        if not self._process.is_here:
-            return  # The sockets are the parent's, and so is the other end of the wakeup.
-        with self._lock:
-            self._closing = True
-        self._wakeup.wake()
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+        if self._process.is_here:  # Else the sockets and the thread are the parent's.
+            self._lead.close()
 
     def gradient_buffer(self, key: str) -> Array:
         return self._memory.gradient(self._arguments.place_of(key))
@@ -129,164 +99,18 @@ class StoreClient(StoreFace):
             queued_slices=sum(link.queued_slices for link in links),
             queued_bytes=sum(link.queued_bytes for link in links),
             in_flight_bytes=sum(link.in_flight_bytes for link in links),
-            operations=len(self._mind) + len(self._submitted),
+            operations=len(self._mind) + len(self._sockets.submitted),
             links=links,
             rows_pushed=self._mind.rows_pushed,
             rows_pulled=self._mind.rows_pulled,
         )
 
-    def _hand_over(self, operation: Operation) -> None:
-        with self._lock:
-            if self._closing:
-                raise StoreError(f"{operation}: the store was closed")
-            self._submitted.append(operation)
-        # The thread says that it sleeps, then looks; here it is the other way round: one of both sees the other.
-        if self._asleep:
-            self._asleep = False
-            self._wakeup.wake()
-
-    def _run(self) -> None:
-        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        poller = zmq.Poller()
-        poller.register(self._wakeup_fd, zmq.POLLIN)
-        reason = "the store was closed"
-        try:
-            while not self._closing:
-                self._round(context, poller)
-        except Exception as error:  # the thread's outermost frame: whoever waits on a future must hear of it
-            reason = f"the store's thread failed: {type(error).__name__}: {error}"
-            raise
-        finally:
-            with self._lock:
-                self._closing = True
-            # Futures first: whatever fails after this, nobody waits for ever.
-            waiting, self._submitted = self._submitted, deque()
-            for operation in waiting:
-                self._mind.outcomes.append((operation, None, StoreError(f"{operation}: {reason}")))
-            self._mind.close(reason)
-            self._finish()
-            self._send()
-            for shard in list(self._sockets):
-                self._drop(shard, poller, GOODBYE_MS)
-            context.term()
-            self._memory.close()
-            self._wakeup.close()
-
-    def _round(self, context: zmq.Context[zmq.Socket[bytes]], poller: zmq.Poller) -> None:
-        """Waits until there is something, reads what came, takes in what was handed over, then sends: so what is urgent
-        overtakes. Futures end before anything is sent, so that who waits for one goes on meanwhile."""
-        self._receive(self._wait(poller), poller)
-        self._finish()
-        now = time.monotonic()
-        while self._submitted:
-            self._mind.begin(self._submitted.popleft(), now)
-        self._mind.tick(now)
-        self._mind.flush(now)
-        self._reopen(context, poller)
-        self._send()
-        self._bring(poller)
-        if self._mind.outcomes:
-            self._finish()
-
-    def _wait(self, poller: zmq.Poller) -> dict[object, int]:
-        """The sockets of which there is news."""
-        self._asleep = True
-        timeout_s = max(self._mind.tick_at - time.monotonic(), 0.0)
-        if self._submitted or self._closing:
-            timeout_s = 0.0
-        events = dict(poller.poll(math.ceil(min(timeout_s, LONGEST_SLEEP_S) * 1000)))
-        self._asleep = False
-        return events
-
-    def _receive(self, events: dict[object, int], poller: zmq.Poller) -> None:
-        """Reads what came."""
-        if self._wakeup_fd in events:
-            self._wakeup.clear()
-        for shard, link_socket in self._sockets.items():
-            if link_socket.socket in events:
-                for _ in range(MESSAGES_A_ROUND):
-                    parts = link_socket.receive()
-                    if parts is None:
-                        break
-                    # The shard has said that it has the arena before it says where in it something is.
-                    handover = self._handovers.get(shard)
-                    if handover is not None and handover.state is HandoverState.OFFERED:
-                        self._hear(shard, handover, poller)
-                    self._mind.receive(shard, parts, time.monotonic())
-            if link_socket.monitor in events and link_socket.broke():
-                self._mind.disconnected(shard, time.monotonic())
-        for shard, handover in list(self._handovers.items()):
-            if handover.fileno() in events:
-                self._hear(shard, handover, poller)
-
-    def _reopen(self, context: zmq.Context[zmq.Socket[bytes]], poller: zmq.Poller) -> None:
-        for link in self._mind.links:
-            if link.reopen:
-                link.reopen = False
-                self._drop(link.shard, poller, 0)
-                try:
-                    link_socket = LinkSocket(context, self._endpoints[link.shard])
-                except zmq.ZMQError as error:
-                    self._mind.cannot_connect(link.shard, str(error))
-                    continue
-                self._sockets[link.shard] = link_socket
-                poller.register(link_socket.socket, zmq.POLLIN)
-                poller.register(link_socket.monitor, zmq.POLLIN)
-
-    def _bring(self, poller: zmq.Poller) -> None:
-        """Offers the arena to shards of this host that have just welcomed this client."""
-        for link in self._mind.links:
-            if link.door is not None:
-                (name, ticket), link.door = link.door, None
-                self._let_go(link.shard, poller)
-                handover = Handover(name, ticket, self._memory.offered)
-                if handover.fileno() >= 0:
-                    self._handovers[link.shard] = handover
-                    poller.register(handover.fileno(), zmq.POLLIN)
-
-    def _hear(self, shard: int, handover: Handover, poller: zmq.Poller) -> None:
-        """The shard has mapped the arena, or will not, or is gone."""
-        fd = handover.fileno()
-        handover.receive()
-        self._mind.shares(shard, taken=handover.state is HandoverState.TAKEN)
-        if handover.fileno() < 0:
-            poller.unregister(fd)
-            del self._handovers[shard]
-
-    def _let_go(self, shard: int, poller: zmq.Poller) -> None:
-        handover = self._handovers.pop(shard, None)
-        if handover is not None:
-            poller.unregister(handover.fileno())
-            handover.close()
-
-    def _drop(self, shard: int, poller: zmq.Poller, linger_ms: int) -> None:
-        self._let_go(shard, poller)
-        link_socket = self._sockets.pop(shard, None)
-        if link_socket is not None:
-            poller.unregister(link_socket.socket)
-            poller.unregister(link_socket.monitor)
-            self._bytes[shard][0] += link_socket.bytes_sent
-            self._bytes[shard][1] += link_socket.bytes_received
-            link_socket.close(linger_ms)
-
-    def _send(self) -> None:
-        for link in self._mind.links:
-            if link.outgoing and (link_socket := self._sockets.get(link.shard)) is not None:
-                outgoing, link.outgoing = link.outgoing, []
-                if not all(link_socket.send(parts) for parts in outgoing):
-                    self._mind.disconnected(link.shard, time.monotonic())
-
-    def _finish(self) -> None:
-        outcomes, self._mind.outcomes = self._mind.outcomes, []
-        end_futures(outcomes)
-
     def _link_statistics(self, shard: int) -> LinkStatistics:
         link = self._mind.links[shard]
-        link_socket = self._sockets.get(shard)
-        sent, received = self._bytes[shard]
+        sent, received = self._sockets.bytes_of(shard)
         return LinkStatistics(
-            bytes_sent=sent + (link_socket.bytes_sent if link_socket is not None else 0),
-            bytes_received=received + (link_socket.bytes_received if link_socket is not None else 0),
+            bytes_sent=sent,
+            bytes_received=received,
             payload_bytes_sent=link.payload_bytes_sent,
             payload_bytes_received=link.payload_bytes_received,
             frames_sent=link.frames_sent,

@@ -41,6 +41,7 @@ from weft_kvstore.messages import (
 from weft_kvstore.operation import Operation, Request
 from weft_kvstore.outbox import Piece
 from weft_kvstore.routing import Routing, routing_of
+from weft_kvstore.sets_under_way import SetsUnderWay
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.step_outcome import StepOutcome
 from weft_kvstore.store import StoreError, StoreLostError, StorePassedError, StoreRefusedError, StoreTimeoutError
@@ -85,6 +86,7 @@ class ClientMind:
         hello = Hello(description.job, description.term, slot, incarnation, process, 0, digest(description))
         self.links = [ClientLink(shard, endpoint, hello, settings, now) for shard, endpoint in enumerate(endpoints)]
         self._open: dict[int, Operation] = {}
+        self._sets = SetsUnderWay()
         self._number = 0
         self._to_ask = Deadlines()
         self._to_end = Deadlines()
@@ -134,6 +136,9 @@ class ClientMind:
         self.tick_at = min(self.tick_at, due - self._ask_before_s)
         self._to_ask.add(due - self._ask_before_s, operation.number)
         self._to_end.add(due, operation.number)
+        if self._sets or operation.sets:
+            self._sets.begin(operation, [self.links[shard] for shard in shards])
+            return
         for shard in shards:
             operation.begin(self.links[shard])
 
@@ -188,6 +193,7 @@ class ClientMind:
 
     def close(self, reason: str) -> None:
         """Fails what is open, for that reason, and says good-bye."""
+        self._sets.close()
         for operation in list(self._open.values()):
             self._end(operation, None, StoreError(f"slot {self._slot}: {operation}: {reason}"))
         for link in self.links:
@@ -340,3 +346,5 @@ class ClientMind:
         if isinstance(result, StepOutcome):
             self._encoders.told(result)
         self.outcomes.append((operation, result, error))
+        if self._sets:
+            self._sets.ended(operation)

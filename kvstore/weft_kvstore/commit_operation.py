@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 from weft_kvstore.codec import ProtocolError
 from weft_kvstore.exact_sum import norm_of
 from weft_kvstore.messages import Cancel, Commit, Measure, Measured
-from weft_kvstore.operation import BarrierOperation, Link
+from weft_kvstore.operation import BarrierOperation, Link, Operation
 from weft_kvstore.routing import Routing
 from weft_kvstore.step_outcome import StepOutcome
 
@@ -25,6 +26,12 @@ class CommitOperation(BarrierOperation):
         self._links: dict[int, Link] = {}
         self._measured: dict[int, Measured] = {}
         self._outcome: StepOutcome | None = None
+
+    def hold(self, places: Collection[int]) -> bool:
+        return False  # No key's step is committed before all others'.
+
+    def go_on(self, places: Sequence[int], links: Sequence[Link], *, whole: bool) -> None:
+        Operation.go_on(self, places, links, whole=whole)
 
     def prepare(self, routing: Routing) -> dict[int, int]:
         return dict.fromkeys(range(routing.shards), self.parts + 2)

@@ -9,6 +9,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from weft_kvstore.store import Array, Pulled, StorePassedError, StoreTimeoutError
+from weft_kvstore.store_future import StoreFuture, on_end
 
 TRIES: Final = 8
 """Pulls at one version. The first is at the newest that was seen. Where keys have passed it somebody trains, and each
@@ -27,19 +28,24 @@ class ConsistentRead:
     """One such read: `future` ends with the version and the values. `moving` are the numbers of the keys that have
     versions: somebody contributes to them."""
 
-    def __init__(self, source: ReadSource, keys: Sequence[str], moving: Sequence[int]) -> None:
-        self.future: Future[tuple[int, list[Array]]] = Future()
+    def __init__(
+        self,
+        source: ReadSource,
+        keys: Sequence[str],
+        moving: Sequence[int],
+        future: StoreFuture[tuple[int, list[Array]]],
+    ) -> None:
+        self.future = future
         self._source = source
         self._keys = keys
         self._moving = np.array(moving, np.int64)
         self._target = 0
         self._tries = 0
         self._overdue: StoreTimeoutError | None = None
-        self.future.set_running_or_notify_cancel()
 
     def begin(self) -> None:
         """Looks at what there is."""
-        self._source.pull_versions(self._keys, 0).add_done_callback(self._looked)
+        on_end(self._source.pull_versions(self._keys, 0), self._looked)
 
     def _looked(self, ended: Future[Pulled]) -> None:
         error = ended.exception()
@@ -56,7 +62,7 @@ class ConsistentRead:
         else:
             self._target = highest + self._tries
             self._tries += 1
-            self._source.pull_many(self._keys, self._target, exact=True).add_done_callback(self._came)
+            on_end(self._source.pull_many(self._keys, self._target, exact=True), self._came)
 
     def _came(self, ended: Future[list[Array]]) -> None:
         error = ended.exception()

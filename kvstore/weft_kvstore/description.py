@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 
 from weft_graph.program import Update
 from weft_kvstore.compression.description import StoreCompression
+
+LEAST_SCALE: Final = 2.0**-24
+MOST_SCALE: Final = 2.0**24
+"""Of a loss. Powers of two, as is every scale: dividing by it changes no digit."""
 
 
 class Merge(StrEnum):

@@ -16,18 +16,21 @@ from weft_kvstore.operation import Operation
 from weft_kvstore.own_process import OwnProcess
 from weft_kvstore.step_outcome import StepOutcome
 from weft_kvstore.store import Array, Pulled, StoreError, joined_pulls
+from weft_kvstore.store_future import Driver, StoreFuture
 
 
 class StoreFace:
     """Every call raises StoreError in a child of the process that made the store.
 
     `submit` is called with each operation that is in order, on the caller's thread; it must not wait, and raises
-    StoreError where nothing can be begun any more."""
+    StoreError where nothing can be begun any more. `driver` brings futures to their end; a store whose own thread does
+    all of it has none."""
 
-    def __init__(self, arguments: Arguments, submit: Callable[[Operation], None]) -> None:
+    def __init__(self, arguments: Arguments, submit: Callable[[Operation], None], driver: Driver | None = None) -> None:
         self._arguments = arguments
         self._process = OwnProcess()
         self._submit = submit
+        self._driver = driver
 
     def push(self, key: str, step: int, gradient: Array) -> Future[None]:
         return self._begin(lambda future: self._arguments.push(future, key, step, gradient, cargo=Cargo.GRADIENT))
@@ -90,7 +93,7 @@ class StoreFace:
     def read_consistent(self, keys: Sequence[str]) -> Future[tuple[int, list[Array]]]:
         self._process.check()
         try:
-            read = ConsistentRead(self, keys, self._arguments.moving(keys))
+            read = ConsistentRead(self, keys, self._arguments.moving(keys), StoreFuture(self._driver))
         except StoreError as error:
             return _failed(error)
         read.begin()
@@ -122,8 +125,7 @@ class StoreFace:
 
     def _begin(self, make: Callable[[Future[Any]], Operation]) -> Future[Any]:
         self._process.check()
-        future: Future[Any] = Future()
-        future.set_running_or_notify_cancel()  # What has begun cannot be taken back.
+        future: StoreFuture[Any] = StoreFuture(self._driver)
         try:
             self._submit(make(future))
         except StoreError as error:

@@ -23,6 +23,12 @@ KEPT: Final = 64
 """Of proposals that were taken, and of those given up, so many are remembered. While a shard is in doubt of one that
 was taken no other can be, so it is among them."""
 
+MOST_AHEAD: Final = 1 << 24
+"""Steps from the first that nobody has begun to the first that a change is for: no job has so many to go."""
+
+MOST_WAITING: Final = 1024
+"""Changes of the job, or of a key, that are kept for steps that are not applied."""
+
 
 class ChangeRefusedError(Exception):
     """A change that cannot be made. `step` is the first from which it can be; the one asked for where that is not
@@ -55,6 +61,9 @@ class Changed(Protocol):
     def begun(self, place: int | None) -> tuple[int, str]:
         """The first step of which nobody has pushed or declared anything, of a key or of all; and who has begun the one
         before it, in words."""
+
+    def waiting(self, place: int | None) -> int:
+        """How many changes are kept for steps that are not applied, of a key or of the job."""
 
     def change(self, place: int | None, step: int, numbers: Mapping[str, float]) -> None:
         """These numbers hold from a step on."""
@@ -105,6 +114,11 @@ class HyperAgreement:
         first, told = self._of.begun(proposal.place)
         if proposal.step < first:
             raise ChangeRefusedError(f"{told}; step {first} is possible", first)
+        if proposal.step > first + MOST_AHEAD:
+            far = f"step {proposal.step} is more than {MOST_AHEAD} steps ahead: step {first} has not begun"
+            raise ChangeRefusedError(far, proposal.step)
+        if self._of.waiting(proposal.place) >= MOST_WAITING:
+            raise ChangeRefusedError(f"{MOST_WAITING} changes wait for their steps already", proposal.step)
         self.held = proposal
 
     def decide(self, proposal: bytes, *, take: bool) -> int:

@@ -4,44 +4,60 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class _Changes(NamedTuple):
+    """Number i is from `steps[i]` on, and `sums[i]` is what holds then: that of all up to it. Nothing is ever written:
+    who reads on another thread has one of these, or the next."""
+
+    steps: tuple[int, ...] = ()
+    changes: tuple[Mapping[str, float], ...] = ()
+    sums: tuple[Mapping[str, float], ...] = ()
 
 
 class HyperTimeline:
-    """`count` grows with each change. Of changes from the same step the later one holds.
+    """`count` grows with each change, and `known_from` is the first step of which it has not forgotten anything. Of
+    changes from the same step the later one holds. May be read on any thread while one other changes it."""
 
-    Invariant: `_sums[i]` is what holds from `_steps[i]` on, that of all changes up to number i.
-    """
-
-    __slots__ = ("_changes", "_steps", "_sums", "count")
+    __slots__ = ("_now", "count", "known_from")
 
     def __init__(self) -> None:
         self.count = 0
-        self._steps: list[int] = []
-        self._changes: list[dict[str, float]] = []
-        self._sums: list[dict[str, float]] = []
+        self.known_from = 0
+        self._now = _Changes()
 
     def __len__(self) -> int:
         """How many changes it keeps."""
-        return len(self._steps)
+        return len(self._now.steps)
 
     def set(self, step: int, numbers: Mapping[str, float]) -> None:
         """These hold from `step` on, until a change from a later step."""
-        place = bisect_right(self._steps, step)
-        self._steps.insert(place, step)
-        self._changes.insert(place, dict(numbers))
-        del self._sums[place:]
-        for change in self._changes[place:]:
-            self._sums.append({**(self._sums[-1] if self._sums else {}), **change})
+        now = self._now
+        index = bisect_right(now.steps, step)
+        later = (dict(numbers), *now.changes[index:])
+        sums = list(now.sums[:index])
+        for change in later:
+            sums.append({**(sums[-1] if sums else {}), **change})
+        self._now = _Changes((*now.steps[:index], step, *now.steps[index:]), now.changes[:index] + later, tuple(sums))
         self.count += 1
 
     def at(self, step: int) -> Mapping[str, float]:
         """What was changed and holds at a step."""
-        place = bisect_right(self._steps, step)
-        return self._sums[place - 1] if place else {}
+        now = self._now
+        index = bisect_right(now.steps, step)
+        return now.sums[index - 1] if index else {}
 
     def forget(self, before: int) -> None:
         """No step before this one is asked for any more: what only those need is dropped."""
-        place = bisect_right(self._steps, before) - 1
-        if place > 0:
-            self._changes[place] = self._sums[place]
-            del self._steps[:place], self._changes[:place], self._sums[:place]
+        now = self._now
+        index = bisect_right(now.steps, before) - 1
+        if index > 0:
+            self.known_from = now.steps[index]
+            self._now = _Changes(now.steps[index:], (now.sums[index], *now.changes[index + 1 :]), now.sums[index:])
+
+    def keep(self, most: int) -> None:
+        """Forgets the earliest changes beyond so many."""
+        steps = self._now.steps
+        if len(steps) > most:
+            self.forget(steps[-most])

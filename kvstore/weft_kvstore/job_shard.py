@@ -34,7 +34,8 @@ from weft_kvstore.push_run import Run
 from weft_kvstore.quotas import Holds
 from weft_kvstore.ranges import Range, Ranges
 from weft_kvstore.routing import routing_of
-from weft_kvstore.row_chunks import check_chunks, unpacked_ids, unpacked_rows
+from weft_kvstore.row_chunks import check_chunks, chunks_apart, unpacked_ids, unpacked_rows
+from weft_kvstore.row_pushes import ChunkRun
 from weft_kvstore.rows import Rows, is_ascending
 from weft_kvstore.shared_layout import ShardPlaces, shard_places
 from weft_kvstore.shelf import Laid
@@ -182,10 +183,8 @@ class JobShard:
     def accept_chunks(self, slot: int, run: Run) -> Taken:
         """Takes in a run of chunks of a push of rows. Raises as `accept` does."""
         table = self._table(run.lot)
-        parts = self._unpacked(table, run)
-        table.check_chunks(slot, run.step, run.first, parts, run.chunks)
-        ready = [table.accept_chunk(slot, run.step, at, part, run.chunks) for at, part in enumerate(parts, run.first)]
-        return Taken([table]) if any(ready) else Taken()
+        came = ChunkRun(run.first, run.stop, self._unpacked(table, run))
+        return Taken([table]) if table.accept_run(slot, run.step, came, run.chunks) else Taken()
 
     def accept_rows(self, slot: int, lot: int, step: int, rows: Rows) -> Taken:
         """Takes over all rows of a push, where there is one shard. Raises as `accept` does."""
@@ -212,7 +211,7 @@ class JobShard:
     def set_chunks(self, slot: int, run: Run, origin: Hashable) -> Taken:
         """Sets rows of a table, each chunk by itself. Raises as `accept` does."""
         table = self._table(run.lot)
-        chunks = list(enumerate(self._unpacked(table, run), run.first))
+        chunks = list(enumerate(chunks_apart(self._unpacked(table, run), table.cut.rows_up), run.first))
         for index, _ in chunks:  # all before any: what is refused changes nothing
             table.check_set(slot, run.step, (origin, index))
         changed = [table.accept_set(run.step, part, (origin, index)) for index, part in chunks]
@@ -359,13 +358,12 @@ class JobShard:
             return f"slot {slot}, {lot.state.spec.named(run.first)}, step {run.step}"
         return f"slot {slot}, lot {run.lot}, step {run.step}" if unit is None else unit.where(slot, run.step)
 
-    def _unpacked(self, table: TableState, run: Run) -> list[Rows]:
-        """The chunks of a run of rows, which count as the job's, with what they may bring into being."""
-        parts = unpacked_rows(run, table.cut, self.shard, table.spec.key)
+    def _unpacked(self, table: TableState, run: Run) -> Rows:
+        """A run of rows, which counts as the job's, with what it may bring into being."""
+        rows = unpacked_rows(run, table.cut, self.shard, table.spec.key)
         more = promised(table, run, exact=False)
-        ids = sum(part.ids.nbytes for part in parts)
-        self.account.own(parts[0].values.base, Holds(more.nbytes + ids, 0, more.rows))
-        return parts
+        self.account.own(rows.values, Holds(more.nbytes + rows.ids.nbytes, 0, more.rows))
+        return rows
 
     def _made_table(self, number: int, place: int) -> TableState:
         key, cut = self.description.keys[place], self._routing.tables[place]

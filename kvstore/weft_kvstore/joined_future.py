@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from weft_kvstore.store_future import StoreFuture, driver_of, on_end
+
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -14,15 +16,15 @@ R = TypeVar("R")
 def joined(futures: Sequence[Future[T]], make: Callable[[list[T]], R], guards: Iterable[Future[Any]] = ()) -> Future[R]:
     """Ends when all have ended, with what `make` makes of their results; with the first error, at once.
 
-    It does not wait for `guards`, but fails when one of them does. `make` runs on the thread that ends the last.
+    It does not wait for `guards`, but fails when one of them does. `make` runs on the thread that ends the last: it is
+    the store's own, as `on_end` says. Who waits for the result leads the store of the first part that has one.
     """
-    result: Future[R] = Future()
-    result.set_running_or_notify_cancel()
+    result: StoreFuture[R] = StoreFuture(driver_of(*futures))
     join = _Join(result, futures, make)
     for guard in guards:
-        guard.add_done_callback(join.watch)
+        on_end(guard, join.watch)
     for future in futures:
-        future.add_done_callback(join.ended)
+        on_end(future, join.ended)
     if not futures:
         join.finish()
     return result
@@ -30,15 +32,14 @@ def joined(futures: Sequence[Future[T]], make: Callable[[list[T]], R], guards: I
 
 def finished(value: T) -> Future[T]:
     """A future that has ended."""
-    future: Future[T] = Future()
+    future: StoreFuture[T] = StoreFuture()
     future.set_result(value)
     return future
 
 
 def then(future: Future[T], begin: Callable[[T], Future[R]]) -> Future[R]:
     """What `begin` begins with the future's result, on the thread that ends the latter."""
-    result: Future[R] = Future()
-    result.set_running_or_notify_cancel()
+    result: StoreFuture[R] = StoreFuture(driver_of(future))
 
     def pass_on(later: Future[R]) -> None:
         error = later.exception()
@@ -51,13 +52,15 @@ def then(future: Future[T], begin: Callable[[T], Future[R]]) -> Future[R]:
         error = first.exception()
         if error is None:
             try:
-                begin(first.result()).add_done_callback(pass_on)
+                later = begin(first.result())
+                result.driver = result.driver or driver_of(later)
+                on_end(later, pass_on)
                 return
             except Exception as raised:  # noqa: BLE001  # a callback's outermost frame: who waits has to hear of it
                 error = raised
         result.set_exception(error)
 
-    future.add_done_callback(ended)
+    on_end(future, ended)
     return result
 
 

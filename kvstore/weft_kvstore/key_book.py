@@ -12,12 +12,17 @@ from weft_kvstore.description import KeyDescription, StoreDescription
 from weft_kvstore.description_form import shown
 from weft_kvstore.first import is_given
 from weft_kvstore.hyper import KeyHyper
+from weft_kvstore.hyper_agreement import MOST_WAITING
 from weft_kvstore.hyper_timeline import HyperTimeline
 from weft_kvstore.key_name import UserKey, store_name, user_key
 from weft_kvstore.store import StoreRefusedError
 
-_BY_ROWS: Final = ("push", "pull", "set")
+_BY_ROWS: Final = ("push", "pull", "pull_state", "set")
 """Calls that there are for rows of tables too."""
+
+CHANGES_KEPT: Final = 2 * MOST_WAITING
+"""Changes of hyper-parameters that are remembered, of the job and of each key, the latest: all that a shard keeps for
+steps to come, and as many of before."""
 
 
 class KeyBook:
@@ -82,17 +87,26 @@ class KeyBook:
         return found
 
     def hyper(self, key: object, step: int) -> dict[str, float]:
-        """The rule's hyper-parameters for a key's update of that step, and what was `changed`."""
+        """The rule's hyper-parameters for a key's update of that step, and what was `changed`. Raises StoreRefusedError
+        for a step of which that is forgotten."""
         found = self.known(key, "hyper")
         numbers = {**rule_of(self._description, found).hyper, **hyper_of(self._description, found)}
-        job = self._job if found.rule is None else None
-        hyper = KeyHyper(numbers, found.multipliers, job=job, described=found.hyper or (), own=self._own.get(found.key))
-        return dict(hyper.at(step))
+        job, own = self._job if found.rule is None else None, self._own.get(found.key)
+        hyper = KeyHyper(numbers, found.multipliers, job=job, described=found.hyper or (), own=own)
+        at = dict(hyper.at(step))
+        # Looked at last: on another thread something may have been forgotten meanwhile.
+        first = max([one.known_from for one in (job, own) if one is not None], default=0)
+        if step < first:
+            told = f"what was changed before step {first} is forgotten"
+            raise StoreRefusedError(f"{self.where('hyper', key)}, step {step}: {told}")
+        return at
 
     def changed(self, name: str | None, step: int, numbers: Mapping[str, float]) -> None:
-        """These hold from a step on, for a key of the store's or with None for all."""
+        """These hold from a step on, for a key of the store's or with None for all. One thread at a time may call it;
+        others may ask meanwhile."""
         timeline = self._job if name is None else self._own.setdefault(name, HyperTimeline())
         timeline.set(step, numbers)
+        timeline.keep(CHANGES_KEPT)
 
     def _what_there_is(self, key: object) -> str:
         names = list(self.keys)

@@ -13,23 +13,30 @@ BROKEN = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
 
 NO_RECONNECT = -1
 
-COPIED_BYTES = 1 << 16
-"""A smaller part is copied when it is sent, which costs less than to keep its memory for the socket."""
+COPIED_BYTES = 1 << 19
+"""A smaller part is copied when it is sent. To keep its memory for the socket costs a thread of pyzmq that is woken when
+it has left, which takes about as long as to copy so much."""
 
 # Plain numbers: arithmetic on pyzmq's flags takes longer than what it says.
 _NOW = int(zmq.NOBLOCK)
 _MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
+_EVENTS = int(zmq.EVENTS)
+_READABLE = int(zmq.POLLIN)
 
 
 class LinkSocket:
-    """One connection; a new one is a new object. Belongs to the IO thread. Counts the bytes that pass.
+    """One connection; a new one is a new object. Used by one thread at a time. Counts the bytes that pass.
 
-    Raises zmq.ZMQError for an endpoint that is none.
+    `fd` becomes readable when something comes, and does not stay so: whatever is done with the socket may take the sign
+    away. So `is_unread` says that it was used since it was last seen empty. `monitor_fd` is the monitor's; its messages
+    are read by `broke` alone, all of them, and so it needs no such care. Raises zmq.ZMQError for an endpoint that is
+    none.
     """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> None:
         self.bytes_sent = 0
         self.bytes_received = 0
+        self.is_unread = True
         self.socket = context.socket(zmq.DEALER)
         self.socket.linger = 0
         self.socket.sndhwm = 0  # The outbox's credit is the bound.
@@ -38,6 +45,8 @@ class LinkSocket:
         self.socket.reconnect_ivl = NO_RECONNECT
         self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES + MAX_HEADER_BYTES)
         self.monitor = self.socket.get_monitor_socket(BROKEN)
+        self.fd = int(self.socket.getsockopt(zmq.FD))
+        self.monitor_fd = int(self.monitor.getsockopt(zmq.FD))
         try:
             self.socket.connect(endpoint)
         except zmq.ZMQError:
@@ -49,22 +58,31 @@ class LinkSocket:
 
         Large parts are not copied: they stay as they are until they are acknowledged.
         """
+        self.is_unread = True
         last = len(parts) - 1
         try:
             for number, part in enumerate(parts):
                 flags = _NOW if number == last else _MORE
-                self.socket.send(part, flags, copy=len(part) < COPIED_BYTES)
-                self.bytes_sent += len(part)
+                size = len(part)
+                self.socket.send(part, flags, size < COPIED_BYTES)
+                self.bytes_sent += size
         except zmq.Again:
             return False
         return True
 
+    def unread(self) -> bool:
+        """Whether there is a message; where it says no, `fd` tells of the next."""
+        if self.is_unread:
+            self.is_unread = _readable(self.socket)
+        return self.is_unread
+
     def receive(self) -> list[memoryview] | None:
         """The next message; None if there is none."""
-        try:
-            frame = self.socket.recv(_NOW, copy=False)
-        except zmq.Again:
+        self.is_unread = True
+        if not self.unread():
             return None
+        self.is_unread = True
+        frame = self.socket.recv(_NOW, copy=False)
         parts = [frame.buffer]
         while frame.more:  # The parts of a message come together or not at all.
             frame = self.socket.recv(_NOW, copy=False)
@@ -76,7 +94,7 @@ class LinkSocket:
     def broke(self) -> bool:
         """Whether the connection has ended, or could not be made."""
         broken = False
-        while self.monitor.poll(0):
+        while _readable(self.monitor):
             broken = bool(recv_monitor_message(self.monitor)["event"] & BROKEN) or broken
         return broken
 
@@ -84,3 +102,7 @@ class LinkSocket:
         self.socket.disable_monitor()
         self.monitor.close(0)
         self.socket.close(linger_ms)
+
+
+def _readable(socket: zmq.Socket[bytes]) -> bool:
+    return bool(int(socket.get(_EVENTS)) & _READABLE)

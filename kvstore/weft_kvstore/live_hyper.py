@@ -7,11 +7,12 @@ from collections.abc import Mapping
 
 from weft_graph.program import Update
 from weft_kernels.rules.record import Rule
-from weft_kvstore.check import hyper_of, rule_of
+from weft_kvstore.check import hyper_of, is_ruled, rule_of
 from weft_kvstore.codec import ProtocolError
 from weft_kvstore.description import KeyDescription, StoreDescription
 from weft_kvstore.hyper import KeyHyper
 from weft_kvstore.hyper_agreement import HyperAgreement
+from weft_kvstore.hyper_range import Least, check_range, range_of
 from weft_kvstore.hyper_timeline import HyperTimeline
 from weft_kvstore.lot_part import PlainLot
 from weft_kvstore.lot_spec import LotSpec
@@ -39,6 +40,8 @@ class LiveHyper:
         self._lots = lots
         self._units = units
         self._job = HyperTimeline()
+        self._ranges: dict[str, Least] = {}
+        """Of numbers of the whole job, for it takes a look at every key to find one."""
 
     def numbers(self, key: KeyDescription, rule: Rule) -> KeyHyper:
         """Those of a key, or of those that are updated like it, under the rule that they have."""
@@ -60,61 +63,72 @@ class LiveHyper:
                 raise ProtocolError(f"Hyper.names: the rule has no {name!r}")
             if not math.isfinite(number):
                 raise ProtocolError(f"Hyper.numbers: {name!r} is {number}")
+            try:
+                check_range(name, number, self._range_of(key, name))
+            except ValueError as error:
+                raise ProtocolError(f"Hyper.numbers: {error}") from error
 
     def begun(self, place: int | None) -> tuple[int, str]:
         """See `Changed`."""
         if place is not None:
             return self._begun(self._routing.lot_of[place], place)
-        return max((self._begun(number, None) for number in (*self._lots, *self._units)), default=NOTHING)
+        return max((self._begun(lot, None) for lot in (*self._lots, *self._units)), default=NOTHING)
+
+    def waiting(self, place: int | None) -> int:
+        """See `Changed`."""
+        timeline = self._job if place is None else self._own(place, make=False)
+        if timeline is None:
+            return 0
+        timeline.forget(self._least())
+        return len(timeline)
 
     def change(self, place: int | None, step: int, numbers: Mapping[str, float]) -> None:
         """See `Changed`."""
-        least = self._least()
-        if place is None:
-            self._job.set(step, numbers)
-            self._job.forget(least)
-            return
-        hyper = self._own(place)
-        if hyper is not None:
-            hyper.own.set(step, numbers)
-            hyper.own.forget(least)
+        timeline = self._job if place is None else self._own(place, make=True)
+        if timeline is not None:
+            timeline.set(step, numbers)
+            timeline.forget(self._least())
 
-    def _own(self, place: int) -> KeyHyper | None:
-        """The numbers of one key; None where it has nothing here."""
-        number = self._routing.lot_of[place]
-        if number in self._units:
-            return self._units[number].spec.hyper
-        lot = self._lots.get(number)
-        if lot is None or self._shard not in self._routing.runs[place]:
+    def _range_of(self, key: KeyDescription | None, name: str) -> Least:
+        if key is not None:
+            return range_of(self._description, key, name)
+        if name not in self._ranges:
+            self._ranges[name] = range_of(self._description, None, name)
+        return self._ranges[name]
+
+    def _own(self, place: int, *, make: bool) -> HyperTimeline | None:
+        """What is changed for one key; None where it has nothing here, or nothing was and none is to be made."""
+        lot = self._routing.lot_of[place]
+        if lot in self._units:
+            return self._units[lot].spec.hyper.own
+        plain = self._lots.get(lot)
+        if plain is None or self._shard not in self._routing.runs[place]:
             return None
-        spec = lot.state.spec
+        spec = plain.state.spec
         if place not in spec.own:
+            if not make:  # A lot whose keys have numbers of their own is updated key by key.
+                return None
             spec.own[place] = self.numbers(self._description.keys[place], spec.rule)
-        return spec.own[place]
+        return spec.own[place].own
 
-    def _begun(self, number: int, place: int | None) -> tuple[int, str]:
-        unit = self._units.get(number)
+    def _begun(self, lot: int, place: int | None) -> tuple[int, str]:
+        unit = self._units.get(lot)
         if unit is not None:
             return unit.begun() if _is_ruled(unit.spec) else NOTHING
-        lot = self._lots.get(number)
-        if lot is None or not _is_ruled(lot.state.spec):
+        plain = self._lots.get(lot)
+        if plain is None or not _is_ruled(plain.state.spec):
             return NOTHING
         if place is None:
-            return lot.state.begun(0, len(lot.state))
+            return plain.state.begun(0, len(plain.state))
         if self._shard not in self._routing.runs[place]:
             return NOTHING
         first = self._routing.first_in_lot[place][self._shard]
-        return lot.state.begun(first, first + len(self._routing.runs[place][self._shard]))
+        return plain.state.begun(first, first + len(self._routing.runs[place][self._shard]))
 
     def _least(self) -> int:
         """The first step that is not applied somewhere: none before it is asked for any more."""
         in_lots = [int(one.state.steps.version.min()) for one in self._lots.values() if _is_ruled(one.state.spec)]
         return min(in_lots + [one.version for one in self._units.values() if _is_ruled(one.spec)], default=0)
-
-
-def is_ruled(key: KeyDescription) -> bool:
-    """Whether shards update the key by a rule."""
-    return key.update is Update.RULE and bool(key.slots)
 
 
 def _is_ruled(spec: LotSpec | KeyRules) -> bool:

@@ -6,12 +6,12 @@ Pushes and pulls of keys are in `key_operation`, those of rows in `row_operation
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol, TypeAlias
 
 from weft_kvstore.calls import Asked, AskedKeys, Sent, SentKeys
-from weft_kvstore.cargo import SentEntry
+from weft_kvstore.cargo import Cargo, SentEntry
 from weft_kvstore.codec import ProtocolError
 from weft_kvstore.gradient_encoders import GradientEncoders
 from weft_kvstore.link_memory import GivenArrays
@@ -58,6 +58,26 @@ class Operation(ABC):
         self.pending: dict[int, int] = {}
         self.because: dict[int, str] = {}
         self.ended = False
+
+    @property
+    def sets(self) -> Sequence[int]:
+        """The keys of which it sets a value, by place."""
+        return ()
+
+    @property
+    def asks_of(self) -> Sequence[int]:
+        """The keys of which it asks or says something, by place: it comes behind what was set of them."""
+        return ()
+
+    def hold(self, places: Collection[int]) -> bool:
+        """What it says of these keys has to wait. True where the rest is begun, False where all of it waits."""
+        return False
+
+    def go_on(self, places: Sequence[int], links: Sequence[Link], *, whole: bool) -> None:
+        """These keys, at least one, have been waited for; `whole`: there are no others."""
+        if whole:
+            for link in links:
+                self.begin(link)
 
     def use(self, encoders: GradientEncoders) -> None:  # noqa: B027  # most send nothing that is encoded
         """The slot's, before anything else: for what travels encoded."""
@@ -127,6 +147,10 @@ class SendOperation(Operation):
         super().__init__(future)
         self.sent: Any = sent
         self.runs: dict[int, list[SentRun]] = {}
+
+    @property
+    def sets(self) -> Sequence[int]:
+        return self.sent.places if self.sent.cargo is Cargo.VALUE else ()
 
     def prepare(self, routing: Routing) -> dict[int, int]:
         self.runs = self.cut(routing)
@@ -214,6 +238,11 @@ class PullOperation(Request):
         super().__init__(future)
         self.asked: Any = asked
 
+    @property
+    def asks_of(self) -> Sequence[int]:
+        found: Sequence[int] = self.asked.places
+        return found
+
     @abstractmethod
     def asks(self, shard: int) -> list[tuple[int, int, int]]:
         """What it wants of a shard, once it was prepared: (lot, first slice, slices); at most 4,096 of them."""
@@ -248,32 +277,58 @@ class PullOperation(Request):
 
 
 class BarrierOperation(Request):
-    """A barrier; `nothing` are the places of keys that the slot has nothing for."""
+    """A barrier; `nothing` are the places of keys that the slot has nothing for. What it says of those that are held
+    comes later: a large value that was set keeps the slot's word on this key back, and on no other."""
 
     def __init__(self, future: Future[Any], step: int, nothing: list[int]) -> None:
         super().__init__(future)
         self.step = step
         self.nothing = nothing
+        self._held: set[int] = set()
+
+    @property
+    def asks_of(self) -> Sequence[int]:
+        return self.nothing
 
     @property
     def parts(self) -> int:
-        """How many messages it takes."""
-        return max(-(-len(self.nothing) // MAX_RUNS), 1)
+        """How many messages it takes, and one more while some are held."""
+        return max(_messages(len(self.nothing) - len(self._held)) + bool(self._held), 1)
 
     def prepare(self, routing: Routing) -> dict[int, int]:
         return dict.fromkeys(range(routing.shards), self.parts)
+
+    def hold(self, places: Collection[int]) -> bool:
+        self._held.update(places)
+        return True
+
+    def go_on(self, places: Sequence[int], links: Sequence[Link], *, whole: bool) -> None:
+        self._held.difference_update(places)
+        for link in links:
+            self.pending[link.shard] += _messages(len(places)) - whole
+            self._say(link, places)
 
     def make(self, link: Link) -> None:
         self.pending[link.shard] = self.parts
         self.declare(link)
 
     def declare(self, link: Link) -> None:
-        """Says what the slot has nothing for."""
-        for begin in range(0, max(len(self.nothing), 1), MAX_RUNS):
-            link.say(Barrier(self.number, self.step, self.nothing[begin : begin + MAX_RUNS]))
+        """Says what the slot has nothing for, as far as it is not held."""
+        free = [place for place in self.nothing if place not in self._held]
+        if free or not self._held:
+            self._say(link, free)
 
     def done(self, shard: int) -> bool:
         return self.settle(shard)
 
+    def _say(self, link: Link, places: Sequence[int]) -> None:
+        for begin in range(0, max(len(places), 1), MAX_RUNS):
+            link.say(Barrier(self.number, self.step, list(places[begin : begin + MAX_RUNS])))
+
     def __str__(self) -> str:
         return f"barrier of step {self.step}"
+
+
+def _messages(places: int) -> int:
+    """How many it takes to say something of so many keys."""
+    return -(-places // MAX_RUNS)

@@ -2,42 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from weft_graph.weft_domain import ID_BYTES
-from weft_kvstore.codec import ProtocolError
+from weft_kvstore.buffers import bytes_of
+from weft_kvstore.codec import Buffer, ProtocolError
 from weft_kvstore.push_run import Run
 from weft_kvstore.row_cut import RowCut, chunks_of
 from weft_kvstore.rows import Rows
 from weft_kvstore.store import Array
 
 
-def packed(rows: Rows, cut: RowCut, picked: Array | None = None) -> Array:
-    """The bytes of chunks one after the other, each [ids][values], of all rows or of those at positions `picked` (m)
-    int64. Values are copied once, to where they leave from."""
-    count = len(rows.ids) if picked is None else len(picked)
-    made = np.empty(count * (ID_BYTES + cut.row_bytes), np.uint8)
-    values = np.ascontiguousarray(rows.values).reshape(len(rows.ids), cut.width)
-    low = 0
-    for ids, room in _chunked(made, count, cut):
-        high = low + ids.size // ID_BYTES
-        some = slice(low, high) if picked is None else picked[low:high]
-        ids[:] = np.ascontiguousarray(rows.ids[some]).view(np.uint8).reshape(ids.shape)
-        if picked is None:
-            room[:] = values[some].reshape(-1).view(np.uint8).reshape(room.shape)
-        else:
-            _take_into(room, values, picked[low:high], cut)
-        low = high
-    return made
+class RowSource:
+    """The bytes of the chunks that leave for a shard, one after the other, each [ids][values]: of all rows, or of those
+    at positions `picked` (m) int64. They are copied when they leave, so the arrays stay as they are until then."""
+
+    __slots__ = ("_cut", "_ids", "_picked", "_values", "count")
+
+    def __init__(self, ids: Array, values: Array, cut: RowCut, picked: Array | None = None) -> None:
+        self.count = len(ids) if picked is None else len(picked)
+        self._ids = np.ascontiguousarray(ids)
+        self._values = np.ascontiguousarray(values).reshape(len(ids), cut.width)
+        self._cut = cut
+        self._picked = picked
+
+    @property
+    def nbytes(self) -> int:
+        return self.count * (ID_BYTES + self._cut.row_bytes)
+
+    def cut(self, start: int, stop: int) -> Sequence[Buffer]:
+        """Bytes `start` to `stop`, which are whole chunks."""
+        cut = self._cut
+        low = start // cut.chunk_bytes * cut.rows_up
+        high = low + (stop - start) // (ID_BYTES + cut.row_bytes)
+        if self._picked is not None:
+            return (self._taken(low, high, stop - start),)
+        ids, values = bytes_of(self._ids), bytes_of(self._values)
+        parts: list[Buffer] = []
+        for begin in range(low, high, cut.rows_up):
+            end = min(begin + cut.rows_up, high)
+            parts += (ids[begin * ID_BYTES : end * ID_BYTES], values[begin * cut.row_bytes : end * cut.row_bytes])
+        return parts or (memoryview(b""),)
+
+    def _taken(self, low: int, high: int, nbytes: int) -> memoryview:
+        """Rows at positions `low` to `high` of those that were picked, as their chunks."""
+        assert self._picked is not None
+        cut, made = self._cut, np.empty(nbytes, np.uint8)
+        at = 0
+        for begin in range(low, high, cut.rows_up):
+            some = self._picked[begin : min(begin + cut.rows_up, high)]
+            middle, end = at + len(some) * ID_BYTES, at + len(some) * (ID_BYTES + cut.row_bytes)
+            # `mode` is what lets NumPy write into `out` without a copy; no position is outside.
+            self._ids.take(some, out=made[at:middle].view(self._ids.dtype), mode="clip")
+            room = made[middle:end].view(cut.dtype).reshape(len(some), cut.width)
+            self._values.take(some, axis=0, out=room, mode="clip")
+            at = end
+        return bytes_of(made)
 
 
-def unpacked_rows(run: Run, cut: RowCut, shard: int, key: str) -> list[Rows]:
-    """The chunks of a run of a push to a shard: places there and values, copied; `key` is the key's name.
+def unpacked_rows(run: Run, cut: RowCut, shard: int, key: str) -> Rows:
+    """The rows of a run of a push to a shard: places there, which ascend within each chunk, and values, copied; `key`
+    is the key's name.
 
-    Copied because a small chunk would keep the memory of a whole frame, and all at once. Raises ProtocolError, naming
-    the field.
+    Copied because values of several chunks are then one array. Raises ProtocolError, naming the field.
     """
     row = ID_BYTES + cut.row_bytes
     _check_sizes(run, cut.rows_on(shard), cut.rows_up, row, key)
@@ -49,11 +78,14 @@ def unpacked_rows(run: Run, cut: RowCut, shard: int, key: str) -> list[Rows]:
         ids[low:high].view(np.uint8).reshape(of_ids.shape)[:] = of_ids
         values[low:high].reshape(-1).view(np.uint8).reshape(of_values.shape)[:] = of_values
         low = high
-    places = _places(ids, cut.rows_up, cut, shard, key)
-    return [
-        Rows(places[begin : begin + cut.rows_up], values[begin : begin + cut.rows_up])
-        for begin in range(0, max(count, 1), cut.rows_up)
-    ]
+    return Rows(_places(ids, cut.rows_up, cut, shard, key), values)
+
+
+def chunks_apart(rows: Rows, a_chunk: int) -> Iterator[Rows]:
+    """The chunks of a run, at least one."""
+    ids, values = rows.ids, rows.values
+    for begin in range(0, max(len(ids), 1), a_chunk):
+        yield Rows(ids[begin : begin + a_chunk], values[begin : begin + a_chunk])
 
 
 def unpacked_ids(run: Run, cut: RowCut, shard: int, key: str) -> list[Array]:
@@ -73,15 +105,6 @@ def _chunked(flat: Array, count: int, cut: RowCut) -> Iterator[tuple[Array, Arra
         if chunks and rows:
             both = part.reshape(chunks, rows * (ID_BYTES + cut.row_bytes))
             yield both[:, : rows * ID_BYTES], both[:, rows * ID_BYTES :]
-
-
-def _take_into(room: Array, values: Array, picked: Array, cut: RowCut) -> None:
-    """Takes rows (n, width) into the bytes of their chunks (chunks, bytes)."""
-    rows = room.shape[1] // max(cut.row_bytes, 1)
-    for number, one in enumerate(room):
-        some = picked[number * rows : (number + 1) * rows]
-        # `mode` is what lets NumPy write into `out` without a copy; no position is outside.
-        values.take(some, axis=0, out=one.view(cut.dtype).reshape(len(some), cut.width), mode="clip")
 
 
 def check_chunks(rows: int, a_chunk: int, chunks: int, key: str) -> None:
@@ -110,14 +133,23 @@ def _places(ids: Array, a_chunk: int, cut: RowCut, shard: int, key: str) -> Arra
     if not ids.size:
         return ids
     ascends = ids[1:] > ids[:-1]
-    ascends[a_chunk - 1 :: a_chunk] = True  # What is between two chunks is told by whoever has those beside them.
-    if not ascends.all():
-        raise ProtocolError(f"ids: rows of key {key!r} that do not ascend")
-    least, most = int(ids.min()), int(ids.max())
+    if np.logical_and.reduce(ascends):
+        least, most = int(ids[0]), int(ids[-1])
+    else:
+        ascends[a_chunk - 1 :: a_chunk] = True  # What is between two chunks is told by whoever has those beside them.
+        if not ascends.all():
+            raise ProtocolError(f"ids: rows of key {key!r} that do not ascend")
+        least, most = int(ids.min()), int(ids.max())
     if cut.growth is None and not 0 <= least <= most < cut.rows:
         raise ProtocolError(f"ids: rows {least} to {most} of key {key!r}, which has {cut.rows}")
     if cut.shards == 1:
         return ids
-    if not cut.ids_on(shard, ids).all():
+    if cut.growth is None:
+        places = ids // cut.shards
+        here = np.logical_and.reduce(places * cut.shards + shard == ids)
+    else:
+        places = ids
+        here = np.logical_and.reduce(cut.ids_on(shard, ids))
+    if not here:
         raise ProtocolError(f"ids: rows of key {key!r} that are not on shard {shard} of {cut.shards}")
-    return ids if cut.growth is not None else ids // cut.shards
+    return places

@@ -9,6 +9,7 @@ is full, so sizes tell bounds.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,6 +22,9 @@ from weft_kvstore.tables.spread import shard_of
 
 MOST_ROWS_A_CALL: Final = 1 << 22
 """Rows of a growing table that one push or pull may name on a shard: a table of fixed size has no more than its own."""
+
+FEW_SHARDS: Final = 4
+"""Shards of which each is looked for by itself: ids need not be sorted then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,9 @@ class RowCut:
         """The shards (n) int64 of ids (n)."""
         if self.growth is not None:
             return shard_of(ids.view(np.uint64), self.shards)
+        if self.shards & (self.shards - 1) == 0:
+            low: Array = ids & (self.shards - 1)  # The remainder, at a tenth of the cost.
+            return low
         found: Array = ids % self.shards
         return found
 
@@ -71,11 +78,13 @@ class RowCut:
         found: Array = self.shards_of(ids) == shard
         return found
 
-    def dealt(self, ids: Array) -> list[Array]:
-        """For each shard which of these ids (n) are its rows: their positions (m) int64, ascending."""
+    def dealt(self, ids: Array) -> Sequence[Array | None]:
+        """For each shard which of these ids (n) are its rows: their positions (m) int64, ascending; None: all."""
         if self.shards == 1:
-            return [np.arange(len(ids))]
+            return (None,)
         shards = self.shards_of(ids)
+        if self.shards <= FEW_SHARDS:
+            return [np.flatnonzero(shards == shard) for shard in range(self.shards)]
         order = np.argsort(shards.astype(np.uint16 if self.shards <= 1 << 16 else np.int64), kind="stable")
         return np.split(order, np.cumsum(np.bincount(shards, minlength=self.shards))[:-1])
 

@@ -13,10 +13,10 @@ from weft_kvstore.buffers import bytes_of
 from weft_kvstore.calls import Asked, Sent
 from weft_kvstore.cargo import Cargo, SentEntry
 from weft_kvstore.codec import ProtocolError
-from weft_kvstore.operation import Link, Operation, PullOperation, SendOperation, SentRun
+from weft_kvstore.operation import Link, PullOperation, SendOperation, SentRun
 from weft_kvstore.out_run import OneBuffer, OutRun
 from weft_kvstore.routing import Routing
-from weft_kvstore.row_chunks import packed
+from weft_kvstore.row_chunks import RowSource
 from weft_kvstore.row_cut import RowCut, chunks_of
 from weft_kvstore.rows import Rows, wanted_rows
 from weft_kvstore.store import Array
@@ -38,14 +38,18 @@ class PushRowsOperation(SendOperation):
         sent = self.sent
         cut = routing.tables[sent.place]
         found: dict[int, list[SentRun]] = {}
-        given = Rows(self.given.ids.view(cut.id_dtype), self.given.values)
-        for shard, mine in enumerate(cut.dealt(given.ids)):
-            if not cut.bytes_on(shard) or (sent.cargo is Cargo.VALUE and not len(mine)):
+        ids, values = self.given.ids.view(cut.id_dtype), self.given.values
+        for shard, mine in enumerate(cut.dealt(ids)):
+            if not cut.bytes_on(shard):
                 continue
-            base = bytes_of(packed(given, cut, mine if cut.shards > 1 else None))
-            chunks = chunks_of(len(mine), cut.rows_up)
-            entry = SentEntry(sent.cargo, self.number, routing.lot_of[sent.place], sent.step, chunks)
-            found[shard] = _run_of(entry, base, cut.chunk_bytes, priority=sent.priority, owner=self)
+            rows = RowSource(ids, values, cut, mine)
+            if sent.cargo is Cargo.VALUE and not rows.count:
+                continue
+            entry = SentEntry(
+                sent.cargo, self.number, routing.lot_of[sent.place], sent.step, chunks_of(rows.count, cut.rows_up)
+            )
+            bounds = _bounds(entry.chunks, cut.chunk_bytes, rows.nbytes)
+            found[shard] = [OutRun(entry, 0, bounds, rows, priority=sent.priority, owner=self)]
         return found
 
 
@@ -61,19 +65,25 @@ class PullRowsOperation(PullOperation):
         self._wanted = wanted_rows(ids)
         self._arrays: list[Array] = [np.empty((len(ids), *row_shape), cut.dtype) for _ in range(asked.array_count)]
         self._flat = [array.reshape(len(ids), cut.width) for array in self._arrays]
-        for array in self._flat:
-            array[self._wanted.zeros] = 0
+        wanted = self._wanted
+        if len(wanted.zeros):
+            for array in self._flat:
+                array[wanted.zeros] = 0
         self.ids: dict[int, Array] = {}
         """What each shard is asked for: distinct and ascending."""
-        self._places: dict[int, Array] = {}
+        self._places: dict[int, Array | None] = {}
         self._runs: dict[int, list[SentRun]] = {}
-        self._seen: set[tuple[int, int, int]] = set()
+        self._seen: dict[tuple[int, int], Array] = {}
         self._lot = 0
-        own = self._wanted.ids.view(cut.id_dtype)
+        own = wanted.ids.view(cut.id_dtype)
         for shard, mine in enumerate(cut.dealt(own)):
-            if len(mine):
-                self.ids[shard] = np.ascontiguousarray(own) if cut.shards == 1 else own[mine]
-                self._places[shard] = self._wanted.places if cut.shards == 1 else self._wanted.places[mine]
+            if not len(own if mine is None else mine):
+                continue
+            if mine is None:
+                self.ids[shard], self._places[shard] = np.ascontiguousarray(own), wanted.places
+            else:
+                self.ids[shard] = own.take(mine)
+                self._places[shard] = mine if wanted.places is None else wanted.places.take(mine)
 
     @property
     def rows_pulled(self) -> int:
@@ -126,30 +136,41 @@ class PullRowsOperation(PullOperation):
             raise ProtocolError(f"Values.compressed: 1, {self} is of rows, which travel as they are")
         if lot != self._lot:
             raise ProtocolError(f"Values.lot: {lot}, {self} asks for lot {self._lot}")
-        run = range(first, first + count)
-        self.copy(shard, array, run, payload)
-        found = {(shard, array, index) for index in run} - self._seen
-        self._seen |= found
-        return len(found)
+        self.copy(shard, array, range(first, first + count), payload)
+        seen = self._seen.get((shard, array))
+        if seen is None:
+            seen = self._seen[shard, array] = np.zeros(self._chunks_from(shard), np.bool_)
+        some = seen[first : first + count]
+        fresh = count - int(np.count_nonzero(some))
+        some[:] = True
+        return fresh
 
     def copy(self, shard: int, array: int, run: range, payload: memoryview) -> None:
         """Copies adjacent chunks into place. Raises ProtocolError where they are not of this pull."""
-        places = self._places.get(shard)
-        total = 0 if places is None else chunks_of(len(places), self._cut.rows_down)
-        if places is None or array >= len(self._flat) or run.stop > total:
+        total = self._chunks_from(shard)
+        if array >= len(self._flat) or run.stop > total:
             raise ProtocolError(
                 f"Values.first: chunks {run.start} to {run.stop - 1} of array {array}; {self} has {total} chunks "
                 f"and {len(self._flat)} arrays"
             )
-        mine = places[run.start * self._cut.rows_down : run.stop * self._cut.rows_down]
-        if len(mine) * self._cut.row_bytes != payload.nbytes:
-            told = len(mine) * self._cut.row_bytes
+        low, high = run.start * self._cut.rows_down, min(run.stop * self._cut.rows_down, len(self.ids[shard]))
+        if (high - low) * self._cut.row_bytes != payload.nbytes:
+            told = (high - low) * self._cut.row_bytes
             raise ProtocolError(f"Values.nbytes: {payload.nbytes}, the rows of {self.asked.name!r} have {told}")
-        rows: Array = np.frombuffer(payload, self._cut.dtype).reshape(len(mine), self._cut.width)
+        rows: Array = np.frombuffer(payload, self._cut.dtype).reshape(high - low, self._cut.width)
+        places = self._places[shard]
+        if places is None:
+            self._flat[array][low:high] = rows
+            return
+        mine = places[low:high]
         if self._wanted.ordered and mine[-1] - mine[0] == len(mine) - 1:
             self._flat[array][mine[0] : mine[-1] + 1] = rows
         else:
             put_rows(self._flat[array], mine, rows)
+
+    def _chunks_from(self, shard: int) -> int:
+        """Chunks of each array that a shard answers with."""
+        return chunks_of(len(self.ids[shard]), self._cut.rows_down) if shard in self.ids else 0
 
     def result(self) -> Any:
         wanted = self._wanted
@@ -161,11 +182,13 @@ class PullRowsOperation(PullOperation):
     def _cut_ids(self, shard: int) -> list[SentRun]:
         asked = self.asked
         entry = SentEntry(Cargo.IDS, self.number, self._lot, asked.version, self.chunks(shard))
-        a_chunk = self._cut.ids_up * ID_BYTES
-        return _run_of(entry, bytes_of(self.ids[shard]), a_chunk, priority=asked.priority, owner=self)
+        base = bytes_of(self.ids[shard])
+        bounds = _bounds(entry.chunks, self._cut.ids_up * ID_BYTES, base.nbytes)
+        return [OutRun(entry, 0, bounds, OneBuffer(base), priority=asked.priority, owner=self)]
 
 
-def _run_of(entry: SentEntry, base: memoryview, a_chunk: int, *, priority: int, owner: Operation) -> list[SentRun]:
-    """All chunks of a shard, which are one run."""
-    bounds: Array = np.minimum(np.arange(entry.chunks + 1) * a_chunk, base.nbytes)
-    return [OutRun(entry, 0, bounds, OneBuffer(base), priority=priority, owner=owner)]
+def _bounds(chunks: int, a_chunk: int, nbytes: int) -> Array:
+    """Where chunks begin and end that lie one behind the other."""
+    found: Array = np.arange(chunks + 1) * a_chunk
+    found[-1] = nbytes
+    return found

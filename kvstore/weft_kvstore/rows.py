@@ -1,4 +1,4 @@
-"""Some rows of a table: ids and values side by side, made distinct, summed, and looked up. No loop over rows."""
+"""Some rows of a table: ids and values side by side, made distinct, and looked up. No loop over rows."""
 
 from __future__ import annotations
 
@@ -8,57 +8,73 @@ from dataclasses import dataclass
 import numpy as np
 
 from weft_kernels.indexing.rows import summed_rows as added_rows
-from weft_kernels.row_copies import put_rows
 from weft_kvstore.store import Array
 
 
 class Rows:
-    """Rows (n, width) of the ids (n) int64, or uint64 of a growing table, which are distinct and ascending.
+    """Rows (n, width) of the ids (n) int64, or uint64 of a growing table, which are distinct.
 
-    They may lie in several parts, one behind the other: `values` joins them once somebody wants them as one array.
+    They may lie in several parts, each of which ascends; so do all of them one behind the other, unless they are a sum
+    (`row_sums`). `ids` and `values` join them once somebody wants them as one array.
     """
 
-    __slots__ = ("_parts", "ids")
+    __slots__ = ("_parts",)
 
     def __init__(self, ids: Array, values: Array) -> None:
-        self.ids = ids
-        self._parts = [values]
+        self._parts = [(ids, values)]
 
     @classmethod
-    def of(cls, parts: Sequence[Rows]) -> Rows:
-        """Rows of parts, at least one, of which each continues the one before."""
-        found = cls(np.concatenate([part.ids for part in parts]), parts[0].values)
-        found._parts = [part.values for part in parts]
+    def of(cls, parts: Sequence[tuple[Array, Array]]) -> Rows:
+        """Rows of parts (ids, values), at least one."""
+        found = cls.__new__(cls)
+        found._parts = list(parts)
         return found
 
     @property
+    def parts(self) -> Sequence[tuple[Array, Array]]:
+        """Ids and values, where they lie."""
+        return self._parts
+
+    @property
+    def ids(self) -> Array:
+        self._join()
+        return self._parts[0][0]
+
+    @property
     def values(self) -> Array:
-        if len(self._parts) > 1:
-            self._parts = [np.concatenate(self._parts)]
-        return self._parts[0]
+        self._join()
+        return self._parts[0][1]
+
+    def __len__(self) -> int:
+        return sum([len(ids) for ids, _ in self._parts])
 
     @property
     def size(self) -> int:
         """Elements of the values."""
-        return sum(part.size for part in self._parts)
+        return sum([values.size for _, values in self._parts])
 
     @property
     def nbytes(self) -> int:
-        return int(self.ids.nbytes) + sum(part.nbytes for part in self._parts)
+        return sum([ids.nbytes + values.nbytes for ids, values in self._parts])
 
     def pieces(self, most: int) -> Iterator[tuple[Array, Array]]:
         """Ids and values of so many rows at most at a time, where they lie."""
-        begin = 0
-        for part in self._parts:
-            for low in range(0, len(part), most):
-                some = part[low : low + most]
-                yield self.ids[begin : begin + len(some)], some
-                begin += len(some)
+        for ids, values in self._parts:
+            if len(ids) <= most:
+                yield ids, values
+                continue
+            for low in range(0, len(ids), most):
+                yield ids[low : low + most], values[low : low + most]
+
+    def _join(self) -> None:
+        if len(self._parts) > 1:
+            ids, values = zip(*self._parts, strict=True)
+            self._parts = [(np.concatenate(ids), np.concatenate(values))]
 
 
 def is_ascending(ids: Array) -> bool:
     """Whether each id is larger than the one before it."""
-    return bool((ids[1:] > ids[:-1]).all())
+    return bool(np.logical_and.reduce(ids[1:] > ids[:-1]))
 
 
 def summed_rows(ids: Array, values: Array) -> Rows:
@@ -82,55 +98,18 @@ def last_rows(ids: Array, values: Array) -> Rows:
     return Rows(distinct, values.take(len(ids) - 1 - last, axis=0))
 
 
-def merged(one: Rows, other: Rows) -> Rows:
-    """The sum of both, row by row: `one` before `other`, and what only one has as it is. `one` may be written and be
-    part of the sum; `other` is not written.
-
-    Both are sorted, so that one search in the first tells for each row of the second whether it is there and which rows
-    are before it; nothing is sorted again.
-    """
-    if not len(one.ids) or not len(other.ids):
-        return one if len(one.ids) else other
-    place = np.searchsorted(one.ids, other.ids)
-    both = one.ids[np.minimum(place, len(one.ids) - 1)] == other.ids
-    if both.all():
-        _add_at(one.values, place, other.values)
-        return one
-    if both.any():
-        _add_at(one.values, place[both], other.values.compress(both, axis=0))
-    new = np.flatnonzero(~both)
-    at = place[new] + np.arange(len(new))
-    is_old = np.ones(len(one.ids) + len(new), np.bool_)
-    is_old[at] = False
-    ids, values = np.empty(len(is_old), one.ids.dtype), np.empty((len(is_old), one.values.shape[1]), one.values.dtype)
-    old = np.flatnonzero(is_old)
-    ids[old], ids[at] = one.ids, other.ids[new]
-    put_rows(values, old, one.values)
-    put_rows(values, at, other.values if len(new) == len(other.ids) else other.values.take(new, axis=0))
-    return Rows(ids, values)
-
-
-def _add_at(values: Array, places: Array, more: Array) -> None:
-    """Adds to rows whose places ascend."""
-    if len(places) == len(values):
-        values += more
-    else:
-        summed = values.take(places, axis=0)
-        summed += more
-        put_rows(values, places, summed)
-
-
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """Ids as somebody asked for them, and where each row goes.
 
-    `ids` are distinct and ascending; the row of `ids[i]` is written at `places[i]` of the answer, then `copies` (m) are
-    filled from `sources` (m). `zeros` are the places of negative ids. `ordered`: the places ascend too.
+    `ids` are distinct and ascending; the row of `ids[i]` is written at `places[i]` of the answer, or at i where that is
+    None, then `copies` (m) are filled from `sources` (m). `zeros` are the places of negative ids. `ordered`: the places
+    ascend too.
     """
 
     ordered: bool
     ids: Array
-    places: Array
+    places: Array | None
     copies: Array
     sources: Array
     zeros: Array
@@ -138,6 +117,9 @@ class Wanted:
 
 def wanted_rows(ids: Array) -> Wanted:
     """Sorts out what was asked for: ids (n) int64 or uint64 in any order, repeated or negative."""
+    if len(ids) and ids[0] >= 0 and is_ascending(ids):
+        none = np.zeros(0, np.int64)
+        return Wanted(True, ids.copy(), None, none, none, none)
     real = np.flatnonzero(ids >= 0)
     zeros = np.flatnonzero(ids < 0)
     none = real[:0]
@@ -152,4 +134,4 @@ def wanted_rows(ids: Array) -> Wanted:
 
 def _without_padding(ids: Array, values: Array) -> tuple[Array, Array]:
     real = ids >= 0
-    return (ids, values) if real.all() else (ids[real], values[real])
+    return (ids, values) if np.logical_and.reduce(real) else (ids[real], values[real])

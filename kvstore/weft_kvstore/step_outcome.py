@@ -5,11 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from weft_kvstore.description import LossScaling
-
-LEAST_SCALE: Final = 2.0**-24
-MOST_SCALE: Final = 2.0**24
-"""Powers of two, as is every scale: dividing by it changes no digit."""
+from weft_kvstore.description import LEAST_SCALE, MOST_SCALE, LossScaling
 
 CLIP_EPSILON: Final = 1e-6
 """Added to the norm that a clipped gradient is divided by, as PyTorch's `clip_grad_norm_` does."""

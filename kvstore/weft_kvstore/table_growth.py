@@ -36,8 +36,8 @@ def promised(table: TableState, run: Run, *, exact: bool) -> Holds:
     if table.cut.growth is None or run.cargo == Cargo.IDS or not run.chunks:
         return Holds()
     if exact:
-        parts = unpacked_rows(run, table.cut, table.shard, table.spec.key)
-        rows = sum(int(np.count_nonzero(table.held.find(part.ids) < 0)) for part in parts)
+        found = unpacked_rows(run, table.cut, table.shard, table.spec.key)
+        rows = int(np.count_nonzero(table.held.find(found.ids) < 0))
     else:
         rows = run.payload.nbytes // (table.cut.row_bytes + table.cut.id_dtype.itemsize)
     return Holds(rows * (table.bytes_of_a_row + INDEX_ROW_BYTES), 0, rows)

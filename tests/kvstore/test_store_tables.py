@@ -249,8 +249,8 @@ WHOLE = Rule("whole", {"most": 0.5}, {"rate": 1.0}, lengthened, whole=True)
 
 
 def test_a_whole_key_travels_as_slices_and_its_rule_sees_its_shape(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("arguments", "job_shard", "check"):
-        monkeypatch.setattr(f"weft_kvstore.{module}.rule_of", lambda *_: WHOLE)
+    for module in ("weft_kvstore.arguments", "weft_kvstore.job_shard", "weft_kvstore.check"):
+        monkeypatch.setattr(f"{module}.rule_of", lambda *_: WHOLE)
     keys = [msgspec.structs.replace(constant(key_of(name, (20, 30), 2), 1.0), whole=True) for name in ("w", "v")]
     stores = make(simple(*keys, slots=2))
     gradients = [np.random.default_rng(slot).standard_normal((20, 30)).astype(np.float32) for slot in range(2)]
@@ -276,8 +276,8 @@ def test_state_may_start_at_any_number_and_rows_that_are_new_have_it(
         np.subtract(weight, gradient * state["scale"], out=weight)
 
     rule = Rule("halve", {"scale": 8.0}, {"rate": 1.0}, halve)
-    for module in ("arguments", "job_shard", "check"):
-        monkeypatch.setattr(f"weft_kvstore.{module}.rule_of", lambda *_: rule)
+    for module in ("weft_kvstore.arguments", "weft_kvstore.job_shard", "weft_kvstore.check"):
+        monkeypatch.setattr(f"{module}.rule_of", lambda *_: rule)
     (store,) = make(simple(constant(table_of("t", (9, 2), 1), 0.0), constant(key_of("w", (300,), 1), 0.0)))
     assert store.pull_state("w", 0).result(WAIT_S)["scale"].tolist() == [8.0] * 300
     store.push_rows("t", 0, ints(2), ones(1, 2)).result(WAIT_S)
