@@ -27,14 +27,15 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# What only computes runs on all cores, a file on one of them, so that what a file makes once stays made once. What
-# starts processes and waits for sockets runs alone.
-COMPUTING := tests/graph tests/kernels tests/docs tests/data
+# Tests start hundreds of Pythons: each would compile weft anew where an environment forbids to keep what was compiled.
+unexport PYTHONDONTWRITEBYTECODE
+
+# Tests wait as often as they compute, so all of them run on all cores; tests/conftest.py says which stay together.
+SPREAD := --quiet --numprocesses auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 
 unit: $(VENV)/.dev
 ifeq ($(ARGS),)
-	$(BIN)/pytest --quiet --numprocesses auto --dist loadfile $(COMPUTING)
-	$(BIN)/pytest $(addprefix --ignore=,$(COMPUTING))
+	$(BIN)/pytest $(SPREAD)
 else
 	$(BIN)/pytest $(ARGS)
 endif

@@ -147,11 +147,3 @@ def _mapped(text: str, paths: Mapping[str, Path]) -> str:
     for mounted, folder in sorted(paths.items(), reverse=True):
         text = re.sub(rf"(?<![\w/]){re.escape(mounted)}(?![\w-])", str(folder), text)
     return text
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -143,10 +142,3 @@ def gradients_of(description: StoreDescription, slot: int, step: int) -> dict[st
         scale = 10.0 ** generator.uniform(-6, 6, key.shape)
         found[key.key] = (generator.standard_normal(key.shape) * scale).astype(np.float32)
     return found
-
-
-def free_port() -> int:
-    """A port of the loopback interface that nothing listened on a moment ago, for a shard that is its own process."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from store_cluster import WAIT_S, free_port
+from free_ports import free_port
+from store_cluster import WAIT_S
 from store_raw import hello_of, raw_peer
 from weft_kvstore.description import StoreDescription
 from weft_kvstore.messages import Bye, RefusalCode, Refused

@@ -14,8 +14,8 @@ BROKEN = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
 NO_RECONNECT = -1
 
 COPIED_BYTES = 1 << 19
-"""A smaller part is copied when it is sent. To keep its memory for the socket costs a thread of pyzmq that is woken when
-it has left, which takes about as long as to copy so much."""
+"""A smaller part is copied when it is sent. To keep its memory for the socket wakes a thread of pyzmq once it has left,
+which takes about as long as to copy so much."""
 
 # Plain numbers: arithmetic on pyzmq's flags takes longer than what it says.
 _NOW = int(zmq.NOBLOCK)

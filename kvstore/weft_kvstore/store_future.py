@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
+
+_log = logging.getLogger("weft.store")
 
 # Names of `concurrent.futures._base`: a future that has begun, so that nobody can cancel it, and one that has ended.
 _RUNNING = "RUNNING"
@@ -68,7 +71,10 @@ class StoreFuture(Future[T]):
         """Called once by what ends it, when its state is set already."""
         hooks, self._hooks = self._hooks, []
         for hook in hooks:
-            hook(self)
+            try:
+                hook(self)
+            except Exception:  # noqa: BLE001  # a hook's outermost frame, as the standard library has it for callbacks
+                _log.exception("what follows the end of %r failed", self)
         if self.driver is not None:
             self.driver.ended(self)
         elif self._done_callbacks:  # type: ignore[attr-defined]  # typeshed does not have it

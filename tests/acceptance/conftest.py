@@ -12,13 +12,13 @@ from acceptance_place import Place
 from acceptance_processes import load_script
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def example() -> ModuleType:
     """The digits example, as a module."""
     return load_script("examples/digits.py")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def place(tmp_path_factory: pytest.TempPathFactory, example: ModuleType) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("cluster")
     digits = folder / "digits.npz"

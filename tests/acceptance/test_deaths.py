@@ -48,7 +48,8 @@ def test_daemons_end_when_their_parent_is_killed(tmp_path: Path) -> None:
 
     script = (
         "import sys, time, weft\n"
-        f"with weft.Cluster(workers=1, shards=1, data_root={str(tmp_path)!r}) as cluster:\n"
+        f"place = {str(tmp_path)!r}\n"
+        "with weft.Cluster(workers=1, shards=1, directory=place, data_root=place) as cluster:\n"
         "    print(*(process.pid for process in cluster.processes), flush=True)\n"
         "    time.sleep(600)\n"
     )

@@ -9,8 +9,9 @@ import pytest
 
 import weft
 from acceptance_processes import await_that
-from chart_processes import Kubelet, free_port, kubelet
+from chart_processes import Kubelet, kubelet
 from chart_rendering import render
+from free_ports import free_port
 from weft.api.agent import AgentKind
 from weft.api.lifecycle import JobState
 

@@ -17,7 +17,7 @@ import typer
 from click.testing import Result
 from typer.testing import CliRunner
 
-from store_cluster import free_port
+from free_ports import free_port
 from weft_kvstore import DescriptionError, KVStore, StoreError, StoreLostError, StoreRefusedError, describe
 from weft_kvstore.__main__ import main
 from weft_kvstore.description_file import read_description

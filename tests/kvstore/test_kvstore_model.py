@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -105,6 +105,8 @@ class PlainStore:
     program: Program
     weights: dict[str, Array] = field(default_factory=dict)
     velocities: dict[str, Array] = field(default_factory=dict)
+    history: dict[tuple[int, str], bytes] = field(default_factory=dict)
+    """The bytes of each version of each key, where it has `run`."""
 
     def __post_init__(self) -> None:
         for key in self.program.description.keys:
@@ -132,6 +134,7 @@ class PlainStore:
                 if (step + 1, key.key) in program.sets:
                     ids, value = program.told(step + 1, key.key)
                     self.weights[key.key][ids if key.rows else ...] = value
+                self.history[step + 1, key.key] = self.weights[key.key].tobytes()
         return self
 
     def replay(self, key: KeyDescription, slot: int, step: int, part: Any) -> None:
@@ -240,9 +243,6 @@ def programs(draw: st.DrawFn, mode: Mode = Mode.SYNC, merge: Merge = Merge.SLOT)
     for key in keys if mode is Mode.SYNC else []:
         if key.update is not Update.GRADIENT and draw(st.booleans()):  # Of two versions values may wait at once.
             sets |= {(version, key.key) for version in draw(st.sets(st.integers(1, steps), max_size=2))}
-    # A word that there is nothing overtakes data: a value set for the version before it might find that passed.
-    first = {key.key: key.slots[0] for key in keys if key.slots}
-    sets = {(version, name) for version, name in sets if (first.get(name), version, name) not in nothing}
     return Program(description, steps, nothing, frozenset(sets), many=draw(st.booleans()), runs=draw(st.booleans()))
 
 
@@ -255,8 +255,16 @@ def tell(store: StoreFace, program: Program, version: int, key: KeyDescription) 
     return [store.set_rows(key.key, version, ids[part], value[part]) for part in (slice(half, None), slice(half))]
 
 
-def do_step(simulation: Simulation, program: Program, slot: int, step: int, choose: random.Random) -> list[Any]:
-    """What a slot does at a step, each key in its turn or the dense ones together; the futures."""
+class Call(NamedTuple):
+    """A call of a step; where it is a pull, of which keys: of the version that the step makes."""
+
+    step: int
+    future: Any
+    pulled: tuple[str, ...] = ()
+
+
+def do_step(simulation: Simulation, program: Program, slot: int, step: int, choose: random.Random) -> list[Call]:
+    """What a slot does at a step, each key in its turn or the dense ones together."""
     store = simulation.stores[slot]
     own = [key for key in program.description.keys if slot in key.slots]
     nothing = [key.key for key in own if (slot, step, key.key) in program.nothing]
@@ -282,14 +290,15 @@ def do_step(simulation: Simulation, program: Program, slot: int, step: int, choo
         gradients = [program.gradient(slot, step, key.key) for key in together]
         begun.append(store.push_many([key.key for key in together], step, gradients))
     begun.append(store.barrier(step, nothing))
-    return begun + values_of(store, own, step + 1, many=program.many)
+    pulls = values_of(store, own, step + 1, many=program.many)
+    return [Call(step, future) for future in begun] + [Call(step, future, tuple(keys)) for keys, future in pulls]
 
 
-def values_of(store: StoreFace, keys: list[KeyDescription], version: int, *, many: bool) -> list[Any]:
-    """Pulls of a step's values."""
+def values_of(store: StoreFace, keys: list[KeyDescription], version: int, *, many: bool) -> list[tuple[list[str], Any]]:
+    """Pulls of a step's values, with the keys of each."""
     dense = [key.key for key in keys if not key.rows] if many else []
-    pulls = [value_of(store, key, version) for key in keys if key.key not in dense]
-    return [*pulls, store.pull_many(dense, version)] if dense else pulls
+    pulls = [([key.key], value_of(store, key, version)) for key in keys if key.key not in dense]
+    return [*pulls, (dense, store.pull_many(dense, version))] if dense else pulls
 
 
 def value_of(store: StoreFace, key: KeyDescription, version: int, *, settled: bool = False, state: bool = False) -> Any:
@@ -310,14 +319,16 @@ class Trouble:
 
 @dataclass
 class Course:
-    """A program while it is carried out: `next` is the step that each slot begins, `open` what it waits for."""
+    """A program while it is carried out: `next` is the step that each slot begins, `open` what it waits for. `plain`:
+    what every pull has to have seen."""
 
     program: Program
     choose: random.Random
     simulation: Simulation
     trouble: Trouble
+    plain: PlainStore | None = None
     next: dict[int, int] = field(default_factory=dict)
-    open: dict[int, list[tuple[int, Any]]] = field(default_factory=dict)
+    open: dict[int, list[Call]] = field(default_factory=dict)
     incarnations: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -331,10 +342,9 @@ class Course:
         while any(self.next[slot] < self.program.steps or self.open[slot] for slot in self.next):
             slot = self.choose.choice(sorted(self.next))
             self._hear(slot)
-            ahead = self.next[slot] - min((step for step, _ in self.open[slot]), default=self.next[slot])
+            ahead = self.next[slot] - min((call.step for call in self.open[slot]), default=self.next[slot])
             if self.next[slot] < self.program.steps and ahead <= (2 if self.program.runs else 0):
-                futures = do_step(self.simulation, self.program, slot, self.next[slot], self.choose)
-                self.open[slot] += [(self.next[slot], future) for future in futures]
+                self.open[slot] += do_step(self.simulation, self.program, slot, self.next[slot], self.choose)
                 self.next[slot] += 1
                 continue
             idle = 0 if self.simulation.step(self.choose) else idle + 1
@@ -343,11 +353,22 @@ class Course:
             self.simulation.now += 0.01
 
     def _hear(self, slot: int) -> None:
-        for _, future in self.open[slot]:
-            if future.done():
+        for call in self.open[slot]:
+            if call.future.done():
                 with suppress_sets() if self.incarnations[slot] > 1 else nullcontext():
-                    future.result(0)
-        self.open[slot] = [(step, future) for step, future in self.open[slot] if not future.done()]
+                    call.future.result(0)
+                    self._check(slot, call)
+        self.open[slot] = [call for call in self.open[slot] if not call.future.done()]
+
+    def _check(self, slot: int, call: Call) -> None:
+        """A pull has exactly what all slots had set and pushed by that version, where its slot has not gone on since:
+        then slices may be newer."""
+        if self.plain is None or not call.pulled or self.program.runs or self.incarnations[slot] > 1:
+            return
+        found = call.future.result(0)
+        for name, value in zip(call.pulled, found if isinstance(found, list) else [found], strict=True):
+            expected = self.plain.history[call.step + 1, name]
+            assert value.tobytes() == expected, f"slot {slot}, key {name}, version {call.step + 1}"
 
     def _go_wrong(self) -> None:
         choose, simulation = self.choose, self.simulation
@@ -383,9 +404,11 @@ def fit(program: Program, trouble: Trouble) -> Program:
     return replace(program, description=msgspec.structs.replace(program.description, keys=keys), sets=frozenset())
 
 
-def carry_out(program: Program, choose: random.Random, *, link: LinkSettings, trouble: Trouble) -> Simulation:
+def carry_out(
+    program: Program, choose: random.Random, *, link: LinkSettings, trouble: Trouble, plain: PlainStore | None = None
+) -> Simulation:
     simulation = Simulation(program.description, link)
-    Course(program, choose, simulation, trouble).run()
+    Course(program, choose, simulation, trouble, plain).run()
     return simulation
 
 
@@ -417,8 +440,8 @@ def test_any_order_of_arrival_gives_the_bits_of_the_plain_store(
 ) -> None:
     link = LinkSettings(credit_bytes=100 if narrow else None, silence_s=1e6, request_timeout_s=1e9)
     program = fit(program, trouble)
-    simulation = carry_out(program, choose, link=link, trouble=trouble)
-    check_equal(simulation, PlainStore(program).run(), choose)
+    plain = PlainStore(program).run()
+    check_equal(carry_out(program, choose, link=link, trouble=trouble, plain=plain), plain, choose)
 
 
 @quick
@@ -428,8 +451,8 @@ def test_committed_steps_are_clipped_as_one_whatever_arrives_first_and_whichever
 ) -> None:
     commit = CommitDescription(clip_norm=clip_norm)
     program = replace(program, description=msgspec.structs.replace(program.description, commit=commit))
-    simulation = carry_out(program, choose, link=PATIENT, trouble=Trouble(cuts))
-    check_equal(simulation, PlainStore(program).run(), choose)
+    plain = PlainStore(program).run()
+    check_equal(carry_out(program, choose, link=PATIENT, trouble=Trouble(cuts), plain=plain), plain, choose)
 
 
 class Logs:
