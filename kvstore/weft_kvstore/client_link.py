@@ -403,17 +403,18 @@ def _no_pull() -> Pull:
 
 
 def _push_message(frame: OutFrame[SentEntry, Operation], at: int | None = None, *, placed: bool = False) -> Push:
-    runs = frame.runs()
+    entries, first, count, nbytes = zip(*frame.runs(), strict=True)
+    cargo, request, lot, step, chunks, place = map(list, zip(*entries, strict=True))
     return Push(
-        frame=frame.number,
-        cargo=[run.entry.cargo for run in runs],
-        request=[run.entry.request for run in runs],
-        lot=[run.entry.lot for run in runs],
-        step=[run.entry.step for run in runs],
-        first=[run.first for run in runs],
-        count=[run.count for run in runs],
-        chunks=[run.entry.chunks for run in runs],
-        nbytes=[run.nbytes for run in runs],
-        at=at,
-        place=[int(run.entry.place) for run in runs] if placed else [],
+        frame.number,
+        cargo,
+        request,
+        lot,
+        step,
+        list(first),
+        list(count),
+        chunks,
+        list(nbytes),
+        at,
+        [int(one) for one in place] if placed else [],
     )

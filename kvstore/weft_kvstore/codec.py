@@ -83,8 +83,9 @@ def _check_columns(message: object) -> None:
     if getter is None:
         return
     columns = getter(message)
-    length = len(columns[0])
-    if any(len(column) != length for column in columns):
+    lengths = list(map(len, columns))
+    length = lengths[0]
+    if lengths.count(length) != len(lengths):
         name, fields = type(message).__name__, _NAMES[type(message)]
         wrong = next(at for at, column in enumerate(columns) if len(column) != length)
         told = f"{name}.{fields[wrong]} has {len(columns[wrong])} entries, {name}.{fields[0]} has {length}"

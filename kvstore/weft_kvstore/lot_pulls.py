@@ -20,6 +20,9 @@ from weft_kvstore.store import Array
 LEAST_WAITS: Final = 64
 """Pulls of a lot that may wait before those that were given up are looked for."""
 
+FEW_WAITS: Final = 8
+"""So many are looked at one by one: that takes less time than one look at arrays."""
+
 
 class LotPulls:
     """Pulls of which slices of the lot are open. Who is answered is forgotten at once: what was pulled is held by
@@ -51,12 +54,16 @@ class LotPulls:
         """The pulls that wait for any of these slices."""
         if not self._waits:
             return []
+        number = self._lot.spec.number
+        found = self._near(first, stop) if len(self._waits) > FEW_WAITS else list(self._waits.values())
+        return [one for one in found if number in one.open and one.open[number].overlaps(first, stop)]
+
+    def _near(self, first: int, stop: int) -> list[PullWait]:
+        """Those that wanted some of these slices when they came."""
         if self._spans is None:
             self._spans = np.array(self._added, np.int64).reshape(-1, 3)
         near = self._spans[(self._spans[:, 0] < stop) & (self._spans[:, 1] > first), 2]
-        number = self._lot.spec.number
-        found = [self._waits[one] for one in dict.fromkeys(near.tolist()) if one in self._waits]
-        return [one for one in found if number in one.open and one.open[number].overlaps(first, stop)]
+        return [self._waits[one] for one in dict.fromkeys(near.tolist()) if one in self._waits]
 
     def tidy(self, waits: Iterable[PullWait]) -> None:
         """Forgets those of these that have nothing open here any more."""

@@ -30,8 +30,17 @@ from weft_kvstore.store import Array
 
 NOT_HELD: Final = -1
 
-Changed = Generator[Range, None, None]
-"""Ranges of slices whose value or version has changed, after each piece of work."""
+
+class Change(NamedTuple):
+    """Slices whose value or version has changed by a piece of work; `goes_on`: there is more of it."""
+
+    first: int
+    stop: int
+    goes_on: bool
+
+
+Changed = Generator[Change, None, None]
+"""What has changed, after each piece of work."""
 
 
 class Arrival(NamedTuple):
@@ -143,7 +152,7 @@ class LotState:
                     self._complete(version, *piece)
                     if self._order.holds(version + 1):
                         todo.append(piece)
-                    yield piece
+                    yield Change(*piece, bool(todo))
 
     def begun(self, first: int, stop: int) -> tuple[int, str]:
         """Of some slices: see `Changed`. What has come early counts wherever it belongs."""
@@ -249,7 +258,7 @@ class LotState:
                 self._apply_alone(place, step, laid)
             for laid in found:
                 todo.append((laid.first, laid.stop))
-                yield laid.first, laid.stop
+                yield Change(laid.first, laid.stop, goes_on=True)
 
     def _apply_alone(self, place: int, step: int, laid: Laid) -> None:
         first, stop = laid.first, laid.stop

@@ -183,9 +183,10 @@ class Merger(Generic[J]):
 
     def _changing(self, job: J, lot: PlainLot, changes: Changed) -> Iterator[None]:
         try:
-            for first, stop in changes:
+            for first, stop, goes_on in changes:
                 self._answer_range(lot, first, stop)
-                yield
+                if goes_on:
+                    yield
         except RuleFailedError as error:
             self._hands.fail(job, str(error))
         except MemoryError as error:

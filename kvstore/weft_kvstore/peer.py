@@ -217,17 +217,18 @@ class Peer:
 
 
 def _values(frame: OutFrame[AnswerEntry, Loan], at: int | None, *, placed: bool) -> Values:
-    runs = frame.runs()
+    entries, first, count, nbytes = zip(*frame.runs(), strict=True)
+    request, array, lot, version, compressed, place = map(list, zip(*entries, strict=True))
     return Values(
-        frame=frame.number,
-        request=[run.entry.request for run in runs],
-        array=[run.entry.array for run in runs],
-        lot=[run.entry.lot for run in runs],
-        version=[run.entry.version for run in runs],
-        first=[run.first for run in runs],
-        count=[run.count for run in runs],
-        nbytes=[run.nbytes for run in runs],
-        compressed=[run.entry.compressed for run in runs],
-        at=at,
-        place=[int(run.entry.place) for run in runs] if placed and any(run.entry.place for run in runs) else [],
+        frame.number,
+        request,
+        array,
+        lot,
+        version,
+        list(first),
+        list(count),
+        list(nbytes),
+        compressed,
+        at,
+        [int(one) for one in place] if placed and any(place) else [],
     )

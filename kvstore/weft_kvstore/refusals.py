@@ -17,8 +17,6 @@ def push_refusal(ledger: Ledger, shard: JobShard, runs: Sequence[Run], nbytes: i
     A frame is taken in as one: what is kept of it keeps all of its memory. Which rows are new is looked up only where
     it matters.
     """
-    if ledger.is_open:
-        return None
     for exact in (False, True):
         grows = [shard.may_grow(run, exact=exact) for run in runs]
         reason = ledger.refusal(shard.account, sum(grows, Holds(nbytes)))

@@ -136,22 +136,22 @@ class ShardMind:
     def hear(self, identity: bytes, parts: Sequence[Buffer], now: float) -> None:
         """One message: it is received at once, or where jobs share the shard at its job's turn. What fails ends its
         connection, not the others' service."""
-        letter, peer = letter_of(identity, parts, now), self.peers.get(identity)
-        self.counts.bytes_received += letter.nbytes
+        nbytes, peer = sum(map(len, parts)), self.peers.get(identity)
+        self.counts.bytes_received += nbytes
         if peer is not None:
-            self.jobs[peer.job].bytes_received += letter.nbytes
+            self.jobs[peer.job].bytes_received += nbytes
         lane = self._inbox.lane_of(identity) or (peer.job if peer is not None else self._lost.get(identity, STRANGERS))
         if self._company.hear(lane):
             self._share()
         if not self._company.is_shared and not self._inbox.has(lane):
-            self._deliver(letter)
+            self._read(identity, parts, now)
             return
         if identity in self._silenced:
             self._silenced[identity] = now
             return
         if peer is not None:
             peer.heard = self.jobs[peer.job].heard[peer.slot] = now
-        self.work.put(lane, self._inbox.put(lane, letter))
+        self.work.put(lane, self._inbox.put(lane, letter_of(identity, parts, now)))
         loud = self._inbox.overflows(lane)
         if loud is not None:
             self._inbox.forget(loud)
@@ -159,11 +159,14 @@ class ShardMind:
             self._silenced[loud] = now
 
     def _deliver(self, letter: Letter) -> None:
+        self._read(letter.identity, letter.parts, letter.now)
+
+    def _read(self, identity: bytes, parts: Sequence[Buffer], now: float) -> None:
         try:
-            self.receive(letter.identity, letter.parts, letter.now)
+            self.receive(identity, parts, now)
         except Exception:  # noqa: BLE001  # a message's outermost frame
-            _log.exception("a message of %s failed; its connection is dropped", letter.identity.hex())
-            self.lose(letter.identity)
+            _log.exception("a message of %s failed; its connection is dropped", identity.hex())
+            self.lose(identity)
 
     def _share(self) -> None:
         """Says what each job may have under way, where several are heard."""
@@ -402,7 +405,9 @@ class ShardMind:
                 return
         if push.at is not None and arena is not None:
             payload = memoryview(placed(arena, (push.at, push.at + payload_bytes(push))))  # type: ignore[arg-type]
-        refused = push_refusal(self.ledger, shard, list(runs_of(push, payload)), payload.nbytes)
+        refused = None
+        if not self.ledger.is_open:
+            refused = push_refusal(self.ledger, shard, list(runs_of(push, payload)), payload.nbytes)
         if refused is None and push.at is None:
             payload = shard.account.taken_over(payload)
         for number, run in enumerate(runs_of(push, payload, arena)):
