@@ -290,13 +290,17 @@ class ClientLink:
             messages = _pull_messages(self._new_pulls, self.shard, shared=shared)
             self.outgoing += [encode(message) for message in messages]
             self._new_pulls.clear()
-        if self._acknowledge:
-            self.say(Acknowledge(self._acknowledge))
-            self._acknowledge = []
         while (frame := self.outbox.fill(now)) is not None:
             self.frames_sent += 1
             self.payload_bytes_sent += frame.nbytes
             self.outgoing.append(self._push(frame))
+        while self._acknowledge:  # No frame leaves that could say it.
+            self.say(Acknowledge(self._receipts()))
+
+    def _receipts(self) -> list[int]:
+        """The frames of values that have arrived and of which the shard has not been told."""
+        found, self._acknowledge = self._acknowledge[:MAX_RUNS], self._acknowledge[MAX_RUNS:]
+        return found
 
     def ask_why(self, numbers: Iterable[int]) -> None:
         """Asks the shard what these requests wait for, the first 4,096 of them."""
@@ -345,13 +349,13 @@ class ClientLink:
         """A frame as a message; its bytes are in the arena where that can be."""
         memory = self.memory
         if memory is None:
-            return encode(_push_message(frame), frame.payload())
+            return encode(_push_message(frame, self._receipts()), frame.payload())
         placed = any(one.run.entry.place for one in frame.pieces)
         pieces = [one for one in frame.pieces if not one.run.entry.place] if placed else frame.pieces
         nbytes = sum([one.stop - one.start for one in pieces])
         parts = [part for one in pieces for part in one.run.source.cut(one.start, one.stop)]
         at = memory.lay(parts, nbytes)
-        message = _push_message(frame, at, placed=placed)
+        message = _push_message(frame, self._receipts(), at, placed=placed)
         if at is None and not placed:
             return encode(message, parts[0] if len(parts) == 1 else b"".join(parts))
         self._in_arena[frame.number] = None if at is None else (memory, at)
@@ -402,7 +406,9 @@ def _no_pull() -> Pull:
     return Pull([], [], [], [], [], [], [], [], [], [])
 
 
-def _push_message(frame: OutFrame[SentEntry, Operation], at: int | None = None, *, placed: bool = False) -> Push:
+def _push_message(
+    frame: OutFrame[SentEntry, Operation], acknowledge: list[int], at: int | None = None, *, placed: bool = False
+) -> Push:
     entries, first, count, nbytes = zip(*frame.runs(), strict=True)
     cargo, request, lot, step, chunks, place = map(list, zip(*entries, strict=True))
     return Push(
@@ -417,4 +423,5 @@ def _push_message(frame: OutFrame[SentEntry, Operation], at: int | None = None, 
         list(nbytes),
         at,
         [int(one) for one in place] if placed else [],
+        acknowledge,
     )

@@ -202,6 +202,8 @@ class ClientMind:
     def _handle(self, link: ClientLink, message: Reply, payload: memoryview, now: float) -> None:
         match message:
             case Values():
+                for frame in message.acknowledge:
+                    self._acknowledged(link, link.acknowledged(frame, now))
                 if link.lost_memory(message):
                     self.disconnected(link.shard, now)
                 else:

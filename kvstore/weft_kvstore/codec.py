@@ -16,7 +16,7 @@ from weft_kvstore.messages import Message, Pull, Push, Reply, Request, Values
 from weft_kvstore.settings import MAX_FRAME_BYTES
 
 MAGIC: Final = b"WEFT"
-FORMAT_VERSION: Final = 4
+FORMAT_VERSION: Final = 5
 MAX_HEADER_BYTES: Final = 1 << 20
 
 Buffer: TypeAlias = bytes | bytearray | memoryview

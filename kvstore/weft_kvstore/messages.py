@@ -81,7 +81,8 @@ class Push(Message, frozen=True, omit_defaults=True, tag="push"):
     """What a client sends: run i is of lot `lot[i]`; the payload is their bytes, joined.
 
     `cargo[i]` 0: gradients of step `step[i]`; 1: values to be set at version `step[i]`; 2: ids of the rows that pull
-    `request[i]` asks for. `request[i]` numbers the client's call in any case.
+    `request[i]` asks for. `request[i]` numbers the client's call in any case. `acknowledge`: as `Acknowledge`, said on
+    the way.
     """
 
     frame: Count
@@ -95,6 +96,7 @@ class Push(Message, frozen=True, omit_defaults=True, tag="push"):
     nbytes: Column
     at: Count | None = None
     place: Column = []
+    acknowledge: Column = []
 
 
 class Reading(IntEnum):
@@ -240,7 +242,8 @@ class PushRefused(Message, frozen=True, tag="push-refused"):
 
 class Values(Message, frozen=True, omit_defaults=True, tag="values"):
     """Answers Pulls: run i belongs to `request[i]`; `array` 0 is the value or the rule's first state array.
-    `compressed[i]` 1: its slices are encoded, as the description says for values of their key."""
+    `compressed[i]` 1: its slices are encoded, as the description says for values of their key. `acknowledge`: as
+    `Acknowledge`, said on the way."""
 
     frame: Count
     request: Column
@@ -253,6 +256,7 @@ class Values(Message, frozen=True, omit_defaults=True, tag="values"):
     compressed: Column
     at: Count | None = None
     place: Column = []
+    acknowledge: Column = []
 
 
 class Done(Message, frozen=True, tag="done"):

@@ -10,7 +10,7 @@ from weft_kvstore.answer import Answer
 from weft_kvstore.codec import Buffer, encode
 from weft_kvstore.lending import Loan
 from weft_kvstore.lot_part import PlainLot
-from weft_kvstore.messages import Acknowledge, Done, Hello, Released, Values
+from weft_kvstore.messages import MAX_RUNS, Acknowledge, Done, Hello, Released, Values
 from weft_kvstore.out_run import OutRun
 from weft_kvstore.outbox import Outbox, OutFrame
 from weft_kvstore.peer_memory import PeerMemory
@@ -97,7 +97,7 @@ class Peer:
         self.pulls[wait.request] = wait
 
     def receipts(self) -> Iterator[list[Buffer]]:
-        """Says what was taken in since the last time."""
+        """Says what was taken in since the last time; that frames have arrived is said by a frame, or last of all."""
         if self.done:
             yield encode(Done(self.done))
             self.done = []
@@ -105,11 +105,17 @@ class Peer:
         if released:
             self.released = []
             self.acknowledge = [frame for frame in self.acknowledge if frame not in released]
-        if self.acknowledge:
-            yield encode(Acknowledge(self.acknowledge))
-            self.acknowledge = []
         if released:
             yield encode(Released(released))
+
+    def late_receipts(self) -> Iterator[list[Buffer]]:
+        """Says of the frames that have arrived what no frame of values has said meanwhile."""
+        while self.acknowledge:
+            yield encode(Acknowledge(self._receipts()))
+
+    def _receipts(self) -> list[int]:
+        found, self.acknowledge = self.acknowledge[:MAX_RUNS], self.acknowledge[MAX_RUNS:]
+        return found
 
     def frames(self, now: float) -> Iterator[list[Buffer]]:
         """As many frames of values as credit allows."""
@@ -125,7 +131,7 @@ class Peer:
             if not piece.run.waiting:
                 self._has_left(piece.run)
         if self.memory is None:
-            return encode(_values(frame, None, placed=False), frame.payload())
+            return encode(_values(frame, self._receipts(), None, placed=False), frame.payload())
         return self._shared(frame, self.memory)
 
     def _shared(self, frame: OutFrame[AnswerEntry, Loan], memory: PeerMemory) -> list[Buffer]:
@@ -145,7 +151,7 @@ class Peer:
         for piece in frame.pieces:
             piece.run.owner.give_back(piece.first, piece.count)
         self._copied[frame.number] = memory, at
-        return encode(_values(frame, at, placed=bool(memory.places)), payload)
+        return encode(_values(frame, self._receipts(), at, placed=bool(memory.places)), payload)
 
     def _put(self, wait: PullWait, part: Answer, *, place: bool = False) -> None:
         if part.held is None:
@@ -216,7 +222,9 @@ class Peer:
             run.owner.give_back(0, run.count)
 
 
-def _values(frame: OutFrame[AnswerEntry, Loan], at: int | None, *, placed: bool) -> Values:
+def _values(
+    frame: OutFrame[AnswerEntry, Loan], acknowledge: list[int], at: int | None, *, placed: bool
+) -> Values:
     entries, first, count, nbytes = zip(*frame.runs(), strict=True)
     request, array, lot, version, compressed, place = map(list, zip(*entries, strict=True))
     return Values(
@@ -231,4 +239,5 @@ def _values(frame: OutFrame[AnswerEntry, Loan], at: int | None, *, placed: bool)
         compressed,
         at,
         [int(one) for one in place] if placed and any(place) else [],
+        acknowledge,
     )

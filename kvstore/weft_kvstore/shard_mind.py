@@ -307,12 +307,15 @@ class ShardMind:
     def flush(self, now: float) -> None:
         """Puts acknowledgements and as many frames as credit allows into `outgoing`."""
         self.work.begin_batch()
-        for peer in self._to_flush.peers():
+        peers = list(self._to_flush.peers())
+        for peer in peers:
             self.outgoing += [(peer.identity, parts) for parts in peer.receipts()]
             self._memory(peer)
         for one in self._to_flush.frames(now, self.jobs):
             self.counts.frames_sent += 1
             self.outgoing.append(one)
+        for peer in peers:
+            self.outgoing += [(peer.identity, parts) for parts in peer.late_receipts()]
 
     def tick(self, now: float) -> None:
         """Forgets silent connections, and fails pulls that wait for silent slots. To be called every ping or so."""
@@ -371,13 +374,12 @@ class ShardMind:
     def _handle(self, peer: Peer, message: Request, payload: memoryview, now: float) -> None:
         match message:
             case Push():
+                self._arrived(peer, message.acknowledge, now)
                 self._push(peer, message, payload)
             case Pull():
                 self._pull(peer, message)
             case Acknowledge():
-                for frame in message.frame:
-                    peer.arrived(frame, now)
-                self._due(peer)
+                self._arrived(peer, message.frame, now)
             case Barrier():
                 self._barrier(peer, message)
             case Measure():
@@ -394,6 +396,12 @@ class ShardMind:
                 self._say(peer.identity, Pong())
             case Bye():
                 self.lose(peer.identity)
+
+    def _arrived(self, peer: Peer, frames: Sequence[int], now: float) -> None:
+        """The client has frames of values."""
+        for frame in frames:
+            peer.arrived(frame, now)
+        self._due(peer)
 
     def _push(self, peer: Peer, push: Push, payload: memoryview) -> None:
         self.counts.frames_received += 1

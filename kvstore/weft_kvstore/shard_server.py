@@ -46,6 +46,9 @@ RECEIVE_S: Final = 0.05
 QUEUED_MESSAGES: Final = 1000
 """Messages that ZeroMQ holds for one peer, either way; a peer that does not read is dropped."""
 
+COPIED_BYTES: Final = 1 << 19
+"""A shorter part of a message is copied: for one that is not, a thread is woken once it has left, which takes as long."""
+
 COMMAND_TIMEOUT_S: Final = 30.0
 
 _log = logging.getLogger("weft.shard")
@@ -83,6 +86,7 @@ class ShardServer:
         self._router.sndhwm = self._router.rcvhwm = QUEUED_MESSAGES
         self._router.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES + MAX_HEADER_BYTES)
         self._router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._router.copy_threshold = COPIED_BYTES
         try:
             self._router.bind(bind)
         except zmq.ZMQError as error:
@@ -278,7 +282,7 @@ class ShardServer:
         begun = self._clock()
         until = begun + RECEIVE_S
         for _ in range(MESSAGES_SHARED if self._mind.is_shared else MESSAGES_A_ROUND):
-            if not self._router.poll(0):
+            if not self._router.getsockopt(zmq.EVENTS) & zmq.POLLIN:  # A poll would make a poller for each message.
                 return
             identity, *frames = self._router.recv_multipart(copy=False)
             parts = [frame.buffer for frame in frames]
