@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from ending import end_on_sigterm, stopped
 from figures import Row
 from groups import SideError, default_slice_bytes
 from measuring import Plan, measure, peer_python
@@ -29,7 +29,7 @@ Measure = Callable[[Case, Plan, Callable[[str], None]], tuple[Row, dict[str, str
 
 def main(what: str, cases: Sequence[Case], further: Sequence[Case] = ()) -> NoReturn:
     """A script's whole work. The `further` cases run where they are asked for."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that processes are ended
+    end_on_sigterm()
     sys.exit(run(what, cases, further=further))
 
 
@@ -65,8 +65,7 @@ def run(
         console.print(f"[red]failed:[/red] {escape(str(error))}", soft_wrap=True)
         return FAILED
     except KeyboardInterrupt:
-        console.print("stopped; no process is left")
-        return 128 + signal.SIGINT
+        return stopped(console)
     conditions |= {"versions": versions, "load_after": round(os.getloadavg()[0], 2)}
     return tell(console, rows, conditions, options.json)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import statistics
 import sys
 import threading
@@ -24,6 +23,7 @@ import numpy as np
 from rich.console import Console
 
 from benchmark import DONE, FAILED
+from ending import end_on_sigterm, stopped
 from figures import PeerRounds, Round, Row, row_of
 from groups import Group, SideError, default_slice_bytes, description_of, free_port
 from measuring import Plan
@@ -157,6 +157,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except (SideError, StoreError) as error:
         console.print(f"failed: {error}", style="red", markup=False, soft_wrap=True)
         return FAILED
+    except KeyboardInterrupt:
+        return stopped(console)
     conditions["load_after"] = round(os.getloadavg()[0], 2)
     conditions["switch_interval_s"] = {"tuned": SWITCH_INTERVAL_S, "default": DEFAULT_SWITCH_INTERVAL_S}
     rows = rows_of(rounds)
@@ -181,7 +183,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def main() -> NoReturn:
     """The script's whole work."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that processes are ended
+    end_on_sigterm()
     tune_process()
     sys.exit(run())
 

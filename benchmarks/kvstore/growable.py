@@ -22,6 +22,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from ending import end_on_sigterm, stopped
 from weft_graph.ir import Initializer
 from weft_graph.program import Update
 from weft_kernels.id_draws import rows_of_ids
@@ -185,6 +186,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.print(f"[dim]{case}[/dim]")
         try:
             rows.append(_memory_row(options.quick) if case == MEMORY else _speed_row(case, options.quick))
+        except KeyboardInterrupt:
+            return stopped(console)
         except (RuntimeError, subprocess.TimeoutExpired) as error:
             failed = True
             console.print(f"failed: {error}", style="red", markup=False, soft_wrap=True)
@@ -262,4 +265,5 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    end_on_sigterm()
     sys.exit(main())

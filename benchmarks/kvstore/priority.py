@@ -6,7 +6,6 @@ docs/benchmarks.md says how to run it, and what the figures mean.
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Sequence
 
@@ -14,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from benchmark import FAILED, options_of, progress_bar, tell
+from ending import end_on_sigterm, stopped
 from figures import Row
 from groups import SideError, default_slice_bytes
 from link_measuring import SlowCase, measure_slow
@@ -43,8 +43,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         console.print(f"[red]failed:[/red] {escape(str(error))}", soft_wrap=True)
         return FAILED
     except KeyboardInterrupt:
-        console.print("stopped; no process is left")
-        return 128 + signal.SIGINT
+        return stopped(console)
     conditions |= {"versions": versions, "left_out": left_out, "load_after": round(os.getloadavg()[0], 2)}
     wanted = [row for row in rows if not options.case or row.case.removesuffix("-rows") in options.case]
     code = tell(console, wanted, conditions, options.json, table=link_table(wanted))
@@ -72,5 +71,5 @@ def _measured(chosen: Sequence[SlowCase], plan: Plan) -> tuple[list[Row], dict[s
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that processes are ended
+    end_on_sigterm()
     sys.exit(run())

@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from ending import end_on_sigterm
 from groups import Group
 from shaped_network import NetworkError
 from slow_cases import RATES
@@ -69,4 +70,5 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    end_on_sigterm()
     sys.exit(run())

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -23,6 +22,7 @@ from rich.table import Table
 from benchmark import DONE, FAILED
 from constant_fit import fit, loopback, probe_time_s, work_of
 from cost_model import Constants, Frames, Processes
+from ending import end_on_sigterm, stopped
 from figures import Round, Row, figures_of
 from groups import SideError, default_slice_bytes
 from measuring import Plan, measure
@@ -81,6 +81,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except (SideError, OSError) as error:
         console.print(f"failed: {error}", style="red", markup=False, soft_wrap=True)
         return FAILED
+    except KeyboardInterrupt:
+        return stopped(console)
     off = [row.case for row in rows if row.ratio is None or abs(1 / row.ratio - 1) > ALLOWED]
     if rows:
         console.print(f"predictions off by more than {ALLOWED:.0%}: {', '.join(off) or 'none'}")
@@ -203,7 +205,7 @@ def _progress() -> Progress:
 
 def main() -> NoReturn:
     """The script's whole work."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that processes are ended
+    end_on_sigterm()
     sys.exit(run())
 
 

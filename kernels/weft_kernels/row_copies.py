@@ -1,5 +1,5 @@
-"""Rows of (rows, width) arrays written where they belong: each as one item, for NumPy's own indexing goes element by
-element and takes twice to four times as long."""
+"""Rows of (rows, width) arrays read from anywhere, and put where they belong: each as one item. NumPy's own indexing
+goes element by element and takes twice to four times as long; `take` along an axis takes half as long again."""
 
 from __future__ import annotations
 
@@ -18,3 +18,23 @@ def put_rows(array: Array, places: Array, rows: Array) -> None:
         return
     item = np.dtype((np.void, row_bytes))
     array.reshape(-1).view(item)[places] = rows.reshape(-1).view(item)
+
+
+def take_rows(array: Array, places: Array, out: Array) -> None:
+    """`out[...] = array[places]`: rows (n, width) of `places` (n,) int64, none of them outside, of `array` (rows,
+    width)."""
+    row_bytes = array.shape[1] * array.itemsize
+    # `mode` is what lets NumPy write into `out` without a copy.
+    if row_bytes and array.dtype == out.dtype and array.flags.c_contiguous and out.flags.c_contiguous:
+        item = np.dtype((np.void, row_bytes))
+        array.reshape(-1).view(item).take(places, out=out.reshape(-1).view(item), mode="clip")
+    else:
+        array.take(places, axis=0, out=out, mode="clip")
+
+
+def taken_rows(array: Array, places: Array) -> Array:
+    """The same as a new array."""
+    found = np.empty((len(places), array.shape[1]), array.dtype)
+    if len(places):
+        take_rows(array, places, found)
+    return found

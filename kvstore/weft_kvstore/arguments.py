@@ -33,6 +33,9 @@ from weft_kvstore.tables.ids import check_ids
 MAX_PULLED_ROWS: Final = 1 << 22
 """Rows of one call, at most: a shard holds the ids of what is asked until it can be answered."""
 
+MAX_STEP: Final = 1 << 62
+"""Steps and versions are below it."""
+
 KEY_SETS_KEPT: Final = 64
 """Of several keys, so many are remembered: a program that trains has a few."""
 
@@ -174,7 +177,8 @@ class Arguments:
         self, future: Future[Any], keys: KeySet, step: int, arrays: Sequence[Array], cargo: Cargo
     ) -> PushOperation:
         call, count, what = _WORDS[cargo]
-        step = self._checked_step(step, f"{call} of {keys}")
+        if type(step) is not int or not 0 <= step < MAX_STEP:
+            step = self._checked_step(step, f"{call} of {keys}")
         if cargo is Cargo.GRADIENT and keys.others:
             where = f"slot {self._slot}: {call} of key {keys.others[0].key!r}, {count} {step}"
             raise StoreRefusedError(f"{where}: only slots {list(keys.others[0].slots)} contribute to it")
@@ -183,7 +187,9 @@ class Arguments:
 
     def _pull(self, future: Future[Any], asked: AskedKeys, out: Sequence[Array] | None) -> KeyPull:
         keys = asked.keys
-        version = self._checked_step(asked.version, f"pull of {keys}")
+        version = asked.version
+        if type(version) is not int or not 0 <= version < MAX_STEP:
+            version = self._checked_step(version, f"pull of {keys}")
         if asked.reading is Reading.EXACT:
             self._check_sync(str(asked))
         if out is not None:
@@ -288,7 +294,7 @@ class Arguments:
         except TypeError:
             told = f"step or version {step!r} is no whole number"
             raise StoreRefusedError(f"slot {self._slot}: {what}: {told}") from None
-        if not 0 <= number < 2**62:
+        if not 0 <= number < MAX_STEP:
             raise StoreRefusedError(f"slot {self._slot}: {what}: step or version {number} is not within 0 to 2**62")
         return number
 

@@ -11,7 +11,8 @@ from typing import Final, TypeAlias
 import zmq
 
 from weft_kvstore.client_memory import ClientMemory
-from weft_kvstore.client_mind import ClientMind, Outcome
+from weft_kvstore.client_mind import ClientMind
+from weft_kvstore.face import end_futures
 from weft_kvstore.link_socket import LinkSocket
 from weft_kvstore.operation import Operation
 from weft_kvstore.same_host.handover import Handover, HandoverState
@@ -63,10 +64,11 @@ class ClientSockets:
             self.submitted or self._mind.outcomes or any(link.outbox.queued_slices for link in self._mind.links)
         )
 
-    def outcomes(self) -> list[Outcome]:
-        """What has ended since the last call."""
-        outcomes, self._mind.outcomes = self._mind.outcomes, []
-        return outcomes
+    def end_futures(self) -> None:
+        """Ends the futures of what has ended."""
+        if self._mind.outcomes:
+            outcomes, self._mind.outcomes = self._mind.outcomes, []
+            end_futures(outcomes)
 
     def begin(self, now: float) -> None:
         """Begins what was handed over, and sends what may leave. Reads nothing and ends no future."""
@@ -99,7 +101,7 @@ class ClientSockets:
 
     def unread(self) -> bool:
         """Whether something came that no descriptor will tell of."""
-        return any(link_socket.unread() for link_socket in self._sockets.values())
+        return any([link_socket.unread() for link_socket in self._sockets.values()])  # noqa: C419  # all are asked
 
     def watch(self, also: int) -> select.poll:
         """Waits for all descriptors, and for another one."""
@@ -113,7 +115,7 @@ class ClientSockets:
         return poll
 
     def close(self, reason: str) -> None:
-        """Fails what is open, for that reason, and says good-bye; `outcomes` has it."""
+        """Fails what is open, for that reason, and says good-bye; `end_futures` comes next."""
         waiting, self.submitted = self.submitted, deque()
         for operation in waiting:
             self._mind.outcomes.append((operation, None, StoreError(f"{operation}: {reason}")))
@@ -150,8 +152,10 @@ class ClientSockets:
         for link in self._mind.links:
             if link.outgoing and (link_socket := self._sockets.get(link.shard)) is not None:
                 outgoing, link.outgoing = link.outgoing, []
-                if not all(link_socket.send(parts) for parts in outgoing):
-                    self._mind.disconnected(link.shard, time.monotonic())
+                for parts in outgoing:
+                    if not link_socket.send(parts):
+                        self._mind.disconnected(link.shard, time.monotonic())
+                        break
 
     def _reopen(self) -> None:
         for link in self._mind.links:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Final
 
 from weft_kvstore.arguments import Arguments
 from weft_kvstore.calls import Gives
@@ -17,6 +17,8 @@ from weft_kvstore.own_process import OwnProcess
 from weft_kvstore.step_outcome import StepOutcome
 from weft_kvstore.store import Array, Pulled, StoreError, joined_pulls
 from weft_kvstore.store_future import Driver, StoreFuture
+
+_READING: Final = {False: Reading.OWN, True: Reading.SETTLED}
 
 
 class StoreFace:
@@ -53,7 +55,7 @@ class StoreFace:
         return self._begin(lambda future: self._arguments.push_rows(future, key, version, ids, rows, cargo=Cargo.VALUE))
 
     def pull(self, key: str, version: int, *, settled: bool = False, out: Array | None = None) -> Future[Array]:
-        reading = Reading(int(settled))
+        reading = _READING[settled]
         return self._begin(lambda future: self._arguments.pull(future, key, version, reading=reading, out=out))
 
     def pull_many(
@@ -65,7 +67,7 @@ class StoreFace:
         exact: bool = False,
         out: Sequence[Array] | None = None,
     ) -> Future[list[Array]]:
-        reading = Reading.EXACT if exact else Reading(int(settled))
+        reading = Reading.EXACT if exact else _READING[settled]
 
         def pull(some: slice) -> Future[list[Array]]:
             here = out if out is None else out[some]
@@ -78,7 +80,7 @@ class StoreFace:
     def pull_versions(
         self, keys: Sequence[str], version: int, *, settled: bool = False, out: Sequence[Array] | None = None
     ) -> Future[Pulled]:
-        reading, gives = Reading(int(settled)), Gives.VERSIONS
+        reading, gives = _READING[settled], Gives.VERSIONS
 
         def pull(some: slice) -> Future[Pulled]:
             here = out if out is None else out[some]
@@ -100,7 +102,7 @@ class StoreFace:
         return read.future
 
     def pull_state(self, key: str, version: int, *, settled: bool = False) -> Future[Mapping[str, Array]]:
-        reading = Reading(int(settled))
+        reading = _READING[settled]
         return self._begin(lambda future: self._arguments.pull_state(future, key, version, reading=reading))
 
     def pull_rows(self, key: str, ids: Array, version: int, *, settled: bool = False) -> Future[Array]:

@@ -28,7 +28,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from weft_kvstore.client_sockets import ClientSockets
-from weft_kvstore.face import end_futures
 from weft_kvstore.interrupts import MAIN, Interrupts
 from weft_kvstore.operation import Operation
 from weft_kvstore.own_process import OwnProcess
@@ -172,9 +171,9 @@ class Lead:
         one goes on meanwhile."""
         sockets = self._sockets
         sockets.receive(sleeper.news)
-        end_futures(sockets.outcomes())
+        sockets.end_futures()
         sockets.go_on(time.monotonic())
-        end_futures(sockets.outcomes())
+        sockets.end_futures()
         # Said before `_working` is let go of: whoever works after this knows that somebody sleeps.
         sleeper.lie_down(sockets.tick_at, over_sockets=True)
         if is_over() or sockets.submitted or self._called_back or sockets.unread():
@@ -336,7 +335,7 @@ class Lead:
         try:
             # Futures first: whatever fails after this, nobody waits for ever.
             self._sockets.close(reason)
-            end_futures(self._sockets.outcomes())
+            self._sockets.end_futures()
             self._call_back()
             self._sockets.release()
         finally:

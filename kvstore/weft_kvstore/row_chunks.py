@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from weft_graph.weft_domain import ID_BYTES
+from weft_kernels.row_copies import take_rows
 from weft_kvstore.buffers import bytes_of
 from weft_kvstore.codec import Buffer, ProtocolError
 from weft_kvstore.push_run import Run
@@ -57,7 +58,7 @@ class RowSource:
             # `mode` is what lets NumPy write into `out` without a copy; no position is outside.
             self._ids.take(some, out=made[at:middle].view(self._ids.dtype), mode="clip")
             room = made[middle:end].view(cut.dtype).reshape(len(some), cut.width)
-            self._values.take(some, axis=0, out=room, mode="clip")
+            take_rows(self._values, some, room)
             at = end
         return bytes_of(made)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from weft_kernels.blocks import CACHE_ELEMENTS, whole_blocks
 from weft_kernels.kernel import Array
-from weft_kernels.row_copies import put_rows
+from weft_kernels.row_copies import put_rows, take_rows
 from weft_kernels.rules.record import Hyper, Rule, State
 
 PIECE_ELEMENTS: Final = 1 << 18
@@ -70,8 +70,7 @@ def _apply_in_cache(
         some = places[begin : begin + piece]
         taken = [one[: len(some)] for one in room]
         for array, part in zip(arrays, taken, strict=True):
-            # `mode` is what lets NumPy write into `out` without a copy; no place is outside.
-            array.take(some, axis=0, out=part, mode="clip")
+            take_rows(array, some, part)
         update(taken[0], gradient[begin : begin + piece], dict(zip(state, taken[1:], strict=True)))
         for array, part in zip(arrays, taken, strict=True):
             put_rows(array, some, part)

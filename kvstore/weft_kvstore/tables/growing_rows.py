@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from weft_kvstore.tables.place import TablePlace
 from weft_kvstore.tables.row_arrays import RowArrays
 from weft_kvstore.tables.row_history import RowHistory
 from weft_kvstore.tables.row_numbers import RowNumbers
+
+FIRST_ELEMENTS: Final = 1 << 17
+"""Elements of first values that are made at once."""
 
 
 class GrowingRows(HeldRows):
@@ -84,11 +87,17 @@ class GrowingRows(HeldRows):
         if len(new):
             numbers = rows[new]
             if first is not None:
-                self.arrays.put(numbers, first(places[new]))
+                self._put_first(numbers, places.take(new), first)
             self.arrays.begin_state(numbers, again=again)
             if self.history is not None:
                 self.history.begin(numbers)
         return rows
+
+    def _put_first(self, numbers: Array, places: Array, first: FirstOf) -> None:
+        """Makes first values a part at a time, and puts them where they belong while they are in the cache."""
+        a_part = max(FIRST_ELEMENTS // max(self.arrays.width, 1), 1)
+        for low in range(0, len(numbers), a_part):
+            self.arrays.put(numbers[low : low + a_part], first(places[low : low + a_part]))
 
     def admitted(self, places: Array, step: int) -> Array | None:
         if isinstance(self._admission, AdmitAll):

@@ -10,6 +10,7 @@ import numpy as np
 
 from weft_kernels.rules.record import Hyper, Rule
 from weft_kvstore.store import Array
+from weft_kvstore.tables.huge_blocks import HugeBlocks
 from weft_kvstore.tables.place import TablePlace
 from weft_kvstore.tables.row_arrays import RowArrays
 from weft_kvstore.tables.row_history import RowHistory
@@ -105,6 +106,7 @@ class FixedRows(HeldRows):
         self.arrays = RowArrays(width, dtype, start, capacity=rows, place=place)
         self.history = history
         self._touched = zeros_on_demand((rows,), np.dtype(np.bool_))
+        self._huge = HugeBlocks(self.arrays.mapped) if self.arrays.mapped else None
 
     @property
     def count(self) -> int:
@@ -121,11 +123,11 @@ class FixedRows(HeldRows):
         return bool(self._touched[places].all())
 
     def values(self, places: Array) -> tuple[Array, Array]:
-        return self.arrays.values(places), ~self._touched[places]
+        return self.arrays.values(places), ~self._touched.take(places)
 
     def bring(self, places: Array, step: int, first: FirstOf | None) -> Array:
-        known = self._touched[places]
-        if not known.all():
+        known = self._touched.take(places)
+        if not np.logical_and.reduce(known):
             new = places[~known]
             if first is not None:
                 self.arrays.put(new, first(new))
@@ -133,6 +135,10 @@ class FixedRows(HeldRows):
             self._touched[new] = True
             if self.history is not None:
                 self.history.begin(new)
+            if self._huge is not None:
+                self._huge.came(new)
+        if self._huge:
+            self._huge.advance()
         return places
 
     def admitted(self, places: Array, step: int) -> Array | None:

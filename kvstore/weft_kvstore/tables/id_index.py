@@ -132,7 +132,12 @@ class IdIndex:
             return np.zeros(len(hashes), np.uint64)
         level = self._partitions.bit_length()
         found = hashes & np.uint64((1 << level) - 1)
-        found[found >= self._partitions] &= np.uint64((1 << level - 1) - 1)
+        if self._partitions & (self._partitions - 1):
+            beyond = (found >= np.uint64(self._partitions)).view(np.uint8).astype(np.uint64)
+            beyond <<= np.uint64(level - 1)  # The bit that those have in common.
+            found ^= beyond
+        else:
+            found &= np.uint64(self._partitions - 1)
         return found
 
     def _groups_of(self, hashes: Array) -> Array:
@@ -157,7 +162,7 @@ class IdIndex:
         """As `_searched`; writes also the slots of those that are here into `slots` (n)."""
         words, last = self._fingerprints.array.view(np.uint64), self._slots // GROUP - 1
         rows = np.full(len(ids), -1, np.int64)
-        left = np.arange(len(ids))
+        left: Array | None = None  # All of them.
         hashes = self._hashes(ids)
         groups, marks = self._groups_of(hashes), _fingerprints(hashes)
         ends = groups
@@ -165,32 +170,36 @@ class IdIndex:
         for number in range(last + 1):
             word = words.take(groups)
             self._match(ids, left, (groups, _zero_bytes(word ^ patterns)), (rows, slots))
-            on = np.flatnonzero((rows[left] < 0) & (_zero_bytes(word) == 0))
+            goes_on = _zero_bytes(word) == 0
+            goes_on &= (rows if left is None else rows.take(left)) < 0
+            (on,) = goes_on.nonzero()
             if not on.size:
                 break
             if not number:
                 ends = groups.copy()
-            left, patterns = left[on], patterns[on]
-            groups = _next_group(groups[on], last)
+            left, patterns = on if left is None else left.take(on), patterns.take(on)
+            groups = _next_group(groups.take(on), last)
             ends[left] = groups
         return rows, ends, marks
 
-    def _match(self, ids: Array, left: Array, where: tuple[Array, Array], found: tuple[Array, Array | None]) -> None:
+    def _match(
+        self, ids: Array, left: Array | None, where: tuple[Array, Array], found: tuple[Array, Array | None]
+    ) -> None:
         """Looks at the slots whose fingerprints match, in each group the first one that is left: `where` are groups and
-        bits of their slots, for each id that is `left`; writes rows and slots into `found`."""
+        bits of their slots, for each id that is `left`, or all; writes rows and slots into `found`."""
         (groups, matches), (rows, slots) = where, found
-        at = np.flatnonzero(matches)
-        matches, groups, left = matches[at], groups[at], left[at]
+        (at,) = matches.nonzero()
+        matches, groups, left = matches.take(at), groups.take(at), at if left is None else left.take(at)
         while left.size:
             places = groups * GROUP + _first_byte(matches)
             here = self._rows.array.take(places)
-            same = self.ids.array.take(here) == ids[left]
-            rows[left[same]] = here[same]
+            same = self.ids.array.take(here) == ids.take(left)
+            rows[left.compress(same)] = here.compress(same)
             if slots is not None:
-                slots[left[same]] = places[same]
+                slots[left.compress(same)] = places.compress(same)
             matches &= matches - _ONE
-            on = np.flatnonzero(~same & (matches != 0))
-            matches, groups, left = matches[on], groups[on], left[on]
+            (on,) = np.greater(matches != 0, same).nonzero()  # Another one there, and not this one.
+            matches, groups, left = matches.take(on), groups.take(on), left.take(on)
 
     def _claim(self, rows: Array, groups: Array, marks: Array) -> None:
         """Puts rows (n) uint32 with fingerprints (n), whose ids are not here, into the first free slots from groups (n)

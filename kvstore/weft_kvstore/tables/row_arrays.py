@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from weft_kernels.row_copies import put_rows
+from weft_kernels.row_copies import put_rows, taken_rows
 from weft_kernels.rules.record import Hyper, Rule
 from weft_kernels.rules.rows import apply_to_rows
 from weft_kvstore.store import Array
@@ -81,6 +81,12 @@ class RowArrays:
         return sum(one.array.nbytes for one in (self._weight, *self._state.values()))
 
     @property
+    def mapped(self) -> list[Array]:
+        """All arrays, where they are in memory and of one size for good."""
+        every = (self._weight, *self._state.values())
+        return [one.array for one in every if isinstance(one, FixedArray)]
+
+    @property
     def on_disk(self) -> bool:
         return bool(self._on_disk)
 
@@ -140,8 +146,7 @@ class RowArrays:
 
     def _taken(self, one: FixedArray | GrowingArray | DiskArray, rows: Array) -> Array:
         if not isinstance(one, DiskArray):
-            found: Array = one.array.take(rows, axis=0)
-            return found
+            return taken_rows(one.array, rows)
         found = np.empty((len(rows), self.width), one.dtype)
         begin = 0
         for some in one.pieces(rows):
