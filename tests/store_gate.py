@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
+import msgspec
 import zmq
 
 from weft_kvstore.cargo import Cargo
 from weft_kvstore.codec import ProtocolError, decode_reply, decode_request, encode
-from weft_kvstore.messages import Acknowledge, Hello, Push
+from weft_kvstore.messages import Acknowledge, Hello, Push, Values
 
 HOLD_S = 3.0
 """How long a round may take to fill; then what is there is let in, so that nothing waits for ever."""
@@ -135,8 +136,8 @@ class PushGate:
                 frames = _acknowledged(reply)
                 acknowledged += [(link, frame) for frame in frames]
                 new = [frame for frame in frames if frame not in link.known]
-                if not frames or new:
-                    told = encode(Acknowledge(new)) if frames else reply
+                told = _telling(reply, new) if new != frames else reply
+                if told:
                     self._near.send_multipart([identity, *told])
                 link.known.update(frames)
         return acknowledged
@@ -208,8 +209,22 @@ def _slices(message: list[bytes]) -> int:
 
 
 def _acknowledged(reply: list[bytes]) -> list[int]:
+    """The frames of pushes that a shard's message says have arrived."""
     try:
-        said = decode_reply(reply)[0]
+        said, _ = decode_reply(reply)
     except ProtocolError:
         return []
-    return said.frame if isinstance(said, Acknowledge) else []
+    match said:
+        case Acknowledge():
+            return said.frame
+        case Values():
+            return said.acknowledge
+    return []
+
+
+def _telling(reply: list[bytes], frames: list[int]) -> list[bytes]:
+    """The same message, saying it of these frames alone; nothing where nothing is left of it."""
+    said, payload = decode_reply(reply)
+    if isinstance(said, Values):
+        return [bytes(part) for part in encode(msgspec.structs.replace(said, acknowledge=frames), payload)]
+    return [bytes(part) for part in encode(Acknowledge(frames))] if frames else []
