@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -97,7 +97,7 @@ class Group:
         self._workers: list[Worker] = []
         self._servers: list[tuple[str, subprocess.Popen[bytes], Path]] = []
 
-    def __enter__(self) -> Group:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -15,14 +14,14 @@ import numpy as np
 from weft_graph.program import Update
 from weft_kvstore.calls import Asked, AskedKeys, Gives, Sent, SentKeys
 from weft_kvstore.cargo import Cargo
-from weft_kvstore.check import check_description, is_ruled, rule_of
+from weft_kvstore.check import check_description, rule_of
 from weft_kvstore.commit_operation import CommitOperation
 from weft_kvstore.description import KeyDescription, Mode, StoreDescription
 from weft_kvstore.hyper_operation import Change, HyperOperation
-from weft_kvstore.hyper_range import check_range, range_of
+from weft_kvstore.hyper_range import checked_numbers
 from weft_kvstore.key_operation import KeyPull, PushOperation
 from weft_kvstore.key_set import KeySet
-from weft_kvstore.messages import MAX_NUMBERS, Reading
+from weft_kvstore.messages import Reading
 from weft_kvstore.operation import BarrierOperation
 from weft_kvstore.row_cut import RowCut, row_cut
 from weft_kvstore.row_operation import PullRowsOperation, PushRowsOperation
@@ -54,6 +53,7 @@ class Arguments:
         self._places = {key.key: place for place, key in enumerate(description.keys)}
         self._state: dict[str, tuple[str, ...]] = {}
         self._sets_of_one: dict[str, KeySet] = {}
+        self._row_cuts: dict[str, RowCut] = {}
         self._sets_of_many: dict[tuple[str, ...], KeySet] = {}
 
     def place_of(self, name: str) -> int:
@@ -154,21 +154,10 @@ class Arguments:
         """Raises StoreRefusedError for a key that the shards update by no rule, and for numbers that its rule lacks."""
         key = None if name is None else self._known(name, "set_hyper")
         where = f"slot {self._slot}: set_hyper" if key is None else f"slot {self._slot}: set_hyper of key {name!r}"
-        if not any(is_ruled(one) for one in ([key] if key is not None else self._description.keys)):
-            raise StoreRefusedError(f"{where}: the shards update it by no rule")
-        rule = rule_of(self._description, key)
-        if not 1 <= len(numbers) <= MAX_NUMBERS:
-            raise StoreRefusedError(f"{where}: {len(numbers)} numbers; a call changes 1 to {MAX_NUMBERS}")
-        found: dict[str, float] = {}
-        for number, value in numbers.items():
-            if number not in rule.hyper:
-                known = ", ".join(sorted(rule.hyper)) or "none"
-                raise StoreRefusedError(f"{where}: rule {rule.name!r} has no {number!r}; it has {known}")
-            found[number] = _finite(value, f"{where}: {number!r}")
-            try:
-                check_range(number, found[number], range_of(self._description, key, number))
-            except ValueError as error:
-                raise StoreRefusedError(f"{where}: {error}") from None
+        try:
+            found = checked_numbers(self._description, key, numbers)
+        except ValueError as error:
+            raise StoreRefusedError(f"{where}: {error}") from None
         step = None if step is None else self._checked_step(step, "set_hyper")
         place = None if name is None else self._places[name]
         return HyperOperation(future, Change(found, step, place, name), lambda: os.urandom(16))
@@ -264,7 +253,11 @@ class Arguments:
         return found
 
     def _row_cut(self, key: KeyDescription) -> RowCut:
-        return row_cut(key, self._description.slice_bytes, len(self._description.shards))
+        found = self._row_cuts.get(key.key)
+        if found is None:
+            found = row_cut(key, self._description.slice_bytes, len(self._description.shards))
+            self._row_cuts[key.key] = found
+        return found
 
     def _key(self, name: str, call: str, *, rows: bool) -> KeyDescription:
         key = self._known(name, call)
@@ -297,13 +290,3 @@ class Arguments:
         if not 0 <= number < MAX_STEP:
             raise StoreRefusedError(f"slot {self._slot}: {what}: step or version {number} is not within 0 to 2**62")
         return number
-
-
-def _finite(value: object, where: str) -> float:
-    try:
-        number = float(value)  # type: ignore[arg-type]  # what is no number is the caller's to hear of
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if isinstance(value, str) or not math.isfinite(number):
-        raise StoreRefusedError(f"{where}: a finite number, not {value!r}")
-    return number

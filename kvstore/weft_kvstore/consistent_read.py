@@ -9,7 +9,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from weft_kvstore.store import Array, Pulled, StorePassedError, StoreTimeoutError
-from weft_kvstore.store_future import StoreFuture, on_end
+from weft_kvstore.store_future import Driver, StoreFuture, on_end
 
 TRIES: Final = 8
 """Pulls at one version. The first is at the newest that was seen. Where keys have passed it somebody trains, and each
@@ -29,13 +29,9 @@ class ConsistentRead:
     versions: somebody contributes to them."""
 
     def __init__(
-        self,
-        source: ReadSource,
-        keys: Sequence[str],
-        moving: Sequence[int],
-        future: StoreFuture[tuple[int, list[Array]]],
+        self, source: ReadSource, keys: Sequence[str], moving: Sequence[int], driver: Driver | None = None
     ) -> None:
-        self.future = future
+        self.future: StoreFuture[tuple[int, list[Array]]] = StoreFuture(driver)
         self._source = source
         self._keys = keys
         self._moving = np.array(moving, np.int64)

@@ -19,7 +19,7 @@ DeviceArray = Any
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Target:
     """An array of a GPU that is to be written once `free` has passed: until then kernels of before may read it."""
 
     array: DeviceArray
@@ -58,22 +58,22 @@ class DeviceCopies:
 
         return self._put(finish)
 
-    def reserve(self, out: DeviceArray) -> Place:
+    def reserve(self, out: DeviceArray) -> Target:
         """Where `to_device` writes later: behind what the caller's stream has under way now."""
         array = self._cupy.asarray(out)
         with array.device:
-            return Place(array, self._cupy.cuda.get_current_stream().record())
+            return Target(array, self._cupy.cuda.get_current_stream().record())
 
-    def to_device(self, values: Sequence[Array], places: Sequence[Place]) -> Future[None]:
+    def to_device(self, values: Sequence[Array], targets: Sequence[Target]) -> Future[None]:
         """Copies values of the host there. Once it has ended any stream may read them."""
 
         def finish() -> None:
-            for value, place in zip(values, places, strict=True):
-                with place.array.device:
-                    stream = self._stream(place.array.device.id)
+            for value, target in zip(values, targets, strict=True):
+                with target.array.device:
+                    stream = self._stream(target.array.device.id)
                     with stream:
-                        stream.wait_event(place.free)
-                        place.array[...] = self._cupy.asarray(value)
+                        stream.wait_event(target.free)
+                        target.array[...] = self._cupy.asarray(value)
                     stream.synchronize()
 
         return self._put(finish)

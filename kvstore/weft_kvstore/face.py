@@ -95,7 +95,7 @@ class StoreFace:
     def read_consistent(self, keys: Sequence[str]) -> Future[tuple[int, list[Array]]]:
         self._process.check()
         try:
-            read = ConsistentRead(self, keys, self._arguments.moving(keys), StoreFuture(self._driver))
+            read = ConsistentRead(self, keys, self._arguments.moving(keys), self._driver)
         except StoreError as error:
             return _failed(error)
         read.begin()

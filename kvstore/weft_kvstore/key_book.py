@@ -8,11 +8,12 @@ from typing import Any, Final
 import numpy as np
 
 from weft_kvstore.check import hyper_of, rule_of
-from weft_kvstore.description import KeyDescription, StoreDescription
+from weft_kvstore.description import KeyDescription, Mode, StoreDescription
 from weft_kvstore.description_form import shown
 from weft_kvstore.first import is_given
 from weft_kvstore.hyper import KeyHyper
 from weft_kvstore.hyper_agreement import MOST_WAITING
+from weft_kvstore.hyper_range import checked_numbers
 from weft_kvstore.hyper_timeline import HyperTimeline
 from weft_kvstore.key_name import UserKey, store_name, user_key
 from weft_kvstore.store import StoreRefusedError
@@ -29,8 +30,9 @@ class KeyBook:
     """Finds keys; an error begins with slot, call and key."""
 
     def __init__(self, description: StoreDescription, slot: int) -> None:
+        self.slot = slot
+        self.slots = description.slots
         self._description = description
-        self._slot = slot
         self._keys = {key.key: key for key in shown(description)}
         self._job = HyperTimeline()
         self._own: dict[str, HyperTimeline] = {}
@@ -43,18 +45,22 @@ class KeyBook:
     @property
     def pushed(self) -> list[str]:
         """The store's names of the keys that the slot contributes to."""
-        return [name for name, key in self._keys.items() if self._slot in key.slots]
+        return [name for name, key in self._keys.items() if self.slot in key.slots]
+
+    def call(self, call: str) -> str:
+        """How an error of a call begins."""
+        return f"slot {self.slot}: {call}"
 
     def where(self, call: str, key: object) -> str:
-        """How an error begins."""
-        return f"slot {self._slot}: {call} of key {key!r}"
+        """How an error of a call of a key begins."""
+        return f"slot {self.slot}: {call} of key {key!r}"
 
     def known(self, key: object, call: str) -> KeyDescription:
         """Any key. Raises StoreRefusedError, as all calls here do."""
         try:
             found = self._keys.get(store_name(key))
         except ValueError as error:
-            raise StoreRefusedError(f"slot {self._slot}: {call}: {error}") from None
+            raise StoreRefusedError(f"slot {self.slot}: {call}: {error}") from None
         if found is None:
             raise StoreRefusedError(f"{self.where(call, key)}: the store has no such key; {self._what_there_is(key)}")
         return found
@@ -72,7 +78,7 @@ class KeyBook:
     def pushing(self, key: object, call: str, *, rows: bool) -> KeyDescription:
         """A key that the slot contributes to."""
         found = self.find(key, call, rows=rows)
-        if self._slot not in found.slots:
+        if self.slot not in found.slots:
             raise StoreRefusedError(f"{self.where(call, key)}: only slots {list(found.slots)} contribute to it")
         return found
 
@@ -85,6 +91,21 @@ class KeyBook:
                 'given where the description says initializer = "given"'
             )
         return found
+
+    def check_sync(self, call: str) -> None:
+        """Raises StoreRefusedError where versions are each slot's own."""
+        mode = self._description.mode
+        if mode is not Mode.SYNC:
+            raise StoreRefusedError(f"{self.call(call)}: in mode {mode.value} each slot has versions of its own")
+
+    def checked_number(self, name: str, value: object, key: object) -> float:
+        """A value for a number of the rule, of a key or with None of all."""
+        where = self.call("set_hyper") if key is None else self.where("set_hyper", key)
+        of = None if key is None else self.known(key, "set_hyper")
+        try:
+            return checked_numbers(self._description, of, {name: value})[name]
+        except ValueError as error:
+            raise StoreRefusedError(f"{where}: {error}") from None
 
     def hyper(self, key: object, step: int) -> dict[str, float]:
         """The rule's hyper-parameters for a key's update of that step, and what was `changed`. Raises StoreRefusedError

@@ -151,14 +151,14 @@ class KVStore:
         A first value is given once: in async mode another one changes nothing, and neither does the call where the
         process takes over at a later `step`; in sync mode it is refused once a step was applied.
         """
-        return self._calls.init(key, value, by)
+        return self._calls.values.init(key, value, by)
 
     def push(self, key: UserKey | Keys, gradient: Any, *, step: int | None = None) -> Future[None]:
         """Adds this slot's gradient to the key's next step, or to step `step`. A step that is pushed again counts once.
 
         The future ends when the shards have it, which may be before it is applied.
         """
-        return self._calls.push("push", key, gradient, step)
+        return self._calls.values.push("push", key, gradient, step)
 
     @overload
     def pull(
@@ -176,7 +176,7 @@ class KVStore:
 
         It fails where the push failed that it would wait for.
         """
-        return self._calls.pull("pull", key, out, version, settled=settled)
+        return self._calls.values.pull("pull", key, out, version, settled=settled)
 
     @overload
     def pushpull(self, key: UserKey, gradient: Any, *, step: int | None = ..., out: Any = ...) -> Future[Array]: ...
@@ -184,10 +184,10 @@ class KVStore:
     def pushpull(self, key: Keys, gradient: Any, *, step: int | None = ..., out: Any = ...) -> Future[list[Array]]: ...
     def pushpull(self, key: UserKey | Keys, gradient: Any, *, step: int | None = None, out: Any = None) -> Future[Any]:
         """Pushes, and pulls the version that has seen it. The gradient stays as it is, unless it is `out` too."""
-        self._calls.check_outs("pushpull", key, out)
-        pushed = self._calls.push("pushpull", key, gradient, step)
+        self._calls.values.check_outs("pushpull", key, out)
+        pushed = self._calls.values.push("pushpull", key, gradient, step)
         version = None if step is None else step + 1
-        pulled = self._calls.pull("pushpull", key, out, version, settled=False)
+        pulled = self._calls.values.pull("pushpull", key, out, version, settled=False)
         return joined([pulled, pushed], lambda both: both[0])
 
     def gradient_buffer(self, key: UserKey) -> Array:
@@ -204,31 +204,37 @@ class KVStore:
     def push_rows(self, key: UserKey | Keys, ids: Any, rows: Any, *, step: int | None = None) -> Future[None]:
         """`push` of some rows of a table: `ids` whole numbers of any shape, `rows` (...ids, ...row). Rows of one id are
         summed, negative ids are padding; a table is pushed once a step, and no ids at all is a push too."""
-        return self._calls.push_rows(key, ids, rows, step)
+        return self._calls.rows.push(key, ids, rows, step)
 
     def pull_rows(
         self, key: UserKey | Keys, ids: Any, *, version: int | None = None, settled: bool = False, out: Any = None
     ) -> Future[Any]:
         """`pull` of some rows of a table: (...ids, ...row), for ids in any order, repeated or none at all; a negative
         id gives a row of zeros."""
-        return self._calls.pull_rows(key, ids, out, version, settled=settled)
+        return self._calls.rows.pull(key, ids, out, version, settled=settled)
 
     def read_consistent(self, key: Keys) -> Future[tuple[int, list[Array]]]:
         """The values that the keys had at one version, and which: the newest that can be had while others push. In sync
         mode alone."""
-        return self._calls.read_consistent(key)
+        return self._calls.values.read_consistent(key)
 
     def pull_state(self, key: UserKey | Keys, *, version: int | None = None, settled: bool = False) -> Future[Any]:
         """What the rule keeps beside the key (momentum, for one), by the rule's names; each of the key's shape."""
-        return self._calls.pull_state(key, version, settled=settled)
+        return self._calls.values.pull_state(key, version, settled=settled)
+
+    def pull_state_rows(
+        self, key: UserKey | Keys, ids: Any, *, version: int | None = None, settled: bool = False
+    ) -> Future[Any]:
+        """`pull_state` of some rows of a table; each as `pull_rows` gives the rows."""
+        return self._calls.rows.pull_state(key, ids, version, settled=settled)
 
     def set(self, key: UserKey | Keys, value: Any, *, version: int) -> Future[None]:
         """Makes this the key's value at a version, which must not have passed: `Store.set`. At once in async mode."""
-        return self._calls.set(key, value, version)
+        return self._calls.values.set(key, value, version)
 
     def set_rows(self, key: UserKey | Keys, ids: Any, rows: Any, *, version: int) -> Future[None]:
         """`set` of some rows of a table."""
-        return self._calls.set_rows(key, ids, rows, version)
+        return self._calls.rows.set(key, ids, rows, version)
 
     def end_step(self, step: int | None = None) -> Future[StepOutcome | None]:
         """Tells the shards that this slot has pushed all of the step: of keys that it did not push, it has nothing, and

@@ -49,19 +49,19 @@ class ManyKeys:
             own = outs[0] if outs[0] is not None and outs[0].flags.c_contiguous else None
             alone = self._store.pull(names[0], versions[0], settled=settled, out=own)
             return joined([alone], lambda values: _put(values, outs), guards)
-        groups = _by_number(versions)
+        groups = _grouped(versions)
         futures = [
-            self._pull([names[place] for place in places], version, _own(outs, places), look, settled=settled)
-            for version, places in groups
+            self._pull([names[number] for number in numbers], version, _own(outs, numbers), look, settled=settled)
+            for version, numbers in groups
         ]
 
         def ordered(found: list[list[Array]]) -> list[Array]:
             values = {
-                place: value
-                for (_, places), group in zip(groups, found, strict=True)
-                for place, value in zip(places, group, strict=True)
+                number: value
+                for (_, numbers), group in zip(groups, found, strict=True)
+                for number, value in zip(numbers, group, strict=True)
             }
-            return _put([values[place] for place in range(len(names))], outs)
+            return _put([values[number] for number in range(len(names))], outs)
 
         return joined(futures, ordered, guards)
 
@@ -84,28 +84,28 @@ class ManyKeys:
 def _sent(
     send: Callable[[Sequence[str], int, Sequence[Array]], Future[None]],
     names: Sequence[str],
-    numbers: Sequence[int],
+    steps: Sequence[int],
     arrays: Sequence[Array],
 ) -> Future[None]:
-    """Sends each key's array, those of one step together."""
+    """Sends each key's array, those of one step, or version, together."""
     groups = [
-        send([names[place] for place in places], number, [arrays[place] for place in places])
-        for number, places in _by_number(numbers)
+        send([names[number] for number in numbers], step, [arrays[number] for number in numbers])
+        for step, numbers in _grouped(steps)
     ]
     return groups[0] if len(groups) == 1 else joined(groups, _none)
 
 
-def _by_number(numbers: Sequence[int]) -> list[tuple[int, list[int]]]:
-    """The places of each number."""
+def _grouped(steps: Sequence[int]) -> list[tuple[int, list[int]]]:
+    """The numbers of the keys that are at each step."""
     found: dict[int, list[int]] = {}
-    for place, number in enumerate(numbers):
-        found.setdefault(number, []).append(place)
+    for number, step in enumerate(steps):
+        found.setdefault(step, []).append(number)
     return list(found.items())
 
 
-def _own(outs: Outs, places: Sequence[int]) -> list[Array] | None:
+def _own(outs: Outs, numbers: Sequence[int]) -> list[Array] | None:
     """The arrays that the store may write itself: all of them or none."""
-    own = [outs[place] for place in places]
+    own = [outs[number] for number in numbers]
     fit = [out for out in own if out is not None and out.flags.c_contiguous]
     return fit if len(fit) == len(own) else None
 

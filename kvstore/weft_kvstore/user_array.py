@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -71,6 +72,16 @@ def checked_out(out: Any, dtype: np.dtype[Any], shape: tuple[int, ...], where: s
     if isinstance(out, np.ndarray) and not out.flags.writeable:
         raise StoreRefusedError(f"{where}: out: it cannot be written")
     return out
+
+
+def checked_outs(
+    outs: Sequence[Any], forms: Sequence[tuple[np.dtype[Any], tuple[int, ...]]], where: Callable[[int], str]
+) -> list[Any]:
+    """`checked_out` of each that is not None; `where(number)` begins the error of one."""
+    return [
+        None if out is None else checked_out(out, *form, where(number))
+        for number, (out, form) in enumerate(zip(outs, forms, strict=True))
+    ]
 
 
 def checked_ids(ids: object, where: str) -> Any:

@@ -80,7 +80,7 @@ def test_pushes_too_far_ahead_are_pushed_again_without_numbers(make: Make) -> No
 def test_a_step_of_the_middle_is_asked_for_until_it_is_pushed_again(make: Make) -> None:
     (store,) = make(describe({"w": zero(2)}, rule="sgd", rate=1.0))
     lost = store.push("w", ones(2), step=9)
-    store._slot_calls._counts.take(["w"], 10)  # as if the next one had gone out before the refusal came
+    store._slot_calls._steps._counts.take(["w"], 10)  # as if the next one had gone out before the refusal came
     assert refused(lost)
     told = "step 9 has to be pushed again, with step=9; its push failed: "
     with pytest.raises(StoreRefusedError, match=told):
