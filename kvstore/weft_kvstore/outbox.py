@@ -47,7 +47,7 @@ class Piece(NamedTuple, Generic[E, W]):
 
     run: OutRun[E, W]
     first: int
-    count: int
+    count: int  # type: ignore[assignment]  # nobody asks a tuple's `count` of it
     start: int
     stop: int
 
@@ -57,7 +57,7 @@ class FrameRun(NamedTuple, Generic[E]):
 
     entry: E
     first: int
-    count: int
+    count: int  # type: ignore[assignment]  # nobody asks a tuple's `count` of it
     nbytes: int
 
 

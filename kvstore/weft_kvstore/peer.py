@@ -222,9 +222,7 @@ class Peer:
             run.owner.give_back(0, run.count)
 
 
-def _values(
-    frame: OutFrame[AnswerEntry, Loan], acknowledge: list[int], at: int | None, *, placed: bool
-) -> Values:
+def _values(frame: OutFrame[AnswerEntry, Loan], acknowledge: list[int], at: int | None, *, placed: bool) -> Values:
     entries, first, count, nbytes = zip(*frame.runs(), strict=True)
     request, array, lot, version, compressed, place = map(list, zip(*entries, strict=True))
     return Values(

@@ -22,7 +22,7 @@ class Run(NamedTuple):
     lot: int
     step: int
     first: int
-    count: int
+    count: int  # type: ignore[assignment]  # nobody asks a tuple's `count` of it
     chunks: int
     payload: memoryview
     nbytes: int = 0

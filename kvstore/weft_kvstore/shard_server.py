@@ -47,7 +47,7 @@ QUEUED_MESSAGES: Final = 1000
 """Messages that ZeroMQ holds for one peer, either way; a peer that does not read is dropped."""
 
 COPIED_BYTES: Final = 1 << 19
-"""A shorter part of a message is copied: for one that is not, a thread is woken once it has left, which takes as long."""
+"""A shorter part of a message is copied: for one that is not, a thread is woken once it has left. It takes as long."""
 
 COMMAND_TIMEOUT_S: Final = 30.0
 
@@ -282,7 +282,7 @@ class ShardServer:
         begun = self._clock()
         until = begun + RECEIVE_S
         for _ in range(MESSAGES_SHARED if self._mind.is_shared else MESSAGES_A_ROUND):
-            if not self._router.getsockopt(zmq.EVENTS) & zmq.POLLIN:  # A poll would make a poller for each message.
+            if not self._router.events & zmq.POLLIN:  # A poll would make a poller for each message.
                 return
             identity, *frames = self._router.recv_multipart(copy=False)
             parts = [frame.buffer for frame in frames]
