@@ -202,15 +202,13 @@ class ClientMind:
     def _handle(self, link: ClientLink, message: Reply, payload: memoryview, now: float) -> None:
         match message:
             case Values():
-                for frame in message.acknowledge:
-                    self._acknowledged(link, link.acknowledged(frame, now))
+                self._arrived(link, message.acknowledge, now)
                 if link.lost_memory(message):
                     self.disconnected(link.shard, now)
                 else:
                     self._values(link, message, payload)
             case Acknowledge():
-                for frame in message.frame:
-                    self._acknowledged(link, link.acknowledged(frame, now))
+                self._arrived(link, message.frame, now)
             case Released():
                 for frame in message.frame:
                     self._acknowledged(link, link.released(frame, now))
@@ -293,6 +291,10 @@ class ClientMind:
             link.forget(request)
         if ended:
             self._end(request, request.result(), None)
+
+    def _arrived(self, link: ClientLink, frames: Sequence[int], now: float) -> None:
+        for frame in frames:
+            self._acknowledged(link, link.acknowledged(frame, now))
 
     def _acknowledged(self, link: ClientLink, pieces: Sequence[Piece[SentEntry, Operation]]) -> None:
         for one in pieces:
