@@ -282,7 +282,7 @@ class ShardServer:
         begun = self._clock()
         until = begun + RECEIVE_S
         for _ in range(MESSAGES_SHARED if self._mind.is_shared else MESSAGES_A_ROUND):
-            if not int(self._router.getsockopt(zmq.EVENTS)) & zmq.POLLIN:  # A poll would make a poller for each message.
+            if not int(self._router.getsockopt(zmq.EVENTS)) & zmq.POLLIN:  # A poll makes a poller each time.
                 return
             identity, *frames = self._router.recv_multipart(copy=False)
             parts = [frame.buffer for frame in frames]
