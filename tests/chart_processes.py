@@ -17,7 +17,7 @@ import httpx
 
 from chart_rendering import NAMESPACE, Manifest, find
 
-STOP_S = 15.0
+STOP_S = 60.0
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from weft_worker.engine.work import OnComplete
 
 VARIABLES = 5
 LANES = {"compute": 2, "io": 1}
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 class DeliberateError(Exception):

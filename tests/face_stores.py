@@ -10,7 +10,7 @@ import msgspec
 from store_cluster import served
 from weft_kvstore import KVStore, StoreDescription
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 """Deadline of every future in these tests: far above what any takes, below the test's own."""
 
 

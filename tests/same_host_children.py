@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 class Child:

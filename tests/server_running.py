@@ -22,7 +22,7 @@ from weft_server.app import create_app
 from weft_server.serving import Server, listening
 from weft_server.settings import Settings
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 @contextmanager

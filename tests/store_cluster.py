@@ -22,7 +22,7 @@ from weft_kvstore.store import Store
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 """Deadline of every future in these tests: far above what any takes, below the test's own."""
 
 

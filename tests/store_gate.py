@@ -22,7 +22,7 @@ HOLD_S = 3.0
 """How long a round may take to fill; then what is there is let in, so that nothing waits for ever."""
 
 ACKNOWLEDGE_S = 3.0
-STOP_S = 10.0
+STOP_S = 60.0
 POLL_MS = 20
 
 Pick = Callable[[Sequence[int]], int]

@@ -17,7 +17,7 @@ QUEUED_CHUNKS = 64
 """What the proxy itself may hold in each direction, as a router's queue would: 128 KiB."""
 
 BURST_S = 0.004
-WAIT_S = 15.0
+WAIT_S = 60.0
 
 Parts = list[bytes]
 

@@ -14,7 +14,7 @@ from weft_kvstore.codec import Buffer, decode_reply, encode
 from weft_kvstore.description import StoreDescription
 from weft_kvstore.messages import Hello, Message, Pull, Push, Refused, Reply, Welcome
 
-HEAR_S = 20.0
+HEAR_S = 60.0
 
 ZMTP_GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(16) + b"\x00" + bytes(31)
 ZMTP_READY = b"\x04\x1c\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"

@@ -29,7 +29,7 @@ from weft_worker.settings import RunSettings
 from weft_worker.task import Task
 from worker_graphs import BAG, CLASSES, FEATURES, METRICS, VOCABULARY
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 """Deadline of a whole run in these tests: far above what any takes."""
 
 

@@ -16,6 +16,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from weft_kvstore.account import QuotaError
     from weft_kvstore.check import DescriptionError
     from weft_kvstore.describing import describe
     from weft_kvstore.description import (
@@ -35,10 +36,18 @@ if TYPE_CHECKING:
     from weft_kvstore.shard_server import ShardServer
     from weft_kvstore.statistics import ClientStatistics, LinkStatistics
     from weft_kvstore.step_outcome import StepOutcome
-    from weft_kvstore.store import Store, StoreError, StoreLostError, StoreRefusedError, StoreTimeoutError
+    from weft_kvstore.store import (
+        Store,
+        StoreError,
+        StoreLostError,
+        StorePassedError,
+        StoreRefusedError,
+        StoreTimeoutError,
+    )
     from weft_kvstore.tables.place import TablePlace
 
 _NAMES: dict[str, tuple[str, ...]] = {
+    "weft_kvstore.account": ("QuotaError",),
     "weft_kvstore.check": ("DescriptionError",),
     "weft_kvstore.describing": ("describe",),
     "weft_kvstore.description": (
@@ -58,7 +67,14 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "weft_kvstore.shard_server": ("ShardServer",),
     "weft_kvstore.statistics": ("ClientStatistics", "LinkStatistics"),
     "weft_kvstore.step_outcome": ("StepOutcome",),
-    "weft_kvstore.store": ("Store", "StoreError", "StoreLostError", "StoreRefusedError", "StoreTimeoutError"),
+    "weft_kvstore.store": (
+        "Store",
+        "StoreError",
+        "StoreLostError",
+        "StorePassedError",
+        "StoreRefusedError",
+        "StoreTimeoutError",
+    ),
     "weft_kvstore.tables.place": ("TablePlace",),
 }
 """Which module has which public names."""
@@ -79,6 +95,7 @@ __all__ = [
     "LinkSettings",
     "LinkStatistics",
     "LossScaling",
+    "QuotaError",
     "ShardServer",
     "Sparse",
     "StepOutcome",
@@ -86,6 +103,7 @@ __all__ = [
     "StoreDescription",
     "StoreError",
     "StoreLostError",
+    "StorePassedError",
     "StoreRefusedError",
     "StoreTimeoutError",
     "TablePlace",

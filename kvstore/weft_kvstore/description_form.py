@@ -45,10 +45,10 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     `initializer`: a number for all elements, `{"uniform": [low, high]}` or `{"normal": [mean, standard deviation]}`,
     made by the shards; or "given", if left out: then a worker says it, by `KVStore.init`. ONNX's words do as well:
     `{"op_type", "attributes"}`. `update`: "rule"; "mean" over the slots that pushed; or "gradient", where the value is
-    the merged gradient of the last step and workers do the rest. `priority`: 0 is the most urgent; the key's place if
-    left out. `slots`: those that push it; all if left out. `rows`: a table, pushed and pulled by rows. `whole`: never
-    cut over shards; follows from the rule if left out. `multipliers` of hyper-parameters, for this key alone.
-    `compression` and `staleness` stand before the store's.
+    the merged gradient of the last step and workers do the rest. `priority`: 0 is the most urgent; the key's number
+    in the list if left out. `slots`: those that push it; all if left out. `rows`: a table, pushed and pulled by
+    rows. `whole`: never cut over shards; follows from the rule if left out. `multipliers` of hyper-parameters, for
+    this key alone. `compression` and `staleness` stand before the store's.
 
     Of tables alone: `growth`, with a shape that begins with 0, has rows come by any 64-bit id; `rule` and `hyper` stand
     before the store's; `sparse` says whether the rule passes by rows that a step does not touch ("lazy"), or does to
@@ -112,10 +112,10 @@ def described(document: Mapping[str, Any]) -> StoreDescription:
     _check_shards(form.shards)
     _check_staleness(form)
     whole = _is_whole(form)
-    names = [_name(key, place) for place, key in enumerate(form.keys)]
+    names = [_name(key, number) for number, key in enumerate(form.keys)]
     keys = [
-        _key(key, name, place, form.slots, whole=whole)
-        for place, (key, name) in enumerate(zip(form.keys, names, strict=True))
+        _key(key, name, number, form.slots, whole=whole)
+        for number, (key, name) in enumerate(zip(form.keys, names, strict=True))
     ]
     if form.barrier and form.commit is None:
         keys.append(_barrier_key(form.slots))
@@ -183,22 +183,22 @@ def _is_whole(form: DescriptionForm) -> bool:
         raise DescriptionError(str(error)) from None
 
 
-def _name(key: NamedKey, place: int) -> str:
+def _name(key: NamedKey, number: int) -> str:
     try:
         return store_name(key.key)
     except ValueError as error:
-        raise DescriptionError(f"keys[{place}].key: {error}") from None
+        raise DescriptionError(f"keys[{number}].key: {error}") from None
 
 
-def _key(key: NamedKey, name: str, place: int, slots: int, *, whole: bool) -> KeyDescription:
+def _key(key: NamedKey, name: str, number: int, slots: int, *, whole: bool) -> KeyDescription:
     update = key.update or Update.RULE
     return KeyDescription(
         key=name,
         dtype=key.dtype,
         shape=key.shape,
-        initializer=_initializer(key, place, update),
+        initializer=_initializer(key, number, update),
         update=update,
-        priority=place if key.priority is None else key.priority,
+        priority=number if key.priority is None else key.priority,
         slots=tuple(range(slots)) if key.slots is None else key.slots,
         rows=key.rows,
         whole=(whole and update is Update.RULE and not key.rows) if key.whole is None else key.whole,
@@ -212,8 +212,8 @@ def _key(key: NamedKey, name: str, place: int, slots: int, *, whole: bool) -> Ke
     )
 
 
-def _initializer(key: NamedKey, place: int, update: Update) -> InitializerDescription:
-    where, value = f"keys[{place}].initializer", key.initializer
+def _initializer(key: NamedKey, number: int, update: Update) -> InitializerDescription:
+    where, value = f"keys[{number}].initializer", key.initializer
     if update is Update.GRADIENT:
         return InitializerDescription("ConstantOfShape", {"value": 0.0})
     if isinstance(value, str):

@@ -34,6 +34,8 @@ class KeyBook:
         self.slots = description.slots
         self._description = description
         self._keys = {key.key: key for key in shown(description)}
+        self._strings = {name: key for name, key in self._keys.items() if user_key(name) == name}
+        """Those whose users call them what the store does."""
         self._job = HyperTimeline()
         self._own: dict[str, HyperTimeline] = {}
 
@@ -57,6 +59,9 @@ class KeyBook:
 
     def known(self, key: object, call: str) -> KeyDescription:
         """Any key. Raises StoreRefusedError, as all calls here do."""
+        found = self._strings.get(key) if type(key) is str else None
+        if found is not None:
+            return found
         try:
             found = self._keys.get(store_name(key))
         except ValueError as error:
@@ -148,7 +153,9 @@ def listed(key: object, where: str, *values: Any) -> tuple[bool, list[Any], list
         raise StoreRefusedError(f"{where}: a key or a list of keys, not {type(key).__name__}")
     keys = list(key)
     twice = (
-        [one for place, one in enumerate(keys) if one in keys[:place]] if len(set(map(repr, keys))) < len(keys) else []
+        [one for number, one in enumerate(keys) if one in keys[:number]]
+        if len(set(map(repr, keys))) < len(keys)
+        else []
     )
     if twice:
         raise StoreRefusedError(f"{where}: key {twice[0]!r} is named twice")

@@ -45,8 +45,9 @@ class KVStore:
     has pushed; in sync mode by all slots, in async mode by this one. `step=` and `version=` say it otherwise: version v
     has seen steps 0 to v - 1. A push that is refused does not count: push again. Pulls of its key fail until then.
 
-    May be used from several threads, not from a forked process: connect there. A callback of a future runs on the
-    store's only thread: it may begin calls, but must not wait for any, or nothing of this store ever ends.
+    Of one key, calls take effect in the order in which they are made. May be used from several threads, not from a
+    forked process: connect there. A callback of a future runs on a thread of the store's own: it may begin calls, but
+    must not wait for any, or nothing of a local store ever ends, and no other callback runs.
     """
 
     def __init__(self, store: BulkStore, description: StoreDescription, slot: int, *, step: int = 0) -> None:
@@ -135,7 +136,8 @@ class KVStore:
         instead of the number or the schedule that it had. The result is the step.
 
         No slot may have begun the step, or it is refused and nothing changes; with None it is the first that nobody has
-        begun. One slot is to call it: of several that do at once, one goes on and the others are told to try again.
+        begun. The value has to be finite in the type of every key that it is for. One slot is to call it: of several
+        that do at once, one goes on and the others are told to try again.
         """
         return self._calls.set_hyper(name, value, step, key)
 

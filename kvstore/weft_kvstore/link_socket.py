@@ -28,9 +28,9 @@ class LinkSocket:
     """One connection; a new one is a new object. Used by one thread at a time. Counts the bytes that pass.
 
     `fd` becomes readable when something comes, and does not stay so: whatever is done with the socket may take the sign
-    away. So `is_unread` says that it was used since it was last seen empty. `monitor_fd` is the monitor's; its messages
-    are read by `broke` alone, all of them, and so it needs no such care. Raises zmq.ZMQError for an endpoint that is
-    none.
+    away. So `is_unread` says that it was used since it was last seen empty. `monitor_fd` is the monitor's, which is seen
+    empty before anything is connected; its messages are read by `broke` alone, all of them, and so it needs no such
+    care afterwards. Raises zmq.ZMQError for an endpoint that is none.
     """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> None:
@@ -47,6 +47,7 @@ class LinkSocket:
         self.monitor = self.socket.get_monitor_socket(BROKEN)
         self.fd = int(self.socket.getsockopt(zmq.FD))
         self.monitor_fd = int(self.monitor.getsockopt(zmq.FD))
+        self.broke()  # The descriptor tells of what comes after a look that found nothing.
         try:
             self.socket.connect(endpoint)
         except zmq.ZMQError:

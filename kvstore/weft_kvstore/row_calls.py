@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
 
+from weft_kvstore.arguments import MAX_PULLED_ROWS
 from weft_kvstore.array_traffic import ArrayTraffic
 from weft_kvstore.description import KeyDescription
 from weft_kvstore.joined_future import joined
 from weft_kvstore.key_book import KeyBook, listed
 from weft_kvstore.key_name import user_key
 from weft_kvstore.slot_steps import SlotSteps
-from weft_kvstore.store import Array, BulkStore
+from weft_kvstore.store import Array, BulkStore, StoreRefusedError
 from weft_kvstore.tables.ids import check_ids
 from weft_kvstore.user_array import checked, checked_ids, checked_outs, flat_ids, form_of, is_on_device
 
@@ -120,7 +122,13 @@ class RowCalls:
     ) -> tuple[list[KeyDescription], list[Any]]:
         """The tables and the ids of each, in the caller's shape."""
         specs = [self._book.find(one, call, rows=True) for one in keys]
-        return specs, [checked_ids(one, self._book.where(call, name)) for name, one in zip(keys, wanted, strict=True)]
+        found = [checked_ids(one, self._book.where(call, name)) for name, one in zip(keys, wanted, strict=True)]
+        for name, ids in zip(keys, found, strict=True):
+            count = math.prod(form_of(ids)[1])
+            if count > MAX_PULLED_ROWS:
+                told = f"{count} rows; a call may ask for {MAX_PULLED_ROWS}"
+                raise StoreRefusedError(f"{self._book.where(call, name)}: {told}")
+        return specs, found
 
     def _flat(self, call: str, specs: Sequence[KeyDescription], hosts: list[Array]) -> list[tuple[Array, Array]]:
         """Ids (n) and rows (n, ...) of each table."""

@@ -113,10 +113,15 @@ class ValueCalls:
     def _wholes(
         self, call: str, keys: Sequence[object], specs: Sequence[KeyDescription], values: Sequence[Any], what: str
     ) -> list[Any]:
-        return [
-            checked(value, *_form(spec), f"{self._book.where(call, one)}: {what}")
-            for one, spec, value in zip(keys, specs, values, strict=True)
-        ]
+        found = []
+        for one, spec, value in zip(keys, specs, values, strict=True):
+            dtype, shape = _form(spec)
+            # What fits is seen at a glance: a step has hundreds of keys, and its caller waits.
+            if type(value) is np.ndarray and value.dtype == dtype and value.shape == shape and value.flags.c_contiguous:
+                found.append(value)
+            else:
+                found.append(checked(value, dtype, shape, f"{self._book.where(call, one)}: {what}"))
+        return found
 
     def _give(self, spec: KeyDescription, value: Array) -> Future[None]:
         """The first value."""

@@ -31,7 +31,7 @@ def trained(place: Place, example: ModuleType) -> Iterator[weft.JobHandle]:
         job = submit(
             client, place, example, passes=2, evaluate_every=40, shards=2, rule=weft.Adam(rate=0.001), name="digits"
         )
-        job.wait(timeout_s=90)
+        job.wait(timeout_s=180)
         yield job
 
 
@@ -74,7 +74,7 @@ def test_the_same_job_gives_the_same_bits_on_one_shard_and_on_two(
     values = []
     for shards in (1, 2, 2):
         job = submit(client, place, example, steps=30, shards=shards, seed=7, rule=weft.Adam(rate=0.003))
-        job.wait(timeout_s=60)
+        job.wait(timeout_s=180)
         values.append(job.values())
     for other in values[1:]:
         assert other.keys() == values[0].keys()
@@ -90,7 +90,7 @@ def test_a_cancelled_job_ends_and_its_workers_take_the_next(
     job.cancel()
     with pytest.raises(weft.JobCancelledError):
         job.wait(timeout_s=15)
-    submit(client, place, example, steps=3).wait(timeout_s=30)
+    submit(client, place, example, steps=3).wait(timeout_s=180)
 
 
 def test_values_of_a_running_job_are_of_one_step_and_do_not_stop_it(

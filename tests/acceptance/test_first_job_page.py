@@ -22,7 +22,7 @@ def test_the_page_runs_from_top_to_bottom(place: Place, client: weft.Client) -> 
         env={**os.environ, "WEFT_URL": place.cluster.url},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=220,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -51,7 +51,7 @@ def trained(place: Place) -> Iterator[weft.JobHandle]:
     )
     with place.cluster.client() as client:
         job = client.job(json.loads(said)["id"])
-        job.wait(timeout_s=60)
+        job.wait(timeout_s=180)
         yield job
 
 
@@ -98,7 +98,7 @@ def test_a_file_that_came_back_trains_on(
     with place.cluster.client() as client:
         data = weft.numpy_data(place.folder / "tokens.npz", shuffle=False)
         job = client.submit(again, data=data, batch=BATCH, steps=10, rule=weft.Adam(rate=1e-3))
-        job.wait(timeout_s=60)
+        job.wait(timeout_s=180)
         (first,) = [event.body for event in job.log() if isinstance(event.body, MetricTaken)]
     assert first.values["loss"] < held["losses"][-1]
 

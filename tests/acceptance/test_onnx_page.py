@@ -31,7 +31,7 @@ def run(place: Place, *arguments: str) -> str:
         env={**os.environ, "WEFT_URL": place.cluster.url},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=220,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -53,5 +53,5 @@ def test_the_page_runs_as_it_is_typed(place: Place, client: weft.Client) -> None
         run(place, "from weft.cli import main; main()", *(job if word == "ID" else word for word in words[1:]))
     newest = next(iter(client.jobs()))
     assert newest.job.name == "decoder"
-    newest.wait(timeout_s=60)
+    newest.wait(timeout_s=180)
     assert newest.job.metrics["train/loss"] < 2

@@ -21,7 +21,7 @@ def test_the_readme_example_trains_when_pasted(place: Place) -> None:
         env={**os.environ, "WEFT_URL": place.cluster.url},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=220,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

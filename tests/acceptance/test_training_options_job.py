@@ -36,7 +36,7 @@ def trained(place: Place, example: ModuleType) -> Iterator[weft.JobHandle]:
             evaluate_average=True,
             name="options",
         )
-        job.wait(timeout_s=90)
+        job.wait(timeout_s=180)
         yield job
 
 

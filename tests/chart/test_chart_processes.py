@@ -15,7 +15,7 @@ from free_ports import free_port
 from weft.api.agent import AgentKind
 from weft.api.lifecycle import JobState
 
-DEADLINE_S = 40.0
+DEADLINE_S = 120.0
 
 
 @pytest.fixture

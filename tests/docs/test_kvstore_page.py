@@ -48,6 +48,13 @@ def rows(head: str) -> list[str]:
     return [line.split("|")[1] for line in table.splitlines()[2:]]
 
 
+def test_every_error_that_can_be_caught_is_on_the_page() -> None:
+    public = [getattr(weft_kvstore, name) for name in weft_kvstore.__all__]
+    errors = {one.__name__ for one in public if isinstance(one, type) and issubclass(one, Exception)}
+    told = [re.findall(r"`(\w+)`", row)[0] for row in rows("| Error |")]
+    assert sorted(told) == sorted(errors - {"StoreError"})
+
+
 @pytest.mark.parametrize(
     ("head", "form"),
     [

@@ -1,4 +1,4 @@
-"""Rows that are put where they belong, against NumPy's own indexing."""
+"""Rows that are taken from anywhere, and put where they belong, against NumPy's own indexing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from weft_kernels.row_copies import put_rows
+from weft_kernels.row_copies import put_rows, take_rows, taken_rows
 from weft_kernels.rules.lookup import rules
 from weft_kernels.rules.rows import apply_to_rows
 
@@ -24,6 +24,20 @@ def test_rows_go_where_they_belong(dtype: str, width: int) -> None:
     assert np.array_equal(array, wanted)
     put_rows(array, places[:0], rows[:0])
     assert np.array_equal(array, wanted)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8", "int64"])
+@pytest.mark.parametrize("width", [0, 1, 3, 64])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_rows_come_from_anywhere(dtype: str, width: int, order: Any) -> None:
+    draw = np.random.default_rng(width)
+    array = np.asarray(draw.integers(-100, 100, (50, width)).astype(dtype), order=order)
+    places = draw.integers(0, 50, 20)
+    assert np.array_equal(taken_rows(array, places), array[places])
+    assert taken_rows(array[:0], places[:0]).shape == (0, width)
+    apart = np.zeros((40, width), dtype)[::2]
+    take_rows(array, places, apart)
+    assert np.array_equal(apart, array[places])
 
 
 @pytest.mark.parametrize(

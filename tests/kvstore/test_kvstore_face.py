@@ -296,6 +296,10 @@ BOTH["u"] = BOTH["t"]
         (lambda one: one.push_rows("t", [0, 4], ones(2, 2)), "push_rows of key 't': row 4, the table has 4"),
         (lambda one: one.push_rows("t", [2**63], ones(1, 2)), r"ids: 9223372036854775808 is beyond 2\*\*63"),
         (lambda one: one.push_rows(["u", "t"], [[0], [9]], [ones(1, 2)] * 2), "key 't': row 9, the table has 4"),
+        (
+            lambda one: one.pull_rows("t", np.zeros(2**22 + 1, int)),
+            "pull_rows of key 't': 4194305 rows; a call may ask",
+        ),
         (lambda one: one.pull_rows("t", [4]), "pull_rows of key 't': row 4, the table has 4"),
         (lambda one: one.set_rows("t", [4], ones(1, 2), version=1), "set_rows of key 't': row 4, the table has 4"),
         (lambda one: one.pushpull("t", ones(4, 2)), "it is a table: of tables there is no pushpull"),
@@ -333,6 +337,24 @@ def test_a_wrong_call_raises_at_once_and_begins_nothing(call: Callable[[KVStore]
         with pytest.raises(StoreRefusedError, match=told):
             call(store)
         assert [store.steps(key) for key in store.keys] == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("mode", ["async", "stale"])
+def test_a_read_at_one_version_is_refused_at_once_where_no_version_is_of_all_slots(mode: str) -> None:
+    with faces("local", describe({"w": zero(3)}, slots=2, rule="sgd", mode=mode)) as (store, _):
+        told = f"slot 0: read_consistent: in mode {mode} each slot has versions of its own"
+        with pytest.raises(StoreRefusedError, match=told):
+            store.read_consistent(["w"])
+
+
+def test_a_tables_state_comes_in_the_shape_of_the_ids(make: Make) -> None:
+    tables = {name: Key(shape=(9, 2), rows=True, initializer=0.0) for name in ("s", "t")}
+    (store,) = make(describe(tables, rule="momentum", rate=1.0, momentum=0.5))
+    store.push_rows(["s", "t"], [[1], [2, 2]], [ones(1, 2), ones(2, 2)])
+    one = store.pull_state_rows("t", [[2, 0], [-1, 2]]).result(WAIT_S)
+    assert one["momentum"].tolist() == [[[2.0, 2.0], [0.0, 0.0]], [[0.0, 0.0], [2.0, 2.0]]]
+    both = store.pull_state_rows(["s", "t"], [[1], []], version=1).result(WAIT_S)
+    assert [state["momentum"].tolist() for state in both] == [[[1.0, 1.0]], []]
 
 
 def test_a_slot_that_does_not_contribute_reads_and_cannot_push(make: Make) -> None:

@@ -12,7 +12,18 @@ import numpy as np
 import pytest
 
 from face_stores import WAIT_S, faces
-from weft_kvstore import Key, KVStore, StoreDescription, StoreError, StoreRefusedError, StoreTimeoutError, describe
+from weft_kvstore import (
+    ClientStatistics,
+    Key,
+    KVStore,
+    LinkStatistics,
+    StoreDescription,
+    StoreError,
+    StoreLostError,
+    StoreRefusedError,
+    StoreTimeoutError,
+    describe,
+)
 from weft_kvstore.meetings import Meetings
 from weft_kvstore.push_log import PushLog
 from weft_kvstore.step_counts import StepCounts
@@ -132,6 +143,33 @@ def test_refused_pushes_give_their_counts_back_in_whatever_order_they_end(order:
     assert counts["w"] == 3
     assert [one.step for one in log.take(["w"], None)] == [3]
     assert log.failed("w") is None
+
+
+class LosesOnce:
+    """A store whose pushes find a shard silent, which has then started anew."""
+
+    def __init__(self, store: object, trouble: str | None) -> None:
+        self._store = store
+        self._link = LinkStatistics(trouble=trouble, refused=trouble is not None)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._store, name)
+
+    def push(self, *_: object) -> Future[None]:
+        return ended(StoreLostError("shard 1 has been silent for 5.0 s"))
+
+    def statistics(self) -> ClientStatistics:
+        return ClientStatistics(links=(LinkStatistics(), self._link))
+
+
+@pytest.mark.parametrize("trouble", [None, "shard 1 at tcp://here has started anew and has lost its values"])
+def test_a_pull_says_what_has_become_of_the_shard_since_the_push_that_it_would_wait_for(trouble: str | None) -> None:
+    with faces("local", describe({"w": zero(2)}, rule="sgd")) as (store,):
+        lost = KVStore(LosesOnce(store._store, trouble), store.description, 0)  # type: ignore[arg-type]  # it stands in
+        lost.push("w", ones(2))
+        with pytest.raises(StoreLostError, match=r"step 0 has to be pushed again.* silent for 5") as raised:
+            lost.pull("w").result(WAIT_S)
+        assert str(raised.value).endswith("5.0 s" if trouble is None else f"; since then: {trouble}")
 
 
 def test_barriers_may_be_called_ahead(make: Make) -> None:

@@ -27,6 +27,10 @@ from weft_kvstore.settings import LinkSettings
 from weft_kvstore.store import StoreLostError
 
 MOST_S = 10.0
+"""Of the simulation's own time."""
+
+SOON_S = 30.0
+"""Of real time, on a machine that is busy: half of the requests' own deadline."""
 
 SETTINGS = LinkSettings(silence_s=1.5, ping_interval_s=0.2, request_timeout_s=60.0)
 
@@ -158,7 +162,7 @@ def trains(client: StoreClient, first: int, steps: int) -> Iterator[Future[Any]]
 
 def named(futures: list[Future[Any]], since: float, *words: str) -> None:
     """Every one that fails does so in time, and names these; some do."""
-    errors = [future.exception(MOST_S - (time.monotonic() - since)) for future in futures]
+    errors = [future.exception(SOON_S - (time.monotonic() - since)) for future in futures]
     told = [str(error) for error in errors if error is not None]
     assert told
     assert all(isinstance(error, StoreLostError) for error in errors if error is not None), told
@@ -185,7 +189,7 @@ def test_a_worker_that_is_killed_is_named_to_the_others(seed: int, tmp_path: Pat
         killed = time.monotonic()
         steps = last + 2
         while not any(future.exception() for future in futures if future.done()):
-            assert time.monotonic() - killed < MOST_S
+            assert time.monotonic() - killed < SOON_S
             if all(future.done() for future in futures):
                 futures = list(trains(client, steps, 1))
                 steps += 1

@@ -19,7 +19,7 @@ from weft_kvstore.local import LocalStore
 from weft_server.memory_check import Bounds
 from weft_server.reading import read_and_check
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 @weft.rule(state={"velocity": 0.25}, rate=0.1, momentum=0.9)

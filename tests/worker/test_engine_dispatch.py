@@ -14,7 +14,7 @@ from weft_worker.engine.errors import EngineTimeoutError
 from weft_worker.engine.threaded import ThreadedEngine
 from weft_worker.engine.work import OnComplete
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 @pytest.fixture
