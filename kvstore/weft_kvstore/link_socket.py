@@ -28,8 +28,8 @@ class LinkSocket:
     """One connection; a new one is a new object. Used by one thread at a time. Counts the bytes that pass.
 
     `fd` becomes readable when something comes, and does not stay so: whatever is done with the socket may take the sign
-    away. So `is_unread` says that it was used since it was last seen empty. `monitor_fd` is the monitor's, which is seen
-    empty before anything is connected; its messages are read by `broke` alone, all of them, and so it needs no such
+    away. So `is_unread` says that it was used since it was last seen empty. `monitor_fd` is the monitor's, which was
+    seen empty before anything is connected; its messages are read by `broke` alone, all of them, and so it needs no such
     care afterwards. Raises zmq.ZMQError for an endpoint that is none.
     """
 
