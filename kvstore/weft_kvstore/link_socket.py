@@ -29,8 +29,8 @@ class LinkSocket:
 
     `fd` becomes readable when something comes, and does not stay so: whatever is done with the socket may take the sign
     away. So `is_unread` says that it was used since it was last seen empty. `monitor_fd` is the monitor's, which was
-    seen empty before anything is connected; its messages are read by `broke` alone, all of them, and so it needs no such
-    care afterwards. Raises zmq.ZMQError for an endpoint that is none.
+    seen empty before anything is connected; its messages are read by `broke` alone, all of them, and so it needs no
+    such care afterwards. Raises zmq.ZMQError for an endpoint that is none.
     """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> None:
