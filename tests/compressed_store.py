@@ -13,8 +13,8 @@ from weft_graph.program import Update
 from weft_kvstore.compression.choice import codec_of
 from weft_kvstore.compression.codec import Codec
 from weft_kvstore.compression.description import CompressionDescription, Kind, StoreCompression
-from weft_kvstore.description import KeyDescription, StoreDescription
-from weft_kvstore.slices import slices_of
+from weft_kvstore.description.records import KeyDescription, StoreDescription
+from weft_kvstore.sharding.slices import slices_of
 
 Array = np.ndarray[tuple[int, ...], np.dtype[Any]]
 

@@ -12,14 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from weft_kvstore.arguments import Arguments
-from weft_kvstore.cargo import Cargo
-from weft_kvstore.client_mind import ClientMind
-from weft_kvstore.codec import decode_request, encode
-from weft_kvstore.description import StoreDescription
-from weft_kvstore.face import StoreFace, end_futures
-from weft_kvstore.lots import LotPart
-from weft_kvstore.messages import (
+from weft_kvstore.client.face import StoreFace, end_futures
+from weft_kvstore.client.mind import ClientMind
+from weft_kvstore.description.records import StoreDescription
+from weft_kvstore.operations.arguments import Arguments
+from weft_kvstore.settings import LinkSettings
+from weft_kvstore.sharding.lots import LotPart
+from weft_kvstore.sharding.routing import routing_of
+from weft_kvstore.wire.cargo import Cargo
+from weft_kvstore.wire.codec import decode_request, encode
+from weft_kvstore.wire.messages import (
     Acknowledge,
     Cancel,
     Failed,
@@ -34,8 +36,6 @@ from weft_kvstore.messages import (
     Values,
     Welcome,
 )
-from weft_kvstore.routing import routing_of
-from weft_kvstore.settings import LinkSettings
 
 Parts = list[bytes]
 

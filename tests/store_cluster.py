@@ -12,12 +12,12 @@ import numpy as np
 
 from same_host_children import wait_until
 from weft_graph.program import Update
-from weft_kvstore.client import StoreClient
-from weft_kvstore.description import InitializerDescription, KeyDescription, Merge, Mode, StoreDescription
-from weft_kvstore.local import LocalStore
-from weft_kvstore.routing import routing_of
+from weft_kvstore.client.store_client import StoreClient
+from weft_kvstore.description.records import InitializerDescription, KeyDescription, Merge, Mode, StoreDescription
+from weft_kvstore.local.local_store import LocalStore
+from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.shard_server import ShardServer
+from weft_kvstore.sharding.routing import routing_of
 from weft_kvstore.store import Store
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float32]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft_kvstore import messages as m
+from weft_kvstore.wire import messages as m
 
 DIGEST = bytes(range(16))
 PROCESS = bytes(range(16, 32))

@@ -15,8 +15,8 @@ import msgspec
 from free_ports import free_port
 from store_cluster import WAIT_S
 from store_raw import hello_of, raw_peer
-from weft_kvstore.description import StoreDescription
-from weft_kvstore.messages import Bye, RefusalCode, Refused
+from weft_kvstore.description.records import StoreDescription
+from weft_kvstore.wire.messages import Bye, RefusalCode, Refused
 
 
 class ShardProcess:

@@ -9,10 +9,11 @@ from typing import TypeVar
 
 import zmq
 
-from weft_kvstore.check import digest
-from weft_kvstore.codec import Buffer, decode_reply, encode
-from weft_kvstore.description import StoreDescription
-from weft_kvstore.messages import Hello, Message, Pull, Push, Refused, Reply, Welcome
+from weft_kvstore.arrays.buffers import Buffer
+from weft_kvstore.description.check import digest
+from weft_kvstore.description.records import StoreDescription
+from weft_kvstore.wire.codec import decode_reply, encode
+from weft_kvstore.wire.messages import Hello, Message, Pull, Push, Refused, Reply, Welcome
 
 HEAR_S = 60.0
 

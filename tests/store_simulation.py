@@ -11,13 +11,13 @@ from collections import deque
 from concurrent.futures import Future
 from typing import Any
 
-from weft_kvstore.arguments import Arguments
-from weft_kvstore.client_mind import ClientMind
-from weft_kvstore.description import StoreDescription
-from weft_kvstore.face import StoreFace, end_futures
-from weft_kvstore.job_shard import JobShard
+from weft_kvstore.client.face import StoreFace, end_futures
+from weft_kvstore.client.mind import ClientMind
+from weft_kvstore.description.records import StoreDescription
+from weft_kvstore.operations.arguments import Arguments
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.shard_mind import ShardMind
+from weft_kvstore.shard.job_shard import JobShard
+from weft_kvstore.shard.mind import ShardMind
 
 Parts = list[bytes]
 

@@ -29,10 +29,10 @@ from groups import Group, SideError, default_slice_bytes, description_of, free_p
 from measuring import Plan
 from reporting import conditions_of, table_of, write_json
 from store_cases import FLOAT_BYTES, KIB, RATE, TOLERANCE, Case
-from weft_kvstore.client import StoreClient
-from weft_kvstore.process import SWITCH_INTERVAL_S, tune_process
+from weft_kvstore.client.store_client import StoreClient
+from weft_kvstore.errors import StoreError
+from weft_kvstore.runtime.process import SWITCH_INTERVAL_S, tune_process
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.store import StoreError
 
 DEFAULT_SWITCH_INTERVAL_S = 0.005
 """CPython's, from the documentation of `sys.setswitchinterval`."""

@@ -23,7 +23,7 @@ from figures import Round, joined
 from store_cases import BESIDE, BESIDE_SHAPE, RATE, Case
 from weft.api.job import Parallelism
 from weft_graph.program import Update
-from weft_kvstore.description import InitializerDescription, KeyDescription, Merge, StoreDescription
+from weft_kvstore.description.records import InitializerDescription, KeyDescription, Merge, StoreDescription
 
 ANSWER_S = 180.0
 """For a worker's next word: a first one takes imports, a million rows, and a machine with other work."""

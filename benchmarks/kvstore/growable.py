@@ -26,23 +26,23 @@ from ending import end_on_sigterm, stopped
 from weft_graph.ir import Initializer
 from weft_graph.program import Update
 from weft_kernels.id_draws import rows_of_ids
-from weft_kvstore.client import StoreClient
-from weft_kvstore.description import (
+from weft_kvstore.arrays.array import Array
+from weft_kvstore.client.store_client import StoreClient
+from weft_kvstore.description.records import (
     GrowthDescription,
     InitializerDescription,
     KeyDescription,
     Merge,
     StoreDescription,
 )
-from weft_kvstore.job_shard import JobShard
-from weft_kvstore.process import tune_process
-from weft_kvstore.rows import Rows
+from weft_kvstore.runtime.process import tune_process
+from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.shard_server import ShardServer
-from weft_kvstore.store import Array
-from weft_kvstore.table_state import TableState
+from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.tables.growing_rows import GrowingRows
+from weft_kvstore.tables.rows import Rows
 from weft_kvstore.tables.spread import shard_of
+from weft_kvstore.units.table_state import TableState
 
 DONE, FAILED = 0, 1
 WIDTH: Final = 32

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import msgspec
 
-from weft_kvstore.description import StoreDescription
-from weft_kvstore.process import tune_process
+from weft_kvstore.description.records import StoreDescription
+from weft_kvstore.runtime.process import tune_process
+from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.shard_server import ShardServer
 
 
 def main(path: str, endpoint: str, settings: str) -> None:

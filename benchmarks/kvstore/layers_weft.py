@@ -17,9 +17,9 @@ from exchange import Array, Line, Work
 from layer_marks import mark_places, take_marks
 from store_cases import BESIDE, BESIDE_SHAPE, RATE, START_S, Case, case_from_json
 from training_pace import take_steps
-from weft_kvstore.client import StoreClient
-from weft_kvstore.description import StoreDescription
-from weft_kvstore.process import tune_process
+from weft_kvstore.client.store_client import StoreClient
+from weft_kvstore.description.records import StoreDescription
+from weft_kvstore.runtime.process import tune_process
 from weft_kvstore.settings import LinkSettings
 
 

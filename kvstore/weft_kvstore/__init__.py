@@ -16,10 +16,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from weft_kvstore.account import QuotaError
-    from weft_kvstore.check import DescriptionError
-    from weft_kvstore.describing import describe
-    from weft_kvstore.description import (
+    from weft_kvstore.description.check import DescriptionError
+    from weft_kvstore.description.describing import describe
+    from weft_kvstore.description.file import read_description
+    from weft_kvstore.description.form import DescriptionForm, Key
+    from weft_kvstore.description.records import (
         AverageDescription,
         CommitDescription,
         EvictionDescription,
@@ -29,28 +30,22 @@ if TYPE_CHECKING:
         Sparse,
         StoreDescription,
     )
-    from weft_kvstore.description_file import read_description
-    from weft_kvstore.description_form import DescriptionForm, Key
-    from weft_kvstore.kvstore import KVStore
+    from weft_kvstore.errors import StoreError, StoreLostError, StorePassedError, StoreRefusedError, StoreTimeoutError
+    from weft_kvstore.library.kvstore import KVStore
+    from weft_kvstore.serving.shard_server import ShardServer
     from weft_kvstore.settings import LinkSettings
-    from weft_kvstore.shard_server import ShardServer
-    from weft_kvstore.statistics import ClientStatistics, LinkStatistics
+    from weft_kvstore.shard.account import QuotaError
+    from weft_kvstore.statistics.records import ClientStatistics, LinkStatistics
     from weft_kvstore.step_outcome import StepOutcome
-    from weft_kvstore.store import (
-        Store,
-        StoreError,
-        StoreLostError,
-        StorePassedError,
-        StoreRefusedError,
-        StoreTimeoutError,
-    )
+    from weft_kvstore.store import Store
     from weft_kvstore.tables.place import TablePlace
 
 _NAMES: dict[str, tuple[str, ...]] = {
-    "weft_kvstore.account": ("QuotaError",),
-    "weft_kvstore.check": ("DescriptionError",),
-    "weft_kvstore.describing": ("describe",),
-    "weft_kvstore.description": (
+    "weft_kvstore.description.check": ("DescriptionError",),
+    "weft_kvstore.description.describing": ("describe",),
+    "weft_kvstore.description.file": ("read_description",),
+    "weft_kvstore.description.form": ("DescriptionForm", "Key"),
+    "weft_kvstore.description.records": (
         "AverageDescription",
         "CommitDescription",
         "EvictionDescription",
@@ -60,21 +55,20 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "Sparse",
         "StoreDescription",
     ),
-    "weft_kvstore.description_file": ("read_description",),
-    "weft_kvstore.description_form": ("DescriptionForm", "Key"),
-    "weft_kvstore.kvstore": ("KVStore",),
-    "weft_kvstore.settings": ("LinkSettings",),
-    "weft_kvstore.shard_server": ("ShardServer",),
-    "weft_kvstore.statistics": ("ClientStatistics", "LinkStatistics"),
-    "weft_kvstore.step_outcome": ("StepOutcome",),
-    "weft_kvstore.store": (
-        "Store",
+    "weft_kvstore.errors": (
         "StoreError",
         "StoreLostError",
         "StorePassedError",
         "StoreRefusedError",
         "StoreTimeoutError",
     ),
+    "weft_kvstore.library.kvstore": ("KVStore",),
+    "weft_kvstore.serving.shard_server": ("ShardServer",),
+    "weft_kvstore.settings": ("LinkSettings",),
+    "weft_kvstore.shard.account": ("QuotaError",),
+    "weft_kvstore.statistics.records": ("ClientStatistics", "LinkStatistics"),
+    "weft_kvstore.step_outcome": ("StepOutcome",),
+    "weft_kvstore.store": ("Store",),
     "weft_kvstore.tables.place": ("TablePlace",),
 }
 """Which module has which public names."""

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from weft_kvstore.daemon import ShardSettings, serve
-from weft_kvstore.stand_alone import show_holdings
-from weft_kvstore.store import StoreError
+from weft_kvstore.errors import StoreError
+from weft_kvstore.serving.daemon import ShardSettings, serve
+from weft_kvstore.serving.stand_alone import show_holdings
 
 
 def main(

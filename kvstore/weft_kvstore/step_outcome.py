@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from weft_kvstore.description import LEAST_SCALE, MOST_SCALE, LossScaling
+from weft_kvstore.description.records import LEAST_SCALE, MOST_SCALE, LossScaling
 
 CLIP_EPSILON: Final = 1e-6
 """Added to the norm that a clipped gradient is divided by, as PyTorch's `clip_grad_norm_` does."""

@@ -1,45 +1,17 @@
-"""The store's face: what the networked client and the local store both offer, and what fails."""
+"""The store's face: what the networked client and the local store both offer."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from weft_kvstore.statistics import ClientStatistics
+from weft_kvstore.arrays.array import Array
+from weft_kvstore.statistics.records import ClientStatistics
 from weft_kvstore.step_outcome import StepOutcome
-
-Array = np.ndarray[Any, np.dtype[Any]]
-
-
-class StoreError(Exception):
-    """Something about the store failed; the message names slot, key and step where there are any.
-
-    StoreError
-    +-- StoreLostError     a shard, or a slot that a merge waits for, is silent or gone
-    +-- StoreTimeoutError  a deadline passed; the message says who is missing
-    +-- StoreRefusedError  the shard refused what this client sent: our fault
-        +-- StorePassedError  a value was asked for at exactly a version that has passed
-    """
-
-
-class StoreLostError(StoreError):
-    pass
-
-
-class StoreTimeoutError(StoreError):
-    pass
-
-
-class StoreRefusedError(StoreError):
-    pass
-
-
-class StorePassedError(StoreRefusedError):
-    pass
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import pytest
 
 import weft_kvstore
 from weft_kvstore import DescriptionForm, Key, KVStore, read_description
-from weft_kvstore.description_form import SLICE_BYTES
+from weft_kvstore.description.form import SLICE_BYTES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "kvstore.md").read_text()
 

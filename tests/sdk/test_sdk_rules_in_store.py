@@ -14,8 +14,8 @@ from weft import ops
 from weft.api.job import JobSpec
 from weft.user_rule import UserRule
 from weft_graph.rules.schedule import value_at
-from weft_kvstore.description import description_from_json
-from weft_kvstore.local import LocalStore
+from weft_kvstore.description.records import description_from_json
+from weft_kvstore.local.local_store import LocalStore
 from weft_server.memory_check import Bounds
 from weft_server.reading import read_and_check
 

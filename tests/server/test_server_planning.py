@@ -20,8 +20,8 @@ from weft_graph.convert import convert
 from weft_graph.ir import Graph, Initializer, Input, Node, Parameter
 from weft_graph.json_form import graph_to_json
 from weft_graph.types import BATCH, DType, TensorType
-from weft_kvstore.description import description_from_json
-from weft_kvstore.local import LocalStore
+from weft_kvstore.description.records import description_from_json
+from weft_kvstore.local.local_store import LocalStore
 from weft_server.dry_run import dry_run_of
 from weft_server.job_refused import JobRefusedError
 from weft_server.lease import Lease

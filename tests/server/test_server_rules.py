@@ -21,8 +21,8 @@ from weft_graph.rules.built_in import BUILT_IN
 from weft_graph.rules.graph import RuleGraph, checked, rule_graph_from_json
 from weft_graph.types import DType, TensorType
 from weft_kernels.rules.lookup import rule_from
-from weft_kvstore.check import check_description
-from weft_kvstore.description import description_from_json
+from weft_kvstore.description.check import check_description
+from weft_kvstore.description.records import description_from_json
 from weft_server.job_refused import JobRefusedError
 from weft_server.memory_check import Bounds
 from weft_server.plan import JobPlan

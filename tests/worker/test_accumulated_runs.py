@@ -15,7 +15,7 @@ from weft.api.lifecycle import AllocationEvent
 from weft.api.store import CommitSpec
 from weft_graph.ir import Graph
 from weft_kernels.kernel import Array
-from weft_kvstore.description import description_from_json
+from weft_kvstore.description.records import description_from_json
 from weft_worker.course import CourseStep, parts_of
 from weft_worker.task import course_of, task_of
 from worker_graphs import METRICS, bags, mlp, normalized

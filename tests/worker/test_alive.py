@@ -13,9 +13,9 @@ import pytest
 from server_running import eventually
 from weft.api.agent import Orders
 from weft.api.alive import AliveFile, Question
-from weft_kvstore.daemon import ShardDaemon, ShardSettings
-from weft_kvstore.shard_mind import ShardMind
-from weft_kvstore.shard_server import ShardServer
+from weft_kvstore.serving.daemon import ShardDaemon, ShardSettings
+from weft_kvstore.serving.shard_server import ShardServer
+from weft_kvstore.shard.mind import ShardMind
 from weft_worker.daemon import WorkerDaemon
 from weft_worker.settings import WorkerSettings
 from weft_worker.state import WorkerState
@@ -112,7 +112,7 @@ def test_a_shard_whose_socket_thread_stands_still_is_not_alive(
 ) -> None:
     """Idle rounds come often enough to be seen, and without busy work."""
     limit_s = 1.5
-    monkeypatch.setattr("weft_kvstore.daemon.HANGS_AFTER_S", limit_s)
+    monkeypatch.setattr("weft_kvstore.serving.daemon.HANGS_AFTER_S", limit_s)
     stuck, released = threading.Event(), threading.Event()
     rounds = []
 

@@ -10,13 +10,7 @@ import pytest
 
 from weft_graph.ir import Node
 from weft_graph.program import Program
-from weft_kvstore.description import (
-    InitializerDescription,
-    KeyDescription,
-    Merge,
-    StoreDescription,
-    Update,
-)
+from weft_kvstore.description.records import InitializerDescription, KeyDescription, Merge, StoreDescription, Update
 from weft_worker.contributions import Contributions, contributions_of
 from weft_worker.errors import TaskError
 from worker_graphs import normalized

@@ -13,8 +13,8 @@ import pytest
 from safetensors.numpy import load
 
 from weft_kernels.kernel import Array
-from weft_kvstore.description import KeyDescription
-from weft_kvstore.store import StoreLostError, StoreTimeoutError
+from weft_kvstore.description.records import KeyDescription
+from weft_kvstore.errors import StoreLostError, StoreTimeoutError
 from weft_worker.keeping import AHEAD, RUN_BYTES, Keeping, pull_all
 
 MIB = 1 << 20

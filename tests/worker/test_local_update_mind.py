@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from weft_kvstore.store import StoreError, StoreLostError, StoreTimeoutError
+from weft_kvstore.errors import StoreError, StoreLostError, StoreTimeoutError
 from weft_worker.local_update_mind import Begin, End, Give, LocalUpdateMind
 
 TIMEOUT_S = 10.0

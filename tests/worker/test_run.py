@@ -15,7 +15,7 @@ from weft.api.lifecycle import AllocationEvent
 from weft.api.reporter import UploadError
 from weft_kernels.initializers import first_values as first_values_of
 from weft_kernels.kernel import kernel_of, kernels
-from weft_kvstore.store import StoreLostError
+from weft_kvstore.errors import StoreLostError
 from worker_graphs import CLASSES, FEATURES, HIDDEN, mlp, normalized
 from worker_jobs import WAIT_S, Job, Records, programs_of, run_all, run_of, save_data
 

@@ -19,8 +19,8 @@ from weft.api.document import Document
 from weft.api.job import Traffic
 from weft.api.lifecycle import AllocationEvent
 from weft.api.membership import Holder
-from weft_kvstore.local import LocalStore
-from weft_kvstore.process import SWITCH_INTERVAL_S, tune_process
+from weft_kvstore.local.local_store import LocalStore
+from weft_kvstore.runtime.process import SWITCH_INTERVAL_S, tune_process
 from weft_worker.daemon import WorkerDaemon
 from weft_worker.settings import WorkerSettings
 from worker_graphs import CLASSES, mlp

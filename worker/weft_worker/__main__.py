@@ -9,7 +9,7 @@ import typer
 from pydantic import ValidationError
 
 from weft.api.daemon import start_daemon
-from weft_kvstore.process import tune_process
+from weft_kvstore.runtime.process import tune_process
 from weft_worker.daemon import WorkerDaemon
 from weft_worker.device import open_device
 from weft_worker.errors import DeviceError

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from weft_graph.ir import WEFT_DOMAIN, Node
 from weft_graph.program import Program
 from weft_graph.weft_domain import FETCH, FETCH_ROWS, SEND, SEND_BARRIER, SEND_ROWS
-from weft_kvstore.description import StoreDescription
+from weft_kvstore.description.records import StoreDescription
 from weft_worker.errors import TaskError
 
 

@@ -13,9 +13,11 @@ import numpy as np
 from weft.api.document import Document
 from weft.api.values import state_tensor
 from weft_graph.program import Update
-from weft_kvstore.buffers import bytes_of
-from weft_kvstore.description import KeyDescription
-from weft_kvstore.store import Array, Readable, Store, StoreTimeoutError
+from weft_kvstore.arrays.array import Array
+from weft_kvstore.arrays.buffers import bytes_of
+from weft_kvstore.description.records import KeyDescription
+from weft_kvstore.errors import StoreTimeoutError
+from weft_kvstore.store import Readable, Store
 from weft_worker.patience import result_of
 from weft_worker.tensor_file import Tensor, header_of
 

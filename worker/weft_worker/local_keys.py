@@ -13,7 +13,7 @@ import msgspec
 
 from weft.api.store import GRADIENT_SUFFIX, gradient_key
 from weft_graph.program import Update
-from weft_kvstore.description import KeyDescription, Mode, StoreDescription
+from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription
 from weft_worker.errors import TaskError
 
 

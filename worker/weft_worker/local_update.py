@@ -18,9 +18,11 @@ from queue import Empty, PriorityQueue
 from typing import Any, Final, TypeVar
 
 from weft.api.store import gradient_key
-from weft_kvstore.statistics import ClientStatistics
+from weft_kvstore.arrays.array import Array
+from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError
+from weft_kvstore.statistics.records import ClientStatistics
 from weft_kvstore.step_outcome import StepOutcome
-from weft_kvstore.store import Array, Store, StoreError, StoreLostError, StoreRefusedError
+from weft_kvstore.store import Store
 from weft_worker.device import Device
 from weft_worker.local_key import LocalKey
 from weft_worker.local_keys import LocalKeys

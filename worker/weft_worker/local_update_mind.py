@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from weft_kvstore.deadlines import Deadlines
-from weft_kvstore.store import StoreError, StoreTimeoutError
+from weft_kvstore.errors import StoreError, StoreTimeoutError
+from weft_kvstore.runtime.deadlines import Deadlines
 
 
 @dataclass(frozen=True, slots=True)

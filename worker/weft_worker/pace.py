@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from weft_kvstore.description import KeyDescription
-from weft_kvstore.store import Array, Store
+from weft_kvstore.arrays.array import Array
+from weft_kvstore.description.records import KeyDescription
+from weft_kvstore.store import Store
 
 
 @dataclass(frozen=True, slots=True)

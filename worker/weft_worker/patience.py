@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
-from weft_kvstore.store import StoreTimeoutError
+from weft_kvstore.errors import StoreTimeoutError
 
 T = TypeVar("T")
 Tell = Callable[[str], None]

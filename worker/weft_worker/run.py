@@ -12,10 +12,10 @@ from typing import Protocol
 from weft.api.agent import WorkerAllocation
 from weft.api.lifecycle import AllocationEvent
 from weft_data.source import Source
-from weft_kvstore.check import rule_of
-from weft_kvstore.client import StoreClient
-from weft_kvstore.local import LocalStore
-from weft_kvstore.process import return_memory
+from weft_kvstore.client.store_client import StoreClient
+from weft_kvstore.description.check import rule_of
+from weft_kvstore.local.local_store import LocalStore
+from weft_kvstore.runtime.process import return_memory
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.store import Store
 from weft_worker.averaged import AveragedStore

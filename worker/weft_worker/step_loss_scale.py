@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft_kvstore.description import LossScaling
+from weft_kvstore.description.records import LossScaling
 from weft_kvstore.step_outcome import LossScale, StepOutcome
 from weft_worker.errors import WorkerError
 

@@ -15,8 +15,8 @@ from weft_graph.errors import GraphError
 from weft_graph.program import Programs
 from weft_graph.program_json import programs_from_json
 from weft_kernels.averaging import AVERAGE
-from weft_kvstore.check import rule_of
-from weft_kvstore.description import KeyDescription, Mode, StoreDescription, description_from_json
+from weft_kvstore.description.check import rule_of
+from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription, description_from_json
 from weft_worker.contributions import Contributions, check_tables, contributions_of
 from weft_worker.course import Course
 from weft_worker.errors import TaskError

@@ -17,8 +17,8 @@ from typing import Any, BinaryIO, Final
 
 import numpy as np
 
-from weft_kvstore.buffers import bytes_of
-from weft_kvstore.store import Array
+from weft_kvstore.arrays.array import Array
+from weft_kvstore.arrays.buffers import bytes_of
 from weft_worker.errors import WorkerError
 
 DTYPES: Final[Mapping[str, str]] = MappingProxyType(

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from weft.api.agent import SetDone
 from weft.api.transfer import UploadError
-from weft_kvstore.store import Store, StoreError
+from weft_kvstore.errors import StoreError
+from weft_kvstore.store import Store
 from weft_worker.course import Course
 from weft_worker.engine.face import Engine
 from weft_worker.engine.work import Variable

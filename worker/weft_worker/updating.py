@@ -18,7 +18,7 @@ from weft_kernels.cuda.rules import FusedRule, apply_built_in, has_rule
 from weft_kernels.cuda.tracing import NotTraceableError
 from weft_kernels.kernel import Array
 from weft_kernels.rules.record import Apply, Hyper, Rule, State
-from weft_kvstore.description import KeyDescription, StoreDescription
+from weft_kvstore.description.records import KeyDescription, StoreDescription
 from weft_worker.device import CpuDevice, Device
 
 

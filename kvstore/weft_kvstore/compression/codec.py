@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from weft_kernels.kernel import Array
-from weft_kvstore.codec import Buffer
+from weft_kvstore.arrays.buffers import Buffer
 
 BLOCK_ELEMENTS: Final = 1 << 15
 """Worked on at a time: what goes with 128 KiB of float32 stays in a core's own cache, and calls are few."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from weft_kernels.kernel import Array
-from weft_kvstore.codec import Buffer
+from weft_kvstore.arrays.buffers import Buffer
 from weft_kvstore.compression.codec import Codec
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft_kvstore.store import StoreError
+from weft_kvstore.errors import StoreError
 
 
 class ArenaError(StoreError):

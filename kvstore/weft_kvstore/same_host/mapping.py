@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from weft_kvstore.arrays.array import Array
 from weft_kvstore.same_host.errors import ArenaError
-from weft_kvstore.store import Array
 
 MADV_POPULATE_WRITE: Final = 23
 """madvise(2), Linux 5.14: maps all pages now, writable, without changing them. The mmap module has no word for it."""

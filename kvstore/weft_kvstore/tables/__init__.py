@@ -1,1 +1,1 @@
-"""Tables on a shard: where their rows are, and when they come and go."""
+"""Rows of tables by their ids: where they lie, and when they come and go."""

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from weft_kvstore.store import Array
+from weft_kvstore.arrays.array import Array
 from weft_kvstore.tables.growing_array import GrowingArray
 from weft_kvstore.tables.id_index import IdIndex
 from weft_kvstore.tables.row_numbers import RowNumbers

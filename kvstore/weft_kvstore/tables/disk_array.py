@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from weft_kvstore.store import Array
+from weft_kvstore.arrays.array import Array
 
 WINDOW_BYTES: Final = 1 << 16
 """What one access may bring into memory: Linux maps so much around what is read."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from weft_kvstore.description import EvictionDescription
-from weft_kvstore.store import Array
+from weft_kvstore.arrays.array import Array
+from weft_kvstore.description.records import EvictionDescription
 from weft_kvstore.tables.growing_array import GrowingArray
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from weft_kvstore.store import Array
+from weft_kvstore.arrays.array import Array
 
 LEAST_MAPPED_BYTES: Final = 1 << 21
 """Smaller arrays are not worth a mapping, and are copied when they grow. The size of a huge page."""

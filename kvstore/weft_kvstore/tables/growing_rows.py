@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from weft_kvstore.description import GrowthDescription
-from weft_kvstore.store import Array
+from weft_kvstore.arrays.array import Array
+from weft_kvstore.description.records import GrowthDescription
 from weft_kvstore.tables.admission import SWEPT_AT_ONCE, Admission, AdmitAll, AdmitByChance, AdmitByUses, Draw
 from weft_kvstore.tables.eviction import Eviction
 from weft_kvstore.tables.held_rows import FirstOf, HeldRows

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from weft_kernels.rules.record import Hyper, Rule
-from weft_kvstore.store import Array
+from weft_kvstore.arrays.array import Array
+from weft_kvstore.arrays.zeros import zeros_on_demand
 from weft_kvstore.tables.huge_blocks import HugeBlocks
 from weft_kvstore.tables.place import TablePlace
 from weft_kvstore.tables.row_arrays import RowArrays
 from weft_kvstore.tables.row_history import RowHistory
-from weft_kvstore.zeros import zeros_on_demand
 
 FirstOf = Callable[[Array], Array]
 """first(places): the first values (n, width) of rows by their places (n)."""

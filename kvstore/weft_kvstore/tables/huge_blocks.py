@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from weft_kvstore.store import Array
-from weft_kvstore.zeros import HUGE_PAGE_BYTES
+from weft_kvstore.arrays.array import Array
+from weft_kvstore.arrays.zeros import HUGE_PAGE_BYTES
 
 FULL: Final = 7 / 8
 """Of a block's rows: the others get memory before they need it."""

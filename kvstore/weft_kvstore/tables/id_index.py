@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 
 from weft_kernels.id_draws import mixed
-from weft_kvstore.store import Array
+from weft_kvstore.arrays.array import Array
 from weft_kvstore.tables.growing_array import GrowingArray
 
 GROUP: Final = 8

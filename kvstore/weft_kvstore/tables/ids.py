@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from weft_kvstore.description import KeyDescription
-from weft_kvstore.store import Array, StoreRefusedError
+from weft_kvstore.arrays.array import Array
+from weft_kvstore.description.records import KeyDescription
+from weft_kvstore.errors import StoreRefusedError
 
 
 def check_ids(ids: Array, key: KeyDescription, where: str) -> None:

@@ -10,11 +10,11 @@ import numpy as np
 from weft_kernels.row_copies import put_rows, taken_rows
 from weft_kernels.rules.record import Hyper, Rule
 from weft_kernels.rules.rows import apply_to_rows
-from weft_kvstore.store import Array
+from weft_kvstore.arrays.array import Array
+from weft_kvstore.arrays.zeros import zeros_on_demand
 from weft_kvstore.tables.disk_array import DiskArray
 from weft_kvstore.tables.growing_array import GrowingArray
 from weft_kvstore.tables.place import TablePlace
-from weft_kvstore.zeros import zeros_on_demand
 
 LEAST_ROWS: Final = 1 << 10
 

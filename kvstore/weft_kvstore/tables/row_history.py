@@ -16,10 +16,10 @@ from weft_kernels.blocks import CACHE_ELEMENTS
 from weft_kernels.rules.hyper_log import HyperLog
 from weft_kernels.rules.record import Hyper, Rule
 from weft_kernels.rules.replay import CALL_ELEMENTS, replaying
-from weft_kvstore.store import Array
+from weft_kvstore.arrays.array import Array
+from weft_kvstore.arrays.zeros import zeros_on_demand
 from weft_kvstore.tables.growing_array import GrowingArray
 from weft_kvstore.tables.row_arrays import RowArrays
-from weft_kvstore.zeros import zeros_on_demand
 
 MOST_BEHIND: Final = 1 << 14
 """Updates that a row may be behind before it is swept. An update of what is swept costs as much as in a dense key, and

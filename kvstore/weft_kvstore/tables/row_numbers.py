@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from weft_kvstore.store import Array
+from weft_kvstore.arrays.array import Array
 
 
 class RowNumbers:

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from weft_kernels.id_draws import mixed
-from weft_kvstore.store import Array
+from weft_kvstore.arrays.array import Array
 
 _APART: Final = np.uint64(0x5851F42D4C957F2D)
 """Keeps this hash apart from that of a shard's own index."""

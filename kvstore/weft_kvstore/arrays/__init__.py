@@ -1,0 +1,1 @@
+"""Arrays and their bytes: ranges, shelves, zeros, exact sums."""

@@ -1,0 +1,1 @@
+"""The networked store: its face, its mind, and a link to each shard."""

@@ -1,0 +1,348 @@
+"""Which of a client's threads works on its mind and sockets: whoever waits for a future, else a thread of its own.
+
+For a small round trip, threads that take turns cost more than the work. So a call begins and sends its operation by
+itself, and who waits for a result reads and goes on until it is there.
+
+| Lock       | Held                                                                | By                            |
+|------------|---------------------------------------------------------------------|-------------------------------|
+| `_leading` | while a caller waits and works, also asleep                         | one caller, the leader        |
+| `_working` | while anything is done to mind or sockets; never asleep             | a leader, a call, the thread  |
+| `_door`    | for a moment: to hand something over                                | anybody                       |
+
+The thread leads while no caller does. Where one has led in the last moments it stands by, and looks again after
+`GRACE_S`: a program that calls and waits in a loop never wakes it. Who leaves work behind that cannot wait so long
+wakes it; who leaves others that wait wakes the first of them.
+
+Nothing is left half done. Ctrl-C is kept back during the work (`interrupts`), and comes where a caller sleeps. Anything
+else that is raised in the middle of the work from outside it (by another signal's handler, or by another thread) ends
+the client, as the work's own errors do: its futures fail, and say so.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from weft_kvstore.client.sleeper import LONGEST_SLEEP_S, Sleeper
+from weft_kvstore.client.sockets import ClientSockets
+from weft_kvstore.errors import StoreError
+from weft_kvstore.operations.operation import Operation
+from weft_kvstore.runtime.interrupts import MAIN, Interrupts
+from weft_kvstore.runtime.own_process import OwnProcess
+from weft_kvstore.runtime.store_future import StoreFuture
+
+GRACE_S: Final = 0.001
+"""How long an answer may be left alone before the thread looks for it, where a caller has led lately."""
+
+LOOKS: Final = 20
+"""Looks of the thread, `GRACE_S` apart, that find nobody who leads and nothing under way, before it leads again."""
+
+CALLS_BEGIN: Final = 4
+"""Operations that are under way at most where a call begins its own. Who has more waits for none of them yet, and what
+the thread begins together shares its messages."""
+
+
+class Lead:
+    """Leads a client's work. `submit`, `drive` and `close` are called from any thread of the process; `name` is that
+    of the one it has."""
+
+    def __init__(self, sockets: ClientSockets, name: str) -> None:
+        self._sockets = sockets
+        self._process = OwnProcess()
+        self._leading = threading.Lock()
+        self._working = threading.Lock()
+        self._worker: int | None = None
+        """The thread that has `_working`."""
+        self._door = threading.RLock()  # A signal's handler may call while its own thread holds it.
+        self._closing = False
+        self._gone = False
+        self._failure: BaseException | None = None
+        self._called_back: deque[StoreFuture[Any]] = deque()
+        self._followers: list[StoreFuture[Any]] = []
+        self._led_for: StoreFuture[Any] | None = None
+        self._leads = 0
+        """Times that a caller has led."""
+        self._leader = Sleeper(sockets)
+        self._own = Sleeper(sockets)
+        self._seen, self._looks, self._pause_s = 0, LOOKS, GRACE_S
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, operation: Operation) -> None:
+        """Takes an operation; where little is under way it begins on this thread. Ends no future. Raises StoreError
+        once the client is closed."""
+        if threading.get_ident() != MAIN or self._worker == MAIN:
+            self._submit(operation)
+        else:
+            with Interrupts():
+                self._submit(operation)
+
+    def drive(self, future: StoreFuture[Any], timeout_s: float | None) -> None:
+        """Returns when the future has ended, or after that long. Raises StoreError in a forked child, and where a
+        finalizer or a signal's handler waits in the middle of the work."""
+        if timeout_s is not None and timeout_s <= 0:
+            return
+        self._process.check()
+        thread = threading.get_ident()
+        if self._worker == thread:
+            raise StoreError("in the middle of the store's own work nobody can wait for a result of it")
+        until = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        if thread != MAIN:
+            self._drive(future, until, None)
+        else:
+            with Interrupts() as interrupts:
+                self._drive(future, until, interrupts)
+
+    def ended(self, future: StoreFuture[Any]) -> None:
+        """It has ended, on this thread."""
+        if self._led_for is future and self._worker != threading.get_ident():
+            self._leader.wake()
+        if not future.has_callbacks:
+            return
+        with self._door:
+            here = self._gone
+            if not here:
+                self._called_back.append(future)
+        if here:
+            future.call_back()
+        else:
+            self._own.wake()
+
+    def close(self) -> None:
+        """Fails what is open, and returns once everything is released; at once in the middle of the work."""
+        self._end(None)
+        if threading.get_ident() not in {self._thread.ident, self._worker}:
+            self._thread.join()
+
+    def _submit(self, operation: Operation) -> None:
+        with self._door:
+            if self._closing:
+                raise StoreError(f"{operation}: the store was closed")
+            self._sockets.submitted.append(operation)
+        if self._sockets.open < CALLS_BEGIN and self._working.acquire(blocking=False):
+            self._work(self._begin)
+            if self._sockets.is_due:
+                self._rouse()
+            else:
+                self._expect()
+        else:
+            self._rouse()
+
+    def _begin(self) -> None:
+        """A call's share: it sends. Who sleeps over the sockets may not hear of what comes meanwhile."""
+        self._sockets.begin(time.monotonic())
+        for sleeper in (self._leader, self._own):
+            if sleeper.is_watching and (self._sockets.unread() or self._sockets.tick_at < sleeper.until):
+                sleeper.wake()
+
+    def _rouse(self) -> None:
+        """Somebody has to look at once. Who is not asleep looks before it sleeps, or when it leaves."""
+        if self._leading.locked():
+            self._leader.wake()
+        else:
+            self._own.wake()
+
+    def _expect(self) -> None:
+        """Somebody has to look soon."""
+        own = self._own
+        if not own.over_sockets and not self._leading.locked() and own.until > time.monotonic() + 2 * GRACE_S:
+            own.wake()
+
+    def _work(self, work: Callable[[], None]) -> None:
+        """Works, and lets go of `_working`. What fails in the middle ends the client: nobody knows what was done."""
+        self._worker = threading.get_ident()
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001  # the work's outermost frame: whoever waits has to hear of it
+            self._end(error)
+        except BaseException as error:
+            self._end(error)
+            raise
+        finally:
+            self._worker = None
+            self._working.release()
+
+    def _round(self, sleeper: Sleeper, is_over: Callable[[], bool]) -> None:
+        """Reads what came, then sends, so what is urgent overtakes. Futures end before anything is sent: who waits for
+        one goes on meanwhile."""
+        sockets = self._sockets
+        sockets.receive(sleeper.news)
+        sockets.end_futures()
+        sockets.go_on(time.monotonic())
+        sockets.end_futures()
+        # Said before `_working` is let go of: whoever works after this knows that somebody sleeps.
+        sleeper.lie_down(sockets.tick_at, over_sockets=True)
+        if is_over() or sockets.submitted or self._called_back or sockets.unread():
+            sleeper.stay_up()
+
+    def _drive(self, future: StoreFuture[Any], until: float, interrupts: Interrupts | None) -> None:
+        while not future.done() and time.monotonic() < until:
+            if self._closing or not self._leading.acquire(blocking=False):
+                self._follow(future, until, interrupts)
+                continue
+            try:
+                self._led_for = future
+                self._lead(future, until, interrupts)
+            finally:
+                self._led_for = None
+                self._leader.stay_up()
+                self._leads += 1
+                self._leading.release()
+                self._hand_on()
+
+    def _lead(self, future: StoreFuture[Any], until: float, interrupts: Interrupts | None) -> None:
+        """Works until it is done, or there is no time left."""
+        leader = self._leader
+        leader.news = {}
+
+        def is_over() -> bool:
+            return future.done() or self._closing
+
+        while True:
+            self._working.acquire()
+            self._work(lambda: self._round(leader, is_over))
+            if is_over():
+                return
+            if leader.is_asleep:
+                if self._sockets.submitted:
+                    leader.stay_up()
+                    continue
+                if interrupts is None:
+                    leader.sleep(until)
+                else:
+                    interrupts.sleep(lambda: leader.sleep(until))
+                if is_over() or time.monotonic() >= until:
+                    return
+
+    def _hand_on(self) -> None:
+        """What others wait for, or what is under way, is somebody else's now."""
+        for other in self._followers.copy():
+            if not other.done():
+                with other._condition:
+                    other._condition.notify_all()
+                break
+        own = self._own
+        if self._sockets.is_due or own.is_watching:
+            self._rouse()
+        elif self._followers or self._sockets.open:
+            self._expect()
+
+    def _follow(self, future: StoreFuture[Any], until: float, interrupts: Interrupts | None) -> None:
+        """Waits until it is done, or nobody leads any more."""
+
+        def wait() -> None:
+            with future._condition:
+                if not future.done() and (self._closing or self._leading.locked()):
+                    left_s = min(until - time.monotonic(), threading.TIMEOUT_MAX)
+                    future._condition.wait(max(left_s, 0.0))
+
+        self._followers.append(future)
+        try:
+            if interrupts is None:
+                wait()
+            else:
+                interrupts.sleep(wait)
+        finally:
+            self._followers.remove(future)
+
+    def _run(self) -> None:
+        """The thread's work."""
+        try:
+            while not self._closing:
+                self._call_back()
+                pause_s = self._pause()
+                if pause_s:
+                    self._stand_by(pause_s)
+                else:
+                    self._lead_alone()
+        except BaseException as error:
+            self._end(error)
+            raise
+        finally:
+            self._release()
+        if self._failure is not None:
+            raise self._failure
+
+    def _call_back(self) -> None:
+        """Callbacks are the user's: they run here, and nothing is held meanwhile."""
+        while self._called_back:
+            self._called_back.popleft().call_back()
+
+    def _pause(self) -> float:
+        """How long the thread has nothing to do; 0 where it is to lead."""
+        seen, self._seen = self._seen, self._leads
+        if self._leading.locked():
+            self._looks = 0
+            self._pause_s = min(2 * self._pause_s, LONGEST_SLEEP_S) if seen == self._seen else GRACE_S
+            return self._pause_s
+        self._pause_s = GRACE_S
+        if self._sockets.is_due:
+            return 0.0
+        if seen != self._seen:
+            self._looks = 0
+            return GRACE_S
+        if self._looks < LOOKS and not self._sockets.open:
+            self._looks += 1
+            return GRACE_S
+        return 0.0
+
+    def _stand_by(self, pause_s: float) -> None:
+        own, led = self._own, self._leading.locked()
+        own.lie_down(time.monotonic() + pause_s, over_sockets=False)
+        # A leader that leaves looks here afterwards, so one of both sees the other.
+        is_over = led and not self._leading.locked()
+        if is_over or self._closing or self._called_back or (not led and self._sockets.is_due):
+            own.stay_up()
+        elif own.sleep(math.inf):
+            self._looks = LOOKS  # It was woken: somebody left work behind.
+            self._seen = self._leads
+
+    def _lead_alone(self) -> None:
+        own = self._own
+
+        def work() -> None:
+            self._round(own, lambda: self._closing)
+            if self._leader.is_asleep:  # A caller has begun to lead meanwhile: what is new is not what it knows.
+                self._leader.wake()
+
+        self._working.acquire()
+        self._work(work)
+        if own.is_asleep:
+            if self._sockets.submitted or self._called_back or self._closing or self._leading.locked():
+                own.stay_up()
+            else:
+                own.sleep(math.inf)
+
+    def _end(self, failure: BaseException | None) -> None:
+        """The thread is to release everything. The first who says so says why."""
+        with self._door:
+            if not self._closing:
+                self._failure = failure
+            self._closing = True
+        self._leader.wake()
+        self._own.wake()
+
+    def _release(self) -> None:
+        failure = self._failure
+        reason = "the store was closed"
+        if failure is not None:
+            reason = f"the store's thread failed: {type(failure).__name__}: {failure}"
+        self._working.acquire()
+        try:
+            # Futures first: whatever fails after this, nobody waits for ever.
+            self._sockets.close(reason)
+            self._sockets.end_futures()
+            self._call_back()
+            self._sockets.release()
+        finally:
+            self._working.release()
+            with self._door:
+                self._gone = True
+            self._call_back()
+            with self._leading:  # Who leads has been woken, and goes.
+                self._leader.close()
+            self._own.close()

@@ -1,0 +1,204 @@
+"""A client's sockets, and what passes between them and its mind. Hands without a thread: who leads moves them."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+
+import zmq
+
+from weft_kvstore.client.face import end_futures
+from weft_kvstore.client.link_socket import LinkSocket
+from weft_kvstore.client.memory import ClientMemory
+from weft_kvstore.client.mind import ClientMind
+from weft_kvstore.errors import StoreError
+from weft_kvstore.operations.operation import Operation
+from weft_kvstore.same_host.handover import Handover, HandoverState
+
+MESSAGES_A_ROUND: Final = 256
+"""Messages read from one socket before the others have their turn."""
+
+GOODBYE_MS: Final = 200
+"""How long a Bye may take to leave when the client closes."""
+
+Readable: TypeAlias = dict[int, int]
+"""File descriptors of which there is news."""
+
+
+class ClientSockets:
+    """One thread at a time uses it; `Lead` says which.
+
+    `submitted` is what was handed over and has not begun. A socket's descriptor says that something came since it was
+    last looked at, so whoever is about to wait for descriptors asks `unread` first. `changes` counts sockets that came
+    or went: what waits for their descriptors has to begin anew.
+    """
+
+    def __init__(self, mind: ClientMind, memory: ClientMemory, endpoints: Sequence[str]) -> None:
+        self.submitted: deque[Operation] = deque()
+        self.changes = 0
+        self._mind = mind
+        self._memory = memory
+        self._endpoints = tuple(endpoints)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._sockets: dict[int, LinkSocket] = {}
+        self._handovers: dict[int, Handover] = {}
+        self._bytes: list[list[int]] = [[0, 0] for _ in self._endpoints]
+
+    @property
+    def tick_at(self) -> float:
+        """When a round has something to do, whatever comes."""
+        return self._mind.tick_at
+
+    @property
+    def open(self) -> int:
+        """Operations that have begun and not ended."""
+        return len(self._mind)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether somebody has to go on at once: something waits to begin, for credit, or to end its future."""
+        return bool(
+            self.submitted or self._mind.outcomes or any(link.outbox.queued_slices for link in self._mind.links)
+        )
+
+    def end_futures(self) -> None:
+        """Ends the futures of what has ended."""
+        if self._mind.outcomes:
+            outcomes, self._mind.outcomes = self._mind.outcomes, []
+            end_futures(outcomes)
+
+    def begin(self, now: float) -> None:
+        """Begins what was handed over, and sends what may leave. Reads nothing and ends no future."""
+        while self.submitted:
+            self._mind.begin(self.submitted.popleft(), now)
+        self._mind.flush(now)
+        self._send()
+
+    def receive(self, readable: Readable) -> None:
+        """Reads what came."""
+        for shard, link_socket in self._sockets.items():
+            if link_socket.is_unread or link_socket.fd in readable:
+                self._receive(shard, link_socket)
+            if link_socket.monitor_fd in readable and link_socket.broke():
+                self._mind.disconnected(shard, time.monotonic())
+        if self._handovers:
+            for shard, handover in list(self._handovers.items()):
+                if handover.fileno() in readable:
+                    self._hear(shard, handover)
+
+    def go_on(self, now: float) -> None:
+        """Begins what was handed over, looks at deadlines, and sends: after what came, so what is urgent overtakes."""
+        while self.submitted:
+            self._mind.begin(self.submitted.popleft(), now)
+        self._mind.tick(now)
+        self._mind.flush(now)
+        self._reopen()
+        self._send()
+        self._bring()
+
+    def unread(self) -> bool:
+        """Whether something came that no descriptor will tell of."""
+        return any([link_socket.unread() for link_socket in self._sockets.values()])  # noqa: C419  # all are asked
+
+    def watch(self, also: int) -> select.poll:
+        """Waits for all descriptors, and for another one."""
+        poll = select.poll()
+        poll.register(also, select.POLLIN)
+        for link_socket in self._sockets.values():
+            poll.register(link_socket.fd, select.POLLIN)
+            poll.register(link_socket.monitor_fd, select.POLLIN)
+        for handover in self._handovers.values():
+            poll.register(handover.fileno(), select.POLLIN)
+        return poll
+
+    def close(self, reason: str) -> None:
+        """Fails what is open, for that reason, and says good-bye; `end_futures` comes next."""
+        waiting, self.submitted = self.submitted, deque()
+        for operation in waiting:
+            self._mind.outcomes.append((operation, None, StoreError(f"{operation}: {reason}")))
+        self._mind.close(reason)
+
+    def release(self) -> None:
+        """Sends the good-byes, and closes everything."""
+        self._send()
+        for shard in list(self._sockets):
+            self._drop(shard, GOODBYE_MS)
+        self._context.term()
+        self._memory.close()
+
+    def bytes_of(self, shard: int) -> tuple[int, int]:
+        """Bytes that passed the sockets to a shard, sent and received."""
+        sent, received = self._bytes[shard]
+        link_socket = self._sockets.get(shard)
+        if link_socket is None:
+            return sent, received
+        return sent + link_socket.bytes_sent, received + link_socket.bytes_received
+
+    def _receive(self, shard: int, link_socket: LinkSocket) -> None:
+        for _ in range(MESSAGES_A_ROUND):
+            parts = link_socket.receive()
+            if parts is None:
+                break
+            # The shard has said that it has the arena before it says where in it something is.
+            handover = self._handovers.get(shard)
+            if handover is not None and handover.state is HandoverState.OFFERED:
+                self._hear(shard, handover)
+            self._mind.receive(shard, parts, time.monotonic())
+
+    def _send(self) -> None:
+        for link in self._mind.links:
+            if link.outgoing and (link_socket := self._sockets.get(link.shard)) is not None:
+                outgoing, link.outgoing = link.outgoing, []
+                for parts in outgoing:
+                    if not link_socket.send(parts):
+                        self._mind.disconnected(link.shard, time.monotonic())
+                        break
+
+    def _reopen(self) -> None:
+        for link in self._mind.links:
+            if link.reopen:
+                link.reopen = False
+                self._drop(link.shard, 0)
+                try:
+                    self._sockets[link.shard] = LinkSocket(self._context, self._endpoints[link.shard])
+                except zmq.ZMQError as error:
+                    self._mind.cannot_connect(link.shard, str(error))
+                    continue
+                self.changes += 1
+
+    def _bring(self) -> None:
+        """Offers the arena to shards of this host that have just welcomed this client."""
+        for link in self._mind.links:
+            if link.door is not None:
+                (name, ticket), link.door = link.door, None
+                self._let_go(link.shard)
+                handover = Handover(name, ticket, self._memory.offered)
+                if handover.fileno() >= 0:
+                    self._handovers[link.shard] = handover
+                    self.changes += 1
+
+    def _hear(self, shard: int, handover: Handover) -> None:
+        """The shard has mapped the arena, or will not, or is gone."""
+        handover.receive()
+        self._mind.shares(shard, taken=handover.state is HandoverState.TAKEN)
+        if handover.fileno() < 0:
+            del self._handovers[shard]
+            self.changes += 1
+
+    def _let_go(self, shard: int) -> None:
+        handover = self._handovers.pop(shard, None)
+        if handover is not None:
+            handover.close()
+            self.changes += 1
+
+    def _drop(self, shard: int, linger_ms: int) -> None:
+        self._let_go(shard)
+        link_socket = self._sockets.pop(shard, None)
+        if link_socket is not None:
+            self.changes += 1
+            self._bytes[shard][0] += link_socket.bytes_sent
+            self._bytes[shard][1] += link_socket.bytes_received
+            link_socket.close(linger_ms)

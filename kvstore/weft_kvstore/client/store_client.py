@@ -1,0 +1,130 @@
+"""The networked store: one slot's way to its shards."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+
+from weft_kvstore.arrays.array import Array
+from weft_kvstore.client.face import StoreFace
+from weft_kvstore.client.lead import Lead
+from weft_kvstore.client.link import LinkState
+from weft_kvstore.client.memory import ClientMemory
+from weft_kvstore.client.mind import ClientMind
+from weft_kvstore.client.sockets import ClientSockets
+from weft_kvstore.description.records import StoreDescription
+from weft_kvstore.operations.arguments import Arguments
+from weft_kvstore.operations.residual_operation import ResidualOperation
+from weft_kvstore.same_host.shared_layout import shared_layout
+from weft_kvstore.settings import LinkSettings
+from weft_kvstore.sharding.routing import routing_of
+from weft_kvstore.statistics.records import ClientStatistics, LinkStatistics
+
+
+class StoreClient(StoreFace):
+    """Implements `Store` over ZeroMQ. `endpoints` stands in for the description's, in the same order.
+
+    Raises DescriptionError for a description that cannot be a store, ValueError for a slot that it lacks.
+    """
+
+    def __init__(
+        self,
+        description: StoreDescription,
+        slot: int,
+        *,
+        incarnation: int = 1,
+        settings: LinkSettings = LinkSettings(),  # noqa: B008  # frozen, so it can be shared
+        endpoints: Sequence[str] | None = None,
+    ) -> None:
+        arguments = Arguments(description, slot)
+        self._endpoints = tuple(description.shards if endpoints is None else endpoints)
+        if len(self._endpoints) != len(description.shards):
+            raise ValueError(f"{len(self._endpoints)} endpoints for {len(description.shards)} shards")
+        routing = routing_of(description)
+        layout = shared_layout(routing) if settings.same_host else None
+        self._memory = ClientMemory(description.keys, layout)
+        self._mind = ClientMind(
+            description,
+            slot,
+            incarnation=incarnation,
+            process=os.urandom(16),
+            settings=settings,
+            endpoints=self._endpoints,
+            now=time.monotonic(),
+            memory=self._memory if layout is not None else None,
+        )
+        self._sockets = ClientSockets(self._mind, self._memory, self._endpoints)
+        self._lead = Lead(self._sockets, f"weft-store-slot-{slot}")
+        super().__init__(arguments, self._lead.submit, self._lead)
+
+    def close(self) -> None:
+        if self._process.is_here:  # Else the sockets and the thread are the parent's.
+            self._lead.close()
+
+    def gradient_buffer(self, key: str) -> Array:
+        return self._memory.gradient(self._arguments.place_of(key))
+
+    def value_buffer(self, key: str) -> Array:
+        return self._memory.value(self._arguments.place_of(key))
+
+    def __enter__(self) -> StoreClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def residuals(self) -> Future[dict[str, Array]]:
+        """What this slot owes, by the names that a snapshot has for it: copies of what compression has left out of its
+        gradients so far. Fails while pushes are under way: it belongs between two steps."""
+        return self._begin(lambda future: ResidualOperation(future, None))
+
+    def restore_residuals(self, named: Mapping[str, Array]) -> Future[dict[str, Array]]:
+        """Takes on what `residuals` gave; keys that are not named owe nothing. Fails, and changes nothing, for an array
+        that does not fit, and while pushes are under way."""
+        return self._begin(lambda future: ResidualOperation(future, named))
+
+    def statistics(self) -> ClientStatistics:
+        """Counts of this moment; they may move while they are read."""
+        links = tuple(self._link_statistics(shard) for shard in range(len(self._endpoints)))
+        return ClientStatistics(
+            bytes_sent=sum(link.bytes_sent for link in links),
+            bytes_received=sum(link.bytes_received for link in links),
+            frames_sent=sum(link.frames_sent for link in links),
+            frames_received=sum(link.frames_received for link in links),
+            queued_slices=sum(link.queued_slices for link in links),
+            queued_bytes=sum(link.queued_bytes for link in links),
+            in_flight_bytes=sum(link.in_flight_bytes for link in links),
+            operations=len(self._mind) + len(self._sockets.submitted),
+            links=links,
+            rows_pushed=self._mind.rows_pushed,
+            rows_pulled=self._mind.rows_pulled,
+        )
+
+    def _link_statistics(self, shard: int) -> LinkStatistics:
+        link = self._mind.links[shard]
+        sent, received = self._sockets.bytes_of(shard)
+        return LinkStatistics(
+            bytes_sent=sent,
+            bytes_received=received,
+            payload_bytes_sent=link.payload_bytes_sent,
+            payload_bytes_received=link.payload_bytes_received,
+            frames_sent=link.frames_sent,
+            frames_received=link.frames_received,
+            queued_slices=link.outbox.queued_slices,
+            queued_bytes=link.outbox.queued_bytes,
+            in_flight_bytes=link.outbox.in_flight_bytes,
+            credit_bytes=link.outbox.credit_bytes,
+            rate_bytes_per_s=link.outbox.rate.bytes_per_s,
+            connections=link.session,
+            welcomed=link.state is LinkState.OPEN and link.refused is None,
+            trouble=link.refused or link.lost,
+            refused=link.refused is not None,
+            shared_bytes_sent=link.shared_bytes_sent,
+            shared_bytes_received=link.shared_bytes_received,
+            same_host=link.memory is not None,
+        )

@@ -1,0 +1,1 @@
+"""What a store is: its description, as people write it and as programs do, checked."""

@@ -1,0 +1,244 @@
+"""Whether a description can be a store, and the digest by which processes know that they agree on it."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from weft_graph.program import Update
+from weft_graph.rules.schedule import value_at
+from weft_kernels.averaging import averaged
+from weft_kernels.rules.lookup import rule_from
+from weft_kernels.rules.record import Rule
+from weft_kvstore.compression.description import CompressionError, StoreCompression, check_compression
+from weft_kvstore.description.first import is_given
+from weft_kvstore.description.records import (
+    LEAST_SCALE,
+    MOST_SCALE,
+    AverageDescription,
+    CommitDescription,
+    GrowthDescription,
+    KeyDescription,
+    Mode,
+    Sparse,
+    StoreDescription,
+)
+from weft_kvstore.settings import MAX_ROW_BYTES, MAX_SLICE_BYTES
+
+DTYPES: Final = frozenset({"float16", "float32", "float64", "int8", "int16", "int32", "int64"})
+"""What a value may be made of; the wire is little-endian."""
+
+
+class DescriptionError(ValueError):
+    """A description that cannot be a store; the text names the field."""
+
+
+def check_description(description: StoreDescription) -> None:
+    """Raises DescriptionError for the first thing that is wrong, naming the field and what was found."""
+    if not description.job or len(description.job) > 256:
+        raise DescriptionError(f"job: a name of 1 to 256 characters, not {description.job!r}")
+    if description.term < 0:
+        raise DescriptionError(f"term: at least 0, not {description.term}")
+    if description.slots < 1:
+        raise DescriptionError(f"slots: at least 1, not {description.slots}")
+    if not description.shards:
+        raise DescriptionError("shards: none")
+    if not 1 <= description.slice_bytes <= MAX_SLICE_BYTES:
+        raise DescriptionError(f"slice_bytes: 1 to {MAX_SLICE_BYTES}, not {description.slice_bytes}")
+    seen: set[str] = set()
+    for key in description.keys:
+        if key.key in seen:
+            raise DescriptionError(f"keys: {key.key!r} is there twice")
+        seen.add(key.key)
+        _check_key(key, description.slots)
+        _check_mode(key, description.mode)
+        _check_staleness(key.staleness or 0, f"key {key.key!r}: ")
+    _check_staleness(description.staleness, "")
+    rule = rule_of(description)
+    for key in description.keys:
+        _check_rule(key, rule if key.rule is None and key.hyper is None else rule_of(description, key))
+    if description.average is not None:
+        _check_average(description, description.average)
+    if description.commit is not None:
+        _check_commit(description, description.commit)
+    _check_compression(description.compression, "compression")
+    for key in description.keys:
+        _check_compression(key.compression, f"key {key.key!r}: compression")
+
+
+def is_ruled(key: KeyDescription) -> bool:
+    """Whether shards update the key by a rule."""
+    return key.update is Update.RULE and bool(key.slots)
+
+
+def rule_of(description: StoreDescription, key: KeyDescription | None = None) -> Rule:
+    """The description's rule, or that of a key which has its own, which keeps averages where those are wanted. Raises
+    DescriptionError where there is no such rule, or a number that it lacks or that is none."""
+    where = "" if key is None else f"key {key.key!r}: "
+    try:
+        rule = rule_from(description.rule if key is None or key.rule is None else key.rule)
+    except ValueError as error:
+        raise DescriptionError(f"{where}{error}") from error
+    hyper = hyper_of(description, key)
+    unknown = sorted(set(hyper) - set(rule.hyper))
+    if unknown:
+        known = ", ".join(sorted(rule.hyper))
+        raise DescriptionError(f"{where}hyper: rule {rule.name!r} has no {unknown[0]!r}; it has {known}")
+    for name, value in hyper.items():
+        try:
+            value_at(value, 0)
+        except (ValueError, TypeError, ArithmeticError) as error:
+            raise DescriptionError(f"{where}hyper: {name!r}: {error}") from error
+    average = description.average
+    return rule if average is None else averaged(rule, average.decay, average.start)
+
+
+def hyper_of(
+    description: StoreDescription, key: KeyDescription | None = None
+) -> Mapping[str, float | Mapping[str, Any]]:
+    """The hyper-parameters given for the store's rule, or for a key: its own stand before the store's, which are those
+    of another rule where the key has its own."""
+    if key is None or (key.rule is None and key.hyper is None):
+        return description.hyper
+    return {**({} if key.rule is not None else description.hyper), **(key.hyper or {})}
+
+
+def digest(description: StoreDescription) -> bytes:
+    """16 bytes that differ where descriptions differ; the shards' endpoints count only by their number."""
+    neutral = msgspec.structs.replace(description, shards=("",) * len(description.shards))
+    encoded = msgspec.json.encode(neutral)
+    # Read back once: a number given as 1 where the field is a float must not differ from 1.0.
+    again = msgspec.json.encode(msgspec.json.decode(encoded, type=StoreDescription), order="deterministic")
+    return hashlib.blake2b(again, digest_size=16).digest()
+
+
+def _check_key(key: KeyDescription, slots: int) -> None:
+    where = f"key {key.key!r}"
+    if key.dtype not in DTYPES:
+        raise DescriptionError(f"{where}: dtype {key.dtype!r} is none of {', '.join(sorted(DTYPES))}")
+    if any(extent < 0 for extent in key.shape):
+        raise DescriptionError(f"{where}: shape {key.shape} has a negative extent")
+    if key.update is Update.RULE and np.dtype(key.dtype).kind != "f":
+        raise DescriptionError(f"{where}: a rule updates floating-point values, not {key.dtype}")
+    if len(set(key.slots)) != len(key.slots):
+        raise DescriptionError(f"{where}: slots {key.slots} name one twice")
+    if any(not 0 <= slot < slots for slot in key.slots):
+        raise DescriptionError(f"{where}: slots {key.slots} are not all within 0 to {slots - 1}")
+    if key.rows:
+        _check_table(key, where)
+    elif told := _of_tables(key):
+        raise DescriptionError(f"{where}: {told} is for tables alone")
+
+
+def _of_tables(key: KeyDescription) -> str | None:
+    """What a key says that only a table may."""
+    said = {"growth": key.growth, "rule": key.rule, "hyper": key.hyper, "sparse": key.sparse is not Sparse.LAZY or None}
+    return next((name for name, value in said.items() if value is not None), None)
+
+
+def _check_table(key: KeyDescription, where: str) -> None:
+    if not key.shape:
+        raise DescriptionError(f"{where}: a scalar is no table")
+    if key.whole:
+        raise DescriptionError(f"{where}: a table is cut by rows, so it cannot be whole")
+    if key.update is not Update.RULE and key.slots:  # A frozen table is updated by nothing.
+        raise DescriptionError(f"{where}: a table is updated by the rule, not by {key.update.value}")
+    if key.row_bytes > MAX_ROW_BYTES:
+        raise DescriptionError(f"{where}: a row has {key.row_bytes} bytes, more than {MAX_ROW_BYTES}")
+    if key.growth is not None:
+        _check_growth(key, key.growth, where)
+
+
+def _check_growth(key: KeyDescription, growth: GrowthDescription, where: str) -> None:
+    if key.shape[0]:
+        raise DescriptionError(f"{where}: a growing table has no row at first, not {key.shape[0]}")
+    if not 1 <= growth.uses < 1 << 32:
+        raise DescriptionError(f"{where}: growth.uses: 1 to 2^32 - 1, not {growth.uses}")
+    if not 0 < growth.probability <= 1:
+        raise DescriptionError(f"{where}: growth.probability: above 0 and at most 1, not {growth.probability}")
+    if growth.uses > 1 and growth.probability < 1:
+        raise DescriptionError(f"{where}: growth: an id is admitted by uses or by probability, not by both")
+    if is_given(key) and (growth.uses > 1 or growth.probability < 1):
+        raise DescriptionError(f"{where}: growth: rows that are set are admitted by that, not by uses")
+    eviction = growth.eviction
+    if eviction is None:
+        return
+    if eviction.every < 1:
+        raise DescriptionError(f"{where}: growth.eviction.every: at least 1, not {eviction.every}")
+    if eviction.age is None and eviction.score is None:
+        raise DescriptionError(f"{where}: growth.eviction: neither age nor score")
+    if eviction.age is not None and eviction.age < 0:
+        raise DescriptionError(f"{where}: growth.eviction.age: at least 0, not {eviction.age}")
+    if eviction.score is not None and not 0 < eviction.score < math.inf:
+        raise DescriptionError(f"{where}: growth.eviction.score: a number above 0, not {eviction.score}")
+    if not 0 < eviction.decay <= 1:
+        raise DescriptionError(f"{where}: growth.eviction.decay: above 0 and at most 1, not {eviction.decay}")
+
+
+def _check_mode(key: KeyDescription, mode: Mode) -> None:
+    if key.update is Update.GRADIENT and mode is not Mode.SYNC:
+        raise DescriptionError(f"key {key.key!r}: there is no merged gradient of a step in mode {mode.value}")
+
+
+def _check_staleness(staleness: int, where: str) -> None:
+    if staleness < 0:
+        raise DescriptionError(f"{where}staleness: at least 0, not {staleness}")
+
+
+def _check_average(description: StoreDescription, average: AverageDescription) -> None:
+    if average.decay is not None and not 0 < average.decay < 1:
+        raise DescriptionError(f"average.decay: a number within 0 and 1, not {average.decay}")
+    if average.start < 0:
+        raise DescriptionError(f"average.start: at least 0, not {average.start}")
+    for key in description.keys:
+        if key.update is Update.GRADIENT:
+            raise DescriptionError(f"key {key.key!r}: averages are kept where the rule is run, and workers keep none")
+        if key.update is Update.RULE and key.slots and key.dtype == "float16":
+            raise DescriptionError(f"key {key.key!r}: float16 has too few digits for an average of many steps")
+
+
+def _check_commit(description: StoreDescription, commit: CommitDescription) -> None:
+    if description.mode is not Mode.SYNC:
+        raise DescriptionError(f"commit: in mode {description.mode.value} no step is one of all slots")
+    clip, scaling = commit.clip_norm, commit.loss_scaling
+    if clip is not None and not 0 < clip < math.inf:
+        raise DescriptionError(f"commit.clip_norm: a number above 0, not {clip}")
+    if scaling is None:
+        return
+    if not (LEAST_SCALE <= scaling.initial <= MOST_SCALE and math.frexp(scaling.initial)[0] == 0.5):
+        told = f"a power of two within {LEAST_SCALE} to {MOST_SCALE:g}"
+        raise DescriptionError(f"commit.loss_scaling.initial: {told}, not {scaling.initial}")
+    if scaling.growth_interval < 1:
+        raise DescriptionError(f"commit.loss_scaling.growth_interval: at least 1, not {scaling.growth_interval}")
+    for key in description.keys:
+        if key.update is Update.GRADIENT:
+            raise DescriptionError(f"key {key.key!r}: workers that update cannot skip a step, as loss scaling does")
+        if key.update is Update.RULE and key.slots and key.dtype == "float16":
+            raise DescriptionError(f"key {key.key!r}: a gradient in float16 cannot be divided by a loss scale")
+
+
+def _check_compression(setting: StoreCompression | None, where: str) -> None:
+    try:
+        if setting is not None:
+            check_compression(setting, where)
+    except CompressionError as error:
+        raise DescriptionError(str(error)) from error
+
+
+def _check_rule(key: KeyDescription, rule: Rule) -> None:
+    if key.update is not Update.RULE or not key.slots:
+        return
+    if rule.whole and not key.whole:
+        what = "a table" if key.rows else "cut into slices"
+        raise DescriptionError(f"key {key.key!r}: it is {what}, and rule {rule.name!r} needs it whole")
+    unknown = sorted(set(key.multipliers) - set(rule.hyper))
+    if unknown:
+        raise DescriptionError(f"key {key.key!r}: multipliers: rule {rule.name!r} has no {unknown[0]!r}")
+    wrong = [name for name, factor in key.multipliers.items() if not math.isfinite(factor)]
+    if wrong:
+        raise DescriptionError(f"key {key.key!r}: multipliers: {wrong[0]!r} is no finite number")

@@ -1,0 +1,290 @@
+"""The short form of a store's description, as people write it: defaults, and errors that name the field."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from weft_graph.ir import GIVEN
+from weft_graph.program import Update
+from weft_graph.rules.built_in import BUILT_IN
+from weft_kernels.rules.lookup import rule_from
+from weft_kvstore.compression.description import CompressionDescription, StoreCompression
+from weft_kvstore.description.check import DescriptionError, check_description
+from weft_kvstore.description.key_name import BARRIER_KEY, UserKey, store_name, user_key
+from weft_kvstore.description.records import (
+    AverageDescription,
+    CommitDescription,
+    EvictionDescription,
+    GrowthDescription,
+    InitializerDescription,
+    KeyDescription,
+    Merge,
+    Mode,
+    Sparse,
+    StoreDescription,
+)
+
+SLICE_BYTES: Final = 1 << 17
+"""Of a slice, where nothing else is said."""
+
+_ENDPOINT: Final = re.compile(r"tcp://[^\s/]+:\d{1,5}|ipc://\S+")
+
+_DRAWS: Final = {"uniform": ("RandomUniform", ("low", "high")), "normal": ("RandomNormal", ("mean", "scale"))}
+"""Short names of initializers, and the attributes that their two numbers are."""
+
+
+class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A key of the short form. Only the shape is needed.
+
+    `initializer`: a number for all elements, `{"uniform": [low, high]}` or `{"normal": [mean, standard deviation]}`,
+    made by the shards; or "given", if left out: then a worker says it, by `KVStore.init`. ONNX's words do as well:
+    `{"op_type", "attributes"}`. `update`: "rule"; "mean" over the slots that pushed; or "gradient", where the value is
+    the merged gradient of the last step and workers do the rest. `priority`: 0 is the most urgent; the key's number
+    in the list if left out. `slots`: those that push it; all if left out. `rows`: a table, pushed and pulled by
+    rows. `whole`: never cut over shards; follows from the rule if left out. `multipliers` of hyper-parameters, for
+    this key alone. `compression` and `staleness` stand before the store's.
+
+    Of tables alone: `growth`, with a shape that begins with 0, has rows come by any 64-bit id; `rule` and `hyper` stand
+    before the store's; `sparse` says whether the rule passes by rows that a step does not touch ("lazy"), or does to
+    them what a gradient of zeros would ("standard").
+    """
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    initializer: float | str | dict[str, Any] = "given"
+    update: Update | None = None
+    priority: int | None = None
+    slots: tuple[int, ...] | None = None
+    rows: bool = False
+    whole: bool | None = None
+    multipliers: dict[str, float] = {}
+    growth: GrowthDescription | None = None
+    rule: str | dict[str, Any] | None = None
+    hyper: dict[str, float | dict[str, Any]] | None = None
+    sparse: Sparse = Sparse.LAZY
+    compression: StoreCompression | None = None
+    staleness: int | None = None
+
+
+class NamedKey(Key, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A key in the list of a form: `key` is a string, or a number that is a key of its own."""
+
+    key: UserKey
+
+
+class DescriptionForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The short form of `StoreDescription`. `rule` may be left out only where no key is updated by one.
+
+    `shards`: their endpoints by number; none is a store for one process. `barrier`: whether slots can meet, by a key
+    of the store's own; not needed where steps are committed. `staleness`: in mode "stale", how many steps a slot may be
+    ahead of the slowest.
+    """
+
+    keys: list[NamedKey]
+    shards: tuple[str, ...] = ()
+    slots: int = 1
+    rule: str | dict[str, Any] | None = None
+    hyper: dict[str, float | dict[str, Any]] = {}
+    mode: Mode = Mode.SYNC
+    staleness: int = 0
+    merge: Merge = Merge.SLOT
+    job: str = "store"
+    seed: int = 0
+    slice_bytes: int = SLICE_BYTES
+    commit: CommitDescription | None = None
+    average: AverageDescription | None = None
+    compression: StoreCompression | None = None
+    barrier: bool = True
+
+
+def described(document: Mapping[str, Any]) -> StoreDescription:
+    """The description that a document of the short form means. Raises DescriptionError, which names the field."""
+    try:
+        form = msgspec.convert(document, DescriptionForm)
+    except msgspec.ValidationError as error:
+        raise DescriptionError(_told(str(error), document)) from None
+    _check_shards(form.shards)
+    _check_staleness(form)
+    whole = _is_whole(form)
+    names = [_name(key, number) for number, key in enumerate(form.keys)]
+    keys = [
+        _key(key, name, number, form.slots, whole=whole)
+        for number, (key, name) in enumerate(zip(form.keys, names, strict=True))
+    ]
+    if form.barrier and form.commit is None:
+        keys.append(_barrier_key(form.slots))
+    description = StoreDescription(
+        job=form.job,
+        term=1,
+        seed=form.seed,
+        slots=form.slots,
+        shards=form.shards,
+        keys=tuple(keys),
+        rule="sgd" if form.rule is None else form.rule,
+        hyper=form.hyper,
+        slice_bytes=form.slice_bytes,
+        merge=form.merge,
+        mode=form.mode,
+        staleness=form.staleness,
+        commit=form.commit,
+        average=form.average,
+        compression=form.compression,
+    )
+    check_unplaced(description)
+    return description
+
+
+def check_unplaced(description: StoreDescription) -> None:
+    """`check_description`, of a store whose shards may have no endpoints yet. Raises DescriptionError."""
+    placed = description if description.shards else msgspec.structs.replace(description, shards=("local",))
+    try:
+        check_description(placed)
+    except DescriptionError as error:
+        raise DescriptionError(_with_rules_that_have(str(error))) from None
+
+
+def _check_shards(shards: Sequence[str]) -> None:
+    for number, endpoint in enumerate(shards):
+        if not _ENDPOINT.fullmatch(endpoint):
+            raise DescriptionError(f"shards[{number}]: an endpoint as tcp://127.0.0.1:5555, not {endpoint!r}")
+        if endpoint in shards[:number] and not endpoint.endswith(":0"):
+            raise DescriptionError(f"shards[{number}]: {endpoint} is shard {shards.index(endpoint)} already")
+
+
+def _check_staleness(form: DescriptionForm) -> None:
+    """What is said of staleness in a mode that has none was meant for another mode."""
+    said = {"": form.staleness or None, **{f"key {key.key!r}: ": key.staleness for key in form.keys}}
+    for where, staleness in said.items():
+        if staleness is not None and form.mode is not Mode.STALE:
+            told = f"it bounds mode {Mode.STALE.value!r} alone, not {form.mode.value!r}"
+            raise DescriptionError(f"{where}staleness: {told}")
+
+
+def _is_whole(form: DescriptionForm) -> bool:
+    """Whether the rule needs its keys whole. Raises DescriptionError for a rule that is missing, or is none."""
+    if form.rule is None:
+        rules = ", ".join(sorted(BUILT_IN))
+        for key in form.keys:
+            if key.update in {None, Update.RULE} and key.rule is None:
+                raise DescriptionError(
+                    f"rule: missing, and key {key.key!r} needs one. Name a rule ({rules}), or give keys the update "
+                    '"gradient" (the sum of what was pushed, for workers that update) or "mean"'
+                )
+        return False
+    try:
+        return rule_from(form.rule).whole
+    except ValueError as error:
+        raise DescriptionError(str(error)) from None
+
+
+def _name(key: NamedKey, number: int) -> str:
+    try:
+        return store_name(key.key)
+    except ValueError as error:
+        raise DescriptionError(f"keys[{number}].key: {error}") from None
+
+
+def _key(key: NamedKey, name: str, number: int, slots: int, *, whole: bool) -> KeyDescription:
+    update = key.update or Update.RULE
+    return KeyDescription(
+        key=name,
+        dtype=key.dtype,
+        shape=key.shape,
+        initializer=_initializer(key, number, update),
+        update=update,
+        priority=number if key.priority is None else key.priority,
+        slots=tuple(range(slots)) if key.slots is None else key.slots,
+        rows=key.rows,
+        whole=(whole and update is Update.RULE and not key.rows) if key.whole is None else key.whole,
+        multipliers=key.multipliers,
+        growth=key.growth,
+        rule=key.rule,
+        hyper=key.hyper,
+        sparse=key.sparse,
+        compression=key.compression,
+        staleness=key.staleness,
+    )
+
+
+def _initializer(key: NamedKey, number: int, update: Update) -> InitializerDescription:
+    where, value = f"keys[{number}].initializer", key.initializer
+    if update is Update.GRADIENT:
+        return InitializerDescription("ConstantOfShape", {"value": 0.0})
+    if isinstance(value, str):
+        if value != "given":
+            raise DescriptionError(f'{where}: {value!r} is neither "given" nor a number, nor a table of numbers')
+        return InitializerDescription(GIVEN, {})
+    if not isinstance(value, dict):
+        return InitializerDescription("ConstantOfShape", {"value": _finite(value, where)})
+    if "op_type" in value:
+        try:
+            return msgspec.convert(value, InitializerDescription)
+        except msgspec.ValidationError as error:
+            raise DescriptionError(f"{where}: {error}") from None
+    kind, numbers = next(iter(value.items()), ("nothing", None))
+    if len(value) != 1 or kind not in _DRAWS or not isinstance(numbers, list | tuple) or len(numbers) != 2:
+        raise DescriptionError(f"{where}: {{uniform = [low, high]}} or {{normal = [mean, deviation]}}, not {value}")
+    op_type, attributes = _DRAWS[kind]
+    return InitializerDescription(
+        op_type, {name: _finite(number, where) for name, number in zip(attributes, numbers, strict=True)}
+    )
+
+
+def _barrier_key(slots: int) -> KeyDescription:
+    zero = InitializerDescription("ConstantOfShape", {"value": 0.0})
+    return KeyDescription(BARRIER_KEY, "float32", (), zero, Update.MEAN, 0, tuple(range(slots)))
+
+
+def _finite(number: object, where: str) -> float:
+    if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
+        raise DescriptionError(f"{where}: a finite number, not {number!r}")
+    return float(number)
+
+
+def _told(error: str, document: Mapping[str, Any]) -> str:
+    """msgspec's error with the field first, and what may have been meant."""
+    what, _, path = error.partition(" - at `")
+    field = path.rstrip("`").removeprefix("$").removeprefix(".") or "description"
+    if field == "keys" and isinstance(document.get("keys"), Mapping):
+        return 'keys: a list is expected: in TOML [[keys]] and below it key = "...", for each'
+    unknown = re.search(r"unknown field `(.*)`", what)
+    if unknown is None:
+        return f"{field}: {what[:1].lower()}{what[1:]}"
+    known = [one.name for one in msgspec.structs.fields(_form_of(field))]
+    near = difflib.get_close_matches(unknown[1], known, n=1)
+    meant = f"; {near[0]!r} may be meant" if near else f"; there are {', '.join(known)}"
+    return f"{field}: there is no field {unknown[1]!r}{meant}"
+
+
+def _form_of(field: str) -> Any:
+    """What has the fields that an error is about."""
+    inner = {
+        "growth": GrowthDescription,
+        "eviction": EvictionDescription,
+        "compression": StoreCompression,
+        **dict.fromkeys(("gradients", "merged", "weights"), CompressionDescription),
+    }
+    return inner.get(field.rpartition(".")[2], NamedKey if field.startswith("keys[") else DescriptionForm)
+
+
+def _with_rules_that_have(error: str) -> str:
+    """The error, with the rules that have a hyper-parameter which this one lacks."""
+    lacking = re.match(r"hyper: rule .* has no '(\w+)'", error)
+    rules = [name for name, rule in BUILT_IN.items() if lacking and lacking[1] in rule.hyper]
+    return f"{error}; {lacking[1]!r} is of rule {', '.join(rules)}" if lacking and rules else error
+
+
+def shown(description: StoreDescription) -> list[KeyDescription]:
+    """The user's keys, without the store's own."""
+    return [key for key in description.keys if key.key != BARRIER_KEY]
+
+
+def shown_key(key: KeyDescription) -> str:
+    """The key as a user would write it: 'w', or 5."""
+    return repr(user_key(key.key))

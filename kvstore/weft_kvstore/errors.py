@@ -1,0 +1,30 @@
+"""What fails in a store."""
+
+from __future__ import annotations
+
+
+class StoreError(Exception):
+    """Something about the store failed; the message names slot, key and step where there are any.
+
+    StoreError
+    +-- StoreLostError     a shard, or a slot that a merge waits for, is silent or gone
+    +-- StoreTimeoutError  a deadline passed; the message says who is missing
+    +-- StoreRefusedError  the shard refused what this client sent: our fault
+        +-- StorePassedError  a value was asked for at exactly a version that has passed
+    """
+
+
+class StoreLostError(StoreError):
+    pass
+
+
+class StoreTimeoutError(StoreError):
+    pass
+
+
+class StoreRefusedError(StoreError):
+    pass
+
+
+class StorePassedError(StoreRefusedError):
+    pass

@@ -1,0 +1,1 @@
+"""Hyper-parameters of keys, and how shards agree on their changes."""

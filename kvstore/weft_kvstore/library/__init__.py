@@ -1,0 +1,1 @@
+"""`KVStore`, the store for plain Python programs: names, steps, users' arrays."""

@@ -1,0 +1,168 @@
+"""The keys of a description by the names that users call them, and what one slot may do with each. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from weft_kvstore.description.check import hyper_of, rule_of
+from weft_kvstore.description.first import is_given
+from weft_kvstore.description.form import shown
+from weft_kvstore.description.key_name import UserKey, store_name, user_key
+from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription
+from weft_kvstore.errors import StoreRefusedError
+from weft_kvstore.hyper.agreement import MOST_WAITING
+from weft_kvstore.hyper.key_hyper import KeyHyper
+from weft_kvstore.hyper.range import checked_numbers
+from weft_kvstore.hyper.timeline import HyperTimeline
+
+_BY_ROWS: Final = ("push", "pull", "pull_state", "set")
+"""Calls that there are for rows of tables too."""
+
+CHANGES_KEPT: Final = 2 * MOST_WAITING
+"""Changes of hyper-parameters that are remembered, of the job and of each key, the latest: all that a shard keeps for
+steps to come, and as many of before."""
+
+
+class KeyBook:
+    """Finds keys; an error begins with slot, call and key."""
+
+    def __init__(self, description: StoreDescription, slot: int) -> None:
+        self.slot = slot
+        self.slots = description.slots
+        self._description = description
+        self._keys = {key.key: key for key in shown(description)}
+        self._strings = {name: key for name, key in self._keys.items() if user_key(name) == name}
+        """Those whose users call them what the store does."""
+        self._job = HyperTimeline()
+        self._own: dict[str, HyperTimeline] = {}
+
+    @property
+    def keys(self) -> tuple[UserKey, ...]:
+        """All keys, as their users call them."""
+        return tuple(user_key(name) for name in self._keys)
+
+    @property
+    def pushed(self) -> list[str]:
+        """The store's names of the keys that the slot contributes to."""
+        return [name for name, key in self._keys.items() if self.slot in key.slots]
+
+    def call(self, call: str) -> str:
+        """How an error of a call begins."""
+        return f"slot {self.slot}: {call}"
+
+    def where(self, call: str, key: object) -> str:
+        """How an error of a call of a key begins."""
+        return f"slot {self.slot}: {call} of key {key!r}"
+
+    def known(self, key: object, call: str) -> KeyDescription:
+        """Any key. Raises StoreRefusedError, as all calls here do."""
+        found = self._strings.get(key) if type(key) is str else None
+        if found is not None:
+            return found
+        try:
+            found = self._keys.get(store_name(key))
+        except ValueError as error:
+            raise StoreRefusedError(f"slot {self.slot}: {call}: {error}") from None
+        if found is None:
+            raise StoreRefusedError(f"{self.where(call, key)}: the store has no such key; {self._what_there_is(key)}")
+        return found
+
+    def find(self, key: object, call: str, *, rows: bool) -> KeyDescription:
+        """A table where `rows`, else a key that is none."""
+        found = self.known(key, call)
+        if found.rows and not rows:
+            told = f"say which rows, with {call}_rows" if call in _BY_ROWS else f"of tables there is no {call}"
+            raise StoreRefusedError(f"{self.where(call, key)}: it is a table: {told}")
+        if rows and not found.rows:
+            raise StoreRefusedError(f"{self.where(call, key)}: it is no table: call {call.removesuffix('_rows')}")
+        return found
+
+    def pushing(self, key: object, call: str, *, rows: bool) -> KeyDescription:
+        """A key that the slot contributes to."""
+        found = self.find(key, call, rows=rows)
+        if self.slot not in found.slots:
+            raise StoreRefusedError(f"{self.where(call, key)}: only slots {list(found.slots)} contribute to it")
+        return found
+
+    def given(self, key: object) -> KeyDescription:
+        """A key whose first value a worker says."""
+        found = self.known(key, "init")
+        if not is_given(found):
+            raise StoreRefusedError(
+                f"{self.where('init', key)}: the shards make its first value ({found.initializer.op_type}); one can be "
+                'given where the description says initializer = "given"'
+            )
+        return found
+
+    def check_sync(self, call: str) -> None:
+        """Raises StoreRefusedError where versions are each slot's own."""
+        mode = self._description.mode
+        if mode is not Mode.SYNC:
+            raise StoreRefusedError(f"{self.call(call)}: in mode {mode.value} each slot has versions of its own")
+
+    def checked_number(self, name: str, value: object, key: object) -> float:
+        """A value for a number of the rule, of a key or with None of all."""
+        where = self.call("set_hyper") if key is None else self.where("set_hyper", key)
+        of = None if key is None else self.known(key, "set_hyper")
+        try:
+            return checked_numbers(self._description, of, {name: value})[name]
+        except ValueError as error:
+            raise StoreRefusedError(f"{where}: {error}") from None
+
+    def hyper(self, key: object, step: int) -> dict[str, float]:
+        """The rule's hyper-parameters for a key's update of that step, and what was `changed`. Raises StoreRefusedError
+        for a step of which that is forgotten."""
+        found = self.known(key, "hyper")
+        numbers = {**rule_of(self._description, found).hyper, **hyper_of(self._description, found)}
+        job, own = self._job if found.rule is None else None, self._own.get(found.key)
+        hyper = KeyHyper(numbers, found.multipliers, job=job, described=found.hyper or (), own=own)
+        at = dict(hyper.at(step))
+        # Looked at last: on another thread something may have been forgotten meanwhile.
+        first = max([one.known_from for one in (job, own) if one is not None], default=0)
+        if step < first:
+            told = f"what was changed before step {first} is forgotten"
+            raise StoreRefusedError(f"{self.where('hyper', key)}, step {step}: {told}")
+        return at
+
+    def changed(self, name: str | None, step: int, numbers: Mapping[str, float]) -> None:
+        """These hold from a step on, for a key of the store's or with None for all. One thread at a time may call it;
+        others may ask meanwhile."""
+        timeline = self._job if name is None else self._own.setdefault(name, HyperTimeline())
+        timeline.set(step, numbers)
+        timeline.keep(CHANGES_KEPT)
+
+    def _what_there_is(self, key: object) -> str:
+        names = list(self.keys)
+        twin = str(key) if isinstance(key, int) else int(key) if isinstance(key, str) and key.isdecimal() else None
+        if twin in names:
+            return f"there is {twin!r}, which is another"
+        return f"there are {', '.join(map(repr, names[:8]))}{', ...' if len(names) > 8 else ''}" if names else "none"
+
+
+def listed(key: object, where: str, *values: Any) -> tuple[bool, list[Any], list[list[Any]]]:
+    """Whether one key was given; the keys, and for each of `values` one value a key. None stands for nothing for all.
+
+    Raises StoreRefusedError where there are more or fewer values than keys, or a key is named twice.
+    """
+    if isinstance(key, str | int | np.integer):
+        return True, [key], [[value] for value in values]
+    if not isinstance(key, Sequence) or isinstance(key, bytes | bytearray | memoryview):
+        raise StoreRefusedError(f"{where}: a key or a list of keys, not {type(key).__name__}")
+    keys = list(key)
+    twice = (
+        [one for number, one in enumerate(keys) if one in keys[:number]]
+        if len(set(map(repr, keys))) < len(keys)
+        else []
+    )
+    if twice:
+        raise StoreRefusedError(f"{where}: key {twice[0]!r} is named twice")
+    found = []
+    for value in values:
+        if value is not None and (not isinstance(value, list | tuple) or len(value) != len(keys)):
+            told = f"{len(value)} values" if isinstance(value, list | tuple) else type(value).__name__
+            raise StoreRefusedError(f"{where}: {len(keys)} keys take a list of as many values, not {told}")
+        found.append([None] * len(keys) if value is None else list(value))
+    return False, keys, found

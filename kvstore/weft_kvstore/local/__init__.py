@@ -1,0 +1,1 @@
+"""The store of one process: the shard's mind without messages."""

@@ -1,0 +1,160 @@
+"""The store of one process: no shards, no sockets, the same interface and the same results."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from types import TracebackType
+
+import msgspec
+
+from weft_kvstore.arrays.array import Array
+from weft_kvstore.client.face import StoreFace, end_futures
+from weft_kvstore.client.memory import ClientMemory
+from weft_kvstore.description.check import check_description
+from weft_kvstore.description.records import StoreDescription
+from weft_kvstore.errors import StoreError
+from weft_kvstore.local.mind import LocalMind
+from weft_kvstore.operations.arguments import Arguments
+from weft_kvstore.operations.operation import Operation
+from weft_kvstore.settings import LinkSettings
+from weft_kvstore.statistics.records import ClientStatistics
+from weft_kvstore.store import BulkStore
+from weft_kvstore.tables.place import TablePlace
+
+LONGEST_SLEEP_S = 60.0
+
+
+class LocalStore(StoreFace):
+    """Slot 0's store; `at_slot` gives the others', for several slots in one process. One thread merges.
+
+    A push ends when the gradient was copied. `tables`: where rows of tables lie; None: in memory. Raises
+    DescriptionError for a description that cannot be a store.
+    """
+
+    def __init__(
+        self,
+        description: StoreDescription,
+        *,
+        settings: LinkSettings = LinkSettings(),  # noqa: B008  # frozen
+        tables: TablePlace | None = None,
+    ) -> None:
+        # Whatever the number of shards, none too, there is one here: rows and slices are all on it. Nothing travels.
+        check_description(msgspec.structs.replace(description, shards=("local",)))
+        keys = tuple(msgspec.structs.replace(key, compression=None) for key in description.keys)
+        self._description = msgspec.structs.replace(description, shards=("local",), keys=keys, compression=None)
+        super().__init__(Arguments(self._description, 0), lambda operation: self._hand_over(0, operation))
+        self._buffers = [ClientMemory(description.keys, None) for _ in range(description.slots)]
+        self._mind = LocalMind(self._description, settings, tables)
+        self._submitted: deque[tuple[int, Operation]] = deque()
+        self._closing = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="weft-local-store", daemon=True)
+        self._thread.start()
+
+    def at_slot(self, slot: int) -> BulkStore:
+        """The same store as another slot sees it; closing it closes nothing. Raises ValueError."""
+        return _AtSlot(self, slot, Arguments(self._description, slot))
+
+    def gradient_buffer(self, key: str) -> Array:
+        return self.buffers_of(0).gradient(self._arguments.place_of(key))
+
+    def value_buffer(self, key: str) -> Array:
+        return self.buffers_of(0).value(self._arguments.place_of(key))
+
+    def buffers_of(self, slot: int) -> ClientMemory:
+        """A slot's own arrays, for gradients and values."""
+        return self._buffers[slot]
+
+    def statistics(self) -> ClientStatistics:
+        """Counts of slot 0 at this moment; nothing passes a socket."""
+        return self.statistics_of(0)
+
+    def statistics_of(self, slot: int) -> ClientStatistics:
+        """Counts of a slot at this moment; `operations` are those of all slots."""
+        mind = self._mind
+        return ClientStatistics(
+            operations=len(mind) + len(self._submitted),
+            rows_pushed=mind.rows_pushed[slot],
+            rows_pulled=mind.rows_pulled[slot],
+        )
+
+    def close(self) -> None:
+        if not self._process.is_here:
+            return  # The thread is the parent's.
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def __enter__(self) -> LocalStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _hand_over(self, slot: int, operation: Operation) -> None:
+        with self._changed:
+            if self._closing:
+                raise StoreError(f"slot {slot}: {operation}: the store was closed")
+            self._submitted.append((slot, operation))
+            self._changed.notify()
+
+    def _run(self) -> None:
+        reason = "the store was closed"
+        try:
+            while not self._closing:
+                self._round()
+        except Exception as error:  # the thread's outermost frame: whoever waits on a future must hear of it
+            reason = f"the store's thread failed: {type(error).__name__}: {error}"
+            raise
+        finally:
+            with self._changed:
+                self._closing = True
+            self._mind.close(reason)
+            self._begin_submitted()
+            self._finish()
+            self._mind.release()
+
+    def _round(self) -> None:
+        """Takes in what was handed over, merges the most urgent slice, and looks again."""
+        self._begin_submitted()
+        busy = self._mind.work_once()
+        self._mind.tick(time.monotonic())
+        self._finish()
+        if not busy:
+            with self._changed:
+                timeout_s = min(max(self._mind.next_tick() - time.monotonic(), 0.0), LONGEST_SLEEP_S)
+                self._changed.wait_for(lambda: self._closing or bool(self._submitted), timeout_s)
+
+    def _begin_submitted(self) -> None:
+        while self._submitted:
+            slot, operation = self._submitted.popleft()
+            self._mind.begin(slot, operation, time.monotonic())
+
+    def _finish(self) -> None:
+        outcomes, self._mind.outcomes = self._mind.outcomes, []
+        end_futures(outcomes)
+
+
+class _AtSlot(StoreFace):
+    def __init__(self, store: LocalStore, slot: int, arguments: Arguments) -> None:
+        super().__init__(arguments, lambda operation: store._hand_over(slot, operation))
+        self._store = store
+        self._slot = slot
+
+    def gradient_buffer(self, key: str) -> Array:
+        return self._store.buffers_of(self._slot).gradient(self._arguments.place_of(key))
+
+    def value_buffer(self, key: str) -> Array:
+        return self._store.buffers_of(self._slot).value(self._arguments.place_of(key))
+
+    def statistics(self) -> ClientStatistics:
+        return self._store.statistics_of(self._slot)
+
+    def close(self) -> None:
+        """Nothing: the store belongs to whoever made it."""

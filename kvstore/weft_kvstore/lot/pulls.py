@@ -1,0 +1,210 @@
+"""Who waits for a lot's slices, and what answers them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import numpy as np
+
+from weft_kvstore.arrays.array import Array
+from weft_kvstore.arrays.ranges import Range, ranges_alike, ranges_where
+from weft_kvstore.description.records import Mode
+from weft_kvstore.lot.encoded_values import EncodedValues
+from weft_kvstore.lot.state import LotState
+from weft_kvstore.lot.values import LotValues
+from weft_kvstore.merging.answer import Answer
+from weft_kvstore.merging.pull_wait import PullWait
+from weft_kvstore.wire.messages import Reading
+
+LEAST_WAITS: Final = 64
+"""Pulls of a lot that may wait before those that were given up are looked for."""
+
+FEW_WAITS: Final = 8
+"""So many are looked at one by one: that takes less time than one look at arrays."""
+
+
+class LotPulls:
+    """Pulls of which slices of the lot are open. Who is answered is forgotten at once: what was pulled is held by
+    nobody here; who has given up, now and then.
+
+    `_spans` has, of each pull that was added since it was made, from which slice to behind which it wanted some, and
+    its identity: so who waits for some slices is found without a look at the others.
+    """
+
+    def __init__(self, lot: LotState) -> None:
+        self._lot = lot
+        self._waits: dict[int, PullWait] = {}
+        self._added: list[tuple[int, int, int]] = []
+        self._spans: Array | None = None
+        self._most = LEAST_WAITS
+
+    @property
+    def waits(self) -> list[PullWait]:
+        """All of them, in the order in which they came."""
+        return list(self._waits.values())
+
+    def wait_for(self, wait: PullWait) -> None:
+        """A pull that has open slices here."""
+        if len(self._added) >= self._most:  # A peer that asks and gives up again must not fill the memory.
+            self._tidy()
+        self._enter(wait)
+
+    def waiting(self, first: int, stop: int) -> list[PullWait]:
+        """The pulls that wait for any of these slices."""
+        if not self._waits:
+            return []
+        number = self._lot.spec.number
+        found = self._near(first, stop) if len(self._waits) > FEW_WAITS else list(self._waits.values())
+        return [one for one in found if number in one.open and one.open[number].overlaps(first, stop)]
+
+    def _near(self, first: int, stop: int) -> list[PullWait]:
+        """Those that wanted some of these slices when they came."""
+        if self._spans is None:
+            self._spans = np.array(self._added, np.int64).reshape(-1, 3)
+        near = self._spans[(self._spans[:, 0] < stop) & (self._spans[:, 1] > first), 2]
+        return [self._waits[one] for one in dict.fromkeys(near.tolist()) if one in self._waits]
+
+    def tidy(self, waits: Iterable[PullWait]) -> None:
+        """Forgets those of these that have nothing open here any more."""
+        for one in waits:
+            if self._lot.spec.number not in one.open:
+                self._waits.pop(id(one), None)
+
+    def _tidy(self) -> None:
+        self.tidy(list(self._waits.values()))
+        self._added = []
+        for one in self._waits.values():
+            self._enter(one)
+        self._most = max(2 * len(self._waits), LEAST_WAITS)
+
+    def _enter(self, wait: PullWait) -> None:
+        first, stop = wait.open[self._lot.spec.number].span
+        self._waits[id(wait)] = wait
+        self._added.append((first, stop, id(wait)))
+        self._spans = None
+
+    def ready(self, wait: PullWait, first: int, stop: int) -> list[Range]:
+        """The open slices among these that can answer."""
+        ranges = wait.open.get(self._lot.spec.number)
+        found: list[Range] = []
+        for low, high in ranges.overlaps(first, stop) if ranges is not None else ():
+            found += ranges_where(self._can(wait, low, high), low)
+        return found
+
+    def passed(self, wait: PullWait, first: int, stop: int) -> str | None:
+        """Why a pull of an exact version can never be answered, once one of its open slices is beyond it."""
+        ranges = wait.open.get(self._lot.spec.number)
+        if wait.reading is not Reading.EXACT or ranges is None:
+            return None
+        for low, high in ranges.overlaps(first, stop):
+            beyond = self._lot.steps.version[low:high] > wait.version
+            if beyond.any():
+                at = low + int(beyond.argmax())
+                return f"{self._lot.spec.named(at)} is at version {self._lot.steps.version[at]}: it has passed"
+        return None
+
+    def answers(self, wait: PullWait, first: int, stop: int) -> Iterator[Answer]:
+        """What answers it for slices that are `ready`."""
+        seen = self._seen(wait, first, stop)
+        versions = np.full(stop - first, wait.version) if seen is None else np.maximum(seen, wait.version)
+        update = self._lot.update
+        for low, high, version in ranges_alike(versions, first):
+            if wait.compressed and version and not wait.state and update.encoded is not None:
+                yield from self._encoded(update.encoded, low, high, version)
+                continue
+            held = [update.state[name] for name in self._lot.spec.state] if wait.state else [update.values]
+            for number, values in enumerate(held):
+                yield from self._lent(number, values, low, high, version)
+
+    def waits_for(self, wait: PullWait) -> tuple[str, list[int]]:
+        """What an open pull waits for here, in words, and the slots that are missing."""
+        lot = self._lot
+        for low, high in wait.open[lot.spec.number]:
+            can = self._can(wait, low, high)
+            if not can.all():
+                return self._missing(wait, low + int(can.argmin()))
+        return "every slice was answered", []
+
+    def _missing(self, wait: PullWait, slice_: int) -> tuple[str, list[int]]:
+        lot = self._lot
+        key = lot.spec.key_named(slice_)
+        seen = self._seen(wait, slice_, slice_ + 1)
+        due = lot.spec.together and not (missing := lot.steps.missing_in(slice_, int(lot.steps.version[slice_])))
+        if lot.sets.lacks(slice_, slice_ + 1) and (due or seen is None or seen[0] >= wait.version):
+            return f"{key} was never set", []
+        version = int(lot.steps.version[slice_])
+        if due and lot.spec.hold is not None and lot.spec.hold.holds(version):
+            return f"{key} has seen {version} steps; step {version} waits for {lot.spec.hold.told()}", []
+        if due and lot.spec.gate is not None:
+            told, missing = lot.spec.gate.missing(version)
+            return f"{key} has seen {version} steps; {told}", missing
+        bound = self._bound(wait)
+        if bound is not None and (seen is None or seen[0] >= wait.version):
+            text, missing = lot.steps.missing(slice_, bound, list(range(len(lot.steps.slots))))
+        else:
+            text, missing = lot.steps.missing(slice_, wait.version, self._of(wait))
+        return f"{key} {text}", missing
+
+    def _can(self, wait: PullWait, first: int, stop: int) -> Array:
+        """Which slices can answer (stop - first) bool."""
+        seen = self._seen(wait, first, stop)
+        has_value = ~self._lot.sets.lacking(first, stop)
+        can: Array = has_value
+        if seen is not None:
+            can = has_value & (seen == wait.version if wait.reading is Reading.EXACT else seen >= wait.version)
+        if (bound := self._bound(wait)) is not None:
+            can = can & (self._lot.steps.version[first:stop] >= bound)
+        return can
+
+    def _bound(self, wait: PullWait) -> int | None:
+        """How many steps every slot must be through with, whoever asks; None where there is no such bound."""
+        spec = self._lot.spec
+        return wait.version - spec.staleness if spec.mode is Mode.STALE and spec.slots and not wait.settled else None
+
+    def _seen(self, wait: PullWait, first: int, stop: int) -> Array | None:
+        """The version that each slice has for this pull; None where it is at every version."""
+        steps = self._lot.steps
+        of = self._of(wait)
+        if not steps.slots or of == []:
+            return None
+        found: Array = steps.version[first:stop] if of is None or len(of) > 1 else steps.through[of[0], first:stop]
+        return found
+
+    def _of(self, wait: PullWait) -> list[int] | None:
+        """The numbers of the slots whose own steps count; None where steps apply together."""
+        lot = self._lot
+        if lot.spec.together:
+            return None
+        if wait.settled:
+            return list(range(len(lot.steps.slots)))
+        place = lot.steps.number_of(wait.slot)
+        return [] if place is None else [place]
+
+    def _encoded(self, encoded: EncodedValues, first: int, stop: int, version: int) -> Iterator[Answer]:
+        """Encoded slices, and those as they are of which there are no such bytes."""
+        values = self._lot.update.values
+        for low, high in encoded.missing(first, stop):
+            encoded.make(values.elements(low, high))
+        for low, high, changed in ranges_alike(encoded.changed[first:stop], first):
+            if changed:
+                yield from self._lent(0, values, low, high, version)
+            else:
+                yield from self._lent(0, encoded.values, low, high, version, compressed=True)
+
+    def _lent(
+        self, array: int, values: LotValues, first: int, stop: int, version: int, *, compressed: bool = False
+    ) -> Iterator[Answer]:
+        number, part = self._lot.spec.number, self._lot.spec.part
+        for low, high, held in values.blocks(first, stop):
+            bounds = values.byte_bounds(low, high, held)
+            priority, priorities = _priorities(part.priorities[low:high])
+            part_of = values.part(low)
+            what = (array, number, version, low, bounds, held.source, held, priority, priorities, part_of)
+            yield Answer(*what, compressed=compressed)
+
+
+def _priorities(priorities: Array) -> tuple[int, Array | None]:
+    """The first slice's priority, and those of all where they are not the same."""
+    first = int(priorities[0])
+    return first, None if first == priorities[-1] else priorities

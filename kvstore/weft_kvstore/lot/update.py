@@ -1,0 +1,127 @@
+"""Carries out updates of a lot's slices: weights and the rule's state in, and out. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from weft_graph.program import Update
+from weft_kernels.blocks import CACHE_ELEMENTS, whole_blocks
+from weft_kernels.kernel import Array
+from weft_kernels.rules.record import Hyper, State
+from weft_kernels.run import KernelError
+from weft_kvstore.arrays.ranges import Range, ranges_alike
+from weft_kvstore.arrays.shelf import Laid
+from weft_kvstore.lot.encoded_values import EncodedValues
+from weft_kvstore.lot.spec import LotSpec
+from weft_kvstore.lot.values import LotValues
+
+RULE_ERRORS: Final = (ArithmeticError, ValueError, MemoryError, KernelError)
+"""What a rule or a schedule may raise on the numbers that it meets. Anything else is a fault of the store."""
+
+
+class RuleFailedError(Exception):
+    """A rule cannot make an update: the job ends, not the shard. The text names the rule, key, slice and step."""
+
+
+class LotUpdate:
+    """`values` are the weights, `state` the rule's arrays. `updates` counts, by slice, the updates made. `encoded` are
+    the weights as they travel to workers, where they do so in fewer bytes."""
+
+    __slots__ = ("_spec", "encoded", "state", "updates", "values")
+
+    def __init__(self, spec: LotSpec, values: LotValues) -> None:
+        self._spec = spec
+        self.values = values
+        count = int(values.bounds[-1])
+        self.state = {
+            name: LotValues(np.full(count, spec.rule.state[name], values.dtype), values.bounds) for name in spec.state
+        }
+        self.updates = np.zeros(len(spec.part), np.int64)
+        self.encoded: EncodedValues | None = None
+        if spec.pulled is not None:
+            self.encoded = EncodedValues(spec.pulled, values.bounds, merged=spec.update is Update.GRADIENT)
+            values.changed = self.encoded.changed
+
+    def without_gradient(self, first: int, stop: int, step: int) -> None:
+        """Nobody had anything for a step: a merged gradient is zero, any other value stays."""
+        if self._spec.update is Update.GRADIENT:
+            for _, _, weight in self.values.written(first, stop):
+                weight.fill(0)
+            if self.encoded is not None:
+                self.encoded.merged(step, first, stop, None)
+
+    def with_gradient(self, total: Laid, contributors: int, step: int) -> None:
+        """Applies a sum of gradients, which is written, as the update of `step`. Raises RuleFailedError."""
+        for first, stop, updates in ranges_alike(self.updates[total.first : total.stop], total.first):
+            for low, high, weight in self.values.written(first, stop):
+                gradient = self._elements_of(total, low, high)
+                if self._spec.update is not Update.RULE:
+                    self._merged(weight, gradient, contributors)
+                    continue
+                state = {name: self._in_block(values, low, high) for name, values in self.state.items()}
+                try:
+                    for one in self._spec.numbers(step, low, high):
+                        self._run_rule((low, high), weight, gradient, state, update=updates + 1, numbers=one)
+                except RULE_ERRORS as error:
+                    told = f"rule {self._spec.rule.name!r} failed on {self._spec.named(low)}, step {step}: {error}"
+                    raise RuleFailedError(told) from error
+        self.updates[total.first : total.stop] += 1
+        if self.encoded is not None and self._spec.update is Update.GRADIENT:
+            self.encoded.merged(step, total.first, total.stop, total.elements)
+
+    def _run_rule(
+        self,
+        of: Range,
+        weight: Array,
+        gradient: Array,
+        state: State,
+        *,
+        update: int,
+        numbers: tuple[int, int, Hyper],
+    ) -> None:
+        """Updates slices that have the same hyper-parameters; the arrays are of slices `of`."""
+        (first, stop, hyper), rule = numbers, self._spec.rule
+        origin = int(self.values.bounds[first] - self.values.bounds[of[0]])
+
+        def apply(low: int, high: int) -> None:
+            some = slice(origin + low, origin + high)
+            rule.apply(
+                weight[some], gradient[some], {name: array[some] for name, array in state.items()}, update, hyper
+            )
+
+        self._spec.computing.run([partial(apply, low, high) for low, high in self._pieces(first, stop)])
+
+    def _elements_of(self, total: Laid, first: int, stop: int) -> Array:
+        assert total.elements is not None
+        origin = self.values.bounds[total.first]
+        return total.elements[self.values.bounds[first] - origin : self.values.bounds[stop] - origin]
+
+    @staticmethod
+    def _in_block(values: LotValues, first: int, stop: int) -> Array:
+        """Slices of one block, to be written."""
+        ((_, _, found),) = values.written(first, stop)
+        return found
+
+    def _merged(self, weight: Array, gradient: Array, contributors: int) -> None:
+        if self._spec.update is Update.GRADIENT:
+            np.copyto(weight, gradient)
+        elif gradient.dtype.kind == "f":
+            np.divide(gradient, contributors, out=weight, casting="same_kind")
+        else:
+            np.floor_divide(gradient, contributors, out=weight, casting="same_kind")
+
+    def _pieces(self, first: int, stop: int) -> Iterator[Range]:
+        """Elements of adjacent slices that the rule gets at once, from 0: where it may be cut anywhere, a part for each
+        of those who compute, else slice by slice, so that no bit depends on which slices came together."""
+        bounds = self.values.bounds[first : stop + 1] - self.values.bounds[first]
+        if self._spec.rule.anywhere:
+            end = int(bounds[-1])
+            most = max(whole_blocks(-(-end // self._spec.computing.lanes)), CACHE_ELEMENTS)
+            yield from ((low, min(low + most, end)) for low in range(0, end, most))
+            return
+        for start, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+            yield from ((low, min(low + self._spec.a_piece, end)) for low in range(start, end, self._spec.a_piece))

@@ -1,0 +1,85 @@
+"""The values of a lot on a shard: one flat array, in blocks that are copied where slices are written while lent. Pure.
+
+A block has whole slices of at most `BLOCK_BYTES` together: it fills a frame, and is what a copy costs where a reader is
+slower than the slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+
+from weft_kvstore.arrays.array import Array
+from weft_kvstore.arrays.buffers import bytes_of
+from weft_kvstore.wire.lending import Lendable
+from weft_kvstore.wire.out_run import OneBuffer
+
+BLOCK_BYTES: Final = 1 << 22
+
+
+class LotValues:
+    """Values (elements) whose slice i has elements `bounds[i]` to `bounds[i + 1]`. Where `changed` (slices, bool) is
+    there, it is set for slices that are written."""
+
+    __slots__ = ("_block_of", "_blocks", "_edges", "bounds", "changed", "dtype")
+
+    def __init__(self, values: Array, bounds: Array) -> None:
+        self.bounds = bounds
+        self.changed: Array | None = None
+        self.dtype: np.dtype[Any] = values.dtype
+        self._edges = _edges(bounds * self.dtype.itemsize)
+        self._block_of = np.repeat(np.arange(len(self._edges) - 1), np.diff(self._edges))
+        source, itemsize = OneBuffer(bytes_of(values)), self.dtype.itemsize
+        starts = bounds[self._edges].tolist()
+        self._blocks = [
+            Lendable(values[start:stop], source, start * itemsize, parts)
+            for (start, stop), parts in zip(pairwise(starts), np.diff(self._edges).tolist(), strict=True)
+        ]
+
+    def blocks(self, first: int, stop: int) -> Iterator[tuple[int, int, Lendable]]:
+        """The blocks that slices `first` to before `stop` lie in, each with the slices that do."""
+        for number in range(int(self._block_of[first]), int(self._block_of[stop - 1]) + 1):
+            low, high = int(self._edges[number]), int(self._edges[number + 1])
+            yield max(low, first), min(high, stop), self._blocks[number]
+
+    def written(self, first: int, stop: int) -> Iterator[tuple[int, int, Array]]:
+        """The elements of slices, to be written: by blocks, each with the slices that lie in it."""
+        if self.changed is not None:
+            self.changed[first:stop] = True
+        for number in range(int(self._block_of[first]), int(self._block_of[stop - 1]) + 1):
+            edge = int(self._edges[number])
+            low, high = max(edge, first), min(int(self._edges[number + 1]), stop)
+            held = self._blocks[number]
+            if held.is_lent(low - edge, high - edge):
+                held = self._blocks[number] = held.copied()
+            start = self.bounds[edge]
+            yield low, high, held.array[self.bounds[low] - start : self.bounds[high] - start]
+
+    def elements(self, first: int, stop: int) -> Iterator[tuple[int, int, Array]]:
+        """The elements of slices, to be read: by blocks, each with the slices that lie in it."""
+        for low, high, held in self.blocks(first, stop):
+            start = self.bounds[low - self.part(low)]
+            yield low, high, held.array[self.bounds[low] - start : self.bounds[high] - start]
+
+    def part(self, first: int) -> int:
+        """Which part of its block a slice is."""
+        return first - int(self._edges[self._block_of[first]])
+
+    def byte_bounds(self, first: int, stop: int, held: Lendable) -> Array:
+        """Where slices of one block begin and end in its source: (stop - first + 1) int64."""
+        edge = int(self._edges[self._block_of[first]])
+        found: Array = (self.bounds[first : stop + 1] - self.bounds[edge]) * self.dtype.itemsize + held.start
+        return found
+
+
+def _edges(bounds: Array) -> Array:
+    """The slices at which blocks begin, and where the last one ends; `bounds` in bytes."""
+    edges, count = [0], len(bounds) - 1
+    while edges[-1] < count:
+        at = edges[-1]
+        fit = int(np.searchsorted(bounds, bounds[at] + BLOCK_BYTES, side="right")) - 1
+        edges.append(min(max(fit, at + 1), count))
+    return np.array(edges, np.int64)

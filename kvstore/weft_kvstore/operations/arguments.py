@@ -1,0 +1,293 @@
+"""What a caller hands to a store, checked against the description before anything is begun."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from operator import index
+from typing import Any, Final
+
+import numpy as np
+
+from weft_graph.program import Update
+from weft_kvstore.arrays.array import Array
+from weft_kvstore.description.check import check_description, rule_of
+from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription
+from weft_kvstore.errors import StoreRefusedError
+from weft_kvstore.hyper.range import checked_numbers
+from weft_kvstore.operations.calls import Asked, AskedKeys, Gives, Sent, SentKeys
+from weft_kvstore.operations.commit_operation import CommitOperation
+from weft_kvstore.operations.hyper_operation import Change, HyperOperation
+from weft_kvstore.operations.key_operation import KeyPull, PushOperation
+from weft_kvstore.operations.key_set import KeySet
+from weft_kvstore.operations.operation import BarrierOperation
+from weft_kvstore.operations.row_operation import PullRowsOperation, PushRowsOperation
+from weft_kvstore.sharding.row_cut import RowCut, row_cut
+from weft_kvstore.tables.ids import check_ids
+from weft_kvstore.tables.rows import last_rows, summed_rows
+from weft_kvstore.wire.cargo import Cargo
+from weft_kvstore.wire.messages import Reading
+
+MAX_PULLED_ROWS: Final = 1 << 22
+"""Rows of one call, at most: a shard holds the ids of what is asked until it can be answered."""
+
+MAX_STEP: Final = 1 << 62
+"""Steps and versions are below it."""
+
+KEY_SETS_KEPT: Final = 64
+"""Of several keys, so many are remembered: a program that trains has a few."""
+
+_WORDS: Final = {Cargo.GRADIENT: ("push", "step", "gradient"), Cargo.VALUE: ("set", "version", "value")}
+
+
+class Arguments:
+    """Makes operations of one slot. Raises DescriptionError, ValueError for a slot that there is not."""
+
+    def __init__(self, description: StoreDescription, slot: int) -> None:
+        check_description(description)
+        if not 0 <= slot < description.slots:
+            raise ValueError(f"slot {slot} is not within 0 to {description.slots - 1}")
+        self._description = description
+        self._slot = slot
+        self._places = {key.key: place for place, key in enumerate(description.keys)}
+        self._state: dict[str, tuple[str, ...]] = {}
+        self._sets_of_one: dict[str, KeySet] = {}
+        self._row_cuts: dict[str, RowCut] = {}
+        self._sets_of_many: dict[tuple[str, ...], KeySet] = {}
+
+    def place_of(self, name: str) -> int:
+        """Of a key that is no table, in the description. Raises StoreRefusedError."""
+        self._key(name, "buffer", rows=False)
+        return self._places[name]
+
+    def push(self, future: Future[Any], name: str, step: int, array: Array, *, cargo: Cargo) -> PushOperation:
+        """Raises StoreRefusedError for a key, step or array that does not fit."""
+        return self._push(future, self._one(name, _WORDS[cargo][0]), step, (array,), cargo)
+
+    def push_many(
+        self, future: Future[Any], names: Sequence[str], step: int, arrays: Sequence[Array], *, cargo: Cargo
+    ) -> PushOperation:
+        """Raises StoreRefusedError for keys, a step or arrays that do not fit."""
+        return self._push(future, self._many(names, _WORDS[cargo][0]), step, list(arrays), cargo)
+
+    def push_rows(
+        self, future: Future[Any], name: str, step: int, ids: Array, rows: Array, *, cargo: Cargo
+    ) -> PushRowsOperation:
+        """Raises StoreRefusedError for a key, step, ids or rows that do not fit."""
+        key, step, where = self._sent_to(name, step, cargo)
+        check_ids(ids, key, where)
+        wanted = (len(ids), *key.shape[1:])
+        if rows.dtype != np.dtype(key.dtype) or rows.shape != wanted:
+            raise StoreRefusedError(
+                f"{where}: the rows are {rows.dtype}{list(rows.shape)}, for {len(ids)} ids {key.dtype}{list(wanted)}"
+            )
+        flat = rows.reshape(len(ids), self._row_cut(key).width)
+        given = summed_rows(ids, flat) if cargo is Cargo.GRADIENT else last_rows(ids, flat)
+        return PushRowsOperation(future, Sent(cargo, name, self._places[name], step, key.priority, rows=True), given)
+
+    def pull(
+        self, future: Future[Any], name: str, version: int, *, reading: Reading, out: Array | None = None
+    ) -> KeyPull:
+        """Raises StoreRefusedError for a key, a version or an array that does not fit."""
+        asked = AskedKeys(self._one(name, "pull"), version, None, reading, Gives.VALUE)
+        return self._pull(future, asked, None if out is None else (out,))
+
+    def pull_state(self, future: Future[Any], name: str, version: int, *, reading: Reading) -> KeyPull:
+        """Raises StoreRefusedError for a key or version that there is not."""
+        keys = self._one(name, "pull")
+        version = self._checked_step(version, f"pull of {keys}")
+        names = self._state_of(self._description.keys[keys.places[0]])
+        return KeyPull(future, AskedKeys(keys, version, names, reading, Gives.STATE))
+
+    def pull_many(
+        self,
+        future: Future[Any],
+        names: Sequence[str],
+        version: int,
+        *,
+        reading: Reading,
+        gives: Gives = Gives.VALUES,
+        out: Sequence[Array] | None = None,
+    ) -> KeyPull:
+        """Raises StoreRefusedError for keys, a version or arrays that do not fit."""
+        asked = AskedKeys(self._many(names, "pull"), version, None, reading, gives)
+        return self._pull(future, asked, None if out is None else list(out))
+
+    def pull_rows(
+        self, future: Future[Any], name: str, ids: Array, version: int, *, state: bool, settled: bool
+    ) -> PullRowsOperation:
+        """Raises StoreRefusedError for a key, version or ids that do not fit, MemoryError."""
+        key = self._key(name, "pull", rows=True)
+        version = self._checked_step(version, f"pull of rows of key {name!r}")
+        where = f"slot {self._slot}: pull of rows of key {name!r}"
+        check_ids(ids, key, where)
+        if len(ids) > MAX_PULLED_ROWS:
+            raise StoreRefusedError(f"{where}: {len(ids)} rows; a call may ask for {MAX_PULLED_ROWS}")
+        names = self._state_of(key) if state else None
+        asked = Asked(name, self._places[name], version, names, settled, key.priority, rows=True)
+        cut, shape = self._row_cut(key), tuple(key.shape[1:])
+        return PullRowsOperation(future, asked, cut=cut, ids=ids, row_shape=shape)
+
+    def moving(self, names: Sequence[str]) -> tuple[int, ...]:
+        """The numbers of the keys that have versions, for a read of all at one. Raises StoreRefusedError for keys that
+        do not fit, and where no version is of all slots."""
+        keys = self._many(names, "read")
+        self._check_sync(f"read of {keys} at one version")
+        return keys.moving
+
+    def barrier(self, future: Future[Any], step: int, nothing: Sequence[str]) -> BarrierOperation:
+        """Raises StoreRefusedError for a key that there is not or to which the slot does not contribute."""
+        step = self._checked_step(step, "barrier")
+        where = f"slot {self._slot}: barrier of step {step}"
+        for name in nothing:
+            key = self._known(name, "barrier")
+            if self._slot not in key.slots:
+                raise StoreRefusedError(f"{where}: key {name!r}: only slots {list(key.slots)} contribute to it")
+        places = [self._places[name] for name in nothing]
+        kind = BarrierOperation if self._description.commit is None else CommitOperation
+        return kind(future, step, places)
+
+    def set_hyper(
+        self, future: Future[Any], numbers: Mapping[str, float], step: int | None, name: str | None
+    ) -> HyperOperation:
+        """Raises StoreRefusedError for a key that the shards update by no rule, and for numbers that its rule lacks."""
+        key = None if name is None else self._known(name, "set_hyper")
+        where = f"slot {self._slot}: set_hyper" if key is None else f"slot {self._slot}: set_hyper of key {name!r}"
+        try:
+            found = checked_numbers(self._description, key, numbers)
+        except ValueError as error:
+            raise StoreRefusedError(f"{where}: {error}") from None
+        step = None if step is None else self._checked_step(step, "set_hyper")
+        place = None if name is None else self._places[name]
+        return HyperOperation(future, Change(found, step, place, name), lambda: os.urandom(16))
+
+    def _push(
+        self, future: Future[Any], keys: KeySet, step: int, arrays: Sequence[Array], cargo: Cargo
+    ) -> PushOperation:
+        call, count, what = _WORDS[cargo]
+        if type(step) is not int or not 0 <= step < MAX_STEP:
+            step = self._checked_step(step, f"{call} of {keys}")
+        if cargo is Cargo.GRADIENT and keys.others:
+            where = f"slot {self._slot}: {call} of key {keys.others[0].key!r}, {count} {step}"
+            raise StoreRefusedError(f"{where}: only slots {list(keys.others[0].slots)} contribute to it")
+        self._check_arrays(keys, arrays, call, f"{count} {step}", what)
+        return PushOperation(future, SentKeys(cargo, keys, step), arrays)
+
+    def _pull(self, future: Future[Any], asked: AskedKeys, out: Sequence[Array] | None) -> KeyPull:
+        keys = asked.keys
+        version = asked.version
+        if type(version) is not int or not 0 <= version < MAX_STEP:
+            version = self._checked_step(version, f"pull of {keys}")
+        if asked.reading is Reading.EXACT:
+            self._check_sync(str(asked))
+        if out is not None:
+            self._check_arrays(keys, out, "pull", f"version {version}", "array for it")
+            for name, array in zip(keys.names, out, strict=True):
+                if not array.flags.writeable:
+                    where = f"slot {self._slot}: pull of key {name!r}, version {version}"
+                    raise StoreRefusedError(f"{where}: the array for it is read-only")
+        return KeyPull(future, asked if version is asked.version else replace(asked, version=version), out)
+
+    def _check_arrays(self, keys: KeySet, arrays: Sequence[Array], call: str, when: str, what: str) -> None:
+        """Raises StoreRefusedError for an array that does not fit, naming its key."""
+        if len(arrays) != len(keys):
+            raise StoreRefusedError(f"slot {self._slot}: {call} of {keys}, {when}: {len(arrays)} arrays")
+        for number, array in enumerate(arrays):
+            if (
+                isinstance(array, np.ndarray)
+                and array.dtype == keys.dtypes[number]
+                and array.shape == keys.shapes[number]
+                and array.flags.c_contiguous
+            ):
+                continue
+            where = f"slot {self._slot}: {call} of key {keys.names[number]!r}, {when}: the {what} is"
+            if not isinstance(array, np.ndarray):
+                raise StoreRefusedError(f"{where} a {type(array).__name__}, no NumPy array")
+            if array.flags.c_contiguous:
+                own, found = keys.described(number), f"{array.dtype}{list(array.shape)}"
+                raise StoreRefusedError(f"{where} {found}, the key {own}")
+            raise StoreRefusedError(f"{where} not C-contiguous")
+
+    def _one(self, name: str, call: str) -> KeySet:
+        found = self._sets_of_one.get(name)
+        if found is None:
+            key = self._key(name, call, rows=False)
+            found = self._sets_of_one[name] = KeySet([key], [self._places[name]], self._slot)
+        return found
+
+    def _many(self, names: Sequence[str], call: str) -> KeySet:
+        """Keys that are distinct and no tables. Threads that make one at once make the same."""
+        if isinstance(names, str):
+            raise StoreRefusedError(f"slot {self._slot}: {call} of keys: {names!r} is one name, not several")
+        wanted = tuple(names)
+        if len(wanted) == 1:
+            return self._one(wanted[0], call)
+        found = self._sets_of_many.get(wanted)
+        if found is None:
+            keys = [self._key(name, call, rows=False) for name in wanted]
+            if len(set(wanted)) < len(wanted):
+                twice = next(name for number, name in enumerate(wanted) if name in wanted[:number])
+                raise StoreRefusedError(f"slot {self._slot}: {call} of {len(wanted)} keys: {twice!r} is there twice")
+            found = KeySet(keys, [self._places[name] for name in wanted], self._slot)
+            if len(self._sets_of_many) >= KEY_SETS_KEPT:
+                self._sets_of_many = {}
+            self._sets_of_many[wanted] = found
+        return found
+
+    def _sent_to(self, name: str, step: int, cargo: Cargo) -> tuple[KeyDescription, int, str]:
+        call, count, _ = _WORDS[cargo]
+        key = self._key(name, call, rows=True)
+        step = self._checked_step(step, f"{call} of key {name!r}")
+        where = f"slot {self._slot}: {call} of key {name!r}, {count} {step}"
+        if cargo is Cargo.GRADIENT and self._slot not in key.slots:
+            raise StoreRefusedError(f"{where}: only slots {list(key.slots)} contribute to it")
+        return key, step, where
+
+    def _state_of(self, key: KeyDescription) -> tuple[str, ...]:
+        if key.update is not Update.RULE:
+            return ()
+        found = self._state.get(key.key)
+        if found is None:
+            found = self._state[key.key] = tuple(rule_of(self._description, key).state)
+        return found
+
+    def _row_cut(self, key: KeyDescription) -> RowCut:
+        found = self._row_cuts.get(key.key)
+        if found is None:
+            found = row_cut(key, self._description.slice_bytes, len(self._description.shards))
+            self._row_cuts[key.key] = found
+        return found
+
+    def _key(self, name: str, call: str, *, rows: bool) -> KeyDescription:
+        key = self._known(name, call)
+        if key.rows and not rows:
+            raise StoreRefusedError(f"slot {self._slot}: {call} of key {name!r}: it is a table, which goes by rows")
+        if rows and not key.rows:
+            raise StoreRefusedError(f"slot {self._slot}: {call} of rows of key {name!r}: it is no table")
+        return key
+
+    def _known(self, name: str, call: str) -> KeyDescription:
+        place = self._places.get(name)
+        if place is None:
+            raise StoreRefusedError(f"slot {self._slot}: {call} of key {name!r}: the store has no such key")
+        return self._description.keys[place]
+
+    def _check_sync(self, what: str) -> None:
+        mode = self._description.mode
+        if mode is not Mode.SYNC:
+            raise StoreRefusedError(
+                f"slot {self._slot}: {what}: in mode {mode.value} each slot has versions of its own"
+            )
+
+    def _checked_step(self, step: int, what: str) -> int:
+        """The step, or version, as the number that it stands for."""
+        try:
+            number = index(step)
+        except TypeError:
+            told = f"step or version {step!r} is no whole number"
+            raise StoreRefusedError(f"slot {self._slot}: {what}: {told}") from None
+        if not 0 <= number < MAX_STEP:
+            raise StoreRefusedError(f"slot {self._slot}: {what}: step or version {number} is not within 0 to 2**62")
+        return number

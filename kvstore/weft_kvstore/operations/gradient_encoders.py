@@ -1,0 +1,93 @@
+"""What a slot's gradients are encoded with on their way to the shards, and what it owes of each key. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from weft_kvstore.arrays.array import Array
+from weft_kvstore.compression.description import CompressionError
+from weft_kvstore.compression.residuals import Residuals
+from weft_kvstore.compression.slice_encoder import SliceEncoder
+from weft_kvstore.description.records import StoreDescription
+from weft_kvstore.errors import StoreRefusedError
+from weft_kvstore.operations.key_set import KeySet
+from weft_kvstore.sharding.routing import Routing
+from weft_kvstore.step_outcome import LossScale, StepOutcome
+
+
+class GradientEncoders:
+    """`scale` is what the loss of the next step is multiplied by: gradients that keep a residual are divided by it.
+
+    A step of a key is encoded once, and after those before it. Invariants: `_next[key]` is the first step that may be
+    pushed; `_under_way` counts pushes that are not all encoded, or not all acknowledged.
+    """
+
+    def __init__(self, description: StoreDescription, routing: Routing, slot: int) -> None:
+        self._slot = slot
+        self._scaling = description.commit.loss_scaling if description.commit is not None else None
+        self._scale = LossScale(1.0 if self._scaling is None else self._scaling.initial)
+        self._under_way = 0
+        kept = [
+            (key, routing.cuts[place], choice.codec)
+            for place, key in enumerate(description.keys)
+            if slot in key.slots and (choice := routing.lots[routing.lot_of[place]].pushed) and choice.residual
+        ]
+        self._residuals = Residuals(slot, {key.key: (key.size, codec.dtype) for key, _, codec in kept})
+        self._encoders: dict[str, SliceEncoder] = {}
+        for key, cut, codec in kept:
+            ends = np.minimum(np.arange(cut.count + 1) * cut.step_bytes, cut.nbytes)
+            self._encoders[key.key] = SliceEncoder(codec, ends // codec.dtype.itemsize, self._residuals.arrays[key.key])
+        self._next = dict.fromkeys(self._encoders, 0)
+
+    @property
+    def scale(self) -> float:
+        return self._scale.scale
+
+    def told(self, outcome: StepOutcome) -> None:
+        """What the slots agreed on of a step: the next one's scale follows from it."""
+        if self._scaling is None:
+            return
+        if outcome.loss_scale != self.scale:  # A slot that was taken over begins in the middle.
+            self._scale = LossScale(outcome.loss_scale)
+        self._scale = self._scale.after(finite=outcome.finite, scaling=self._scaling)
+
+    def begin(self, keys: KeySet, step: int) -> Sequence[SliceEncoder | None]:
+        """The encoder of each key for a push of a step; None where the key keeps no residual. Raises StoreRefusedError
+        for a step of which a key's was begun before, or a later one: then nothing has."""
+        found = [self._encoders.get(name) for name in keys.names]
+        for name in keys.names:
+            if step < self._next.get(name, 0):
+                told = (
+                    f"step {self._next[name] - 1} was pushed already, and what compression left out is in later steps"
+                )
+                raise StoreRefusedError(f"slot {self._slot}: push of key {name!r}, step {step}: {told}")
+        self._next.update({name: step + 1 for name in keys.names if name in self._next})
+        self._under_way += 1
+        return found
+
+    def ended(self, keys: KeySet, step: int, *, encoded: bool) -> None:
+        """A push that was begun has ended. It may be begun again if nothing of it was encoded."""
+        self._under_way -= 1
+        if not encoded:
+            self._next.update({name: step for name in keys.names if self._next.get(name) == step + 1})
+
+    def export(self) -> dict[str, Array]:
+        """Copies of what is owed, by name. Raises StoreRefusedError while pushes are under way."""
+        self._check_idle("export")
+        return self._residuals.export()
+
+    def restore(self, named: Mapping[str, Array]) -> None:
+        """Takes on what `export` gave. Raises StoreRefusedError for an array that does not fit; then nothing has
+        changed."""
+        self._check_idle("restore")
+        try:
+            self._residuals.restore(named)
+        except CompressionError as error:
+            raise StoreRefusedError(f"slot {self._slot}: restore of residuals: {error}") from error
+
+    def _check_idle(self, call: str) -> None:
+        if self._under_way:
+            told = f"{self._under_way} pushes are under way"
+            raise StoreRefusedError(f"slot {self._slot}: {call} of residuals: {told}")

@@ -1,0 +1,168 @@
+"""A change of hyper-parameters on its way: every shard holds it, shard 0 decides, the others hear of it. Pure.
+
+| Phase  | Said                         | Next, once                                                             |
+|--------|------------------------------|------------------------------------------------------------------------|
+| FIRST  | `hyper` to shard 0           | it holds it: so of several proposals one goes on                       |
+| REST   | `hyper` to the others        | all of them hold it                                                    |
+| DECIDE | `hyper-decide` to shard 0    | it has decided: from here on nothing can stop the change               |
+| SETTLE | `hyper-settle` to the others | all of them know                                                       |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from weft_kvstore.errors import StoreRefusedError
+from weft_kvstore.operations.operation import Link, Request
+from weft_kvstore.sharding.routing import Routing
+from weft_kvstore.wire.codec import ProtocolError
+from weft_kvstore.wire.messages import NOBODY, Hyper, HyperAnswer, HyperDecide, HyperDecided, HyperSettle, Message
+
+TRIES: Final = 10
+"""Steps that are proposed where any will do. Slots go on meanwhile, so each further try looks twice as far ahead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Numbers that are to hold from a step on, or with None from the first that is possible: of the key at `place`,
+    called `key`, or with None of the whole job."""
+
+    numbers: Mapping[str, float]
+    step: int | None
+    place: int | None
+    key: str | None
+
+    def __str__(self) -> str:
+        numbers = ", ".join(f"{name} to {number:g}" for name, number in self.numbers.items())
+        of = "all keys" if self.key is None else f"key {self.key!r}"
+        return f"change of {numbers} for {of}, step {'any' if self.step is None else self.step}"
+
+
+class Phase(Enum):
+    FIRST = "first"
+    REST = "rest"
+    DECIDE = "decide"
+    SETTLE = "settle"
+
+
+class HyperOperation(Request):
+    """It ends with the step from which the numbers hold. `_due` is what each shard has not answered yet; it is said
+    again on a new connection."""
+
+    def __init__(self, future: Future[Any], change: Change, draw: Callable[[], bytes]) -> None:
+        """`draw` gives 16 bytes that no other proposal has."""
+        super().__init__(future)
+        self.change = change
+        self._draw = draw
+        self._links: dict[int, Link] = {}
+        self._due: dict[int, Message] = {}
+        self._phase = Phase.FIRST
+        self._proposal = b""
+        self._step = change.step or 0
+        self._version = 0
+        self._tries = 0
+
+    def prepare(self, routing: Routing) -> dict[int, int]:
+        return dict.fromkeys(range(routing.shards), 1)
+
+    def begin(self, link: Link) -> None:
+        self._links[link.shard] = link
+        if not link.shard:
+            self._proposal = self._draw()
+            self._due[0] = self._hyper()
+        super().begin(link)
+
+    def make(self, link: Link) -> None:
+        if link.shard in self._due:
+            link.say(self._due[link.shard])
+
+    def agreed(self, shard: int, message: HyperAnswer | HyperDecided) -> bool:
+        if message.proposal != self._proposal:
+            return False  # It was withdrawn meanwhile.
+        expected = HyperDecided if self._phase is Phase.DECIDE else HyperAnswer
+        if self._due.pop(shard, None) is None or not isinstance(message, expected):
+            raise ProtocolError(f"{type(message).__name__}.request: {self.number}, {self} is at {self._phase.value}")
+        if isinstance(message, HyperDecided):
+            return self._decided(message.version)
+        if not message.held:
+            self._refused(message)
+        elif not self._due:
+            self._go_on()
+        return False
+
+    def done(self, shard: int) -> bool:
+        if self._phase is not Phase.SETTLE or self._due.pop(shard, None) is None:
+            raise ProtocolError(f"Done.request: {self.number}, {self} is at {self._phase.value}")
+        return self.settle(shard)
+
+    def give_up(self, link: Link) -> None:
+        super().give_up(link)
+        if self._proposal and self._phase in {Phase.FIRST, Phase.REST}:  # Later shard 0 may have decided.
+            link.say(self._withdrawal(link.shard))
+
+    def result(self) -> int:
+        return self._step
+
+    def let_go(self) -> None:
+        self._links = {}
+        self._due = {}
+
+    def _go_on(self) -> None:
+        """All that were asked hold it."""
+        if self._phase is Phase.FIRST and len(self._links) > 1:
+            self._phase = Phase.REST
+            for shard in self._others:
+                self._say(shard, self._hyper())
+        else:
+            self._phase = Phase.DECIDE
+            self._say(0, HyperDecide(self.number, self._proposal, 1))
+
+    def _decided(self, version: int) -> bool:
+        if not version:
+            self._withdraw()
+            raise StoreRefusedError("it took too long and was given up; try again")
+        self._phase, self._version = Phase.SETTLE, version
+        for shard in self._others:
+            self._say(shard, HyperSettle(self.number, self._proposal, version))
+        return self.settle(0)
+
+    def _refused(self, answer: HyperAnswer) -> None:
+        """Tries a later step, where any will do and one can be had. Raises StoreRefusedError."""
+        self._withdraw()
+        self._tries += 1
+        if self.change.step is not None or answer.step <= self._step or self._tries >= TRIES:
+            raise StoreRefusedError(answer.reason)
+        self._phase, self._step = Phase.FIRST, answer.step + (1 << self._tries >> 1) - 1
+        self._proposal = self._draw()
+        self._say(0, self._hyper())
+
+    def _withdraw(self) -> None:
+        """Nobody has to hold it any more."""
+        self._due = {}
+        for shard, link in self._links.items():
+            link.say(self._withdrawal(shard))
+
+    def _withdrawal(self, shard: int) -> Message:
+        if not shard:
+            return HyperDecide(NOBODY, self._proposal, 0)
+        return HyperSettle(NOBODY, self._proposal, 0)
+
+    @property
+    def _others(self) -> list[int]:
+        return [shard for shard in self._links if shard]
+
+    def _say(self, shard: int, message: Message) -> None:
+        self._due[shard] = message
+        self._links[shard].say(message)
+
+    def _hyper(self) -> Hyper:
+        change = self.change
+        key = [] if change.place is None else [change.place]
+        return Hyper(self.number, self._proposal, self._step, key, list(change.numbers), list(change.numbers.values()))
+
+    def __str__(self) -> str:
+        return str(self.change)

@@ -1,0 +1,334 @@
+"""What a client has begun and not ended. Pure; the future belongs to the hands.
+
+Pushes and pulls of keys are in `key_operation`, those of rows in `row_operation`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Sequence
+from concurrent.futures import Future
+from typing import Any, Protocol, TypeAlias
+
+from weft_kvstore.operations.calls import Asked, AskedKeys, Sent, SentKeys
+from weft_kvstore.operations.gradient_encoders import GradientEncoders
+from weft_kvstore.same_host.link_memory import GivenArrays
+from weft_kvstore.sharding.routing import Routing
+from weft_kvstore.wire.cargo import Cargo, SentEntry
+from weft_kvstore.wire.codec import ProtocolError
+from weft_kvstore.wire.messages import MAX_RUNS, Barrier, Cancel, HyperAnswer, HyperDecided, Measured, Message, Reading
+from weft_kvstore.wire.out_run import OutRun
+
+SentRun: TypeAlias = "OutRun[SentEntry, Operation]"
+
+
+class Link(Protocol):
+    """What an operation uses of the link to a shard."""
+
+    shard: int
+
+    def put(self, runs: Iterable[SentRun]) -> None:
+        """Queues these to be sent."""
+
+    def withdraw(self, runs: Iterable[SentRun]) -> None:
+        """These need not be sent any more."""
+
+    def say(self, message: Message) -> None:
+        """Sends a control message."""
+
+    def ask(self, request: Request) -> None:
+        """Begins a request: it is made while there is a connection, and again on each new one."""
+
+    def forget(self, request: Request) -> None:
+        """The request is not made again."""
+
+    def pull(self, operation: PullOperation) -> None:
+        """Asks for what a pull wants, together with others."""
+
+
+class Operation(ABC):
+    """`pending[shard]` counts what is missing from each shard; the operation ends when nothing is.
+
+    `because` is what shards said that it waits for. `number` is the request's number on the wire.
+    """
+
+    def __init__(self, future: Future[Any]) -> None:
+        self.future = future
+        self.number = 0
+        self.pending: dict[int, int] = {}
+        self.because: dict[int, str] = {}
+        self.ended = False
+
+    @property
+    def sets(self) -> Sequence[int]:
+        """The keys of which it sets a value, by place."""
+        return ()
+
+    @property
+    def asks_of(self) -> Sequence[int]:
+        """The keys of which it asks or says something, by place: it comes behind what was set of them."""
+        return ()
+
+    def hold(self, places: Collection[int]) -> bool:
+        """What it says of these keys has to wait. True where the rest is begun, False where all of it waits."""
+        return False
+
+    def go_on(self, places: Sequence[int], links: Sequence[Link], *, whole: bool) -> None:
+        """These keys, at least one, have been waited for; `whole`: there are no others."""
+        if whole:
+            for link in links:
+                self.begin(link)
+
+    def use(self, encoders: GradientEncoders) -> None:  # noqa: B027  # most send nothing that is encoded
+        """The slot's, before anything else: for what travels encoded."""
+
+    @abstractmethod
+    def prepare(self, routing: Routing) -> dict[int, int]:
+        """Makes what is to be sent. How many parts each shard has of it, where it has some. Raises MemoryError, and
+        StoreRefusedError for what cannot be begun now."""
+
+    @abstractmethod
+    def begin(self, link: Link) -> None:
+        """Hands the link what its shard has to get."""
+
+    @abstractmethod
+    def give_up(self, link: Link) -> None:
+        """It has ended without this shard's parts."""
+
+    def look(self, memory: GivenArrays) -> None:  # noqa: B027  # most have nothing there
+        """Before it is prepared: finds out whether its arrays are the store's own."""
+
+    @property
+    def rows_pushed(self) -> int:
+        """Rows of a table that it sends as a gradient or a value."""
+        return 0
+
+    @property
+    def rows_pulled(self) -> int:
+        """Distinct rows of a table that it asks for."""
+        return 0
+
+    def delivered(self, shard: int, count: int) -> bool:
+        """So many slices that it sent have arrived. True if they were the last thing that was missing."""
+        return False
+
+    def resent(self, shard: int, run: SentRun) -> None:
+        """Part of a run that it sent waits anew, for the connection has broken."""
+        raise TypeError(f"{self} sends nothing")
+
+    def settle(self, shard: int, count: int = 1) -> bool:
+        """So many of a shard's parts have come. True if that was the last of all."""
+        left = self.pending.get(shard, 0) - count
+        if left > 0:
+            self.pending[shard] = left
+        else:
+            self.pending.pop(shard, None)
+            self.because.pop(shard, None)
+        return not self.pending
+
+    def result(self) -> Any:
+        """What the future ends with."""
+        return None
+
+    @abstractmethod
+    def let_go(self) -> None:
+        """It has ended: its parts, which know it, are forgotten, so that its arrays go at once and not when the
+        collector of cycles comes round."""
+
+    @abstractmethod
+    def __str__(self) -> str:
+        """What an error calls it."""
+
+
+class SendOperation(Operation):
+    """Gradients, or values to set, on their way. `runs` are all its parts, by shard, once it was prepared."""
+
+    def __init__(self, future: Future[Any], sent: Sent | SentKeys) -> None:
+        super().__init__(future)
+        self.sent: Any = sent
+        self.runs: dict[int, list[SentRun]] = {}
+
+    @property
+    def sets(self) -> Sequence[int]:
+        return self.sent.places if self.sent.cargo is Cargo.VALUE else ()
+
+    def prepare(self, routing: Routing) -> dict[int, int]:
+        self.runs = self.cut(routing)
+        return {shard: sum([run.count for run in runs]) for shard, runs in self.runs.items()}
+
+    @abstractmethod
+    def cut(self, routing: Routing) -> dict[int, list[SentRun]]:
+        """All its parts by shard. Raises MemoryError."""
+
+    def begin(self, link: Link) -> None:
+        link.put(self.runs[link.shard])
+
+    def give_up(self, link: Link) -> None:
+        link.withdraw(self.runs[link.shard])
+
+    def delivered(self, shard: int, count: int) -> bool:
+        return not self.ended and self.settle(shard, count)
+
+    def resent(self, shard: int, run: SentRun) -> None:
+        self.runs[shard].append(run)
+
+    def let_go(self) -> None:
+        self.runs = {}
+
+    def __str__(self) -> str:
+        return str(self.sent)
+
+
+class Request(Operation):
+    """What a shard answers: it is asked again on every new connection until it has."""
+
+    def begin(self, link: Link) -> None:
+        link.ask(self)
+
+    def give_up(self, link: Link) -> None:
+        link.forget(self)
+
+    def let_go(self) -> None:
+        pass  # A request has no parts, unless it sends ids.
+
+    @abstractmethod
+    def make(self, link: Link) -> None:
+        """Asks the shard, for the first time or anew."""
+
+    def done(self, shard: int) -> bool:
+        """The shard has taken in one of its messages. True if nothing is missing any more. Raises ProtocolError."""
+        raise ProtocolError(f"Done.request: {self.number}, {self} ends with values")
+
+    def measured(self, shard: int, message: Measured) -> bool:
+        """The shard says what its part of a step amounts to. True if nothing is missing. Raises ProtocolError."""
+        raise ProtocolError(f"Measured.request: {self.number}, {self} commits nothing")
+
+    def agreed(self, shard: int, message: HyperAnswer | HyperDecided) -> bool:
+        """The shard says what it thinks of a change of hyper-parameters. True if nothing is missing. Raises
+        ProtocolError, and StoreRefusedError where there will be none."""
+        raise ProtocolError(f"{type(message).__name__}.request: {self.number}, {self} changes nothing")
+
+    def write(  # noqa: PLR0917  # a column of the message each
+        self,
+        shard: int,
+        array: int,
+        lot: int,
+        version: int,
+        first: int,
+        count: int,
+        payload: memoryview,
+        *,
+        compressed: bool,
+    ) -> int:
+        """Copies slices, or chunks, into place, decoded where they are `compressed`. Returns how many of them were new.
+        Raises ProtocolError where they are not what was asked for."""
+        raise ProtocolError(f"Values.request: {self.number}, {self} asks for none")
+
+    def written(  # noqa: PLR0917  # a column of the message each
+        self, shard: int, array: int, lot: int, version: int, first: int, count: int
+    ) -> int:
+        """The same of slices that the shard has put into the places of their keys by itself."""
+        raise ProtocolError(f"Values.place: 1, {self} has no places for values")
+
+
+class PullOperation(Request):
+    """Values, or the rule's state, on their way. `asked` says of which version, and how exactly."""
+
+    def __init__(self, future: Future[Any], asked: Asked | AskedKeys) -> None:
+        super().__init__(future)
+        self.asked: Any = asked
+
+    @property
+    def asks_of(self) -> Sequence[int]:
+        found: Sequence[int] = self.asked.places
+        return found
+
+    @abstractmethod
+    def asks(self, shard: int) -> list[tuple[int, int, int]]:
+        """What it wants of a shard, once it was prepared: (lot, first slice, slices); at most 4,096 of them."""
+
+    def chunks(self, shard: int) -> int:
+        """How many chunks of ids a shard gets."""
+        return 0
+
+    @property
+    def may_be_compressed(self) -> bool:
+        """Whether its values may come encoded, where the description says how."""
+        return False
+
+    in_place = False
+    """Whether it wants values in the places of their keys, where the shard can put them there."""
+
+    def make(self, link: Link) -> None:
+        link.pull(self)
+
+    def give_up(self, link: Link) -> None:
+        super().give_up(link)
+        link.say(Cancel([self.number]))
+
+    def check_version(self, version: int) -> None:
+        """Raises ProtocolError for a version that was not asked for."""
+        asked = self.asked
+        if version < asked.version or (version > asked.version and asked.reading is Reading.EXACT):
+            raise ProtocolError(f"Values.version: {version}, {self} was asked for")
+
+    def __str__(self) -> str:
+        return str(self.asked)
+
+
+class BarrierOperation(Request):
+    """A barrier; `nothing` are the places of keys that the slot has nothing for. What it says of those that are held
+    comes later: a large value that was set keeps the slot's word on this key back, and on no other."""
+
+    def __init__(self, future: Future[Any], step: int, nothing: list[int]) -> None:
+        super().__init__(future)
+        self.step = step
+        self.nothing = nothing
+        self._held: set[int] = set()
+
+    @property
+    def asks_of(self) -> Sequence[int]:
+        return self.nothing
+
+    @property
+    def parts(self) -> int:
+        """How many messages it takes, and one more while some are held."""
+        return max(_messages(len(self.nothing) - len(self._held)) + bool(self._held), 1)
+
+    def prepare(self, routing: Routing) -> dict[int, int]:
+        return dict.fromkeys(range(routing.shards), self.parts)
+
+    def hold(self, places: Collection[int]) -> bool:
+        self._held.update(places)
+        return True
+
+    def go_on(self, places: Sequence[int], links: Sequence[Link], *, whole: bool) -> None:
+        self._held.difference_update(places)
+        for link in links:
+            self.pending[link.shard] += _messages(len(places)) - whole
+            self._say(link, places)
+
+    def make(self, link: Link) -> None:
+        self.pending[link.shard] = self.parts
+        self.declare(link)
+
+    def declare(self, link: Link) -> None:
+        """Says what the slot has nothing for, as far as it is not held."""
+        free = [place for place in self.nothing if place not in self._held]
+        if free or not self._held:
+            self._say(link, free)
+
+    def done(self, shard: int) -> bool:
+        return self.settle(shard)
+
+    def _say(self, link: Link, places: Sequence[int]) -> None:
+        for begin in range(0, max(len(places), 1), MAX_RUNS):
+            link.say(Barrier(self.number, self.step, list(places[begin : begin + MAX_RUNS])))
+
+    def __str__(self) -> str:
+        return f"barrier of step {self.step}"
+
+
+def _messages(places: int) -> int:
+    """How many it takes to say something of so many keys."""
+    return -(-places // MAX_RUNS)

@@ -1,0 +1,194 @@
+"""Pushes and pulls of rows of a table: cut into chunks by shard, and put together again."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+
+from weft_graph.weft_domain import ID_BYTES
+from weft_kernels.row_copies import put_rows
+from weft_kvstore.arrays.array import Array
+from weft_kvstore.arrays.buffers import bytes_of
+from weft_kvstore.operations.calls import Asked, Sent
+from weft_kvstore.operations.operation import Link, PullOperation, SendOperation, SentRun
+from weft_kvstore.sharding.routing import Routing
+from weft_kvstore.sharding.row_cut import RowCut, chunks_of
+from weft_kvstore.tables.rows import Rows, wanted_rows
+from weft_kvstore.wire.cargo import Cargo, SentEntry
+from weft_kvstore.wire.codec import ProtocolError
+from weft_kvstore.wire.out_run import OneBuffer, OutRun
+from weft_kvstore.wire.row_chunks import RowSource
+
+
+class PushRowsOperation(SendOperation):
+    """Some rows of a table; `given` has distinct ids."""
+
+    def __init__(self, future: Future[Any], sent: Sent, given: Rows) -> None:
+        super().__init__(future, sent)
+        self.given = given
+
+    @property
+    def rows_pushed(self) -> int:
+        return len(self.given.ids)
+
+    def cut(self, routing: Routing) -> dict[int, list[SentRun]]:
+        """Each shard that has rows gets at least one chunk of a push, so that it knows that the slot is in."""
+        sent = self.sent
+        cut = routing.tables[sent.place]
+        found: dict[int, list[SentRun]] = {}
+        ids, values = self.given.ids.view(cut.id_dtype), self.given.values
+        for shard, mine in enumerate(cut.dealt(ids)):
+            if not cut.bytes_on(shard):
+                continue
+            rows = RowSource(ids, values, cut, mine)
+            if sent.cargo is Cargo.VALUE and not rows.count:
+                continue
+            entry = SentEntry(
+                sent.cargo, self.number, routing.lot_of[sent.place], sent.step, chunks_of(rows.count, cut.rows_up)
+            )
+            bounds = _bounds(entry.chunks, cut.chunk_bytes, rows.nbytes)
+            found[shard] = [OutRun(entry, 0, bounds, rows, priority=sent.priority, owner=self)]
+        return found
+
+
+class PullRowsOperation(PullOperation):
+    """Rows of a table, as `pull_rows` of the store gives them."""
+
+    def __init__(
+        self, future: Future[Any], asked: Asked, *, cut: RowCut, ids: Array, row_shape: tuple[int, ...]
+    ) -> None:
+        """Makes the arrays that the caller will own. Raises MemoryError."""
+        super().__init__(future, asked)
+        self._cut = cut
+        self._wanted = wanted_rows(ids)
+        self._arrays: list[Array] = [np.empty((len(ids), *row_shape), cut.dtype) for _ in range(asked.array_count)]
+        self._flat = [array.reshape(len(ids), cut.width) for array in self._arrays]
+        wanted = self._wanted
+        if len(wanted.zeros):
+            for array in self._flat:
+                array[wanted.zeros] = 0
+        self.ids: dict[int, Array] = {}
+        """What each shard is asked for: distinct and ascending."""
+        self._places: dict[int, Array | None] = {}
+        self._runs: dict[int, list[SentRun]] = {}
+        self._seen: dict[tuple[int, int], Array] = {}
+        self._lot = 0
+        own = wanted.ids.view(cut.id_dtype)
+        for shard, mine in enumerate(cut.dealt(own)):
+            if not len(own if mine is None else mine):
+                continue
+            if mine is None:
+                self.ids[shard], self._places[shard] = np.ascontiguousarray(own), wanted.places
+            else:
+                self.ids[shard] = own.take(mine)
+                self._places[shard] = mine if wanted.places is None else wanted.places.take(mine)
+
+    @property
+    def rows_pulled(self) -> int:
+        return len(self._wanted.ids)
+
+    def prepare(self, routing: Routing) -> dict[int, int]:
+        self._lot = routing.lot_of[self.asked.place]
+        arrays = self.asked.array_count
+        if not arrays or not self._cut.row_bytes:
+            return {}
+        return {shard: chunks_of(len(ids), self._cut.rows_down) * arrays for shard, ids in self.ids.items()}
+
+    def asks(self, shard: int) -> list[tuple[int, int, int]]:
+        return [(self._lot, 0, 0)]
+
+    def chunks(self, shard: int) -> int:
+        return chunks_of(len(self.ids[shard]), self._cut.ids_up)
+
+    def make(self, link: Link) -> None:
+        """After a broken connection all ids are sent again, for what came of them is forgotten."""
+        super().make(link)
+        link.withdraw(self._runs.get(link.shard, ()))
+        self._runs[link.shard] = self._cut_ids(link.shard)
+        link.put(self._runs[link.shard])
+
+    def give_up(self, link: Link) -> None:
+        link.withdraw(self._runs.get(link.shard, ()))
+        super().give_up(link)
+
+    def resent(self, shard: int, run: SentRun) -> None:
+        self._runs[shard].append(run)
+
+    def let_go(self) -> None:
+        self._runs = {}
+
+    def write(  # noqa: PLR0917  # a column of the message each
+        self,
+        shard: int,
+        array: int,
+        lot: int,
+        version: int,
+        first: int,
+        count: int,
+        payload: memoryview,
+        *,
+        compressed: bool,
+    ) -> int:
+        self.check_version(version)
+        if compressed:
+            raise ProtocolError(f"Values.compressed: 1, {self} is of rows, which travel as they are")
+        if lot != self._lot:
+            raise ProtocolError(f"Values.lot: {lot}, {self} asks for lot {self._lot}")
+        self.copy(shard, array, range(first, first + count), payload)
+        seen = self._seen.get((shard, array))
+        if seen is None:
+            seen = self._seen[shard, array] = np.zeros(self._chunks_from(shard), np.bool_)
+        some = seen[first : first + count]
+        fresh = count - int(np.count_nonzero(some))
+        some[:] = True
+        return fresh
+
+    def copy(self, shard: int, array: int, run: range, payload: memoryview) -> None:
+        """Copies adjacent chunks into place. Raises ProtocolError where they are not of this pull."""
+        total = self._chunks_from(shard)
+        if array >= len(self._flat) or run.stop > total:
+            raise ProtocolError(
+                f"Values.first: chunks {run.start} to {run.stop - 1} of array {array}; {self} has {total} chunks "
+                f"and {len(self._flat)} arrays"
+            )
+        low, high = run.start * self._cut.rows_down, min(run.stop * self._cut.rows_down, len(self.ids[shard]))
+        if (high - low) * self._cut.row_bytes != payload.nbytes:
+            told = (high - low) * self._cut.row_bytes
+            raise ProtocolError(f"Values.nbytes: {payload.nbytes}, the rows of {self.asked.name!r} have {told}")
+        rows: Array = np.frombuffer(payload, self._cut.dtype).reshape(high - low, self._cut.width)
+        places = self._places[shard]
+        if places is None:
+            self._flat[array][low:high] = rows
+            return
+        mine = places[low:high]
+        if self._wanted.ordered and mine[-1] - mine[0] == len(mine) - 1:
+            self._flat[array][mine[0] : mine[-1] + 1] = rows
+        else:
+            put_rows(self._flat[array], mine, rows)
+
+    def _chunks_from(self, shard: int) -> int:
+        """Chunks of each array that a shard answers with."""
+        return chunks_of(len(self.ids[shard]), self._cut.rows_down) if shard in self.ids else 0
+
+    def result(self) -> Any:
+        wanted = self._wanted
+        if wanted.copies.size:
+            for array in self._flat:
+                array[wanted.copies] = array[wanted.sources]
+        return self.asked.named(self._arrays)
+
+    def _cut_ids(self, shard: int) -> list[SentRun]:
+        asked = self.asked
+        entry = SentEntry(Cargo.IDS, self.number, self._lot, asked.version, self.chunks(shard))
+        base = bytes_of(self.ids[shard])
+        bounds = _bounds(entry.chunks, self._cut.ids_up * ID_BYTES, base.nbytes)
+        return [OutRun(entry, 0, bounds, OneBuffer(base), priority=asked.priority, owner=self)]
+
+
+def _bounds(chunks: int, a_chunk: int, nbytes: int) -> Array:
+    """Where chunks begin and end that lie one behind the other."""
+    found: Array = np.arange(chunks + 1) * a_chunk
+    found[-1] = nbytes
+    return found

@@ -1,0 +1,1 @@
+"""The shard as a process: its socket and threads, the daemon, metrics."""

@@ -1,0 +1,347 @@
+"""The shard's hands: one thread with a ROUTER socket that carries out what the mind decides."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Final
+
+import zmq
+
+from weft_kvstore.description.check import check_description
+from weft_kvstore.description.records import StoreDescription
+from weft_kvstore.errors import StoreError, StoreTimeoutError
+from weft_kvstore.quotas import Quotas
+from weft_kvstore.runtime.wake import Wakeup
+from weft_kvstore.same_host.door import Door
+from weft_kvstore.same_host.errors import ArenaError
+from weft_kvstore.serving.apply_pool import ApplyPool
+from weft_kvstore.settings import MAX_FRAME_BYTES, LinkSettings
+from weft_kvstore.shard.account import Ledger
+from weft_kvstore.shard.job_shard import JobShard
+from weft_kvstore.shard.mind import ShardMind
+from weft_kvstore.sharding.need import need_of
+from weft_kvstore.statistics.queue_depth import depths
+from weft_kvstore.statistics.records import ShardStatistics
+from weft_kvstore.statistics.stages import StageTimes
+from weft_kvstore.tables.place import TablePlace
+from weft_kvstore.wire.codec import MAX_HEADER_BYTES
+
+MESSAGES_A_ROUND: Final = 64
+"""Messages read before a slice is merged, so that a flood cannot starve the merging."""
+
+MESSAGES_SHARED: Final = 16
+"""The same where jobs share the shard: reading is what cannot be shared out, so it is done in small parts."""
+
+RECEIVE_S: Final = 0.05
+"""Seconds after which no further message is read in a round: what was read is answered first."""
+
+QUEUED_MESSAGES: Final = 1000
+"""Messages that ZeroMQ holds for one peer, either way; a peer that does not read is dropped."""
+
+COPIED_BYTES: Final = 1 << 19
+"""A shorter part of a message is copied: for one that is not, a thread is woken once it has left. It takes as long."""
+
+COMMAND_TIMEOUT_S: Final = 30.0
+
+_log = logging.getLogger("weft.shard")
+
+
+class ShardServer:
+    """A shard for any number of jobs. Bound when made, serving after `start`; `stop` is for good.
+
+    One thread has the socket, and updates; `apply_threads` more help it with updates that can be cut. `tables`: where
+    rows of tables lie; None: in memory.
+    """
+
+    def __init__(
+        self,
+        bind: str = "tcp://127.0.0.1:0",
+        *,
+        settings: LinkSettings = LinkSettings(),  # noqa: B008  # frozen, so it can be shared
+        apply_threads: int = 0,
+        tables: TablePlace | None = None,
+        quotas: Quotas = Quotas(),  # noqa: B008
+        clock: Callable[[], float] = time.monotonic,
+        cpu_clock: Callable[[], float] = time.thread_time,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._cpu_clock = cpu_clock
+        self._pool = ApplyPool(apply_threads)
+        self._tables = tables
+        self._ledger = Ledger(quotas)
+        self._reserving = threading.Lock()
+        self._mind = ShardMind(os.urandom(16), settings, self._ledger, let_go=self._let_go)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._router = self._context.socket(zmq.ROUTER)
+        self._router.linger = 0
+        self._router.sndhwm = self._router.rcvhwm = QUEUED_MESSAGES
+        self._router.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES + MAX_HEADER_BYTES)
+        self._router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._router.copy_threshold = COPIED_BYTES
+        try:
+            self._router.bind(bind)
+        except zmq.ZMQError as error:
+            self._router.close()
+            self._context.term()
+            raise StoreError(f"cannot bind {bind}: {error}") from error
+        self.endpoint: str = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
+        self._bytes_sent = 0
+        self._stages = StageTimes()
+        self._next_tick = self._last_round = clock()
+        self._wakeup = Wakeup()
+        self._door = _door() if settings.same_host else None
+        self._mind.arenas = self._door
+        self._commands: deque[tuple[Callable[[], None], Future[None]]] = deque()
+        self._stopping = False
+        self._lock = threading.Lock()
+        """Held while a command is appended, and while none may be any more."""
+        self.ended = threading.Event()
+        """Set when it serves no more; `error` is what ended it, None after `stop`."""
+        self.error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="weft-shard", daemon=True)
+
+    def start(self) -> None:
+        """Serves from now on. Idempotent; raises StoreError once it was stopped."""
+        if self._stopping:
+            raise StoreError(f"the shard at {self.endpoint} was stopped")
+        if self._thread.ident is None:
+            self._thread.start()
+
+    @property
+    def round_age_s(self) -> float:
+        """Seconds since the socket's thread last came round, idle or not; more than a second or so: one piece of work
+        takes as long, or hangs."""
+        return self._clock() - self._last_round
+
+    def open(self, description: StoreDescription, shard: int, *, stopped: Callable[[], bool] = lambda: False) -> None:
+        """Makes the first values of this shard's slices, on the calling thread, and serves the job from then on.
+
+        Raises DescriptionError, ValueError for an initializer that there is not or a shard number that the description
+        lacks, StoreError if the job is open in this term, QuotaError where a quota leaves it no room, and
+        OpenStoppedError soon after `stopped` says so.
+        """
+        check_description(description)
+        if not 0 <= shard < len(description.shards):
+            raise ValueError(f"shard {shard}: job {description.job!r} has {len(description.shards)}")
+        need = need_of(description, shard)
+        with self._reserving:
+            account = self._ledger.reserve(description.job, need)
+        made: JobShard | None = None
+        try:
+            made = JobShard(
+                description, shard, computing=self._pool, tables=self._tables, account=account, stopped=stopped
+            )
+            opened = made
+            self._command(lambda: self._mind.open(opened))
+        except BaseException:
+            self._ledger.release(account)
+            if made is not None:
+                made.close()
+            raise
+
+    def close_job(self, job: str, term: int | None = None) -> None:
+        """Drops a job, in one term or in all; its clients' futures fail. No harm if there is none."""
+        self._command(lambda: self._mind.close_job(job, term, f"job {job!r} was closed on this shard"))
+
+    def stop(self) -> None:
+        """Closes everything. Idempotent."""
+        self._stopping = True
+        if self._thread.is_alive():
+            self._wakeup.wake()
+            self._thread.join()
+        elif not self._context.closed:
+            self._shut()
+
+    def __enter__(self) -> ShardServer:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def statistics(self) -> ShardStatistics:
+        """Counts of this moment; they may move while they are read."""
+        mind, peers = self._mind, list(self._mind.peers.values())
+        return ShardStatistics(
+            bytes_sent=self._bytes_sent,
+            bytes_received=mind.counts.bytes_received,
+            frames_sent=mind.counts.frames_sent,
+            frames_received=mind.counts.frames_received,
+            malformed=mind.counts.malformed,
+            refused=mind.counts.refused,
+            unknown_links=mind.counts.unknown_links,
+            jobs=len(mind.jobs),
+            links=len(peers),
+            work_slices=len(mind.work),
+            queued_bytes=sum(peer.outbox.queued_bytes for peer in peers),
+            in_flight_bytes=sum(peer.outbox.in_flight_bytes for peer in peers),
+            waiting_pulls=sum(len(peer.pulls) for peer in peers),
+            waiting_sets=sum(job.shard.waiting_sets for job in list(mind.jobs.values())),
+            apply_threads=tuple(self._pool.statistics()),
+            arenas=self._door.arenas if self._door is not None else 0,
+            arena_refusals=self._door.refused if self._door is not None else 0,
+            waiting_messages=mind.waiting_messages,
+            silenced_links=mind.silenced_links,
+            stages=self._stages.told(),
+            queues=depths(mind.work.waiting(), [one for peer in peers for one in peer.outbox.waiting()]),
+            per_job=tuple(mind.job_statistics(self._clock())),
+            quotas=self._ledger.quotas,
+        )
+
+    def _command(self, work: Callable[[], None]) -> None:
+        """Carries out work on the socket thread, and waits for it. Raises StoreTimeoutError for what has not begun in
+        time, and will not: what has begun is waited for, so that no caller gives up what is done after all."""
+        future: Future[None] = Future()
+        with self._lock:
+            if not self._thread.is_alive() or self._stopping:
+                raise StoreError(f"the shard at {self.endpoint} is not running")
+            self._commands.append((work, future))
+        self._wakeup.wake()
+        try:
+            future.result(COMMAND_TIMEOUT_S)
+        except TimeoutError as error:
+            if not future.cancel():
+                future.result()
+                return
+            raise StoreTimeoutError(f"the shard at {self.endpoint} did not answer for {COMMAND_TIMEOUT_S} s") from error
+
+    def _run(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._router, zmq.POLLIN)
+        poller.register(self._wakeup.fileno(), zmq.POLLIN)
+        if self._door is not None:
+            poller.register(self._door.fileno(), zmq.POLLIN)
+        try:
+            while not self._stopping:
+                self._round(poller)
+        except Exception as error:  # noqa: BLE001  # the thread's outermost frame: whoever runs the shard must hear of it
+            _log.exception("the shard at %s has failed", self.endpoint)
+            self.error = error
+        finally:
+            self._stopping = True
+            self._shut()
+            self.ended.set()
+
+    def _round(self, poller: zmq.Poller) -> None:
+        """Reads what came, merges the most urgent slice, sends; looks at the socket again after each slice."""
+        self._last_round = self._clock()
+        self._receive()
+        while self._commands:
+            self._carry_out(*self._commands.popleft())
+        begun = self._clock()
+        busy = self._work()
+        now = self._clock()
+        if busy:
+            self._stages.add(self._mind.work.stage, now - begun)
+        if now >= self._next_tick:
+            self._next_tick = now + self._settings.ping_s / 2
+            self._mind.tick(now)
+            if self._door is not None:
+                self._door.tick(now)
+        if self._mind.wants_flush():
+            self._mind.flush(now)
+        if self._mind.outgoing:
+            filled = self._clock()
+            self._send()
+            self._stages.answer += filled - now
+            self._stages.send += self._clock() - filled
+        if not busy and not self._mind.work and not self._mind.wants_flush():
+            idle = self._clock()
+            events = dict(poller.poll(max(math.ceil((self._next_tick - idle) * 1000), 0)))
+            self._stages.idle += self._clock() - idle
+            if self._wakeup.fileno() in events:
+                self._wakeup.clear()
+            if self._door is not None and self._door.fileno() in events:
+                self._door.receive(self._clock())
+
+    def _let_go(self) -> None:
+        """Bytes of an arena are read no more; whoever waits for them is told in the next round."""
+        if threading.current_thread() is not self._thread:
+            self._wakeup.wake()
+
+    def _work(self) -> bool:
+        if not self._mind.is_shared:
+            return self._mind.work_once()
+        begun = self._cpu_clock()
+        busy = self._mind.work_once()
+        self._mind.work.took(self._cpu_clock() - begun)
+        return busy
+
+    def _receive(self) -> None:
+        begun = self._clock()
+        until = begun + RECEIVE_S
+        for _ in range(MESSAGES_SHARED if self._mind.is_shared else MESSAGES_A_ROUND):
+            if not int(self._router.getsockopt(zmq.EVENTS)) & zmq.POLLIN:  # A poll makes a poller each time.
+                return
+            identity, *frames = self._router.recv_multipart(copy=False)
+            parts = [frame.buffer for frame in frames]
+            came = self._clock()
+            self._mind.hear(identity.bytes, parts, came)
+            done = self._clock()
+            self._stages.receive += came - begun
+            self._stages.decode += done - came
+            if done > until:
+                return
+            begun = done
+
+    def _send(self) -> None:
+        outgoing, self._mind.outgoing = self._mind.outgoing, []
+        for identity, parts in outgoing:
+            try:
+                self._router.send_multipart([identity, *parts], zmq.NOBLOCK, copy=False)
+            except zmq.ZMQError as error:
+                # EHOSTUNREACH: the connection is gone. EAGAIN: the peer does not read. It may come again by a Hello.
+                if error.errno not in {zmq.EHOSTUNREACH, zmq.EAGAIN}:
+                    raise
+                self._mind.lose(identity)
+            else:
+                self._bytes_sent += sum(len(part) for part in parts)
+
+    @staticmethod
+    def _carry_out(work: Callable[[], None], future: Future[None]) -> None:
+        if not future.set_running_or_notify_cancel():
+            return  # Its caller has gone, and has been told that it was not done.
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - the caller waits for it, on another thread; it is raised there
+            future.set_exception(error)
+        else:
+            future.set_result(None)
+
+    def _shut(self) -> None:
+        with self._lock:
+            self._stopping = True
+        while self._commands:
+            future = self._commands.popleft()[1]
+            if future.set_running_or_notify_cancel():
+                future.set_exception(StoreError(f"the shard at {self.endpoint} was stopped"))
+        self._router.close(0)
+        self._context.term()
+        for identity in list(self._mind.peers):
+            self._mind.lose(identity)
+        if self._door is not None:
+            self._door.close()
+        self._wakeup.close()
+        self._pool.close()
+        for job in self._mind.jobs.values():
+            job.shard.close()
+
+
+def _door() -> Door | None:
+    """Where clients of this host bring their arenas; None where the system has no such thing."""
+    try:
+        return Door()
+    except ArenaError as error:
+        _log.info("no shared memory with clients of this host: %s", error)
+        return None

@@ -1,0 +1,138 @@
+"""A shard of a store that is used alone: what its process does, and what `--check` tells beforehand."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Protocol
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from weft_graph.rules.built_in import rule_name
+from weft_kvstore.description.check import DescriptionError, check_description
+from weft_kvstore.description.file import read_description
+from weft_kvstore.description.form import shown_key
+from weft_kvstore.description.records import StoreDescription
+from weft_kvstore.errors import StoreError
+from weft_kvstore.serving.shard_server import ShardServer
+from weft_kvstore.shard.job_shard import OpenStoppedError
+from weft_kvstore.sharding.holdings import holdings, size
+
+_log = logging.getLogger("weft.shard")
+
+
+class ServingSettings(Protocol):
+    """What is set of a shard, however it came to its description."""
+
+    @property
+    def bind(self) -> str | None:
+        """Where to listen; None: where the description says."""
+
+    def server_at(self, endpoint: str) -> ShardServer:
+        """A server that is bound there. Raises StoreError."""
+
+    def serving_metrics(self, server: ShardServer) -> AbstractContextManager[str | None]:
+        """Serves its metrics, where that is wanted: the URL. Raises StoreError."""
+
+
+def placed(path: Path, shard: int | None = None) -> StoreDescription:
+    """The description in a file, as shards can serve it. Raises OSError, and DescriptionError, which says where."""
+    description = read_description(path)
+    if not description.shards:
+        example = 'shards = ["tcp://127.0.0.1:5555"]'
+        raise DescriptionError(f"{path}: shards: none; a store of processes has an endpoint for each, as in {example}")
+    check_description(description)
+    if shard is not None and not 0 <= shard < len(description.shards):
+        raise DescriptionError(f"{path}: shard {shard}: it has {len(description.shards)}, numbered from 0")
+    return description
+
+
+def serve_alone(
+    path: Path,
+    shard: int,
+    settings: ServingSettings,
+    start: Callable[[], threading.Event],
+) -> None:
+    """Serves one shard until the event that `start` gives is set. A line on standard output says when it is ready.
+
+    Raises OSError and DescriptionError, and StoreError where it cannot listen or fails later.
+    """
+    description = placed(path, shard)
+    stop = start()
+    with _listening(description, shard, settings) as server, settings.serving_metrics(server) as metrics:
+        _log.info("listening on %s", server.endpoint)
+        threading.Thread(target=stop_with, args=(server, stop), name="await-shard", daemon=True).start()
+        try:
+            server.open(description, shard, stopped=stop.is_set)
+        except OpenStoppedError:
+            return
+        held = sum(one.nbytes for one in holdings(description)[shard])
+        _log.info("shard %d of %s is open", shard, path)
+        which = f"shard {shard} of {len(description.shards)}"
+        _say(f"ready: {which} of {path} listens at {server.endpoint} and holds {size(held)} of values; Ctrl-C ends it")
+        if metrics is not None:
+            _say(f"metrics at {metrics}")
+        stop.wait()
+        if server.error is not None:
+            raise StoreError(f"the shard has failed: {server.error}")
+
+
+def stop_with(server: ShardServer, stop: threading.Event) -> None:
+    """A process whose sockets are gone is of no use: its end shows that."""
+    server.ended.wait()
+    stop.set()
+
+
+def show_holdings(path: Path, shard: int | None) -> None:
+    """Prints what each shard, or one, will hold. Raises as `placed` does."""
+    description = placed(path, shard)
+    console = Console(highlight=False)
+    slots = f"{description.slots} slot{'s' if description.slots > 1 else ''}"
+    rule = f"rule {rule_name(description.rule)}"
+    console.print(f"{path}: job {description.job!r}, {slots}, {description.mode.value}, {rule}", markup=False)
+    for number, held in enumerate(holdings(description)):
+        if shard not in {None, number}:
+            continue
+        values, states = sum(one.nbytes for one in held), sum(one.state_bytes for one in held)
+        table = Table(box=box.SIMPLE_HEAD, title_justify="left", show_footer=True, pad_edge=False, padding=(0, 1, 0, 0))
+        table.title = f"shard {number} at {description.shards[number] or 'no endpoint yet'}"
+        table.add_column("key", f"{len(held)} key{'' if len(held) == 1 else 's'}", overflow="fold")
+        for name in ("type", "update", "here"):
+            table.add_column(name, no_wrap=True)
+        table.add_column("values", size(values), justify="right", no_wrap=True)
+        table.add_column("state", size(states), justify="right", no_wrap=True)
+        for one in held:
+            kind = f"{one.key.dtype}{list(one.key.shape)}"
+            update = one.key.update.value if one.key.slots else "none"
+            table.add_row(shown_key(one.key), kind, update, one.parts, size(one.nbytes), size(one.state_bytes))
+        console.print(table, markup=False)
+    command = f"python -m weft_kvstore --description {path} --shard"
+    console.print("To start:", markup=False)
+    for number in range(len(description.shards)):
+        if shard in {None, number}:
+            console.print(f"  {command} {number}", soft_wrap=True, markup=False)
+
+
+def _listening(description: StoreDescription, shard: int, settings: ServingSettings) -> ShardServer:
+    """A server at `bind`, or at the endpoint that the description says."""
+    bind = settings.bind
+    endpoint = description.shards[shard] if bind is None else bind
+    if not endpoint:
+        raise DescriptionError(f"shards[{shard}]: no endpoint to listen on; say one with --bind")
+    try:
+        return settings.server_at(endpoint)
+    except StoreError as error:
+        hint = "" if bind is not None else "; that is its endpoint in the description, and --bind says another"
+        raise StoreError(f"{error}{hint}") from None
+
+
+def _say(line: str) -> None:
+    """A line on standard output, at once: who starts shards waits for it."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()

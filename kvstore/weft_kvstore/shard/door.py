@@ -1,0 +1,96 @@
+"""Who may speak with a shard: what a Hello must agree with. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from weft_kvstore.description.check import digest
+from weft_kvstore.description.records import Mode
+from weft_kvstore.shard.job_shard import JobShard
+from weft_kvstore.shard.peer import Peer
+from weft_kvstore.statistics.stragglers import Stragglers
+from weft_kvstore.wire.messages import Hello, RefusalCode, Refused
+
+MAX_QUEUED_COPIES: Final = 16
+"""How often one connection may have all of a job's values waiting to be sent; a client that asks for more is broken."""
+
+MAX_QUEUED_TABLES: Final = 2
+"""The same for its tables, whose rows are copied when they are asked for."""
+
+Namespace: TypeAlias = tuple[str, int]
+"""A job's name and the term of its lease."""
+
+
+@dataclass(slots=True)
+class Job:
+    """A job on this shard. By slot: the newest incarnation, when it was last heard, its connection while it has one."""
+
+    shard: JobShard
+    incarnations: dict[int, int] = field(default_factory=dict)
+    heard: dict[int, float] = field(default_factory=dict)
+    links: dict[int, Peer] = field(default_factory=dict)
+    digest: bytes = field(init=False)
+    stragglers: Stragglers = field(init=False)
+    bytes_received: int = 0
+    bytes_sent: int = 0
+    most_queued: int = field(init=False)
+    """Bytes of values that may wait for one connection."""
+
+    def __post_init__(self) -> None:
+        self.most_queued = MAX_QUEUED_COPIES * self.shard.nbytes + MAX_QUEUED_TABLES * self.shard.table_bytes
+        self.digest = digest(self.shard.description)
+        description = self.shard.description
+        together = {slot for key in description.keys for slot in key.slots} if description.mode is Mode.SYNC else ()
+        self.stragglers = Stragglers(together)
+
+    @property
+    def namespace(self) -> Namespace:
+        return self.shard.description.job, self.shard.description.term
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The Hello is good. `supersedes` is the identity of the slot's connection so far."""
+
+    job: Job
+    supersedes: bytes | None
+
+
+def admit(
+    jobs: Mapping[Namespace, Job], peers: Mapping[bytes, Peer], identity: bytes, hello: Hello
+) -> Admission | Refused:
+    """Whether the shard talks with whoever says this Hello."""
+    job = jobs.get((hello.job, hello.term))
+    if job is None:
+        terms = sorted(term for name, term in jobs if name == hello.job)
+        if terms and terms[-1] > hello.term:
+            text = f"job {hello.job!r} is in term {terms[-1]} here, term {hello.term} is over"
+            return Refused(RefusalCode.STALE_TERM, text)
+        return Refused(RefusalCode.UNKNOWN_JOB, f"job {hello.job!r}, term {hello.term} is not open on this shard")
+    if hello.description != job.digest:
+        text = f"job {hello.job!r}: the client has another description of the store than shard {job.shard.shard}"
+        return Refused(RefusalCode.OTHER_DESCRIPTION, text)
+    if hello.slot >= job.shard.description.slots:
+        text = f"slot {hello.slot}: job {hello.job!r} has slots 0 to {job.shard.description.slots - 1}"
+        return Refused(RefusalCode.NO_SUCH_SLOT, text)
+    newest = job.incarnations.get(hello.slot, hello.incarnation)
+    if hello.incarnation < newest:
+        text = f"slot {hello.slot}: incarnation {hello.incarnation} was replaced by {newest}"
+        return Refused(RefusalCode.STALE_INCARNATION, text)
+    return _against_link(job, peers.get(identity), hello)
+
+
+def _against_link(job: Job, same: Peer | None, hello: Hello) -> Admission | Refused:
+    held = job.links.get(hello.slot)
+    if held is not None and held.hello.incarnation == hello.incarnation:
+        if held.hello.process != hello.process:
+            text = f"slot {hello.slot}: another process is connected as incarnation {hello.incarnation}"
+            return Refused(RefusalCode.BUSY, text)
+        if held.hello.session > hello.session:
+            text = f"slot {hello.slot}: connection {hello.session} was replaced by {held.hello.session}"
+            return Refused(RefusalCode.STALE_INCARNATION, text)
+    if same is not None and same is not held:
+        return Refused(RefusalCode.MALFORMED, f"slot {hello.slot}: this connection belongs to slot {same.slot}")
+    return Admission(job, held.identity if held is not None else None)

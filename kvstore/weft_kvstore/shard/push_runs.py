@@ -1,0 +1,43 @@
+"""What a client's frame carries, run by run, taken into a job on a shard. Pure."""
+
+from __future__ import annotations
+
+from weft_kvstore.shard.job_shard import JobShard, Taken
+from weft_kvstore.shard.peer import MAX_IDS_BYTES, Peer
+from weft_kvstore.wire.cargo import Cargo
+from weft_kvstore.wire.codec import ProtocolError
+from weft_kvstore.wire.push_run import Run
+
+
+def take_run(shard: JobShard, peer: Peer, run: Run) -> Taken:
+    """Takes in a run of a frame.
+
+    Raises ProtocolError where it contradicts the description, PushRefusedError where it contradicts what is there.
+    """
+    if run.arena is not None and not shard.reads_in_place(run):
+        if run.place:
+            raise ProtocolError(f"Push.place: 1 for a run of lot {run.lot}, which has to be copied")
+        run = run._replace(payload=memoryview(bytearray(run.payload)), arena=None)
+    match run.cargo:
+        case Cargo.GRADIENT:
+            return shard.accept_chunks(peer.slot, run) if run.chunks else shard.accept(peer.slot, run)
+        case Cargo.VALUE:
+            origin = (peer.hello.process, run.request)
+            take = shard.set_chunks if run.chunks else shard.set_slices
+            return take(peer.slot, run, origin)
+        case Cargo.IDS:
+            return _ids(shard, peer, run)
+        case other:
+            raise ProtocolError(f"Push.cargo: {other} is none that there is")
+
+
+def _ids(shard: JobShard, peer: Peer, run: Run) -> Taken:
+    wait = peer.pulls.get(run.request)
+    if wait is None:
+        return Taken()  # It was given up meanwhile.
+    before = wait.ids_bytes
+    taken = shard.accept_ids(wait, run)
+    peer.ids_bytes += wait.ids_bytes - before
+    if peer.ids_bytes > MAX_IDS_BYTES:
+        raise ProtocolError(f"Push.request: {peer.ids_bytes} bytes of ids wait already")
+    return taken

@@ -1,0 +1,1 @@
+"""What is counted of links, jobs and shards."""

@@ -1,0 +1,1 @@
+"""What a shard merges as one: whole keys and tables."""

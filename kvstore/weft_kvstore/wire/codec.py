@@ -1,0 +1,123 @@
+"""Messages to and from the parts of a ZeroMQ message: a header, and a payload where the message carries slices.
+
+header = magic b"WEFT", one byte of format version, one MessagePack map. Nothing in it is executable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import compress
+from operator import attrgetter, not_
+from typing import Final, TypeVar
+
+import msgspec
+
+from weft_kvstore.arrays.buffers import Buffer
+from weft_kvstore.settings import MAX_FRAME_BYTES
+from weft_kvstore.wire.messages import Message, Pull, Push, Reply, Request, Values
+
+MAGIC: Final = b"WEFT"
+FORMAT_VERSION: Final = 5
+MAX_HEADER_BYTES: Final = 1 << 20
+
+_M = TypeVar("_M")
+
+_PREFIX: Final = MAGIC + bytes([FORMAT_VERSION])
+
+_encoder = msgspec.msgpack.Encoder()
+_requests = msgspec.msgpack.Decoder(Request)
+_replies = msgspec.msgpack.Decoder(Reply)
+
+_NAMES: Final[dict[type[object], tuple[str, ...]]] = {
+    Push: ("cargo", "request", "lot", "step", "first", "count", "chunks", "nbytes"),
+    Values: ("request", "array", "lot", "version", "first", "count", "nbytes", "compressed"),
+    Pull: ("request", "lot", "version", "state", "reading", "first", "count", "chunks", "compressed"),
+}
+_COLUMNS: Final = {kind: attrgetter(*names) for kind, names in _NAMES.items()}
+
+
+class ProtocolError(Exception):
+    """Bytes that are no message of this format; the text names the part and the field."""
+
+
+def encode(message: Message, payload: Buffer | None = None) -> list[Buffer]:
+    """The parts of a message; the payload is passed on, not copied."""
+    header = _PREFIX + _encoder.encode(message)
+    return [header] if payload is None else [header, payload]
+
+
+def decode_request(parts: Sequence[Buffer]) -> tuple[Request, memoryview]:
+    """What a client says, and its payload, a view of the second part. Raises ProtocolError."""
+    return _decode(parts, _requests)
+
+
+def decode_reply(parts: Sequence[Buffer]) -> tuple[Reply, memoryview]:
+    """What a shard says, and its payload, a view of the second part. Raises ProtocolError."""
+    return _decode(parts, _replies)
+
+
+def _decode(parts: Sequence[Buffer], decoder: msgspec.msgpack.Decoder[_M]) -> tuple[_M, memoryview]:
+    if not 1 <= len(parts) <= 2:
+        raise ProtocolError(f"a message has 1 or 2 parts, not {len(parts)}")
+    header = memoryview(parts[0])
+    payload = memoryview(parts[1]) if len(parts) == 2 else memoryview(b"")
+    if header.nbytes > MAX_HEADER_BYTES:
+        raise ProtocolError(f"header: {header.nbytes} bytes, more than {MAX_HEADER_BYTES}")
+    begin = bytes(header[: len(_PREFIX)])
+    if not begin.startswith(MAGIC):
+        raise ProtocolError(f"header: begins with {begin[:4]!r}, not {MAGIC!r}")
+    if begin != _PREFIX:
+        found = header[4] if header.nbytes > len(MAGIC) else None
+        raise ProtocolError(f"header: format version {found}, this side speaks {FORMAT_VERSION}")
+    try:
+        message = decoder.decode(header[len(_PREFIX) :])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError(f"header: {error}") from error
+    _check_columns(message)
+    _check_payload(message, payload, whole=len(parts) == 2)
+    return message, payload
+
+
+def _check_columns(message: object) -> None:
+    getter = _COLUMNS.get(type(message))
+    if getter is None:
+        return
+    columns = getter(message)
+    lengths = list(map(len, columns))
+    length = lengths[0]
+    if lengths.count(length) != len(lengths):
+        name, fields = type(message).__name__, _NAMES[type(message)]
+        wrong = next(at for at, column in enumerate(columns) if len(column) != length)
+        told = f"{name}.{fields[wrong]} has {len(columns[wrong])} entries, {name}.{fields[0]} has {length}"
+        raise ProtocolError(f"header: {told}")
+    place = getattr(message, "place", ())
+    if place and len(place) != length:
+        raise ProtocolError(f"header: {type(message).__name__}.place has {len(place)} entries, not {length} or none")
+
+
+def _check_payload(message: object, payload: memoryview, *, whole: bool) -> None:
+    name = type(message).__name__
+    if not isinstance(message, (Push, Values)):  # A union would be made anew each time.
+        if whole:
+            raise ProtocolError(f"payload: {name} has none, {payload.nbytes} bytes came")
+        return
+    if not message.nbytes:
+        raise ProtocolError(f"header: {name}.nbytes is empty")
+    if min(message.count) == 0:
+        raise ProtocolError(f"header: {name}.count[{message.count.index(0)}] is 0")
+    total = sum(message.nbytes)
+    if message.at is None and not (message.place and all(message.place)):
+        if not whole:
+            raise ProtocolError(f"payload: {name} has one, none came")
+        told = payload_bytes(message) if message.place else total
+        if told != payload.nbytes:
+            raise ProtocolError(f"payload: {payload.nbytes} bytes came, {name}.nbytes adds up to {told}")
+    elif whole:
+        raise ProtocolError(f"payload: {name} has it in the arena, {payload.nbytes} bytes came")
+    if total > MAX_FRAME_BYTES:
+        raise ProtocolError(f"payload: {total} bytes, more than {MAX_FRAME_BYTES}")
+
+
+def payload_bytes(message: Push | Values) -> int:
+    """The length of a message's payload: that of the runs that are in no places."""
+    return sum(compress(message.nbytes, map(not_, message.place)) if message.place else message.nbytes)

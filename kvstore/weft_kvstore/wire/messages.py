@@ -1,0 +1,355 @@
+"""What client and shard say to each other. `docs/wire.md` gives the bytes.
+
+Lists of one message are columns: entry i of each belongs to run i. A run is `count` adjacent slices of what the shard
+has of one lot, the first of them numbered `first`; `nbytes` is the length of all of them together. Lots are numbered as
+in `weft_kvstore.sharding.lots`. Of a table, a run is of adjacent chunks instead, of `chunks` in all; else `chunks` is
+0.
+
+Client and shard of one host may share memory, the client's *arena*: a payload then is there, from byte `at` on, and no
+second part comes; and a run whose `place` is 1 is in the places of its keys (`weft_kvstore.same_host.shared_layout`)
+and no part of the payload. `place` may be empty, where no run is.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, StrEnum
+from typing import Annotated, Final
+
+import msgspec
+
+MAX_RUNS: Final = 4096
+"""Runs, requests or keys in one message, at most."""
+
+MAX_TERMS: Final = 64
+"""Terms of a sum in one message: more than any sum of float64 numbers has."""
+
+MAX_NUMBERS: Final = 64
+"""Hyper-parameters in one message: far more than a rule has."""
+
+NOBODY: Final = 0
+"""The request of a message whose answer nobody waits for."""
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Flag = Annotated[int, msgspec.Meta(ge=0, le=1)]
+Text = Annotated[str, msgspec.Meta(max_length=4096)]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+Column = Annotated[list[Count], msgspec.Meta(max_length=MAX_RUNS)]
+Digest = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
+Secret = Annotated[bytes, msgspec.Meta(max_length=16)]
+
+
+class RefusalCode(StrEnum):
+    """Why a shard will not talk. A client that was never welcomed tries again after the first two, until its silence
+    is over; after the third it says Hello on a new connection. Everything else is final."""
+
+    UNKNOWN_JOB = "unknown-job"
+    BUSY = "busy"
+    UNKNOWN_LINK = "unknown-link"
+    STALE_TERM = "stale-term"
+    STALE_INCARNATION = "stale-incarnation"
+    OTHER_DESCRIPTION = "other-description"
+    NO_SUCH_SLOT = "no-such-slot"
+    MALFORMED = "malformed"
+    CLOSED = "closed"
+
+
+class FailureCode(StrEnum):
+    """What became of a request that a shard gives up."""
+
+    LOST = "lost"
+    REFUSED = "refused"
+    PASSED = "passed"
+
+
+class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type"):
+    """A message; its tag is the wire's word for it."""
+
+
+class Hello(Message, frozen=True, tag="hello"):
+    """The first message of a connection: who speaks. `process` is drawn once per client, `session` counts its
+    connections to this shard from 1, `description` is the digest of what both must agree on."""
+
+    job: Name
+    term: Count
+    slot: Count
+    incarnation: Count
+    process: Digest
+    session: Count
+    description: Digest
+
+
+class Push(Message, frozen=True, omit_defaults=True, tag="push"):
+    """What a client sends: run i is of lot `lot[i]`; the payload is their bytes, joined.
+
+    `cargo[i]` 0: gradients of step `step[i]`; 1: values to be set at version `step[i]`; 2: ids of the rows that pull
+    `request[i]` asks for. `request[i]` numbers the client's call in any case. `acknowledge`: as `Acknowledge`, said on
+    the way.
+    """
+
+    frame: Count
+    cargo: Column
+    request: Column
+    lot: Column
+    step: Column
+    first: Column
+    count: Column
+    chunks: Column
+    nbytes: Column
+    at: Count | None = None
+    place: Column = []
+    acknowledge: Column = []
+
+
+class Reading(IntEnum):
+    """Which version of a value a pull has. OWN: what holds once this slot's steps before it are applied; where slots go
+    on by themselves, SETTLED: those of every slot. EXACT: that version and no later one, or a failure."""
+
+    OWN = 0
+    SETTLED = 1
+    EXACT = 2
+
+
+class Pull(Message, frozen=True, omit_defaults=True, tag="pull"):
+    """Asks for runs of slices, each once it is at `version[i]`, in the way of `reading[i]`. `state[i]` 1: the rule's
+    state instead of the value. Entries of one `request` are one pull, alike but for lot, first and count. Of a table
+    the rows are asked for whose ids follow, in `chunks[i]` chunks; `first[i]` and `count[i]` are 0 then.
+    `compressed[i]` 1: the values may come encoded, where the description says how. `place[i]` 1: they may be written to
+    the places of their keys."""
+
+    request: Column
+    lot: Column
+    version: Column
+    state: Column
+    reading: Column
+    first: Column
+    count: Column
+    chunks: Column
+    compressed: Column
+    place: Column = []
+
+
+class Barrier(Message, frozen=True, tag="barrier"):
+    """This slot has sent all of `step` and has nothing for the keys named. Keys beyond 4,096 take further messages."""
+
+    request: Count
+    step: Count
+    nothing: Column
+
+
+class Measure(Message, frozen=True, tag="measure"):
+    """This slot's barrier of `step` is whole. Asks what this shard's part of the merged gradient amounts to, once every
+    slot has said so and all of the step is merged here. Only where steps are committed."""
+
+    request: Count
+    step: Count
+
+
+class Commit(Message, frozen=True, tag="commit"):
+    """`step` is to be applied: what all shards measured adds up to `norm`, and all of it was finite (1) or not (0)."""
+
+    request: Count
+    step: Count
+    norm: float
+    finite: Flag
+
+
+class Hyper(Message, frozen=True, tag="hyper"):
+    """Proposes that hyper-parameters have these numbers from `step` on: of one key, or, where `key` is empty, of the
+    whole job. `proposal` is drawn for each. It is held, and so are the step and what is later, until it is decided."""
+
+    request: Count
+    proposal: Digest
+    step: Count
+    key: Annotated[list[Count], msgspec.Meta(max_length=1)]
+    names: Annotated[list[Name], msgspec.Meta(min_length=1, max_length=MAX_NUMBERS)]
+    numbers: Annotated[list[float], msgspec.Meta(min_length=1, max_length=MAX_NUMBERS)]
+
+
+class HyperDecide(Message, frozen=True, tag="hyper-decide"):
+    """To shard 0: what becomes of this proposal? `take` 1, said by the proposer alone: every shard holds it. 0: it is
+    given up, unless it was taken. `request` 0: the answer is to be passed on to the other shards."""
+
+    request: Count
+    proposal: Digest
+    take: Flag
+
+
+class HyperSettle(Message, frozen=True, tag="hyper-settle"):
+    """To the other shards: shard 0 has taken the proposal as change number `version`; 0: it was given up."""
+
+    request: Count
+    proposal: Digest
+    version: Count
+
+
+class Cancel(Message, frozen=True, tag="cancel"):
+    """The client waits for these requests no longer."""
+
+    request: Column
+
+
+class Why(Message, frozen=True, tag="why"):
+    """Asks what these requests wait for."""
+
+    request: Column
+
+
+class Ping(Message, frozen=True, tag="ping"):
+    pass
+
+
+class Bye(Message, frozen=True, tag="bye"):
+    """The client closes."""
+
+
+class Acknowledge(Message, frozen=True, tag="acknowledge"):
+    """These frames have arrived; their bytes count against the credit no longer. Both directions."""
+
+    frame: Column
+
+
+class Welcome(Message, frozen=True, omit_defaults=True, tag="welcome"):
+    """Answers a Hello. `boot` is drawn once per shard process; `silence_ms` is how long the shard bears silence. `door`
+    is where an arena can be brought, with this `ticket`; both are empty where none can."""
+
+    session: Count
+    boot: Digest
+    silence_ms: Count
+    door: Secret = b""
+    ticket: Secret = b""
+
+
+class Released(Message, frozen=True, tag="released"):
+    """What these frames have in the arena is read no more; it may be written. That says too that they have arrived. 0
+    stands for all frames of the client's earlier connections."""
+
+    frame: Column
+
+
+class Refused(Message, frozen=True, tag="refused"):
+    """The shard will not talk on this connection."""
+
+    code: RefusalCode
+    reason: Text
+
+
+class PushRefused(Message, frozen=True, tag="push-refused"):
+    """Run `run` of frame `frame` was not taken in."""
+
+    frame: Count
+    run: Count
+    reason: Text
+
+
+class Values(Message, frozen=True, omit_defaults=True, tag="values"):
+    """Answers Pulls: run i belongs to `request[i]`; `array` 0 is the value or the rule's first state array.
+    `compressed[i]` 1: its slices are encoded, as the description says for values of their key. `acknowledge`: as
+    `Acknowledge`, said on the way."""
+
+    frame: Count
+    request: Column
+    array: Column
+    lot: Column
+    version: Column
+    first: Column
+    count: Column
+    nbytes: Column
+    compressed: Column
+    at: Count | None = None
+    place: Column = []
+    acknowledge: Column = []
+
+
+class Done(Message, frozen=True, tag="done"):
+    """These barriers, commits, or decisions on hyper-parameters, have been taken in."""
+
+    request: Column
+
+
+class Measured(Message, frozen=True, tag="measured"):
+    """Answers a Measure: terms that exactly add up to the squares of the shard's part, whether all of it is finite (1),
+    and the loss scale that it was divided by."""
+
+    request: Count
+    squares: Annotated[list[float], msgspec.Meta(max_length=MAX_TERMS)]
+    finite: Flag
+    scale: float
+
+
+class HyperAnswer(Message, frozen=True, tag="hyper-answer"):
+    """Answers a Hyper. `held` 1: the shard holds it. 0: it cannot; `step` is the first that is possible, the one asked
+    for where that is not what stands in the way."""
+
+    request: Count
+    proposal: Digest
+    held: Flag
+    step: Count
+    reason: Text
+
+
+class HyperDecided(Message, frozen=True, tag="hyper-decided"):
+    """Answers a HyperDecide: the proposal is change number `version`; 0: it was given up."""
+
+    request: Count
+    proposal: Digest
+    version: Count
+
+
+class HyperDoubt(Message, frozen=True, tag="hyper-doubt"):
+    """This shard holds a proposal and hears nothing of its proposer: will somebody ask shard 0?"""
+
+    proposal: Digest
+
+
+class Failed(Message, frozen=True, tag="failed"):
+    request: Count
+    code: FailureCode
+    reason: Text
+
+
+class Because(Message, frozen=True, tag="because"):
+    """Answers a Why."""
+
+    request: Count
+    reason: Text
+
+
+class Pong(Message, frozen=True, tag="pong"):
+    pass
+
+
+Request = (
+    Hello
+    | Push
+    | Pull
+    | Barrier
+    | Measure
+    | Commit
+    | Hyper
+    | HyperDecide
+    | HyperSettle
+    | Cancel
+    | Why
+    | Ping
+    | Bye
+    | Acknowledge
+)
+"""What a client may say to a shard."""
+
+Reply = (
+    Welcome
+    | Refused
+    | Released
+    | PushRefused
+    | Values
+    | Done
+    | Measured
+    | HyperAnswer
+    | HyperDecided
+    | HyperDoubt
+    | Failed
+    | Because
+    | Pong
+    | Acknowledge
+)
+"""What a shard may say to a client."""

@@ -1,0 +1,297 @@
+"""The queue of slices at the sending end of a link: priorities, frames filled at the moment of sending, credit.
+
+Both ends use it: the client for gradients, the shard for values. Pure: the time is a parameter.
+The law: payload bytes sent and unacknowledged never exceed the credit, except that one slice larger than the credit
+goes alone. So after an urgent slice is put in, at most the credit or one slice of less urgent bytes arrives before it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from itertools import chain
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from weft_kvstore.arrays.buffers import Buffer
+from weft_kvstore.settings import LinkSettings
+from weft_kvstore.wire.codec import ProtocolError
+from weft_kvstore.wire.messages import MAX_RUNS
+from weft_kvstore.wire.out_run import NOTHING, OutRun
+from weft_kvstore.wire.rate import Departure, LinkRate
+
+FRAME_TIME_S: Final = 0.002
+"""Time of the link's rate that a frame may take: what has begun cannot be overtaken."""
+CREDIT_TIME_S: Final = 0.004
+"""Time of the link's rate, beside its round trip, that is under way: two frames keep it busy."""
+CREDIT_BASE_BYTES: Final = 192 << 10
+"""What is under way besides. A window that is a time of the rate alone has no size of its own to come back to: the
+larger one of two directions that share their acknowledgements' way would starve the other."""
+MIN_FRAME_BYTES: Final = 32 << 10
+MAX_AUTO_FRAME_BYTES: Final = 4 << 20
+QUEUE_FRAMES: Final = 8
+"""Frames that what waits is cut into on a fast link, at least: while one is worked on at one end, the next travels."""
+LEAST_CUT_BYTES: Final = 2 << 20
+"""Frames are not cut below this for that: each costs both ends as much as a copy of some MiB does."""
+MIN_CREDIT_BYTES: Final = 128 << 10
+FIRST_CREDIT_BYTES: Final = 256 << 10
+"""Before anything is measured: a slow link's 20 ms at 100 Mbit/s."""
+MAX_AUTO_CREDIT_BYTES: Final = 8 << 20
+"""Also what is under way where bytes pass through shared memory: they have no rate that a frame would have to fit."""
+
+E = TypeVar("E")
+W = TypeVar("W")
+
+
+class Piece(NamedTuple, Generic[E, W]):
+    """Slices `first` to `first + count` of a run, numbered from 0 in it, that travel in a frame: bytes `start` to
+    `stop` of the run."""
+
+    run: OutRun[E, W]
+    first: int
+    count: int  # type: ignore[assignment]  # nobody asks a tuple's `count` of it
+    start: int
+    stop: int
+
+
+class FrameRun(NamedTuple, Generic[E]):
+    """Adjacent slices of one entry."""
+
+    entry: E
+    first: int
+    count: int  # type: ignore[assignment]  # nobody asks a tuple's `count` of it
+    nbytes: int
+
+
+class OutFrame(NamedTuple, Generic[E, W]):
+    """A frame that leaves now: its number, its pieces and their bytes in the same order."""
+
+    number: int
+    pieces: tuple[Piece[E, W], ...]
+    nbytes: int
+    departure: Departure
+
+    def runs(self) -> list[FrameRun[E]]:
+        """What the header says of it: pieces that continue one another are one run."""
+        if len(self.pieces) == 1:
+            ((run, first, count, _, _),) = self.pieces
+            return [FrameRun(run.entry, run.first + first, count, self.nbytes)]
+        found: list[FrameRun[E]] = []
+        for one in self.pieces:
+            entry, first, nbytes = one.run.entry, one.run.first + one.first, one.stop - one.start
+            last = found[-1] if found else None
+            if last is not None and last.first + last.count == first and last.entry == entry:
+                found[-1] = FrameRun(entry, last.first, last.count + one.count, last.nbytes + nbytes)
+            else:
+                found.append(FrameRun(entry, first, one.count, nbytes))
+        return found
+
+    def payload(self) -> Buffer:
+        """The bytes: a view where they lie side by side in one place, else joined."""
+        first, last = self.pieces[0], self.pieces[-1]
+        stop = first.start
+        for one in self.pieces:
+            if one.run.source is not first.run.source or one.start != stop:
+                return b"".join([part for each in self.pieces for part in each.run.source.cut(each.start, each.stop)])
+            stop = one.stop
+        parts = first.run.source.cut(first.start, last.stop)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+class Outbox(Generic[E, W]):
+    """Slices on their way to one peer.
+
+    `credit_bytes` and `frame_bytes` are the bounds of this moment.
+    Invariants: `queued_bytes` and `queued_slices` are sums over waiting runs that are not cancelled (`OutRun.queued`);
+    `in_flight_bytes` the sum over frames that left and were not acknowledged; frame numbers count up and are never used
+    twice. `_dead` counts the runs of the heap that are cancelled: no more than half of it.
+    """
+
+    def __init__(self, settings: LinkSettings) -> None:
+        self.queued_bytes = 0
+        self.queued_slices = 0
+        self.in_flight_bytes = 0
+        self.rate = LinkRate()
+        self._settings = settings
+        self._shared = False
+        self._heap: list[tuple[int, int, int, OutRun[E, W]]] = []
+        self._dead = 0
+        self._seq = 0
+        self._frames: dict[int, OutFrame[E, W]] = {}
+        self._frame_number = 0
+        self._follow_rate()
+
+    @property
+    def shared(self) -> bool:
+        """Whether the bytes of its frames pass through no socket."""
+        return self._shared
+
+    @shared.setter
+    def shared(self, shared: bool) -> None:
+        if shared != self._shared:
+            self._shared = shared
+            self._follow_rate()
+
+    def put(self, run: OutRun[E, W]) -> None:
+        """Hands a run over. Equal priorities keep the order in which they came."""
+        if not self._settings.priorities:
+            run.priority, run.priorities = 0, None
+        self._seq += 1
+        run.seq = self._seq
+        self._enter(run)
+
+    def fill(self, now: float) -> OutFrame[E, W] | None:
+        """The frame to send now, of the most urgent slices; None where nothing waits or the credit is used up."""
+        if not self._heap:
+            return None
+        room = self.credit_bytes - self.in_flight_bytes
+        most = min(self.frame_bytes, max(self.queued_bytes // QUEUE_FRAMES, LEAST_CUT_BYTES))
+        limit = min(most, room)
+        if limit < min(most, self.queued_bytes) and 2 * self.in_flight_bytes > self.credit_bytes:
+            return None  # A full frame can leave soon: it costs no more than a small one, and arrives no later.
+        taken: list[Piece[E, W]] = []
+        total = 0
+        while len(taken) < MAX_RUNS and (one := self._head()) is not None:
+            count = min(one.fitting(limit - total), self._before_next(one))
+            if not count:
+                # The first slice may be larger than the frame, and than the credit where nothing is under way.
+                first = int(one.bounds[one.sent + 1] - one.bounds[one.sent])
+                if taken or (first > room and self.in_flight_bytes):
+                    break
+                count = 1
+            piece = self._take(one, count)
+            taken.append(piece)
+            total += piece.stop - piece.start
+        if not taken:
+            return None
+        self._frame_number += 1
+        departure = self.rate.departure(now, full=self.queued_slices > 0)
+        frame = OutFrame(self._frame_number, tuple(taken), total, departure)
+        self._frames[frame.number] = frame
+        self.in_flight_bytes += total
+        return frame
+
+    def acknowledge(self, number: int, now: float) -> tuple[Piece[E, W], ...]:
+        """What a frame had that arrived. Raises ProtocolError for a frame that is not under way."""
+        frame = self._frames.pop(number, None)
+        if frame is None:
+            raise ProtocolError(f"header: Acknowledge.frame: {number} is not under way")
+        self.in_flight_bytes -= frame.nbytes
+        if frame.nbytes and not self._shared:
+            self.rate.acknowledged(frame.departure, frame.nbytes, now, self.credit_bytes)
+            self._follow_rate()
+        return frame.pieces
+
+    def in_flight(self, number: int) -> OutFrame[E, W] | None:
+        """The frame of that number, if it is under way."""
+        return self._frames.get(number)
+
+    def cancel(self, run: OutRun[E, W]) -> None:
+        """What of a run has not left need not be sent any more; what is under way stays so. Its bytes are let go at
+        once: whoever sends has references of his own to what has left."""
+        run.cancelled = True
+        if not run.queued:
+            return
+        self._leave(run)  # It stays in the heap, without counting, until it comes to its head.
+        run.source = NOTHING
+        self._dead += 1
+        if 2 * self._dead > len(self._heap):
+            self._heap = [entry for entry in self._heap if entry[3].queued]
+            heapq.heapify(self._heap)
+            self._dead = 0
+
+    def requeue(self, more: Iterable[Piece[E, W]] = ()) -> list[OutRun[E, W]]:
+        """After a broken connection: what was under way, and `more` that had left, waits again, in its old place,
+        unless it was cancelled. Returns that, as new runs; what is cancelled next must be they too."""
+        frames, self._frames = self._frames, {}
+        self.in_flight_bytes = 0
+        self.rate = LinkRate()
+        self._follow_rate()
+        again = [
+            one.run.part(one.first, one.count)
+            for one in chain(*[frame.pieces for frame in frames.values()], more)
+            if not one.run.cancelled
+        ]
+        for run in again:
+            self._enter(run)
+        return again
+
+    def waiting(self) -> list[tuple[int, int, int]]:
+        """Priority, slices and bytes of the runs that wait; may be called on any thread."""
+        return [(run.priority, run.waiting, run.nbytes) for *_, run in list(self._heap) if run.queued]
+
+    def clear(self) -> list[OutRun[E, W]]:
+        """Empties it, for a peer that is gone; returns the runs of which nothing has left.
+
+        Of the others the socket may still read bytes, so nobody may ever write them.
+        """
+        waiting = [one for *_, one in self._heap if one.queued and not one.sent]
+        self._heap, self._frames, self._dead = [], {}, 0
+        self.queued_bytes = self.queued_slices = self.in_flight_bytes = 0
+        return waiting
+
+    def _follow_rate(self) -> None:
+        credit, frame = self._settings.credit_bytes, self._settings.frame_bytes
+        self.credit_bytes = self._measured_credit() if credit is None else credit
+        self.frame_bytes = self._measured_frame() if frame is None else frame
+        if self._shared:
+            self.credit_bytes = MAX_AUTO_CREDIT_BYTES if credit is None else credit
+            self.frame_bytes = MAX_AUTO_FRAME_BYTES if frame is None else frame
+
+    def _measured_credit(self) -> int:
+        rate = self.rate.bytes_per_s
+        if rate is None:
+            return FIRST_CREDIT_BYTES
+        # Twice the round trip at least: a long link's rate is measured under the credit, and with less never found.
+        round_trip_s = self.rate.round_trip_s
+        wanted = CREDIT_BASE_BYTES + int(rate * (round_trip_s + max(CREDIT_TIME_S, round_trip_s)))
+        return min(max(wanted, MIN_CREDIT_BYTES), MAX_AUTO_CREDIT_BYTES)
+
+    def _measured_frame(self) -> int:
+        rate = self.rate.bytes_per_s
+        wanted = 0 if rate is None else int(rate * FRAME_TIME_S)
+        return min(max(wanted, MIN_FRAME_BYTES), MAX_AUTO_FRAME_BYTES)
+
+    def _head(self) -> OutRun[E, W] | None:
+        while self._heap and not self._heap[0][3].queued:
+            heapq.heappop(self._heap)
+            self._dead -= 1
+        return self._heap[0][3] if self._heap else None
+
+    def _before_next(self, head: OutRun[E, W]) -> int:
+        """How many slices of the head go before anything else that waits."""
+        if head.priorities is None or len(self._heap) == 1:
+            return head.waiting
+        priority, seq, *_ = min(self._heap[1:3])
+        return head.before(priority, equal=head.seq < seq)
+
+    def _take(self, head: OutRun[E, W], count: int) -> Piece[E, W]:
+        """Takes slices off the head, which has its place anew by what is left of it."""
+        self._leave(head)
+        first, bounds = head.sent, head.bounds
+        piece = Piece(head, first, count, int(bounds[first]), int(bounds[first + count]))
+        head.leave(count)
+        if head.waiting:
+            self._count(head)
+            heapq.heapreplace(self._heap, _place_of(head))
+        else:
+            heapq.heappop(self._heap)
+        return piece
+
+    def _enter(self, run: OutRun[E, W]) -> None:
+        self._count(run)
+        heapq.heappush(self._heap, _place_of(run))
+
+    def _count(self, run: OutRun[E, W]) -> None:
+        run.queued = True
+        self.queued_bytes += run.nbytes
+        self.queued_slices += run.waiting
+
+    def _leave(self, run: OutRun[E, W]) -> None:
+        run.queued = False
+        self.queued_bytes -= run.nbytes
+        self.queued_slices -= run.waiting
+
+
+def _place_of(run: OutRun[E, W]) -> tuple[int, int, int, OutRun[E, W]]:
+    """By priority, then by when it came; parts of one run in their order."""
+    return run.priority, run.seq, run.first + run.sent, run

@@ -1,0 +1,156 @@
+"""Chunks of rows and of ids as bytes: see `row_cut` for how they are cut. What comes is checked before it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from weft_graph.weft_domain import ID_BYTES
+from weft_kernels.row_copies import take_rows
+from weft_kvstore.arrays.array import Array
+from weft_kvstore.arrays.buffers import Buffer, bytes_of
+from weft_kvstore.sharding.row_cut import RowCut, chunks_of
+from weft_kvstore.tables.rows import Rows
+from weft_kvstore.wire.codec import ProtocolError
+from weft_kvstore.wire.push_run import Run
+
+
+class RowSource:
+    """The bytes of the chunks that leave for a shard, one after the other, each [ids][values]: of all rows, or of those
+    at positions `picked` (m) int64. They are copied when they leave, so the arrays stay as they are until then."""
+
+    __slots__ = ("_cut", "_ids", "_picked", "_values", "count")
+
+    def __init__(self, ids: Array, values: Array, cut: RowCut, picked: Array | None = None) -> None:
+        self.count = len(ids) if picked is None else len(picked)
+        self._ids = np.ascontiguousarray(ids)
+        self._values = np.ascontiguousarray(values).reshape(len(ids), cut.width)
+        self._cut = cut
+        self._picked = picked
+
+    @property
+    def nbytes(self) -> int:
+        return self.count * (ID_BYTES + self._cut.row_bytes)
+
+    def cut(self, start: int, stop: int) -> Sequence[Buffer]:
+        """Bytes `start` to `stop`, which are whole chunks."""
+        cut = self._cut
+        low = start // cut.chunk_bytes * cut.rows_up
+        high = low + (stop - start) // (ID_BYTES + cut.row_bytes)
+        if self._picked is not None:
+            return (self._taken(low, high, stop - start),)
+        ids, values = bytes_of(self._ids), bytes_of(self._values)
+        parts: list[Buffer] = []
+        for begin in range(low, high, cut.rows_up):
+            end = min(begin + cut.rows_up, high)
+            parts += (ids[begin * ID_BYTES : end * ID_BYTES], values[begin * cut.row_bytes : end * cut.row_bytes])
+        return parts or (memoryview(b""),)
+
+    def _taken(self, low: int, high: int, nbytes: int) -> memoryview:
+        """Rows at positions `low` to `high` of those that were picked, as their chunks."""
+        assert self._picked is not None
+        cut, made = self._cut, np.empty(nbytes, np.uint8)
+        at = 0
+        for begin in range(low, high, cut.rows_up):
+            some = self._picked[begin : min(begin + cut.rows_up, high)]
+            middle, end = at + len(some) * ID_BYTES, at + len(some) * (ID_BYTES + cut.row_bytes)
+            # `mode` is what lets NumPy write into `out` without a copy; no position is outside.
+            self._ids.take(some, out=made[at:middle].view(self._ids.dtype), mode="clip")
+            room = made[middle:end].view(cut.dtype).reshape(len(some), cut.width)
+            take_rows(self._values, some, room)
+            at = end
+        return bytes_of(made)
+
+
+def unpacked_rows(run: Run, cut: RowCut, shard: int, key: str) -> Rows:
+    """The rows of a run of a push to a shard: places there, which ascend within each chunk, and values, copied; `key`
+    is the key's name.
+
+    Copied because values of several chunks are then one array. Raises ProtocolError, naming the field.
+    """
+    row = ID_BYTES + cut.row_bytes
+    _check_sizes(run, cut.rows_on(shard), cut.rows_up, row, key)
+    count = run.payload.nbytes // row
+    ids, values = np.empty(count, cut.id_dtype), np.empty((count, cut.width), cut.dtype)
+    low = 0
+    for of_ids, of_values in _chunked(np.frombuffer(run.payload, np.uint8), count, cut):
+        high = low + of_ids.size // ID_BYTES
+        ids[low:high].view(np.uint8).reshape(of_ids.shape)[:] = of_ids
+        values[low:high].reshape(-1).view(np.uint8).reshape(of_values.shape)[:] = of_values
+        low = high
+    return Rows(_places(ids, cut.rows_up, cut, shard, key), values)
+
+
+def chunks_apart(rows: Rows, a_chunk: int) -> Iterator[Rows]:
+    """The chunks of a run, at least one."""
+    ids, values = rows.ids, rows.values
+    for begin in range(0, max(len(ids), 1), a_chunk):
+        yield Rows(ids[begin : begin + a_chunk], values[begin : begin + a_chunk])
+
+
+def unpacked_ids(run: Run, cut: RowCut, shard: int, key: str) -> list[Array]:
+    """The chunks of a run of a pull's ids, as places on the shard. Raises ProtocolError, naming the field."""
+    _check_sizes(run, cut.rows_on(shard), cut.ids_up, ID_BYTES, key)
+    ids = np.frombuffer(run.payload, cut.id_dtype).copy()  # As above.
+    places = _places(ids, cut.ids_up, cut, shard, key)
+    return [places[begin : begin + cut.ids_up] for begin in range(0, max(len(ids), 1), cut.ids_up)]
+
+
+def _chunked(flat: Array, count: int, cut: RowCut) -> Iterator[tuple[Array, Array]]:
+    """Views of the ids' bytes and of the values' bytes of so many rows: (chunks, bytes) of all full chunks together,
+    then of the rest."""
+    full, left = divmod(count, cut.rows_up)
+    head = full * cut.chunk_bytes
+    for part, chunks, rows in ((flat[:head], full, cut.rows_up), (flat[head:], 1, left)):
+        if chunks and rows:
+            both = part.reshape(chunks, rows * (ID_BYTES + cut.row_bytes))
+            yield both[:, : rows * ID_BYTES], both[:, rows * ID_BYTES :]
+
+
+def check_chunks(rows: int, a_chunk: int, chunks: int, key: str) -> None:
+    """Raises ProtocolError for a number of chunks that distinct rows cannot fill."""
+    if not 1 <= chunks <= chunks_of(rows, a_chunk):
+        raise ProtocolError(f"chunks: {chunks} of key {key!r}; its {rows} rows here take {chunks_of(rows, a_chunk)}")
+
+
+def _check_sizes(run: Run, rows: int, a_chunk: int, row: int, key: str) -> None:
+    check_chunks(rows, a_chunk, run.chunks, key)
+    named = f"chunks {run.first} to {run.stop - 1}"
+    if run.stop > run.chunks:
+        raise ProtocolError(f"Push.first: {named} of key {key!r}, there are {run.chunks}")
+    full = a_chunk * row
+    nbytes = run.payload.nbytes
+    last = nbytes - (run.count - 1) * full
+    whole = run.stop < run.chunks
+    fits = last == full if whole else 0 <= last <= full and last % row == 0 and (last > 0 or run.chunks == 1)
+    if not fits:
+        told = f"{named} of {run.chunks} of key {key!r}, {full} bytes a full one"
+        raise ProtocolError(f"Push.nbytes: {nbytes} for {told}")
+
+
+def _places(ids: Array, a_chunk: int, cut: RowCut, shard: int, key: str) -> Array:
+    """The places of ids (n), which ascend within each chunk. May be the same array."""
+    if not ids.size:
+        return ids
+    ascends = ids[1:] > ids[:-1]
+    if np.logical_and.reduce(ascends):
+        least, most = int(ids[0]), int(ids[-1])
+    else:
+        ascends[a_chunk - 1 :: a_chunk] = True  # What is between two chunks is told by whoever has those beside them.
+        if not ascends.all():
+            raise ProtocolError(f"ids: rows of key {key!r} that do not ascend")
+        least, most = int(ids.min()), int(ids.max())
+    if cut.growth is None and not 0 <= least <= most < cut.rows:
+        raise ProtocolError(f"ids: rows {least} to {most} of key {key!r}, which has {cut.rows}")
+    if cut.shards == 1:
+        return ids
+    if cut.growth is None:
+        places = ids // cut.shards
+        here = np.logical_and.reduce(places * cut.shards + shard == ids)
+    else:
+        places = ids
+        here = np.logical_and.reduce(cut.ids_on(shard, ids))
+    if not here:
+        raise ProtocolError(f"ids: rows of key {key!r} that are not on shard {shard} of {cut.shards}")
+    return places

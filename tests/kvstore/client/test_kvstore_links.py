@@ -1,0 +1,471 @@
+"""Client and shard minds over a simulated network: fences, silence, restarts, priorities. The time is the test's."""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import Future
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from store_cluster import key_of, store_of
+from store_simulation import Simulation
+from weft_kvstore.client.link import LinkState
+from weft_kvstore.description.records import InitializerDescription, KeyDescription, StoreDescription
+from weft_kvstore.errors import StoreLostError, StoreRefusedError, StoreTimeoutError
+from weft_kvstore.settings import LinkSettings
+from weft_kvstore.shard.job_shard import JobShard
+from weft_kvstore.shard.mind import ShardMind
+from weft_kvstore.wire.codec import decode_reply, decode_request, encode
+from weft_kvstore.wire.messages import Done, Push, RefusalCode, Refused, Values
+
+LINK = LinkSettings(silence_s=5.0, ping_interval_s=1.0, request_timeout_s=60.0)
+ANY = random.Random()
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """Each test sees one order of events, whichever tests run before it."""
+    ANY.seed(3)
+
+
+def zero(name: str, shape: tuple[int, ...], slots: int, *, priority: int = 0) -> KeyDescription:
+    key = key_of(name, shape, slots, priority=priority)
+    return msgspec.structs.replace(key, initializer=InitializerDescription("ConstantOfShape", {"value": 0.0}))
+
+
+def table(name: str, shape: tuple[int, ...], slots: int) -> KeyDescription:
+    return msgspec.structs.replace(zero(name, shape, slots), rows=True)
+
+
+def described(*keys: KeyDescription, slots: int = 2, shards: int = 1) -> StoreDescription:
+    made = store_of(keys, slots=slots, shards=shards, hyper={"rate": 1.0}, slice_bytes=256)
+    return msgspec.structs.replace(made, shards=tuple(f"tcp://shard-{number}" for number in range(shards)))
+
+
+def ones(*shape: int) -> np.ndarray:
+    return np.ones(shape, np.float32)
+
+
+def ended(simulation: Simulation, future: Future[Any]) -> Any:
+    simulation.finish(ANY, future)
+    return future.result(0)
+
+
+def pass_time(simulation: Simulation, seconds: float) -> None:
+    """Lets time pass, a quarter of a second at a time, and all that happens in it."""
+    for _ in range(int(seconds * 4)):
+        simulation.now += 0.25
+        while simulation.step(ANY):
+            pass
+        for mind in simulation.shards:
+            mind.tick(simulation.now)
+
+
+VALUES = Values(
+    frame=1, request=[0], array=[0], lot=[0], version=[1], first=[1], count=[1], nbytes=[1024], compressed=[0]
+)
+
+
+def test_a_newer_incarnation_replaces_what_is_not_merged_and_is_told_done_for_what_is() -> None:
+    simulation = Simulation(described(zero("w", (4,), 3), slots=3), LINK)
+    first, second = simulation.stores[0], simulation.stores[1]
+    ended(simulation, second.push("w", 0, 10 * ones(4)))  # waits past the gap of slot 0
+    again = simulation.join(1, incarnation=2)
+    ended(simulation, again.push("w", 0, 20 * ones(4)))
+    ended(simulation, first.push("w", 0, ones(4)))
+    ended(simulation, simulation.stores[2].push("w", 0, ones(4)))
+    assert np.all(ended(simulation, again.pull("w", 1)) == -22.0)
+    third = simulation.join(1, incarnation=3)
+    ended(simulation, third.push("w", 0, 99 * ones(4)))
+    assert np.all(ended(simulation, third.pull("w", 1)) == -22.0)
+
+
+def test_a_newer_incarnation_replaces_rows_of_which_only_some_had_come() -> None:
+    """Its push has other rows, and so another number of chunks: what the old one left would contradict it."""
+    narrow = LinkSettings(silence_s=5.0, request_timeout_s=60.0, credit_bytes=256, frame_bytes=256)
+    simulation = Simulation(described(table("t", (100, 6), 1), slots=1), narrow)
+    ended(simulation, simulation.stores[0].pull_rows("t", np.arange(1), 0))
+    old = simulation.stores[0].push_rows("t", 0, np.arange(90), ones(90, 6))
+    shard = simulation.shards[0]
+    (unit,) = next(iter(shard.jobs.values())).shard.units
+    while not unit._pushes._open:
+        assert simulation.step(ANY)
+    ((_, half),) = unit._pushes._open.items()
+    assert 0 < sum(run.stop - run.first for run in half.runs) < half.chunks
+    again = simulation.join(0, incarnation=2)
+    ended(simulation, again.push_rows("t", 0, np.arange(50, 60), 3 * ones(10, 6)))
+    assert not old.done()
+    found = ended(simulation, again.pull_rows("t", np.array([0, 49, 50, 59, 60]), 1))
+    assert found[:, 5].tolist() == [0.0, 0.0, -3.0, -3.0, 0.0]
+    assert (shard.counts.malformed, shard.counts.refused) == (0, 0)
+
+
+def test_a_pull_of_rows_whose_ids_were_lost_in_part_is_asked_again() -> None:
+    narrow = LinkSettings(silence_s=5.0, request_timeout_s=60.0, credit_bytes=300, frame_bytes=256)
+    simulation = Simulation(described(table("t", (1000, 6), 1), slots=1), narrow)
+    store = simulation.stores[0]
+    ended(simulation, store.pull_rows("t", np.arange(1), 0))
+    for lost in range(1, 12):
+        value = store.pull_rows("t", np.arange(999, 0, -2), 0)
+        for _ in range(lost * 3):
+            simulation.step(ANY)
+        simulation.cut(0, 0)
+        assert np.all(ended(simulation, value) == 0.0)
+    assert simulation.clients[0].links[0].session > 6
+    assert simulation.shards[0].counts.malformed == 0
+    peer = next(iter(simulation.shards[0].peers.values()))
+    assert (peer.ids_bytes, len(peer.pulls)) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"first": [7]}, "Values.first: chunks 7 to 7 of array 0; pull of rows of key 't', version 0 has 4 chunks"),
+        ({"count": [2**62]}, "Values.first: chunks 0 to"),
+        ({"array": [1]}, "Values.first: chunks 0 to 0 of array 1; .* 1 arrays"),
+        ({"nbytes": [24]}, "Values.nbytes: 24, the rows of 't' have 240"),
+        ({"lot": [1]}, "Values.lot: 1, pull of rows of key 't', version 0 asks for lot 0"),
+    ],
+)
+def test_a_shard_that_answers_rows_with_nonsense_is_left(changed: dict[str, list[int]], told: str) -> None:
+    simulation = Simulation(described(table("t", (100, 6), 1), slots=1), LINK)
+    store = simulation.stores[0]
+    ended(simulation, store.pull_rows("t", np.arange(1), 0))
+    value = store.pull_rows("t", np.arange(40), 0)
+    simulation._pump()
+    answer = {"frame": 9, "request": [2], "array": [0], "lot": [0], "version": [0], "first": [0], "count": [1]}
+    values = Values(**{**answer, "nbytes": [240], "compressed": [0], **changed})
+    simulation.clients[0].receive(0, encode(values, bytes(values.nbytes[0])), simulation.now)
+    simulation._pump()
+    with pytest.raises(StoreLostError, match=f"sent what is no message: {told}"):
+        value.result(0)
+
+
+def test_a_set_that_is_sent_again_after_its_version_has_passed_is_done() -> None:
+    """The connection breaks after the shard has taken the value in, and before it can say so."""
+    simulation = Simulation(described(zero("w", (4,), 1), table("t", (10, 2), 1), slots=1), LINK)
+    store = simulation.stores[0]
+    ended(simulation, store.pull("w", 0))
+    futures = [store.set("w", 1, 5 * ones(4)), store.set_rows("t", 1, np.array([3]), 7 * ones(1, 2))]
+    there = next(iter(simulation.shards[0].jobs.values())).shard
+    lot, (rows_there,) = there.lots[0].state, there.units
+    while not (lot.sets._taken and rows_there._taken):
+        assert simulation.step(ANY)
+    push = store.push("w", 0, ones(4))
+    rows = store.push_rows("t", 0, np.array([3, 4]), ones(2, 2))
+    shard_now = simulation.shards[0]
+    while min(lot.steps.version[0], rows_there.version) < 1:
+        simulation._pump()
+        connection = simulation.connections[0, 0]
+        connection.down.clear()  # what the shard says does not arrive
+        if connection.up:
+            shard_now.receive(connection.identity, connection.up.popleft(), simulation.now)
+        shard_now.work_once()
+    assert not any(future.done() for future in futures)
+    simulation.cut(0, 0)
+    for future in (*futures, push, rows):
+        ended(simulation, future)
+    assert ended(simulation, store.pull("w", 1)).tolist() == [5.0] * 4
+    assert ended(simulation, store.pull_rows("t", np.array([3, 4]), 1))[:, 0].tolist() == [7.0, -1.0]
+
+
+def test_a_gradient_that_is_in_the_sum_already_is_not_replaced() -> None:
+    """Slot 0 is merged at once, as the first of the prefix; slot 1 is not there yet."""
+    simulation = Simulation(described(zero("w", (4,), 2)), LINK)
+    ended(simulation, simulation.stores[0].push("w", 0, 5 * ones(4)))
+    again = simulation.join(0, incarnation=2)
+    ended(simulation, again.push("w", 0, 7 * ones(4)))
+    ended(simulation, simulation.stores[1].push("w", 0, ones(4)))
+    assert np.all(ended(simulation, again.pull("w", 1)) == -6.0)
+
+
+def test_an_older_incarnation_is_refused() -> None:
+    simulation = Simulation(described(zero("w", (4,), 2)), LINK)
+    ended(simulation, simulation.stores[0].pull("w", 0))
+    ended(simulation, simulation.join(0, incarnation=3).pull("w", 0))
+    old = simulation.join(0, incarnation=2)
+    with pytest.raises(StoreRefusedError, match="slot 0: incarnation 2 was replaced by 3"):
+        ended(simulation, old.pull("w", 0))
+    assert simulation.shards[0].counts.refused == 1
+
+
+def test_the_replaced_incarnation_hears_of_it_when_it_connects_again() -> None:
+    simulation = Simulation(described(zero("w", (4,), 2)), LINK)
+    old = simulation.stores[0]
+    ended(simulation, old.pull("w", 0))
+    client, connection = simulation.clients[0], simulation.connections[0, 0]
+    ended(simulation, simulation.join(0, incarnation=2).pull("w", 0))
+    simulation.clients[0], simulation.connections[0, 0] = client, connection
+    value = old.pull("w", 0)
+    with pytest.raises(StoreRefusedError, match="incarnation 1 was replaced by 2"):
+        ended(simulation, value)
+
+
+def test_a_second_process_of_one_incarnation_waits_until_the_first_is_silent() -> None:
+    simulation = Simulation(described(zero("w", (4,), 2)), LINK)
+    ended(simulation, simulation.stores[0].pull("w", 0))
+    simulation.now += 1.0
+    twin = simulation.join(0, incarnation=1)
+    for client in simulation.clients.values():
+        for link in client.links:
+            link._hello = msgspec.structs.replace(link._hello, process=b"another process!")
+    value = twin.pull("w", 0)
+    pass_time(simulation, 2.0)
+    assert not value.done()
+    assert simulation.shards[0].counts.refused > 0
+    pass_time(simulation, 2.75)
+    assert value.result(0).shape == (4,)
+
+
+def test_a_cut_connection_loses_nothing_and_counts_nothing_twice() -> None:
+    simulation = Simulation(described(zero("w", (1000,), 2), shards=2), LINK)
+    for step in range(3):
+        futures: list[Future[Any]] = [store.push("w", step, ones(1000)) for store in simulation.stores.values()]
+        futures += [store.pull("w", step + 1) for store in simulation.stores.values()]
+        for number in range(40):
+            simulation.step(ANY)
+            if number % 3 == 0:
+                simulation.cut(number % 2, (number // 2) % 2)
+                simulation.now += 1.0 / 8
+        simulation.finish(ANY, *futures)
+        assert np.all(futures[-1].result(0) == -2.0 * (step + 1))
+    assert max(link.session for client in simulation.clients.values() for link in client.links) > 3
+
+
+def test_a_silent_slot_fails_the_pulls_that_wait_for_it_by_its_name() -> None:
+    simulation = Simulation(described(zero("w", (4,), 3), slots=3), LINK)
+    for store in simulation.stores.values():
+        ended(simulation, store.pull("w", 0))
+    ended(simulation, simulation.stores[0].push("w", 0, ones(4)))
+    ended(simulation, simulation.stores[2].push("w", 0, ones(4)))
+    value = simulation.stores[0].pull("w", 1)
+    simulation.silent.add(1)
+    pass_time(simulation, 4.0)
+    assert not value.done()
+    pass_time(simulation, 2.0)
+    with pytest.raises(StoreLostError, match=r"slot 1 has been silent for .*'w' .* step 0 waits for slots 1"):
+        value.result(0)
+
+
+def test_a_slot_that_never_came_is_named_at_the_deadline() -> None:
+    simulation = Simulation(described(zero("w", (4,), 2)), LINK)
+    del simulation.clients[1]
+    ended(simulation, simulation.stores[0].push("w", 0, ones(4)))
+    value = simulation.stores[0].pull("w", 1)
+    pass_time(simulation, 59.0)
+    assert not value.done()
+    pass_time(simulation, 2.0)
+    with pytest.raises(StoreTimeoutError, match=r"slot 0: pull of key 'w', version 1 .* step 0 waits for slots 1"):
+        value.result(0)
+
+
+def test_a_silent_shard_fails_what_waits_on_it_and_comes_back() -> None:
+    simulation = Simulation(described(zero("w", (1000,), 1), slots=1, shards=2), LINK)
+    store = simulation.stores[0]
+    ended(simulation, store.pull("w", 0))
+    value = store.pull("w", 1)
+    for _ in range(22):
+        simulation.now += 0.25
+        simulation.connections.pop((0, 1), None)  # swallowed: no end of the connection is seen
+        while simulation.step(ANY):
+            simulation.connections.pop((0, 1), None)
+    with pytest.raises(StoreLostError, match=r"slot 0: pull of key 'w', version 1: shard 1 at tcp://shard-1 .* silent"):
+        value.result(0)
+    early = store.pull("w", 0)
+    assert not early.done() or isinstance(early.exception(0), StoreLostError)
+    pass_time(simulation, 4.0)
+    assert np.all(ended(simulation, store.pull("w", 0)) == 0.0)
+
+
+def test_a_shard_that_started_anew_has_lost_its_values() -> None:
+    description = described(zero("w", (4,), 1), slots=1)
+    simulation = Simulation(description, LINK)
+    ended(simulation, simulation.stores[0].pull("w", 0))
+    simulation.shards[0] = ShardMind(b"another boot id!", LINK)
+    simulation.shards[0].open(JobShard(description, 0))
+    simulation.cut(0, 0)
+    value = simulation.stores[0].pull("w", 0)
+    with pytest.raises(StoreLostError, match="shard 0 at tcp://shard-0 has started anew and has lost its values"):
+        ended(simulation, value)
+
+
+def test_a_job_that_is_opened_late_is_waited_for_and_one_that_never_is_is_refused() -> None:
+    description = described(zero("w", (4,), 1), slots=1)
+    simulation = Simulation(description, LINK)
+    simulation.shards[0].close_job("job", None, "not yet")
+    value = simulation.stores[0].pull("w", 0)
+    pass_time(simulation, 2.0)
+    assert not value.done()
+    simulation.shards[0].open(JobShard(description, 0))
+    pass_time(simulation, 1.0)
+    assert value.result(0).shape == (4,)
+    simulation = Simulation(description, LINK)
+    simulation.shards[0].close_job("job", None, "never")
+    value = simulation.stores[0].pull("w", 0)
+    pass_time(simulation, 6.0)
+    with pytest.raises(StoreRefusedError, match="job 'job', term 1 is not open on this shard"):
+        value.result(0)
+
+
+def test_closing_a_job_fails_its_clients() -> None:
+    simulation = Simulation(described(zero("w", (4,), 1), slots=1), LINK)
+    ended(simulation, simulation.stores[0].pull("w", 0))
+    value = simulation.stores[0].pull("w", 1)
+    simulation.settle(ANY)
+    simulation.shards[0].close_job("job", None, "job 'job' was closed on this shard")
+    with pytest.raises(StoreLostError, match="was closed on this shard"):
+        ended(simulation, value)
+    assert (simulation.shards[0].jobs, simulation.shards[0].peers) == ({}, {})
+
+
+def test_closing_one_term_of_a_job_leaves_the_other() -> None:
+    older = described(zero("w", (4,), 1), slots=1)
+    simulation = Simulation(older, LINK)
+    simulation.shards[0].open(JobShard(msgspec.structs.replace(older, term=2), 0))
+    simulation.shards[0].close_job("job", 1, "over")
+    assert list(simulation.shards[0].jobs) == [("job", 2)]
+
+
+@pytest.mark.parametrize(("priorities", "first"), [(True, "b"), (False, "a")])
+def test_urgent_gradients_and_values_overtake_both_ways(priorities: bool, first: str) -> None:
+    """`a` is handed over first, `b` is more urgent; one slice is under way at a time."""
+    keys = [zero("a", (640,), 1, priority=5), zero("b", (64,), 1, priority=0)]
+    link = LinkSettings(credit_bytes=256, frame_bytes=256, priorities=priorities)
+    simulation = Simulation(described(*keys, slots=1), link)
+    store = simulation.stores[0]
+    simulation.settle(ANY)
+    futures: list[Future[Any]] = [store.push("a", 0, ones(640)), store.push("b", 0, ones(64))]
+    places = {store.pull("a", 0): 0, store.pull("b", 0): 1}
+    requests = {operation.number: place for operation, place in _numbered(simulation, places)}
+    simulation.finish(ANY, *futures, *places)
+    pushed: list[int] = []
+    pulled: list[int] = []
+    for direction, parts in simulation.delivered:
+        message = (decode_request if direction == "up" else decode_reply)(parts)[0]
+        if isinstance(message, Push):
+            # In their lot the one slice of `b` comes first, for it is more urgent.
+            assert message.count == [1] * len(message.count)
+            pushed += [int(first == 0) for first in message.first]
+        elif isinstance(message, Values):
+            pulled += [requests[request] for request in message.request]
+    assert pushed[0] == (1 if first == "b" else 0)
+    assert pushed.count(1) == pulled.count(1) == 1
+    if first == "b":
+        # Both were asked for in one message, least urgent first.
+        assert pulled[0] == 1
+    else:
+        assert (pushed[-1], pulled[-1]) == (1, 1)
+
+
+def _numbered(simulation: Simulation, places: dict[Future[Any], int]) -> list[tuple[Any, int]]:
+    operations = simulation.clients[0].links[0].requests.values()
+    return [(operation, places[operation.future]) for operation in operations]
+
+
+def test_a_value_under_way_keeps_its_bytes_when_the_next_step_is_applied() -> None:
+    """Slot 1 does not contribute, so nothing holds the key back while its value waits for credit."""
+    key = msgspec.structs.replace(zero("w", (640,), 2), slots=(0,))
+    simulation = Simulation(described(key), LinkSettings(credit_bytes=256, frame_bytes=256))
+    simulation.settle(ANY)
+    value = simulation.stores[1].pull("w", 0)
+    for _ in range(3):  # the pull arrives, one frame leaves, the rest waits
+        simulation._pump()
+        connection = simulation.connections[1, 0]
+        if connection.up:
+            simulation.shards[0].receive(connection.identity, connection.up.popleft(), simulation.now)
+    push = simulation.stores[0].push("w", 0, ones(640))
+    while not push.done() or simulation.shards[0].work:
+        simulation._pump()
+        simulation.shards[0].work_once()
+        up, down = simulation.connections[0, 0].up, simulation.connections[0, 0].down
+        if up:
+            simulation.shards[0].receive(simulation.connections[0, 0].identity, up.popleft(), simulation.now)
+        if down:
+            simulation.clients[0].receive(0, down.popleft(), simulation.now)
+    assert not value.done()
+    assert np.all(ended(simulation, value) == 0.0)
+    assert np.all(ended(simulation, simulation.stores[1].pull("w", 1)) == -1.0)
+
+
+def test_a_shard_that_talks_nonsense_is_left_for_good() -> None:
+    simulation = Simulation(described(zero("w", (4,), 1), slots=1), LINK)
+    value = simulation.stores[0].pull("w", 1)
+    simulation.settle(ANY)
+    simulation.clients[0].receive(0, [b"garbage"], simulation.now)
+    with pytest.raises(StoreLostError, match="shard 0 at tcp://shard-0 sent what is no message: header: begins"):
+        ended(simulation, value)
+
+
+def test_values_that_do_not_fit_are_nonsense() -> None:
+    simulation = Simulation(described(zero("w", (4,), 1), slots=1), LINK)
+    value = simulation.stores[0].pull("w", 1)
+    simulation.settle(ANY)
+    number = next(iter(simulation.clients[0].links[0].requests))
+    values = Values(
+        frame=1, request=[number], array=[0], lot=[0], version=[1], first=[3], count=[1], nbytes=[4], compressed=[0]
+    )
+    simulation.clients[0].receive(0, [bytes(part) for part in encode(values, b"abcd")], simulation.now)
+    with pytest.raises(
+        StoreLostError,
+        match=r"Values\.first: slices 3 to 3 of lot 0, array 0; .*'w'.* shard 0 for slices 0 to 0 of lot 0",
+    ):
+        ended(simulation, value)
+
+
+def test_a_refusal_names_its_reason() -> None:
+    simulation = Simulation(described(zero("w", (4,), 1), slots=1), LINK)
+    other = msgspec.structs.replace(simulation.description, seed=8)
+    simulation.description = other
+    stranger = simulation.join(0, incarnation=2)
+    with pytest.raises(StoreRefusedError, match="the client has another description of the store than shard 0"):
+        ended(simulation, stranger.pull("w", 0))
+    refused = Refused(RefusalCode.OTHER_DESCRIPTION, "x")
+    assert decode_reply(encode(refused))[0] == refused
+
+
+@pytest.mark.parametrize(
+    ("begin", "reply", "told"),
+    [
+        (
+            lambda store: store.pull("w", 1),
+            Done([0]),
+            r"Done.*pull of key 'w', version 1 ends with values",
+        ),
+        (lambda store: store.barrier(0, []), VALUES, r"Values\.request: \d+, barrier of step 0 asks for none"),
+        (
+            lambda store: store.pull("w", 1),
+            VALUES,
+            r"key 'w', version 1 asks shard 0 for slices 0 to 0 of lot 0 and 1 arrays",
+        ),
+    ],
+)
+def test_a_shard_that_answers_with_what_was_not_asked_is_left(begin: Any, reply: Any, told: str) -> None:
+    """A pull does not end by words, nor a barrier by values, nor one shard's slices by those of another."""
+    simulation = Simulation(store_of([key_of("w", (512,), 1)], slots=1, shards=2, slice_bytes=1024), LINK)
+    ended(simulation, simulation.stores[0].pull("w", 0))
+    future = begin(simulation.stores[0])
+    client = simulation.clients[0]
+    number = next(iter(client.links[0].requests))
+    message = msgspec.structs.replace(reply, request=[number])
+    payload = bytes(1024) if isinstance(reply, Values) else None
+    client.receive(0, [bytes(part) for part in encode(message, payload)], simulation.now)
+    with pytest.raises(StoreLostError, match=told):
+        ended(simulation, future)
+
+
+def test_values_in_an_arena_that_was_let_go_break_the_connection_and_not_the_store() -> None:
+    """They were sent before the shard let it go; what they had is asked for again on the next connection."""
+    simulation = Simulation(described(zero("w", (256,), 1), slots=1), LINK)
+    store, client = simulation.stores[0], simulation.clients[0]
+    ended(simulation, store.pull("w", 0))
+    link = client.links[0]
+    link.memory = object()  # type: ignore[assignment]  # nothing of it is looked at
+    link.memory = None
+    client.receive(0, encode(msgspec.structs.replace(VALUES, at=0)), simulation.now)
+    assert (link.refused, link.state) == (None, LinkState.DOWN)
+    assert np.all(ended(simulation, store.pull("w", 0)) == 0.0)
+    client.receive(0, encode(msgspec.structs.replace(VALUES, at=0)), simulation.now)
+    assert "Values.at: 0, the shard has no arena" in str(link.refused)

@@ -1,0 +1,284 @@
+"""Who works for a client: callers that wait, its own thread, and what becomes of it when they are interrupted."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from same_host_children import wait_until
+from store_cluster import WAIT_S, clients_of, key_of, served, store_of
+from weft_kvstore.client.store_client import StoreClient
+from weft_kvstore.errors import StoreError
+from weft_kvstore.runtime.joined_future import joined, then
+from weft_kvstore.runtime.store_future import on_end
+from weft_kvstore.settings import LinkSettings
+
+KEYS = ["k0", "k1", "k2", "k3"]
+GRADIENT = np.ones(8, np.float32)
+
+
+@contextmanager
+def two_slots() -> Iterator[list[StoreClient]]:
+    """Clients of both slots of a sync store: what one pulls at version 1 comes once the other one has pushed."""
+    description = store_of([key_of(name, [8], 2) for name in KEYS], slots=2, shards=2)
+    with served(description) as (description, _), clients_of(description, LinkSettings()) as clients:
+        for client in clients:
+            client.pull_many(KEYS, 0).result(WAIT_S)
+        yield clients
+
+
+@contextmanager
+def without_thread(client: StoreClient) -> Iterator[None]:
+    """Meanwhile the client's own thread does nothing: it is held up by a callback."""
+    held, go_on = threading.Event(), threading.Event()
+
+    def hold(_: Future[Any]) -> None:
+        held.set()
+        go_on.wait(WAIT_S)
+
+    with client._lead._working:  # It does not end before the callback is there.
+        future = client.pull("k0", 0)
+        future.add_done_callback(hold)
+    future.result(WAIT_S)
+    assert held.wait(WAIT_S)
+    try:
+        yield
+    finally:
+        go_on.set()
+
+
+def is_led(client: StoreClient) -> bool:
+    """Whether a caller leads, and sleeps."""
+    return client._lead._leading.locked() and client._lead._leader.is_asleep
+
+
+def meanwhile(client: StoreClient, act: Callable[[], object]) -> threading.Thread:
+    """Acts as soon as a caller leads."""
+
+    def run() -> None:
+        wait_until(lambda: is_led(client))
+        act()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+def test_who_waits_ends_the_future() -> None:
+    with two_slots() as (one, other):
+        pushed, pulled = one.push("k0", 0, GRADIENT), one.pull("k0", 1)
+        ended: list[int] = []
+        on_end(pulled, lambda _: ended.append(threading.get_ident()))
+        thread = meanwhile(one, lambda: other.push("k0", 0, GRADIENT))
+        pulled.result(WAIT_S)
+        pushed.result(WAIT_S)
+        thread.join()
+        assert ended == [threading.get_ident()]
+
+
+def test_callers_alone_push_and_pull() -> None:
+    with two_slots() as (one, other), without_thread(one), without_thread(other):
+        for step in range(20):
+            pushes = [client.push("k1", step, GRADIENT) for client in (one, other)]
+            for client in (one, other):
+                assert client.pull("k1", step + 1).result(WAIT_S).shape == (8,)
+            for push in pushes:
+                push.result(WAIT_S)
+
+
+def test_many_operations_at_once_go_without_the_thread_too() -> None:
+    with two_slots() as (one, other), without_thread(one), without_thread(other):
+        for client in (one, other):
+            for push in [client.push(name, 0, GRADIENT) for name in KEYS]:
+                push.result(WAIT_S)
+        assert len([pull.result(WAIT_S) for pull in [one.pull(name, 1) for name in KEYS * 4]]) == 16
+
+
+def test_a_joined_future_leads() -> None:
+    with two_slots() as (one, other), without_thread(one):
+        other.push_many(KEYS, 0, [GRADIENT] * 4).result(WAIT_S)
+        both = joined([one.pull("k2", 1), one.push("k2", 0, GRADIENT)], lambda parts: parts[0])
+        assert both.result(WAIT_S).shape == (8,)
+        later = then(one.pull("k3", 0), lambda _: one.push("k3", 0, GRADIENT))
+        assert later.exception(WAIT_S) is None
+
+
+def test_a_leader_that_waits_for_what_another_thread_ends_hears_of_it() -> None:
+    with two_slots() as (one, _), without_thread(one):
+        device: Future[int] = Future()
+        both = joined([one.pull("k0", 0), device], lambda parts: int(parts[1]))
+        thread = meanwhile(one, lambda: device.set_result(7))
+        assert both.result(WAIT_S) == 7
+        thread.join()
+
+
+def test_the_next_who_waits_leads_when_the_first_has_what_it_wants() -> None:
+    with two_slots() as (one, other), without_thread(one), ThreadPoolExecutor(4) as pool:
+        one.push_many(KEYS, 0, [GRADIENT] * 4).result(WAIT_S)
+        waits = {name: pool.submit(one.pull(name, 1).result, WAIT_S) for name in KEYS}
+        wait_until(lambda: is_led(one) and len(one._lead._followers) == 3)
+        for name in KEYS:
+            other.push(name, 0, GRADIENT).result(WAIT_S)
+            assert waits[name].result(WAIT_S).shape == (8,)
+            del waits[name]
+            assert not any(wait.done() for wait in waits.values())
+
+
+@pytest.mark.parametrize("lately", [False, True])
+def test_what_nobody_waits_for_ends_all_the_same(lately: bool) -> None:
+    with two_slots() as (one, other):
+        if lately:
+            one.pull("k0", 0).result(WAIT_S)
+        futures = [client.push(name, 0, GRADIENT) for client in (one, other) for name in KEYS]
+        assert len(list(as_completed(futures, WAIT_S))) == 8
+
+        async def pull() -> Any:
+            return await asyncio.wait_for(asyncio.wrap_future(one.pull("k1", 1)), WAIT_S)
+
+        assert asyncio.run(pull()).shape == (8,)
+
+
+def test_the_thread_stands_by_after_a_caller_has_led_and_leads_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with two_slots() as (one, _):
+        own = one._lead._own
+        monkeypatch.setattr("weft_kvstore.client.lead.LOOKS", 1 << 40)
+        one.pull("k0", 0).result(WAIT_S)
+        wait_until(lambda: own.is_asleep and not own.over_sockets)
+        monkeypatch.setattr("weft_kvstore.client.lead.LOOKS", 0)
+        wait_until(lambda: own.is_watching)
+
+
+def test_callbacks_run_on_the_clients_own_thread_and_may_wait() -> None:
+    with two_slots() as (one, other):
+        told: list[Any] = []
+        one.push("k0", 0, GRADIENT)
+        pulled = one.pull("k0", 1)
+        done = threading.Event()
+
+        def back(_: Future[Any]) -> None:
+            told.extend([threading.current_thread().name, one.pull("k1", 0).result(WAIT_S).shape])
+            done.set()
+
+        pulled.add_done_callback(back)
+        thread = meanwhile(one, lambda: other.push("k0", 0, GRADIENT))
+        pulled.result(WAIT_S)
+        assert done.wait(WAIT_S)
+        thread.join()
+        assert told == ["weft-store-slot-0", (8,)]
+
+
+def test_callbacks_of_what_a_close_fails_are_called() -> None:
+    with two_slots() as (one, _):
+        told: list[BaseException | None] = []
+        one.push("k0", 0, GRADIENT).result(WAIT_S)
+        one.pull("k0", 1).add_done_callback(lambda future: told.append(future.exception()))
+        one.close()
+        assert [str(error) for error in told] == ["slot 0: pull of key 'k0', version 1: the store was closed"]
+
+
+def test_the_work_itself_cannot_wait() -> None:
+    with two_slots() as (one, _):
+        one.push("k0", 0, GRADIENT).result(WAIT_S)
+        never, told = one.pull("k0", 1), []
+
+        def wait(_: Future[Any]) -> None:
+            try:
+                never.result(WAIT_S)
+            except StoreError as error:
+                told.append(str(error))
+
+        with one._lead._working:  # It does not end before the hook is there.
+            pulled = one.pull("k1", 0)
+            on_end(pulled, wait)
+        pulled.result(WAIT_S)
+        assert told == ["in the middle of the store's own work nobody can wait for a result of it"]
+
+
+def test_a_wait_that_takes_too_long_ends_and_leaves_the_lead() -> None:
+    with two_slots() as (one, other):
+        one.push("k0", 0, GRADIENT).result(WAIT_S)
+        pulled = one.pull("k0", 1)
+        for timeout_s in (0.0, 0.02):
+            with pytest.raises(TimeoutError):
+                pulled.result(timeout_s)
+            with pytest.raises(TimeoutError):
+                pulled.exception(timeout_s)
+        assert not one._lead._leading.locked()
+        other.push("k0", 0, GRADIENT).result(WAIT_S)
+        assert pulled.result(WAIT_S).shape == (8,)
+
+
+def test_a_close_ends_the_wait_of_who_leads() -> None:
+    with two_slots() as (one, _):
+        one.push("k0", 0, GRADIENT).result(WAIT_S)
+        pulled = one.pull("k0", 1)
+        thread = meanwhile(one, one.close)
+        with pytest.raises(StoreError, match="the store was closed"):
+            pulled.result(WAIT_S)
+        thread.join()
+
+
+def test_ctrl_c_ends_a_wait_and_nothing_else() -> None:
+    handler = signal.getsignal(signal.SIGINT)
+    with two_slots() as (one, other):
+        one.push("k0", 0, GRADIENT).result(WAIT_S)
+        pulled = one.pull("k0", 1)
+        thread = meanwhile(one, lambda: os.kill(os.getpid(), signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            pulled.result(WAIT_S)
+        thread.join()
+        assert signal.getsignal(signal.SIGINT) is handler
+        assert not one._lead._leading.locked()
+        other.push("k0", 0, GRADIENT).result(WAIT_S)
+        assert pulled.result(WAIT_S).shape == (8,)
+
+
+@pytest.mark.parametrize("what", ["flush", "receive"])
+def test_ctrl_c_in_the_middle_of_the_work_comes_after_it(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with two_slots() as (one, other):
+        other.push_many(KEYS, 0, [GRADIENT] * 4).result(WAIT_S)
+        work, whole = getattr(one._mind, what), []
+
+        def interrupted(*given: Any) -> None:
+            if threading.current_thread() is threading.main_thread() and not whole:
+                signal.raise_signal(signal.SIGINT)
+                work(*given)
+                whole.append(True)
+            else:
+                work(*given)
+
+        with without_thread(one):
+            with monkeypatch.context() as patched:
+                patched.setattr(one._mind, what, interrupted)
+                with pytest.raises(KeyboardInterrupt):
+                    one.push("k0", 0, GRADIENT).result(WAIT_S)
+            assert whole == [True]
+            assert one.pull("k0", 1).result(WAIT_S).shape == (8,)
+
+
+def test_whatever_else_is_raised_in_the_middle_of_the_work_fails_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread reports it besides, as it does its own errors."""
+    monkeypatch.setattr("threading.excepthook", lambda _: None)
+
+    def ended(*_: object) -> None:
+        raise SystemExit(3)
+
+    with two_slots() as (one, _):
+        with without_thread(one):
+            never = one.push("k0", 0, GRADIENT)
+            monkeypatch.setattr(one._mind, "receive", ended)
+            with pytest.raises(SystemExit):
+                never.result(WAIT_S)
+        with pytest.raises(StoreError, match="the store's thread failed: SystemExit: 3"):
+            never.result(WAIT_S)
+        with pytest.raises(StoreError, match="the store was closed"):
+            one.pull("k0", 0).result(WAIT_S)

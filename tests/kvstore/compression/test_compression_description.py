@@ -1,0 +1,157 @@
+"""How a job says what travels compressed, and which of its keys do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from weft_graph.program import Update
+from weft_kvstore.compression.choice import codec_of
+from weft_kvstore.compression.description import (
+    LEAST_BYTES,
+    CompressionDescription,
+    CompressionError,
+    Kind,
+    StoreCompression,
+    check_compression,
+)
+from weft_kvstore.compression.half import Half
+from weft_kvstore.compression.top_k import TopK
+from weft_kvstore.compression.two_bit import TwoBit
+from weft_kvstore.description.records import InitializerDescription, KeyDescription
+
+TWO_BIT = CompressionDescription(Kind.TWO_BIT, threshold=0.5)
+TOP_K = CompressionDescription(Kind.TOP_K, ratio=0.01)
+BF16 = CompressionDescription(Kind.BF16, residual=False)
+ALL = StoreCompression(gradients=TOP_K, merged=TWO_BIT, weights=BF16)
+
+
+def key(update: Update = Update.RULE, dtype: str = "float32", elements: int = 4096, **more: Any) -> KeyDescription:
+    return KeyDescription("w", dtype, (elements,), InitializerDescription("Zeros", {}), update, 0, (0, 1), **more)
+
+
+def read(document: dict[str, Any]) -> StoreCompression:
+    return msgspec.convert(document, StoreCompression)
+
+
+def test_a_setting_is_read_from_its_json() -> None:
+    document = {
+        "gradients": {"kind": "topk", "ratio": 0.01},
+        "merged": {"kind": "2bit", "threshold": 0.5},
+        "weights": {"kind": "bf16", "residual": False},
+        "least_bytes": 16384,
+    }
+    assert read(document) == ALL
+    check_compression(ALL, "compression")
+    assert msgspec.json.decode(msgspec.json.encode(ALL), type=StoreCompression) == ALL
+
+
+@pytest.mark.parametrize(
+    ("document", "told"),
+    [
+        ({"gradient": {}}, "unknown field `gradient`"),
+        ({"gradients": {"kind": "1bit"}}, r"Invalid enum value '1bit' - at `\$.gradients.kind`"),
+        ({"gradients": {}}, r"missing required field `kind` - at `\$.gradients`"),
+        ({"gradients": {"kind": "2bit", "treshold": 1}}, r"unknown field `treshold` - at `\$.gradients`"),
+        ({"weights": {"kind": "bf16", "residual": 1}}, r"Expected `bool`, got `int` - at `\$.weights.residual`"),
+    ],
+)
+def test_json_that_does_not_fit_is_refused_by_path(document: dict[str, Any], told: str) -> None:
+    with pytest.raises(msgspec.ValidationError, match=told):
+        read(document)
+
+
+@pytest.mark.parametrize(
+    ("document", "told"),
+    [
+        ({"least_bytes": -1}, "c.least_bytes: at least 0, not -1"),
+        ({"gradients": {"kind": "2bit"}}, "c.gradients.threshold: 2bit needs one"),
+        *(
+            (
+                {"gradients": {"kind": "2bit", "threshold": bad}},
+                f"c.gradients.threshold: a normal float32 number above 0, not {bad}",
+            )
+            for bad in (0.0, -1.0, 1e-46, 1e-39, 1e39, float("inf"), float("nan"))
+        ),
+        ({"merged": {"kind": "bf16", "threshold": 1.0}}, "c.merged.threshold: bf16 has none"),
+        ({"merged": {"kind": "2bit", "threshold": 1.0, "ratio": 0.5}}, "c.merged.ratio: 2bit has none"),
+        ({"merged": {"kind": "fp16", "count": 5}}, "c.merged.count: fp16 has none"),
+        ({"gradients": {"kind": "topk"}}, "c.gradients: topk needs either ratio or count"),
+        ({"gradients": {"kind": "topk", "ratio": 0.1, "count": 1}}, "c.gradients: topk needs either ratio or count"),
+        ({"gradients": {"kind": "topk", "ratio": 0.0}}, "c.gradients.ratio: above 0 and at most 1, not 0.0"),
+        ({"gradients": {"kind": "topk", "ratio": 1.5}}, "c.gradients.ratio: above 0 and at most 1, not 1.5"),
+        ({"gradients": {"kind": "topk", "ratio": float("nan")}}, "c.gradients.ratio: above 0 and at most 1, not nan"),
+        ({"gradients": {"kind": "topk", "count": 0}}, "c.gradients.count: at least 1 and below 2^31, not 0"),
+        (
+            {"gradients": {"kind": "topk", "count": 2**31}},
+            "c.gradients.count: at least 1 and below 2^31, not 2147483648",
+        ),
+        (
+            {"gradients": {"kind": "topk", "ratio": 0.1, "residual": False}},
+            "c.gradients.residual: topk needs one, or most of a gradient is lost",
+        ),
+        (
+            {"weights": {"kind": "bf16"}},
+            "c.weights: bf16 or fp16 with residual false, not bf16 with residual true: "
+            "a worker that reads a weight must read all of it",
+        ),
+        (
+            {"weights": {"kind": "2bit", "threshold": 1.0}},
+            "c.weights: bf16 or fp16 with residual false, not 2bit with residual true: "
+            "a worker that reads a weight must read all of it",
+        ),
+    ],
+)
+def test_a_setting_that_cannot_be_meant_is_refused_by_field(document: dict[str, Any], told: str) -> None:
+    with pytest.raises(CompressionError) as raised:
+        check_compression(read(document), "c")
+    assert str(raised.value) == told
+
+
+def test_each_direction_of_each_kind_of_key_has_its_own_setting() -> None:
+    assert (ALL.pushed(key()), ALL.pulled(key())) == (TOP_K, BF16)
+    merged = key(Update.GRADIENT)
+    assert (ALL.pushed(merged), ALL.pulled(merged)) == (TOP_K, TWO_BIT)
+    none = StoreCompression()
+    assert (none.pushed(key()), none.pulled(key()), none.pulled(merged)) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        key(Update.MEAN),
+        key(dtype="int32"),
+        key(dtype="float16", elements=1 << 20),
+        key(rows=True),
+        key(elements=LEAST_BYTES // 4 - 1),
+    ],
+    ids=["running statistics", "integers", "two-byte floats", "a table", "a small key"],
+)
+def test_what_is_left_as_it_is(left: KeyDescription) -> None:
+    assert ALL.pushed(left) is None
+    assert ALL.pulled(left) is None
+
+
+def test_the_least_size_is_a_setting() -> None:
+    every = msgspec.structs.replace(ALL, least_bytes=0)
+    assert every.pushed(key(elements=1)) == TOP_K
+    assert ALL.pushed(key(elements=LEAST_BYTES // 4)) == TOP_K
+
+
+@pytest.mark.parametrize(
+    ("description", "kind", "nbytes"),
+    [
+        (TWO_BIT, TwoBit, 28),
+        (TOP_K, TopK, 6),
+        (CompressionDescription(Kind.TOP_K, count=7), TopK, 42),
+        (BF16, Half, 200),
+        (CompressionDescription(Kind.FP16), Half, 200),
+    ],
+)
+def test_a_description_has_its_codec(description: CompressionDescription, kind: type, nbytes: int) -> None:
+    codec = codec_of(description, np.dtype(np.float32))
+    assert isinstance(codec, kind)
+    assert codec.nbytes(np.array([100])).tolist() == [nbytes]

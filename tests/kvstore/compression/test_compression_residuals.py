@@ -1,0 +1,165 @@
+"""What a sender owes: each slice is encoded once per step, and nothing is lost, over snapshots and other slots too."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from weft_kvstore.arrays.array import Array
+from weft_kvstore.compression.choice import codec_of
+from weft_kvstore.compression.description import CompressionDescription, CompressionError, Kind
+from weft_kvstore.compression.residuals import Residuals, dealt, residual_name
+from weft_kvstore.compression.slice_encoder import SliceEncoder
+
+F32 = np.dtype(np.float32)
+BOUNDS = np.array([0, 40, 80, 100])
+KINDS = {
+    "2bit": CompressionDescription(Kind.TWO_BIT, threshold=0.25),
+    "topk": CompressionDescription(Kind.TOP_K, ratio=0.1),
+    "bf16": CompressionDescription(Kind.BF16),
+    "fp16": CompressionDescription(Kind.FP16),
+}
+
+
+def gradient(step: int) -> Array:
+    """Multiples of 2^-12: their sums here are exact."""
+    return np.random.default_rng([21, step]).integers(-4096, 4096, 100).astype(F32) / 4096
+
+
+def encoder(name: str, residuals: Residuals, begin: int = 0) -> SliceEncoder:
+    return SliceEncoder(codec_of(KINDS[name], F32), BOUNDS, residuals.arrays["w"], begin=begin)
+
+
+def residuals(slot: int | None = 3) -> Residuals:
+    return Residuals(slot, {"w": (100, F32)})
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_all_that_was_sent_and_what_is_owed_is_the_sum_of_all_gradients(name: str) -> None:
+    owed = residuals()
+    one = encoder(name, owed)
+    sent = sum(one.codec.decode(one.encode(step, 0, 3, gradient(step)), BOUNDS) for step in range(50))
+    np.testing.assert_array_equal(sent + owed.arrays["w"], sum(gradient(step) for step in range(50)))
+    assert owed.arrays["w"].any()
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_slices_in_any_order_and_grouping_are_the_same_bytes(name: str) -> None:
+    """As frames ask for them, the most urgent first, while a later step has begun for some."""
+    together, apart = encoder(name, residuals()), encoder(name, residuals())
+    wholes = [together.encode(step, 0, 3, gradient(step)).tobytes() for step in range(2)]
+    g0, g1 = gradient(0), gradient(1)
+    third, first = apart.encode(0, 2, 1, g0[80:]), apart.encode(0, 0, 1, g0[:40])
+    first_later = apart.encode(1, 0, 1, g1[:40])
+    second = apart.encode(0, 1, 1, g0[40:80])
+    later = apart.encode(1, 1, 2, g1[40:])
+    assert b"".join(part.tobytes() for part in (first, second, third)) == wholes[0]
+    assert first_later.tobytes() + later.tobytes() == wholes[1]
+    assert [apart.nbytes(0, 1), apart.nbytes(1, 2)] == [first.size, later.size]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_slice_is_encoded_once_per_step(name: str) -> None:
+    owed = residuals()
+    one = encoder(name, owed)
+    one.encode(4, 1, 1, gradient(4)[40:80])
+    before = owed.arrays["w"].copy()
+    for step in (3, 4):
+        with pytest.raises(ValueError, match=rf"^slice 1, step {step}: encoded for step 4 already$"):
+            one.encode(step, 0, 3, gradient(step))
+        with pytest.raises(ValueError, match=rf"^slice 1, step {step}: encoded for step 4 already$"):
+            one.encode_nothing(step, 0, 3)
+    assert owed.arrays["w"].tobytes() == before.tobytes()
+    one.encode(4, 0, 1, gradient(4)[:40])
+    one.encode(5, 1, 1, gradient(5)[40:80])
+
+
+@pytest.mark.parametrize(("first", "count"), [(0, 4), (3, 1), (0, 0), (2, 2)])
+def test_slices_that_there_are_not_are_refused(first: int, count: int) -> None:
+    with pytest.raises(ValueError, match=rf"^slices {first} to {first + count - 1}: there are 3$"):
+        encoder("2bit", residuals()).encode(0, first, count, gradient(0))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_step_without_a_gradient_sends_zeros_and_leaves_what_is_owed(name: str) -> None:
+    owed = residuals(None)
+    one = encoder(name, owed)
+    one.encode(0, 0, 3, 100 * gradient(0))
+    before = owed.arrays["w"].copy()
+    payload = one.encode_nothing(1, 0, 3)
+    assert payload.size == one.nbytes(0, 3)
+    assert not one.codec.decode(payload, BOUNDS).any()
+    assert owed.arrays["w"].tobytes() == before.tobytes()
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_resumed_sender_sends_what_the_undisturbed_one_does(name: str) -> None:
+    owed = residuals()
+    one = encoder(name, owed)
+    for step in range(5):
+        one.encode(step, 0, 3, gradient(step))
+    saved = owed.export()
+    expected = [one.encode(step, 0, 3, gradient(step)).tobytes() for step in range(5, 10)]
+    assert list(saved) == ["residual/3/w"]
+    resumed = residuals()
+    resumed.restore(saved)
+    other = encoder(name, resumed, begin=5)
+    assert [other.encode(step, 0, 3, gradient(step)).tobytes() for step in range(5, 10)] == expected
+    fresh = encoder(name, residuals(), begin=5)
+    assert [fresh.encode(step, 0, 3, gradient(step)).tobytes() for step in range(5, 10)] != expected
+
+
+def test_what_is_not_named_begins_at_zero_again() -> None:
+    owed = residuals()
+    owed.arrays["w"][:] = 1
+    owed.restore({})
+    assert not owed.arrays["w"].any()
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "told"),
+    [
+        ("residual/2/w", np.zeros(100, F32), "residual/2/w: there is no such residual here"),
+        ("residual/3/v", np.zeros(100, F32), "residual/3/v: there is no such residual here"),
+        ("residual/3/w", np.zeros(99, F32), "residual/3/w: float32 of shape (99,), not 100 elements of float32"),
+        ("residual/3/w", np.zeros(100), "residual/3/w: float64 of shape (100,), not 100 elements of float32"),
+        ("residual/3/w", np.full(100, np.nan, F32), "residual/3/w: not all of it is finite"),
+    ],
+)
+def test_arrays_that_are_not_this_senders_are_refused_by_name(name: str, array: Array, told: str) -> None:
+    owed = residuals()
+    owed.arrays["w"][:] = 1
+    with pytest.raises(CompressionError) as raised:
+        owed.restore({name: array})
+    assert str(raised.value) == told
+    assert (owed.arrays["w"] == 1).all()
+
+
+def test_names_keep_keys_apart_whatever_is_in_them() -> None:
+    names = [residual_name(key, slot) for key in ("w", "a/w", "1/w") for slot in (None, 0, 1, 10)]
+    assert len(set(names)) == len(names)
+    shard = Residuals(None, {"a/w": (2, F32)})
+    shard.arrays["a/w"][:] = 5
+    assert {name: array.tolist() for name, array in shard.export().items()} == {"residual/merged/a/w": [5, 5]}
+    assert shard.nbytes == 8
+
+
+def test_other_slots_take_over_what_former_ones_owe() -> None:
+    former = {residual_name("a/w", slot): np.full(2, 2.0**slot, F32) for slot in (10, 2, 0, 3)}
+    new = dealt(former, {"a/w": (4, 7, 9)})
+    assert {name: array.tolist() for name, array in new.items()} == {
+        "residual/4/a/w": [1 + 2**10, 1 + 2**10],  # the first and the fourth of 0, 2, 3, 10
+        "residual/7/a/w": [4, 4],
+        "residual/9/a/w": [8, 8],
+    }
+    assert former["residual/0/a/w"].tolist() == [1, 1]
+    same = dealt(new, {"a/w": (4, 7, 9)})
+    assert {name: array.tolist() for name, array in same.items()} == {name: a.tolist() for name, a in new.items()}
+
+
+def test_what_nobody_can_take_over_is_refused_by_name() -> None:
+    with pytest.raises(CompressionError, match=r"^residual/0/w: no slot contributes to key 'w' any more$"):
+        dealt({"residual/0/w": np.zeros(1)}, {"v": (0,)})
+    for name in ("residual/merged/w", "residual/w", "w", "residual/-1/w", "residual/²/w"):
+        with pytest.raises(CompressionError, match="not the name of a slot's residual"):
+            dealt({name: np.zeros(1)}, {"w": (0,)})

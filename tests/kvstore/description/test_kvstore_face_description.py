@@ -1,0 +1,197 @@
+"""Descriptions as people write them: in Python, TOML and JSON, and what is told of wrong ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from rule_documents import rule_document
+from store_cluster import constant, key_of, store_of
+from weft_graph.program import Update
+from weft_kvstore import DescriptionError, Key, describe, read_description
+from weft_kvstore.description.records import InitializerDescription, KeyDescription
+from weft_kvstore.sharding.holdings import holdings, size
+
+TOML = """
+slots = 2
+shards = ["tcp://127.0.0.1:5555", "tcp://127.0.0.1:5556"]
+rule = "adam"
+hyper = { rate = { schedule = "linear", start = 0.1, steps = 100 } }
+
+[[keys]]
+key = "weight"
+shape = [784, 10]
+initializer = { normal = [0.0, 0.05] }
+
+[[keys]]
+key = 5
+shape = []
+dtype = "float64"
+initializer = 1
+
+[[keys]]
+key = "embedding"
+shape = [1000, 16]
+rows = true
+initializer = { op_type = "RandomUniform", attributes = { low = -0.1, high = 0.1 } }
+slots = [1]
+"""
+
+
+def written(tmp_path: Path, text: str, name: str = "store.toml") -> Path:
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+def test_a_file_and_a_call_describe_the_same(tmp_path: Path) -> None:
+    draw = {"op_type": "RandomUniform", "attributes": {"low": -0.1, "high": 0.1}}
+    built = describe(
+        {
+            "weight": Key(shape=(784, 10), initializer={"normal": [np.float64(0), np.float32(0.05).item()]}),
+            5: Key(shape=(), dtype="float64", initializer=1),
+            "embedding": Key(shape=(1000, 16), rows=True, initializer=draw, slots=(1,)),
+        },
+        shards=["tcp://127.0.0.1:5555", "tcp://127.0.0.1:5556"],
+        slots=2,
+        rule="adam",
+        rate={"schedule": "linear", "start": 0.1, "steps": 100},
+    )
+    text = TOML.replace("0.05", repr(np.float32(0.05).item()))
+    assert read_description(written(tmp_path, text)) == built
+    weight, five, embedding, barrier = built.keys
+    assert weight.initializer.op_type == "RandomNormal"
+    assert (weight.priority, five.key, five.shape, embedding.slots) == (0, "#5", (), (1,))
+    assert (barrier.key, barrier.update) == ("#barrier", Update.MEAN)
+
+
+def test_a_whole_description_is_read_as_it_is(tmp_path: Path) -> None:
+    description = store_of([constant(key_of("w", (3,), 2), 1.0)], slots=2, shards=2)
+    path = written(tmp_path, msgspec.json.encode(description).decode(), "store.json")
+    assert read_description(path) == description
+    again = describe({"w": (3,)}, rule="sgd")
+    assert read_description(written(tmp_path, msgspec.json.encode(again).decode(), "again.json")) == again
+
+
+def test_arrays_say_shape_and_type_and_their_values_are_given() -> None:
+    keys = describe({"w": np.zeros((3, 2), np.float64), "b": [4], "s": np.float32(1)}, rule="sgd").keys
+    given = InitializerDescription("Given", {})
+    assert keys[0] == KeyDescription("w", "float64", (3, 2), given, Update.RULE, 0, (0,))
+    assert [key.shape for key in keys[1:3]] == [(4,), ()]
+
+
+def test_a_rule_that_needs_its_keys_whole_gets_them_whole() -> None:
+    """Its weight is that less the largest of the gradient: all of the key is needed for each element."""
+    nodes = [("ReduceMax", "largest", ("gradient",)), ("Sub", "moved", ("weight", "largest"))]
+    rule = rule_document(nodes, {"weight": "moved"}, dtype="float32", attributes={"largest": {"keepdims": 0}})
+    description = describe({"w": (3,), "n": Key(shape=(2,), update="mean")}, rule=rule)
+    assert [key.whole for key in description.keys] == [True, False, False]
+
+
+KEY = {"key": "w", "shape": [3]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"rule": None}, r"^FILE: rule: missing, and key 'w' needs one. Name a rule \(ada.*sgd"),
+        ({"rule": "p3"}, "^FILE: rule: 'p3' is none of ada"),
+        ({"rule": 3}, "^FILE: rule: expected `str | object | null`, got `int`"),
+        ({"mode": "dist_async"}, "^FILE: mode: invalid enum value 'dist_async'"),
+        ({"slotz": 2}, "^FILE: description: there is no field 'slotz'; 'slots' may be meant"),
+        ({"x": 2}, "^FILE: description: there is no field 'x'; there are keys, shards, slots, rule"),
+        ({"slots": "2"}, "^FILE: slots: expected `int`, got `str`"),
+        ({"slots": 0}, "^FILE: slots: at least 1, not 0"),
+        ({"shards": ["127.0.0.1:5555"]}, r"shards\[0\]: an endpoint as tcp://127.0.0.1:5555, not '127.0.0.1:5555'"),
+        ({"shards": ["tcp://a:1", "tcp://a:1"]}, r"shards\[1\]: tcp://a:1 is shard 0 already"),
+        ({"hyper": {"lr": 0.1}}, "hyper: rule 'sgd' has no 'lr'; it has rate, weight_decay"),
+        ({"hyper": {"beta1": 0.1}}, "has no 'beta1'; it has rate, weight_decay; 'beta1' is of rule adam"),
+        ({"hyper": {"rate": {"schedule": "sine"}}}, "hyper: 'rate': schedule: "),
+        ({"keys": {"w": {"shape": [3]}}}, r"keys: a list is expected: in TOML \[\[keys\]\]"),
+        ({"keys": None}, "keys: expected `array`, got `null`"),
+        ({"keys": [{"key": "w"}]}, r"keys\[0\]: object missing required field `shape`"),
+        ({"keys": [KEY, {**KEY, "shape": [1.5]}]}, r"keys\[1\].shape\[0\]: expected `int`, got `float`"),
+        ({"keys": [{**KEY, "shap": 1}]}, r"keys\[0\]: there is no field 'shap'; 'shape' may be meant"),
+        ({"keys": [KEY, KEY]}, "keys: 'w' is there twice"),
+        ({"keys": [{**KEY, "key": -1}]}, r"keys\[0\].key: key -1: a number from 0 to 2\*\*64 - 1"),
+        ({"keys": [{**KEY, "key": "#1"}]}, r"keys\[0\].key: key '#1': '#' begins the names of numbers"),
+        ({"keys": [{**KEY, "key": "#barrier"}]}, r"keys\[0\].key: key '#barrier'"),
+        ({"keys": [{**KEY, "key": ""}]}, r"keys\[0\].key: key '': a key has at least one character"),
+        ({"keys": [{**KEY, "dtype": "bfloat8"}]}, "key 'w': dtype 'bfloat8' is none of float16"),
+        ({"keys": [{**KEY, "shape": [-3]}]}, r"key 'w': shape \(-3,\) has a negative extent"),
+        ({"keys": [{**KEY, "update": "sum"}]}, r"keys\[0\].update: invalid enum value 'sum'"),
+        ({"keys": [{**KEY, "initializer": "zeros"}]}, r"keys\[0\].initializer: 'zeros' is neither \"given\" nor a n"),
+        ({"keys": [{**KEY, "initializer": {"normal": [1]}}]}, r"keys\[0\].initializer: \{uniform = \[low, high\]\}"),
+        ({"keys": [{**KEY, "initializer": {"normal": [0, "x"]}}]}, "initializer: a finite number, not 'x'"),
+        ({"keys": [{**KEY, "initializer": {"op_type": 3}}]}, r"keys\[0\].initializer: .*`str`"),
+        ({"keys": [{**KEY, "slots": [4]}]}, r"key 'w': slots \(4,\) are not all within 0 to 0"),
+    ],
+)
+def test_a_wrong_file_names_the_field(tmp_path: Path, changes: dict[str, Any], told: str) -> None:
+    document = {"rule": "sgd", "keys": [KEY], **changes}
+    path = written(tmp_path, json.dumps(document), "store.json")
+    with pytest.raises(DescriptionError, match=told.replace("FILE", str(path))):
+        read_description(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("store.toml", b"slots = ]", r"no TOML: Invalid value \(at line 1, column 9\)"),
+        ("store.json", b'{"slots": 1,}', "no JSON: .*line 1 column 1"),
+        ("store.json", b"[]", "an object with keys and a rule is expected, not list"),
+        ("store.json", b'{"hyper": {"rate": NaN}}', "no JSON: NaN is no number"),
+        ("store.json", b"\xff\xfe", "no JSON: 'utf-8' codec can't decode"),
+        ("store.json", b"[" * 100_000, "no JSON: "),
+        ("store.yaml", b"slots: 1", "a description is a .toml or a .json file"),
+        ("store.json", b'{"term": 1}', "store.json: .*missing required field `job`"),
+    ],
+)
+def test_what_is_no_description_says_so(tmp_path: Path, name: str, content: bytes, told: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(DescriptionError, match=told):
+        read_description(path)
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({"w": 3}, "key 'w': a Key, a shape or an array, not int"),
+        ({"w": (3, "x")}, r"keys\[0\].shape\[1\]: expected `int`, got `str`"),
+        ({1.5: (3,)}, r"keys\[0\].key: expected `int \| str`, got `float`"),
+        ({"w": np.zeros(3, complex)}, "key 'w': dtype 'complex128' is none of"),
+        ({"w": np.zeros(3, np.int32)}, "key 'w': a rule updates floating-point values, not int32"),
+    ],
+)
+def test_a_wrong_key_is_named(keys: dict[Any, Any], told: str) -> None:
+    with pytest.raises(DescriptionError, match=told):
+        describe(keys, rule="sgd")
+
+
+def test_holdings_add_up_to_what_there_is() -> None:
+    description = describe(
+        {"w": (784, 10), "b": (10,), "t": Key(shape=(7, 3), rows=True), "n": Key(shape=(5,), update="mean")},
+        shards=[f"tcp://127.0.0.1:{port}" for port in (1, 2, 3)],
+        rule="adam",
+        slice_bytes=1024,
+    )
+    held = [one for shard in holdings(description) for one in shard]
+    for key in description.keys[:-1]:
+        parts = [one for one in held if one.key == key]
+        assert sum(one.nbytes for one in parts) == key.nbytes
+        assert sum(one.state_bytes for one in parts) == (0 if key.key == "n" else 2 * key.nbytes)
+    assert [one.parts for one in held if one.key.key == "t"] == ["3 rows", "2 rows", "2 rows"]
+    assert [one.parts for one in held if one.key.key == "b"] == ["all"]
+    assert [size(nbytes) for nbytes in (0, 1023, 1536, 3 << 30, 5 << 42)] == [
+        "0 B",
+        "1023 B",
+        "1.5 KiB",
+        "3.0 GiB",
+        "20.0 TiB",
+    ]

@@ -1,0 +1,151 @@
+"""Arrays that users hand over: NumPy's, those of other libraries, and a GPU's, for which a strict CuPy stands in."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import strict_copies
+from face_stores import WAIT_S, faces
+from strict_copies import StrictCupy
+from weft_kvstore import Key, StoreDescription, StoreError, StoreRefusedError, describe
+from weft_kvstore.library.user_array import checked, checked_out
+
+FLOAT = np.dtype(np.float32)
+
+
+def one_key(*, slots: int = 1, shape: tuple[int, ...] = (4,)) -> StoreDescription:
+    table = Key(shape=(9, 2), rows=True, initializer=0.0)
+    return describe({"w": Key(shape=shape, initializer=0.0), "t": table}, rule="sgd", rate=1.0, slots=slots)
+
+
+@pytest.fixture
+def cupy(monkeypatch: pytest.MonkeyPatch) -> StrictCupy:
+    module = StrictCupy()
+    monkeypatch.setattr("weft_kvstore.library.device_copies.import_cupy", lambda: module)
+    return module
+
+
+def test_nothing_is_copied_that_need_not_be() -> None:
+    array = np.ones((3, 2), np.float32)
+    assert checked(array, FLOAT, (3, 2), "here") is array
+    theirs = jnp.ones((3, 2), np.float32)
+    shared = checked(theirs, FLOAT, (3, 2), "here")
+    assert shared.ctypes.data == theirs.unsafe_buffer_pointer()
+    assert checked(array.T, FLOAT, (2, 3), "here").flags.c_contiguous
+    assert checked(np.float32(1), FLOAT, (), "here").shape == ()
+
+
+@pytest.mark.parametrize("value", [[1, 2.5], (1, 2.5), np.array([1, 2.5], np.float32), jnp.array([1, 2.5], np.float32)])
+def test_lists_and_arrays_of_other_libraries_are_values(value: Any) -> None:
+    assert checked(value, FLOAT, (2,), "here").tolist() == [1.0, 2.5]
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "told"),
+    [
+        ([1.5], np.int64, "here: list cannot be int64"),
+        ([300], np.int8, "here: Python integer 300 out of bounds for int8"),
+        (np.array([object()]), np.float32, r"here: it is object\[1\], the key float32\[1\]"),
+        (np.ones(1, ">f4"), np.float32, r"here: it is >f4\[1\], the key float32\[1\]"),
+        ({"a": 1}, np.float32, "here: dict cannot be float32"),
+    ],
+)
+def test_what_is_no_value_is_refused(value: Any, dtype: Any, told: str) -> None:
+    with pytest.raises(StoreRefusedError, match=told):
+        checked(value, np.dtype(dtype), (1,), "here")
+
+
+def test_an_array_that_cannot_be_written_is_no_place_for_a_value() -> None:
+    with pytest.raises(StoreRefusedError, match="out: "):
+        checked_out(jnp.ones(3, np.float32), FLOAT, (3,), "here")
+
+
+class Elsewhere:
+    """An array of a device that nothing here knows."""
+
+    def __dlpack__(self, **_: object) -> Any:
+        raise AssertionError("its memory is not the host's")
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (8, 0)
+
+
+def test_memory_of_an_unknown_device_is_refused() -> None:
+    with pytest.raises(StoreRefusedError, match="here: Elsewhere is in the memory of a device"):
+        checked(Elsewhere(), FLOAT, (1,), "here")
+
+
+def test_a_gpus_gradient_is_sent_once_it_was_computed_and_copied(cupy: StrictCupy) -> None:
+    with faces("network", one_key()) as (store,):
+        gradient = strict_copies.Array(np.zeros(4, np.float32))
+        gradient.compute(2.0)  # begun, not done
+        assert store.pushpull("w", gradient).result(WAIT_S).tolist() == [-2.0] * 4
+        assert cupy.cuda.allocated == 16
+
+
+def test_a_value_is_pulled_into_a_gpus_array_behind_what_reads_it_still(cupy: StrictCupy) -> None:
+    with faces("local", one_key()) as (store,):
+        out, kept = strict_copies.Array(np.ones(4, np.float32)), np.zeros(4, np.float32)
+        strict_copies.current_stream().put(lambda: np.copyto(kept, out.held))  # a kernel that reads the old value
+        assert store.pull("w", out=out).result(WAIT_S) is out
+        assert (kept.tolist(), out.held.tolist()) == ([1.0] * 4, [0.0] * 4)
+        store.push("w", out)
+        both = [strict_copies.Array(np.ones(4, np.float32)), None]
+        assert store.pull(["w"], out=both[:1]).result(WAIT_S)[0] is both[0]
+
+
+def test_rows_and_ids_may_be_a_gpus(cupy: StrictCupy) -> None:
+    with faces("local", one_key()) as (store,):
+        ids, rows = strict_copies.Array(np.array([3, 1], np.int32)), strict_copies.Array(np.ones((2, 2), np.float32).T)
+        store.push_rows("t", ids, rows).result(WAIT_S)
+        out = strict_copies.Array(np.zeros((2, 2), np.float32))
+        store.pull_rows("t", ids, out=out).result(WAIT_S)
+        assert np.all(out.held == -1.0)
+
+
+def test_a_gpus_array_that_does_not_fit_is_refused_before_it_is_copied(cupy: StrictCupy) -> None:
+    with faces("local", one_key()) as (store,):
+        with pytest.raises(StoreRefusedError, match=r"it is float64\[4\], the key float32\[4\]"):
+            store.push("w", strict_copies.Array(np.zeros(4)))
+        assert (cupy.cuda.allocated, store.steps("w")) == (0, 0)
+
+
+def test_a_copy_that_breaks_fails_the_push_and_the_pull_that_waits_for_it(
+    cupy: StrictCupy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("an illegal memory access")
+
+    with faces("local", one_key()) as (store,):
+        monkeypatch.setattr(strict_copies.Event, "synchronize", broken)
+        pushed = store.push("w", strict_copies.Array(np.zeros(4, np.float32)))
+        for future in (pushed, store.pull("w")):
+            with pytest.raises(StoreError, match="a copy between GPU and host failed: an illegal memory access"):
+                future.result(WAIT_S)
+
+
+def test_a_gpus_array_without_cupy_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent() -> None:
+        raise ImportError("No module named 'cupy'")
+
+    monkeypatch.setattr("weft_kvstore.library.device_copies.import_cupy", absent)
+    with faces("local", one_key()) as (store,), pytest.raises(StoreError, match=r"pip install 'weft\[cuda\]'"):
+        store.push("w", strict_copies.Array(np.zeros(4, np.float32)))
+
+
+def test_a_program_without_a_gpus_array_loads_no_cupy_and_the_package_loads_nothing() -> None:
+    program = (
+        "import sys, weft_kvstore; assert 'numpy' not in sys.modules and 'zmq' not in sys.modules;"
+        "from weft_kvstore import KVStore, Key, describe;"
+        "store = KVStore.local(describe({'w': Key(shape=(2,), initializer=0.0)}, rule='sgd', rate=1.0));"
+        "assert store.pushpull('w', [1, 2]).result().tolist() == [-1, -2]; store.close();"
+        "assert not {'cupy', 'torch', 'weft.api', 'typer', 'pydantic'} & set(sys.modules), sorted(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr

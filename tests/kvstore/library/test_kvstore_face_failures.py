@@ -1,0 +1,247 @@
+"""`KVStore` after something was refused: what counts, what is to be done, and who is told; over shards and locally."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
+
+import numpy as np
+import pytest
+
+from face_stores import WAIT_S, faces
+from weft_kvstore import (
+    ClientStatistics,
+    Key,
+    KVStore,
+    LinkStatistics,
+    StoreDescription,
+    StoreError,
+    StoreLostError,
+    StoreRefusedError,
+    StoreTimeoutError,
+    describe,
+)
+from weft_kvstore.library.meetings import Meetings
+from weft_kvstore.library.push_log import PushLog
+from weft_kvstore.library.step_counts import StepCounts
+
+Make = Callable[..., Sequence[KVStore]]
+
+
+@pytest.fixture(params=["network", "local"])
+def make(request: pytest.FixtureRequest) -> Iterator[Make]:
+    with ExitStack() as stack:
+
+        def make(description: StoreDescription, **named: float) -> Sequence[KVStore]:
+            return stack.enter_context(faces(request.param, description, **named))
+
+        yield make
+
+
+def ones(*shape: int) -> np.ndarray:
+    return np.ones(shape, np.float32)
+
+
+def zero(*shape: int) -> Key:
+    return Key(shape=shape, initializer=0.0)
+
+
+def refused(future: Future[None]) -> bool:
+    return isinstance(future.exception(WAIT_S), StoreRefusedError)
+
+
+def test_a_refused_row_stops_nobody(make: Make) -> None:
+    stores = make(describe({"t": Key(shape=(6, 2), rows=True, initializer=0.0)}, slots=2, rule="sgd", rate=1.0))
+    with pytest.raises(StoreRefusedError, match="row 6, the table has 6"):
+        stores[0].push_rows("t", [6], ones(1, 2))
+    assert stores[0].steps("t") == 0
+    for store in stores:
+        store.push_rows("t", [0], ones(1, 2))
+    assert [store.pull_rows("t", [0]).result(WAIT_S).tolist() for store in stores] == [[[-2.0, -2.0]]] * 2
+
+
+def test_a_refused_step_does_not_count(make: Make) -> None:
+    (store,) = make(describe({"w": zero(2)}, rule="sgd", rate=1.0))
+    assert refused(store.push("w", ones(2), step=7))
+    assert store.steps("w") == 0
+    with pytest.raises(StoreRefusedError, match=r"step 7 does not count: push it again; its push failed: .*step 7"):
+        store.pull("w").result(WAIT_S)
+    assert store.pushpull("w", ones(2)).result(WAIT_S).tolist() == [-1.0, -1.0]
+
+
+def test_pushes_too_far_ahead_are_pushed_again_without_numbers(make: Make) -> None:
+    stores = make(describe({"w": zero(2)}, slots=2, rule="sgd", rate=1.0))
+    pushes = [stores[0].push("w", ones(2)) for _ in range(5)]
+    assert [refused(push) for push in pushes[3:]] == [True, True]
+    assert stores[0].steps("w") == 3
+    stores[0].end_step().result(WAIT_S)
+    with pytest.raises(StoreRefusedError, match="slot 0: end_step of key 'w': step 3 does not count: push it again"):
+        stores[0].end_step()
+    for _ in range(3):
+        stores[1].push("w", ones(2)).result(WAIT_S)
+    assert stores[1].pull("w").result(WAIT_S).tolist() == [-6.0, -6.0]
+    both = [store.pushpull("w", ones(2)) for _ in range(2) for store in stores]
+    assert both[-1].result(WAIT_S).tolist() == [-10.0, -10.0]
+    assert [store.steps("w") for store in stores] == [5, 5]
+
+
+def test_a_step_of_the_middle_is_asked_for_until_it_is_pushed_again(make: Make) -> None:
+    (store,) = make(describe({"w": zero(2)}, rule="sgd", rate=1.0))
+    lost = store.push("w", ones(2), step=9)
+    store._slot_calls._steps._counts.take(["w"], 10)  # as if the next one had gone out before the refusal came
+    assert refused(lost)
+    told = "step 9 has to be pushed again, with step=9; its push failed: "
+    with pytest.raises(StoreRefusedError, match=told):
+        store.push("w", ones(2))
+    with pytest.raises(StoreRefusedError, match=told):
+        store.pull("w").result(WAIT_S)
+    assert store.pull("w", version=0).result(WAIT_S).tolist() == [0.0, 0.0]
+
+
+def ended(error: Exception | None = None) -> Future[None]:
+    future: Future[None] = Future()
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+    return future
+
+
+def test_the_earliest_failed_push_is_remembered_until_its_step_is_pushed_again() -> None:
+    counts = StepCounts(["w"])
+    log = PushLog(counts)
+    for error in (StoreTimeoutError("late"), StoreRefusedError("far"), None):
+        log.add(["w"], log.take(["w"], None), ended(error))
+    log.settle(["w"])
+    first, second = log.failed("w"), log.failed("w", 1)
+    assert first is not None
+    assert first is second
+    assert (first.step, first.is_back, first.is_refused) == (0, False, False)
+    assert log.failed("w", 0) is None
+    log.add(["w"], log.take(["w"], 0), ended())
+    log.settle(["w"])
+    later = log.failed("w")
+    assert later is not None
+    assert (later.step, later.is_back, later.is_refused) == (1, False, True)
+    log.take(["w"], 1)
+    assert log.failed("w") is None
+    assert counts["w"] == 3
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_refused_pushes_give_their_counts_back_in_whatever_order_they_end(order: tuple[int, ...]) -> None:
+    counts = StepCounts(["w"], 3)
+    log, pushes = PushLog(counts), [Future[None]() for _ in range(3)]
+    for push in pushes:
+        log.add(["w"], log.take(["w"], None), push)
+    for number in order:
+        pushes[number].set_exception(StoreRefusedError("far"))
+        log.settle(["w"])
+    assert counts["w"] == 3
+    assert [one.step for one in log.take(["w"], None)] == [3]
+    assert log.failed("w") is None
+
+
+class LosesOnce:
+    """A store whose pushes find a shard silent, which has then started anew."""
+
+    def __init__(self, store: object, trouble: str | None) -> None:
+        self._store = store
+        self._link = LinkStatistics(trouble=trouble, refused=trouble is not None)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._store, name)
+
+    def push(self, *_: object) -> Future[None]:
+        return ended(StoreLostError("shard 1 has been silent for 5.0 s"))
+
+    def statistics(self) -> ClientStatistics:
+        return ClientStatistics(links=(LinkStatistics(), self._link))
+
+
+@pytest.mark.parametrize("trouble", [None, "shard 1 at tcp://here has started anew and has lost its values"])
+def test_a_pull_says_what_has_become_of_the_shard_since_the_push_that_it_would_wait_for(trouble: str | None) -> None:
+    with faces("local", describe({"w": zero(2)}, rule="sgd")) as (store,):
+        lost = KVStore(LosesOnce(store._store, trouble), store.description, 0)  # type: ignore[arg-type]  # it stands in
+        lost.push("w", ones(2))
+        with pytest.raises(StoreLostError, match=r"step 0 has to be pushed again.* silent for 5") as raised:
+            lost.pull("w").result(WAIT_S)
+        assert str(raised.value).endswith("5.0 s" if trouble is None else f"; since then: {trouble}")
+
+
+def test_barriers_may_be_called_ahead(make: Make) -> None:
+    stores = make(describe({"w": zero(2)}, slots=2, rule="sgd"))
+    early = [stores[0].barrier() for _ in range(6)]
+    for number in range(6):
+        assert not early[number].done()
+        stores[1].barrier().result(WAIT_S)
+        early[number].result(WAIT_S)
+    both = [store.barrier() for store in stores]
+    assert [one.result(WAIT_S) for one in both] == [None, None]
+
+
+class RefusesOnce:
+    """A store of one slot, of which the second push is refused. What it is asked for is in `pushed`."""
+
+    def __init__(self, store: object) -> None:
+        self._store = store
+        self.pushed: list[int] = []
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._store, name)
+
+    def push(self, key: str, step: int, gradient: np.ndarray) -> Future[None]:
+        self.pushed.append(step)
+        if len(self.pushed) == 2:
+            return ended(StoreRefusedError("no"))
+        return self._store.push(key, step, gradient)  # type: ignore[attr-defined, no-any-return]
+
+
+def test_a_refused_barrier_is_made_again_with_its_number(make: Make) -> None:
+    (store,) = make(describe({"w": zero(2)}, rule="sgd"))
+    once = RefusesOnce(store._store)
+    meetings = Meetings(once)  # type: ignore[arg-type]
+    meetings.meet().result(WAIT_S)
+    with pytest.raises(StoreRefusedError, match="no"):
+        meetings.meet().result(WAIT_S)
+    meetings.meet().result(WAIT_S)
+    assert once.pushed == [0, 1, 1]
+
+
+def test_a_forked_child_is_told_to_connect_and_closes_nothing(make: Make) -> None:
+    (store,) = make(describe({"w": zero(2)}, rule="sgd", rate=1.0))
+    calls: list[Callable[[], object]] = [
+        lambda: store.push("w", ones(2)),
+        lambda: store.pull("w"),
+        lambda: store.steps("w"),
+        lambda: store.gradient_buffer("w"),
+        store.statistics,
+        store.barrier,
+        lambda: store._store.push("w", 0, ones(2)),
+    ]
+    reader, writer = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Others warn of a fork among threads, which is what this is about.
+        child = os.fork()
+    if not child:
+        try:
+            for call in calls:
+                try:
+                    call()
+                except StoreError as error:
+                    os.write(writer, f"{error}\n".encode())
+            store._store.close()
+            store.close()
+            os.write(writer, b"closed")
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as found:
+        told = found.read().splitlines()
+    os.waitpid(child, 0)
+    wanted = f"this store belongs to process {os.getpid()}, this is process {child}: connect after the fork"
+    assert told == [wanted] * len(calls) + ["closed"]
+    assert store.pushpull("w", ones(2)).result(WAIT_S).tolist() == [-1.0, -1.0]

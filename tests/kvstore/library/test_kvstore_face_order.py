@@ -1,0 +1,207 @@
+"""What a slot calls first on a key goes to the store first: from several threads, and from a GPU beside the host."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+import strict_copies
+from face_stores import WAIT_S, faces
+from strict_copies import StrictCupy
+from weft_kvstore import Key, KVStore, StoreError, describe
+
+SOON_S = 0.2
+"""Far longer than a thread takes that nothing keeps."""
+
+
+class Recorded:
+    """A store that says in which order it was called: (call, keys, step). `at` is called before each push."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.calls: list[tuple[str, str, int]] = []
+        self.at: Any = lambda step: None
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        if name not in {"push", "push_rows", "set_many", "barrier", "pull"}:
+            return found
+
+        def called(key: Any, step: Any, *rest: Any, **named: Any) -> Any:
+            if name.startswith("push"):
+                self.at(step)
+            first, second = (step, key) if name == "barrier" else (key, step)
+            self.calls.append((name, first if isinstance(first, str) else ",".join(first), second))
+            return found(key, step, *rest, **named)
+
+        return called
+
+
+@contextmanager
+def recorded(*, slots: int = 1) -> Iterator[tuple[KVStore, Recorded]]:
+    keys = {name: Key(shape=(4,), initializer=0.0) for name in ("w", "b")}
+    keys["t"] = Key(shape=(4, 2), initializer=0.0, rows=True)
+    with faces("local", describe(keys, slots=slots, rule="sgd", rate=1.0)) as stores:
+        store = Recorded(stores[0]._store)
+        yield KVStore(store, stores[0].description, 0), store  # type: ignore[arg-type]  # it stands in for one
+
+
+def ones(number: float = 1.0) -> np.ndarray:
+    return np.full(4, number, np.float32)
+
+
+def test_a_thread_that_is_kept_between_its_number_and_its_push_is_not_overtaken() -> None:
+    """With gradients that keep a residual its step could not be pushed any more."""
+    with recorded() as (store, found):
+        counted, other = threading.Event(), threading.Event()
+
+        def keep(step: int) -> None:
+            if threading.current_thread() is kept:
+                counted.set()
+                other.wait(SOON_S)
+            else:
+                other.set()
+
+        found.at = keep
+        kept = threading.Thread(target=lambda: store.push("w", ones()).result(WAIT_S))
+        kept.start()
+        assert counted.wait(WAIT_S)
+        store.push("w", ones()).result(WAIT_S)
+        kept.join()
+        assert found.calls == [("push", "w", 0), ("push", "w", 1)]
+
+
+@pytest.mark.parametrize("kind", ["2bit", "none"])
+def test_threads_of_one_slot_may_push_the_same_key(kind: str) -> None:
+    compression = None if kind == "none" else {"gradients": {"kind": kind, "threshold": 1.0}}
+    description = describe({"w": Key(shape=(4,), initializer=0.0)}, rule="sgd", rate=1.0, compression=compression)
+    with faces("network", description) as (store,):
+        futures: list[Future[None]] = []
+
+        def push() -> None:
+            for _ in range(20):
+                futures.append(store.push("w", ones()))
+                futures[-1].result(WAIT_S)
+
+        threads = [threading.Thread(target=push) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert store.steps("w") == len(futures) == 60
+        assert store.pull("w").result(WAIT_S).tolist() == [-60.0] * 4
+
+
+class Copies:
+    """CuPy's copies, which come to their end when they are let go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("weft_kvstore.library.device_copies.import_cupy", StrictCupy)
+        self._gone = threading.Event()
+        synchronize = strict_copies.Event.synchronize
+
+        def wait(event: strict_copies.Event) -> None:
+            if threading.current_thread().name == "weft-store-copies":
+                assert self._gone.wait(WAIT_S)
+            synchronize(event)
+
+        monkeypatch.setattr(strict_copies.Event, "synchronize", wait)
+
+    def let_go(self) -> None:
+        self._gone.set()
+
+
+@pytest.fixture
+def copies(monkeypatch: pytest.MonkeyPatch) -> Copies:
+    return Copies(monkeypatch)
+
+
+def on_gpu(array: np.ndarray) -> strict_copies.Array:
+    return strict_copies.Array(array)
+
+
+def test_an_array_of_the_host_waits_behind_one_of_a_gpu_for_the_same_key_and_for_no_other(copies: Copies) -> None:
+    with recorded() as (store, found):
+        pushes = [store.push("w", on_gpu(ones())), store.push("w", ones(2))]
+        pushes.append(store.push(["b"], [ones()]))
+        pulled = store.pull("w")
+        assert found.calls == [("push", "b", 0)]
+        assert not pulled.done()
+        copies.let_go()
+        for push in pushes:
+            push.result(WAIT_S)
+        assert pulled.result(WAIT_S).tolist() == [-3.0] * 4
+        assert [call for call in found.calls if call[0] == "push"] == [
+            ("push", name, step) for name, step in [("b", 0), ("w", 0), ("w", 1)]
+        ]
+        store.push("w", ones())
+        assert found.calls[-1] == ("push", "w", 2), "nothing is under way any more"
+
+
+def test_a_list_of_keys_waits_behind_each_of_them(copies: Copies) -> None:
+    with recorded() as (store, found):
+        first, second = store.push("w", on_gpu(ones())), store.push("b", ones())
+        both = store.push(["w", "b"], [ones(), ones()])
+        after = store.push("b", ones())
+        copies.let_go()
+        for one in (first, second, both, after):
+            one.result(WAIT_S)
+        assert store.pull(["w", "b"]).result(WAIT_S)[1].tolist() == [-3.0] * 4
+        assert (
+            found.calls.index(("push", "b", 0))
+            < found.calls.index(("push", "w", 0))
+            < found.calls.index(("push", "b", 2))
+        )
+
+
+def test_rows_and_ids_of_a_gpu_keep_the_order_of_their_table(copies: Copies) -> None:
+    with recorded() as (store, found):
+        rows, ids = np.ones((2, 2), np.float32), np.array([0, 1], np.int32)
+        store.push_rows("t", on_gpu(ids), rows)
+        store.push_rows("t", ids, rows)
+        pulled = store.pull_rows("t", ids)
+        assert found.calls == []
+        copies.let_go()
+        assert pulled.result(WAIT_S).tolist() == [[-2.0, -2.0]] * 2
+        assert found.calls == [("push_rows", "t", 0), ("push_rows", "t", 1)]
+
+
+def test_a_value_of_a_gpu_is_set_before_the_word_that_there_is_nothing_and_before_a_pull(copies: Copies) -> None:
+    with recorded() as (store, found):
+        store.set("w", on_gpu(ones(7)), version=1)
+        ended = store.end_step()
+        pulled = store.pull("w", version=1)
+        assert found.calls == []
+        copies.let_go()
+        assert pulled.result(WAIT_S).tolist() == [7.0] * 4
+        ended.result(WAIT_S)
+        assert [call for call, *_ in found.calls] == ["set_many", "barrier", "pull"]
+
+
+def test_a_copy_that_breaks_keeps_nothing_back(copies: Copies, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: object) -> None:
+        raise RuntimeError("an illegal memory access")
+
+    with recorded() as (store, found):
+        monkeypatch.setattr(strict_copies.Event, "synchronize", broken)
+        failed = store.push("w", on_gpu(ones()))
+        with pytest.raises(StoreError, match="illegal memory access"):
+            failed.result(WAIT_S)
+        assert store.steps("w") == 0
+        store.push("w", ones()).result(WAIT_S)
+        assert found.calls == [("push", "w", 0)]
+
+
+def test_what_a_thread_asks_of_a_key_is_told_while_another_pushes() -> None:
+    """A signal's handler and a callback may call too: the lock is not theirs to wait for in vain."""
+    with recorded() as (store, found):
+        seen: list[int] = []
+        found.at = lambda _: seen.append(store.steps("w"))
+        store.push("w", ones()).result(WAIT_S)
+        assert seen == [1]

@@ -1,0 +1,149 @@
+"""The pure parts behind `KVStore`: names, counts of steps, joined futures, and calls of many keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from face_stores import WAIT_S
+from store_cluster import constant, key_of, store_of
+from weft_kvstore import KVStore
+from weft_kvstore.arrays.array import Array
+from weft_kvstore.description.key_name import store_name, user_key
+from weft_kvstore.library.step_counts import StepCounts
+from weft_kvstore.runtime.joined_future import finished, joined, then
+from weft_kvstore.store import Pulled
+
+USER_KEYS = st.one_of(st.integers(0, 2**64 - 1), st.text(min_size=1).filter(lambda text: not text.startswith("#")))
+
+
+@given(st.lists(USER_KEYS, unique_by=lambda key: (type(key), key)))
+def test_no_two_keys_have_one_name_and_each_comes_back(keys: list[str | int]) -> None:
+    names = [store_name(key) for key in keys]
+    assert len(set(names)) == len(names)
+    assert [user_key(name) for name in names] == keys
+
+
+def test_steps_are_counted_by_key_and_what_was_said_counts_too() -> None:
+    counts = StepCounts(["w", "b"])
+    assert counts.take(["w", "b"], None) == [0, 0]
+    assert counts.take(["w"], None) == [1]
+    assert counts.take(["b"], 5) == [5]
+    assert counts.take(["b"], 2) == [2]
+    assert (counts["w"], counts["b"], counts["other"]) == (2, 6, 0)
+
+
+@given(
+    st.lists(st.one_of(st.just("end"), st.lists(st.sampled_from("abc"), unique=True)), max_size=12), st.integers(0, 9)
+)
+def test_every_step_of_every_key_is_pushed_or_declared_once(program: list[Any], start: int) -> None:
+    """What shards wait for: of each key each step up to the last that was ended, one word from this slot."""
+    counts, said, ended = StepCounts("abc", start), [], []
+    for action in [*program, "end"]:
+        if action == "end":
+            for step, nothing in counts.end(None):
+                ended.append(step)
+                said += [(key, step) for key in nothing]
+        else:
+            said += list(zip(action, counts.take(action, None), strict=True))
+    assert len(set(said)) == len(said)
+    assert ended == list(range(start, ended[-1] + 1))
+    assert {(key, step) for key in "abc" for step in ended} <= set(said)
+
+
+def test_an_end_that_cannot_be_meant_is_refused() -> None:
+    counts = StepCounts("w", start=3)
+    assert counts.end(4) == [(3, ["w"]), (4, ["w"])]
+    for step in (4, 10**6):
+        with pytest.raises(ValueError, match=f"step {step}: the next to end is step 5"):
+            counts.end(step)
+
+
+def test_joined_futures_end_with_the_last_or_the_first_error() -> None:
+    one, other, third = Future[int](), Future[int](), Future[int]()
+    both, guarded = joined([one, other], sum), joined([one], sum, [third])
+    one.set_result(1)
+    assert (both.done(), guarded.result(0)) == (False, 1)
+    third.set_exception(KeyError("too late"))
+    other.set_result(2)
+    assert both.result(0) == 3
+    failing, waiting = Future[int](), Future[int]()
+    either, watched = joined([waiting, failing], sum), joined([waiting], sum, [failing])
+    failing.set_exception(KeyError("first"))
+    for future in (either, watched):
+        with pytest.raises(KeyError, match="first"):
+            future.result(0)
+    waiting.set_result(1)
+    assert joined([], sum).result(0) == 0
+    with pytest.raises(ZeroDivisionError):
+        joined([finished(0)], lambda found: 1 // found[0]).result(0)
+
+
+def test_what_follows_a_future_fails_with_it_or_by_itself() -> None:
+    assert then(finished(1), lambda value: finished(value + 1)).result(0) == 2
+    broken = Future[int]()
+    broken.set_exception(KeyError("broken"))
+    for future in (then(broken, finished), then(finished(1), lambda _: broken)):
+        with pytest.raises(KeyError, match="broken"):
+            future.result(0)
+    with pytest.raises(ZeroDivisionError):
+        then(finished(0), lambda value: finished(1 // value)).result(0)
+
+
+class ManyStore:
+    """A store that takes many keys at once, and none alone."""
+
+    def __init__(self) -> None:
+        self.pushed: list[tuple[list[str], int]] = []
+        self.outs: list[bool] = []
+
+    def push_many(self, keys: Sequence[str], step: int, gradients: Sequence[Array]) -> Future[None]:
+        assert all(np.all(gradient == len(key)) for key, gradient in zip(keys, gradients, strict=True))
+        self.pushed.append((list(keys), step))
+        return finished(None)
+
+    def pull_many(
+        self, keys: Sequence[str], version: int, *, settled: bool = False, out: Sequence[Array] | None = None
+    ) -> Future[list[Array]]:
+        self.outs.append(out is not None)
+        found = [np.empty(2, np.float32) for _ in keys] if out is None else list(out)
+        for key, value in zip(keys, found, strict=True):
+            value[:] = len(key) + 10 * version
+        return finished(found)
+
+    def pull_versions(
+        self, keys: Sequence[str], version: int, *, settled: bool = False, out: Sequence[Array] | None = None
+    ) -> Future[Pulled]:
+        values = self.pull_many(keys, version, settled=settled, out=out).result(0)
+        return finished(Pulled(values, np.full(len(keys), version), np.full(len(keys), version)))
+
+    def push(self, key: str, step: int, gradient: Array) -> Future[None]:
+        self.pushed.append(([key], step))
+        return finished(None)
+
+    def close(self) -> None:
+        pass
+
+
+def test_keys_at_one_step_go_in_one_call_where_the_store_has_one() -> None:
+    names = ["a", "bb", "ccc"]
+    description = store_of([constant(key_of(name, (2,), 1), 0.0) for name in names], slots=1, shards=1)
+    store = ManyStore()
+    with KVStore(store, description, 0) as face:  # type: ignore[arg-type]  # no more of a store than is asked for
+        gradients = [np.full(2, len(name), np.float32) for name in names]
+        face.push(names, gradients).result(WAIT_S)
+        face.push("bb", gradients[1])
+        face.push(names, gradients).result(WAIT_S)
+        assert store.pushed == [(names, 0), (["bb"], 1), (["a", "ccc"], 1), (["bb"], 2)]
+        outs = [np.empty(2, np.float32), np.empty(4, np.float32)[::2], np.empty(2, np.float32)]
+        found = face.pull(names, out=outs).result(WAIT_S)
+        assert [value[0] for value in outs] == [21.0, 32.0, 23.0]
+        assert all(one is other for one, other in zip(found, outs, strict=True))
+        assert [value[1] for value in face.pull(names, version=4).result(WAIT_S)] == [41.0, 42.0, 43.0]
+        assert store.outs == [True, False, False]

@@ -1,0 +1,205 @@
+"""The store alone, as processes: the command line of a shard, and the example that the documentation leads to."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from click.testing import Result
+from typer.testing import CliRunner
+
+from free_ports import free_port
+from weft_kvstore import DescriptionError, KVStore, StoreError, StoreLostError, StoreRefusedError, describe
+from weft_kvstore.__main__ import main
+from weft_kvstore.description.file import read_description
+
+ROOT = Path(__file__).parents[3]
+WAIT_S = 60.0
+
+STORE = """
+slots = 2
+shards = ["tcp://127.0.0.1:{}", "tcp://127.0.0.1:{}"]
+rule = "sgd"
+hyper = {{ rate = 1.0 }}
+
+[[keys]]
+key = "w"
+shape = [300, 200]
+initializer = 0
+
+[[keys]]
+key = 5
+shape = [3]
+"""
+
+
+def written(tmp_path: Path) -> Path:
+    path = tmp_path / "store.toml"
+    path.write_text(STORE.format(free_port(), free_port()))
+    return path
+
+
+@pytest.fixture
+def weft_kvstore(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """The command line, in this process: for what ends before anything is served."""
+    monkeypatch.setattr("weft_kvstore.serving.daemon.tune_process", lambda: None)
+    app = typer.Typer()
+    app.command()(main)
+    return lambda *arguments: CliRunner().invoke(app, [str(one) for one in arguments], env={"COLUMNS": "80"})
+
+
+@contextmanager
+def started(*commands: list[str]) -> Iterator[list[subprocess.Popen[str]]]:
+    """Processes, which are killed in the end."""
+    with ExitStack() as stack:
+        processes = []
+        for command in commands:
+            process = subprocess.Popen(
+                [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
+            )
+            stack.callback(process.communicate, timeout=WAIT_S)
+            stack.callback(process.kill)
+            processes.append(process)
+        yield processes
+
+
+def shard(path: Path, number: int, *more: str) -> list[str]:
+    return ["-m", "weft_kvstore", "--description", str(path), "--shard", str(number), *more]
+
+
+def ready(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+def test_a_check_says_what_each_shard_will_hold_and_how_it_is_started(
+    tmp_path: Path, weft_kvstore: Callable[..., Result]
+) -> None:
+    path = written(tmp_path)
+    told = weft_kvstore("--description", path, "--check")
+    assert told.exit_code == 0, told.stderr
+    assert "…" not in told.stdout
+    assert re.search(r"'w' +float32\[300, 200\] +rule +slice 0 of 2 +128.0 KiB +0 B", told.stdout)
+    assert re.search(r"\b5 +float32\[3\] +rule +all +12 B +0 B", told.stdout)
+    assert "#barrier" not in told.stdout
+    assert f"python -m weft_kvstore --description {path} --shard 1\n" in told.stdout
+    one = weft_kvstore("--description", str(path), "--check", "--shard", "1").stdout
+    assert "shard 1 at tcp://127.0.0.1:" in one
+    assert "shard 0" not in one
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (["--check"], 2, "--check needs --description"),
+        (["--description", "STORE"], 2, "which file, and which of its shards, from 0"),
+        (["--description", "STORE", "--shard", "2"], 1, "shard 2: it has 2, numbered from 0"),
+        (["--description", "STORE", "--check", "--shard", "-1"], 1, "shard -1: it has 2, numbered from 0"),
+        (["--description", "STORE", "--shard", "0", "--bind", "nowhere"], 1, "cannot bind nowhere"),
+        (["--description", "/nowhere.toml", "--check"], 1, "No such file or directory: '/nowhere.toml'"),
+    ],
+)
+def test_a_shard_that_cannot_start_says_what_to_do(
+    tmp_path: Path, weft_kvstore: Callable[..., Result], arguments: list[str], code: int, told: str
+) -> None:
+    path = written(tmp_path)
+    ended = weft_kvstore(*(str(path) if one == "STORE" else one for one in arguments))
+    assert ended.exit_code == code
+    assert told in " ".join(ended.stderr.replace("│", " ").split())
+
+
+def test_an_endpoint_that_is_not_here_is_told_from_a_wrong_bind(
+    tmp_path: Path, weft_kvstore: Callable[..., Result]
+) -> None:
+    path = tmp_path / "store.toml"
+    path.write_text(STORE.format(1, 2).replace("127.0.0.1", "192.0.2.1"))  # RFC 5737: an address for documentation
+    ended = weft_kvstore(*shard(path, 0)[2:])
+    assert ended.exit_code == 1
+    assert "cannot bind tcp://192.0.2.1:1: " in ended.stderr
+    assert "that is its endpoint in the description, and --bind says another" in ended.stderr
+
+
+def test_a_store_without_shards_is_for_one_process(tmp_path: Path, weft_kvstore: Callable[..., Result]) -> None:
+    path = tmp_path / "store.toml"
+    path.write_text("\n".join(line for line in STORE.format(1, 2).splitlines() if not line.startswith("shards")))
+    assert "shards: none; a store of processes has an endpoint for each" in weft_kvstore(*shard(path, 0)[2:]).stderr
+    with pytest.raises(DescriptionError, match="shards: none"):
+        KVStore.connect(path, 0)
+    with KVStore.local(path) as store:
+        assert store.keys == ("w", 5)
+
+
+def test_shards_and_workers_start_in_any_order_and_a_shard_ends_at_ctrl_c(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    first = read_description(path).shards[1]
+    with started(shard(path, 0), shard(path, 1, "--bind", first.replace("127.0.0.1", "*"))) as shards:
+        with KVStore.connect(path, 0) as one, KVStore.connect(path, 1) as other:
+            one.init(5, [1, 2, 3]).result(WAIT_S)
+            values = [
+                store.pushpull([5, "w"], [np.ones(3, np.float32), np.ones((300, 200), np.float32)])
+                for store in (one, other)
+            ]
+            for value in values:
+                five, w = value.result(WAIT_S)
+                assert (five.tolist(), float(w.min()), float(w.max())) == ([-1.0, 0.0, 1.0], -2.0, -2.0)
+            with pytest.raises(StoreError, match="slot 1 takes a `connect` of its own"):
+                one.at_slot(1)
+        for number, process in enumerate(shards):
+            assert re.match(
+                rf"ready: shard {number} of 2 of {path} listens at tcp://[\d.]+:\d+ and holds", ready(process)
+            )
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=WAIT_S)
+            assert (process.returncode, "Traceback" in errors) == (0, False)
+
+
+def test_a_worker_that_finds_no_shard_says_how_one_is_started() -> None:
+    description = describe({"w": (3,)}, shards=[f"tcp://127.0.0.1:{free_port()}"], rule="sgd")
+    with pytest.raises(StoreLostError, match=r"slot 0 has waited 0 s: shard 0 at .* python -m weft_kvstore --desc"):
+        KVStore.connect(description, 0, wait_s=0.1)
+    with KVStore.connect(description, 0, wait_s=0, timeout_s=0.2) as store, pytest.raises(StoreError, match="shard 0"):
+        store.pull("w").result(WAIT_S)
+
+
+def test_a_worker_with_another_description_is_refused_at_once(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    with started(shard(path, 0), shard(path, 1)) as shards:
+        assert all(ready(process) for process in shards)
+        text = path.read_text()
+        path.write_text(text.replace("rate = 1.0", "rate = 2.0"))
+        with pytest.raises(StoreRefusedError, match=r"slot 0: shard . at .* the client has another description"):
+            KVStore.connect(path, 0)
+        path.write_text(text)
+        with pytest.raises(ValueError, match="slot 2 is not within 0 to 1"):
+            KVStore.connect(path, 2)
+
+
+def accuracies(text: str) -> list[float]:
+    return [float(number) for number in re.findall(r"steps (\d\.\d+) of the digits", text)]
+
+
+def test_the_example_trains_alike_over_shards_and_in_one_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "logistic.toml"
+    text = (ROOT / "examples" / "kvstore" / "logistic.toml").read_text()
+    for port in ("5555", "5556"):
+        text = text.replace(port, str(free_port()))
+    path.write_text(text)
+    worker = ["examples/kvstore/logistic.py", "--description", str(path)]
+    with started([*worker, "0"], [*worker, "1"], shard(path, 0), shard(path, 1)) as (zero, one, *_):
+        told = [process.communicate(timeout=WAIT_S)[0] for process in (zero, one)]
+    monkeypatch.setattr(sys, "argv", [*worker, "local"])
+    runpy.run_path(str(ROOT / worker[0]), run_name="__main__")
+    (reached,) = set(accuracies(told[0]) + accuracies(told[1]) + accuracies(capsys.readouterr().out))
+    assert len(accuracies(told[0] + told[1])) == 2
+    assert reached > 0.85

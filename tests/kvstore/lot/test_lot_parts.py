@@ -1,0 +1,319 @@
+"""What a lot is made of, each part by itself: ranges, shelves, numbering, blocks of values, sums, steps."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from store_cluster import constant, key_of, store_of, stores_of, table_of
+from weft_graph.program import Update
+from weft_kernels.rules.record import Rule
+from weft_kvstore.arrays.ranges import Ranges, ranges_alike, ranges_where
+from weft_kvstore.arrays.shelf import Laid, Shelf
+from weft_kvstore.description.records import Merge, Mode
+from weft_kvstore.lot import values as lot_values
+from weft_kvstore.lot.part import PlainLot
+from weft_kvstore.lot.steps import LotSteps
+from weft_kvstore.lot.sums import LotSums
+from weft_kvstore.lot.values import LotValues
+from weft_kvstore.merging.pull_wait import PullWait
+from weft_kvstore.merging.steps import PushRefusedError
+from weft_kvstore.shard.job_shard import JobShard
+from weft_kvstore.sharding.lots import LotKind
+from weft_kvstore.sharding.routing import routing_of
+from weft_kvstore.wire.lending import Loan
+from weft_kvstore.wire.messages import Reading
+
+some_range = st.tuples(st.integers(0, 30), st.integers(1, 10)).map(lambda one: (one[0], one[0] + one[1]))
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.booleans(), some_range), max_size=20), some_range)
+def test_ranges_are_a_set_of_numbers(changes: list[tuple[bool, tuple[int, int]]], asked: tuple[int, int]) -> None:
+    ranges, plain = Ranges(), set[int]()
+    for adds, (first, stop) in changes:
+        (ranges.add if adds else ranges.remove)(first, stop)
+        plain = plain | set(range(first, stop)) if adds else plain - set(range(first, stop))
+    held = list(ranges)
+    assert [number for first, stop in held for number in range(first, stop)] == sorted(plain)
+    assert all(one[1] < other[0] for one, other in pairwise(held))
+    assert (bool(ranges), len(ranges)) == (bool(plain), len(plain))
+    here = [number for first, stop in ranges.overlaps(*asked) for number in range(first, stop)]
+    assert here == sorted(plain & set(range(*asked)))
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 2), max_size=20), st.integers(0, 5))
+def test_runs_of_equal_numbers_are_found(values: list[int], offset: int) -> None:
+    array = np.array(values, np.int64)
+    runs = ranges_alike(array, offset)
+    assert [value for first, stop, value in runs for _ in range(first, stop)] == values
+    assert all(one[1] == other[0] and one[2] != other[2] for one, other in pairwise(runs))
+    ones = ranges_where(array == 1, offset)
+    assert ones == [(first, stop) for first, stop, value in runs if value == 1]
+
+
+def bounds_of(sizes: list[int]) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=12), st.integers(0, 1 << 30))
+def test_a_shelf_gives_each_slices_elements_once(sizes: list[int], seed: int) -> None:
+    choose, bounds, count = random.Random(seed), bounds_of(sizes), len(sizes)
+    shelf, plain = Shelf(bounds), dict[int, list[float] | None]()
+    for _ in range(20):
+        first = choose.randrange(count)
+        stop = choose.randint(first + 1, count)
+        if choose.random() < 0.5 and not any(one in plain for one in range(first, stop)):
+            elements = np.random.default_rng(choose.randrange(99)).standard_normal(int(bounds[stop] - bounds[first]))
+            laid = Laid(first, stop, None if choose.random() < 0.2 else elements)
+            shelf.put(laid)
+            for one in range(first, stop):
+                part = elements[bounds[one] - bounds[first] : bounds[one + 1] - bounds[first]]
+                plain[one] = None if laid.elements is None else part.tolist()
+            continue
+        whole = shelf.within(first, stop)
+        assert {one for laid in whole for one in range(laid.first, laid.stop)} >= plain.keys() & set(range(first, stop))
+        assert all(laid.first < stop and first < laid.stop for laid in whole)
+        found: dict[int, list[float] | None] = {}
+        for laid in shelf.take(first, stop):
+            assert first <= laid.first < laid.stop <= stop
+            for one in range(laid.first, laid.stop):
+                (part,) = [shelf.part(laid, one, one + 1).elements]
+                found[one] = None if part is None else part.tolist()
+        assert found == {one: plain.pop(one) for one in range(first, stop) if one in plain}
+    assert len(shelf) == len(plain)
+    assert shelf.nbytes == sum(8 * len(part) for part in plain.values() if part is not None)
+
+
+def test_keys_that_are_alike_lie_in_one_lot_the_most_urgent_first() -> None:
+    keys = [
+        key_of("late", (5,), 2, priority=9),
+        msgspec.structs.replace(key_of("whole", (6,), 2), whole=True),
+        key_of("early", (9,), 2, priority=1),
+        table_of("table", (4, 2), 2),
+        msgspec.structs.replace(key_of("double", (3,), 2), dtype="float64"),
+        key_of("late too", (1,), 2, priority=9),
+        msgspec.structs.replace(key_of("one slot", (2,), 2), slots=(1,)),
+        msgspec.structs.replace(key_of("slow", (2,), 2), multipliers={"rate": 0.5}),
+        msgspec.structs.replace(key_of("second whole", (6,), 2), whole=True),
+        key_of("none", (0,), 2),
+    ]
+    routing = routing_of(store_of(keys, slots=2, shards=1, slice_bytes=16))
+    assert [lot.keys for lot in routing.lots] == [(9, 2, 0, 5), (1,), (3,), (4,), (6,), (7,), (8,)]
+    kinds = [LotKind.PLAIN, LotKind.WHOLE, LotKind.TABLE, *[LotKind.PLAIN] * 3, LotKind.WHOLE]
+    assert [lot.kind for lot in routing.lots] == kinds
+    assert routing.lot_of == (0, 1, 0, 2, 3, 0, 4, 5, 6, 0)
+    part = routing.lots[0].parts[0]
+    assert part.places.tolist() == [2, 2, 2, 0, 0, 5]
+    assert part.indices.tolist() == [0, 1, 2, 0, 1, 0]
+    assert part.priorities.tolist() == [1, 1, 1, 9, 9, 9]
+    assert part.bounds.tolist() == [0, 16, 32, 36, 52, 56, 60]
+    assert routing.first_in_lot[5] == {0: 5}
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 3)), min_size=1, max_size=8), st.integers(1, 4))
+def test_every_slice_lies_on_one_shard_and_priorities_ascend(shapes: list[tuple[int, int]], shards: int) -> None:
+    keys = [key_of(f"k{number}", (size,), 1, priority=urgent) for number, (size, urgent) in enumerate(shapes)]
+    routing = routing_of(store_of(keys, slots=1, shards=shards, slice_bytes=16))
+    found: list[tuple[int, int, int]] = []
+    for lot in routing.lots:
+        for part in lot.parts.values():
+            assert (np.diff(part.priorities) >= 0).all()
+            lengths = np.diff(part.bounds).tolist()
+            found += zip(part.places.tolist(), part.indices.tolist(), lengths, strict=True)
+    cuts = routing.cuts
+    expected = [(place, index, cut.length(index)) for place, cut in enumerate(cuts) for index in range(cut.count)]
+    assert sorted(found) == expected
+
+
+@pytest.fixture
+def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lot_values, "BLOCK_BYTES", 32)
+
+
+@pytest.mark.usefixtures("_small_blocks")
+def test_a_block_is_copied_only_where_slices_that_are_lent_are_written() -> None:
+    """Blocks of two slices of 16 bytes; the last one, of 40, is a block of its own."""
+    values = LotValues(np.arange(30, dtype=np.float32), bounds_of([4, 4, 4, 4, 4, 10]))
+    blocks = list(values.blocks(1, 6))
+    assert [(low, high) for low, high, _ in blocks] == [(1, 2), (2, 4), (4, 5), (5, 6)]
+    arrays = [held.array for _, _, held in blocks]
+    loan = Loan(blocks[1][2], values.part(3), 1)
+    for first, stop, copies in [(2, 3, [False] * 4), (0, 3, [False] * 4), (3, 4, [False, True, False, False])]:
+        for low, high, elements in values.written(first, stop):
+            elements[:] = -1.0
+            assert elements.size == values.bounds[high] - values.bounds[low]
+        now = [held.array is not before for (_, _, held), before in zip(values.blocks(1, 6), arrays, strict=True)]
+        assert now == copies
+    assert arrays[1][4:].tolist() == [12.0, 13.0, 14.0, 15.0], "what is lent is as it was"
+    joined = np.concatenate([elements for _, _, elements in values.written(0, 6)])
+    assert joined.tolist() == [-1.0] * 16 + list(range(16, 30))
+    loan.give_back(0, 1)
+    assert not blocks[1][2].lent.any()
+    (_, _, second) = next(iter(values.blocks(3, 4)))
+    assert values.byte_bounds(2, 4, second).tolist() == [second.start, second.start + 16, second.start + 32]
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=8), st.integers(0, 1 << 30))
+def test_sums_are_made_from_the_left_whatever_the_cuts(sizes: list[int], seed: int) -> None:
+    choose, bounds = random.Random(seed), bounds_of(sizes)
+    sums, generator = LotSums(len(sizes), bounds), np.random.default_rng(seed)
+    total: np.ndarray | None = None
+    for _ in range(choose.randint(1, 4)):
+        magnitude = 10.0 ** generator.integers(-4, 5, bounds[-1])
+        gradient = (generator.standard_normal(bounds[-1]) * magnitude).astype(np.float32)
+        total = gradient if total is None else total + gradient
+        cuts = sorted({0, len(sizes), *(choose.randrange(len(sizes)) for _ in range(3))})
+        pieces = list(pairwise(cuts))
+        for first, stop in choose.sample(pieces, len(pieces)):
+            sums.add(Laid(first, stop, gradient[bounds[first] : bounds[stop]].copy()))
+    assert total is not None
+    assert len(set(sums.contributors.tolist())) == 1
+    found = [laid.elements for laid in sums.take(0, len(sizes))]
+    assert np.concatenate([one for one in found if one is not None]).tobytes() == total.tobytes()
+    assert not sums.contributors.any()
+
+
+def where(number: int) -> str:
+    return f"slice {number}"
+
+
+def test_what_a_slot_says_of_each_of_its_last_steps_is_known() -> None:
+    """Slot 1 is in none of them, so that all of them still count."""
+    steps = LotSteps((0, 1), 4, together=True)
+    for step, pushes in enumerate([False, True, False]):
+        assert steps.accept(0, step, 0, 4, pushes=pushes) == ([(0, 4)], [])
+    for step, pushes in enumerate([False, True, False]):
+        steps.check(0, step, 0, 4, pushes=pushes, where=where)
+        assert steps.accept(0, step, 0, 4, pushes=pushes) == ([], [])
+        with pytest.raises(PushRefusedError, match="slice 0: the slot"):
+            steps.check(0, step, 0, 4, pushes=not pushes, where=where)
+    with pytest.raises(PushRefusedError, match=r"more than 2 steps ahead of step 0, which waits for slots \[1\]"):
+        steps.check(0, 3, 0, 4, pushes=True, where=where)
+    steps.through[0, 0:2] = 1
+    steps.forget(0)
+    assert steps.came[0].tolist() == [1, 1, 0, 0]
+    with pytest.raises(PushRefusedError, match="slice 0: the slot declared nothing before and pushes now"):
+        steps.check(0, 0, 0, 4, pushes=True, where=where)
+    steps.check(0, 0, 2, 4, pushes=True, where=where)
+    steps.check(0, 1, 0, 2, pushes=False, where=where)
+
+
+def test_the_word_of_a_slot_that_was_replaced_is_forgotten_where_it_is_not_merged() -> None:
+    steps = LotSteps((0, 1), 4, together=True)
+    steps.accept(0, 0, 0, 2, pushes=True)
+    steps.accept(0, 0, 2, 4, pushes=False)
+    with pytest.raises(PushRefusedError, match="slice 2: the slot declared nothing before and pushes now"):
+        steps.check(0, 0, 0, 4, pushes=True, where=where)
+    steps.through[0, 0:2] = 1
+    steps.forget(0)
+    steps.check(0, 0, 0, 4, pushes=True, where=where)
+    assert steps.accept(0, 0, 0, 4, pushes=True) == ([(2, 4)], [])
+
+
+def plain_lot(
+    *names: str, slots: int = 2, mode: Mode = Mode.SYNC, merge: Merge = Merge.SLOT, bound: int = 0
+) -> PlainLot:
+    """Each key is a slice of one number, which is 0; a gradient is taken from it."""
+    rule = Rule("less", {}, {}, lambda weight, gradient, *_: np.subtract(weight, gradient, out=weight))
+    keys = [constant(key_of(name, [1], slots), 0.0) for name in names]
+    description = store_of(keys, slots=slots, shards=1, merge=merge, mode=mode)
+    (lot,) = JobShard(msgspec.structs.replace(description, staleness=bound), 0, rule=rule).lots.values()
+    return lot
+
+
+def floats(*numbers: float) -> np.ndarray:
+    return np.array(numbers, np.float32)
+
+
+def values_in(lot: PlainLot) -> list[float]:
+    return [one for _, _, held in lot.state.update.values.blocks(0, len(lot.state)) for one in held.array.tolist()]
+
+
+def test_by_arrival_what_waits_in_pieces_goes_on_in_all_of_them() -> None:
+    """Step 1 waits, and of its two slices another slot came first."""
+    lot = plain_lot("a", "b", merge=Merge.ARRIVAL)
+    arrivals = []
+    for slot, first, stop in [(0, 0, 1), (1, 0, 2), (0, 1, 2)]:
+        arrivals += lot.state.accept(slot, 0, Laid(first, stop, floats(*[1.0] * (stop - first))))
+        arrivals += lot.state.accept(slot, 1, Laid(first, stop, floats(*[1.0] * (stop - first))))
+    for arrival in sorted(arrivals, key=lambda one: -one.step):
+        list(lot.state.merging(arrival))
+    assert lot.state.steps.version.tolist() == [2, 2]
+    assert values_in(lot) == [-4.0, -4.0]
+
+
+def test_where_slots_go_on_by_themselves_no_step_is_applied_before_the_one_before_it() -> None:
+    lot = plain_lot("a", "b", mode=Mode.ASYNC)
+    applied: list[tuple[int, int]] = []
+    lot.state.applied = lambda _slot, step, first, stop: applied.extend((one, step) for one in range(first, stop))
+    (late,) = lot.state.accept(0, 0, Laid(0, 2, floats(1, 2)))
+    (urgent,) = lot.state.accept(0, 1, Laid(0, 2, floats(3, 4)))
+    assert list(lot.state.merging(urgent)) == []
+    list(lot.state.merging(late))
+    assert applied == [(0, 0), (1, 0), (0, 1), (1, 1)]
+    assert lot.state.steps.through[0].tolist() == [2, 2]
+    assert values_in(lot) == [-4.0, -6.0]
+
+
+def test_a_slot_that_pushed_early_cannot_have_had_nothing() -> None:
+    lot = plain_lot("a", "b")
+    lot.state.accept(0, 2, Laid(1, 2, floats(1)))
+    with pytest.raises(PushRefusedError, match="slot 0, key 'b', slice 0, step 2: the slot pushed before and declares"):
+        lot.state.check(0, 2, 0, 2, pushes=False)
+    lot.state.check(0, 2, 0, 2, pushes=True)
+
+
+def test_values_of_two_versions_of_each_key_may_wait_whatever_waits_of_others() -> None:
+    lot = plain_lot("a", "b", slots=1)
+    for version, number in [(1, 0), (2, 0), (3, 1), (4, 1)]:
+        lot.state.sets.check(0, version, number, number + 1, "origin")
+        lot.state.sets.accept(version, Laid(number, number + 1, floats(version)), (version, number))
+    with pytest.raises(PushRefusedError, match=r"key 'b', slice 0, version 5: .*wait for versions \[3, 4\] already"):
+        lot.state.sets.check(0, 5, 1, 2, "another")
+
+
+def test_a_pull_that_is_bound_waits_for_who_is_behind_and_names_it() -> None:
+    lot = plain_lot("a", slots=3, mode=Mode.STALE, bound=1)
+    own, other = (PullWait(None, 1, 2, slot=slot, state=False, reading=Reading.OWN) for slot in (0, 7))
+    for wait in (own, other):
+        wait.want(lot.state.spec.number, 0, 1)
+    for slot, step in [(0, 0), (0, 1), (1, 0)]:
+        for arrival in lot.state.accept(slot, step, Laid(0, 1, floats(1))):
+            list(lot.state.merging(arrival))
+    for wait in (own, other):
+        assert lot.pulls.ready(wait, 0, 1) == []
+        assert lot.pulls.waits_for(wait)[1] == [2]
+    for arrival in lot.state.accept(2, 0, Laid(0, 1, floats(1))):
+        list(lot.state.merging(arrival))
+    assert [lot.pulls.ready(wait, 0, 1) for wait in (own, other)] == [[(0, 1)]] * 2
+
+
+@pytest.mark.parametrize("kind", ["network", "local"])
+@pytest.mark.parametrize(
+    ("dtype", "pushed", "mean"),
+    [
+        ("int8", (100, 100), 100),
+        ("int8", (-128, -128), -128),
+        ("int8", (-3, 0), -2),
+        ("float16", (40000, 40000), 40000),
+    ],
+)
+def test_a_mean_of_numbers_that_a_type_has_is_one_that_it_has(
+    kind: str, dtype: str, pushed: tuple[int, int], mean: int
+) -> None:
+    key = msgspec.structs.replace(key_of("m", (5,), 2), dtype=dtype, update=Update.MEAN)
+    with stores_of(kind, store_of([key], slots=2, shards=1)) as stores:
+        for store, number in zip(stores, pushed, strict=True):
+            store.push("m", 0, np.full(5, number, dtype))
+        assert np.all(stores[0].pull("m", 1).result(20) == np.full(5, mean, dtype))

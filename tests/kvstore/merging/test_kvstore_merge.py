@@ -1,0 +1,281 @@
+"""The pieces below a shard's mind: merging in a lot, the work queue, the check of descriptions."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from store_cluster import constant, key_of, store_of
+from weft_kernels.rules.record import Rule
+from weft_kvstore.arrays.shelf import Laid
+from weft_kvstore.description.check import DescriptionError, check_description, digest
+from weft_kvstore.description.records import Merge
+from weft_kvstore.lot.state import Arrival, LotState
+from weft_kvstore.merging.pull_wait import PullWait
+from weft_kvstore.merging.steps import PushRefusedError
+from weft_kvstore.merging.work import Work
+from weft_kvstore.shard.job_shard import JobShard
+from weft_kvstore.shard.turns import QUANTUM_BYTES
+from weft_kvstore.shard.work_queue import LEAST_BYTES, WorkQueue
+from weft_kvstore.wire.messages import Reading
+
+SIZE = 50
+
+
+def descend(weight: Any, gradient: Any, _state: Any, _step: int, _hyper: Any) -> None:
+    np.subtract(weight, gradient, out=weight)
+
+
+RULE = Rule(name="plain", state={}, hyper={}, apply=descend)
+
+
+class OneSlice:
+    """A lot of one slice of zeros. What comes waits until `merge_all`."""
+
+    def __init__(self, slots: int = 4, merge: Merge = Merge.SLOT) -> None:
+        description = store_of([constant(key_of("w", [SIZE], slots), 0.0)], slots=slots, shards=1, merge=merge)
+        (self.lot,) = JobShard(description, 0, rule=RULE).lots.values()
+        self.state: LotState = self.lot.state
+        self.waiting: list[Arrival] = []
+
+    @property
+    def version(self) -> int:
+        return int(self.state.steps.version[0])
+
+    @property
+    def updates(self) -> int:
+        return int(self.state.update.updates[0])
+
+    @property
+    def weight(self) -> Any:
+        ((_, _, held),) = self.state.update.values.blocks(0, 1)
+        return held.array
+
+    def check(self, slot: int, step: int) -> None:
+        self.state.check(slot, step, 0, 1, pushes=True)
+
+    def accept(self, slot: int, step: int, gradient: Any) -> bool:
+        found = self.state.accept(slot, step, Laid(0, 1, gradient))
+        self.waiting += found
+        return bool(found)
+
+    def merge_all(self) -> bool:
+        """Merges all that can be. Whether it made an update."""
+        before, waiting = self.version, self.waiting
+        self.waiting = []
+        for arrival in waiting:
+            list(self.state.merging(arrival))
+        return self.version > before
+
+
+def ones() -> np.ndarray:
+    return np.ones(SIZE, np.float32)
+
+
+def gradient(slot: int) -> np.ndarray:
+    generator = np.random.Generator(np.random.Philox(slot))
+    return np.asarray(generator.standard_normal(SIZE) * 10.0 ** generator.uniform(-6, 6, SIZE), np.float32)
+
+
+def merged(order: tuple[int, ...], merge: Merge) -> bytes:
+    """The value after slots pushed in this order; every second gradient is merged at once, the others at the end."""
+    one = OneSlice(merge=merge)
+    for number, slot in enumerate(order):
+        one.accept(slot, 0, gradient(slot))
+        if number % 2:
+            one.merge_all()
+    one.merge_all()
+    assert one.version == 1
+    return bytes(one.weight.tobytes())
+
+
+def test_slot_order_gives_the_same_bits_for_every_order_of_arrival() -> None:
+    """The oracle: NumPy's float32 sum from the left."""
+    total = ((gradient(0) + gradient(1)) + gradient(2)) + gradient(3)
+    assert {merged(order, Merge.SLOT) for order in itertools.permutations(range(4))} == {(0 - total).tobytes()}
+
+
+def test_arrival_order_does_not() -> None:
+    assert len({merged(order, Merge.ARRIVAL) for order in itertools.permutations(range(4))}) > 1
+
+
+@pytest.mark.parametrize("merge", list(Merge))
+def test_a_gradient_that_comes_again_before_the_step_is_complete_counts_once(merge: Merge) -> None:
+    one = OneSlice(slots=3, merge=merge)
+    for slot in (1, 1, 0, 0, 1):
+        one.accept(slot, 0, ones())
+        one.merge_all()
+    assert one.version == 0
+    one.accept(2, 0, ones())
+    one.merge_all()
+    assert not one.accept(1, 0, ones())
+    assert np.all(one.weight == -3)
+
+
+def test_later_steps_wait_for_earlier_ones() -> None:
+    one = OneSlice(slots=2)
+    for step in (2, 1, 0):
+        one.accept(1, step, ones())
+    for step in (1, 2):
+        assert not one.accept(0, step, ones())
+    assert not one.merge_all()
+    assert one.state.steps.missing(0, 1, None)[1] == [0]
+    one.accept(0, 0, None)
+    assert one.merge_all()
+    assert (one.version, one.updates) == (3, 3)
+    assert np.all(one.weight == -5)
+
+
+def test_what_was_merged_meanwhile_counts_when_a_slot_runs_ahead() -> None:
+    """Steps that are complete but not worked off yet do not make a slot look too far ahead."""
+    one = OneSlice(slots=1)
+    for step in range(6):
+        assert one.accept(0, step, ones())
+    one.check(0, 8)
+    with pytest.raises(PushRefusedError, match="more than 2 steps ahead of step 6"):
+        one.check(0, 9)
+    assert one.version == 0
+
+
+def test_a_refused_push_changes_nothing() -> None:
+    one = OneSlice(slots=2)
+    one.accept(1, 0, None)
+    for slot, step in ((1, 0), (0, 3), (7, 0)):
+        with pytest.raises(PushRefusedError):
+            one.check(slot, step)
+    one.accept(0, 0, ones())
+    one.merge_all()
+    assert (one.version, one.updates) == (1, 1)
+    assert np.all(one.weight == -1)
+
+
+def test_asking_what_a_pull_waits_for_merges_nothing() -> None:
+    one = OneSlice(slots=3)
+    wait = PullWait(None, 1, 1, slot=0, state=False, reading=Reading.OWN)
+    wait.want(0, 0, 1)
+    first = gradient(0)
+    for slot, given in ((0, first), (1, gradient(1))):
+        one.accept(slot, 0, given)
+    assert one.lot.pulls.waits_for(wait) == ("key 'w' has seen 0 steps; step 0 waits for slots 2", [2])
+    one.accept(2, 0, gradient(2))
+    told = "key 'w' has seen 0 steps; step 0 waits for slots none: it is being merged"
+    assert one.lot.pulls.waits_for(wait) == (told, [])
+    assert first.tobytes() == gradient(0).tobytes()
+    assert one.merge_all()
+    assert one.lot.pulls.ready(wait, 0, 1) == [(0, 1)]
+
+
+def test_a_value_that_is_lent_is_not_written() -> None:
+    one = OneSlice(slots=1)
+    ((_, _, held),) = one.state.update.values.blocks(0, 1)
+    held.lent[0] = 1
+    one.accept(0, 0, ones())
+    one.merge_all()
+    assert np.all(held.array == 0)
+    assert np.all(one.weight == -1)
+    after = one.weight
+    one.accept(0, 1, ones())
+    one.merge_all()
+    assert one.weight is after
+
+
+class Some(Work):
+    """Work of so many bytes."""
+
+    __slots__ = ("_bytes",)
+
+    def __init__(self, priority: int = 0, nbytes: int = 200) -> None:
+        super().__init__(priority)
+        self._bytes = nbytes
+
+    @property
+    def piece_bytes(self) -> int:
+        return self._bytes
+
+
+def test_the_most_urgent_work_is_done_first_and_equals_in_order() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    slices = [Some(priority) for priority in (2, 1, 2, 0)]
+    for one in [*slices, slices[0]]:
+        queue.put("job", one)
+    assert len(queue) == 4
+    found = [queue.pop() for _ in range(5)]
+    assert [one[1] if one else None for one in found] == [slices[3], slices[1], slices[0], slices[2], None]
+
+
+def test_without_priorities_work_is_done_as_it_came() -> None:
+    queue: WorkQueue[str] = WorkQueue(priorities=False)
+    slices = [Some(priority) for priority in (2, 1, 0)]
+    for one in slices:
+        queue.put("job", one)
+    assert [found[1] for _ in range(3) if (found := queue.pop())] == slices
+
+
+def test_jobs_take_turns_by_bytes_not_by_slices() -> None:
+    """Job a's work is 8 times as large as job b's: b does about 8 of its own for each of a's."""
+    queue: WorkQueue[str] = WorkQueue()
+    large, small = QUANTUM_BYTES, QUANTUM_BYTES // 8
+    assert small >= LEAST_BYTES
+    for _ in range(200):
+        queue.put("a", Some(nbytes=large))
+        queue.put("b", Some(nbytes=small))
+    taken = {"a": 0, "b": 0}
+    for _ in range(150):
+        found = queue.pop()
+        assert found is not None
+        taken[found[0]] += found[1].piece_bytes
+    assert abs(taken["a"] - taken["b"]) <= 2 * QUANTUM_BYTES
+    queue.drop("a")
+    left = []
+    while (found := queue.pop()) is not None:
+        left.append(found[0])
+    assert set(left) == {"b"}
+    assert not queue
+
+
+GOOD = store_of([key_of("w", (3,), 2)], slots=2, shards=2, hyper={"rate": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"job": ""}, "job: a name"),
+        ({"term": -1}, "term: at least 0"),
+        ({"slots": 0}, "slots: at least 1"),
+        ({"shards": ()}, "shards: none"),
+        ({"slice_bytes": 0}, "slice_bytes: 1 to"),
+        ({"rule": "no"}, "rule: .*no.* is none of ada"),
+        ({"hyper": {"momentum": 0.5}}, "hyper: rule 'sgd' has no 'momentum'; it has rate, weight_decay"),
+        ({"keys": (GOOD.keys[0], GOOD.keys[0])}, "keys: 'w' is there twice"),
+    ],
+)
+def test_a_description_that_cannot_be_a_store_is_refused_by_field(changed: dict[str, Any], told: str) -> None:
+    with pytest.raises(DescriptionError, match=told):
+        check_description(msgspec.structs.replace(GOOD, **changed))
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"dtype": "complex64"}, "key 'w': dtype 'complex64' is none of"),
+        ({"dtype": "object"}, "key 'w': dtype 'object' is none of"),
+        ({"dtype": "int64"}, "key 'w': a rule updates floating-point values"),
+        ({"shape": (2, -1)}, r"key 'w': shape \(2, -1\)"),
+        ({"slots": (0, 0)}, r"key 'w': slots \(0, 0\) name one twice"),
+        ({"slots": (0, 2)}, r"key 'w': slots \(0, 2\) are not all within 0 to 1"),
+    ],
+)
+def test_a_key_that_cannot_be_is_refused_by_name(changed: dict[str, Any], told: str) -> None:
+    with pytest.raises(DescriptionError, match=told):
+        check_description(msgspec.structs.replace(GOOD, keys=(msgspec.structs.replace(GOOD.keys[0], **changed),)))
+
+
+def test_the_digest_tells_descriptions_apart_but_not_endpoints_or_forms_of_a_number() -> None:
+    assert digest(GOOD) == digest(msgspec.structs.replace(GOOD, shards=("tcp://a:1", "tcp://b:2")))
+    assert digest(GOOD) == digest(msgspec.structs.replace(GOOD, hyper={"rate": 1}))
+    changes: list[dict[str, Any]] = [{"seed": 8}, {"shards": ("",)}, {"hyper": {"rate": 2.0}}, {"merge": Merge.ARRIVAL}]
+    assert len({digest(msgspec.structs.replace(GOOD, **changed)) for changed in [{}, *changes]}) == 5

@@ -1,0 +1,349 @@
+"""Steps that are committed: clipped by the norm of the whole gradient, skipped where it overflows, with a scale of the
+loss that every process works out alike."""
+
+from __future__ import annotations
+
+import math
+import random
+from concurrent.futures import Future
+from fractions import Fraction
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from store_cluster import WAIT_S, clients_of, constant, key_of, served, store_of, stores_of, table_of
+from store_simulation import Simulation
+from weft_graph.program import Update
+from weft_kvstore.arrays.exact_sum import UNIT_EXPONENT, exact_sum, norm_of, terms_of
+from weft_kvstore.description.check import DescriptionError, check_description
+from weft_kvstore.description.records import CommitDescription, LossScaling, Mode, StoreDescription
+from weft_kvstore.errors import StoreRefusedError, StoreTimeoutError
+from weft_kvstore.settings import LinkSettings
+from weft_kvstore.step_outcome import StepOutcome
+from weft_kvstore.store import Store
+from weft_kvstore.wire.codec import decode_reply, decode_request
+from weft_kvstore.wire.messages import Barrier, Commit, Measure, Measured
+
+finite_squares = st.floats(min_value=0, max_value=1e300)
+
+
+def committed(shards: int = 2, slots: int = 3, rule: str = "sgd", **commit: object) -> StoreDescription:
+    keys = [constant(key_of("a", (40, 8), slots), 0.0), constant(key_of("b", (5,), slots), 0.0)]
+    keys.append(constant(table_of("t", (30, 3), slots), 0.0))
+    hyper = {"rate": 1.0} if rule == "sgd" else {"rate": 0.5}
+    description = store_of(keys, slots=slots, shards=shards, rule=rule, hyper=hyper, slice_bytes=256)
+    return msgspec.structs.replace(description, commit=CommitDescription(**commit))  # type: ignore[arg-type]
+
+
+def gradient(slot: int, step: int, shape: tuple[int, ...]) -> np.ndarray:
+    generator = np.random.default_rng([slot, step, len(shape)])
+    return (generator.standard_normal(shape) * 10.0 ** generator.uniform(-3, 3, shape)).astype(np.float32)
+
+
+def ids_of(slot: int) -> np.ndarray:
+    return np.arange(slot, 30, 2)
+
+
+def push_all(store: Store, slot: int, step: int, scale: float = 1.0) -> Future[StepOutcome | None]:
+    scaled = np.float32(scale)
+    store.push("a", step, gradient(slot, step, (40, 8)) * scaled)
+    store.push("b", step, gradient(slot, step, (5,)) * scaled)
+    store.push_rows("t", step, ids_of(slot), gradient(slot, step, (len(ids_of(slot)), 3)) * scaled)
+    return store.barrier(step, [])
+
+
+def merged(step: int) -> dict[str, np.ndarray]:
+    """The sums over three slots, rows of the table in a whole array."""
+    table = np.zeros((30, 3), np.float32)
+    for slot in range(3):
+        table[ids_of(slot)] += gradient(slot, step, (len(ids_of(slot)), 3))
+    a, b = (sum(gradient(slot, step, shape) for slot in range(3)) for shape in ((40, 8), (5,)))
+    return {"a": np.asarray(a), "b": np.asarray(b), "t": table}
+
+
+def values_of(store: Store, version: int) -> dict[str, np.ndarray]:
+    pulls = {"a": store.pull("a", version), "b": store.pull("b", version)}
+    pulls["t"] = store.pull_rows("t", np.arange(30), version)
+    return {key: pull.result(WAIT_S) for key, pull in pulls.items()}
+
+
+@pytest.mark.parametrize("kind", ["network", "local"])
+def test_a_gradient_is_clipped_by_the_norm_of_all_keys_as_pytorch_does(kind: str) -> None:
+    with stores_of(kind, committed(clip_norm=2.0)) as stores:
+        outcomes = [push_all(store, slot, 0) for slot, store in enumerate(stores)]
+        told = {future.result(WAIT_S) for future in outcomes}
+        values = values_of(stores[0], 1)
+    total = merged(0)
+    norm = np.linalg.norm(np.concatenate([part.reshape(-1).astype(np.float64) for part in total.values()]))
+    (outcome,) = told
+    assert outcome is not None
+    assert (outcome.step, outcome.finite, outcome.loss_scale) == (0, True, 1.0)
+    assert math.isclose(outcome.norm, norm, rel_tol=1e-12)
+    factor = np.float32(min(1.0, 2.0 / (norm + 1e-6)))
+    for key, part in total.items():
+        np.testing.assert_array_equal(values[key], -(part * factor))
+
+
+def test_norm_and_values_have_the_same_bits_for_any_number_of_shards_and_any_order_of_arrival() -> None:
+    found = set()
+    for shards in (1, 2, 3):
+        for seed in range(3):
+            simulation = Simulation(committed(shards, clip_norm=1.0))
+            choose = random.Random(seed)
+            outcomes = [push_all(simulation.stores[slot], slot, 0) for slot in choose.sample(range(3), 3)]
+            simulation.finish(choose, *outcomes)
+            store = simulation.stores[0]
+            pulls = [store.pull("a", 1), store.pull("b", 1), store.pull_rows("t", np.arange(30), 1)]
+            simulation.finish(choose, *pulls)
+            outcome = outcomes[0].result(0)
+            assert outcome is not None
+            found.add((outcome.norm, *(pull.result(0).tobytes() for pull in pulls)))
+    assert len(found) == 1
+
+
+def test_without_clipping_a_committed_step_has_the_bits_of_any_other() -> None:
+    plain = msgspec.structs.replace(committed(), commit=None)
+    found = []
+    for description in (plain, committed(clip_norm=1e30)):
+        with stores_of("network", description) as stores:
+            for slot, store in enumerate(stores):
+                push_all(store, slot, 0)
+            found.append(values_of(stores[0], 1))
+    for key in found[0]:
+        assert found[0][key].tobytes() == found[1][key].tobytes()
+
+
+@pytest.mark.parametrize("kind", ["network", "local"])
+def test_a_step_that_overflows_is_skipped_and_the_scale_halves_and_grows_again(kind: str) -> None:
+    scaling = LossScaling(initial=2.0**16, growth_interval=2)
+    description = committed(rule="adam", loss_scaling=scaling)
+    reference = msgspec.structs.replace(committed(rule="adam"), commit=None)
+    scales = []
+    with stores_of(kind, description) as stores, stores_of("local", reference) as plain:
+        version = 0
+        for step in range(6):
+            scale = scales[-1] if scales else scaling.initial
+            before = values_of(stores[0], step)
+            outcomes = [
+                push_all(store, slot, step, math.inf if (step, slot) == (1, 2) else scale)
+                for slot, store in enumerate(stores)
+            ]
+            (outcome,) = {repr(future.result(WAIT_S)): future.result(WAIT_S) for future in outcomes}.values()
+            assert outcome is not None
+            assert (outcome.finite, outcome.loss_scale) == (step != 1, scale)
+            values = values_of(stores[0], step + 1)
+            if step == 1:
+                assert math.isnan(outcome.norm)
+                assert all(values[key].tobytes() == before[key].tobytes() for key in values)
+            else:
+                for slot, store in enumerate(plain):
+                    push_rows_of(store, slot, version, step)
+                version += 1
+                same = values_of(plain[0], version)
+                assert all(values[key].tobytes() == same[key].tobytes() for key in values), "and the rule's step count"
+            scales.append(next_scale(scales, scaling, step, finite=outcome.finite))
+    assert scales == [2.0**16, 2.0**15, 2.0**15, 2.0**16, 2.0**16, 2.0**17]
+
+
+def push_rows_of(store: Store, slot: int, version: int, step: int) -> None:
+    """The gradients of a step as those of another version."""
+    store.push("a", version, gradient(slot, step, (40, 8)))
+    store.push("b", version, gradient(slot, step, (5,)))
+    store.push_rows("t", version, ids_of(slot), gradient(slot, step, (len(ids_of(slot)), 3)))
+
+
+def next_scale(scales: list[float], scaling: LossScaling, step: int, *, finite: bool) -> float:
+    """Written down by hand: step 1 overflows; steps 2 and 3, then 4 and 5, are two good ones in a row."""
+    now = scales[-1] if scales else scaling.initial
+    return now / 2 if not finite else now * 2 if step in {3, 5} else now
+
+
+def test_a_barrier_that_waits_says_which_slot_is_missing() -> None:
+    settings_ = LinkSettings(request_timeout_s=0.6)
+    for kind in ("network", "local"):
+        with stores_of(kind, committed(clip_norm=1.0), settings_) as stores:
+            waiting = [push_all(stores[slot], slot, 0) for slot in (0, 1)]
+            for future in waiting:
+                with pytest.raises(StoreTimeoutError, match=r"waits for (the barriers of )?slots 2"):
+                    future.result(WAIT_S)
+
+
+def test_no_version_moves_before_every_slot_has_said_its_barrier() -> None:
+    with stores_of("network", committed(clip_norm=1.0)) as stores:
+        for slot in (0, 1):
+            push_all(stores[slot], slot, 0)
+        stores[2].push("a", 0, gradient(2, 0, (40, 8))).result(WAIT_S)
+        stores[2].push("b", 0, gradient(2, 0, (5,))).result(WAIT_S)
+        pull = stores[0].pull("b", 1)
+        stores[2].push_rows("t", 0, ids_of(2), gradient(2, 0, (len(ids_of(2)), 3))).result(WAIT_S)
+        assert not pull.done()
+        stores[2].barrier(0, []).result(WAIT_S)
+        pull.result(WAIT_S)
+
+
+def test_a_commit_that_says_something_else_is_refused_and_changes_nothing() -> None:
+    simulation = Simulation(committed(1, slots=1, clip_norm=1.0))
+    choose = random.Random(0)
+    outcome = push_all(simulation.stores[0], 0, 0)
+    simulation.finish(choose, outcome)
+    shard = next(iter(simulation.shards[0].jobs.values())).shard
+    norm = outcome.result(0).norm  # type: ignore[union-attr]
+    assert shard.commit(0, norm=norm, finite=True) is False
+    with pytest.raises(Exception, match=r"commit of step 0: norm 1\.0, finite True; it was norm"):
+        shard.commit(0, norm=1.0, finite=True)
+    with pytest.raises(Exception, match="commit of step 1, which is not measured"):
+        shard.commit(1, norm=1.0, finite=True)
+
+
+def test_a_slot_whose_connection_broke_asks_again_and_ends_like_the_others() -> None:
+    for seed in range(8):
+        simulation = Simulation(committed(2, clip_norm=1.0), LinkSettings(silence_s=1e6, request_timeout_s=1e9))
+        choose = random.Random(seed)
+        outcomes = [push_all(simulation.stores[slot], slot, 0) for slot in range(3)]
+        while simulation.step(choose):
+            if choose.random() < 0.1:
+                simulation.cut(choose.randrange(3), choose.randrange(2))
+            simulation.now += 0.01
+        simulation.finish(choose, *outcomes)
+        assert len({outcome.result(0) for outcome in outcomes}) == 1
+
+
+def test_a_newer_incarnation_takes_its_slots_place_in_a_step() -> None:
+    """The older one had sent some of the step and not said its barrier, or all of it and had not heard the outcome."""
+    outcomes = set()
+    for seed in range(6):
+        simulation = Simulation(committed(2, clip_norm=1.0), LinkSettings(silence_s=1e6, request_timeout_s=1e9))
+        choose = random.Random(seed)
+        first = [push_all(simulation.stores[slot], slot, 0) for slot in (0, 1)]
+        simulation.stores[2].push("a", 0, gradient(2, 0, (40, 8)))
+        if seed % 2:
+            simulation.stores[2].push("b", 0, gradient(2, 0, (5,)))
+        for _ in range(choose.randrange(60)):
+            simulation.step(choose)
+        again = push_all(simulation.join(2, incarnation=2), 2, 0)
+        simulation.finish(choose, again, *first)
+        outcomes |= {future.result(0) for future in (again, *first)}
+    assert len(outcomes) == 1
+
+
+def test_a_slot_that_comes_late_is_told_of_steps_that_were_committed_without_it_hearing() -> None:
+    simulation = Simulation(committed(1, slots=2, clip_norm=1.0), LinkSettings(silence_s=1e6, request_timeout_s=1e9))
+    choose = random.Random(3)
+    late = push_all(simulation.stores[1], 1, 0)
+    told = push_all(simulation.stores[0], 0, 0)
+    while not told.done():
+        simulation.cut(1, 0) if simulation.shards[0].jobs and choose.random() < 0.05 else simulation.step(choose)
+        simulation.now += 0.01
+    simulation.finish(choose, late)
+    assert late.result(0) == told.result(0)
+
+
+def test_a_step_far_ahead_of_what_is_committed_is_refused() -> None:
+    simulation = Simulation(committed(1, slots=2, clip_norm=1.0))
+    choose = random.Random(0)
+    barrier = simulation.stores[0].barrier(3, [])
+    simulation.finish(choose, barrier)
+    with pytest.raises(StoreRefusedError, match="more than 2 steps ahead of step 0, which is not committed"):
+        barrier.result(0)
+
+
+def test_a_silent_slot_fails_the_barriers_of_the_others() -> None:
+    simulation = Simulation(committed(1, clip_norm=1.0), LinkSettings(silence_s=5.0, request_timeout_s=100.0))
+    choose = random.Random(0)
+    simulation.settle(choose)
+    waiting = push_all(simulation.stores[0], 0, 0)
+    push_all(simulation.stores[1], 1, 0)
+    simulation.silent.add(2)
+    for _ in range(80):
+        simulation.now += 0.1
+        simulation.settle(choose) if simulation.now < 2 else [simulation.step(choose) for _ in range(50)]
+        simulation.shards[0].tick(simulation.now)
+    with pytest.raises(Exception, match="slot 2 has been silent"):
+        waiting.result(0)
+
+
+def test_a_job_without_commits_sends_the_messages_that_it_always_sent() -> None:
+    plain = msgspec.structs.replace(committed(1, slots=1), commit=None)
+    kinds: dict[bool, list[str]] = {}
+    for description in (plain, committed(1, slots=1, clip_norm=1.0)):
+        simulation = Simulation(description)
+        simulation.finish(random.Random(0), push_all(simulation.stores[0], 0, 0))
+        read = {"up": decode_request, "down": decode_reply}
+        said = [type(read[way](parts)[0]).__name__ for way, parts in simulation.delivered]
+        kinds[description.commit is not None] = [kind for kind in said if kind != "Acknowledge"]
+    more = {kind.__name__ for kind in (Measure, Measured, Commit)}
+    assert not more & set(kinds[False])
+    assert {kind: kinds[True].count(kind) for kind in more} == dict.fromkeys(more, 1)
+    assert kinds[True].count("Done") == kinds[False].count("Done") + 1
+    assert Barrier.__name__ in kinds[False]
+
+
+@pytest.mark.parametrize("message", [Measure(1, 0), Commit(1, 0, 1.0, 1)])
+def test_measures_and_commits_of_a_job_without_commits_are_refused(message: Measure | Commit) -> None:
+    plain = msgspec.structs.replace(committed(1, slots=1), commit=None)
+    simulation = Simulation(plain)
+    choose = random.Random(0)
+    simulation.settle(choose)
+    simulation.clients[0].links[0].say(message)
+    waiting = simulation.stores[0].pull("a", 1)
+    simulation.finish(choose, waiting)
+    with pytest.raises(StoreRefusedError, match=rf"{type(message).__name__}\.step: the job's steps are not committed"):
+        waiting.result(0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"mode": Mode.ASYNC, "commit": CommitDescription(clip_norm=1.0)}, "commit: in mode async"),
+        ({"commit": CommitDescription(clip_norm=0.0)}, r"commit\.clip_norm: a number above 0, not 0\.0"),
+        ({"commit": CommitDescription(clip_norm=math.nan)}, r"commit\.clip_norm: a number above 0, not nan"),
+        ({"commit": CommitDescription(loss_scaling=LossScaling(3.0, 1))}, r"initial: a power of two .* not 3\.0"),
+        ({"commit": CommitDescription(loss_scaling=LossScaling(4.0, 0))}, "growth_interval: at least 1, not 0"),
+    ],
+)
+def test_what_cannot_be_committed_is_refused_by_its_field(changes: dict[str, object], told: str) -> None:
+    with pytest.raises(DescriptionError, match=told):
+        check_description(msgspec.structs.replace(committed(), **changes))
+
+
+@pytest.mark.parametrize(("dtype", "update"), [("float16", Update.RULE), ("float32", Update.GRADIENT)])
+def test_loss_scaling_needs_a_gradient_that_can_be_divided_and_shards_that_update(dtype: str, update: Update) -> None:
+    key = msgspec.structs.replace(key_of("k", (4,), 1), dtype=dtype, update=update)
+    description = store_of([key], slots=1, shards=1)
+    scaled = CommitDescription(loss_scaling=LossScaling(4.0, 2))
+    with pytest.raises(DescriptionError, match="key 'k'"):
+        check_description(msgspec.structs.replace(description, commit=scaled))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(finite_squares, max_size=30), st.randoms(use_true_random=False))
+def test_sums_are_exact_and_no_grouping_changes_the_norm(values: list[float], choose: random.Random) -> None:
+    total = exact_sum(np.asarray(values))
+    assert total is not None
+    assert Fraction(total) * Fraction(2) ** UNIT_EXPONENT == sum(map(Fraction, values))
+    shuffled = choose.sample(values, len(values))
+    half = len(shuffled) // 2
+    parts = [exact_sum(np.asarray(part)) for part in (shuffled[:half], shuffled[half:])]
+    assert norm_of([term for part in parts for term in terms_of(part or 0)]) == norm_of(terms_of(total))
+    assert math.isclose(norm_of(values), math.sqrt(math.fsum(values)))
+
+
+def test_what_is_not_finite_has_no_exact_sum() -> None:
+    assert exact_sum(np.asarray([1.0, math.inf])) is None
+    assert exact_sum(np.asarray([math.nan])) is None
+    assert norm_of([math.inf]) == math.inf
+    assert terms_of((1 << 60) << 2200) == [math.inf]
+
+
+def test_clients_and_shards_over_sockets_clip_many_steps_in_a_row() -> None:
+    description = committed(3, clip_norm=0.5)
+    with served(description) as (at, _), clients_of(at, LinkSettings()) as clients:
+        norms = []
+        for step in range(6):
+            outcomes = [push_all(client, slot, step).result for slot, client in enumerate(clients)]
+            norms.append({told.norm for told in (wait(WAIT_S) for wait in outcomes) if told is not None})
+        values_of(clients[1], 6)
+    assert all(len(found) == 1 for found in norms)

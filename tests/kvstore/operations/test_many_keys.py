@@ -1,0 +1,309 @@
+"""Pushes and pulls of many keys at once, against shards written in plain NumPy: see `lot_shard`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lot_shard import LotCluster
+from store_cluster import key_of, store_of, table_of
+from weft_graph.program import Update
+from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription
+from weft_kvstore.errors import StorePassedError, StoreRefusedError, StoreTimeoutError
+from weft_kvstore.operations.consistent_read import TRIES, ConsistentRead
+from weft_kvstore.settings import LinkSettings
+from weft_kvstore.store import Pulled
+from weft_kvstore.wire.messages import MAX_RUNS
+
+DTYPES = ["float32", "float64", "int8", "float16"]
+
+key_shapes = st.one_of(
+    st.tuples(),
+    st.tuples(st.integers(0, 400)),
+    st.tuples(st.integers(1, 5), st.integers(0, 60)),
+)
+
+
+@st.composite
+def described(draw: st.DrawFn) -> StoreDescription:
+    """Keys of several lots, some cut and some whole, some that move and some that do not, on one to four shards."""
+    keys = []
+    for number in range(draw(st.integers(1, 12))):
+        key = key_of(f"k{number}", draw(key_shapes), 1, priority=draw(st.integers(0, 3)))
+        whole = draw(st.integers(0, 5)) == 0
+        keys.append(msgspec.structs.replace(key, dtype=draw(st.sampled_from(DTYPES)), whole=whole, update=Update.MEAN))
+    return store_of(keys, slots=1, shards=draw(st.integers(1, 4)), slice_bytes=draw(st.sampled_from([8, 100, 1024])))
+
+
+def array_like(key: KeyDescription, generator: np.random.Generator) -> np.ndarray:
+    """Small whole numbers: sums of them are exact in every dtype."""
+    return generator.integers(-3, 4, key.shape).astype(key.dtype)
+
+
+@settings(max_examples=120, deadline=None)
+@given(described(), st.integers(0, 2**32), st.sampled_from([0.0, 0.02]), st.booleans(), st.data())
+def test_any_keys_in_any_order_arrive_as_plain_numpy_says(
+    description: StoreDescription, seed: int, cuts: float, narrow: bool, data: st.DataObject
+) -> None:
+    link = LinkSettings(credit_bytes=700, frame_bytes=300) if narrow else LinkSettings()
+    cluster = LotCluster(description, seed, link)
+    generator = np.random.Generator(np.random.Philox(seed))
+    keys = {key.key: key for key in description.keys}
+    plain = {name: np.zeros(key.shape, key.dtype) for name, key in keys.items()}
+    steps = dict.fromkeys(keys, 0)
+    order = st.permutations(sorted(keys))
+    for _ in range(3):
+        names = data.draw(order)[: data.draw(st.integers(0, len(keys)))]
+        for step in sorted({steps[name] for name in names}):
+            some = [name for name in names if steps[name] == step]
+            gradients = [array_like(keys[name], generator) for name in some]
+            assert cluster.finish(cluster.store.push_many(some, step, gradients), cuts=cuts) is None
+            for name, gradient in zip(some, gradients, strict=True):
+                plain[name] = plain[name] + gradient
+                steps[name] += 1
+        wanted = data.draw(order)[: data.draw(st.integers(0, len(keys)))]
+        out = [np.empty(keys[name].shape, keys[name].dtype) for name in wanted] if data.draw(st.booleans()) else None
+        found = cluster.finish(cluster.store.pull_many(wanted, 0, out=out), cuts=cuts)
+        assert [value.tobytes() for value in found] == [plain[name].tobytes() for name in wanted]
+        assert all(value.shape == plain[name].shape for value, name in zip(found, wanted, strict=True))
+        assert out is None or all(one is other for one, other in zip(found, out, strict=True))
+        pulled = cluster.finish(cluster.store.pull_versions(wanted, 0), cuts=cuts)
+        versions = [steps[name] if keys[name].size else 0 for name in wanted]
+        assert pulled.lowest.tolist() == pulled.highest.tolist() == versions
+    assert len(cluster.mind) == 0
+    assert all(link.outbox.queued_bytes == link.outbox.in_flight_bytes == 0 for link in cluster.mind.links)
+
+
+def small(count: int, *, shards: int = 1, nbytes: int = 64) -> StoreDescription:
+    keys = [key_of(f"k{number}", (nbytes // 4,), 1, priority=number % 3) for number in range(count)]
+    return store_of(keys, slots=1, shards=shards)
+
+
+def names_of(description: StoreDescription) -> list[str]:
+    return [key.key for key in description.keys]
+
+
+def test_a_whole_lot_is_one_run_however_many_keys_it_has() -> None:
+    description = small(500)
+    cluster = LotCluster(description, 1)
+    keys = names_of(description)
+    gradients = [np.full(16, number, np.float32) for number in range(500)]
+    cluster.finish(cluster.store.push_many(keys, 0, gradients))
+    assert cluster.shards[0].most_runs == 1
+    values = cluster.finish(cluster.store.pull_many(keys, 1))
+    assert all(np.array_equal(value, gradient) for value, gradient in zip(values, gradients, strict=True))
+
+
+def test_small_values_share_a_buffer_and_large_ones_do_not() -> None:
+    keys = [key_of(f"k{number}", (16,), 1) for number in range(4)] + [key_of("big", (1 << 16,), 1)]
+    description = store_of(keys, slots=1, shards=1)
+    cluster = LotCluster(description, 1)
+    values = cluster.finish(cluster.store.pull_many(names_of(description), 0))
+    assert all(value.base is values[0].base and value.flags.writeable for value in values[:4])
+    assert values[4].base is None
+    values[0][:] = 1.0
+    assert not values[1].any()
+    (alone,) = cluster.finish(cluster.store.pull_many(["k2"], 0))
+    assert alone.base is None
+
+
+def test_a_push_keeps_arrays_as_they_are_until_they_are_sent() -> None:
+    """Nothing is copied when it is handed over: what is written before it has left is seen."""
+    description = small(2)
+    cluster = LotCluster(description, 1)
+    gradients = [np.zeros(16, np.float32) for _ in range(2)]
+    future = cluster.store.push_many(["k0", "k1"], 0, gradients)
+    gradients[1][:] = 5.0
+    cluster.finish(future)
+    assert cluster.finish(cluster.store.pull("k1", 1)).tolist() == [5.0] * 16
+
+
+def test_values_are_set_for_many_keys_at_once() -> None:
+    description = small(3, shards=2)
+    cluster = LotCluster(description, 1)
+    cluster.finish(cluster.store.set_many(["k2", "k0"], 0, [np.full(16, 2, np.float32), np.full(16, 1, np.float32)]))
+    found = cluster.finish(cluster.store.pull_many(["k0", "k1", "k2"], 0))
+    assert [float(value[3]) for value in found] == [1.0, 0.0, 2.0]
+
+
+def test_more_keys_than_a_message_has_entries_are_pulled() -> None:
+    """Every other key of a lot is a run of its own."""
+    count = 2 * MAX_RUNS + 10
+    keys = [key_of(f"k{number}", (1,), 1) for number in range(count)]
+    description = store_of(keys, slots=1, shards=1)
+    cluster = LotCluster(description, 1)
+    names = names_of(description)
+    cluster.finish(cluster.store.push_many(names, 0, [np.full(1, number, np.float32) for number in range(count)]))
+    wanted = names[::2]
+    assert [float(value[0]) for value in cluster.finish(cluster.store.pull_many(wanted, 1))] == list(range(0, count, 2))
+    pulled = cluster.finish(cluster.store.pull_versions(names[::-1], 1))
+    assert len(pulled.values) == len(pulled.lowest) == count
+    assert pulled.values[0][0] == count - 1
+
+
+REFUSED: list[tuple[Any, str]] = [
+    (lambda store: store.push_many("k0", 0, [ones()]), "'k0' is one name, not several"),
+    (lambda store: store.push_many(["k0", "nope"], 0, [ones(), ones()]), "key 'nope': the store has no such key"),
+    (lambda store: store.push_many(["k0", "k1", "k0"], 0, [ones()] * 3), "3 keys: 'k0' is there twice"),
+    (lambda store: store.pull_many(["k0", "k0"], 0), "2 keys: 'k0' is there twice"),
+    (lambda store: store.pull_many(["k0", "t"], 0), "key 't': it is a table, which goes by rows"),
+    (lambda store: store.push_many(["k0", "k1"], 0, [ones()]), r"push of 2 keys \('k0', 'k1'\), step 0: 1 arrays"),
+    (lambda store: store.push_many(["k0"], 0, [[1.0] * 16]), "key 'k0', step 0: the gradient is a list, no NumPy"),
+    (lambda store: store.push_many(["k0", "k1"], 3, [ones(), ones().astype(">f4")]), "key 'k1', step 3: .* is >f4"),
+    (lambda store: store.push_many(["k0"], 0, [np.ones((4, 4), np.float32)]), r"is float32\[4, 4\], the key float32"),
+    (lambda store: store.push("k0", 0, np.ones(32, np.float32)[::2]), "the gradient is not C-contiguous"),
+    (lambda store: store.push("k0", 0.5, ones()), "push of key 'k0': step or version 0.5 is no whole number"),
+    (lambda store: store.pull_many(["k0"], -1), "step or version -1 is not within"),
+    (lambda store: store.push_many(["k0", "still"], 0, [ones(), ones()]), r"key 'still', step 0: only slots \[\]"),
+    (lambda store: store.pull("k0", 0, out=np.ones(4, np.float32)), r"the array for it is float32\[4\]"),
+    (lambda store: store.pull_many(["k0"], 0, out=[read_only()]), "key 'k0', version 0: .* is read-only"),
+    (lambda store: store.set_many(["k0"], 1, []), "set of key 'k0', version 1: 0 arrays"),
+    (lambda store: store.read_consistent(["k0", "t"]), "it is a table"),
+]
+
+
+def ones() -> np.ndarray:
+    return np.ones(16, np.float32)
+
+
+def read_only() -> np.ndarray:
+    array = ones()
+    array.flags.writeable = False
+    return array
+
+
+@pytest.mark.parametrize(("call", "told"), REFUSED)
+def test_what_does_not_fit_is_refused_by_key_before_anything_is_sent(call: Any, told: str) -> None:
+    keys = [key_of("k0", (16,), 1), key_of("k1", (16,), 1), table_of("t", (9, 2), 1)]
+    keys.append(msgspec.structs.replace(key_of("still", (16,), 1), slots=()))
+    cluster = LotCluster(store_of(keys, slots=1, shards=1), 1)
+    future: Future[Any] = call(cluster.store)
+    with pytest.raises(StoreRefusedError, match=told):
+        future.result(0)
+    assert len(cluster.mind) == 0
+
+
+def test_numbers_of_numpy_are_steps_too() -> None:
+    cluster = LotCluster(small(1), 1)
+    cluster.finish(cluster.store.push("k0", np.int64(0), ones()))
+    assert cluster.finish(cluster.store.pull("k0", np.uint8(1))).tolist() == [1.0] * 16
+
+
+def test_at_the_deadline_a_push_of_many_keys_says_who_is_missing() -> None:
+    cluster = LotCluster(small(9), 1)
+    future = cluster.store.push_many([f"k{number}" for number in range(9)], 0, [ones()] * 9)
+    cluster.pump()
+    cluster.shards[0].deaf = True
+    for _ in range(59):
+        cluster.now += 1.0
+        while cluster.step():
+            pass
+    assert not future.done()
+    cluster.now += 1.0
+    cluster.pump()
+    told = r"push of 9 keys \('k0', 'k1', 'k2', 'k3' and 5 more\), step 0 took over 60 s; shard 0 at .*: no answer"
+    with pytest.raises(StoreTimeoutError, match=told):
+        future.result(0)
+
+
+class TestConsistentReads:
+    """Keys that are pushed one after the other are at one version only now and then."""
+
+    def cluster(self, shards: int = 2) -> LotCluster:
+        return LotCluster(small(3, shards=shards), 5)
+
+    def push(self, cluster: LotCluster, name: str, step: int) -> None:
+        cluster.finish(cluster.store.push(name, step, ones()))
+
+    def test_values_of_one_version_are_read_at_once(self) -> None:
+        cluster = self.cluster()
+        for name in ("k0", "k1", "k2"):
+            self.push(cluster, name, 0)
+        version, values = cluster.finish(cluster.store.read_consistent(["k2", "k0"]))
+        assert (version, [float(value[0]) for value in values]) == (1, [1.0, 1.0])
+
+    def test_keys_that_are_behind_are_waited_for(self) -> None:
+        cluster = self.cluster()
+        self.push(cluster, "k0", 0)
+        read = cluster.store.read_consistent(["k0", "k1", "k2"])
+        while cluster.step():
+            pass
+        assert not read.done()
+        self.push(cluster, "k1", 0)
+        self.push(cluster, "k2", 0)
+        version, values = cluster.finish(read)
+        assert (version, [float(value[0]) for value in values]) == (1, [1.0, 1.0, 1.0])
+
+    def test_other_modes_have_no_version_of_all(self) -> None:
+        description = msgspec.structs.replace(small(2), mode=Mode.ASYNC)
+        cluster = LotCluster(description, 1)
+        with pytest.raises(StoreRefusedError, match=r"read of 2 keys .* at one version: in mode async"):
+            cluster.store.read_consistent(["k0", "k1"]).result(0)
+        with pytest.raises(
+            StoreRefusedError, match="version 1 exactly: in mode async each slot has versions of its own"
+        ):
+            cluster.store.pull_many(["k0"], 1, exact=True).result(0)
+
+
+class Scripted:
+    """A store that answers as it is told: `looks` are the lowest and highest version of each look, `pulls` what becomes
+    of each pull at one version."""
+
+    def __init__(self, looks: list[tuple[int, int]], pulls: list[str]) -> None:
+        self.looks = looks
+        self.pulls = pulls
+        self.asked: list[int] = []
+
+    def pull_versions(self, keys: Sequence[str], version: int) -> Future[Pulled]:
+        lowest, highest = self.looks.pop(0)
+        return ended(Pulled([np.zeros(1)] * len(keys), np.array([lowest, 0, highest]), np.array([lowest, 0, highest])))
+
+    def pull_many(self, keys: Sequence[str], version: int, *, exact: bool = False) -> Future[list[np.ndarray]]:
+        assert exact
+        self.asked.append(version)
+        word = self.pulls.pop(0)
+        if word == "comes":
+            return ended([np.ones(1)] * len(keys))
+        return ended(None, {"passed": StorePassedError, "overdue": StoreTimeoutError}[word](f"{version} is {word}"))
+
+
+def ended(result: Any, error: Exception | None = None) -> Future[Any]:
+    future: Future[Any] = Future()
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
+    return future
+
+
+def read(store: Scripted) -> Future[tuple[int, list[np.ndarray]]]:
+    """Of three keys, to the second of which nobody contributes."""
+    reading = ConsistentRead(store, ["a", "b", "c"], [0, 2])
+    reading.begin()
+    return reading.future
+
+
+def test_a_read_of_keys_that_go_on_looks_further_ahead_each_time() -> None:
+    store = Scripted([(1, 2), (3, 5), (5, 6)], ["passed", "passed", "comes"])
+    version, values = read(store).result(0)
+    assert (version, [float(value[0]) for value in values], store.asked) == (8, [1.0] * 3, [2, 6, 8])
+
+
+def test_a_read_that_looked_beyond_the_last_step_takes_what_is_there_at_the_end() -> None:
+    assert read(Scripted([(1, 2), (2, 3), (3, 3)], ["passed", "overdue"])).result(0)[0] == 3
+    with pytest.raises(StoreTimeoutError, match="4 is overdue"):
+        read(Scripted([(1, 2), (2, 3), (2, 3)], ["passed", "overdue"])).result(0)
+
+
+def test_a_read_that_is_always_overtaken_ends() -> None:
+    store = Scripted([(step, 100 * step) for step in range(1, 99)], ["passed"] * 99)
+    with pytest.raises(StorePassedError, match="is passed"):
+        read(store).result(0)
+    assert len(store.asked) == TRIES

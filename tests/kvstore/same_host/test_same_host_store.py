@@ -1,0 +1,375 @@
+"""Payloads in shared memory: the same bits, once each, whoever dies, and whatever a hostile client says."""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from same_host_children import Child, arena_maps, arenas_anywhere, wait_until
+from store_cluster import (
+    WAIT_S,
+    clients_of,
+    gradients_of,
+    key_of,
+    served,
+    store_of,
+    table_of,
+    wait_until_shared,
+)
+from store_processes import shard_processes
+from store_proxies import TcpProxy
+from store_raw import hello_of, push_of, raw_peer
+from weft_kvstore.client.store_client import StoreClient
+from weft_kvstore.description.records import StoreDescription
+from weft_kvstore.errors import StoreLostError, StoreRefusedError, StoreTimeoutError
+from weft_kvstore.local.local_store import LocalStore
+from weft_kvstore.same_host import link_memory, peer_memory, shared_layout
+from weft_kvstore.same_host.arena import Arena
+from weft_kvstore.same_host.handover import Handover, HandoverState
+from weft_kvstore.settings import LinkSettings
+from weft_kvstore.sharding.routing import routing_of
+from weft_kvstore.wire.messages import Acknowledge, PushRefused, RefusalCode, Refused, Released, Welcome
+
+STEPS = 3
+LINK = LinkSettings(request_timeout_s=WAIT_S)
+KEYS = ("cut", "small", "tiny", "odd", "wide")
+
+
+@pytest.fixture(autouse=True)
+def everything_is_shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Payloads of any length pass through the arena; and no memory is left that was not there before."""
+    for module in (link_memory, peer_memory):
+        monkeypatch.setattr(module, "LEAST_SHARED_BYTES", 1)
+    gc.collect()  # What an earlier test has left to the collector would be missing afterwards.
+    before = arena_maps(), set(os.listdir("/dev/shm"))
+    yield
+    gc.collect()  # Shards and clients of a test are in circles.
+    gc.collect()
+    wait_until(lambda: arena_maps() <= before[0] and set(os.listdir("/dev/shm")) <= before[1])
+
+
+def keys_of(slots: int) -> StoreDescription:
+    """Keys that are cut over both shards, and ones that are not, of lengths that are no whole cache lines."""
+    shapes = {"cut": (40, 33), "small": (7,), "tiny": (), "odd": (129,), "wide": (3, 700)}
+    keys = [key_of(name, shape, slots, priority=at % 3) for at, (name, shape) in enumerate(shapes.items())]
+    return store_of([*keys, table_of("t", (50, 4), slots)], slots=slots, shards=2, hyper={"rate": 0.5}, slice_bytes=512)
+
+
+def gradient_list(description: StoreDescription, slot: int, step: int) -> list[np.ndarray]:
+    found = gradients_of(description, slot, step)
+    return [np.asarray(found[name]) for name in KEYS]
+
+
+def steps_of(clients: Sequence[StoreClient], description: StoreDescription, *, in_place: bool) -> list[list[bytes]]:
+    """What the keys are after each step, as each slot sees it."""
+    found = []
+    for step in range(STEPS):
+        pushes, pulls = [], []
+        for slot, client in enumerate(clients):
+            gradients = gradient_list(description, slot, step)
+            if in_place:
+                for name, gradient in zip(KEYS, gradients, strict=True):
+                    client.gradient_buffer(name)[...] = gradient
+                gradients = [client.gradient_buffer(name) for name in KEYS]
+            pushes.append(client.push_many(KEYS, step, gradients))
+            out = [client.value_buffer(name) for name in KEYS] if in_place else None
+            pulls.append(client.pull_many(KEYS, step + 1, out=out))
+        values = [pull.result(WAIT_S) for pull in pulls]
+        found += [[value.tobytes() for value in of_slot] for of_slot in values]
+        for push in pushes:
+            push.result(WAIT_S)
+    return found
+
+
+def test_bits_are_those_that_come_through_sockets() -> None:
+    found = []
+    for same_host, in_place in ((False, False), (True, False), (True, True), (False, True)):
+        with (
+            served(keys_of(3)) as (description, _),
+            clients_of(description, replace(LINK, same_host=same_host)) as clients,
+        ):
+            if same_host:
+                wait_until_shared(clients)
+            found.append(steps_of(clients, description, in_place=in_place))
+            links = [link for client in clients for link in client.statistics().links]
+            for link in links:
+                shared = link.payload_bytes_sent if same_host else 0
+                assert (link.shared_bytes_sent, link.same_host) == (shared, same_host)
+    assert found[1:] == found[:1] * 3
+
+
+def test_where_the_stage_is_full_payloads_travel_as_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slot that is ahead fills its stage: what it sends is read only when the slot before it has come."""
+    monkeypatch.setattr(shared_layout, "MIN_STAGE_BYTES", 4096)
+    monkeypatch.setattr(shared_layout, "MAX_STAGE_BYTES", 4096)
+    link = replace(LINK, frame_bytes=1024)
+    with served(keys_of(2)) as (description, _), clients_of(description, link) as clients:
+        wait_until_shared(clients)
+        ahead = clients[1].push_many(KEYS, 0, gradient_list(description, 1, 0))
+        ahead.result(WAIT_S)
+        for one in clients[1].statistics().links:
+            assert 0 < one.shared_bytes_sent < one.payload_bytes_sent
+        clients[0].push_many(KEYS, 0, gradient_list(description, 0, 0))
+        values = clients[0].pull_many(KEYS, 1).result(WAIT_S)
+    with LocalStore(description) as store:
+        for slot in (0, 1):
+            gradients = gradient_list(description, slot, 0)
+            store.at_slot(slot).push_many(KEYS, 0, gradients).result(WAIT_S)
+        expected = store.pull_many(KEYS, 1).result(WAIT_S)
+    assert [value.tobytes() for value in values] == [value.tobytes() for value in expected]
+
+
+def test_a_push_in_place_ends_when_nobody_reads_it_any_more() -> None:
+    with served(keys_of(2)) as (description, shards), clients_of(description, LINK) as clients:
+        wait_until_shared(clients)
+        buffers = [client.gradient_buffer("cut") for client in clients]
+        for slot, buffer in enumerate(buffers):
+            buffer[...] = slot + 1
+        before = clients[0].pull("cut", 0).result(WAIT_S)
+        first = clients[0].push("cut", 0, buffers[0])
+        wait_until(lambda: all(shard.statistics().frames_received for shard in shards))
+        clients[0].pull("cut", 0).result(WAIT_S)  # Whatever the shards say of the push has come before.
+        assert not first.done()
+        clients[1].push("cut", 0, buffers[1]).result(WAIT_S)
+        first.result(WAIT_S)
+        buffers[0][...] = 1e9
+        value = clients[0].pull("cut", 1).result(WAIT_S)
+        assert np.array_equal(value, before - np.float32(0.5) * 3)
+
+
+def test_a_push_in_place_that_is_late_says_that_the_shard_has_it_and_counts() -> None:
+    link = replace(LINK, request_timeout_s=0.5)
+    with served(keys_of(2)) as (description, _), clients_of(description, link) as clients:
+        wait_until_shared(clients)
+        buffers = [client.gradient_buffer("cut") for client in clients]
+        before = clients[0].pull("cut", 0).result(WAIT_S)
+        for buffer in buffers:
+            buffer[...] = 1
+        with pytest.raises(StoreTimeoutError, match="shard has it where it lies, and reads it once the other slots"):
+            clients[0].push("cut", 0, buffers[0]).result(WAIT_S)
+        clients[1].push("cut", 0, buffers[1]).result(WAIT_S)
+        value = clients[1].pull("cut", 1).result(WAIT_S)
+        assert np.array_equal(value, before - np.float32(0.5) * 2)
+
+
+def test_values_lie_in_the_buffer_that_was_given_and_nowhere_else() -> None:
+    with served(keys_of(1)) as (description, _), clients_of(description, LINK) as (client,):
+        wait_until_shared([client])
+        buffer = client.value_buffer("wide")
+        assert client.pull("wide", 0, out=buffer).result(WAIT_S) is buffer
+        own = client.pull("wide", 0).result(WAIT_S)
+        assert np.array_equal(own, buffer)
+        own[...] = 0
+        assert buffer.any()
+        for name in ("t", "none"):
+            with pytest.raises(StoreRefusedError, match=name):
+                client.gradient_buffer(name)
+
+
+def test_rows_whole_keys_and_sets_pass_through_the_arena_too() -> None:
+    description = keys_of(1)
+    whole = msgspec.structs.replace(key_of("whole", (50, 20), 1), whole=True)
+    description = msgspec.structs.replace(description, keys=(*description.keys, whole))
+    found = []
+    for same_host in (False, True):
+        with served(description) as (at, _), clients_of(at, replace(LINK, same_host=same_host)) as (client,):
+            if same_host:
+                wait_until_shared([client])
+            client.push("whole", 0, np.full((50, 20), 2, np.float32)).result(WAIT_S)
+            ids = np.arange(0, 50, 2)
+            client.push_rows("t", 0, ids, np.full((25, 4), 3, np.float32)).result(WAIT_S)
+            client.set("cut", 1, np.full((40, 33), 5, np.float32)).result(WAIT_S)
+            client.push("cut", 0, np.ones((40, 33), np.float32)).result(WAIT_S)
+            values = client.pull("whole", 1), client.pull_rows("t", np.arange(50), 1), client.pull("cut", 1)
+            found.append([value.result(WAIT_S).tobytes() for value in values])
+            if same_host:
+                assert all(one.shared_bytes_sent and one.shared_bytes_received for one in client.statistics().links)
+    assert found[0] == found[1]
+
+
+def test_what_was_in_place_when_the_connection_broke_counts_once_and_stays_until_it_is_read() -> None:
+    with ExitStack() as stack:
+        description, shards = stack.enter_context(served(keys_of(2)))
+        proxies = [stack.enter_context(TcpProxy(endpoint)) for endpoint in description.shards]
+        endpoints = [proxy.endpoint for proxy in proxies]
+        clients = stack.enter_context(clients_of(description, LINK, endpoints))
+        wait_until_shared(clients)
+        before = clients[0].pull("cut", 0).result(WAIT_S)
+        buffer = clients[0].gradient_buffer("cut")
+        buffer[...] = 1
+        push = clients[0].push("cut", 0, buffer)
+        wait_until(lambda: all(shard.statistics().frames_received for shard in shards))
+        for proxy in proxies:
+            proxy.cut()
+            proxy.restore()
+        wait_until(lambda: all(one.connections > 1 for one in clients[0].statistics().links))
+        wait_until_shared(clients)
+        clients[0].pull("cut", 0).result(WAIT_S)  # All that was sent again is there.
+        assert not push.done(), "the shard reads it still, through the connection that is gone"
+        clients[1].push("cut", 0, np.full((40, 33), 2, np.float32)).result(WAIT_S)
+        push.result(WAIT_S)
+        assert np.array_equal(clients[0].pull("cut", 1).result(WAIT_S), before - np.float32(1.5))
+        assert all(shard.statistics().arenas == 2 for shard in shards)
+
+
+WORKER = """
+import sys
+import msgspec
+from store_cluster import wait_until_shared
+from weft_kvstore.client.store_client import StoreClient
+from weft_kvstore.description.records import StoreDescription
+client = StoreClient(msgspec.json.decode(sys.argv[1], type=StoreDescription), 0)
+wait_until_shared([client])
+buffer = client.gradient_buffer("cut")
+buffer[...] = 1
+client.push("cut", 0, buffer)
+client.pull("cut", 0, out=client.value_buffer("cut")).result()
+print("pushed")
+sys.stdin.read()
+"""
+
+
+def test_nothing_is_left_of_a_worker_that_is_killed_and_its_gradient_counts() -> None:
+    with served(keys_of(2)) as (description, shards):
+        mine, before_all = f"{os.getpid()} ", arenas_anywhere()
+        with Child(WORKER, msgspec.json.encode(description).decode()) as child:
+            assert child.line() == "pushed"
+            wait_until(lambda: all(shard.statistics().arenas == 1 for shard in shards))
+            child.kill()
+        wait_until(lambda: all(shard.statistics().arenas == 0 for shard in shards))
+        with StoreClient(description, 1, settings=LINK) as client:
+            before = client.pull("cut", 0).result(WAIT_S)
+            client.push("cut", 0, np.full((40, 33), 2, np.float32)).result(WAIT_S)
+            assert np.array_equal(client.pull("cut", 1).result(WAIT_S), before - np.float32(1.5))
+        gc.collect()
+        wait_until(lambda: {one for one in arenas_anywhere() if one.startswith(mine)} <= before_all)
+
+
+def test_a_shard_that_is_killed_takes_nothing_with_it_and_futures_fail(tmp_path: Path) -> None:
+    link = replace(LINK, silence_s=1.0)
+    with ExitStack() as stack:
+        description, start = stack.enter_context(shard_processes(keys_of(2), tmp_path))
+        processes = [start(shard) for shard in range(2)]
+        client = stack.enter_context(StoreClient(description, 0, settings=link))
+        wait_until_shared([client])
+        buffer = client.gradient_buffer("cut")
+        buffer[...] = 1
+        push = client.push("cut", 0, buffer)
+        processes[1].kill()
+        with pytest.raises(StoreLostError, match="shard 1"):
+            push.result(WAIT_S)
+        assert [one.same_host for one in client.statistics().links][1] is False
+        assert np.all(buffer == 1)
+
+
+def test_a_stranger_may_not_speak_of_an_arena_that_it_did_not_bring() -> None:
+    with served(keys_of(1)) as (description, shards), raw_peer(shards[0].endpoint) as peer:
+        assert isinstance(peer.greet(hello_of(description, 0)), Welcome)
+        peer.say(msgspec.structs.replace(push_of(0, [512, 512], first=[0, 1], frame=7), at=0))
+        assert peer.hear(PushRefused).run == 0
+        assert "not brought" in peer.hear(PushRefused).reason
+        peer.say(msgspec.structs.replace(push_of(0, [512], frame=8), place=[1]))
+        assert peer.hear(PushRefused).frame == 8
+        assert shards[0].statistics().arenas == 0
+
+
+def brought(welcome: Welcome, description: StoreDescription) -> tuple[Arena, Handover]:
+    arena = Arena(shared_layout.shared_layout(routing_of(description)).layout)
+    given = Handover(welcome.door, welcome.ticket, lambda: arena)
+    wait_until(lambda: given.receive() or given.state is HandoverState.TAKEN, given.fileno())
+    return arena, given
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"at": 1 << 40}, "bytes .* of an arena that has"),
+        ({"at": 0, "place": [1, 0]}, r"Push.place has 2 entries"),
+        ({"place": [1], "cargo": [1]}, "Push.place: 1 for a run of lot 0, which has to be copied"),
+        ({"place": [1], "lot": [1], "chunks": [1], "nbytes": [0]}, "Push.place: 1 for a run of lot 1"),
+        ({"place": [1], "first": [10_000]}, "slices 10000 to 10000"),
+        ({"place": [1], "nbytes": [511]}, "Push.nbytes: 511"),
+    ],
+)
+def test_what_points_elsewhere_ends_the_connection_and_nothing_else(changed: dict[str, object], told: str) -> None:
+    with served(keys_of(1)) as (description, shards), raw_peer(shards[0].endpoint) as peer:
+        welcome = peer.greet(hello_of(description, 0))
+        assert isinstance(welcome, Welcome)
+        arena, given = brought(welcome, description)
+        with arena:
+            peer.say(msgspec.structs.replace(push_of(0, [512]), **changed))
+            refused = peer.hear(Refused)
+            assert refused.code is RefusalCode.MALFORMED
+            assert re.search(told, refused.reason), refused.reason
+            wait_until(lambda: shards[0].statistics().arenas == 0)
+            given.close()
+    assert shards[0].error is None
+
+
+def test_frames_may_overlap_and_change_while_they_are_read_and_harm_their_own_job_alone() -> None:
+    with served(keys_of(1)) as (description, shards), raw_peer(shards[0].endpoint) as peer:
+        welcome = peer.greet(hello_of(description, 0))
+        assert isinstance(welcome, Welcome)
+        arena, given = brought(welcome, description)
+        with arena:
+            assert peer.hear(Released).frame == [0]
+            for frame, (first, at) in enumerate([(0, 64), (1, 60), (2, 68)], 1):
+                peer.say(msgspec.structs.replace(push_of(0, [512], frame=frame, first=first), at=at))
+                arena.mapping.bytes_at(0, 1024)[:] = frame
+            released = []
+            while len(released) < 3:
+                released += peer.hear(Released).frame
+            assert sorted(released) == [1, 2, 3]
+            given.close()
+        assert shards[0].error is None
+        assert shards[0].statistics().malformed == 0
+
+
+def test_an_arena_that_goes_while_its_bytes_are_awaited_is_refused_and_not_read() -> None:
+    with served(keys_of(1)) as (description, shards), raw_peer(shards[0].endpoint) as peer:
+        welcome = peer.greet(hello_of(description, 0))
+        assert isinstance(welcome, Welcome)
+        arena, given = brought(welcome, description)
+        with arena:
+            given.close()
+            wait_until(lambda: shards[0].statistics().arenas == 0)
+            peer.say(msgspec.structs.replace(push_of(0, [512]), at=0))
+            assert "not brought" in peer.hear(PushRefused).reason
+            assert peer.hear(Acknowledge | Released).frame  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3])
+def test_places_are_apart_and_a_lot_lies_in_few_pieces(shards: int) -> None:
+    keys = [key_of(f"k{at}", ((704 if at % 3 == 0 else 16 * (at % 5)),), 1) for at in range(40)]
+    routing = routing_of(store_of(keys, slots=1, shards=shards, slice_bytes=256))
+    layout = shared_layout.shared_layout(routing)
+    rooms = [*layout.stages, *layout.windows]
+    taken = [(room.start, room.stop) for room in rooms]
+    for shard in range(shards):
+        places = shared_layout.shard_places(routing, shard)
+        assert (places.nbytes, places.window) == (layout.nbytes, layout.windows[shard])
+        for kind in (places.gradients, places.values):
+            for number, lot in kind.items():
+                part = routing.lots[number].parts[shard]
+                pieces = lot.pieces(0, len(part))
+                assert pieces[0][0][0] == 0
+                assert sum(stop - start for _, (start, stop) in pieces) == part.bounds[-1]
+                cut = len({int(place) for place in part.places if len(routing.runs[int(place)]) > 1})
+                assert len(pieces) <= (1 if shards == 1 else 2 * cut + 1)
+                taken += [where for _, where in pieces]
+                for first in range(0, len(part), 3):
+                    for (low, high), (start, stop) in lot.pieces(first, len(part)):
+                        assert stop - start == part.bounds[high] - part.bounds[low]
+    taken.sort()
+    assert all(one[1] <= other[0] for one, other in pairwise(taken))
+    assert taken[-1][1] <= layout.nbytes

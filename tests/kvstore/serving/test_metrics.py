@@ -1,0 +1,261 @@
+"""What a shard tells of itself: statistics, the metrics made of them, the page about them, and the port."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+from pydantic import ValidationError
+
+from store_cluster import WAIT_S, key_of, store_of
+from weft_kvstore.client.store_client import StoreClient
+from weft_kvstore.errors import StoreError
+from weft_kvstore.quotas import Holds, Quotas
+from weft_kvstore.serving.apply_pool import ApplyStatistics
+from weft_kvstore.serving.daemon import ShardSettings
+from weft_kvstore.serving.metrics import METRICS, MOST_JOBS, OTHERS, ShardCollector
+from weft_kvstore.serving.metrics_port import metrics_served
+from weft_kvstore.serving.shard_server import ShardServer
+from weft_kvstore.settings import LinkSettings
+from weft_kvstore.statistics.job_statistics import JobStatistics
+from weft_kvstore.statistics.queue_depth import PRIORITIES, depths, group_of
+from weft_kvstore.statistics.records import ShardStatistics
+from weft_kvstore.statistics.stages import STAGES
+from weft_kvstore.statistics.stragglers import STEPS_KEPT, Stragglers
+
+LINK = LinkSettings(silence_s=WAIT_S, request_timeout_s=WAIT_S, same_host=False)
+PAGE = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
+
+
+def told(statistics: ShardStatistics) -> dict[tuple[str, str], float]:
+    """What Prometheus reads, by the sample's name and its label's value."""
+    registry = CollectorRegistry()
+    registry.register(ShardCollector(lambda: statistics))
+    families = text_string_to_metric_families(generate_latest(registry).decode())
+    return {
+        (sample.name, next(iter(sample.labels.values()), "")): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def statistics_of(**changed: object) -> ShardStatistics:
+    counts = dict.fromkeys(ShardStatistics.__dataclass_fields__, 0)
+    for name in ("apply_threads", "queues", "per_job", "stages", "quotas"):
+        del counts[name]
+    return ShardStatistics(**{**counts, **changed})  # type: ignore[arg-type]
+
+
+def job_of(name: str, nbytes: int = 0, term: int = 1, **changed: object) -> JobStatistics:
+    one = JobStatistics(name, term, 1, Holds(nbytes, 2, 3), Holds(), 10, 20, 30, None, 0.0)
+    return JobStatistics(**{**{name: getattr(one, name) for name in one.__slots__}, **changed})  # type: ignore[arg-type]
+
+
+def test_a_shard_that_worked_tells_what_it_did() -> None:
+    payload = 1 << 13
+    description = store_of([key_of("w", [1 << 11], 2, priority=3)], slots=2, shards=1)
+    with ShardServer(quotas=Quotas(job_bytes=1 << 30), apply_threads=1) as server:
+        here = msgspec.structs.replace(description, shards=(server.endpoint,))
+        server.open(here, 0)
+        with StoreClient(here, 0, settings=LINK) as first, StoreClient(here, 1, settings=LINK) as second:
+            for step in range(3):
+                pushed = first.push("w", step, np.ones(1 << 11, np.float32))
+                first.pull("w", step).result(WAIT_S)  # What the shard answers last, it has heard before.
+                second.push("w", step, np.ones(1 << 11, np.float32)).result(WAIT_S)
+                pushed.result(WAIT_S)
+                first.pull("w", step + 1).result(WAIT_S)
+            until = time.monotonic() + WAIT_S
+            while (statistics := server.statistics()).bytes_sent < 6 * payload:  # It counts what has left.
+                assert time.monotonic() < until
+    found = told(statistics)
+    assert found["weft_shard_received_bytes_total", ""] >= 6 * payload
+    assert found["weft_shard_sent_bytes_total", ""] >= 6 * payload
+    assert found["weft_shard_job_received_bytes_total", "job"] >= 6 * payload
+    assert found["weft_shard_job_sent_bytes_total", "job"] >= 6 * payload
+    assert found["weft_shard_job_work_bytes_total", "job"] >= 6 * payload
+    assert found["weft_shard_job_bytes", "job"] == statistics.per_job[0].holds.nbytes >= payload
+    assert (found["weft_shard_job_keys", "job"], found["weft_shard_jobs", ""], found["weft_shard_links", ""]) == (
+        1,
+        1,
+        2,
+    )
+    assert found["weft_shard_quota_bytes", "job"] == 1 << 30
+    assert found["weft_shard_job_waited_for_slot", "job"] == 1
+    assert found["weft_shard_job_waited_for_seconds", "job"] > 0
+    assert {stage for name, stage in found if name == "weft_shard_stage_seconds_total"} == set(STAGES)
+    for stage in STAGES:
+        assert found["weft_shard_stage_seconds_total", stage] > 0
+    assert {thread for name, thread in found if name == "weft_shard_apply_pieces_total"} == {"socket", "apply-0"}
+    assert found["weft_shard_apply_seconds_total", "socket"] > 0
+    for name in ("work_queue_pieces", "work_queue_bytes", "send_queue_slices", "send_queue_bytes"):
+        assert {group for one, group in found if one == f"weft_shard_{name}"} == set(PRIORITIES)
+
+
+def test_names_follow_prometheus_conventions() -> None:
+    names = [kind.shown_name for kind in METRICS]
+    assert len(set(names)) == len(names)
+    for kind in METRICS:
+        assert re.fullmatch(r"weft_shard_[a-z]+(_[a-z]+)*", kind.name)
+        assert kind.shown_name.endswith("_total") == kind.counts
+        assert not re.search(r"_(ms|us|kib|mib|count)(_|$)", kind.name)
+        assert set(kind.labels) <= {"job", "priority", "stage", "thread", "scope"}
+
+
+def test_labels_are_few_however_many_jobs_there_are() -> None:
+    jobs = [job_of(f"j{number}", nbytes=number) for number in range(3 * MOST_JOBS)]
+    found = told(statistics_of(per_job=tuple(jobs)))
+    names = {job for name, job in found if name == "weft_shard_job_bytes"}
+    assert len(names) == MOST_JOBS + 1
+    assert f"j{3 * MOST_JOBS - 1}" in names
+    assert found["weft_shard_job_bytes", OTHERS] == sum(range(2 * MOST_JOBS))
+    assert found["weft_shard_job_received_bytes_total", OTHERS] == 2 * MOST_JOBS * 10
+
+
+def test_terms_of_a_job_are_added_up_and_the_worst_is_told() -> None:
+    jobs = (job_of("a", 5, waited_slot=2, waited_s=1.0), job_of("a", 7, term=2, waited_slot=4, waited_s=3.0))
+    found = told(statistics_of(per_job=jobs))
+    assert found["weft_shard_job_bytes", "a"] == 12
+    assert found["weft_shard_job_waited_for_slot", "a"] == 4
+    assert ("weft_shard_job_waited_for_slot", "b") not in told(statistics_of(per_job=(job_of("b"),)))
+
+
+def test_a_jobs_name_cannot_break_the_lines() -> None:
+    name = 'a"b\\c\nweft_shard_jobs 99'
+    found = told(statistics_of(per_job=(job_of(name, 5),), apply_threads=(ApplyStatistics("socket", 1, 2.0),)))
+    assert found["weft_shard_job_bytes", name] == 5
+    assert found["weft_shard_jobs", ""] == 0
+
+
+def test_the_page_names_every_metric_as_the_code_does() -> None:
+    rows = re.findall(r"^\| `(weft_\w+)` \| (.*?) ?\| (.*) \|$", PAGE, re.M)
+    wanted = [(kind.shown_name, ", ".join(f"`{label}`" for label in kind.labels), kind.told) for kind in METRICS]
+    assert rows == wanted
+    for word in (*STAGES, *PRIORITIES, OTHERS):
+        assert f"`{word}`" in PAGE
+    assert f"the {MOST_JOBS} jobs" in PAGE
+    for name in set(re.findall(r"weft_shard_\w+", PAGE)):
+        assert name in {kind.shown_name for kind in METRICS}
+
+
+def test_the_page_names_every_quota_and_its_option() -> None:
+    options = re.findall(r"^\| `--([a-z-]+)` \| `WEFT_SHARD_([A-Z_]+)` \|", PAGE, re.M)
+    assert [option.replace("-", "_") for option, _ in options] == list(Quotas.__dataclass_fields__)
+    assert [variable.lower() for _, variable in options] == list(Quotas.__dataclass_fields__)
+
+
+def test_priorities_fall_into_groups() -> None:
+    cases = [(-7, 0), (-1, 0), (0, 1), (1, 2), (9, 2), (10, 3), (99, 3), (100, 4), (999, 4), (1000, 5), (1 << 40, 5)]
+    assert [(priority, group_of(priority)) for priority, _ in cases] == cases
+    found = depths([(0, 5), (3, 7), (4, 1)], [(-2, 3, 30), (2000, 1, 10)])
+    assert [one.priority for one in found] == list(PRIORITIES)
+    assert (found[2].pieces, found[2].piece_bytes) == (2, 8)
+    assert (found[0].slices, found[0].slice_bytes, found[5].slices) == (3, 30, 1)
+
+
+def test_the_slot_that_is_waited_for_most_is_told_with_the_seconds() -> None:
+    one = Stragglers([0, 1, 2])
+    assert one.waits(0.0) is None
+    for step, late in ((0, 2), (1, 2), (2, 0)):
+        for slot in (0, 1, 2):
+            one.came(slot, step, 10.0 * step + (2.5 if slot == late else 0.0))
+        one.came(0, step, 10.0 * step + (2.5 if late == 0 else 0.5))  # the rest of its gradients
+    one.came(1, 3, 30.0)
+    assert one.waits(30.0) == (2, 5.0)
+    for slot in (0, 2):
+        one.came(slot, 3, 30.0)
+    one.came(1, 4, 40.0)
+    assert one.waits(40.0) == (2, 5.0)
+    assert one.waits(49.0) == (2, 14.0)  # It is missing just now, and so is slot 0.
+
+
+def test_stragglers_keep_few_steps_whoever_says_what() -> None:
+    one = Stragglers([0, 1])
+    for step in range(1000):
+        one.came(0, step, float(step))
+        one.came(7, step, float(step))
+    assert len(one._came) <= STEPS_KEPT
+    one.came(1, 0, 1e9)
+    assert one.waited == {}
+    assert Stragglers([]).waits(1.0) is None
+
+
+def test_metrics_are_served_over_http_until_the_end() -> None:
+    with ShardServer() as server:
+        with metrics_served("127.0.0.1", 0, server.statistics) as url:
+            assert url is not None
+            with urllib.request.urlopen(url, timeout=WAIT_S) as answer:
+                assert answer.headers["Content-Type"].startswith("text/plain")
+                assert "weft_shard_jobs 0.0" in answer.read().decode()
+            port = int(url.split(":")[2].split("/")[0])
+            with pytest.raises(StoreError, match=f"cannot serve metrics at 127.0.0.1:{port}"):
+                metrics_served("127.0.0.1", port, server.statistics).__enter__()
+        with pytest.raises(urllib.error.URLError):
+            urllib.request.urlopen(url, timeout=WAIT_S)
+        with metrics_served("127.0.0.1", None, server.statistics) as url:
+            assert url is None
+
+
+def test_a_process_says_where_its_metrics_are(tmp_path: Path) -> None:
+    path = tmp_path / "store.json"
+    description = store_of([key_of("w", (300,), 1)], slots=1, shards=1)
+    path.write_bytes(msgspec.json.encode(msgspec.structs.replace(description, shards=("tcp://127.0.0.1:0",))))
+    options = ["--shard", "0", "--exit-with-parent", "--metrics-port", "0", "--apply-threads", "2"]
+    command = [sys.executable, "-m", "weft_kvstore", "--description", str(path), *options, "--job-bytes", "1MiB"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("ready: ")
+            url = process.stdout.readline().removeprefix("metrics at ").strip()
+            with urllib.request.urlopen(url, timeout=WAIT_S) as answer:
+                lines = answer.read().decode()
+            process.communicate("", timeout=WAIT_S)
+        finally:
+            process.kill()
+    assert 'weft_shard_job_keys{job="job"} 1.0' in lines
+    assert 'weft_shard_quota_bytes{scope="job"} 1.048576e+06' in lines
+    assert 'weft_shard_apply_pieces_total{thread="apply-1"} 0.0' in lines
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--job-bytes", "100"], "error: job 'job': quota job_bytes: "),
+        (["--metrics-port", "1", "--metrics-host", "203.0.113.1"], "error: cannot serve metrics at 203.0.113.1:1: "),
+    ],
+)
+def test_a_process_that_cannot_serve_as_told_says_why(options: list[str], said: str, tmp_path: Path) -> None:
+    path = tmp_path / "store.json"
+    description = store_of([key_of("w", (300,), 1)], slots=1, shards=1)
+    path.write_bytes(msgspec.json.encode(msgspec.structs.replace(description, shards=("tcp://127.0.0.1:0",))))
+    command = [sys.executable, "-m", "weft_kvstore", "--description", str(path), "--shard", "0", *options]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert said in " ".join(ended.stderr.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("metrics_port", 70000), ("metrics_port", -1), ("job_rows", -1), ("apply_threads", 1000), ("total_bytes", "much")],
+)
+def test_settings_that_cannot_be_are_refused_by_name(setting: str, value: object) -> None:
+    with pytest.raises(ValidationError, match=setting):
+        ShardSettings(server="http://127.0.0.1:1", **{setting: value})  # type: ignore[arg-type]
+
+
+def test_quotas_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_SHARD_JOB_BYTES", "2GiB")
+    monkeypatch.setenv("WEFT_SHARD_TOTAL_ROWS", "7")
+    settings = ShardSettings(server="http://127.0.0.1:1")
+    assert settings.quotas == Quotas(job_bytes=2 << 30, total_rows=7)

@@ -1,0 +1,180 @@
+"""What ends a job while it merges, and what does not: of a rule, of the memory, of the store itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+
+import msgspec
+import numpy as np
+import pytest
+
+from store_cluster import key_of, store_of
+from weft_kernels.rules.record import Rule
+from weft_kvstore.local.mind import LocalMind
+from weft_kvstore.lot.part import PlainLot
+from weft_kvstore.merging.pull_wait import PullWait
+from weft_kvstore.operations.operation import Link, Operation
+from weft_kvstore.settings import LinkSettings
+from weft_kvstore.shard.job_shard import JobShard
+from weft_kvstore.shard.merger import Merger
+from weft_kvstore.sharding.routing import Routing
+from weft_kvstore.tables.rows import Rows
+from weft_kvstore.units.unit_state import AnyUnit
+from weft_kvstore.wire.codec import ProtocolError
+from weft_kvstore.wire.messages import Reading
+from weft_kvstore.wire.push_run import Run
+
+DESCRIPTION = store_of([key_of("w", [8], 2)], slots=2, shards=1)
+
+
+def raising(error: Exception) -> Callable[..., None]:
+    def apply(*_: object, **_options: object) -> None:
+        raise error
+
+    return apply
+
+
+class Ends:
+    """A merger of one job, and what it told of it. The key is plain, or whole."""
+
+    def __init__(self, apply: Callable[..., None], *, whole: bool = False) -> None:
+        rule = Rule(name="mine", state={}, hyper={"rate": 0.1, "weight_decay": 0.0}, apply=apply)
+        description = msgspec.structs.replace(
+            DESCRIPTION, keys=(msgspec.structs.replace(DESCRIPTION.keys[0], whole=whole),)
+        )
+        self.shard = JobShard(description, 0, rule=rule)
+        self.failed: list[tuple[str, str]] = []
+        self.answered: list[int] = []
+        self.merger: Merger[str] = Merger(self, priorities=True)
+
+    def answer(self, wait: PullWait, unit: AnyUnit) -> Iterator[None]:
+        self.answered.append(wait.request)
+        yield
+
+    def answer_range(self, wait: PullWait, lot: PlainLot, first: int, stop: int) -> None:
+        self.answered.append(wait.request)
+
+    def refuse(self, wait: PullWait, reason: str) -> None:
+        raise AssertionError(reason)
+
+    def fail(self, job: str, reason: str) -> None:
+        self.failed.append((job, reason))
+
+    def push_all(self) -> None:
+        for slot in (0, 1):
+            run = Run(0, 0, 0, 0, 0, 1, 0, memoryview(bytearray(np.ones(8, np.float32).tobytes())))
+            self.merger.take("job", self.shard.accept(slot, run))
+
+    def pull(self, wait: PullWait) -> None:
+        self.merger.ask("job", wait, self.shard.pull(wait, 0, 0, 1, 0), self.shard)
+
+    def work(self) -> None:
+        while self.merger.work_once():
+            pass
+
+
+def pull_of(request: int) -> PullWait:
+    return PullWait(None, request, 1, slot=0, state=False, reading=Reading.OWN)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("error", [ValueError("of my own"), ZeroDivisionError("of my own"), MemoryError("of my own")])
+def test_a_rule_that_fails_ends_its_job_by_its_name(error: Exception, whole: bool) -> None:
+    ends = Ends(raising(error), whole=whole)
+    ends.push_all()
+    ends.work()
+    assert ends.failed == [("job", "rule 'mine' failed on key 'w', slice 0, step 0: of my own")]
+
+
+def test_a_fault_of_the_store_is_not_told_as_the_rules() -> None:
+    ends = Ends(raising(TypeError("a fault")))
+    ends.push_all()
+    with pytest.raises(TypeError, match="a fault"):
+        ends.work()
+    assert ends.failed == []
+
+
+@pytest.mark.parametrize(
+    ("whole", "told"),
+    [(False, "no memory to merge lot 0: 8 bytes"), (True, "no memory to merge key 'w', slice 0, step 0: 8 bytes")],
+)
+def test_sums_that_find_no_memory_end_the_job_and_not_the_shard(
+    monkeypatch: pytest.MonkeyPatch, whole: bool, told: str
+) -> None:
+    ends = Ends(lambda *_: None, whole=whole)
+    ends.push_all()
+    monkeypatch.setattr(np, "add", raising(MemoryError("8 bytes")))
+    ends.work()
+    assert ends.failed == [("job", told)]
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_whoever_asks_why_hears_of_no_sum_that_fails(monkeypatch: pytest.MonkeyPatch, whole: bool) -> None:
+    """Sums are made where their failing ends the job, not where somebody asks or a deadline is told."""
+    ends = Ends(lambda *_: None, whole=whole)
+    wait = pull_of(1)
+    ends.pull(wait)
+    assert ends.answered == []
+    ends.push_all()
+    monkeypatch.setattr(np, "add", raising(MemoryError("8 bytes")))
+    assert "being merged" in ends.shard.waits_for(wait)[0]
+
+
+class Loses(Ends):
+    """The first answer loses the connection of all."""
+
+    def __init__(self, *, whole: bool) -> None:
+        super().__init__(lambda *_: None, whole=whole)
+        self.waits = [pull_of(number) for number in (1, 2)]
+
+    def answer(self, wait: PullWait, unit: AnyUnit) -> Iterator[None]:
+        self.answer_range(wait, self.shard.lots[0] if self.shard.lots else None, 0, 1)  # type: ignore[arg-type]
+        yield
+
+    def answer_range(self, wait: PullWait, lot: PlainLot, first: int, stop: int) -> None:
+        self.answered.append(wait.request)
+        for one in self.waits:
+            one.drop()
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_an_answer_that_loses_a_connection_is_the_last_one_for_it(whole: bool) -> None:
+    ends = Loses(whole=whole)
+    for wait in ends.waits:
+        ends.pull(wait)
+    ends.push_all()
+    ends.work()
+    assert ends.answered == [1]
+
+
+class Other(Operation):
+    def prepare(self, routing: Routing) -> dict[int, int]:
+        return {}
+
+    def begin(self, link: Link) -> None:
+        pass
+
+    give_up = begin
+
+    def let_go(self) -> None:
+        pass
+
+    def __str__(self) -> str:
+        return "another operation"
+
+
+def test_an_operation_that_the_local_store_does_not_know_is_an_error() -> None:
+    mind = LocalMind(DESCRIPTION, LinkSettings())
+    mind.begin(0, Other(Future()), 0.0)
+    ((_, _, error),) = mind.outcomes
+    assert "another operation is no operation" in str(error)
+
+
+def test_rows_for_a_key_that_is_no_table_are_an_error() -> None:
+    shard = JobShard(DESCRIPTION, 0)
+    rows = Rows(np.zeros(1, np.int64), np.zeros((1, 1), np.float32))
+    with pytest.raises(ProtocolError, match="lot: 0 has no rows on shard 0"):
+        shard.accept_rows(0, 0, 0, rows)
+    with pytest.raises(ProtocolError, match="lot: 0 has no rows on shard 0"):
+        shard.set_rows(0, 0, 1, rows, "origin")

@@ -1,0 +1,400 @@
+"""No work holds the shard's thread for long: large answers, first values, rules and sets come in pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from store_cluster import constant, given, key_of, store_of, table_of
+from store_raw import pull_of, push_of
+from weft_kernels.initializers import first_rows, first_values
+from weft_kernels.rules.record import Rule
+from weft_kvstore.arrays.array import Array
+from weft_kvstore.description import first
+from weft_kvstore.description.check import digest
+from weft_kvstore.description.records import Mode, StoreDescription
+from weft_kvstore.lot.values import BLOCK_BYTES
+from weft_kvstore.merging.steps import PushRefusedError
+from weft_kvstore.merging.work import PIECE_ELEMENTS
+from weft_kvstore.settings import LinkSettings
+from weft_kvstore.shard import job_shard
+from weft_kvstore.shard.job_shard import JobShard
+from weft_kvstore.shard.mind import ShardMind
+from weft_kvstore.sharding.routing import routing_of
+from weft_kvstore.tables.rows import Rows
+from weft_kvstore.units.sets_ahead import RowsAhead
+from weft_kvstore.units.whole_state import WholeState
+from weft_kvstore.wire.codec import decode_reply, encode
+from weft_kvstore.wire.messages import Acknowledge, Cancel, Hello, Message, Ping, Pong, PushRefused, Values
+from weft_kvstore.wire.row_chunks import RowSource
+
+CREDIT = LinkSettings(credit_bytes=1 << 30, frame_bytes=1 << 20)
+
+
+class Shard:
+    """A shard's mind, whose pieces of work are counted, and one slot that hears everything it says."""
+
+    def __init__(self, description: StoreDescription, rule: Rule | None = None) -> None:
+        self.mind = ShardMind(bytes(16), CREDIT)
+        self.job = JobShard(description, 0, rule=rule)
+        self.mind.open(self.job)
+        self.routing = routing_of(description)
+        self.heard: list[tuple[Any, bytes]] = []
+        self.say(Hello("job", 1, 0, 1, bytes(16), 1, digest(description)))
+
+    def say(self, message: Message, payload: bytes | None = None) -> None:
+        self.mind.receive(b"0", encode(message, payload), 0.0)
+        self.flush()
+
+    def flush(self) -> None:
+        self.mind.flush(0.0)
+        sent, self.mind.outgoing = self.mind.outgoing, []
+        for _, parts in sent:
+            message, payload = decode_reply([bytes(part) for part in parts])
+            self.heard.append((message, bytes(payload)))
+            if isinstance(message, Values):
+                self.mind.receive(b"0", encode(Acknowledge([message.frame])), 0.0)
+
+    def work(self, between: Callable[[], None] = lambda: None) -> int:
+        """How many pieces there were until nothing was left to do."""
+        pieces = 0
+        while self.mind.work_once():
+            pieces += 1
+            between()
+            self.flush()
+        return pieces
+
+    def values(self) -> dict[int, bytes]:
+        """The payload of each request's answers, joined as they came."""
+        found: dict[int, bytes] = {}
+        for message, payload in self.heard:
+            begin = 0
+            for request, nbytes in zip(message.request, message.nbytes, strict=True) if type(message) is Values else ():
+                found[request] = found.get(request, b"") + payload[begin : begin + nbytes]
+                begin += nbytes
+        return found
+
+    def pull_rows(self, request: int, ids: Array, version: int = 0) -> None:
+        cut = self.routing.tables[0]
+        chunks = -(-len(ids) // cut.ids_up)
+        self.say(pull_of(request, 0, version, chunks=chunks))
+        self.say(push_of(0, [ids.nbytes], cargo=2, request=request, chunks=chunks, count=chunks), ids.tobytes())
+
+    def push_rows(self, ids: Array, values: Array, step: int = 0, **changed: Any) -> None:
+        cut = self.routing.tables[0]
+        source = RowSource(ids, values, cut)
+        payload = b"".join(source.cut(0, source.nbytes))
+        chunks = -(-len(ids) // cut.rows_up)
+        self.say(push_of(0, [len(payload)], step=step, chunks=chunks, count=chunks, **changed), payload)
+
+
+def test_a_pull_of_very_many_slices_costs_no_work_of_each() -> None:
+    """A run for each block of values is handed over, at once."""
+    count = 1 << 21
+    key = constant(key_of("w", [count], 1), 3.0)
+    shard = Shard(store_of([key], slots=1, shards=1, slice_bytes=4))
+    put: list[int] = []
+    outbox = shard.mind.peers[b"0"].outbox
+    with pytest.MonkeyPatch.context() as patched:
+        inner = type(outbox).put
+        patched.setattr(type(outbox), "put", lambda box, run: inner(box, put.append(run.count) or run))
+        shard.mind.receive(b"0", encode(pull_of(1, 0, 0, count=count)), 0.0)
+    assert put == [BLOCK_BYTES // 4] * (4 * count // BLOCK_BYTES)
+    assert not shard.mind.work
+    while outbox.queued_slices:
+        shard.flush()
+    assert shard.values()[1] == np.full(count, 3, np.float32).tobytes()
+    assert not shard.mind.peers[b"0"].pulls
+
+
+def test_a_push_and_the_pull_of_what_it_makes_cost_no_work_of_each_slice() -> None:
+    """What is between two looks at the socket has as many elements as a piece, of however many slices."""
+    count = 1 << 19
+    key = constant(key_of("w", [count], 1), 3.0)
+    shard = Shard(store_of([key], slots=1, shards=1, slice_bytes=4, hyper={"rate": 1.0}))
+    shard.say(pull_of(1, 0, 1, count=count))
+    shard.say(push_of(0, [4 * count], count=count), np.ones(count, np.float32).tobytes())
+    assert shard.work() <= -(-count // PIECE_ELEMENTS) + 1
+    while shard.mind.peers[b"0"].outbox.queued_slices:
+        shard.flush()
+    assert shard.values()[1] == np.full(count, 2, np.float32).tobytes()
+
+
+@pytest.mark.parametrize("version", [0, 1 << 40])
+def test_pulls_that_are_answered_or_given_up_leave_nothing(version: int) -> None:
+    """Of what never changes, and of what nobody waits for any more."""
+    shard = Shard(store_of([key_of("w", [4 << 10], 1)], slots=1, shards=1, slice_bytes=4))
+    for request in range(1, 1001):
+        shard.say(pull_of(request, 0, version, count=4 << 10))
+        shard.say(Cancel([request]))
+    (lot,) = shard.job.lots.values()
+    assert len(lot.pulls.waits) <= 64
+    assert not shard.mind.work
+    assert not shard.mind.peers[b"0"].pulls
+    assert shard.mind.peers[b"0"].outbox.queued_slices == 0
+
+
+def initial(key: Any) -> Array:
+    return first.first_elements(key, 7, 0, int(np.prod(key.shape)))
+
+
+def test_a_pull_of_many_slices_waits_for_those_that_are_behind() -> None:
+    count = 512
+    key = key_of("w", [count], 1)
+    shard = Shard(store_of([key], slots=1, shards=1, slice_bytes=4, hyper={"rate": 1.0}))
+    shard.say(pull_of(1, 0, 1, count=count))
+    shard.work()
+    assert shard.values() == {}
+    ones = np.ones(count // 2, np.float32)
+    for half in (0, 1):
+        assert len(shard.values().get(1, b"")) == 2 * count * half
+        shard.say(push_of(0, [2 * count], first=half * count // 2, count=count // 2, frame=half + 1), ones.tobytes())
+        shard.work()
+    assert shard.values()[1] == (initial(key) - 1).tobytes()
+
+
+@pytest.mark.parametrize(("rows", "width"), [(5000, 256), (9, 1 << 18)])
+def test_first_values_of_rows_that_were_never_touched_are_made_in_pieces(
+    monkeypatch: pytest.MonkeyPatch, rows: int, width: int
+) -> None:
+    made: list[int] = []
+
+    def counted(*arguments: Any, **named: Any) -> Array:
+        values = first_rows(*arguments, **named)
+        made.append(values.size)
+        return values
+
+    monkeypatch.setattr(first, "first_rows", counted)
+    key = table_of("t", (rows, width), 1)
+    shard = Shard(store_of([key], slots=1, shards=1, slice_bytes=1 << 20))
+    shard.pull_rows(1, np.arange(rows, dtype=np.int64))
+    assert sum(made) == 0, "nothing is made while the socket is read"
+    pieces = shard.work()
+    assert max(made) <= PIECE_ELEMENTS
+    assert pieces >= rows * width // PIECE_ELEMENTS
+    draw = first._initializer(key)
+    expected = first_values(draw, seed=7, key="t", start=0, stop=rows * width, dtype="float32")
+    assert shard.values()[1] == expected.tobytes()
+
+
+def test_a_pull_of_rows_shows_one_version_and_an_update_never_half() -> None:
+    """Three updates come while it is answered, and a pull comes in the middle of each of them."""
+    rows, width = 5000, 256
+    key = constant(table_of("t", (rows, width), 1), 0.0)
+    shard = Shard(store_of([key], slots=1, shards=1, slice_bytes=1 << 20, hyper={"rate": 1.0}))
+    ids = np.arange(rows, dtype=np.int64)
+    shard.pull_rows(1, ids)
+    for step in range(3):
+        shard.push_rows(ids, np.ones((rows, width), np.float32), step=step, frame=step + 1)
+    requests = iter(range(2, 9))
+    shard.work(lambda: shard.pull_rows(number, ids) if (number := next(requests, 0)) else None)
+    found = {number: np.unique(np.frombuffer(got, np.float32)).tolist() for number, got in shard.values().items()}
+    assert found[1] == [0.0]
+    assert len(found) == 8
+    assert all(len(numbers) == 1 for numbers in found.values())
+    assert all(len(got) == rows * width * 4 for got in shard.values().values())
+
+
+def test_a_rule_is_applied_in_pieces_and_nobody_sees_half_of_it() -> None:
+    sizes: list[int] = []
+
+    def descend(weight: Array, gradient: Array, state: Any, step: int, hyper: Any) -> None:
+        sizes.append(weight.size)
+        weight -= gradient
+        state["sum"] += step
+
+    size = 3 * PIECE_ELEMENTS + 17
+    rule = Rule(name="mine", state={"sum": 0.0}, hyper={"rate": 1.0, "weight_decay": 0.0}, apply=descend)
+    key = msgspec.structs.replace(constant(key_of("w", [size], 1), 3.0), whole=True)
+    shard = Shard(store_of([key], slots=1, shards=1, slice_bytes=1 << 24), rule)
+    shard.say(push_of(0, [4 * size], step=0), np.ones(size, np.float32).tobytes())
+    shard.mind.work_once()
+    assert sizes == [PIECE_ELEMENTS]
+    shard.say(pull_of(1, 0, 0))
+    assert shard.values() == {}, "half of an update is shown to nobody"
+    shard.say(Ping())
+    assert isinstance(shard.heard[-1][0], Pong)
+    shard.work()
+    assert sizes == [PIECE_ELEMENTS] * 3 + [17]
+    assert shard.values()[1] == np.full(size, 2, np.float32).tobytes()
+    shard.say(pull_of(2, 0, 1, state=1))
+    assert shard.values()[2] == np.ones(size, np.float32).tobytes()
+
+
+def test_a_rule_of_many_nodes_has_smaller_pieces() -> None:
+    nodes = [{"op_type": "Neg"}] * 256
+    assert job_shard._a_piece("adam") == PIECE_ELEMENTS
+    assert job_shard._a_piece({"name": "x", "graph": {"nodes": nodes[:10]}}) == PIECE_ELEMENTS
+    assert job_shard._a_piece({"name": "x", "graph": {"nodes": nodes}}) == PIECE_ELEMENTS // 16
+
+
+def test_what_is_set_during_an_update_is_refused_for_the_version_that_it_has_read() -> None:
+    size = 2 * PIECE_ELEMENTS
+    key = msgspec.structs.replace(given(key_of("w", [size], 1)), whole=True)
+    shard = Shard(store_of([key], slots=1, shards=1, slice_bytes=1 << 24, hyper={"rate": 1.0}))
+
+    def say(number: float, frame: int, **changed: int) -> None:
+        shard.say(push_of(0, [4 * size], frame=frame, **changed), np.full(size, number, np.float32).tobytes())
+
+    say(3, 1, cargo=1, request=6)
+    say(1, 2)
+    shard.mind.work_once()
+    say(5, 3, cargo=1, request=7)
+    assert "version 0: the value cannot be set: it is at version 1 already" in str(shard.heard)
+    shard.say(pull_of(1, 0, 1))
+    shard.work()
+    assert shard.values()[1] == np.full(size, 2, np.float32).tobytes()
+    say(1, 4, step=1)
+    shard.mind.work_once()
+    say(5, 5, step=2, cargo=1, request=8)
+    shard.work()
+    shard.say(pull_of(2, 0, 2))
+    assert shard.values()[2] == np.full(size, 5, np.float32).tobytes()
+
+
+def test_an_async_update_under_way_is_ended_when_its_slot_is_replaced() -> None:
+    size = 2 * PIECE_ELEMENTS
+    key = msgspec.structs.replace(constant(key_of("w", [size], 1), 3.0), whole=True)
+    description = store_of([key], slots=1, shards=1, slice_bytes=1 << 24, hyper={"rate": 1.0}, mode=Mode.ASYNC)
+    shard = Shard(description)
+    ones = np.ones(size, np.float32).tobytes()
+    for step in range(2):
+        shard.say(push_of(0, [4 * size], step=step, frame=step + 1), ones)
+    shard.mind.work_once()
+    shard.say(Hello("job", 1, 0, 2, bytes(16), 2, digest(description)))
+    shard.work()
+    shard.say(push_of(0, [4 * size], frame=1), ones)
+    shard.say(pull_of(1, 0, 1))
+    shard.work()
+    assert shard.values()[1] == np.full(size, 2, np.float32).tobytes(), "the first once, the second is forgotten"
+
+
+def test_values_set_during_an_update_are_put_one_at_a_time_while_more_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many come, no piece puts more than one of them, and the update ends."""
+    size, put = 2 * PIECE_ELEMENTS, WholeState._put
+    key = msgspec.structs.replace(constant(key_of("w", [size], 1), 3.0), whole=True)
+    description = store_of([key], slots=1, shards=1, slice_bytes=1 << 24, hyper={"rate": 1.0}, mode=Mode.ASYNC)
+    shard, count, puts = Shard(description), iter(range(2, 102)), [0]
+
+    def counted(*args: Any) -> None:
+        puts[-1] += 1
+        put(*args)
+
+    def say() -> None:
+        puts.append(0)
+        number = next(count, None)
+        if number is not None:
+            value = np.full(size, number, np.float32)
+            shard.say(push_of(0, [4 * size], step=1, cargo=1, frame=number, request=number), value.tobytes())
+            puts.append(0)
+
+    monkeypatch.setattr(WholeState, "_put", counted)
+    shard.say(push_of(0, [4 * size], frame=1), np.ones(size, np.float32).tobytes())
+    shard.mind.work_once()
+    for _ in range(20):
+        say()
+    assert sum(puts) == 0, "the update is under way"
+    shard.say(pull_of(1, 0, 1))
+    said = 0
+    while 1 not in shard.values():
+        assert shard.mind.work_once()
+        say()
+        said += 1
+    assert 20 <= said < 30
+    assert max(puts) == 1
+    assert np.unique(np.frombuffer(shard.values()[1], np.float32)).size == 1
+    for _ in range(100):
+        say()
+    shard.work()
+    shard.say(pull_of(2, 0, 1))
+    assert shard.values()[2] == np.full(size, 101, np.float32).tobytes(), "the last one holds"
+
+
+def test_rows_set_ahead_cost_what_they_have_themselves_and_the_last_ones_hold() -> None:
+    ahead = RowsAhead(1 << 21, 2, np.dtype(np.float32), a_piece=1000)
+    for number in range(3):
+        for begin in range(0, 6000, 2000):
+            ids = np.arange(begin, begin + 2000 - number, dtype=np.int64)
+            ahead.add(Rows(ids, np.full((len(ids), 2), number, np.float32)))
+    ahead.add(Rows(np.int64([(1 << 21) - 1]), np.full((1, 2), 9, np.float32)))
+    ahead.add(Rows(np.zeros(0, np.int64), np.zeros((0, 2), np.float32)))
+    pieces = [piece for piece in ahead.values() if piece is not None]
+    assert max(len(piece.ids) for piece in pieces) == 1000
+    ids = np.concatenate([piece.ids for piece in pieces])
+    values = np.concatenate([piece.values for piece in pieces])
+    assert ids.tolist() == [*range(6000), (1 << 21) - 1]
+    assert values[:2000, 0].tolist() == [2.0] * 1998 + [1.0, 0.0]
+    assert values[-1].tolist() == [9.0, 9.0]
+
+
+def test_a_set_of_a_later_version_copies_no_rows_that_wait_already(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = constant(table_of("t", (4000, 4), 1), 1.0)
+    shard = Shard(store_of([table], slots=1, shards=1, slice_bytes=1024, hyper={"rate": 1.0}))
+    joined: list[int] = []
+    join = np.concatenate
+
+    def counted(arrays: Any, *rest: Any, **named: Any) -> Any:
+        joined.append(sum(len(one) for one in arrays))
+        return join(arrays, *rest, **named)
+
+    monkeypatch.setattr(np, "concatenate", counted)
+    for number in range(40):
+        ids = np.arange(number * 100, number * 100 + 100, dtype=np.int64)
+        shard.push_rows(ids, np.full((100, 4), number, np.float32), 1, cargo=1, request=number + 1, frame=number + 1)
+    assert sum(joined) <= 4000
+    monkeypatch.undo()
+    ids = np.arange(4000, dtype=np.int64)
+    shard.push_rows(ids, np.ones((4000, 4), np.float32), 0, frame=99)
+    shard.pull_rows(1, ids, 1)
+    shard.work()
+    found = np.frombuffer(shard.values()[1], np.float32).reshape(4000, 4)
+    assert found[:, 0].tolist() == [number for number in range(40) for _ in range(100)]
+
+
+@pytest.mark.parametrize("cargo", [0, 1])
+def test_a_refused_run_of_chunks_changes_nothing(cargo: int) -> None:
+    """The first chunk is good and the second is not: of a push its rows overlap, of a set it has come before."""
+    table = constant(table_of("t", (64, 4), 1), 1.0)
+    shard = Shard(store_of([table], slots=1, shards=1, slice_bytes=96, hyper={"rate": 1.0}))
+    cut = shard.routing.tables[0]
+    assert cut.rows_up == 4
+    first, second = np.arange(4), np.arange(4, 8) - (1 if cargo == 0 else 0)
+    values = np.ones((4, 4), np.float32)
+    payload = b"".join(ids.astype(np.int64).tobytes() + values.tobytes() for ids in (first, second))
+    if cargo:
+        held = shard.job._table(0)
+        check = held.check_set
+        refused = PushRefusedError("the second chunk")
+
+        def check_set(slot: int, version: int, origin: Any) -> None:
+            check(slot, version, origin)
+            if origin[1] == 1:
+                raise refused
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(type(held), "check_set", lambda _self, *given: check_set(*given))
+            shard.say(push_of(0, [len(payload)], cargo=1, step=1, count=2, chunks=2, request=5), payload)
+        assert held.waiting_sets == 0
+        assert not held._taken
+    else:
+        shard.say(push_of(0, [len(payload)], count=2, chunks=3), payload)
+        assert "rows of chunk 1 are not between those beside it" in str(shard.heard)
+        assert not shard.job._table(0)._pushes._open
+    assert [message for message, _ in shard.heard if isinstance(message, PushRefused)]
+
+
+def test_a_job_that_is_closed_in_the_middle_of_its_work_leaves_nothing_to_do() -> None:
+    key = key_of("w", [4 * PIECE_ELEMENTS], 1)
+    description = store_of([key], slots=1, shards=1, slice_bytes=4)
+    shard = Shard(description)
+    shard.say(push_of(0, [16 * PIECE_ELEMENTS], count=4 * PIECE_ELEMENTS), bytes(16 * PIECE_ELEMENTS))
+    shard.mind.work_once()
+    assert shard.mind.work
+    shard.mind.close_job("job", None, "over")
+    assert not shard.mind.work
+    shard.mind.open(JobShard(msgspec.structs.replace(description, term=2), 0))
+    assert not shard.mind.work_once()

@@ -1,0 +1,268 @@
+"""What every store promises: one suite over the networked store and the local one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+
+import msgspec
+import numpy as np
+import pytest
+
+from store_cluster import WAIT_S, clients_of, constant, key_of, served, store_of, stores_of
+from weft_graph.program import Update
+from weft_kvstore.description.records import KeyDescription, Merge, StoreDescription
+from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError, StoreTimeoutError
+from weft_kvstore.local.local_store import LocalStore
+from weft_kvstore.same_host import link_memory, peer_memory
+from weft_kvstore.settings import LinkSettings
+from weft_kvstore.store import Store
+
+DEFAULTS = LinkSettings()
+
+Make = Callable[..., Sequence[Store]]
+"""make(description, settings): a store for each slot."""
+
+
+@pytest.fixture(params=["network", "shared", "local"])
+def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+    if request.param == "shared":  # Small payloads too.
+        monkeypatch.setattr(peer_memory, "LEAST_SHARED_BYTES", 1)
+        monkeypatch.setattr(link_memory, "LEAST_SHARED_BYTES", 1)
+    with ExitStack() as stack:
+
+        def make(description: StoreDescription, settings: LinkSettings = DEFAULTS) -> Sequence[Store]:
+            return stack.enter_context(stores_of(request.param, description, settings))
+
+        yield make
+
+
+def simple(
+    *keys: KeyDescription, slots: int = 1, shards: int = 2, rule: str = "sgd", merge: Merge = Merge.SLOT
+) -> StoreDescription:
+    return store_of(keys, slots=slots, shards=shards, rule=rule, hyper={"rate": 0.5}, slice_bytes=256, merge=merge)
+
+
+def ones(*shape: int) -> np.ndarray:
+    return np.ones(shape, np.float32)
+
+
+def test_version_0_is_the_first_value(make: Make) -> None:
+    key = constant(key_of("w", (10, 30), 1), 0.25)
+    (store,) = make(simple(key))
+    value = store.pull("w", 0).result(WAIT_S)
+    assert (value.dtype, value.shape) == (np.float32, (10, 30))
+    assert np.all(value == 0.25)
+
+
+def test_a_pull_gives_a_new_array_that_the_caller_may_write(make: Make) -> None:
+    (store,) = make(simple(constant(key_of("w", (300,), 1), 1.0)))
+    first = store.pull("w", 0).result(WAIT_S)
+    first[:] = 7.0
+    assert np.all(store.pull("w", 0).result(WAIT_S) == 1.0)
+
+
+def test_a_step_applies_when_every_slot_has_pushed(make: Make) -> None:
+    stores = make(simple(constant(key_of("w", (300,), 3), 1.0), slots=3))
+    values = [store.pull("w", 1) for store in stores]
+    for number in (2, 0):
+        stores[number].push("w", 0, ones(300) * (number + 1)).result(WAIT_S)
+    assert not any(value.done() for value in values)
+    stores[1].push("w", 0, ones(300) * 2).result(WAIT_S)
+    for value in values:
+        assert np.all(value.result(WAIT_S) == 1.0 - 0.5 * 6)
+
+
+def test_the_pushed_array_is_not_changed_and_may_be_written_once_the_future_has_ended(make: Make) -> None:
+    stores = make(simple(constant(key_of("w", (300,), 2), 0.0), slots=2))
+    gradient = ones(300)
+    stores[1].push("w", 0, gradient).result(WAIT_S)
+    assert np.all(gradient == 1.0)
+    gradient[:] = 100.0
+    stores[0].push("w", 0, ones(300)).result(WAIT_S)
+    assert np.all(stores[0].pull("w", 1).result(WAIT_S) == -1.0)
+
+
+def test_a_push_counts_once(make: Make) -> None:
+    (store,) = make(simple(constant(key_of("w", (300,), 1), 0.0)))
+    for _ in range(3):
+        store.push("w", 0, ones(300)).result(WAIT_S)
+    store.push("w", 1, ones(300)).result(WAIT_S)
+    assert np.all(store.pull("w", 2).result(WAIT_S) == -1.0)
+
+
+def test_who_declares_nothing_is_not_waited_for(make: Make) -> None:
+    stores = make(simple(constant(key_of("w", (300,), 2), 0.0), constant(key_of("b", (), 2), 0.0), slots=2))
+    stores[0].push("w", 0, ones(300)).result(WAIT_S)
+    stores[0].barrier(0, ["b"]).result(WAIT_S)
+    stores[1].barrier(0, ["w", "b"]).result(WAIT_S)
+    assert np.all(stores[1].pull("w", 1).result(WAIT_S) == -0.5)
+    assert stores[1].pull("b", 1).result(WAIT_S) == 0.0
+
+
+def test_a_step_without_a_contributor_moves_the_version_and_is_no_update(make: Make) -> None:
+    """Adam's first update is of the size of the rate only if it is counted as the first."""
+    (store,) = make(simple(constant(key_of("w", (4,), 1), 0.0), rule="adam"))
+    store.barrier(0, ["w"]).result(WAIT_S)
+    assert np.all(store.pull("w", 1).result(WAIT_S) == 0.0)
+    store.push("w", 1, ones(4)).result(WAIT_S)
+    assert np.allclose(store.pull("w", 2).result(WAIT_S), -0.5)
+
+
+def test_a_mean_is_taken_over_those_who_contributed(make: Make) -> None:
+    mean = msgspec.structs.replace(constant(key_of("m", (300,), 3), 0.0), update=Update.MEAN)
+    count = msgspec.structs.replace(mean, key="n", shape=(), dtype="int64")
+    stores = make(simple(mean, count, slots=3))
+    for number in (0, 2):
+        stores[number].push("m", 0, ones(300) * (number + 1)).result(WAIT_S)
+        stores[number].push("n", 0, np.array(2**60 + 1, np.int64)).result(WAIT_S)
+        stores[number].barrier(0, []).result(WAIT_S)
+    stores[1].barrier(0, ["m", "n"]).result(WAIT_S)
+    assert np.all(stores[0].pull("m", 1).result(WAIT_S) == 2.0)
+    assert stores[0].pull("n", 1).result(WAIT_S) == 2**60 + 1
+    assert stores[0].pull_state("m", 1).result(WAIT_S) == {}
+
+
+def test_the_rules_state_is_pulled_by_its_names(make: Make) -> None:
+    (store,) = make(simple(constant(key_of("w", (10, 30), 1), 0.0), rule="momentum"))
+    assert np.all(store.pull_state("w", 0).result(WAIT_S)["momentum"] == 0.0)
+    store.push("w", 0, ones(10, 30)).result(WAIT_S)
+    state = store.pull_state("w", 1).result(WAIT_S)
+    assert set(state) == {"momentum"}
+    assert state["momentum"].shape == (10, 30)
+    assert np.all(state["momentum"] == 1.0)
+
+
+def test_values_without_elements_and_scalars_are_values(make: Make) -> None:
+    (store,) = make(simple(key_of("empty", (0, 3), 1), constant(key_of("scalar", (), 1), 2.0)))
+    assert store.pull("empty", 5).result(WAIT_S).shape == (0, 3)
+    store.push("empty", 0, np.ones((0, 3), np.float32)).result(WAIT_S)
+    store.push("scalar", 0, ones()).result(WAIT_S)
+    assert store.pull("scalar", 1).result(WAIT_S).shape == ()
+    assert store.pull("scalar", 1).result(WAIT_S) == 1.5
+
+
+def test_a_key_to_which_nobody_contributes_has_every_version(make: Make) -> None:
+    (store,) = make(simple(constant(msgspec.structs.replace(key_of("w", (300,), 1), slots=()), 3.0)))
+    assert np.all(store.pull("w", 9).result(WAIT_S) == 3.0)
+
+
+def test_a_slot_may_push_two_steps_ahead_and_no_further(make: Make) -> None:
+    stores = make(simple(key_of("w", (300,), 2), slots=2))
+    for step in range(3):
+        stores[1].push("w", step, ones(300)).result(WAIT_S)
+    with pytest.raises(StoreRefusedError, match=r"slot 1, key 'w', slice \d, step 3: .*waits for slots \[0\]"):
+        stores[1].push("w", 3, ones(300)).result(WAIT_S)
+    stores[0].push("w", 0, ones(300)).result(WAIT_S)
+    stores[1].push("w", 3, ones(300)).result(WAIT_S)
+
+
+def test_to_push_and_to_declare_nothing_is_a_contradiction(make: Make) -> None:
+    stores = make(simple(key_of("w", (300,), 2), key_of("b", (), 2), slots=2))
+    stores[1].push("w", 0, ones(300)).result(WAIT_S)
+    with pytest.raises(StoreRefusedError, match=r"slot 1, key 'w', slice \d, step 0: the slot pushed before"):
+        stores[1].barrier(0, ["w"]).result(WAIT_S)
+    stores[1].barrier(1, ["b"]).result(WAIT_S)
+    with pytest.raises(StoreRefusedError, match="slot 1, key 'b', slice 0, step 1: the slot declared nothing before"):
+        stores[1].push("b", 1, ones()).result(WAIT_S)
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda store: store.push("v", 0, ones(3)), "push of key 'v'"),
+        (lambda store: store.pull("v", 0), "pull of key 'v'"),
+        (lambda store: store.barrier(0, ["v"]), "barrier of key 'v'"),
+        (lambda store: store.barrier(0, ["other"]), r"key 'other': only slots \[0\]"),
+        (lambda store: store.push("other", 0, ones(2)), r"key 'other', step 0: only slots \[0\]"),
+        (lambda store: store.push("w", 0, ones(4)), r"gradient is float32\[4\], the key float32\[2, 3\]"),
+        (lambda store: store.push("w", 0, np.ones((2, 3))), r"gradient is float64\[2, 3\], the key float32"),
+        (lambda store: store.push("w", 0, ones(3, 2).T), "not C-contiguous"),
+        (lambda store: store.push("w", -1, ones(2, 3)), "step or version -1"),
+        (lambda store: store.pull("w", -1), "step or version -1"),
+    ],
+)
+def test_what_does_not_fit_the_description_fails_its_future(
+    make: Make, call: Callable[[Store], object], told: str
+) -> None:
+    other = msgspec.structs.replace(key_of("other", (2,), 2), slots=(0,))
+    _, store = make(simple(key_of("w", (2, 3), 2), other, slots=2))
+    with pytest.raises(StoreRefusedError, match=told):
+        call(store).result(WAIT_S)  # type: ignore[attr-defined]  # a future
+
+
+def test_a_pull_ends_at_its_deadline_and_says_who_is_missing(make: Make) -> None:
+    stores = make(simple(key_of("w", (300,), 3), slots=3), LinkSettings(request_timeout_s=2.0))
+    stores[1].push("w", 0, ones(300)).result(WAIT_S)
+    with pytest.raises(StoreTimeoutError, match=r"key 'w', version 1 .*step 0 waits for slots 0, 2"):
+        stores[1].pull("w", 1).result(WAIT_S)
+
+
+def test_a_callback_may_begin_the_next_operation(make: Make) -> None:
+    (store,) = make(simple(constant(key_of("w", (300,), 1), 0.0)))
+    done = threading.Event()
+    values: list[np.ndarray] = []
+
+    def pulled(future: object) -> None:
+        values.append(future.result())  # type: ignore[attr-defined]  # a future
+        done.set()
+
+    pushed = store.push("w", 0, ones(300))
+    pushed.add_done_callback(lambda _: store.pull("w", 1).add_done_callback(pulled))
+    assert done.wait(WAIT_S)
+    assert np.all(values[0] == -0.5)
+
+
+def test_closing_fails_what_is_open_and_what_comes_after(make: Make) -> None:
+    store = make(simple(key_of("w", (300,), 1)))[0]
+    waiting = store.pull("w", 1)
+    store.close()
+    store.close()
+    with pytest.raises(StoreError, match="key 'w', version 1: the store was closed"):
+        waiting.result(WAIT_S)
+    with pytest.raises(StoreError, match="closed"):
+        store.pull("w", 0).result(WAIT_S)
+
+
+def test_gradients_that_overflow_are_the_users_to_see(make: Make) -> None:
+    (store,) = make(simple(constant(key_of("w", (300,), 1), 1.0), rule="adam"))
+    store.push("w", 0, np.full(300, np.inf, np.float32)).result(WAIT_S)
+    assert np.all(np.isnan(store.pull("w", 1).result(WAIT_S)))
+
+
+def test_both_stores_end_with_the_same_bits() -> None:
+    """Adam over three slots and two steps, on three shards and on none."""
+    description = simple(key_of("w", (50, 7), 3), key_of("b", (7,), 3), slots=3, shards=3, rule="adam")
+    generator = np.random.Generator(np.random.Philox(5))
+    gradients = {
+        (slot, step, key.key): generator.standard_normal(key.shape).astype(np.float32) * 10.0 ** (3 * slot)
+        for slot in range(3)
+        for step in range(2)
+        for key in description.keys
+    }
+
+    def trained(stores: Sequence[Store]) -> list[bytes]:
+        for (slot, step, key), gradient in gradients.items():
+            stores[slot].push(key, step, gradient.astype(np.float32)).result(WAIT_S)
+        return [stores[0].pull(key.key, 2).result(WAIT_S).tobytes() for key in description.keys]
+
+    with served(description) as (found, _), clients_of(found, LinkSettings()) as clients:
+        networked = trained(clients)
+    with LocalStore(description) as store:
+        assert trained([store, store.at_slot(1), store.at_slot(2)]) == networked
+
+
+def test_a_rule_that_fails_ends_the_store_by_its_name(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    from weft_kernels.rules.built_in import sgd
+
+    def failing(*_: object) -> None:
+        raise ArithmeticError("no such thing")
+
+    broken = type(sgd.RULE)(name="sgd", state={}, hyper=sgd.RULE.hyper, apply=failing)
+    monkeypatch.setattr("weft_kvstore.shard.job_shard.rule_of", lambda _description: broken)
+    (store,) = make(simple(key_of("w", (300,), 1)))
+    value = store.pull("w", 1)
+    store.push("w", 0, ones(300))
+    with pytest.raises(StoreLostError, match=r"rule 'sgd' failed on key 'w', slice .*: no such thing"):
+        value.result(WAIT_S)

@@ -1,0 +1,197 @@
+"""Calls of one slot on one key take effect in their order, though data is overtaken by messages of control."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from store_cluster import constant, key_of, store_of, table_of
+from store_simulation import Simulation
+from weft_kvstore.description.records import CommitDescription, Mode, StoreDescription
+from weft_kvstore.errors import StoreRefusedError, StoreTimeoutError
+from weft_kvstore.settings import LinkSettings
+from weft_kvstore.wire.codec import decode_request
+from weft_kvstore.wire.messages import Barrier
+
+Event = tuple[str, int, int]
+
+NARROW = LinkSettings(credit_bytes=64, frame_bytes=64, silence_s=1e6, request_timeout_s=1e5)
+"""A slice at a time: no more of a value leaves before the shard has said that it has what left."""
+
+
+class Choosing(random.Random):
+    """Chooses among the events that are allowed; `stuck` once there was none."""
+
+    def __init__(self, allowed: Callable[[Event], bool], seed: int = 1) -> None:
+        super().__init__(seed)
+        self._allowed = allowed
+        self.stuck = False
+
+    def choice(self, seq: Sequence[Any]) -> Any:
+        allowed = [one for one in seq if self._allowed(one)]
+        self.stuck = not allowed
+        return super().choice(allowed) if allowed else ("work", 0, 0)
+
+
+def deaf(slot: int) -> Callable[[Event], bool]:
+    """Whatever does not reach this slot: none of its values is acknowledged."""
+    return lambda event: event[:2] != ("down", slot)
+
+
+def settle(simulation: Simulation, choose: Choosing) -> None:
+    """Until nothing is left to happen that is allowed."""
+    choose.stuck = False
+    while simulation.step(choose) and not choose.stuck:
+        pass
+
+
+def described(slots: int = 2, *, mode: Mode = Mode.SYNC, commit: bool = False) -> StoreDescription:
+    keys = [constant(key_of(name, (64,), slots), 0.0) for name in ("w", "other")]
+    keys.append(constant(table_of("t", (64, 4), slots), 0.0))
+    keys.append(msgspec.structs.replace(keys[0], key="whole", whole=True))
+    found = store_of(keys, slots=slots, shards=2, rule="sgd", hyper={"rate": 1.0}, slice_bytes=64, mode=mode)
+    return msgspec.structs.replace(found, commit=CommitDescription() if commit else None)
+
+
+def opened(description: StoreDescription) -> tuple[Simulation, Any, Any]:
+    simulation = Simulation(description, NARROW)
+    simulation.settle(random.Random(1))
+    return simulation, simulation.stores[0], simulation.stores[description.slots - 1]
+
+
+def set_value(store: Any, key: str, version: int, number: float) -> Any:
+    if key != "t":
+        return store.set(key, version, np.full(64, number, np.float32))
+    return store.set_rows("t", version, np.arange(64), np.full((64, 4), number, np.float32))
+
+
+def push(store: Any, key: str, step: int) -> Any:
+    if key != "t":
+        return store.push(key, step, np.ones(64, np.float32))
+    return store.push_rows("t", step, np.arange(64), np.ones((64, 4), np.float32))
+
+
+def pull(store: Any, key: str, version: int) -> Any:
+    return store.pull_rows("t", np.arange(64), version) if key == "t" else store.pull(key, version)
+
+
+def number_of(pulled: Any) -> list[float]:
+    return np.unique(pulled.result(0)).tolist()
+
+
+@pytest.mark.parametrize("key", ["w", "t", "whole"])
+def test_a_word_that_there_is_nothing_comes_behind_a_value_and_keeps_no_other_key_back(key: str) -> None:
+    simulation, store, other = opened(described())
+    other_keys = [one.key for one in simulation.description.keys if one.key != key]
+    was_set = set_value(store, key, 1, 7.0)
+    barrier = store.barrier(0, [key, *other_keys])
+    late = store.barrier(1, [key])
+    for one in (key, *other_keys):
+        push(other, one, 0)
+        push(other, one, 1) if one == key else None
+    values = {one: pull(other, one, 1) for one in (key, *other_keys)}
+    settle(simulation, Choosing(deaf(0)))
+    assert [values[one].done() for one in other_keys] == [True] * 3, "the value is under way, and they do not wait"
+    assert not any(one.done() for one in (was_set, barrier, values[key]))
+    simulation.finish(random.Random(2), was_set, barrier, late, values[key])
+    assert number_of(values[key]) == [7.0]
+    after = pull(store, key, 2)
+    simulation.finish(random.Random(2), after)
+    assert number_of(after) == [6.0]
+    assert not simulation.clients[0]._sets
+
+
+@pytest.mark.parametrize("mode", [Mode.ASYNC, Mode.STALE])
+@pytest.mark.parametrize("key", ["w", "t", "whole"])
+def test_a_pull_sees_the_value_that_its_slot_has_set_before(key: str, mode: Mode) -> None:
+    simulation, store, _ = opened(described(1, mode=mode))
+    set_value(store, key, 1, 7.0)
+    set_value(store, key, 1, 8.0)
+    seen, unrelated = pull(store, key, 0), pull(store, "other", 0)
+    settle(simulation, Choosing(deaf(0)))
+    simulation.finish(random.Random(3), seen, unrelated)
+    assert (number_of(seen), number_of(unrelated)) == ([8.0], [0.0])
+
+
+@pytest.mark.parametrize("cuts", range(8))
+def test_a_broken_connection_changes_no_order(cuts: int) -> None:
+    """It breaks after so many messages; then everything is said again."""
+    simulation, store, other = opened(described())
+    futures = [set_value(store, "w", 1, 7.0), store.barrier(0, ["w", "other"])]
+    futures += [push(other, "w", 0), other.barrier(0, ["other"])]
+    values = [pull(other, "w", 1), pull(other, "other", 1), pull(store, "w", 1)]
+    choose = random.Random(cuts)
+    for _ in range(4 * cuts):
+        simulation.step(choose)
+    for shard in range(2):
+        simulation.cut(0, shard)
+    simulation.finish(choose, *futures, *values)
+    assert [number_of(one) for one in values] == [[7.0], [0.0], [7.0]]
+
+
+def test_where_steps_are_committed_the_whole_step_comes_behind() -> None:
+    simulation, store, other = opened(described(commit=True))
+    names = [one.key for one in simulation.description.keys]
+    was_set = set_value(store, "w", 1, 7.0)
+    ended = [store.barrier(0, names), other.barrier(0, names)]
+    value = pull(other, "w", 1)
+    settle(simulation, Choosing(deaf(0)))
+    assert not any(one.done() for one in (was_set, value, *ended))
+    simulation.finish(random.Random(4), was_set, value, *ended)
+    assert number_of(value) == [7.0]
+    assert ended[0].result(0).finite
+
+
+def test_a_value_that_is_refused_keeps_nothing_back() -> None:
+    simulation, store, other = opened(described())
+    for version in (1, 2):
+        set_value(store, "w", version, 7.0)
+    refused = set_value(store, "w", 3, 9.0)
+    futures = [store.barrier(0, ["w"]), push(other, "w", 0)]
+    value = pull(other, "w", 1)
+    simulation.finish(random.Random(5), refused, *futures, value)
+    assert isinstance(refused.exception(0), StoreRefusedError)
+    assert number_of(value) == [7.0]
+
+
+def test_what_comes_behind_says_so_where_its_deadline_passes_and_is_not_said_at_the_end() -> None:
+    simulation, store, _ = opened(described())
+    set_value(store, "w", 1, 7.0)
+    simulation.now += NARROW.request_timeout_s / 2
+    barrier, value = store.barrier(0, ["w", "other"]), pull(store, "w", 1)
+    settle(simulation, Choosing(deaf(0)))
+    client = simulation.clients[0]
+    overdue = client._overdue(next(one for one in client._open.values() if one.future is value))
+    assert "it comes behind a value that was set and has not arrived" in overdue
+    client.close("the end")
+    simulation._pump()
+    told = [m for parts in said(simulation) if isinstance(m := decode_request(parts)[0], Barrier)]
+    assert {tuple(one.nothing) for one in told} == {(1,)}
+    for one in (barrier, value):
+        with pytest.raises(Exception, match="the end"):
+            one.result(0)
+
+
+def said(simulation: Simulation) -> list[Any]:
+    """All that slots have said, and what is on its way."""
+    delivered = [parts for kind, parts in simulation.delivered if kind == "up"]
+    return delivered + [parts for one in simulation.connections.values() for parts in one.up]
+
+
+def test_the_deadline_of_a_value_lets_go_what_comes_behind_it() -> None:
+    simulation, store, _ = opened(described(1))
+    was_set = set_value(store, "w", 1, 7.0)
+    simulation.now += 1.0
+    barrier = store.barrier(0, ["w"])
+    settle(simulation, Choosing(deaf(0)))
+    simulation.now += NARROW.request_timeout_s - 0.5
+    simulation.clients[0].tick(simulation.now)
+    simulation.clients[0].tick(simulation.now)
+    simulation.finish(random.Random(6), was_set, barrier)
+    assert isinstance(was_set.exception(0), StoreTimeoutError)
+    assert barrier.result(0) is None

@@ -1,0 +1,482 @@
+"""Gradients and values that travel compressed through a whole store: to the bit what the codecs make of them, once."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from acceptance_processes import load_script
+from compressed_store import (
+    HALF_WEIGHTS,
+    KINDS,
+    SLOTS,
+    TWO_BIT,
+    PlainTraining,
+    compressed_store,
+    gradient_of,
+    merged_key,
+)
+from store_cluster import WAIT_S, clients_of, constant, key_of, served, store_of, stores_of
+from store_raw import hello_of, push_of, raw_peer
+from store_simulation import Simulation
+from weft_kvstore import Key, KVStore, describe
+from weft_kvstore.client.store_client import StoreClient
+from weft_kvstore.compression.choice import codec_of
+from weft_kvstore.compression.description import CompressionDescription, Kind, StoreCompression
+from weft_kvstore.description.records import CommitDescription, LossScaling, StoreDescription
+from weft_kvstore.errors import StoreLostError, StoreRefusedError
+from weft_kvstore.operations.residual_operation import ResidualOperation
+from weft_kvstore.settings import LinkSettings
+from weft_kvstore.sharding.routing import routing_of
+from weft_kvstore.store import Store
+from weft_kvstore.wire.codec import decode_reply, decode_request, encode
+from weft_kvstore.wire.messages import Pull, RefusalCode, Refused, Values, Welcome
+
+ANY = random.Random(0)
+LINK = LinkSettings(request_timeout_s=WAIT_S)
+
+
+def names_of(description: StoreDescription) -> list[str]:
+    return [key.key for key in description.keys]
+
+
+def push_all(store: Store, description: StoreDescription, slot: int, step: int, *, at: int | None = None) -> Any:
+    gradients = [gradient_of(key, slot, step) for key in description.keys]
+    return store.push_many(names_of(description), step if at is None else at, gradients)
+
+
+def assert_same(found: Sequence[np.ndarray], wanted: dict[str, np.ndarray]) -> None:
+    for value, (name, other) in zip(found, wanted.items(), strict=True):
+        assert value.dtype == other.dtype
+        np.testing.assert_array_equal(value, other, err_msg=name)
+
+
+def train(description: StoreDescription, seed: int, steps: int, *, cuts: int = 0, link: LinkSettings = LINK) -> None:
+    """Trains in a simulation in which everything comes in some order and connections break, beside plain NumPy."""
+    simulation, choose = Simulation(description, link), random.Random(seed)
+    names = names_of(description)
+    first = simulation.stores[0].pull_many(names, 0)
+    simulation.finish(choose, first)
+    plain = PlainTraining(description, dict(zip(names, first.result(0), strict=True)))
+    for step in range(steps):
+        pushes = [
+            push_all(simulation.stores[slot], description, slot, step) for slot in choose.sample(range(SLOTS), SLOTS)
+        ]
+        pulls = [simulation.stores[slot].pull_many(names, step + 1) for slot in range(SLOTS)]
+        whole = simulation.stores[0].pull_many(names, step + 1, settled=True)
+        for _ in range(cuts):
+            for _ in range(choose.randrange(30)):
+                simulation.step(choose)
+            simulation.cut(choose.randrange(SLOTS), choose.randrange(len(description.shards)))
+        simulation.finish(choose, *pushes, *pulls, whole)
+        plain.step(step)
+        assert [push.result(0) for push in pushes] == [None] * SLOTS
+        for pull in pulls:
+            assert_same(pull.result(0), plain.read)
+        assert_same(whole.result(0), plain.values)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_two_bit_is_a_plain_simulation_of_it_where_connections_break(seed: int) -> None:
+    train(compressed_store(gradients=TWO_BIT, merged=TWO_BIT, weights=HALF_WEIGHTS), seed, 12, cuts=4)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_is_what_its_codec_makes_of_each_slice(name: str) -> None:
+    kind = KINDS[name]
+    weights = kind if name == "bf16, none kept" else CompressionDescription(Kind.FP16, residual=False)
+    train(compressed_store(gradients=kind, merged=kind, weights=weights), 9, 5, cuts=1)
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("frame_bytes", [64, 1 << 20])
+def test_no_number_of_shards_and_no_frame_changes_a_bit(shards: int, frame_bytes: int) -> None:
+    link = LinkSettings(request_timeout_s=WAIT_S, frame_bytes=frame_bytes, credit_bytes=4 * frame_bytes)
+    train(compressed_store(shards=shards, gradients=TWO_BIT, merged=TWO_BIT, weights=HALF_WEIGHTS), 3, 4, link=link)
+
+
+def test_over_sockets_too_and_its_bytes_are_what_travels() -> None:
+    description = compressed_store(gradients=TWO_BIT, merged=TWO_BIT, weights=HALF_WEIGHTS)
+    names = names_of(description)
+    with served(description) as (description, _), clients_of(description, LINK) as stores:
+        plain = PlainTraining(description, dict(zip(names, stores[0].pull_many(names, 0).result(WAIT_S), strict=True)))
+        before = [stores[0].statistics().links[0].payload_bytes_sent, payload_received(stores[0])]
+        for step in range(8):
+            pushes = [push_all(store, description, slot, step) for slot, store in enumerate(stores)]
+            pulls = [store.pull_many(names, step + 1) for store in stores]
+            plain.step(step)
+            for push, pull in zip(pushes, pulls, strict=True):
+                push.result(WAIT_S)
+                assert_same(pull.result(WAIT_S), plain.read)
+        sent = sum(link.payload_bytes_sent for link in stores[0].statistics().links) - before[0]
+        received = payload_received(stores[0]) - before[1]
+    up = down = 0
+    for key in description.keys:
+        at_once = description.slice_bytes // np.dtype(key.dtype).itemsize
+        slices = [min(at_once, key.size - begin) for begin in range(0, key.size, at_once)]
+        two_bit = sum(4 * -(-count // 16) for count in slices)
+        up += key.nbytes if key.key == "small" else two_bit
+        down += {"small": key.nbytes, "merged": two_bit}.get(key.key, 2 * key.size)
+    assert (sent, received) == (8 * up, 8 * down)
+
+
+def payload_received(store: Any) -> int:
+    return sum(link.payload_bytes_received for link in store.statistics().links)
+
+
+def test_the_first_values_state_and_what_is_read_for_itself_travel_as_they_are() -> None:
+    description = compressed_store(gradients=TWO_BIT, merged=TWO_BIT, weights=HALF_WEIGHTS)
+    description = msgspec.structs.replace(description, rule="adam", hyper={})
+    simulation, names = Simulation(description, LINK), names_of(description)
+    pushes = [push_all(simulation.stores[slot], description, slot, 0) for slot in range(SLOTS)]
+    simulation.finish(ANY, *pushes)
+    store = simulation.stores[1]
+    reads = {
+        "first": lambda: store.pull_many(names, 0),
+        "settled": lambda: store.pull_many(names, 1, settled=True),
+        "exact": lambda: store.pull_many(names, 1, exact=True),
+        "versions": lambda: store.pull_versions(names, 1),
+        "consistent": lambda: store.read_consistent(names),
+        "state": lambda: store.pull_state("w", 1),
+        "small": lambda: store.pull("small", 1),
+        "weights": lambda: store.pull("w", 1),
+    }
+    for name, read in reads.items():
+        simulation.delivered.clear()
+        simulation.finish(ANY, read())
+        asked, told = flags(simulation)
+        assert (asked, told) == (({1}, {1}) if name == "weights" else ({0}, {0})), name
+
+
+def flags(simulation: Simulation) -> tuple[set[int], set[int]]:
+    """What pulls asked for, and what values were."""
+    asked: set[int] = set()
+    told: set[int] = set()
+    for way, parts in simulation.delivered:
+        message = (decode_request if way == "up" else decode_reply)(parts)[0]
+        if isinstance(message, Pull):
+            asked |= set(message.compressed)
+        elif isinstance(message, Values):
+            told |= set(message.compressed)
+    return asked, told
+
+
+def test_a_step_that_nobody_contributes_to_sends_zeros_and_owes_what_it_owed() -> None:
+    description = store_of([merged_key("g", (50,), 2)], slots=2, shards=1)
+    setting = StoreCompression(gradients=None, merged=TWO_BIT, least_bytes=0)
+    description = msgspec.structs.replace(description, compression=setting)
+    simulation = Simulation(description, LINK)
+    part = np.full(50, 0.2, np.float32)
+    found = []
+    for step, pushed in enumerate([True, False, True, True]):
+        for slot in (0, 1):
+            store = simulation.stores[slot]
+            simulation.finish(ANY, store.push("g", step, part) if pushed else store.barrier(step, ["g"]))
+        value = simulation.stores[0].pull("g", step + 1)
+        simulation.finish(ANY, value)
+        found.append(float(value.result(0)[7]))
+    assert found == [0.0, 0.0, 0.5, 0.5]  # 0.4 owed; nothing; 0.8, of which 0.3 are owed; 0.7
+
+
+def test_a_value_that_was_set_travels_as_it_is() -> None:
+    keys = [merged_key("g", (50,), 1), constant(key_of("w", (50,), 1), 1.0)]
+    setting = StoreCompression(merged=TWO_BIT, weights=HALF_WEIGHTS, least_bytes=0)
+    description = msgspec.structs.replace(store_of(keys, slots=1, shards=1, hyper={"rate": 1.0}), compression=setting)
+    third = np.full(50, 1 / 3, np.float32)
+    with stores_of("network", description) as (store,):
+        store.set("g", 1, third).result(WAIT_S)
+        store.set("w", 1, third).result(WAIT_S)
+        store.push_many(["g", "w"], 0, [third, third]).result(WAIT_S)
+        merged, weight = store.pull_many(["g", "w"], 1).result(WAIT_S)
+        np.testing.assert_array_equal(merged, third)
+        np.testing.assert_array_equal(weight, np.full(50, 0.333984375, np.float32))  # a weight, of bf16's 8 bits
+        store.push_many(["g", "w"], 1, [third, third]).result(WAIT_S)
+        merged, _ = store.pull_many(["g", "w"], 2).result(WAIT_S)
+        np.testing.assert_array_equal(merged, np.full(50, 0.5, np.float32), err_msg="what the first step left is there")
+
+
+def test_slots_that_go_on_by_themselves() -> None:
+    description = compressed_store(mode="async", gradients=TWO_BIT, weights=HALF_WEIGHTS)
+    names = names_of(description)
+    with stores_of("network", description, LINK) as stores:
+        first = stores[0].pull_many(names, 0).result(WAIT_S)
+        plain = PlainTraining(description, dict(zip(names, first, strict=True)))
+        for slot, store in enumerate(stores):
+            for step in range(4):
+                push_all(store, description, slot, step).result(WAIT_S)
+            store.pull_many(names, 4).result(WAIT_S)
+        found = stores[0].pull_many(names, 4, settled=True).result(WAIT_S)
+    for step in range(4):
+        plain.step(step)
+    for value, name in zip(found, names, strict=True):
+        np.testing.assert_allclose(value, plain.values[name], rtol=1e-5, atol=1e-5)
+
+
+def test_the_store_of_one_process_compresses_nothing() -> None:
+    description = compressed_store(gradients=TWO_BIT, merged=TWO_BIT, weights=HALF_WEIGHTS)
+    keys = tuple(msgspec.structs.replace(key, compression=description.compression) for key in description.keys)
+    found = []
+    for one in (
+        msgspec.structs.replace(description, compression=None),
+        msgspec.structs.replace(description, keys=keys),
+    ):
+        with stores_of("local", one) as stores:
+            for slot, store in enumerate(stores):
+                push_all(store, one, slot, 0).result(WAIT_S)
+            found.append(stores[0].pull_many(names_of(one), 1).result(WAIT_S))
+    for one, other in zip(*found, strict=True):
+        assert one.tobytes() == other.tobytes()
+
+
+def test_a_key_has_a_setting_of_its_own() -> None:
+    description = compressed_store(gradients=TWO_BIT)
+    own = {"w": StoreCompression(), "v": StoreCompression(gradients=KINDS["topk"], least_bytes=0)}
+    keys = tuple(msgspec.structs.replace(key, compression=own.get(key.key)) for key in description.keys)
+    description = msgspec.structs.replace(description, keys=keys)
+    lots = {key.key: lot for lot in routing_of(description).lots for key in (description.keys[at] for at in lot.keys)}
+    told = {name: lot.pushed.codec.name if lot.pushed else None for name, lot in lots.items()}
+    assert told == {"w": None, "v": "topk", "whole": "2bit", "double": "2bit", "small": None, "merged": "2bit"}
+    assert len({lot.number for lot in lots.values()}) == 5  # `w` and `small`, which travel as they are, are one
+
+
+def test_what_keeps_a_residual_is_divided_by_the_loss_scale_before() -> None:
+    """The same bits as without a scale, whatever it is; a step that overflows is skipped."""
+    scaling = LossScaling(initial=2.0**10, growth_interval=1)
+    for one in (TWO_BIT, CompressionDescription(Kind.BF16, residual=False)):
+        plain = store_of(
+            [constant(key_of("w", (500,), 2), 0.0)], slots=2, shards=2, hyper={"rate": 1.0}, slice_bytes=256
+        )
+        plain = msgspec.structs.replace(plain, compression=StoreCompression(gradients=one, least_bytes=0))
+        scaled = msgspec.structs.replace(plain, commit=CommitDescription(loss_scaling=scaling))
+        key, scale = plain.keys[0], scaling.initial
+        with stores_of("network", plain) as honest, stores_of("network", scaled) as stores:
+            for step, at in enumerate([0, None, 1, 2, 3]):
+                for slot, store in enumerate(stores):
+                    gradient = gradient_of(key, slot, step) * np.float32(scale)
+                    store.push("w", step, gradient if at is not None else np.full(500, np.inf, np.float32))
+                outcomes = [store.barrier(step, []) for store in stores]
+                (outcome,) = {repr(each.result(WAIT_S)): each.result(WAIT_S) for each in outcomes}.values()
+                assert outcome is not None
+                assert (outcome.finite, outcome.loss_scale) == (at is not None, scale)
+                scale = scale * 2 if outcome.finite else scale / 2
+                if at is None:
+                    continue
+                for slot, store in enumerate(honest):
+                    store.push("w", at, gradient_of(key, slot, step))
+                wanted = honest[0].pull("w", at + 1).result(WAIT_S)
+                np.testing.assert_array_equal(stores[0].pull("w", step + 1).result(WAIT_S), wanted)
+
+
+def test_what_is_owed_goes_into_a_snapshot_and_back() -> None:
+    """A slot that is taken over goes on to the bit as the undisturbed one."""
+    description = compressed_store(gradients=TWO_BIT)
+    names = names_of(description)
+    with served(description) as (description, _), clients_of(description, LINK) as stores:
+        plain = PlainTraining(description, dict(zip(names, stores[0].pull_many(names, 0).result(WAIT_S), strict=True)))
+        for step in range(2):
+            for push in [push_all(store, description, slot, step) for slot, store in enumerate(stores)]:
+                push.result(WAIT_S)
+            plain.step(step)
+        owed = stores[1].residuals().result(WAIT_S)
+        assert set(owed) == {f"residual/1/{name}" for name in names if name != "small"}
+        stores[1].close()
+        with StoreClient(description, 1, incarnation=2, settings=LINK) as other:
+            with pytest.raises(StoreRefusedError, match="residual/1/w: float32 of shape"):
+                other.restore_residuals({"residual/1/w": np.zeros(3, np.float32)}).result(WAIT_S)
+            other.restore_residuals(owed).result(WAIT_S)
+            for push in [
+                push_all(store, description, slot, 2) for slot, store in enumerate([stores[0], other, stores[2]])
+            ]:
+                push.result(WAIT_S)
+            plain.step(2)
+            assert_same(other.pull_many(names, 3).result(WAIT_S), plain.values)
+
+
+def test_residuals_are_not_copied_in_the_middle_of_a_step() -> None:
+    simulation = Simulation(compressed_store(gradients=TWO_BIT), LINK)
+    push = push_all(simulation.stores[0], simulation.description, 0, 0)
+    face: Any = simulation.stores[0]
+    during = face._begin(lambda future: ResidualOperation(future, None))
+    simulation.finish(ANY, push, during)
+    with pytest.raises(StoreRefusedError, match="slot 0: export of residuals: 1 pushes are under way"):
+        during.result(0)
+    after = face._begin(lambda future: ResidualOperation(future, None))
+    simulation.finish(ANY, after)
+    assert any(array.any() for array in after.result(0).values())
+
+
+def test_a_step_is_pushed_once() -> None:
+    """What it left out is in later steps: its bytes could not be made again."""
+    description = compressed_store(gradients=TWO_BIT)
+    simulation = Simulation(description, LINK)
+    store = simulation.stores[2]
+    simulation.finish(ANY, push_all(store, description, 2, 0))
+    again = push_all(store, description, 2, 0)
+    simulation.finish(ANY, again)
+    with pytest.raises(StoreRefusedError, match="slot 2: push of key 'w', step 0: step 0 was pushed already"):
+        again.result(0)
+    uncompressed = store.push("small", 0, gradient_of(description.keys[4], 2, 0))
+    simulation.finish(ANY, uncompressed)
+    assert uncompressed.result(0) is None
+
+
+def test_a_push_of_which_nothing_left_may_be_made_again() -> None:
+    description = compressed_store(gradients=TWO_BIT, slots=1)
+    simulation = Simulation(description, LinkSettings(request_timeout_s=1.0))
+    simulation.silent.add(0)
+    lost = push_all(simulation.stores[0], description, 0, 0)
+    simulation._pump()
+    simulation.now += 1.5
+    simulation._pump()
+    assert lost.exception(0) is not None
+    simulation.silent.clear()
+    again = push_all(simulation.stores[0], description, 0, 0)
+    simulation.finish(ANY, again)
+    assert again.result(0) is None
+
+
+TOPK = CompressionDescription(Kind.TOP_K, count=2)
+
+
+def one_key(one: CompressionDescription, *, whole: bool) -> StoreDescription:
+    """A key of two slices, of 100 and 30 elements."""
+    key = msgspec.structs.replace(key_of("w", (130,), 2), whole=whole)
+    setting = StoreCompression(gradients=one, least_bytes=0)
+    return msgspec.structs.replace(store_of([key], slots=2, shards=1, slice_bytes=400), compression=setting)
+
+
+def encoded(one: CompressionDescription, bounds: Sequence[int]) -> np.ndarray:
+    elements = np.random.default_rng(1).standard_normal(bounds[-1]).astype(np.float32)
+    codec = codec_of(one, np.dtype(np.float32))
+    return codec.encode(elements, np.array(bounds), np.zeros_like(elements))
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize(
+    ("one", "damage", "told"),
+    [
+        (TWO_BIT, lambda sent: sent[:-4], r"Push\.nbytes: 32 for 2 slices from 0 of lot 0, encoded as 2bit, not 36"),
+        (TWO_BIT, lambda sent: np.tile(sent, 2), r"Push\.nbytes: 72 for"),
+        (
+            TWO_BIT,
+            lambda sent: np.full_like(sent, 255),
+            "key 'w', slice 0, step 0.*: 2bit: slice 0 of 100 elements has",
+        ),
+        (TOPK, lambda sent: sent[:-1], r"Push\.nbytes: 23 for 2 slices from 0 of lot 0, encoded as topk, not 24"),
+        (TOPK, lambda sent: np.r_[sent[:12], [200, 0], sent[14:]].astype(np.uint8), "key 'w', slice 1, step 0.*places"),
+        (
+            TOPK,
+            lambda sent: np.r_[sent[:12], sent[14:16], sent[14:]],
+            "key 'w', slice 1, step 0.*: topk: slice 1: places",
+        ),
+        (KINDS["bf16"], lambda sent: np.zeros(520, np.uint8), r"Push\.nbytes: 520 for .* encoded as bf16, not 260"),
+    ],
+)
+def test_bytes_that_no_encoder_writes_are_refused_at_the_door(
+    one: CompressionDescription, damage: Any, told: str, whole: bool
+) -> None:
+    with served(one_key(one, whole=whole)) as (description, (server,)), raw_peer(server.endpoint) as peer:
+        assert isinstance(peer.greet(hello_of(description, 1)), Welcome)
+        payload = damage(encoded(one, [0, 100, 130])).tobytes()
+        peer.say(push_of(0, [len(payload)], count=2), payload)
+        refused = peer.hear(Refused)
+        assert refused.code is RefusalCode.MALFORMED
+        assert re.search(told, refused.reason), refused.reason
+        with clients_of(description, LINK) as (honest, other):
+            for store in (honest, other):
+                store.push("w", 0, np.ones(130, np.float32)).result(WAIT_S)
+            assert np.isfinite(honest.pull("w", 1).result(WAIT_S)).all()
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_a_shard_that_encodes_what_it_may_not_is_left(settled: bool) -> None:
+    """Weights are not compressed here, or were asked for as they are."""
+    description = one_key(TWO_BIT, whole=False)
+    setting = StoreCompression(weights=HALF_WEIGHTS if settled else None, least_bytes=0)
+    simulation = Simulation(msgspec.structs.replace(description, compression=setting), LINK)
+    value = simulation.stores[0].pull("w", 1, settled=settled)
+    told = "Values.compressed: 1, slices 0 to 1 of lot 0 travel as they are in pull of key 'w', version 1"
+    assert_left(simulation, value, {"compressed": [1]}, bytes(260), told)
+
+
+@pytest.mark.parametrize(
+    ("changed", "payload", "told"),
+    [
+        ({"compressed": [1]}, bytes(258), r"Values\.nbytes: 258, slices 0 to 1 of lot 0, encoded, have 260 in pull"),
+        ({"compressed": [1]}, bytes(520), r"Values\.nbytes: 520, slices 0 to 1 of lot 0, encoded, have 260 in pull"),
+        ({"compressed": [0]}, bytes(260), r"Values\.nbytes: 260, slices 0 to 1 of lot 0 have 520"),
+        (
+            {"compressed": [1], "count": [1]},
+            bytes(260),
+            r"Values\.nbytes: 260, slices 0 to 0 of lot 0, encoded, have 200",
+        ),
+    ],
+)
+def test_a_shard_that_encodes_nonsense_is_left(changed: dict[str, Any], payload: bytes, told: str) -> None:
+    description = one_key(TWO_BIT, whole=False)
+    setting = StoreCompression(weights=HALF_WEIGHTS, least_bytes=0)
+    simulation = Simulation(msgspec.structs.replace(description, compression=setting), LINK)
+    assert_left(simulation, simulation.stores[0].pull("w", 1), changed, payload, told)
+
+
+def assert_left(simulation: Simulation, value: Any, changed: dict[str, Any], payload: bytes, told: str) -> None:
+    simulation.settle(ANY)
+    number = next(iter(simulation.clients[0].links[0].requests))
+    answer = {"frame": 9, "request": [number], "array": [0], "lot": [0], "version": [1], "first": [0], "count": [2]}
+    values = Values(**{**answer, "nbytes": [len(payload)], "compressed": [0], **changed})
+    simulation.clients[0].receive(0, [bytes(part) for part in encode(values, payload)], simulation.now)
+    simulation._pump()
+    with pytest.raises(StoreLostError, match=told):
+        value.result(0)
+
+
+def test_arrays_in_memory_shared_with_shards_travel_compressed_too() -> None:
+    description = compressed_store(gradients=TWO_BIT, merged=TWO_BIT, weights=HALF_WEIGHTS)
+    names = names_of(description)
+    with served(description) as (description, _), clients_of(description, LINK) as stores:
+        plain = PlainTraining(description, dict(zip(names, stores[0].pull_many(names, 0).result(WAIT_S), strict=True)))
+        for step in range(3):
+            pushes = []
+            for slot, store in enumerate(stores):
+                gradients = [store.gradient_buffer(name) for name in names]
+                for gradient, key in zip(gradients, description.keys, strict=True):
+                    gradient[...] = gradient_of(key, slot, step)
+                pushes.append(store.push_many(names, step, gradients))
+            outs = [[store.value_buffer(name) for name in names] for store in stores]
+            pulls = [store.pull_many(names, step + 1, out=out) for store, out in zip(stores, outs, strict=True)]
+            plain.step(step)
+            for done in [*pushes, *pulls]:
+                done.result(WAIT_S)
+            for out in outs:
+                assert_same(out, plain.read)
+
+
+def accuracy(compression: dict[str, Any] | None) -> float:
+    """Of the digits that two workers learn to read with the example of logistic regression."""
+    example = load_script("examples/kvstore/logistic.py")
+    keys = {"weight": Key(shape=(64, 10), initializer={"normal": [0.0, 0.01]}), "bias": (10,)}
+    shards = ["tcp://127.0.0.1:0"] * 2
+    description = describe(keys, shards=shards, slots=2, rule="adam", rate=0.05, compression=compression)
+    with served(description) as (description, _), ThreadPoolExecutor(2) as pool:
+        stores = [KVStore.connect(description, slot, timeout_s=WAIT_S) for slot in range(2)]
+        found = [future.result() for future in [pool.submit(example.train, store) for store in stores]]
+        for store in stores:
+            store.close()
+    assert found[0] == found[1]
+    return found[0]
+
+
+def test_digits_are_read_as_well() -> None:
+    whole = accuracy(None)
+    two_bit = {"gradients": {"kind": "2bit", "threshold": 0.01}, "least_bytes": 0}
+    halves = {"gradients": {"kind": "bf16"}, "weights": {"kind": "bf16", "residual": False}, "least_bytes": 0}
+    assert whole > 0.88
+    assert abs(accuracy(two_bit) - whole) < 0.01
+    assert abs(accuracy(halves) - whole) < 0.01

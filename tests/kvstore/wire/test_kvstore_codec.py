@@ -1,0 +1,135 @@
+"""The codec: golden bytes, and what it does with bytes that are no message."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from store_messages import REPLIES, REQUESTS
+from weft_kvstore.wire import messages as m
+from weft_kvstore.wire.codec import (
+    FORMAT_VERSION,
+    MAGIC,
+    MAX_HEADER_BYTES,
+    ProtocolError,
+    decode_reply,
+    decode_request,
+    encode,
+)
+
+GOLDEN = Path(__file__).parent / "golden"
+PREFIX = MAGIC + bytes([FORMAT_VERSION])
+ALL = {**REQUESTS, **REPLIES}
+
+
+def golden(name: str) -> bytes:
+    return bytes.fromhex((GOLDEN / f"{name}.hex").read_text())
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_message_has_the_bytes_that_were_written_down(name: str) -> None:
+    message, payload = ALL[name]
+    parts = encode(message, payload)
+    assert bytes(parts[0]) == golden(name)
+    assert parts[1:] == ([] if payload is None else [payload])
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_bytes_that_were_written_down_are_read(name: str) -> None:
+    message, payload = ALL[name]
+    decode = decode_request if name in REQUESTS else decode_reply
+    found, bytes_of = decode([golden(name)] if payload is None else [golden(name), payload])
+    assert found == message
+    assert bytes(bytes_of) == (payload or b"")
+
+
+def test_every_message_has_golden_bytes() -> None:
+    kinds = {type(message) for message, _ in ALL.values()}
+    assert kinds == set(m.Request.__args__) | set(m.Reply.__args__)
+    assert {path.stem for path in GOLDEN.glob("*.hex")} == set(ALL)
+
+
+@pytest.mark.parametrize("name", sorted(set(REPLIES) - {"acknowledge-reply"}))
+def test_a_shard_does_not_read_what_only_shards_say(name: str) -> None:
+    message, payload = REPLIES[name]
+    with pytest.raises(ProtocolError, match="header"):
+        decode_request(encode(message, payload))
+
+
+@pytest.mark.parametrize("name", sorted(set(REQUESTS) - {"acknowledge"}))
+def test_a_client_does_not_read_what_only_clients_say(name: str) -> None:
+    message, payload = REQUESTS[name]
+    with pytest.raises(ProtocolError, match="header"):
+        decode_reply(encode(message, payload))
+
+
+COLUMNS = ("cargo", "request", "lot", "step", "first", "count", "chunks", "nbytes")
+
+
+def pushed(**changes: object) -> list[bytes]:
+    fields = {"type": "push", "frame": 1, **{key: [0] for key in COLUMNS}, "count": [1], "nbytes": [4]}
+    return [PREFIX + msgspec.msgpack.encode({**fields, **changes}), b"abcd"]
+
+
+@pytest.mark.parametrize(
+    ("parts", "told"),
+    [
+        ([], "1 or 2 parts, not 0"),
+        ([b"", b"", b""], "1 or 2 parts, not 3"),
+        ([b""], "header: begins with b''"),
+        ([b"HTTP/1.1"], "header: begins with b'HTTP'"),
+        ([MAGIC], "format version None"),
+        ([MAGIC + b"\x03"], "format version 3, this side speaks 5"),
+        ([MAGIC + b"\x06\x80"], "format version 6, this side speaks 5"),
+        ([PREFIX], "header: "),
+        ([PREFIX + b"\x80"], "`type`"),
+        ([PREFIX + msgspec.msgpack.encode({"type": "gift"})], "'gift'"),
+        ([PREFIX + b"\xc1" * 9], "header: "),
+        ([PREFIX + bytes(MAX_HEADER_BYTES)], f"more than {MAX_HEADER_BYTES}"),
+        ([PREFIX + msgspec.msgpack.encode({"type": "ping", "more": 1})], "`more`"),
+        ([*encode(m.Ping()), b"x"], "Ping has none, 1 bytes came"),
+        (pushed()[:1], "Push has one, none came"),
+        (pushed(frame=-1), r"\$\.frame"),
+        (pushed(frame="1"), r"\$\.frame"),
+        (pushed(lot=[-1]), r"\$\.lot\[0\]"),
+        (pushed(step=[2**63]), r"\$\.step\[0\]"),
+        (pushed(step=[0, 1]), r"Push\.step has 2 entries, Push\.cargo has 1"),
+        (pushed(lot=[0] * 5000), r"\$\.lot"),
+        (pushed(count=[0]), r"Push\.count\[0\] is 0"),
+        (pushed(nbytes=[5]), r"4 bytes came, Push\.nbytes adds up to 5"),
+        (pushed(nbytes=[2**63 - 1]), r"Push\.nbytes adds up to 9223372036854775807"),
+        (pushed(**{key: [] for key in COLUMNS}), r"Push\.nbytes is empty"),
+    ],
+)
+def test_what_is_no_message_is_refused_by_part_and_field(parts: list[bytes], told: str) -> None:
+    with pytest.raises(ProtocolError, match=told):
+        decode_request(parts)
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.lists(st.binary(max_size=200), max_size=3), st.booleans())
+def test_random_bytes_raise_nothing_but_protocol_error(parts: list[bytes], prefixed: bool) -> None:
+    if prefixed and parts:
+        parts[0] = PREFIX + parts[0]
+    for decode in (decode_request, decode_reply):
+        with contextlib.suppress(ProtocolError):
+            decode(parts)
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.sampled_from(sorted(ALL)), st.data())
+def test_damaged_messages_raise_nothing_but_protocol_error(name: str, data: st.DataObject) -> None:
+    message, payload = ALL[name]
+    header = bytearray(encode(message)[0])
+    for _ in range(data.draw(st.integers(1, 4))):
+        header[data.draw(st.integers(0, len(header) - 1))] = data.draw(st.integers(0, 255))
+    del header[data.draw(st.integers(0, len(header))) :]
+    parts = [bytes(header)] if payload is None else [bytes(header), payload]
+    for decode in (decode_request, decode_reply):
+        with contextlib.suppress(ProtocolError):
+            decode(parts)

@@ -1,0 +1,362 @@
+"""The outbox: order, frames, credit. The law is checked against a link that delivers frames in order."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft_kvstore.settings import LinkSettings
+from weft_kvstore.wire.codec import ProtocolError
+from weft_kvstore.wire.out_run import OneBuffer, OutRun
+from weft_kvstore.wire.outbox import (
+    CREDIT_BASE_BYTES,
+    CREDIT_TIME_S,
+    FIRST_CREDIT_BYTES,
+    FRAME_TIME_S,
+    MAX_AUTO_CREDIT_BYTES,
+    MAX_AUTO_FRAME_BYTES,
+    Outbox,
+    OutFrame,
+)
+
+Run = OutRun[Any, Any]
+
+
+def run_of(lengths: Sequence[int], priorities: Sequence[int] | int = 0, first: int = 0, entry: object = (0, 0)) -> Run:
+    """Slices of these lengths; of these priorities, which ascend, or all of one."""
+    bounds = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    one = isinstance(priorities, int)
+    return OutRun(
+        entry,
+        first,
+        bounds,
+        OneBuffer(memoryview(np.arange(bounds[-1]).astype(np.uint8).tobytes())),
+        priority=priorities if one else 0,
+        owner=None,
+        priorities=None if one else np.array(priorities, np.int64),
+    )
+
+
+def slice_of(nbytes: int, priority: int = 0, index: int = 0, entry: object = (0, 0)) -> Run:
+    return run_of([nbytes], priority, index, entry)
+
+
+def slices(frame: OutFrame[Any, Any]) -> list[tuple[Any, int, int]]:
+    """(entry, slice, bytes) in the order in which they lie in a frame."""
+    return [
+        (piece.run.entry, piece.run.first + number, int(piece.run.bounds[number + 1] - piece.run.bounds[number]))
+        for piece in frame.pieces
+        for number in range(piece.first, piece.first + piece.count)
+    ]
+
+
+def indices(frame: OutFrame[Any, Any]) -> list[int]:
+    return [index for _, index, _ in slices(frame)]
+
+
+def drained(outbox: Outbox[Any, Any]) -> list[tuple[Any, int, int]]:
+    """All that waits, each frame acknowledged at once."""
+    found: list[tuple[Any, int, int]] = []
+    while (frame := outbox.fill(0.0)) is not None:
+        found += slices(frame)
+        outbox.acknowledge(frame.number, 1.0)
+    return found
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 500)), max_size=60))
+def test_the_most_urgent_leave_first_and_equal_priorities_keep_their_order(given_in: list[tuple[int, int]]) -> None:
+    outbox: Outbox[Any, Any] = Outbox(LinkSettings(credit_bytes=700, frame_bytes=300))
+    for number, (priority, nbytes) in enumerate(given_in):
+        outbox.put(slice_of(nbytes, priority, number))
+    order = sorted(range(len(given_in)), key=lambda number: (given_in[number][0], number))
+    assert [index for _, index, _ in drained(outbox)] == order
+
+
+runs_of_slices = st.lists(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(1, 90)), min_size=1, max_size=12), min_size=1, max_size=8
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(runs_of_slices, st.integers(1, 200), st.integers(1, 400), st.booleans())
+def test_runs_of_many_slices_leave_as_if_each_slice_had_been_put_by_itself(
+    runs: list[list[tuple[int, int]]], frame_bytes: int, credit: int, priorities: bool
+) -> None:
+    """In the order of priority, then of runs, then within a run; whatever frames cut them into."""
+    outbox: Outbox[Any, Any] = Outbox(LinkSettings(credit_bytes=credit, frame_bytes=frame_bytes, priorities=priorities))
+    wanted = []
+    for number, one in enumerate(runs):
+        one.sort(key=lambda each: each[0])
+        outbox.put(run_of([nbytes for _, nbytes in one], [priority for priority, _ in one], 10, number))
+        urgency = [priority if priorities else 0 for priority, _ in one]
+        wanted += [(urgency[at], number, 10 + at, one[at][1]) for at in range(len(one))]
+    assert outbox.queued_slices == len(wanted)
+    assert outbox.queued_bytes == sum(nbytes for *_, nbytes in wanted)
+    found: list[tuple[Any, int, int]] = []
+    while (frame := outbox.fill(0.0)) is not None:
+        assert frame.nbytes == sum(nbytes for *_, nbytes in slices(frame)) == len(frame.payload())
+        assert frame.nbytes <= min(frame_bytes, credit) or len(slices(frame)) == 1
+        assert [(run.entry, run.first, run.count, run.nbytes) for run in frame.runs()] == joined(slices(frame))
+        found += slices(frame)
+        outbox.acknowledge(frame.number, 1.0)
+    assert found == [(number, index, nbytes) for _, number, index, nbytes in sorted(wanted)]
+    assert (outbox.queued_slices, outbox.queued_bytes, outbox.in_flight_bytes) == (0, 0, 0)
+
+
+def joined(found: list[tuple[Any, int, int]]) -> list[tuple[Any, int, int, int]]:
+    runs: list[tuple[Any, int, int, int]] = []
+    for entry, index, nbytes in found:
+        if runs and runs[-1][0] == entry and sum(runs[-1][1:3]) == index:
+            runs[-1] = (entry, runs[-1][1], runs[-1][2] + 1, runs[-1][3] + nbytes)
+        else:
+            runs.append((entry, index, 1, nbytes))
+    return runs
+
+
+def test_without_priorities_the_first_in_is_the_first_out() -> None:
+    outbox: Outbox[Any, Any] = Outbox(LinkSettings(priorities=False))
+    for number, priority in enumerate([3, 0, 2, 1]):
+        outbox.put(slice_of(10, priority, number))
+    assert [index for _, index, _ in drained(outbox)] == [0, 1, 2, 3]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.integers(1, 2000),
+    st.integers(1, 3000),
+    st.lists(st.one_of(st.lists(st.integers(1, 1000), min_size=1, max_size=5), st.just("deliver")), max_size=60),
+    st.integers(1, 1000),
+)
+def test_at_most_the_credit_or_one_slice_arrives_before_an_urgent_slice(
+    credit: int, frame_bytes: int, before: list[list[int] | str], urgent: int
+) -> None:
+    """Runs are handed over and frames delivered in any order; then one urgent slice is handed over."""
+    outbox: Outbox[Any, Any] = Outbox(LinkSettings(credit_bytes=credit, frame_bytes=frame_bytes))
+    wire: deque[OutFrame[Any, Any]] = deque()
+    largest = 0
+
+    def send() -> None:
+        while (frame := outbox.fill(0.0)) is not None:
+            wire.append(frame)
+            under_way = sum(one.nbytes for one in wire)
+            assert under_way == outbox.in_flight_bytes
+            assert under_way <= credit or len(slices(frame)) == len(wire) == 1
+
+    for event in before:
+        if isinstance(event, list):
+            largest = max(largest, *event)
+            outbox.put(run_of(event, 1))
+        elif wire:
+            outbox.acknowledge(wire.popleft().number, 1.0)
+        send()
+    outbox.put(slice_of(urgent, priority=0, index=99))
+    arrived_before = 0
+    while True:
+        send()
+        there = slices(wire[0])
+        places = [place for place, (_, index, _) in enumerate(there) if index == 99]
+        arrived_before += sum(nbytes for *_, nbytes in there[: places[0] if places else len(there)])
+        if places:
+            break
+        outbox.acknowledge(wire.popleft().number, 1.0)
+    assert arrived_before <= max(credit, largest)
+
+
+def test_without_priorities_the_law_does_not_hold() -> None:
+    """What the law's test would see if the mechanism were off: everything waiting arrives first."""
+    outbox: Outbox[Any, Any] = Outbox(LinkSettings(credit_bytes=100, frame_bytes=100, priorities=False))
+    outbox.put(run_of([100] * 10, 1))
+    outbox.put(slice_of(10, priority=0, index=99))
+    order = drained(outbox)
+    before = [index for _, index, _ in order].index(99)
+    assert sum(nbytes for *_, nbytes in order[:before]) == 1000
+
+
+def test_a_slice_larger_than_the_credit_goes_alone() -> None:
+    outbox: Outbox[Any, Any] = Outbox(LinkSettings(credit_bytes=100, frame_bytes=100))
+    outbox.put(run_of([60, 1000, 60]))
+    first = outbox.fill(0.0)
+    assert first is not None
+    assert indices(first) == [0]
+    assert outbox.fill(0.0) is None
+    outbox.acknowledge(first.number, 1.0)
+    second = outbox.fill(1.0)
+    assert second is not None
+    assert indices(second) == [1]
+    assert outbox.fill(1.0) is None
+    outbox.acknowledge(second.number, 2.0)
+    assert [index for _, index, _ in drained(outbox)] == [2]
+
+
+def test_small_slices_share_a_frame_that_does_not_wait_to_fill() -> None:
+    outbox: Outbox[Any, Any] = Outbox(LinkSettings(credit_bytes=1000, frame_bytes=100))
+    for number in range(2):
+        outbox.put(run_of([10] * 6, first=10 * number))
+    frames = [outbox.fill(0.0), outbox.fill(0.0), outbox.fill(0.0)]
+    assert [indices(frame) if frame else [] for frame in frames] == [[0, 1, 2, 3, 4, 5, 10, 11, 12, 13], [14, 15], []]
+
+
+def test_a_frame_within_one_buffer_is_a_view_of_it() -> None:
+    run = run_of([4, 4, 4], first=4, entry=(5, 1))
+    outbox: Outbox[Any, Any] = Outbox(LinkSettings(credit_bytes=12, frame_bytes=8))
+    outbox.put(run)
+    payloads = []
+    for first, count in ((4, 2), (6, 1)):
+        frame = outbox.fill(0.0)
+        assert frame is not None
+        (told,) = frame.runs()
+        assert (told.entry, told.first, told.count, told.nbytes) == ((5, 1), first, count, 4 * count)
+        payloads.append(frame.payload())
+    assert all(isinstance(one, memoryview) and one.obj is run.source.base.obj for one in payloads)
+    assert b"".join(payloads) == bytes(range(12))
+
+
+def test_runs_that_are_not_adjacent_are_joined_in_order() -> None:
+    outbox: Outbox[Any, Any] = Outbox(LinkSettings())
+    for entry, text, index in [((0, 0), b"abcd", 0), ((1, 0), b"efgh", 0), ((0, 0), b"ijkl", 3), ((0, 0), b"mn", 4)]:
+        bounds = np.array([0, len(text)])
+        outbox.put(OutRun(entry, index, bounds, OneBuffer(memoryview(text)), priority=0, owner=None))
+    frame = outbox.fill(0.0)
+    assert frame is not None
+    assert [(run.entry, run.first, run.count) for run in frame.runs()] == [
+        ((0, 0), 0, 1),
+        ((1, 0), 0, 1),
+        ((0, 0), 3, 2),
+    ]
+    assert bytes(frame.payload()) == b"abcdefghijklmn"
+
+
+@settings(max_examples=200, deadline=None)
+@given(runs_of_slices, st.integers(0, 12), st.sets(st.integers(0, 7)))
+def test_after_a_broken_connection_what_was_under_way_leaves_again_in_its_old_place(
+    runs: list[list[tuple[int, int]]], sent: int, cancelled: set[int]
+) -> None:
+    outbox: Outbox[Any, Any] = Outbox(LinkSettings(credit_bytes=200, frame_bytes=60))
+    put = []
+    for number, one in enumerate(runs):
+        one.sort(key=lambda each: each[0])
+        put.append(run_of([nbytes for _, nbytes in one], [priority for priority, _ in one], entry=number))
+        outbox.put(put[-1])
+    for _ in range(sent):
+        outbox.fill(0.0)
+    again = [*put, *outbox.requeue()]
+    assert outbox.in_flight_bytes == 0
+    for run in again:
+        if run.entry in cancelled:
+            outbox.cancel(run)
+    outbox.fill(0.0)
+    outbox.fill(0.0)
+    outbox.requeue()
+    order = sorted(
+        (priority, number, at, nbytes)
+        for number, one in enumerate(runs)
+        for at, (priority, nbytes) in enumerate(one)
+        if number not in cancelled
+    )
+    assert outbox.queued_slices == len(order)
+    assert outbox.queued_bytes == sum(nbytes for *_, nbytes in order)
+    assert drained(outbox) == [(number, at, nbytes) for _, number, at, nbytes in order]
+    assert (outbox.in_flight_bytes, outbox.queued_bytes, outbox.queued_slices) == (0, 0, 0)
+
+
+def test_a_cancelled_run_is_not_sent_and_does_not_count() -> None:
+    outbox: Outbox[Any, Any] = Outbox(LinkSettings(credit_bytes=15, frame_bytes=15))
+    runs = [run_of([10, 10], first=10 * number) for number in range(3)]
+    for run in runs:
+        outbox.put(run)
+    frame = outbox.fill(0.0)
+    assert frame is not None
+    outbox.cancel(runs[0])
+    outbox.cancel(runs[1])
+    outbox.cancel(runs[1])
+    assert (outbox.queued_slices, outbox.queued_bytes, outbox.in_flight_bytes) == (2, 20, 10)
+    assert outbox.requeue() == []
+    assert [index for _, index, _ in drained(outbox)] == [20, 21]
+
+
+def test_an_acknowledgement_of_what_is_not_under_way_is_refused() -> None:
+    outbox: Outbox[Any, Any] = Outbox(LinkSettings())
+    outbox.put(slice_of(10))
+    frame = outbox.fill(0.0)
+    assert frame is not None
+    (piece,) = outbox.acknowledge(frame.number, 1.0)
+    assert (piece.first, piece.count) == (0, 1)
+    with pytest.raises(ProtocolError, match=r"Acknowledge\.frame: 1 is not under way"):
+        outbox.acknowledge(frame.number, 1.0)
+
+
+def carried(outbox: Outbox[Any, Any], bytes_per_s: float, round_trip_s: float, frames: int) -> None:
+    """A link of this rate and round trip, kept busy with slices of 64 KiB, until so many frames arrived."""
+    wire: deque[tuple[OutFrame[Any, Any], float]] = deque()
+    now = free = 0.0
+    for _ in range(frames):
+        while outbox.queued_slices < 100:
+            outbox.put(slice_of(64 << 10))
+        while (frame := outbox.fill(now)) is not None:
+            free = max(free, now) + frame.nbytes / bytes_per_s
+            wire.append((frame, free + round_trip_s))
+        frame, now = wire.popleft()
+        outbox.acknowledge(frame.number, now)
+
+
+@pytest.mark.parametrize("round_trip_s", [50e-6, 1e-3, 20e-3])
+@pytest.mark.parametrize("bytes_per_s", [12.5e6, 125e6, 1.25e9])
+def test_credit_and_frames_follow_the_rate_of_the_link(bytes_per_s: float, round_trip_s: float) -> None:
+    """100 Mbit/s, 1 and 10 Gbit/s. The credit keeps the link busy, and holds no more than some ms of it beyond that."""
+    outbox: Outbox[Any, Any] = Outbox(LinkSettings())
+    assert outbox.credit_bytes == FIRST_CREDIT_BYTES
+    carried(outbox, bytes_per_s, round_trip_s, 2000)
+    rate = outbox.rate.bytes_per_s
+    assert rate is not None
+    full = min(bytes_per_s, MAX_AUTO_CREDIT_BYTES / round_trip_s)
+    assert 0.8 * full <= rate <= 1.05 * bytes_per_s
+    least = min(rate * round_trip_s, MAX_AUTO_CREDIT_BYTES)
+    # The first frame, of 64 KiB, is part of the shortest round trip that was seen.
+    most = CREDIT_BASE_BYTES + rate * (CREDIT_TIME_S + 2 * round_trip_s) + 2 * (64 << 10)
+    assert least <= outbox.credit_bytes <= min(most, MAX_AUTO_CREDIT_BYTES)
+    assert outbox.frame_bytes <= min(max(64 << 10, rate * FRAME_TIME_S), MAX_AUTO_FRAME_BYTES)
+
+
+def test_a_link_that_becomes_slower_is_noticed() -> None:
+    outbox: Outbox[Any, Any] = Outbox(LinkSettings())
+    carried(outbox, 1.25e9, 1e-4, 100)
+    fast = outbox.credit_bytes
+    while outbox.in_flight_bytes:
+        outbox.requeue()
+    carried(outbox, 12.5e6, 1e-4, 50)
+    assert outbox.credit_bytes <= fast // 8
+
+
+def test_settings_override_the_measured_rate() -> None:
+    outbox: Outbox[Any, Any] = Outbox(LinkSettings(credit_bytes=1000, frame_bytes=500))
+    carried(outbox, 1e9, 1e-4, 20)
+    assert (outbox.credit_bytes, outbox.frame_bytes) == (1000, 500)
+
+
+def test_what_is_cancelled_is_not_kept() -> None:
+    """Its bytes are let go at once, and of the heap no more than half is cancelled."""
+    outbox: Outbox[Any, Any] = Outbox(LinkSettings(credit_bytes=64, frame_bytes=64))
+    outbox.put(slice_of(64))
+    assert outbox.fill(0.0) is not None
+    kept = [slice_of(8, index=index) for index in range(3)]
+    for run in kept:
+        outbox.put(run)
+    for index in range(100):
+        run = slice_of(1024, index=10 + index)
+        outbox.put(run)
+        outbox.cancel(run)
+        assert not run.source.cut(0, 1024)[0]
+        assert outbox.fill(0.0) is None
+        assert len(outbox._heap) <= 2 * len(kept)
+    outbox.cancel(kept[1])
+    outbox.cancel(kept[1])
+    assert outbox.queued_bytes == 16
+    outbox.acknowledge(1, 1.0)
+    assert [index for _, index, _ in drained(outbox)] == [0, 2]

@@ -1,0 +1,196 @@
+"""Rows as chunks of bytes and back, whatever runs they travel in."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from weft_kvstore.arrays.array import Array
+from weft_kvstore.description.records import GrowthDescription
+from weft_kvstore.merging.steps import PushRefusedError
+from weft_kvstore.sharding.row_cut import RowCut, chunks_of
+from weft_kvstore.tables.row_sums import MOST_PARTS, merged
+from weft_kvstore.tables.rows import Rows, is_ascending
+from weft_kvstore.units.row_pushes import ChunkRun, RowPushes
+from weft_kvstore.wire.cargo import Cargo
+from weft_kvstore.wire.codec import ProtocolError
+from weft_kvstore.wire.push_run import Run
+from weft_kvstore.wire.row_chunks import RowSource, chunks_apart, unpacked_ids, unpacked_rows
+
+
+def cut_of(shards: int, width: int, rows_up: int, growth: GrowthDescription | None = None) -> RowCut:
+    return RowCut(1000, width, np.dtype(np.float32), shards, rows_up, 5, 4, growth)
+
+
+def runs(cut: RowCut, base: memoryview, a_chunk: int, chunks: int, stops: list[int]) -> list[Run]:
+    found, first = [], 0
+    for stop in [one for one in stops if one < chunks] + [chunks]:
+        payload = memoryview(bytearray(base[first * a_chunk : stop * a_chunk]))
+        found.append(Run(Cargo.GRADIENT, 1, 0, 0, first, stop - first, chunks, payload))
+        first = stop
+    return found
+
+
+def packed(rows: Rows, cut: RowCut, picked: Array | None = None) -> memoryview:
+    source = RowSource(rows.ids, rows.values, cut, picked)
+    return memoryview(b"".join(source.cut(0, source.nbytes)))
+
+
+@pytest.mark.parametrize("count", [0, 1, 6, 7, 8, 40])
+@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("stops", [[], [1], [1, 2, 3], [4]])
+def test_rows_come_back_as_they_left(count: int, width: int, shards: int, stops: list[int]) -> None:
+    cut, draw = cut_of(shards, width, 7), np.random.default_rng(count)
+    ids = np.sort(draw.permutation(1000)[: count * shards]).astype(np.int64)
+    rows = Rows(ids, draw.standard_normal((len(ids), width)).astype(np.float32))
+    picked = np.flatnonzero(ids % shards == shards - 1)
+    source = RowSource(ids, rows.values, cut, picked if shards > 1 else None)
+    mine, chunks = len(picked), chunks_of(len(picked), 7)
+    assert (source.count, source.nbytes) == (mine, mine * (8 + 4 * width))
+    pushes, complete = RowPushes(7), None
+    for low, high in pairwise([0, *[stop for stop in stops if stop < chunks], chunks]):
+        part = b"".join(source.cut(low * cut.chunk_bytes, min(high * cut.chunk_bytes, source.nbytes)))
+        run = Run(Cargo.GRADIENT, 1, 0, 0, low, high - low, chunks, memoryview(part))
+        came = unpacked_rows(run, cut, shards - 1, "t")
+        apart = [len(one.ids) for one in chunks_apart(came, 7)]
+        assert apart == [min(7, mine - first * 7) for first in range(low, high)]
+        assert complete is None
+        new = pushes.fitting(0, 0, ChunkRun(low, high, came), chunks, "here")
+        complete = pushes.add(0, 0, new, chunks)
+    assert complete is not None
+    together = complete
+    pieces = list(together.pieces(3))
+    assert all(len(ids) == len(values) <= 3 for ids, values in pieces)
+    for found in (together.ids, np.concatenate([together.ids[:0], *(ids for ids, _ in pieces)])):
+        assert np.array_equal(found, ids[picked] // shards)
+    wanted = rows.values[picked]
+    assert np.array_equal(np.concatenate([wanted[:0], *(values for _, values in pieces)]), wanted)
+    assert (len(together), together.size, together.nbytes) == (mine, wanted.size, wanted.nbytes + 8 * mine)
+    assert np.array_equal(together.values, wanted)
+    assert np.array_equal(merged(together, Rows(together.ids, wanted)).values, wanted + wanted)
+    of_ids = memoryview(ids[picked].tobytes())
+    asked = [one for run in runs(cut, of_ids, 4 * 8, chunks_of(mine, 4), stops) for one in
+             unpacked_ids(run, cut, shards - 1, "t")]  # fmt: skip
+    assert np.array_equal(np.concatenate(asked), ids[picked] // shards)
+
+
+def test_rows_that_leave_are_read_where_they_lie_until_then() -> None:
+    cut = cut_of(1, 2, 7)
+    ids, values = np.arange(40), np.arange(80, dtype=np.float32).reshape(40, 2)
+    source = RowSource(ids, values, cut)
+    for part, own in zip(source.cut(cut.chunk_bytes, 2 * cut.chunk_bytes), (ids, values), strict=True):
+        assert np.shares_memory(np.frombuffer(part, np.uint8), own)
+
+
+def test_what_came_as_one_run_stays_where_it_was_copied_to() -> None:
+    cut = cut_of(1, 2, 7)
+    made = packed(Rows(np.arange(40), np.arange(80, dtype=np.float32).reshape(40, 2)), cut)
+    parts = [unpacked_rows(run, cut, 0, "t") for run in runs(cut, made, cut.chunk_bytes, 6, [2])]
+    pushes = RowPushes(7)
+    assert pushes.add(0, 0, [ChunkRun(0, 2, parts[0])], 6) is None
+    together = pushes.add(0, 0, [ChunkRun(2, 6, parts[1])], 6)
+    assert together is not None
+    for (ids, values), part in zip(together.pieces(40), parts, strict=True):
+        assert ids is part.ids
+        assert values is part.values
+
+
+def some_rows(ids: list[int]) -> Rows:
+    return Rows(np.array(ids), np.array(ids, np.float32)[:, None])
+
+
+def test_chunks_that_came_before_are_left_out_whatever_runs_they_come_in_again() -> None:
+    """Three rows a chunk: chunks 1 and 4 are there when all of 0 to 5 comes."""
+    pushes = RowPushes(3)
+    ids = list(range(10, 27))
+    for chunk in (4, 1):
+        first = ChunkRun(chunk, chunk + 1, some_rows(ids[3 * chunk : 3 * chunk + 3]))
+        assert pushes.add(0, 0, pushes.fitting(0, 0, first, 6, "here"), 6) is None
+    assert pushes.begun == 1
+    again = some_rows(ids)
+    again.values[:] += 1
+    new = pushes.fitting(0, 0, ChunkRun(0, 6, again), 6, "here")
+    assert [(one.first, one.stop) for one in new] == [(0, 1), (2, 4), (5, 6)]
+    found = pushes.add(0, 0, new, 6)
+    assert found is not None
+    assert found.ids.tolist() == ids
+    before = {13, 14, 15, 22, 23, 24}
+    assert found.values[:, 0].tolist() == [one if one in before else one + 1 for one in ids]
+    assert pushes.begun == 0
+
+
+@pytest.mark.parametrize(
+    ("there", "first", "ids", "told"),
+    [
+        ([], 0, [1, 2, 3, 3], "chunk 1 "),
+        ([], 1, [1, 2, 3, 4, 4, 5], "chunk 3 "),
+        ([(0, [5, 6])], 1, [6, 7], "chunk 1 "),
+        ([(2, [5, 6])], 0, [1, 2, 3, 5], "chunk 1 "),
+        ([(1, [5, 6])], 0, [1, 5, 6, 7], "chunk 0 "),
+        ([(1, [5, 6])], 0, [1, 2, 3, 4, 6, 7], "chunk 2 "),
+    ],
+)
+def test_rows_that_are_not_between_those_beside_them_are_refused(
+    there: list[tuple[int, list[int]]], first: int, ids: list[int], told: str
+) -> None:
+    pushes = RowPushes(2)
+    for chunk, some in there:
+        pushes.add(0, 3, pushes.fitting(0, 3, ChunkRun(chunk, chunk + 1, some_rows(some)), 9, "here"), 9)
+    run = ChunkRun(first, first + len(ids) // 2, some_rows(ids))
+    with pytest.raises(PushRefusedError, match=f"here: rows of {told}"):
+        pushes.fitting(0, 3, run, 9, "here")
+    if there:
+        with pytest.raises(PushRefusedError, match="a push of 9 parts before and of 8 now"):
+            pushes.fitting(0, 3, run, 8, "here")
+        with pytest.raises(PushRefusedError, match="pushed before and declares nothing now"):
+            pushes.check_nothing(0, 3, "here")
+        pushes.drop(0)
+        pushes.check_nothing(0, 3, "here")
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3, MOST_PARTS + 3])
+@pytest.mark.parametrize("count", [0, 1, 30, 120])
+def test_a_sum_of_pushes_is_that_of_their_rows_in_order(slots: int, count: int) -> None:
+    draw = np.random.default_rng(count)
+    pushes = []
+    for _ in range(slots):
+        ids = np.sort(draw.choice(200, count, replace=False))
+        values = draw.standard_normal((count, 3)).astype(np.float32)
+        middle = int(draw.integers(count + 1))
+        pushes.append(Rows.of([(ids[:middle], values[:middle]), (ids[middle:], values[middle:])]))
+    wanted: dict[int, Array] = {}
+    for rows in pushes:
+        for row, value in zip(rows.ids.tolist(), rows.values, strict=True):
+            wanted[row] = wanted[row] + value if row in wanted else value.copy()
+    total, *others = [Rows.of([(ids, values.copy()) for ids, values in rows.parts]) for rows in pushes]
+    for other in others:
+        before = other.values.copy()
+        total = merged(total, Rows(other.ids, other.values))
+        assert np.array_equal(other.values, before) or slots > 2, "what is added is not written while it is"
+    assert all(is_ascending(ids) for ids, _ in total.parts)
+    assert sorted(total.ids.tolist()) == sorted(wanted)
+    for row, value in zip(total.ids.tolist(), total.values, strict=True):
+        assert np.array_equal(value, wanted[row])
+
+
+@pytest.mark.parametrize(
+    ("ids", "growth", "told"),
+    [
+        ([3, 2], None, "do not ascend"),
+        ([0, 3, 9, 9, 10], None, "do not ascend"),
+        ([5, 1000], None, "rows 5 to 1000 of key 't', which has 1000"),
+        ([-4, 5], None, "rows -4 to 5"),
+        ([1, 4, 2, 900, 1000], None, "rows 1 to 1000"),
+        ([2**64 - 1, 0], GrowthDescription(), "do not ascend"),
+    ],
+)
+def test_ids_that_cannot_be_are_refused(ids: list[int], growth: GrowthDescription | None, told: str) -> None:
+    cut = cut_of(1, 2, 2, growth)
+    rows = Rows(np.array(ids, cut.id_dtype), np.zeros((len(ids), 2), np.float32))
+    chunks = chunks_of(len(ids), 2)
+    run = Run(Cargo.GRADIENT, 1, 0, 0, 0, chunks, chunks, packed(rows, cut))
+    with pytest.raises(ProtocolError, match=told):
+        unpacked_rows(run, cut, 0, "t")
