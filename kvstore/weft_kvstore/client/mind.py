@@ -46,6 +46,7 @@ from weft_kvstore.wire.messages import (
     Welcome,
 )
 from weft_kvstore.wire.outbox import Piece
+from weft_kvstore.wire.value_run import value_runs
 
 ASK_BEFORE_S: Final = 0.5
 """A shard is asked what a request waits for so long before its deadline, or a quarter of the time allowed."""
@@ -238,23 +239,11 @@ class ClientMind:
                 link.explain(message)
 
     def _values(self, link: ClientLink, values: Values, payload: memoryview) -> None:
-        payload = link.payload_of(values, payload)
-        columns = (values.array, values.lot, values.version, values.first, values.count)
-        begin = 0
-        of_runs = zip(values.request, values.nbytes, zip(*columns, strict=True), strict=True)
-        for run, (request, nbytes, (array, lot, version, first, count)) in enumerate(of_runs):
-            place = bool(values.place) and bool(values.place[run])
-            stop = begin if place else begin + nbytes
+        for request, came in value_runs(values, link.payload_of(values, payload)):
             operation = link.requests.get(request)
             if operation is not None:  # Else it was given up meanwhile.
-                if place:
-                    fresh = operation.written(link.shard, array, lot, version, first, count)
-                else:
-                    part, compressed = payload[begin:stop], bool(values.compressed[run])
-                    what = (array, lot, version, first, count, part)
-                    fresh = operation.write(link.shard, *what, compressed=compressed)
+                fresh = operation.write(link.shard, came)
                 self._settled(link, operation, ended=operation.settle(link.shard, fresh))
-            begin = stop
         link.arrived(values)
 
     def _done(self, link: ClientLink, done: Done) -> None:

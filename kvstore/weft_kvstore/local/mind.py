@@ -27,6 +27,7 @@ from weft_kvstore.tables.rows import Rows
 from weft_kvstore.units.unit_state import AnyUnit
 from weft_kvstore.wire.cargo import Cargo
 from weft_kvstore.wire.push_run import Run
+from weft_kvstore.wire.value_run import ValueRun
 
 LOCAL: Final = "local"
 """The one job."""
@@ -244,9 +245,8 @@ class LocalMind:
     def _write(wait: PullWait, part: Answer) -> None:
         payload = part.source.base[int(part.bounds[0]) : int(part.bounds[-1])]
         pull: PullOperation = wait.link
-        what = (part.array, part.lot, part.version, part.first, part.parts)
-        fresh = pull.write(0, *what, payload, compressed=part.compressed)
-        pull.settle(0, fresh)
+        came = ValueRun(part.array, part.lot, part.version, part.first, part.parts, payload, part.compressed)
+        pull.settle(0, pull.write(0, came))
 
     def _look(self, wait: PullWait) -> None:
         if wait.is_answered and self._open.pop(wait.request, None) is not None:

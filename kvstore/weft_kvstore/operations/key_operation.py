@@ -32,6 +32,7 @@ from weft_kvstore.wire.cargo import Cargo, SentEntry
 from weft_kvstore.wire.codec import ProtocolError
 from weft_kvstore.wire.messages import Reading
 from weft_kvstore.wire.out_run import OutRun, Source
+from weft_kvstore.wire.value_run import ValueRun
 
 _FIRST = attrgetter("first")
 _BEYOND: Final = np.iinfo(np.int64).max
@@ -119,59 +120,31 @@ class KeyPull(PullOperation):
         runs = self._plan.runs.get(shard, ()) if self._plan is not None else ()
         return [(run.lot, run.first, run.count) for run in runs]
 
-    def write(  # noqa: PLR0917  # a column of the message each
-        self,
-        shard: int,
-        array: int,
-        lot: int,
-        version: int,
-        first: int,
-        count: int,
-        payload: memoryview,
-        *,
-        compressed: bool,
-    ) -> int:
-        run = self._checked(shard, array, lot, version, first, count)
-        begin, end = first - run.first, first - run.first + count
-        start, stop = int(run.bounds[begin]), int(run.bounds[end])
-        if compressed:
-            payload = self._decoded(run, first, count, payload)
-        if stop - start != payload.nbytes:
+    def write(self, shard: int, came: ValueRun) -> int:
+        self.check_version(came.version)
+        run = self._run_of(shard, came.lot, came.first)
+        if run is None or came.stop > run.stop or came.array >= len(self._landings):
             raise ProtocolError(
-                f"Values.nbytes: {payload.nbytes}, slices {first} to {first + count - 1} of lot {lot} have "
-                f"{stop - start} in {self}"
+                f"Values.first: {_slices(came)}, array {came.array}; {self} asks shard {shard} for "
+                f"{self._told(shard)} and {len(self._landings)} arrays"
             )
-        self._landings[array].copy(run.number, start, stop, payload)
-        return self._came(run, array, version, first, count)
-
-    def written(  # noqa: PLR0917  # a column of the message each
-        self, shard: int, array: int, lot: int, version: int, first: int, count: int
-    ) -> int:
-        if not self.in_place:
-            return super().written(shard, array, lot, version, first, count)
-        run = self._checked(shard, array, lot, version, first, count)
-        return self._came(run, array, version, first, count)
-
-    def _checked(  # noqa: PLR0917  # a column of the message each
-        self, shard: int, array: int, lot: int, version: int, first: int, count: int
-    ) -> PlanRun:
-        """The run of the plan that some slices lie in. Raises ProtocolError."""
-        self.check_version(version)
-        run = self._run_of(shard, lot, first)
-        if run is None or first + count > run.stop or array >= len(self._landings):
-            raise ProtocolError(
-                f"Values.first: slices {first} to {first + count - 1} of lot {lot}, array {array}; {self} asks shard "
-                f"{shard} for {self._told(shard)} and {len(self._landings)} arrays"
-            )
-        return run
-
-    def _came(self, run: PlanRun, array: int, version: int, first: int, count: int) -> int:
-        """How many of these slices are new."""
-        begin, end = first - run.first, first - run.first + count
-        mine = self._versions[array, run.begin + begin : run.begin + end]
+        if came.payload is not None:
+            self._copy(run, came, came.payload)
+        elif not self.in_place:
+            raise ProtocolError(f"Values.place: 1, {self} has no places for values")
+        mine = self._versions[came.array, run.begin - run.first + came.first : run.begin - run.first + came.stop]
         fresh = int(np.count_nonzero(mine < 0))
-        mine[:] = version
+        mine[:] = came.version
         return fresh
+
+    def _copy(self, run: PlanRun, came: ValueRun, payload: memoryview) -> None:
+        start, stop = int(run.bounds[came.first - run.first]), int(run.bounds[came.stop - run.first])
+        if came.compressed:
+            payload = self._decoded(run, came, payload)
+        if stop - start != payload.nbytes:
+            told = f"{_slices(came)} have {stop - start} in {self}"
+            raise ProtocolError(f"Values.nbytes: {payload.nbytes}, {told}")
+        self._landings[came.array].copy(run.number, start, stop, payload)
 
     @property
     def may_be_compressed(self) -> bool:
@@ -180,19 +153,18 @@ class KeyPull(PullOperation):
         ordinary = asked.reading is Reading.OWN and asked.gives in {Gives.VALUE, Gives.VALUES}
         return ordinary and asked.version > 0 and self._plan is not None and self._plan.has_pulled
 
-    def _decoded(self, run: PlanRun, first: int, count: int, payload: memoryview) -> memoryview:
+    def _decoded(self, run: PlanRun, came: ValueRun, payload: memoryview) -> memoryview:
         """The bytes of slices that came encoded, as they are. Raises ProtocolError."""
-        where = f"slices {first} to {first + count - 1} of lot {run.lot}"
         if run.pulled is None or not self.may_be_compressed:
-            raise ProtocolError(f"Values.compressed: 1, {where} travel as they are in {self}")
-        begin = first - run.first
-        told = run.pulled.nbytes(begin, begin + count)
+            raise ProtocolError(f"Values.compressed: 1, {_slices(came)} travel as they are in {self}")
+        begin, end = came.first - run.first, came.stop - run.first
+        told = run.pulled.nbytes(begin, end)
         if told != payload.nbytes:
-            raise ProtocolError(f"Values.nbytes: {payload.nbytes}, {where}, encoded, have {told} in {self}")
+            raise ProtocolError(f"Values.nbytes: {payload.nbytes}, {_slices(came)}, encoded, have {told} in {self}")
         try:
-            return bytes_of(run.pulled.decode(begin, begin + count, payload))
+            return bytes_of(run.pulled.decode(begin, end, payload))
         except PayloadError as error:
-            raise ProtocolError(f"payload: {where} in {self}: {error}") from error
+            raise ProtocolError(f"payload: {_slices(came)} in {self}: {error}") from error
 
     def result(self) -> Any:
         arrays = [landing.arrays for landing in self._landings]
@@ -239,3 +211,7 @@ def _unseen(arrays: int, slices: int) -> Array:
     found: Array = np.empty((arrays, slices), np.int64)
     found.fill(-1)  # A third of what `np.full` takes, and most pulls are small.
     return found
+
+
+def _slices(came: ValueRun) -> str:
+    return f"slices {came.first} to {came.stop - 1} of lot {came.lot}"

@@ -18,6 +18,7 @@ from weft_kvstore.wire.cargo import Cargo, SentEntry
 from weft_kvstore.wire.codec import ProtocolError
 from weft_kvstore.wire.messages import MAX_RUNS, Barrier, Cancel, HyperAnswer, HyperDecided, Measured, Message, Reading
 from weft_kvstore.wire.out_run import OutRun
+from weft_kvstore.wire.value_run import ValueRun
 
 SentRun: TypeAlias = "OutRun[SentEntry, Operation]"
 
@@ -208,27 +209,10 @@ class Request(Operation):
         ProtocolError, and StoreRefusedError where there will be none."""
         raise ProtocolError(f"{type(message).__name__}.request: {self.number}, {self} changes nothing")
 
-    def write(  # noqa: PLR0917  # a column of the message each
-        self,
-        shard: int,
-        array: int,
-        lot: int,
-        version: int,
-        first: int,
-        count: int,
-        payload: memoryview,
-        *,
-        compressed: bool,
-    ) -> int:
-        """Copies slices, or chunks, into place, decoded where they are `compressed`. Returns how many of them were new.
-        Raises ProtocolError where they are not what was asked for."""
+    def write(self, shard: int, came: ValueRun) -> int:
+        """Copies slices, or chunks, into place, unless the shard has put them into the places of their keys by itself.
+        Returns how many of them were new. Raises ProtocolError where they are not what was asked for."""
         raise ProtocolError(f"Values.request: {self.number}, {self} asks for none")
-
-    def written(  # noqa: PLR0917  # a column of the message each
-        self, shard: int, array: int, lot: int, version: int, first: int, count: int
-    ) -> int:
-        """The same of slices that the shard has put into the places of their keys by itself."""
-        raise ProtocolError(f"Values.place: 1, {self} has no places for values")
 
 
 class PullOperation(Request):

@@ -20,6 +20,7 @@ from weft_kvstore.wire.cargo import Cargo, SentEntry
 from weft_kvstore.wire.codec import ProtocolError
 from weft_kvstore.wire.out_run import OneBuffer, OutRun
 from weft_kvstore.wire.row_chunks import RowSource
+from weft_kvstore.wire.value_run import ValueRun
 
 
 class PushRowsOperation(SendOperation):
@@ -119,29 +120,20 @@ class PullRowsOperation(PullOperation):
     def let_go(self) -> None:
         self._runs = {}
 
-    def write(  # noqa: PLR0917  # a column of the message each
-        self,
-        shard: int,
-        array: int,
-        lot: int,
-        version: int,
-        first: int,
-        count: int,
-        payload: memoryview,
-        *,
-        compressed: bool,
-    ) -> int:
-        self.check_version(version)
-        if compressed:
+    def write(self, shard: int, came: ValueRun) -> int:
+        self.check_version(came.version)
+        if came.compressed:
             raise ProtocolError(f"Values.compressed: 1, {self} is of rows, which travel as they are")
-        if lot != self._lot:
-            raise ProtocolError(f"Values.lot: {lot}, {self} asks for lot {self._lot}")
-        self.copy(shard, array, range(first, first + count), payload)
-        seen = self._seen.get((shard, array))
+        if came.payload is None:
+            raise ProtocolError(f"Values.place: 1, {self} has no places for values")
+        if came.lot != self._lot:
+            raise ProtocolError(f"Values.lot: {came.lot}, {self} asks for lot {self._lot}")
+        self.copy(shard, came.array, range(came.first, came.stop), came.payload)
+        seen = self._seen.get((shard, came.array))
         if seen is None:
-            seen = self._seen[shard, array] = np.zeros(self._chunks_from(shard), np.bool_)
-        some = seen[first : first + count]
-        fresh = count - int(np.count_nonzero(some))
+            seen = self._seen[shard, came.array] = np.zeros(self._chunks_from(shard), np.bool_)
+        some = seen[came.first : came.stop]
+        fresh = came.count - int(np.count_nonzero(some))
         some[:] = True
         return fresh
 
