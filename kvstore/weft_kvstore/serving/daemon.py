@@ -66,7 +66,7 @@ class ShardSettings(BaseSettings):
     credit_bytes: Annotated[int, Field(ge=1)] | None = None
     """Payload bytes under way on one link; follows the link's rate where left out."""
     frame_bytes: Annotated[int, Field(ge=1, le=1 << 25)] | None = None
-    """Payload bytes of a frame; about 1 ms of the link's rate where left out."""
+    """Payload bytes of a frame; about 2 ms of the link's rate where left out."""
     table_directory: DirectoryPath | None = None
     """Where rows of tables lie that have no place in `table_memory`; in memory, all of them, where left out."""
     table_memory: ByteSize | None = None

@@ -22,7 +22,7 @@ from weft_kvstore.wire.rate import Departure, LinkRate
 FRAME_TIME_S: Final = 0.002
 """Time of the link's rate that a frame may take: what has begun cannot be overtaken."""
 CREDIT_TIME_S: Final = 0.004
-"""Time of the link's rate, beside its round trip, that is under way: two frames keep it busy."""
+"""Time of the link's rate, beside its round trip, that is under way: two frames, which keep it busy."""
 CREDIT_BASE_BYTES: Final = 192 << 10
 """What is under way besides. A window that is a time of the rate alone has no size of its own to come back to: the
 larger one of two directions that share their acknowledgements' way would starve the other."""
