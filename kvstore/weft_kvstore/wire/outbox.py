@@ -179,6 +179,8 @@ class Outbox(Generic[E, W]):
         if frame.nbytes and not self._shared:
             self.rate.acknowledged(frame.departure, frame.nbytes, now, self.credit_bytes)
             self._follow_rate()
+        else:
+            self.rate.passed_by()
         return frame.pieces
 
     def in_flight(self, number: int) -> OutFrame[E, W] | None:

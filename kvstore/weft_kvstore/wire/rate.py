@@ -71,6 +71,10 @@ class LinkRate:
         if whole or (not self._under_way and self._bytes >= LEAST_WINDOW_BYTES):
             self._end(now, says_all=whole and not self._starved)
 
+    def passed_by(self) -> None:
+        """A frame has arrived that says nothing of the link: it had no bytes, or they passed through no socket."""
+        self._under_way -= 1
+
     def _begin(self, now: float) -> None:
         self._begun, self._bytes, self._starved = now, 0, False
 

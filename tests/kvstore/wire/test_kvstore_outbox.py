@@ -334,6 +334,31 @@ def test_a_link_that_becomes_slower_is_noticed() -> None:
     assert outbox.credit_bytes <= fast // 8
 
 
+def test_a_frame_without_bytes_does_not_count_idle_time_as_the_links() -> None:
+    """Bursts of 2 MiB a second over a link of 1 GB/s: the rate is the link's, whatever else has passed."""
+    rates = []
+    for empty in (False, True):
+        outbox: Outbox[Any, Any] = Outbox(LinkSettings())
+        if empty:
+            outbox.put(slice_of(0))
+            frame = outbox.fill(0.0)
+            assert frame is not None
+            outbox.acknowledge(frame.number, 1e-4)
+        for second in range(1, 10):
+            now = float(second)
+            for _ in range(32):
+                outbox.put(slice_of(64 << 10))
+            wire: deque[OutFrame[Any, Any]] = deque()
+            while outbox.queued_slices or wire:
+                while (frame := outbox.fill(now)) is not None:
+                    wire.append(frame)
+                arrived = wire.popleft()
+                now += arrived.nbytes / 1e9
+                outbox.acknowledge(arrived.number, now)
+        rates.append(outbox.rate.bytes_per_s)
+    assert all(rate is not None and rate > 5e8 for rate in rates)
+
+
 def test_settings_override_the_measured_rate() -> None:
     outbox: Outbox[Any, Any] = Outbox(LinkSettings(credit_bytes=1000, frame_bytes=500))
     carried(outbox, 1e9, 1e-4, 20)
