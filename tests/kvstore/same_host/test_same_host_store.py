@@ -45,17 +45,22 @@ LINK = LinkSettings(request_timeout_s=WAIT_S)
 KEYS = ("cut", "small", "tiny", "odd", "wide")
 
 
+def shared_files() -> set[str]:
+    """The store's, by their names: other programs have theirs there too."""
+    return {one for one in os.listdir("/dev/shm") if "weft" in one}
+
+
 @pytest.fixture(autouse=True)
 def everything_is_shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Payloads of any length pass through the arena; and no memory is left that was not there before."""
     for module in (link_memory, peer_memory):
         monkeypatch.setattr(module, "LEAST_SHARED_BYTES", 1)
     gc.collect()  # What an earlier test has left to the collector would be missing afterwards.
-    before = arena_maps(), set(os.listdir("/dev/shm"))
+    before = arena_maps(), shared_files()
     yield
     gc.collect()  # Shards and clients of a test are in circles.
     gc.collect()
-    wait_until(lambda: arena_maps() <= before[0] and set(os.listdir("/dev/shm")) <= before[1])
+    wait_until(lambda: arena_maps() <= before[0] and shared_files() <= before[1])
 
 
 def keys_of(slots: int) -> StoreDescription:
