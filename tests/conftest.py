@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import signal
+from collections.abc import Iterator
 
 import pytest
 from xdist.remote import Producer
@@ -24,8 +26,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Spreadi
     return Spreading(config, log)
 
 
-def pytest_collection_finish() -> None:
-    """Tests by the thousand have been read, and stay. Passing through them at every `gc.collect` of a test, or of what
-    it tests, took more time than many tests."""
+@pytest.fixture(scope="module", autouse=True)
+def what_is_here_stays() -> None:
+    """Passing through all tests that were read, and through all that earlier files have left in caches, at every
+    `gc.collect` of a test or of what it tests, took more time than most tests. What a file makes is passed through."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Whoever starts the tests in the background has SIGINT ignored, and what ignores it hands that on."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
@@ -24,14 +23,6 @@ def test_the_demo_reaches_its_accuracy_and_says_what_to_try_next() -> None:
     assert float(found[-1]) >= 0.95
     assert "weft up" in done.stdout
     assert "takes less than a minute" in done.stdout
-
-
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """Whoever starts the tests in the background has SIGINT ignored, and what ignores it hands that on."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("interruptible")

@@ -227,6 +227,7 @@ def test_a_close_ends_the_wait_of_who_leads() -> None:
         thread.join()
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_ends_a_wait_and_nothing_else() -> None:
     handler = signal.getsignal(signal.SIGINT)
     with two_slots() as (one, other):
@@ -242,6 +243,7 @@ def test_ctrl_c_ends_a_wait_and_nothing_else() -> None:
         assert pulled.result(WAIT_S).shape == (8,)
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("what", ["flush", "receive"])
 def test_ctrl_c_in_the_middle_of_the_work_comes_after_it(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with two_slots() as (one, other):
