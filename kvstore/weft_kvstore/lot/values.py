@@ -17,7 +17,7 @@ from weft_kvstore.arrays.buffers import bytes_of
 from weft_kvstore.wire.lending import Lendable
 from weft_kvstore.wire.out_run import OneBuffer
 
-BLOCK_BYTES: Final = 1 << 22
+BLOCK_BYTES: Final = 1 << 23
 
 
 class LotValues:

@@ -9,10 +9,13 @@ from typing import ClassVar, Final
 PIECE_ELEMENTS: Final = 1 << 20
 """Elements that a piece computes, of first values or of an update by a rule of a few nodes: some 10 ms."""
 
+LOT_PIECES: Final = 2
+"""Such pieces that a plain lot's update takes at once: it crosses memory once, and is the shard's most frequent work."""
+
 PIECE_NODES: Final = 16
 """Nodes of a user's rule that may meet as many elements; with more of them a piece has fewer."""
 
-PIECE_BYTES: Final = 1 << 22
+PIECE_BYTES: Final = 1 << 23
 """What a piece counts for in a job's turn, at most."""
 
 PIECE_SLICES: Final = 256

@@ -19,8 +19,8 @@ from weft_kvstore.sharding.routing import Routing
 MAX_STAGE_BYTES: Final = 32 << 20
 """Of the stage of one shard: what a slot may be ahead of the others before its gradients travel as bytes."""
 
-MAX_WINDOW_BYTES: Final = 8 << 20
-"""Of the window of one shard: twice the credit of a fast link."""
+MAX_WINDOW_BYTES: Final = 32 << 20
+"""Of the window of one shard: what may be under way."""
 
 MIN_STAGE_BYTES: Final = 64 << 10
 

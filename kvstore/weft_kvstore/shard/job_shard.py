@@ -30,7 +30,7 @@ from weft_kvstore.lot.state import Arrival
 from weft_kvstore.merging.computing import Computing, InTurn
 from weft_kvstore.merging.pull_wait import PullWait
 from weft_kvstore.merging.step_gate import StepGate
-from weft_kvstore.merging.work import PIECE_ELEMENTS, PIECE_NODES
+from weft_kvstore.merging.work import LOT_PIECES, PIECE_ELEMENTS, PIECE_NODES
 from weft_kvstore.quotas import Holds
 from weft_kvstore.same_host.shared_layout import ShardPlaces, shard_places
 from weft_kvstore.shard.account import Account
@@ -449,7 +449,7 @@ class JobShard:
             self._staleness(key),
             self._rule,
             self._hyper(key),
-            a_piece=_a_piece(description.rule),
+            a_piece=LOT_PIECES * _a_piece(description.rule),
             gate=self.gate,
             computing=self._computing,
             pushed=self._routing.lots[number].pushed,

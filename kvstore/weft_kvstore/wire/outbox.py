@@ -28,15 +28,13 @@ CREDIT_BASE_BYTES: Final = 192 << 10
 larger one of two directions that share their acknowledgements' way would starve the other."""
 MIN_FRAME_BYTES: Final = 32 << 10
 MAX_AUTO_FRAME_BYTES: Final = 4 << 20
-QUEUE_FRAMES: Final = 8
-"""Frames that what waits is cut into on a fast link, at least: while one is worked on at one end, the next travels."""
-LEAST_CUT_BYTES: Final = 2 << 20
-"""Frames are not cut below this for that: each costs both ends as much as a copy of some MiB does."""
 MIN_CREDIT_BYTES: Final = 128 << 10
 FIRST_CREDIT_BYTES: Final = 256 << 10
 """Before anything is measured: a slow link's 20 ms at 100 Mbit/s."""
 MAX_AUTO_CREDIT_BYTES: Final = 8 << 20
-"""Also what is under way where bytes pass through shared memory: they have no rate that a frame would have to fit."""
+SHARED_FRAME_BYTES: Final = 8 << 20
+SHARED_CREDIT_BYTES: Final = 32 << 20
+"""Where bytes pass through shared memory: they have no rate that a frame would have to fit."""
 
 E = TypeVar("E")
 W = TypeVar("W")
@@ -144,9 +142,8 @@ class Outbox(Generic[E, W]):
         if not self._heap:
             return None
         room = self.credit_bytes - self.in_flight_bytes
-        most = min(self.frame_bytes, max(self.queued_bytes // QUEUE_FRAMES, LEAST_CUT_BYTES))
-        limit = min(most, room)
-        if limit < min(most, self.queued_bytes) and 2 * self.in_flight_bytes > self.credit_bytes:
+        limit = min(self.frame_bytes, room)
+        if limit < min(self.frame_bytes, self.queued_bytes) and 2 * self.in_flight_bytes > self.credit_bytes:
             return None  # A full frame can leave soon: it costs no more than a small one, and arrives no later.
         taken: list[Piece[E, W]] = []
         total = 0
@@ -236,8 +233,8 @@ class Outbox(Generic[E, W]):
         self.credit_bytes = self._measured_credit() if credit is None else credit
         self.frame_bytes = self._measured_frame() if frame is None else frame
         if self._shared:
-            self.credit_bytes = MAX_AUTO_CREDIT_BYTES if credit is None else credit
-            self.frame_bytes = MAX_AUTO_FRAME_BYTES if frame is None else frame
+            self.credit_bytes = SHARED_CREDIT_BYTES if credit is None else credit
+            self.frame_bytes = SHARED_FRAME_BYTES if frame is None else frame
 
     def _measured_credit(self) -> int:
         rate = self.rate.bytes_per_s
