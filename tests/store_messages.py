@@ -12,6 +12,10 @@ REQUESTS: dict[str, tuple[m.Request, bytes | None]] = {
         m.Hello(job="job-1", term=2, slot=3, incarnation=4, process=PROCESS, session=5, description=DIGEST),
         None,
     ),
+    "hello-loopback": (
+        m.Hello("job-1", 2, 3, 4, PROCESS, 5, DIGEST, loopback=True),
+        None,
+    ),
     "push": (
         m.Push(
             frame=7,

@@ -33,8 +33,10 @@ class WeftExchange:
         if case.transport == "inplace":
             self._gradients = [store.gradient_buffer(key) for key in keys]
             self._out = [store.value_buffer(key) for key in keys]
-        if case.rows:
+        elif case.rows:
             self._touch()
+        else:
+            self._out = [np.zeros(shape, np.float32) for shape in case.shapes]  # As the peer, who pulls into his own.
 
     def values(self, work: Work) -> list[Array]:
         # Bytes of a comparison are not the exchange's: they are taken off again.

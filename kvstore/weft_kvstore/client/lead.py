@@ -168,12 +168,13 @@ class Lead:
 
     def _round(self, sleeper: Sleeper, is_over: Callable[[], bool]) -> None:
         """Reads what came, then sends, so what is urgent overtakes. Futures end before anything is sent: who waits for
-        one goes on meanwhile."""
+        one goes on meanwhile; and who has nothing else under way leaves receipts to his next call, or to the thread."""
         sockets = self._sockets
         sockets.receive(sleeper.news)
         sockets.end_futures()
-        sockets.go_on(time.monotonic())
-        sockets.end_futures()
+        if sockets.open or sockets.submitted or not is_over():
+            sockets.go_on(time.monotonic())
+            sockets.end_futures()
         # Said before `_working` is let go of: whoever works after this knows that somebody sleeps.
         sleeper.lie_down(sockets.tick_at, over_sockets=True)
         if is_over() or sockets.submitted or self._called_back or sockets.unread():
@@ -228,7 +229,7 @@ class Lead:
         own = self._own
         if self._sockets.is_due or own.is_watching:
             self._rouse()
-        elif self._followers or self._sockets.open:
+        elif self._followers or self._sockets.open or self._sockets.owes_receipts:
             self._expect()
 
     def _follow(self, future: StoreFuture[Any], until: float, interrupts: Interrupts | None) -> None:
@@ -285,6 +286,8 @@ class Lead:
         if seen != self._seen:
             self._looks = 0
             return GRACE_S
+        if self._sockets.owes_receipts and self._working.acquire(blocking=False):
+            self._work(self._begin)
         if self._looks < LOOKS and not self._sockets.open:
             self._looks += 1
             return GRACE_S

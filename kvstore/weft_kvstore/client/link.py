@@ -27,7 +27,7 @@ from typing import Final
 from weft_kvstore.arrays.buffers import Buffer
 from weft_kvstore.operations.operation import Operation, PullOperation, Request, SentRun
 from weft_kvstore.same_host.link_memory import LinkMemory
-from weft_kvstore.settings import LinkSettings
+from weft_kvstore.settings import LinkSettings, is_loopback
 from weft_kvstore.wire.cargo import SentEntry
 from weft_kvstore.wire.codec import ProtocolError, encode, payload_bytes
 from weft_kvstore.wire.messages import (
@@ -75,7 +75,7 @@ class ClientLink:
         self.shard = shard
         self.name = f"shard {shard} at {endpoint}"
         self.state = LinkState.DOWN
-        self.outbox: Outbox[SentEntry, Operation] = Outbox(settings)
+        self.outbox: Outbox[SentEntry, Operation] = Outbox(settings, loopback=is_loopback(endpoint))
         self.requests: dict[int, Request] = {}
         self.outgoing: list[list[Buffer]] = []
         self.reopen = False
@@ -116,6 +116,11 @@ class ClientLink:
         self.requests[request.number] = request
         if self.state is LinkState.OPEN:
             request.make(self)
+
+    @property
+    def owes_receipts(self) -> bool:
+        """Whether frames have arrived of which the shard has not been told."""
+        return bool(self._acknowledge)
 
     def forget(self, request: Request) -> None:
         self.requests.pop(request.number, None)
@@ -343,6 +348,7 @@ class ClientLink:
             process=self._hello.process,
             session=self.session,
             description=self._hello.description,
+            loopback=self.outbox.loopback,
         )
         self.outgoing = [encode(hello)]
 

@@ -64,6 +64,11 @@ class ClientSockets:
             self.submitted or self._mind.outcomes or any(link.outbox.queued_slices for link in self._mind.links)
         )
 
+    @property
+    def owes_receipts(self) -> bool:
+        """Whether a shard waits to hear what has arrived."""
+        return any([link.owes_receipts for link in self._mind.links])  # noqa: C419  # a list is faster for so few
+
     def end_futures(self) -> None:
         """Ends the futures of what has ended."""
         if self._mind.outcomes:

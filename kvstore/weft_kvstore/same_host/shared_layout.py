@@ -16,7 +16,7 @@ from weft_kvstore.same_host.layout import ALIGNMENT, Layout, lay_out
 from weft_kvstore.sharding.lots import LotKind, LotPart
 from weft_kvstore.sharding.routing import Routing
 
-MAX_STAGE_BYTES: Final = 32 << 20
+MAX_STAGE_BYTES: Final = 64 << 20
 """Of the stage of one shard: what a slot may be ahead of the others before its gradients travel as bytes."""
 
 MAX_WINDOW_BYTES: Final = 32 << 20

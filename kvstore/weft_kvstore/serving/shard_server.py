@@ -96,6 +96,8 @@ class ShardServer:
         self.endpoint: str = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
         self._bytes_sent = 0
         self._stages = StageTimes()
+        self._waited = False
+        """Whether what is to be sent waited for what had come meanwhile: an answer may go with it."""
         self._next_tick = self._last_round = clock()
         self._wakeup = Wakeup()
         self._door = _door() if settings.same_host else None
@@ -250,7 +252,11 @@ class ShardServer:
             if self._door is not None:
                 self._door.tick(now)
         if self._mind.wants_flush():
+            if not self._waited and self._readable():
+                self._waited = True
+                return
             self._mind.flush(now)
+        self._waited = False
         if self._mind.outgoing:
             filled = self._clock()
             self._send()
@@ -282,7 +288,7 @@ class ShardServer:
         begun = self._clock()
         until = begun + RECEIVE_S
         for _ in range(MESSAGES_SHARED if self._mind.is_shared else MESSAGES_A_ROUND):
-            if not int(self._router.getsockopt(zmq.EVENTS)) & zmq.POLLIN:  # A poll makes a poller each time.
+            if not self._readable():
                 return
             identity, *frames = self._router.recv_multipart(copy=False)
             parts = [frame.buffer for frame in frames]
@@ -294,6 +300,9 @@ class ShardServer:
             if done > until:
                 return
             begun = done
+
+    def _readable(self) -> bool:
+        return bool(int(self._router.getsockopt(zmq.EVENTS)) & zmq.POLLIN)  # A poll makes a poller each time.
 
     def _send(self) -> None:
         outgoing, self._mind.outgoing = self._mind.outgoing, []

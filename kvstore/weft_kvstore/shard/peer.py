@@ -56,7 +56,7 @@ class Peer:
         self.slot = hello.slot
         self.hello = hello
         self.heard = now
-        self.outbox: Outbox[AnswerEntry, Loan] = Outbox(settings)
+        self.outbox: Outbox[AnswerEntry, Loan] = Outbox(settings, loopback=hello.loopback)
         self.pulls: dict[int, PullWait] = {}
         self.ids_bytes = 0
         self.acknowledge: list[int] = []

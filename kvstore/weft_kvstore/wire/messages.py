@@ -65,9 +65,10 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
     """A message; its tag is the wire's word for it."""
 
 
-class Hello(Message, frozen=True, tag="hello"):
+class Hello(Message, frozen=True, omit_defaults=True, tag="hello"):
     """The first message of a connection: who speaks. `process` is drawn once per client, `session` counts its
-    connections to this shard from 1, `description` is the digest of what both must agree on."""
+    connections to this shard from 1, `description` is the digest of what both must agree on. `loopback`: the connection
+    leaves the host through no network."""
 
     job: Name
     term: Count
@@ -76,6 +77,7 @@ class Hello(Message, frozen=True, tag="hello"):
     process: Digest
     session: Count
     description: Digest
+    loopback: bool = False
 
 
 class Push(Message, frozen=True, omit_defaults=True, tag="push"):

@@ -32,6 +32,14 @@ MIN_CREDIT_BYTES: Final = 128 << 10
 FIRST_CREDIT_BYTES: Final = 256 << 10
 """Before anything is measured: a slow link's 20 ms at 100 Mbit/s."""
 MAX_AUTO_CREDIT_BYTES: Final = 8 << 20
+LOOPBACK_RATE: Final = 125e6
+"""Bytes a second, those of 1 Gbit/s, above which loopback is no link that somebody slowed down on purpose: what bounds
+it is the processors' time. A frame costs them as much whatever its size, so that small ones keep it slow, and its rate
+them small."""
+LOOPBACK_TIMES: Final = 8
+"""How much longer than on other links a frame may take there, at most."""
+LOOPBACK_FRAME_BYTES: Final = 8 << 20
+LOOPBACK_CREDIT_BYTES: Final = 32 << 20
 SHARED_FRAME_BYTES: Final = 8 << 20
 SHARED_CREDIT_BYTES: Final = 32 << 20
 """Where bytes pass through shared memory: they have no rate that a frame would have to fit."""
@@ -98,13 +106,14 @@ class OutFrame(NamedTuple, Generic[E, W]):
 class Outbox(Generic[E, W]):
     """Slices on their way to one peer.
 
-    `credit_bytes` and `frame_bytes` are the bounds of this moment.
+    `credit_bytes` and `frame_bytes` are the bounds of this moment. `loopback`: the link is no network's.
     Invariants: `queued_bytes` and `queued_slices` are sums over waiting runs that are not cancelled (`OutRun.queued`);
     `in_flight_bytes` the sum over frames that left and were not acknowledged; frame numbers count up and are never used
     twice. `_dead` counts the runs of the heap that are cancelled: no more than half of it.
     """
 
-    def __init__(self, settings: LinkSettings) -> None:
+    def __init__(self, settings: LinkSettings, *, loopback: bool = False) -> None:
+        self.loopback = loopback
         self.queued_bytes = 0
         self.queued_slices = 0
         self.in_flight_bytes = 0
@@ -242,13 +251,18 @@ class Outbox(Generic[E, W]):
             return FIRST_CREDIT_BYTES
         # Twice the round trip at least: a long link's rate is measured under the credit, and with less never found.
         round_trip_s = self.rate.round_trip_s
-        wanted = CREDIT_BASE_BYTES + int(rate * (round_trip_s + max(CREDIT_TIME_S, round_trip_s)))
-        return min(max(wanted, MIN_CREDIT_BYTES), MAX_AUTO_CREDIT_BYTES)
+        wanted = CREDIT_BASE_BYTES + int(rate * (round_trip_s + max(CREDIT_TIME_S * self._times(rate), round_trip_s)))
+        return min(max(wanted, MIN_CREDIT_BYTES), LOOPBACK_CREDIT_BYTES if self.loopback else MAX_AUTO_CREDIT_BYTES)
 
     def _measured_frame(self) -> int:
         rate = self.rate.bytes_per_s
-        wanted = 0 if rate is None else int(rate * FRAME_TIME_S)
-        return min(max(wanted, MIN_FRAME_BYTES), MAX_AUTO_FRAME_BYTES)
+        wanted = 0 if rate is None else int(rate * FRAME_TIME_S * self._times(rate))
+        return min(max(wanted, MIN_FRAME_BYTES), LOOPBACK_FRAME_BYTES if self.loopback else MAX_AUTO_FRAME_BYTES)
+
+    def _times(self, rate: float) -> float:
+        """How much longer than elsewhere a frame may take: more the faster a loopback is, and little more than once
+        where its rate is a slow link's that was measured a little too high."""
+        return min(max((rate / LOOPBACK_RATE) ** 2, 1.0), LOOPBACK_TIMES) if self.loopback else 1.0
 
     def _head(self) -> OutRun[E, W] | None:
         while self._heap and not self._heap[0][3].queued:

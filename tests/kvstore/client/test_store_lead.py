@@ -284,3 +284,23 @@ def test_whatever_else_is_raised_in_the_middle_of_the_work_fails_the_client(monk
             never.result(WAIT_S)
         with pytest.raises(StoreError, match="the store was closed"):
             one.pull("k0", 0).result(WAIT_S)
+
+
+def test_what_has_arrived_is_acknowledged_though_nothing_is_called_any_more() -> None:
+    description = store_of([key_of("k0", [8], 1)], slots=1, shards=1)
+    with served(description) as (description, (shard,)), clients_of(description, LinkSettings()) as (client,):
+        client.pull("k0", 0).result(WAIT_S)
+        wait_until(lambda: shard.statistics().in_flight_bytes == 0)
+
+
+def test_the_next_call_acknowledges_what_the_last_one_brought() -> None:
+    description = store_of([key_of("k0", [8], 1)], slots=1, shards=1)
+    with (
+        served(description) as (description, (shard,)),
+        clients_of(description, LinkSettings()) as (client,),
+        without_thread(client),
+    ):
+        client.pull("k0", 0).result(WAIT_S)
+        assert shard.statistics().in_flight_bytes > 0
+        client.push("k0", 0, GRADIENT).result(WAIT_S)
+        assert shard.statistics().in_flight_bytes == 0

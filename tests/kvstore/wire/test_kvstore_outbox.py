@@ -19,6 +19,9 @@ from weft_kvstore.wire.outbox import (
     CREDIT_TIME_S,
     FIRST_CREDIT_BYTES,
     FRAME_TIME_S,
+    LOOPBACK_CREDIT_BYTES,
+    LOOPBACK_FRAME_BYTES,
+    LOOPBACK_TIMES,
     MAX_AUTO_CREDIT_BYTES,
     MAX_AUTO_FRAME_BYTES,
     Outbox,
@@ -322,6 +325,33 @@ def test_credit_and_frames_follow_the_rate_of_the_link(bytes_per_s: float, round
     most = CREDIT_BASE_BYTES + rate * (CREDIT_TIME_S + 2 * round_trip_s) + 2 * (64 << 10)
     assert least <= outbox.credit_bytes <= min(most, MAX_AUTO_CREDIT_BYTES)
     assert outbox.frame_bytes <= min(max(64 << 10, rate * FRAME_TIME_S), MAX_AUTO_FRAME_BYTES)
+
+
+@pytest.mark.parametrize("bytes_per_s", [12.5e6, 125e6])
+def test_a_loopback_that_was_slowed_down_is_a_link_like_others(bytes_per_s: float) -> None:
+    here: Outbox[Any, Any] = Outbox(LinkSettings(), loopback=True)
+    there: Outbox[Any, Any] = Outbox(LinkSettings())
+    for outbox in (here, there):
+        carried(outbox, bytes_per_s, 1e-4, 2000)
+    assert here.credit_bytes == pytest.approx(there.credit_bytes, rel=0.05)
+    assert here.frame_bytes == pytest.approx(there.frame_bytes, rel=0.05)
+
+
+@pytest.mark.parametrize("bytes_per_s", [0.5e9, 3e9])
+def test_frames_over_a_fast_loopback_are_longer(bytes_per_s: float) -> None:
+    here: Outbox[Any, Any] = Outbox(LinkSettings(), loopback=True)
+    there: Outbox[Any, Any] = Outbox(LinkSettings())
+    for outbox in (here, there):
+        carried(outbox, bytes_per_s, 1e-4, 2000)
+    assert there.frame_bytes < here.frame_bytes <= LOOPBACK_FRAME_BYTES
+    assert 2 * here.frame_bytes <= here.credit_bytes <= LOOPBACK_CREDIT_BYTES
+    assert here.frame_bytes <= FRAME_TIME_S * LOOPBACK_TIMES * bytes_per_s
+
+
+def test_what_was_set_holds_over_loopback_too() -> None:
+    outbox: Outbox[Any, Any] = Outbox(LinkSettings(credit_bytes=1 << 20, frame_bytes=1 << 18), loopback=True)
+    carried(outbox, 3e9, 1e-4, 500)
+    assert (outbox.credit_bytes, outbox.frame_bytes) == (1 << 20, 1 << 18)
 
 
 def test_a_link_that_becomes_slower_is_noticed() -> None:

@@ -1,0 +1,52 @@
+"""What the settings of a link refuse, and which endpoints are no network's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from weft_kvstore.settings import MAX_FRAME_BYTES, LinkSettings, is_loopback
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "tcp://127.0.0.1:7000",
+        "tcp://127.8.9.1:7000",
+        "tcp://localhost:1",
+        "tcp://[::1]:80",
+        "ipc:///run/x",
+        "inproc://x",
+    ],
+)
+def test_loopback(endpoint: str) -> None:
+    assert is_loopback(endpoint)
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "tcp://10.0.0.1:7000",
+        "tcp://127.evil.example:7000",
+        "tcp://localhost.example:1",
+        "tcp://[fe80::1]:80",
+        "tcp://",
+        "",
+    ],
+)
+def test_elsewhere(endpoint: str) -> None:
+    assert not is_loopback(endpoint)
+
+
+@pytest.mark.parametrize("name", ["credit_bytes", "frame_bytes", "request_timeout_s", "ping_interval_s", "silence_s"])
+@pytest.mark.parametrize("value", [0, -1, float("nan")])
+def test_what_is_not_above_zero_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be above 0"):
+        LinkSettings(**{name: value})
+
+
+def test_a_frame_that_no_peer_would_take_is_refused() -> None:
+    assert LinkSettings(frame_bytes=MAX_FRAME_BYTES).frame_bytes == MAX_FRAME_BYTES
+    with pytest.raises(ValueError, match="frame_bytes must be at most"):
+        LinkSettings(frame_bytes=MAX_FRAME_BYTES + 1)
