@@ -305,7 +305,7 @@ def test_ids_from_a_hostile_peer_are_refused_by_name(payload: Array, first: int,
     wait.expect(0, chunks)
     run = Run(Cargo.IDS, 1, 0, 0, first, 1, chunks, memoryview(payload.tobytes()))
     with pytest.raises(ProtocolError, match=told):
-        job.accept_ids(wait, run)
+        job.pulls.ids(wait, run)
     row = np.zeros((len(payload), WIDTH), np.float32)
     values = payload.tobytes() + row.tobytes()
     with pytest.raises(ProtocolError, match=told):
