@@ -39,11 +39,6 @@ class Sleeper:
         """Whether it sleeps over the sockets, or is about to."""
         return self.is_asleep and self.over_sockets
 
-    @property
-    def is_out_of_date(self) -> bool:
-        """Whether it sleeps over other sockets than there are now."""
-        return self.is_watching and self._changes != self._sockets.changes
-
     def lie_down(self, until: float, *, over_sockets: bool) -> None:
         """Over the sockets only while nobody changes them."""
         if over_sockets and self._changes != self._sockets.changes:

@@ -178,7 +178,7 @@ class LocalMind:
             if entry.cargo is Cargo.GRADIENT:
                 self._merger.take(LOCAL, self._shard.accept(slot, run))
             else:
-                self._merger.take(LOCAL, self._shard.set_slices(slot, run, request))
+                self._merger.take(LOCAL, self._shard.sets.slices(slot, run, request))
 
     def _send_rows(self, slot: int, send: PushRowsOperation) -> None:
         sent, rows = send.sent, Rows(send.given.ids.copy(), send.given.values.copy())
@@ -189,7 +189,7 @@ class LocalMind:
         if sent.cargo is Cargo.GRADIENT:
             self._merger.take(LOCAL, self._shard.accept_rows(slot, lot, sent.step, rows))
         else:
-            self._merger.take(LOCAL, self._shard.set_rows(slot, lot, sent.step, rows, self._next()))
+            self._merger.take(LOCAL, self._shard.sets.rows(slot, lot, sent.step, rows, self._next()))
 
     def _pull(self, slot: int, pull: PullOperation, now: float) -> None:
         rows = pull.ids.get(0) if isinstance(pull, PullRowsOperation) else None
@@ -207,9 +207,9 @@ class LocalMind:
         units: list[AnyUnit] = []
         if rows is None:
             for lot, first, count in pull.asks(0):
-                units += self._shard.pull(wait, lot, first, count, 0)
+                units += self._shard.pulls.ask(wait, lot, first, count, 0)
         else:
-            units += self._shard.pull_rows(wait, pull.asks(0)[0][0], rows)
+            units += self._shard.pulls.rows(wait, pull.asks(0)[0][0], rows)
         self._merger.ask(LOCAL, wait, units, self._shard)
 
     def answer(self, wait: PullWait, unit: AnyUnit) -> Iterator[None]:

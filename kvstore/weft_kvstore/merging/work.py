@@ -18,9 +18,6 @@ PIECE_NODES: Final = 16
 PIECE_BYTES: Final = 1 << 23
 """What a piece counts for in a job's turn, at most."""
 
-PIECE_SLICES: Final = 256
-"""Slices that a piece hands over to be sent."""
-
 ENDED_A_STEP: Final = 256
 """Tasks that may end in one step: more than are asked for in one round of the socket."""
 

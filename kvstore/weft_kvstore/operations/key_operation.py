@@ -20,11 +20,11 @@ from weft_kvstore.compression.slice_encoder import SliceEncoder
 from weft_kvstore.operations.calls import AskedKeys, Gives, SentKeys
 from weft_kvstore.operations.encoded_run import EncodedRun
 from weft_kvstore.operations.gradient_encoders import GradientEncoders
-from weft_kvstore.operations.joined import source_of
 from weft_kvstore.operations.key_plan import KeyPlan
 from weft_kvstore.operations.operation import PullOperation, SendOperation, SentRun
 from weft_kvstore.operations.plan_run import PlanRun
 from weft_kvstore.operations.pull_layout import Landing
+from weft_kvstore.operations.run_source import source_of
 from weft_kvstore.same_host.link_memory import GivenArrays, are_given
 from weft_kvstore.sharding.routing import Routing
 from weft_kvstore.store import Pulled

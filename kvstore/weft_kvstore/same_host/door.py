@@ -103,10 +103,6 @@ class Door:
         return None if expected is None else expected.mapping
 
     @property
-    def mapped_bytes(self) -> int:
-        return sum(one.nbytes for one in self._mappings())
-
-    @property
     def arenas(self) -> int:
         return sum(1 for _ in self._mappings())
 

@@ -60,13 +60,6 @@ class Mapping:
             raise ArenaError(f"bytes {offset} to {offset + nbytes} of an arena that has {self.nbytes}")
         return self._bytes[offset : offset + nbytes]
 
-    def offset_of(self, array: Array) -> int | None:
-        """Where in the arena the array lies; None if it does not, or not in one piece in C order."""
-        if self._bytes is None or not array.flags.c_contiguous:
-            return None
-        offset = int(array.__array_interface__["data"][0]) - self._address
-        return offset if 0 <= offset <= self.nbytes - array.nbytes else None
-
     def populate(self, start: int, stop: int) -> None:
         """Maps the pages of these bytes, so that no first touch falls into a step. Changes no byte; other threads run
         meanwhile."""

@@ -19,10 +19,6 @@ class SpareSpace:
         self._ends: list[int] = [room.stop] if room else []
         self._taken: dict[int, int] = {}
 
-    @property
-    def taken_bytes(self) -> int:
-        return sum(self._taken.values())
-
     def take(self, nbytes: int) -> int | None:
         """The offset of a piece of at least this length, or None if no gap is long enough."""
         if nbytes <= 0:

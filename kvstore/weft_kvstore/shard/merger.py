@@ -16,7 +16,8 @@ from weft_kvstore.lot.state import Arrival, Changed
 from weft_kvstore.lot.update import RuleFailedError
 from weft_kvstore.merging.pull_wait import PullWait
 from weft_kvstore.merging.work import PIECE_BYTES, Work
-from weft_kvstore.shard.job_shard import JobShard, Taken
+from weft_kvstore.shard.job_shard import JobShard
+from weft_kvstore.shard.taken import Taken
 from weft_kvstore.shard.work_queue import WorkQueue
 from weft_kvstore.units.unit_state import AnyUnit
 

@@ -25,12 +25,13 @@ from weft_kvstore.shard.departures import Departures, Outgoing, room_of
 from weft_kvstore.shard.door import Admission, Job, Namespace, admit
 from weft_kvstore.shard.hyper_talk import in_doubt, proposed
 from weft_kvstore.shard.inbox import Inbox, Letter, letter_of
-from weft_kvstore.shard.job_shard import JobShard, Taken
+from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.merger import BATCH_BYTES, Merger
 from weft_kvstore.shard.peer import MAX_OPEN_MEASURES, MAX_OPEN_PULLS, Peer
 from weft_kvstore.shard.push_runs import take_run
 from weft_kvstore.shard.refusals import answer_refusal, push_refusal
 from weft_kvstore.shard.releases import Releases
+from weft_kvstore.shard.taken import Taken
 from weft_kvstore.statistics.job_statistics import JobStatistics
 from weft_kvstore.units.unit_state import AnyUnit
 from weft_kvstore.wire.cargo import Cargo
@@ -425,7 +426,7 @@ class ShardMind:
                 return
             try:
                 if refused is not None:
-                    raise PushRefusedError(f"{shard.named(peer.slot, run)}: {refused}")
+                    raise PushRefusedError(f"{shard.parts.named(peer.slot, run)}: {refused}")
                 self._take(peer, shard, take_run(shard, peer, run))
             except PushRefusedError as error:
                 self.counts.refused += 1
@@ -496,7 +497,7 @@ class ShardMind:
             same = wait.version == version and wait.state == bool(state) and wait.compressed == bool(compressed)
             if not same or wait.reading != reading:
                 raise ProtocolError(f"Pull.request: {request} asks in two ways")
-            units += shard.pull(wait, lot, first, count, chunks)
+            units += shard.pulls.ask(wait, lot, first, count, chunks)
         for wait, units in asked.values():
             self.work.ask(peer.job, wait, units, shard)
             if not self._is_here(peer):  # It has asked for too much.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from weft_kvstore.shard.job_shard import JobShard, Taken
+from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.peer import MAX_IDS_BYTES, Peer
+from weft_kvstore.shard.taken import Taken
 from weft_kvstore.wire.cargo import Cargo
 from weft_kvstore.wire.codec import ProtocolError
 from weft_kvstore.wire.push_run import Run
@@ -23,7 +24,7 @@ def take_run(shard: JobShard, peer: Peer, run: Run) -> Taken:
             return shard.accept_chunks(peer.slot, run) if run.chunks else shard.accept(peer.slot, run)
         case Cargo.VALUE:
             origin = (peer.hello.process, run.request)
-            take = shard.set_chunks if run.chunks else shard.set_slices
+            take = shard.sets.chunks if run.chunks else shard.sets.slices
             return take(peer.slot, run, origin)
         case Cargo.IDS:
             return _ids(shard, peer, run)
@@ -36,7 +37,7 @@ def _ids(shard: JobShard, peer: Peer, run: Run) -> Taken:
     if wait is None:
         return Taken()  # It was given up meanwhile.
     before = wait.ids_bytes
-    taken = shard.accept_ids(wait, run)
+    taken = shard.pulls.ids(wait, run)
     peer.ids_bytes += wait.ids_bytes - before
     if peer.ids_bytes > MAX_IDS_BYTES:
         raise ProtocolError(f"Push.request: {peer.ids_bytes} bytes of ids wait already")

@@ -29,4 +29,4 @@ def answer_refusal(ledger: Ledger, shard: JobShard, wait: PullWait) -> str | Non
     """Why a pull of rows cannot be answered: its answer is a copy of them."""
     if ledger.is_open:
         return None
-    return ledger.refusal(shard.account, Holds(shard.answer_bytes(wait)))
+    return ledger.refusal(shard.account, Holds(shard.pulls.answer_bytes(wait)))

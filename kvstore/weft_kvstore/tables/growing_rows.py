@@ -42,8 +42,6 @@ class GrowingRows(HeldRows):
         wanted and it is missing, OSError where the place is none."""
         self.arrays = RowArrays(width, dtype, start, capacity=None, place=place)
         self.history = history
-        self.evicted = 0
-        """Rows that have gone."""
         self._index = IdIndex(salt)
         self._numbers = RowNumbers()
         self._admission = _admission(growth, salt, draw)
@@ -123,7 +121,6 @@ class GrowingRows(HeldRows):
             yield
             yield from self._index.tidy()
         yield from self._admission.forget(step, eviction.described.age)
-        self.evicted += gone
         return gone
 
 

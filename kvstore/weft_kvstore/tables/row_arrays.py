@@ -86,10 +86,6 @@ class RowArrays:
         every = (self._weight, *self._state.values())
         return [one.array for one in every if isinstance(one, FixedArray)]
 
-    @property
-    def on_disk(self) -> bool:
-        return bool(self._on_disk)
-
     def grow(self, rows: int) -> None:
         """Makes place for so many rows. Raises MemoryError."""
         if rows > len(self):

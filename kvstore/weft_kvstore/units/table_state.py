@@ -186,10 +186,6 @@ class TableState(UnitState[Rows, Rows]):
         """Rows (n, width) as they are now, or as they would begin; a new array."""
         return finished(self._reading(None, places, of=len(places)))
 
-    def state_rows(self, name: str, places: Array) -> Array:
-        """The rule's state of rows (n, width); a new array."""
-        return finished(self._reading(name, places, of=len(places)))
-
     def _reading(self, name: str | None, places: Array, *, of: int) -> Generator[None, None, Array]:
         """The value of some rows of a pull of so many, or their state of that name (n, width); stops after each piece.
         A push of what was pulled may follow. Raises RuleFailedError."""

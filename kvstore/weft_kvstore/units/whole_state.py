@@ -26,7 +26,7 @@ class WholeState(UnitState[Array, "tuple[int, Array]"]):
     """It travels as slices, and a slot is in when all of them have come; what is set is (index, elements) of a slice.
     The rule gets arrays in the key's shape."""
 
-    __slots__ = ("_assemblies", "_cut", "_encoded", "_lacking", "_state_arrays", "pushed", "state", "weight")
+    __slots__ = ("_assemblies", "_encoded", "_lacking", "_state_arrays", "cut", "pushed", "state", "weight")
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class WholeState(UnitState[Array, "tuple[int, Array]"]):
         self.state: dict[str, Lendable] = {
             name: lendable(np.full(values.shape, spec.rule.state[name], values.dtype), cut.count) for name in spec.state
         }
-        self._cut = cut
+        self.cut = cut
         self._assemblies: Assemblies[Array] = Assemblies()
         self._state_arrays: State = {name: held.array for name, held in self.state.items()}
         bounds = np.minimum(np.arange(cut.count + 1) * cut.step_bytes, cut.nbytes) // values.dtype.itemsize
@@ -61,20 +61,20 @@ class WholeState(UnitState[Array, "tuple[int, Array]"]):
 
     def check(self, slot: int, step: int, *, pushes: bool) -> None:
         super().check(slot, step, pushes=pushes)
-        self._assemblies.check(slot, step, self.where(slot, step), count=self._cut.count if pushes else None)
+        self._assemblies.check(slot, step, self.where(slot, step), count=self.cut.count if pushes else None)
 
     def accept_slice(self, slot: int, step: int, index: int, gradient: Array) -> bool:
         """Takes in the gradient of one slice, as `accept` does those of all."""
         if self.steps.is_over(slot, step):
             return False
-        parts = self._assemblies.add(slot, step, index, gradient, self._cut.count)
+        parts = self._assemblies.add(slot, step, index, gradient, self.cut.count)
         if parts is None:
             return False
         return self.accept(slot, step, parts[0] if len(parts) == 1 else np.concatenate(parts))
 
     def answers(self, wait: PullWait) -> Iterator[Answer | None]:
         held = [self.weight] if not wait.state else [self.state[name] for name in self.spec.state]
-        bounds = np.minimum(np.arange(self._cut.count + 1) * self._cut.step_bytes, self._cut.nbytes)
+        bounds = np.minimum(np.arange(self.cut.count + 1) * self.cut.step_bytes, self.cut.nbytes)
         version, priority = self.answered_version(wait), self.spec.priority
         if wait.compressed and version and not wait.state and self._encode():
             yield from self._encoded_answers(version)
@@ -90,14 +90,14 @@ class WholeState(UnitState[Array, "tuple[int, Array]"]):
         """Whether the value's bytes are there as they travel encoded; made where they can be."""
         if self._encoded is None:
             return False
-        if self._encoded.missing(0, self._cut.count):
-            self._encoded.make([(0, self._cut.count, self.weight.array.reshape(-1))])
+        if self._encoded.missing(0, self.cut.count):
+            self._encoded.make([(0, self.cut.count, self.weight.array.reshape(-1))])
         return not self._encoded.changed.any()
 
     def _encoded_answers(self, version: int) -> Iterator[Answer]:
         assert self._encoded is not None
         values, spec = self._encoded.values, self.spec
-        for low, high, held in values.blocks(0, self._cut.count):
+        for low, high, held in values.blocks(0, self.cut.count):
             bounds, part = values.byte_bounds(low, high, held), values.part(low)
             what = (0, spec.lot, version, low, bounds, held.source, held, spec.priority, None, part)
             yield Answer(*what, compressed=True)
@@ -127,7 +127,7 @@ class WholeState(UnitState[Array, "tuple[int, Array]"]):
         index, itemsize = value[0], self.spec.dtype.itemsize
         if self._encoded is not None:
             self._encoded.changed[index] = True
-        start, stop = self._cut.start(index) // itemsize, self._cut.start(index + 1) // itemsize
+        start, stop = self.cut.start(index) // itemsize, self.cut.start(index + 1) // itemsize
         np.copyto(self.weight.array.reshape(-1)[start:stop], value[1])
         self._lacking.discard(index)
 
@@ -137,7 +137,7 @@ class WholeState(UnitState[Array, "tuple[int, Array]"]):
             return
         if self.spec.update is Update.GRADIENT:
             total = None if complete.total is None else complete.total.reshape(-1)
-            self._encoded.merged(complete.step, 0, self._cut.count, total)
+            self._encoded.merged(complete.step, 0, self.cut.count, total)
         else:
             self._encoded.changed.fill(True)
 

@@ -115,7 +115,7 @@ def test_two_processes_see_each_others_bytes() -> None:
             client.say("-1.5")
             assert client.line() == "3072.0"
             assert gradient.tolist() == [1] * 1024
-            assert (door.arenas, door.mapped_bytes) == (1, 8192)
+            assert (door.arenas, mapping.nbytes) == (1, 8192)
 
 
 def test_shards_map_one_arena_so_that_a_key_that_is_cut_over_them_is_one_array() -> None:

@@ -99,7 +99,6 @@ def test_pieces_are_apart_and_a_piece_is_missing_only_where_no_gap_is_long_enoug
             space.give(offset)
             at = (offset - room.start) // ALIGNMENT
             lines[at : at + needed] = False
-        assert space.taken_bytes == lines.sum() * ALIGNMENT
     for offset, _ in held:
         space.give(offset)
     assert space.take(len(room)) == room.start

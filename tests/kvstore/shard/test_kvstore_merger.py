@@ -67,7 +67,7 @@ class Ends:
             self.merger.take("job", self.shard.accept(slot, run))
 
     def pull(self, wait: PullWait) -> None:
-        self.merger.ask("job", wait, self.shard.pull(wait, 0, 0, 1, 0), self.shard)
+        self.merger.ask("job", wait, self.shard.pulls.ask(wait, 0, 0, 1, 0), self.shard)
 
     def work(self) -> None:
         while self.merger.work_once():
@@ -177,4 +177,4 @@ def test_rows_for_a_key_that_is_no_table_are_an_error() -> None:
     with pytest.raises(ProtocolError, match="lot: 0 has no rows on shard 0"):
         shard.accept_rows(0, 0, 0, rows)
     with pytest.raises(ProtocolError, match="lot: 0 has no rows on shard 0"):
-        shard.set_rows(0, 0, 1, rows, "origin")
+        shard.sets.rows(0, 0, 1, rows, "origin")

@@ -460,7 +460,7 @@ def test_pulls_that_are_given_up_leave_nothing(shard: Served) -> None:
         peer.say(Ping())
         peer.hear(Pong)
         (job,) = shard.server._mind.jobs.values()
-        waits = job.shard._table(TABLE).waits
+        waits = job.shard.parts.table(TABLE).waits
         assert len(waits) <= 130
         assert all(wait.ids is None for wait in waits if wait.dropped)
         assert [one.ids_bytes for one in shard.server._mind.peers.values()] == [0, 0, 0]

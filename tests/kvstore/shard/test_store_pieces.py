@@ -21,9 +21,9 @@ from weft_kvstore.lot.values import BLOCK_BYTES
 from weft_kvstore.merging.steps import PushRefusedError
 from weft_kvstore.merging.work import PIECE_ELEMENTS
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.shard import job_shard
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.mind import ShardMind
+from weft_kvstore.shard.specs import a_piece
 from weft_kvstore.sharding.routing import routing_of
 from weft_kvstore.tables.rows import Rows
 from weft_kvstore.units.sets_ahead import RowsAhead
@@ -227,9 +227,9 @@ def test_a_rule_is_applied_in_pieces_and_nobody_sees_half_of_it() -> None:
 
 def test_a_rule_of_many_nodes_has_smaller_pieces() -> None:
     nodes = [{"op_type": "Neg"}] * 256
-    assert job_shard._a_piece("adam") == PIECE_ELEMENTS
-    assert job_shard._a_piece({"name": "x", "graph": {"nodes": nodes[:10]}}) == PIECE_ELEMENTS
-    assert job_shard._a_piece({"name": "x", "graph": {"nodes": nodes}}) == PIECE_ELEMENTS // 16
+    assert a_piece("adam") == PIECE_ELEMENTS
+    assert a_piece({"name": "x", "graph": {"nodes": nodes[:10]}}) == PIECE_ELEMENTS
+    assert a_piece({"name": "x", "graph": {"nodes": nodes}}) == PIECE_ELEMENTS // 16
 
 
 def test_what_is_set_during_an_update_is_refused_for_the_version_that_it_has_read() -> None:
@@ -366,7 +366,7 @@ def test_a_refused_run_of_chunks_changes_nothing(cargo: int) -> None:
     values = np.ones((4, 4), np.float32)
     payload = b"".join(ids.astype(np.int64).tobytes() + values.tobytes() for ids in (first, second))
     if cargo:
-        held = shard.job._table(0)
+        held = shard.job.parts.table(0)
         check = held.check_set
         refused = PushRefusedError("the second chunk")
 
@@ -383,7 +383,7 @@ def test_a_refused_run_of_chunks_changes_nothing(cargo: int) -> None:
     else:
         shard.say(push_of(0, [len(payload)], count=2, chunks=3), payload)
         assert "rows of chunk 1 are not between those beside it" in str(shard.heard)
-        assert not shard.job._table(0)._pushes._open
+        assert not shard.job.parts.table(0)._pushes._open
     assert [message for message, _ in shard.heard if isinstance(message, PushRefused)]
 
 

@@ -242,15 +242,15 @@ def test_a_row_that_comes_back_begins_anew_with_its_state() -> None:
     table = table_on(described(constant(growing(growth=growth), 2.0), rule="momentum", hyper={"rate": 1.0}))
     one = np.ones((1, WIDTH), np.float32)
     push(table, 0, ids_of(9), one)
-    assert table.state_rows("momentum", ids_of(9))[0, 0] == 1.0
+    assert table.held.state("momentum", ids_of(9), 0.0)[0, 0] == 1.0
     for step in (1, 2, 3):
         push(table, step, ids_of(100 + step), 5 * one)
     assert table.touched == 1, "the others were pushed over one step before the next one"
     assert table.values(ids_of(9))[0, 0] == 2.0
-    assert table.state_rows("momentum", ids_of(9))[0, 0] == 0.0
+    assert table.held.state("momentum", ids_of(9), 0.0)[0, 0] == 0.0
     push(table, 4, ids_of(9), one)
     assert table.values(ids_of(9))[0, 0] == 1.0
-    assert table.state_rows("momentum", ids_of(9))[0, 0] == 1.0
+    assert table.held.state("momentum", ids_of(9), 0.0)[0, 0] == 1.0
     assert table.held.arrays.values(np.arange(4)).shape == (4, WIDTH)
 
 
@@ -305,7 +305,7 @@ def test_ids_from_a_hostile_peer_are_refused_by_name(payload: Array, first: int,
     wait.expect(0, chunks)
     run = Run(Cargo.IDS, 1, 0, 0, first, 1, chunks, memoryview(payload.tobytes()))
     with pytest.raises(ProtocolError, match=told):
-        job.accept_ids(wait, run)
+        job.pulls.ids(wait, run)
     row = np.zeros((len(payload), WIDTH), np.float32)
     values = payload.tobytes() + row.tobytes()
     with pytest.raises(ProtocolError, match=told):
