@@ -70,6 +70,7 @@ class LotState:
         """Told (slot, step, first, stop) of each slot's gradients when they are merged, where somebody asks."""
         self._sums = LotSums(count, bounds)
         self._sum_dtype = sum_dtype(values.dtype) if spec.update is Update.MEAN else values.dtype
+        self._adds_late = spec.update is Update.RULE and spec.rule.anywhere and spec.gate is None
         self._order: MergeOrder = _order(spec, bounds)
         self._merged = np.zeros(count, np.int64)
         self._held = np.full(count, NOT_HELD, np.int64)
@@ -121,7 +122,7 @@ class LotState:
             return  # A newer incarnation fills the slot.
         if self.spec.together:
             if self._is_next(arrival):  # As it is where slots come in order: it need not wait first.
-                self._add(arrival.place, arrival.step, arrival.laid)
+                self._add(arrival.place, arrival.step, arrival.laid, merged=int(self._merged[arrival.laid.first]))
             else:
                 self._order.put(arrival.place, arrival.step, arrival.laid)
             yield from self.advancing(arrival.laid.first, arrival.laid.stop)
@@ -143,7 +144,7 @@ class LotState:
                 todo.append((end, high))
             if merged < len(self.spec.slots):
                 for place, laid in self._order.next(version, merged, low, end):
-                    self._add(place, version, laid)
+                    self._add(place, version, laid, merged=merged)
                     todo.append((laid.first, laid.stop))
             elif (piece := self._first_piece(low, end)) is not None:
                 if piece[1] < end:
@@ -220,8 +221,10 @@ class LotState:
         most = int(np.searchsorted(self.bounds, self.bounds[low] + self.spec.a_piece, side="right")) - 1
         return low, min(max(most, low + 1), high)
 
-    def _add(self, place: int, step: int, laid: Laid) -> None:
-        self._sums.add(laid_as(laid, self._sum_dtype))
+    def _add(self, place: int, step: int, laid: Laid, *, merged: int) -> None:
+        """Adds a slot's gradients to the sums of so many slots; the last is added as the rule runs, where it may be."""
+        last = self._adds_late and merged + 1 == len(self.spec.slots)
+        self._sums.add(laid_as(laid, self._sum_dtype), last=last)
         self._merged[laid.first : laid.stop] += 1
         self.steps.through[place, laid.first : laid.stop] = step + 1
         if self.applied is not None and laid.elements is not None:
@@ -231,8 +234,8 @@ class LotState:
         for low, high, contributors in ranges_alike(self._sums.contributors[first:stop].copy(), first):
             if not contributors:
                 self.update.without_gradient(low, high, step)
-            for total in self._sums.take(low, high):
-                self.update.with_gradient(total, contributors, step)
+            for total, addend in self._sums.take(low, high):
+                self.update.with_gradient(total, contributors, step, addend)
         self._merged[first:stop] = 0
         self.steps.version[first:stop] = step + 1
         self.sets.reached(step + 1, first, stop)

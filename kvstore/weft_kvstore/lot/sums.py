@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from weft_kvstore.arrays.array import Array
 from weft_kvstore.arrays.ranges import Range
 from weft_kvstore.arrays.shelf import Laid, Shelf
+
+LATE_ELEMENTS: Final = 1 << 17
+"""What is added late has so many elements at least: an update of each piece costs more than to add small ones."""
 
 
 def sum_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -19,21 +23,63 @@ def sum_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(np.float32) if dtype.itemsize < 4 else dtype
 
 
-class LotSums:
-    """Of each slice one sum, that of its next step. `contributors` counts the gradients in it, by slice."""
+class Sum(NamedTuple):
+    """A sum: the elements of `total`, and where `addend` is there (elements of the same slices) that added to them."""
 
-    __slots__ = ("_bounds", "_totals", "contributors")
+    total: Laid
+    addend: Array | None = None
+
+
+class LotSums:
+    """Of each slice one sum, that of its next step. `contributors` counts the gradients in it, by slice.
+
+    Invariant: what lies in `_addends`, and is not added yet, has a total of the same slice.
+    """
+
+    __slots__ = ("_addends", "_bounds", "_totals", "contributors")
 
     def __init__(self, slices: int, bounds: Array) -> None:
         self._bounds = bounds
         self._totals = Shelf(bounds)
+        self._addends = Shelf(bounds)
         self.contributors = np.zeros(slices, np.int64)
 
-    def add(self, laid: Laid) -> None:
+    def add(self, laid: Laid, *, last: bool = False) -> None:
         """Adds gradients, from the left to the right: sum + gradient. Their memory is taken over, and written unless it
-        is read-only."""
+        is read-only. What is the `last` is added by who takes the sum, and crosses memory once less."""
         if laid.elements is None:
             return
+        self._settle(laid.first, laid.stop)
+        if last:
+            self._put_off(laid)
+        else:
+            self._add(laid)
+        self.contributors[laid.first : laid.stop] += 1
+
+    def _put_off(self, laid: Laid) -> None:
+        now: list[Laid] = []
+        for part in laid.parts or (laid,):
+            at = part.first
+            for total in self._totals.within(part.first, part.stop):
+                low, high = max(total.first, part.first), min(total.stop, part.stop)
+                if at < low:
+                    now.append(self._totals.part(part, at, low))
+                over = self._addends.part(part, low, high)
+                if self._bounds[high] - self._bounds[low] < LATE_ELEMENTS:
+                    now.append(over)
+                else:
+                    self._addends.put(over)
+                at = high
+            if at < part.stop:
+                now.append(self._totals.part(part, at, part.stop))
+        if now:
+            self._add(Laid(now[0].first, now[-1].stop, now[0].elements, tuple(now)))
+
+    def _settle(self, first: int, stop: int) -> None:
+        for addend in self._addends.take(first, stop) if self._addends else ():
+            self._add(addend)
+
+    def _add(self, laid: Laid) -> None:
         fresh = _Fresh(self._bounds, laid)
         for part in laid.parts or (laid,):
             at = part.first
@@ -53,19 +99,40 @@ class LotSums:
                 fresh.keep(self._totals.part(part, at, part.stop))
         for one in fresh.sums():
             self._totals.put(one)
-        self.contributors[laid.first : laid.stop] += 1
 
-    def take(self, first: int, stop: int) -> list[Laid]:
+    def take(self, first: int, stop: int) -> Iterator[Sum]:
         """The sums of these slices, where there are any; they begin anew."""
         self.contributors[first:stop] = 0
-        return self._totals.take(first, stop)
+        totals = self._totals.take(first, stop)
+        addends = self._addends.take(first, stop) if self._addends else []
+        return _sums(self._totals, totals, addends) if addends else map(Sum, totals)
 
     def look(self, first: int, stop: int) -> list[Laid]:
         """The sums of these slices, to be written; they stay."""
+        self._settle(first, stop)
         found = [_writable(laid) for laid in self._totals.take(first, stop)]
         for laid in found:
             self._totals.put(laid)
         return found
+
+
+def _sums(shelf: Shelf, totals: list[Laid], addends: list[Laid]) -> Iterator[Sum]:
+    """Totals with what is to be added to them, cut where one of both ends."""
+    coming = iter(addends)
+    addend = next(coming, None)
+    for total in totals:
+        at = total.first
+        while addend is not None and addend.first < total.stop:
+            if at < addend.first:
+                yield Sum(shelf.part(total, at, addend.first))
+            at = min(addend.stop, total.stop)
+            low = max(addend.first, total.first)
+            yield Sum(shelf.part(total, low, at), shelf.part(addend, low, at).elements)
+            if addend.stop > total.stop:
+                break
+            addend = next(coming, None)
+        if at < total.stop:
+            yield Sum(shelf.part(total, at, total.stop))
 
 
 class _Fresh:

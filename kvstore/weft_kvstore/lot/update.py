@@ -19,6 +19,9 @@ from weft_kvstore.lot.encoded_values import EncodedValues
 from weft_kvstore.lot.spec import LotSpec
 from weft_kvstore.lot.values import LotValues
 
+ADDED_ELEMENTS: Final = 2 * CACHE_ELEMENTS
+"""What is added before the rule has it: more of it leaves the cache, less costs more calls."""
+
 RULE_ERRORS: Final = (ArithmeticError, ValueError, MemoryError, KernelError)
 """What a rule or a schedule may raise on the numbers that it meets. Anything else is a fault of the store."""
 
@@ -54,18 +57,20 @@ class LotUpdate:
             if self.encoded is not None:
                 self.encoded.merged(step, first, stop, None)
 
-    def with_gradient(self, total: Laid, contributors: int, step: int) -> None:
-        """Applies a sum of gradients, which is written, as the update of `step`. Raises RuleFailedError."""
+    def with_gradient(self, total: Laid, contributors: int, step: int, addend: Array | None = None) -> None:
+        """Applies a sum of gradients, which may be written, as the update of `step`. A rule that may be cut anywhere
+        adds the `addend` (elements) to it. Raises RuleFailedError."""
         for first, stop, updates in ranges_alike(self.updates[total.first : total.stop], total.first):
             for low, high, weight in self.values.written(first, stop):
-                gradient = self._elements_of(total, low, high)
+                gradient = self._elements_of(total, total.elements, low, high)
+                more = None if addend is None else self._elements_of(total, addend, low, high)
                 if self._spec.update is not Update.RULE:
                     self._merged(weight, gradient, contributors)
                     continue
                 state = {name: self._in_block(values, low, high) for name, values in self.state.items()}
                 try:
                     for one in self._spec.numbers(step, low, high):
-                        self._run_rule((low, high), weight, gradient, state, update=updates + 1, numbers=one)
+                        self._run_rule((low, high), weight, (gradient, more), state, update=updates + 1, numbers=one)
                 except RULE_ERRORS as error:
                     told = f"rule {self._spec.rule.name!r} failed on {self._spec.named(low)}, step {step}: {error}"
                     raise RuleFailedError(told) from error
@@ -77,28 +82,40 @@ class LotUpdate:
         self,
         of: Range,
         weight: Array,
-        gradient: Array,
+        gradient: tuple[Array, Array | None],
         state: State,
         *,
         update: int,
         numbers: tuple[int, int, Hyper],
     ) -> None:
-        """Updates slices that have the same hyper-parameters; the arrays are of slices `of`."""
+        """Updates slices that have the same hyper-parameters; the arrays are of slices `of`, the gradient is
+        its one or two addends."""
         (first, stop, hyper), rule = numbers, self._spec.rule
         origin = int(self.values.bounds[first] - self.values.bounds[of[0]])
+        total, addend = gradient
 
         def apply(low: int, high: int) -> None:
             some = slice(origin + low, origin + high)
-            rule.apply(
-                weight[some], gradient[some], {name: array[some] for name, array in state.items()}, update, hyper
-            )
+            rule.apply(weight[some], total[some], {name: array[some] for name, array in state.items()}, update, hyper)
 
+        def add_and_apply(low: int, high: int) -> None:
+            """The sum is read while it is in the cache, and never written to memory."""
+            assert addend is not None
+            scratch = np.empty(min(high - low, ADDED_ELEMENTS), total.dtype)
+            for begin in range(origin + low, origin + high, ADDED_ELEMENTS):
+                some = slice(begin, min(begin + ADDED_ELEMENTS, origin + high))
+                added = np.add(total[some], addend[some], out=scratch[: some.stop - begin])
+                rule.apply(weight[some], added, {name: array[some] for name, array in state.items()}, update, hyper)
+
+        if addend is not None:
+            apply = add_and_apply
         self._spec.computing.run([partial(apply, low, high) for low, high in self._pieces(first, stop)])
 
-    def _elements_of(self, total: Laid, first: int, stop: int) -> Array:
-        assert total.elements is not None
+    def _elements_of(self, total: Laid, elements: Array | None, first: int, stop: int) -> Array:
+        """Of the elements of a total's slices those of some of them."""
+        assert elements is not None
         origin = self.values.bounds[total.first]
-        return total.elements[self.values.bounds[first] - origin : self.values.bounds[stop] - origin]
+        return elements[self.values.bounds[first] - origin : self.values.bounds[stop] - origin]
 
     @staticmethod
     def _in_block(values: LotValues, first: int, stop: int) -> Array:

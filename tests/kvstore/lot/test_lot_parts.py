@@ -8,14 +8,14 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from store_cluster import constant, key_of, store_of, stores_of, table_of
 from weft_graph.program import Update
 from weft_kernels.rules.record import Rule
 from weft_kvstore.arrays.ranges import Ranges, ranges_alike, ranges_where
-from weft_kvstore.arrays.shelf import Laid, Shelf
+from weft_kvstore.arrays.shelf import Laid, Shelf, laid_apart
 from weft_kvstore.description.records import Merge, Mode
 from weft_kvstore.lot import values as lot_values
 from weft_kvstore.lot.part import PlainLot
@@ -163,25 +163,55 @@ def test_a_block_is_copied_only_where_slices_that_are_lent_are_written() -> None
     assert values.byte_bounds(2, 4, second).tolist() == [second.start, second.start + 16, second.start + 32]
 
 
-@settings(deadline=None)
-@given(st.lists(st.integers(1, 4), min_size=1, max_size=8), st.integers(0, 1 << 30))
-def test_sums_are_made_from_the_left_whatever_the_cuts(sizes: list[int], seed: int) -> None:
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.integers(1, 4), min_size=1, max_size=8),
+    st.integers(0, 1 << 30),
+    st.sampled_from([1, 3, 1 << 17]),
+    st.booleans(),
+)
+def test_sums_are_made_from_the_left_whatever_the_cuts(
+    monkeypatch: pytest.MonkeyPatch, sizes: list[int], seed: int, late: int, looked: bool
+) -> None:
+    """Also where the last gradients are added by who takes the sums: those of `late` elements and more."""
+    monkeypatch.setattr("weft_kvstore.lot.sums.LATE_ELEMENTS", late)
     choose, bounds = random.Random(seed), bounds_of(sizes)
     sums, generator = LotSums(len(sizes), bounds), np.random.default_rng(seed)
     total: np.ndarray | None = None
-    for _ in range(choose.randint(1, 4)):
+    count = choose.randint(1, 4)
+
+    def pieces() -> list[tuple[int, int]]:
+        cuts = sorted({0, len(sizes), *(choose.randrange(len(sizes)) for _ in range(3))})
+        return list(pairwise(cuts))
+
+    def laid(gradient: np.ndarray, first: int, stop: int) -> Laid:
+        elements = gradient[bounds[first] : bounds[stop]].copy()
+        elements.flags.writeable = choose.random() < 0.5
+        return Laid(first, stop, elements)
+
+    for number in range(count):
         magnitude = 10.0 ** generator.integers(-4, 5, bounds[-1])
         gradient = (generator.standard_normal(bounds[-1]) * magnitude).astype(np.float32)
         total = gradient if total is None else total + gradient
-        cuts = sorted({0, len(sizes), *(choose.randrange(len(sizes)) for _ in range(3))})
-        pieces = list(pairwise(cuts))
-        for first, stop in choose.sample(pieces, len(pieces)):
-            sums.add(Laid(first, stop, gradient[bounds[first] : bounds[stop]].copy()))
+        cut = pieces()
+        for first, stop in choose.sample(cut, len(cut)):
+            parts = laid_apart([laid(gradient, one, one + 1) for one in range(first, stop)])
+            one = parts if choose.random() < 0.3 else laid(gradient, first, stop)
+            sums.add(one, last=number == count - 1)
     assert total is not None
-    assert len(set(sums.contributors.tolist())) == 1
-    found = [laid.elements for laid in sums.take(0, len(sizes))]
-    assert np.concatenate([one for one in found if one is not None]).tobytes() == total.tobytes()
+    assert set(sums.contributors.tolist()) == {count}
+    if looked:
+        seen = [one.elements for one in sums.look(0, len(sizes))]
+        assert np.concatenate([one for one in seen if one is not None]).tobytes() == total.tobytes()
+    for first, stop in pieces():
+        found: list[np.ndarray] = []
+        for one, addend in sums.take(first, stop):
+            assert one.elements is not None
+            assert bounds[one.stop] - bounds[one.first] == len(one.elements)
+            found.append(one.elements if addend is None else one.elements + addend)
+        assert np.concatenate(found).tobytes() == total[bounds[first] : bounds[stop]].tobytes()
     assert not sums.contributors.any()
+    assert list(sums.take(0, len(sizes))) == []
 
 
 def where(number: int) -> str:
