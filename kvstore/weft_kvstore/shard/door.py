@@ -10,6 +10,7 @@ from weft_kvstore.description.check import digest
 from weft_kvstore.description.records import Mode
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.peer import Peer
+from weft_kvstore.statistics.job_statistics import JobStatistics
 from weft_kvstore.statistics.stragglers import Stragglers
 from weft_kvstore.wire.messages import Hello, RefusalCode, Refused
 
@@ -51,6 +52,21 @@ class Job:
     @property
     def namespace(self) -> Namespace:
         return self.shard.description.job, self.shard.description.term
+
+    def statistics(self, worked_bytes: int, now: float) -> JobStatistics:
+        """What is told of it; may be called on any thread."""
+        slot, seconds = self.stragglers.waits(now) or (None, 0.0)
+        return JobStatistics(
+            *self.namespace,
+            links=len(self.links),
+            holds=self.shard.account.now,
+            waiting=self.shard.account.waiting,
+            bytes_received=self.bytes_received,
+            bytes_sent=self.bytes_sent,
+            worked_bytes=worked_bytes,
+            waited_slot=slot,
+            waited_s=seconds,
+        )
 
 
 @dataclass(frozen=True, slots=True)
