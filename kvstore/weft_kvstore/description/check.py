@@ -17,6 +17,7 @@ from weft_kernels.rules.lookup import rule_from
 from weft_kernels.rules.record import Rule
 from weft_kvstore.compression.description import CompressionError, StoreCompression, check_compression
 from weft_kvstore.description.first import is_given
+from weft_kvstore.description.hyper_range import largest, most_of, told_beyond
 from weft_kvstore.description.records import (
     LEAST_SCALE,
     MOST_SCALE,
@@ -59,9 +60,7 @@ def check_description(description: StoreDescription) -> None:
         _check_mode(key, description.mode)
         _check_staleness(key.staleness or 0, f"key {key.key!r}: ")
     _check_staleness(description.staleness, "")
-    rule = rule_of(description)
-    for key in description.keys:
-        _check_rule(key, rule if key.rule is None and key.hyper is None else rule_of(description, key))
+    _check_rules(description)
     if description.average is not None:
         _check_average(description, description.average)
     if description.commit is not None:
@@ -230,8 +229,20 @@ def _check_compression(setting: StoreCompression | None, where: str) -> None:
         raise DescriptionError(str(error)) from error
 
 
-def _check_rule(key: KeyDescription, rule: Rule) -> None:
-    if key.update is not Update.RULE or not key.slots:
+def _check_rules(description: StoreDescription) -> None:
+    rule = rule_of(description)
+    numbers = largest({**rule.hyper, **description.hyper})
+    for key in description.keys:
+        if key.rule is None and key.hyper is None:
+            _check_rule(key, rule, numbers)
+        else:
+            own = rule_of(description, key)
+            _check_rule(key, own, largest({**own.hyper, **hyper_of(description, key)}))
+
+
+def _check_rule(key: KeyDescription, rule: Rule, numbers: Mapping[str, float]) -> None:
+    """`numbers` are the largest that its hyper-parameters get."""
+    if not is_ruled(key):
         return
     if rule.whole and not key.whole:
         what = "a table" if key.rows else "cut into slices"
@@ -242,3 +253,6 @@ def _check_rule(key: KeyDescription, rule: Rule) -> None:
     wrong = [name for name, factor in key.multipliers.items() if not math.isfinite(factor)]
     if wrong:
         raise DescriptionError(f"key {key.key!r}: multipliers: {wrong[0]!r} is no finite number")
+    for name, number in numbers.items():
+        if abs(number) > most_of(key, name):
+            raise DescriptionError(f"hyper: {told_beyond(key, name, number)}")
