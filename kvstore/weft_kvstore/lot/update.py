@@ -63,12 +63,13 @@ class LotUpdate:
                     self._merged(weight, gradient, contributors)
                     continue
                 state = {name: self._in_block(values, low, high) for name, values in self.state.items()}
+                at = low
                 try:
                     for one in self._spec.numbers(step, low, high):
-                        self._run_rule((low, high), weight, gradient, state, update=updates + 1, numbers=one)
-                except RULE_ERRORS as error:
-                    told = f"rule {self._spec.rule.name!r} failed on {self._spec.named(low)}, step {step}: {error}"
-                    raise RuleFailedError(told) from error
+                        self._run_rule((low, high), weight, gradient, state, update=updates + 1, numbers=one, step=step)
+                        at = one[1]
+                except RULE_ERRORS as error:  # A schedule's: what the rule itself raises is told by its slices.
+                    raise self._failed(error, at, at, step) from error
         self.updates[total.first : total.stop] += 1
         if self.encoded is not None and self._spec.update is Update.GRADIENT:
             self.encoded.merged(step, total.first, total.stop, total.elements)
@@ -82,6 +83,7 @@ class LotUpdate:
         *,
         update: int,
         numbers: tuple[int, int, Hyper],
+        step: int,
     ) -> None:
         """Updates slices that have the same hyper-parameters; the arrays are of slices `of`."""
         (first, stop, hyper), rule = numbers, self._spec.rule
@@ -89,11 +91,22 @@ class LotUpdate:
 
         def apply(low: int, high: int) -> None:
             some = slice(origin + low, origin + high)
-            rule.apply(
-                weight[some], gradient[some], {name: array[some] for name, array in state.items()}, update, hyper
-            )
+            arrays = {name: array[some] for name, array in state.items()}
+            try:
+                rule.apply(weight[some], gradient[some], arrays, update, hyper)
+            except RULE_ERRORS as error:
+                elements = self.values.bounds[first : stop + 1] - self.values.bounds[first]
+                one, last = np.searchsorted(elements, [low, high - 1], side="right") - 1
+                raise self._failed(error, first + int(one), first + int(last), step) from error
 
         self._spec.computing.run([partial(apply, low, high) for low, high in self._pieces(first, stop)])
+
+    def _failed(self, error: Exception, first: int, last: int, step: int) -> RuleFailedError:
+        """What to raise where the rule failed on slices that were computed at once."""
+        where = self._spec.named(first)
+        if last != first:
+            where = f"{where} to {self._spec.named(last)}"
+        return RuleFailedError(f"rule {self._spec.rule.name!r} failed on {where}, step {step}: {error}")
 
     def _elements_of(self, total: Laid, first: int, stop: int) -> Array:
         assert total.elements is not None
