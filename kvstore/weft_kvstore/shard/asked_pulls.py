@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft_kvstore.merging.pull_wait import PullWait
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.shard.peer import MAX_OPEN_PULLS, Peer
+from weft_kvstore.shard.peer import Peer
 from weft_kvstore.units.unit_state import AnyUnit
 from weft_kvstore.wire.codec import ProtocolError
 from weft_kvstore.wire.messages import Pull, Reading
@@ -20,8 +20,8 @@ def asked_pulls(shard: JobShard, peer: Peer, pull: Pull) -> list[tuple[PullWait,
     asked: dict[int, tuple[PullWait, list[AnyUnit]]] = {}
     for request, (version, state, reading, compressed), lot, first, count, chunks in zip(*columns, strict=True):
         if request not in asked:
-            if request in peer.pulls or len(peer.pulls) >= MAX_OPEN_PULLS:
-                raise ProtocolError(f"Pull.request: {request} is open already, or {MAX_OPEN_PULLS} are")
+            if request in peer.pulls:
+                raise ProtocolError(f"Pull.request: {request} is open already")
             wait = PullWait(
                 peer,
                 request,
@@ -38,6 +38,7 @@ def asked_pulls(shard: JobShard, peer: Peer, pull: Pull) -> list[tuple[PullWait,
         same = wait.version == version and wait.state == bool(state) and wait.compressed == bool(compressed)
         if not same or wait.reading != reading:
             raise ProtocolError(f"Pull.request: {request} asks in two ways")
+        peer.asks_for(wait)
         units += ask(wait, lot, first, count, chunks)
     return list(asked.values())
 

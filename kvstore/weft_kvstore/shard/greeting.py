@@ -35,7 +35,7 @@ class Greeting:
         links.company.hear(peer.job)
         links.peers[identity] = verdict.job.links[hello.slot] = peer
         links.share()
-        verdict.job.heard[hello.slot] = now
+        verdict.job.come(hello.slot, now)
         door = links.arenas.begin(peer)
         if door:
             links.due(peer)

@@ -163,6 +163,7 @@ class ShardMind:
             case Ping():
                 self.links.say(peer.identity, Pong())
             case Bye():
+                self.jobs[peer.job].leave(peer.slot, now)
                 self.lose(peer.identity)
 
     def _arrived(self, peer: Peer, frames: Sequence[int], now: float) -> None:
@@ -232,16 +233,16 @@ class ShardMind:
             outgoing += [(peer.identity, parts) for parts in peer.late_receipts()]
 
     def tick(self, now: float) -> None:
-        """Forgets silent connections, and fails pulls that wait for silent slots. To be called every ping or so."""
+        """Forgets silent connections, and fails what waits for absent slots. To be called every ping or so."""
         silence_s = self.settings.silence_s
         self._hearing.tick(now, silence_s)
         for peer in [one for one in self.peers.values() if now - one.heard > silence_s]:
             self.lose(peer.identity)
         for job in self.jobs.values():
             self._hyper.doubt(job, now, silence_s)
-            silent = {slot: now - at for slot, at in job.heard.items() if now - at > silence_s}
-            for peer in job.links.values() if silent else ():
-                for failed in in_vain(job.shard, peer, silent):
+            absent = job.absent(now, silence_s)
+            for peer in job.links.values() if absent else ():
+                for failed in in_vain(job, peer, absent):
                     peer.cancel(failed.request)
                     self.links.say(peer.identity, failed)
 

@@ -1,9 +1,10 @@
-"""What a connection's open requests wait for, and those that wait for slots that cannot be heard. Pure."""
+"""What a connection's open requests wait for, and those that wait for slots that are not there. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from weft_kvstore.shard.door import Job
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.peer import Peer
 from weft_kvstore.wire.messages import Because, Failed, FailureCode, Why
@@ -19,14 +20,15 @@ def because(shard: JobShard, peer: Peer, why: Why) -> Iterator[Because]:
             yield Because(request, shard.step_waits_for(peer.measures[request])[0][:2048])
 
 
-def in_vain(shard: JobShard, peer: Peer, silent: Mapping[int, float]) -> list[Failed]:
-    """The requests that wait for slots that have been `silent` for so many seconds."""
-    waiting = [(request, shard.waits_for(wait)) for request, wait in peer.pulls.items()]
-    waiting += [(request, shard.step_waits_for(step)) for request, step in peer.measures.items()]
-    found = []
-    for request, (reason, missing) in waiting:
-        lost = [slot for slot in missing if slot in silent]
-        if lost:
-            told = f"slot {lost[0]} has been silent for {silent[lost[0]]:.1f} s: {reason}"
-            found.append(Failed(request, FailureCode.LOST, told))
-    return found
+def in_vain(job: Job, peer: Peer, absent: Mapping[int, str]) -> list[Failed]:
+    """The requests that wait for slots that are absent, which says in words since when."""
+    shard = job.shard
+    waiting = [(request, shard.lacks(wait, absent)) for request, wait in peer.pulls.items()]
+    for request, step in peer.measures.items():
+        reason, missing = shard.step_waits_for(step)
+        waiting.append((request, (reason, [slot for slot in missing if slot in absent])))
+    return [
+        Failed(request, FailureCode.LOST, f"slot {found[1][0]} {absent[found[1][0]]}: {found[0]}"[:2048])
+        for request, found in waiting
+        if found is not None and found[1]
+    ]
