@@ -16,20 +16,19 @@ from weft_kernels.averaging import averaged
 from weft_kernels.rules.lookup import rule_from
 from weft_kernels.rules.record import Rule
 from weft_kvstore.compression.description import CompressionError, StoreCompression, check_compression
-from weft_kvstore.description.first import is_given
 from weft_kvstore.description.hyper_range import largest, most_of, told_beyond
 from weft_kvstore.description.records import (
     LEAST_SCALE,
     MOST_SCALE,
     AverageDescription,
     CommitDescription,
-    GrowthDescription,
     KeyDescription,
     Mode,
     Sparse,
     StoreDescription,
 )
-from weft_kvstore.settings import MAX_ROW_BYTES, MAX_SLICE_BYTES
+from weft_kvstore.description.table import wrong_table
+from weft_kvstore.settings import MAX_SLICE_BYTES
 
 DTYPES: Final = frozenset({"float16", "float32", "float64", "int8", "int16", "int32", "int64"})
 """What a value may be made of; the wire is little-endian."""
@@ -141,42 +140,9 @@ def _of_tables(key: KeyDescription) -> str | None:
 
 
 def _check_table(key: KeyDescription, where: str) -> None:
-    if not key.shape:
-        raise DescriptionError(f"{where}: a scalar is no table")
-    if key.whole:
-        raise DescriptionError(f"{where}: a table is cut by rows, so it cannot be whole")
-    if key.update is not Update.RULE and key.slots:  # A frozen table is updated by nothing.
-        raise DescriptionError(f"{where}: a table is updated by the rule, not by {key.update.value}")
-    if key.row_bytes > MAX_ROW_BYTES:
-        raise DescriptionError(f"{where}: a row has {key.row_bytes} bytes, more than {MAX_ROW_BYTES}")
-    if key.growth is not None:
-        _check_growth(key, key.growth, where)
-
-
-def _check_growth(key: KeyDescription, growth: GrowthDescription, where: str) -> None:
-    if key.shape[0]:
-        raise DescriptionError(f"{where}: a growing table has no row at first, not {key.shape[0]}")
-    if not 1 <= growth.uses < 1 << 32:
-        raise DescriptionError(f"{where}: growth.uses: 1 to 2^32 - 1, not {growth.uses}")
-    if not 0 < growth.probability <= 1:
-        raise DescriptionError(f"{where}: growth.probability: above 0 and at most 1, not {growth.probability}")
-    if growth.uses > 1 and growth.probability < 1:
-        raise DescriptionError(f"{where}: growth: an id is admitted by uses or by probability, not by both")
-    if is_given(key) and (growth.uses > 1 or growth.probability < 1):
-        raise DescriptionError(f"{where}: growth: rows that are set are admitted by that, not by uses")
-    eviction = growth.eviction
-    if eviction is None:
-        return
-    if eviction.every < 1:
-        raise DescriptionError(f"{where}: growth.eviction.every: at least 1, not {eviction.every}")
-    if eviction.age is None and eviction.score is None:
-        raise DescriptionError(f"{where}: growth.eviction: neither age nor score")
-    if eviction.age is not None and eviction.age < 0:
-        raise DescriptionError(f"{where}: growth.eviction.age: at least 0, not {eviction.age}")
-    if eviction.score is not None and not 0 < eviction.score < math.inf:
-        raise DescriptionError(f"{where}: growth.eviction.score: a number above 0, not {eviction.score}")
-    if not 0 < eviction.decay <= 1:
-        raise DescriptionError(f"{where}: growth.eviction.decay: above 0 and at most 1, not {eviction.decay}")
+    wrong = wrong_table(key)
+    if wrong is not None:
+        raise DescriptionError(f"{where}: {wrong}")
 
 
 def _check_mode(key: KeyDescription, mode: Mode) -> None:

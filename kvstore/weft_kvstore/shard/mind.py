@@ -24,7 +24,7 @@ from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.links import Links
 from weft_kvstore.shard.merger import Merger
 from weft_kvstore.shard.peer import Peer
-from weft_kvstore.shard.peer_waits import because, in_vain
+from weft_kvstore.shard.peer_waits import because, give_up
 from weft_kvstore.shard.pushes import Pushes
 from weft_kvstore.shard.step_talk import StepTalk
 from weft_kvstore.statistics.job_statistics import JobStatistics
@@ -240,11 +240,7 @@ class ShardMind:
             self.lose(peer.identity)
         for job in self.jobs.values():
             self._hyper.doubt(job, now, silence_s)
-            absent = job.absent(now, silence_s)
-            for peer in job.links.values() if absent else ():
-                for failed in in_vain(job, peer, absent):
-                    peer.cancel(failed.request)
-                    self.links.say(peer.identity, failed)
+            give_up(self.links, job, job.absent(now, silence_s))
 
     def _close(self, namespace: Namespace, reason: str) -> None:
         self.ledger.release(self.jobs[namespace].shard.account)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from weft_kvstore.shard.door import Job
 from weft_kvstore.shard.job_shard import JobShard
+from weft_kvstore.shard.links import Links
 from weft_kvstore.shard.peer import Peer
 from weft_kvstore.wire.messages import Because, Failed, FailureCode, Why
 
@@ -20,9 +21,15 @@ def because(shard: JobShard, peer: Peer, why: Why) -> Iterator[Because]:
             yield Because(request, shard.step_waits_for(peer.measures[request])[0][:2048])
 
 
-def in_vain(job: Job, peer: Peer, absent: Mapping[int, str]) -> list[Failed]:
-    """The requests that wait for slots that are absent, which says in words since when."""
-    shard = job.shard
+def give_up(links: Links, job: Job, absent: Mapping[int, str]) -> None:
+    """Fails the job's requests that wait for slots that are absent, which says in words since when."""
+    for peer in job.links.values() if absent else ():
+        for failed in _in_vain(job.shard, peer, absent):
+            peer.cancel(failed.request)
+            links.say(peer.identity, failed)
+
+
+def _in_vain(shard: JobShard, peer: Peer, absent: Mapping[int, str]) -> list[Failed]:
     waiting = [(request, shard.lacks(wait, absent)) for request, wait in peer.pulls.items()]
     for request, step in peer.measures.items():
         reason, missing = shard.step_waits_for(step)
