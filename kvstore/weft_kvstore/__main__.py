@@ -83,7 +83,7 @@ def main(
         else:
             serve(_settings(given))
     except (StoreError, ValueError, OSError, MemoryError) as error:
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(f"error: {str(error) or 'there is no memory for it'}", err=True)  # MemoryError may say nothing.
         raise typer.Exit(1) from None
 
 

@@ -27,8 +27,8 @@ class StoreFace:
     """Every call raises StoreError in a child of the process that made the store.
 
     `submit` is called with each operation that is in order, on the caller's thread; it must not wait, and raises
-    StoreError where nothing can be begun any more. `driver` brings futures to their end; a store whose own thread does
-    all of it has none."""
+    StoreError where nothing can be begun any more. `driver` brings futures to their end, or says who must not wait
+    for one."""
 
     def __init__(self, arguments: Arguments, submit: Callable[[Operation], None], driver: Driver | None = None) -> None:
         self._arguments = arguments

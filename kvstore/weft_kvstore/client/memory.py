@@ -23,7 +23,8 @@ class ClientMemory:
     there is none, and arrays are the process's own.
 
     `gradients` and `values`, by key's place, are the arrays in it that were given out. May be used from several
-    threads.
+    threads: memory for an array, which takes long, is taken under a lock of its own, so whoever asks for it holds up
+    neither the thread that has the sockets nor those who ask for what is there.
     """
 
     def __init__(self, keys: Sequence[KeyDescription], layout: SharedLayout | None) -> None:
@@ -33,19 +34,22 @@ class ClientMemory:
         self.values: dict[int, Array] = {}
         self._keys = keys
         self._layout = layout
-        self._own: tuple[dict[int, Array], dict[int, Array]] = {}, {}
+        self._own_gradients: dict[int, Array] = {}
+        self._own_values: dict[int, Array] = {}
         self._arena: Arena | None = None
         self._failed: ArenaError | None = None
         self._spare = False
+        self._reserving = threading.Lock()
+        """Held while memory for arrays is taken; the other one is taken under it, never before."""
         self._lock = threading.Lock()
 
     def gradient(self, place: int) -> Array:
         """Where a user writes a key's gradient: always the same array, zeros at first."""
-        return self._array(self.gradients, self._own[0], place)
+        return self._array(place, gradient=True)
 
     def value(self, place: int) -> Array:
         """Where a user reads a key's value: always the same array."""
-        return self._array(self.values, self._own[1], place)
+        return self._array(place, gradient=False)
 
     def offered(self) -> Arena:
         """The arena, to be given to a shard. Raises ArenaError where there can be none."""
@@ -64,8 +68,8 @@ class ClientMemory:
         return self._arena.mapping.bytes_at(offset, nbytes)
 
     def close(self) -> None:
-        """Gives nothing out any more; its arrays stay good. Idempotent."""
-        with self._lock:
+        """Gives nothing out any more; its arrays stay good. Waits for memory that is being taken. Idempotent."""
+        with self._reserving, self._lock:
             self._layout = None
             self.gradients, self.values = {}, {}
             if self._arena is not None:
@@ -84,32 +88,51 @@ class ClientMemory:
                 raise
         return self._arena
 
-    def _array(self, given: dict[int, Array], own: dict[int, Array], place: int) -> Array:
+    def _array(self, place: int, *, gradient: bool) -> Array:
         with self._lock:
-            found = given.get(place, own.get(place))
+            found = self._found(place, gradient=gradient)
+        if found is not None:
+            return found
+        with self._reserving:
+            with self._lock:
+                found = self._found(place, gradient=gradient)  # Another thread may have asked for it meanwhile.
+                offset = self._offset(place, gradient=gradient)
+                arena = self._made_or_none() if found is None and offset is not None else None
             if found is not None:
                 return found
             key = self._keys[place]
-            placed = self._placed(key, place, gradient=given is self.gradients)
-            if placed is not None:
-                given[place] = placed
-                return placed
-            made = own[place] = np.zeros(key.shape, key.dtype)
+            placed = None if arena is None or offset is None else _placed(arena, offset, key)
+            made = np.zeros(key.shape, key.dtype) if placed is None else placed
+            given = self.gradients if gradient else self.values
+            own = self._own_gradients if gradient else self._own_values
+            with self._lock:
+                (own if placed is None else given)[place] = made
             return made
 
-    def _placed(self, key: KeyDescription, place: int, *, gradient: bool) -> Array | None:
-        """Its array in the arena, with memory; None where it has to be the process's own."""
+    def _found(self, place: int, *, gradient: bool) -> Array | None:
+        given = self.gradients if gradient else self.values
+        return given.get(place, (self._own_gradients if gradient else self._own_values).get(place))
+
+    def _offset(self, place: int, *, gradient: bool) -> int | None:
+        """Where its array is in the arena; None where it has to be the process's own."""
         if self._layout is None:
             return None
-        offsets = self._layout.layout.gradients if gradient else self._layout.layout.values
-        offset = int(offsets[0, place])
-        if offset == NO_PLACE:
-            return None
-        nbytes = prod(key.shape) * np.dtype(key.dtype).itemsize
+        offset = int((self._layout.layout.gradients if gradient else self._layout.layout.values)[0, place])
+        return None if offset == NO_PLACE else offset
+
+    def _made_or_none(self) -> Arena | None:
         try:
-            arena = self._made()
-            arena.reserve(offset, offset + nbytes, populate=False)
-            arena.mapping.populate(offset, offset + nbytes)
-            return arena.mapping.array(offset, key.shape, key.dtype)
+            return self._made()
         except ArenaError:
             return None
+
+
+def _placed(arena: Arena, offset: int, key: KeyDescription) -> Array | None:
+    """A key's array in the arena, with memory; None where there is none to be had."""
+    nbytes = prod(key.shape) * np.dtype(key.dtype).itemsize
+    try:
+        arena.reserve(offset, offset + nbytes, populate=False)
+        arena.mapping.populate(offset, offset + nbytes)
+        return arena.mapping.array(offset, key.shape, key.dtype)
+    except ArenaError:
+        return None

@@ -16,19 +16,19 @@ from weft_kernels.averaging import averaged
 from weft_kernels.rules.lookup import rule_from
 from weft_kernels.rules.record import Rule
 from weft_kvstore.compression.description import CompressionError, StoreCompression, check_compression
-from weft_kvstore.description.first import is_given
+from weft_kvstore.description.hyper_range import largest, most_of, told_beyond
 from weft_kvstore.description.records import (
     LEAST_SCALE,
     MOST_SCALE,
     AverageDescription,
     CommitDescription,
-    GrowthDescription,
     KeyDescription,
     Mode,
     Sparse,
     StoreDescription,
 )
-from weft_kvstore.settings import MAX_ROW_BYTES, MAX_SLICE_BYTES
+from weft_kvstore.description.table import wrong_table
+from weft_kvstore.settings import MAX_SLICE_BYTES
 
 DTYPES: Final = frozenset({"float16", "float32", "float64", "int8", "int16", "int32", "int64"})
 """What a value may be made of; the wire is little-endian."""
@@ -59,9 +59,7 @@ def check_description(description: StoreDescription) -> None:
         _check_mode(key, description.mode)
         _check_staleness(key.staleness or 0, f"key {key.key!r}: ")
     _check_staleness(description.staleness, "")
-    rule = rule_of(description)
-    for key in description.keys:
-        _check_rule(key, rule if key.rule is None and key.hyper is None else rule_of(description, key))
+    _check_rules(description)
     if description.average is not None:
         _check_average(description, description.average)
     if description.commit is not None:
@@ -142,42 +140,9 @@ def _of_tables(key: KeyDescription) -> str | None:
 
 
 def _check_table(key: KeyDescription, where: str) -> None:
-    if not key.shape:
-        raise DescriptionError(f"{where}: a scalar is no table")
-    if key.whole:
-        raise DescriptionError(f"{where}: a table is cut by rows, so it cannot be whole")
-    if key.update is not Update.RULE and key.slots:  # A frozen table is updated by nothing.
-        raise DescriptionError(f"{where}: a table is updated by the rule, not by {key.update.value}")
-    if key.row_bytes > MAX_ROW_BYTES:
-        raise DescriptionError(f"{where}: a row has {key.row_bytes} bytes, more than {MAX_ROW_BYTES}")
-    if key.growth is not None:
-        _check_growth(key, key.growth, where)
-
-
-def _check_growth(key: KeyDescription, growth: GrowthDescription, where: str) -> None:
-    if key.shape[0]:
-        raise DescriptionError(f"{where}: a growing table has no row at first, not {key.shape[0]}")
-    if not 1 <= growth.uses < 1 << 32:
-        raise DescriptionError(f"{where}: growth.uses: 1 to 2^32 - 1, not {growth.uses}")
-    if not 0 < growth.probability <= 1:
-        raise DescriptionError(f"{where}: growth.probability: above 0 and at most 1, not {growth.probability}")
-    if growth.uses > 1 and growth.probability < 1:
-        raise DescriptionError(f"{where}: growth: an id is admitted by uses or by probability, not by both")
-    if is_given(key) and (growth.uses > 1 or growth.probability < 1):
-        raise DescriptionError(f"{where}: growth: rows that are set are admitted by that, not by uses")
-    eviction = growth.eviction
-    if eviction is None:
-        return
-    if eviction.every < 1:
-        raise DescriptionError(f"{where}: growth.eviction.every: at least 1, not {eviction.every}")
-    if eviction.age is None and eviction.score is None:
-        raise DescriptionError(f"{where}: growth.eviction: neither age nor score")
-    if eviction.age is not None and eviction.age < 0:
-        raise DescriptionError(f"{where}: growth.eviction.age: at least 0, not {eviction.age}")
-    if eviction.score is not None and not 0 < eviction.score < math.inf:
-        raise DescriptionError(f"{where}: growth.eviction.score: a number above 0, not {eviction.score}")
-    if not 0 < eviction.decay <= 1:
-        raise DescriptionError(f"{where}: growth.eviction.decay: above 0 and at most 1, not {eviction.decay}")
+    wrong = wrong_table(key)
+    if wrong is not None:
+        raise DescriptionError(f"{where}: {wrong}")
 
 
 def _check_mode(key: KeyDescription, mode: Mode) -> None:
@@ -230,8 +195,20 @@ def _check_compression(setting: StoreCompression | None, where: str) -> None:
         raise DescriptionError(str(error)) from error
 
 
-def _check_rule(key: KeyDescription, rule: Rule) -> None:
-    if key.update is not Update.RULE or not key.slots:
+def _check_rules(description: StoreDescription) -> None:
+    rule = rule_of(description)
+    numbers = largest({**rule.hyper, **description.hyper})
+    for key in description.keys:
+        if key.rule is None and key.hyper is None:
+            _check_rule(key, rule, numbers)
+        else:
+            own = rule_of(description, key)
+            _check_rule(key, own, largest({**own.hyper, **hyper_of(description, key)}))
+
+
+def _check_rule(key: KeyDescription, rule: Rule, numbers: Mapping[str, float]) -> None:
+    """`numbers` are the largest that its hyper-parameters get."""
+    if not is_ruled(key):
         return
     if rule.whole and not key.whole:
         what = "a table" if key.rows else "cut into slices"
@@ -242,3 +219,6 @@ def _check_rule(key: KeyDescription, rule: Rule) -> None:
     wrong = [name for name, factor in key.multipliers.items() if not math.isfinite(factor)]
     if wrong:
         raise DescriptionError(f"key {key.key!r}: multipliers: {wrong[0]!r} is no finite number")
+    for name, number in numbers.items():
+        if abs(number) > most_of(key, name):
+            raise DescriptionError(f"hyper: {told_beyond(key, name, number)}")

@@ -42,6 +42,8 @@ def read_description(path: str | os.PathLike[str]) -> StoreDescription:
 def _document(file: Path) -> Mapping[str, Any]:
     if file.suffix not in {".toml", ".json"}:
         raise DescriptionError("a description is a .toml or a .json file")
+    if file.exists() and not file.is_file():  # A pipe would have to be written first, by nobody.
+        raise DescriptionError("it is no regular file")
     with file.open("rb") as stream:
         content = stream.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:

@@ -17,6 +17,7 @@ from weft_kernels.rules.lookup import rule_from
 from weft_kvstore.compression.description import CompressionDescription, StoreCompression
 from weft_kvstore.description.check import DescriptionError, check_description
 from weft_kvstore.description.key_name import BARRIER_KEY, UserKey, store_name, user_key
+from weft_kvstore.description.limits import check_first, check_port, check_size, check_slots, check_text
 from weft_kvstore.description.records import (
     AverageDescription,
     CommitDescription,
@@ -110,6 +111,8 @@ def described(document: Mapping[str, Any]) -> StoreDescription:
     except msgspec.ValidationError as error:
         raise DescriptionError(_told(str(error), document)) from None
     _check_shards(form.shards)
+    check_slots(form.slots)
+    check_text(form.job, "job")
     _check_staleness(form)
     whole = _is_whole(form)
     names = [_name(key, number) for number, key in enumerate(form.keys)]
@@ -145,6 +148,7 @@ def check_unplaced(description: StoreDescription) -> None:
     placed = description if description.shards else msgspec.structs.replace(description, shards=("local",))
     try:
         check_description(placed)
+        check_size(placed)
     except DescriptionError as error:
         raise DescriptionError(_with_rules_that_have(str(error))) from None
 
@@ -153,6 +157,7 @@ def _check_shards(shards: Sequence[str]) -> None:
     for number, endpoint in enumerate(shards):
         if not _ENDPOINT.fullmatch(endpoint):
             raise DescriptionError(f"shards[{number}]: an endpoint as tcp://127.0.0.1:5555, not {endpoint!r}")
+        check_port(endpoint, f"shards[{number}]")
         if endpoint in shards[:number] and not endpoint.endswith(":0"):
             raise DescriptionError(f"shards[{number}]: {endpoint} is shard {shards.index(endpoint)} already")
 
@@ -185,9 +190,11 @@ def _is_whole(form: DescriptionForm) -> bool:
 
 def _name(key: NamedKey, number: int) -> str:
     try:
-        return store_name(key.key)
+        name = store_name(key.key)
     except ValueError as error:
         raise DescriptionError(f"keys[{number}].key: {error}") from None
+    check_text(name, f"keys[{number}].key")
+    return name
 
 
 def _key(key: NamedKey, name: str, number: int, slots: int, *, whole: bool) -> KeyDescription:
@@ -221,6 +228,7 @@ def _initializer(key: NamedKey, number: int, update: Update) -> InitializerDescr
             raise DescriptionError(f'{where}: {value!r} is neither "given" nor a number, nor a table of numbers')
         return InitializerDescription(GIVEN, {})
     if not isinstance(value, dict):
+        check_first(_finite(value, where), key.dtype, where)
         return InitializerDescription("ConstantOfShape", {"value": _finite(value, where)})
     if "op_type" in value:
         try:

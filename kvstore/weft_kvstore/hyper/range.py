@@ -6,9 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import numpy as np
-
 from weft_kvstore.description.check import is_ruled, rule_of
+from weft_kvstore.description.hyper_range import most_of, told_beyond
 from weft_kvstore.description.records import KeyDescription, StoreDescription
 from weft_kvstore.wire.messages import MAX_NUMBERS
 
@@ -55,10 +54,8 @@ def range_of(description: StoreDescription, key: KeyDescription | None, name: st
 def check_range(name: str, value: float, range_: Least) -> None:
     """Raises ValueError, which names the key, for a number beyond it."""
     if abs(value) > range_.most:
-        key = range_.key
-        assert key is not None
-        stretched = f", multiplied by {key.multipliers[name]:g}" if name in key.multipliers else ""
-        raise ValueError(f"{name!r}: {value:g}{stretched} is infinite in {key.dtype}, which key {key.key!r} is of")
+        assert range_.key is not None
+        raise ValueError(told_beyond(range_.key, name, value))
 
 
 def _finite(name: str, value: object) -> float:
@@ -72,5 +69,4 @@ def _finite(name: str, value: object) -> float:
 
 
 def _range_of_one(key: KeyDescription, name: str) -> Least:
-    stretch = abs(key.multipliers.get(name, 1.0))
-    return Least(float(np.finfo(key.dtype).max) / stretch if stretch else math.inf, key)
+    return Least(most_of(key, name), key)

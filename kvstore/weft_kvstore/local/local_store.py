@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from types import TracebackType
+from typing import Any
 
 import msgspec
 
@@ -18,6 +19,7 @@ from weft_kvstore.errors import StoreError
 from weft_kvstore.local.mind import LocalMind
 from weft_kvstore.operations.arguments import Arguments
 from weft_kvstore.operations.operation import Operation
+from weft_kvstore.runtime.store_future import StoreFuture
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.statistics.records import ClientStatistics
 from weft_kvstore.store import BulkStore
@@ -44,7 +46,7 @@ class LocalStore(StoreFace):
         check_description(msgspec.structs.replace(description, shards=("local",)))
         keys = tuple(msgspec.structs.replace(key, compression=None) for key in description.keys)
         self._description = msgspec.structs.replace(description, shards=("local",), keys=keys, compression=None)
-        super().__init__(Arguments(self._description, 0), lambda operation: self._hand_over(0, operation))
+        super().__init__(Arguments(self._description, 0), lambda operation: self._hand_over(0, operation), self)
         self._buffers = [ClientMemory(description.keys, None) for _ in range(description.slots)]
         self._mind = LocalMind(self._description, settings, tables)
         self._submitted: deque[tuple[int, Operation]] = deque()
@@ -79,6 +81,21 @@ class LocalStore(StoreFace):
             rows_pushed=mind.rows_pushed[slot],
             rows_pulled=mind.rows_pulled[slot],
         )
+
+    def drive(self, future: StoreFuture[Any], timeout_s: float | None) -> None:
+        """Returns when the future has ended, or after that long. Raises StoreError where it could never end: in a
+        forked child, and in a signal's handler that came in the middle of a call."""
+        self._process.check()
+        if self._changed._is_owned():  # type: ignore[attr-defined]  # typeshed does not have it
+            raise StoreError("in the middle of the store's own work nobody can wait for a result of it")
+        with future._condition:
+            if timeout_s is not None and not future.done():
+                future._condition.wait(timeout_s)  # Without a deadline the future itself waits.
+
+    def ended(self, future: StoreFuture[Any]) -> None:
+        """It has ended, on this thread."""
+        if future.has_callbacks:
+            future.call_back()
 
     def close(self) -> None:
         if not self._process.is_here:
@@ -143,7 +160,7 @@ class LocalStore(StoreFace):
 
 class _AtSlot(StoreFace):
     def __init__(self, store: LocalStore, slot: int, arguments: Arguments) -> None:
-        super().__init__(arguments, lambda operation: store._hand_over(slot, operation))
+        super().__init__(arguments, lambda operation: store._hand_over(slot, operation), store)
         self._store = store
         self._slot = slot
 

@@ -88,7 +88,10 @@ class LotPulls:
         """The open slices among these that can answer."""
         ranges = wait.open.get(self._lot.spec.number)
         found: list[Range] = []
-        for low, high in ranges.overlaps(first, stop) if ranges is not None else ():
+        runs = ranges.overlaps(first, stop) if ranges is not None else []
+        if len(runs) > FEW_WAITS and not self._is_reached(wait, first, stop):
+            return found
+        for low, high in runs:
             found += ranges_where(self._can(wait, low, high), low)
         return found
 
@@ -156,6 +159,11 @@ class LotPulls:
         if (bound := self._bound(wait)) is not None:
             can = can & (self._lot.steps.version[first:stop] >= bound)
         return can
+
+    def _is_reached(self, wait: PullWait, first: int, stop: int) -> bool:
+        """Whether any of these slices is at its version: one look, where a wait of many runs would take many."""
+        seen = self._seen(wait, first, stop)
+        return seen is None or bool((seen >= wait.version).any())
 
     def _bound(self, wait: PullWait) -> int | None:
         """How many steps every slot must be through with, whoever asks; None where there is no such bound."""

@@ -54,7 +54,7 @@ class LotSets:
         return ranges_where(~self._lacking[first:stop], first)
 
     def check(self, slot: int, version: int, first: int, stop: int, origin: Hashable) -> None:
-        """Raises PushRefusedError for a version that has passed, or that is too far ahead."""
+        """Raises PushRefusedError for a version that has passed, that is too far ahead, or that is one too many."""
         if self._holds_at_once:
             return
         for low, high in self._new(first, stop, origin):
@@ -68,10 +68,12 @@ class LotSets:
             if version > int(now.min()) + SETS_AHEAD:
                 told = f"more than {SETS_AHEAD} ahead of version {now.min()}"
                 raise PushRefusedError(f"{self._where(slot, version, low + int(now.argmin()))}: {told}")
-            waiting = sorted(one for one, shelf in self._ahead.items() if shelf.within(low, high))
-            if version > int(now.min()) and version not in waiting and len(waiting) >= SETS_WAITING:
+            full = self._full(version, low, high)
+            if full.any():
+                at = low + int(full.argmax())
+                waiting = sorted(one for one, shelf in self._ahead.items() if shelf.within(at, at + 1))
                 told = f"values wait for versions {waiting} already"
-                raise PushRefusedError(f"{self._where(slot, version, low)}: {told}")
+                raise PushRefusedError(f"{self._where(slot, version, at)}: {told}")
 
     def accept(self, version: int, laid: Laid, origin: Hashable) -> list[Range]:
         """Takes in what `check` lets pass, once. The ranges for which pulls or a merge may have waited."""
@@ -112,6 +114,18 @@ class LotSets:
         """At which slices version 0 can be set where steps go on by themselves (stop - first) bool: a first value is
         given once, so that a process that starts anew does not undo what was learned since."""
         found: Array = self._lacking[first:stop] | ~self._given[first:stop]
+        return found
+
+    def _full(self, version: int, first: int, stop: int) -> Array:
+        """At which slices no value for one more version can wait (stop - first) bool: each counts for itself, whatever
+        it travels with."""
+        waiting, there = np.zeros(stop - first, np.int64), np.zeros(stop - first, np.bool_)
+        for ahead, shelf in self._ahead.items():
+            for laid in shelf.within(first, stop):
+                here = slice(max(laid.first - first, 0), laid.stop - first)
+                waiting[here] += 1
+                there[here] |= ahead == version
+        found: Array = (waiting >= SETS_WAITING) & ~there & (self._steps.version[first:stop] < version)
         return found
 
     def _put(self, laid: Laid) -> None:

@@ -68,12 +68,15 @@ class LotUpdate:
                     self._merged(weight, gradient, contributors)
                     continue
                 state = {name: self._in_block(values, low, high) for name, values in self.state.items()}
+                at = low
                 try:
                     for one in self._spec.numbers(step, low, high):
-                        self._run_rule((low, high), weight, (gradient, more), state, update=updates + 1, numbers=one)
-                except RULE_ERRORS as error:
-                    told = f"rule {self._spec.rule.name!r} failed on {self._spec.named(low)}, step {step}: {error}"
-                    raise RuleFailedError(told) from error
+                        self._run_rule(
+                            (low, high), weight, (gradient, more), state, update=updates + 1, numbers=one, step=step
+                        )
+                        at = one[1]
+                except RULE_ERRORS as error:  # A schedule's: what the rule itself raises is told by its slices.
+                    raise self._failed(error, at, at, step) from error
         self.updates[total.first : total.stop] += 1
         if self.encoded is not None and self._spec.update is Update.GRADIENT:
             self.encoded.merged(step, total.first, total.stop, total.elements)
@@ -87,29 +90,44 @@ class LotUpdate:
         *,
         update: int,
         numbers: tuple[int, int, Hyper],
+        step: int,
     ) -> None:
-        """Updates slices that have the same hyper-parameters; the arrays are of slices `of`, the gradient is
-        its one or two addends."""
+        """Updates slices that have the same hyper-parameters; the arrays are of slices `of`, the gradient is its one or
+        two addends."""
         (first, stop, hyper), rule = numbers, self._spec.rule
         origin = int(self.values.bounds[first] - self.values.bounds[of[0]])
         total, addend = gradient
 
+        def use(some: slice, given: Array) -> None:
+            rule.apply(weight[some], given, {name: array[some] for name, array in state.items()}, update, hyper)
+
+        def add_and_use(low: int, high: int, more: Array) -> None:
+            """The sum is used while it is in the cache, and never written to memory."""
+            scratch = np.empty(min(high - low, ADDED_ELEMENTS), total.dtype)
+            for begin in range(low, high, ADDED_ELEMENTS):
+                some = slice(begin, min(begin + ADDED_ELEMENTS, high))
+                use(some, np.add(total[some], more[some], out=scratch[: some.stop - begin]))
+
         def apply(low: int, high: int) -> None:
             some = slice(origin + low, origin + high)
-            rule.apply(weight[some], total[some], {name: array[some] for name, array in state.items()}, update, hyper)
+            try:
+                if addend is None:
+                    use(some, total[some])
+                else:
+                    add_and_use(some.start, some.stop, addend)
+            except RULE_ERRORS as error:
+                elements = self.values.bounds[first : stop + 1] - self.values.bounds[first]
+                one, last = np.searchsorted(elements, [low, high - 1], side="right") - 1
+                raise self._failed(error, first + int(one), first + int(last), step) from error
 
-        def add_and_apply(low: int, high: int) -> None:
-            """The sum is read while it is in the cache, and never written to memory."""
-            assert addend is not None
-            scratch = np.empty(min(high - low, ADDED_ELEMENTS), total.dtype)
-            for begin in range(origin + low, origin + high, ADDED_ELEMENTS):
-                some = slice(begin, min(begin + ADDED_ELEMENTS, origin + high))
-                added = np.add(total[some], addend[some], out=scratch[: some.stop - begin])
-                rule.apply(weight[some], added, {name: array[some] for name, array in state.items()}, update, hyper)
-
-        if addend is not None:
-            apply = add_and_apply
         self._spec.computing.run([partial(apply, low, high) for low, high in self._pieces(first, stop)])
+
+    def _failed(self, error: Exception, first: int, last: int, step: int) -> RuleFailedError:
+        """What to raise where the rule failed on slices that were computed at once."""
+        where = self._spec.named(first)
+        if last != first:
+            where = f"{where} to {self._spec.named(last)}"
+        return RuleFailedError(f"rule {self._spec.rule.name!r} failed on {where}, step {step}: {error}")
 
     def _elements_of(self, total: Laid, elements: Array | None, first: int, stop: int) -> Array:
         """Of the elements of a total's slices those of some of them."""

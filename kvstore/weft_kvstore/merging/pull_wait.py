@@ -23,6 +23,7 @@ class PullWait:
         "chunks",
         "compressed",
         "dropped",
+        "entries",
         "ids",
         "ids_bytes",
         "link",
@@ -56,6 +57,8 @@ class PullWait:
         self.compressed = compressed
         self.place = False
         """Whether values may be written to the places of their keys."""
+        self.entries = 0
+        """How many runs were asked for, of any length: what it costs to look at."""
         self.ids: Array | None = None
         self.ids_bytes = 0
         self.chunks = 0

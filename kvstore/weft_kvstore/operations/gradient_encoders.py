@@ -20,8 +20,9 @@ from weft_kvstore.step_outcome import LossScale, StepOutcome
 class GradientEncoders:
     """`scale` is what the loss of the next step is multiplied by: gradients that keep a residual are divided by it.
 
-    A step of a key is encoded once, and after those before it. Invariants: `_next[key]` is the first step that may be
-    pushed; `_under_way` counts pushes that are not all encoded, or not all acknowledged.
+    A step of a key is encoded once, and after those before it. Invariants: no step before `_next[key]` may be pushed,
+    for one of which something was encoded comes before it; `_begun[key]` are the steps whose pushes are under way,
+    ascending; `_under_way` counts pushes that are not all encoded, or not all acknowledged.
     """
 
     def __init__(self, description: StoreDescription, routing: Routing, slot: int) -> None:
@@ -40,6 +41,7 @@ class GradientEncoders:
             ends = np.minimum(np.arange(cut.count + 1) * cut.step_bytes, cut.nbytes)
             self._encoders[key.key] = SliceEncoder(codec, ends // codec.dtype.itemsize, self._residuals.arrays[key.key])
         self._next = dict.fromkeys(self._encoders, 0)
+        self._begun: dict[str, list[int]] = {name: [] for name in self._encoders}
 
     @property
     def scale(self) -> float:
@@ -57,21 +59,25 @@ class GradientEncoders:
         """The encoder of each key for a push of a step; None where the key keeps no residual. Raises StoreRefusedError
         for a step of which a key's was begun before, or a later one: then nothing has."""
         found = [self._encoders.get(name) for name in keys.names]
-        for name in keys.names:
-            if step < self._next.get(name, 0):
-                told = (
-                    f"step {self._next[name] - 1} was pushed already, and what compression left out is in later steps"
-                )
+        mine = [name for name in keys.names if name in self._encoders]
+        for name in mine:
+            last = max([self._next[name] - 1, *self._begun[name][-1:]])
+            if step <= last:
+                told = f"step {last} was pushed already, and what compression left out is in later steps"
                 raise StoreRefusedError(f"slot {self._slot}: push of key {name!r}, step {step}: {told}")
-        self._next.update({name: step + 1 for name in keys.names if name in self._next})
+        for name in mine:
+            self._begun[name].append(step)
         self._under_way += 1
         return found
 
     def ended(self, keys: KeySet, step: int, *, encoded: bool) -> None:
-        """A push that was begun has ended. It may be begun again if nothing of it was encoded."""
+        """A push that was begun has ended. If nothing of it was encoded, nor of a later one, it may be begun again."""
         self._under_way -= 1
-        if not encoded:
-            self._next.update({name: step for name in keys.names if self._next.get(name) == step + 1})
+        for name in keys.names:
+            if name in self._encoders:
+                self._begun[name].remove(step)
+                if encoded:
+                    self._next[name] = max(self._next[name], step + 1)
 
     def export(self) -> dict[str, Array]:
         """Copies of what is owed, by name. Raises StoreRefusedError while pushes are under way."""

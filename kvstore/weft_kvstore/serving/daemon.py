@@ -12,7 +12,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Annotated, Final
 
-from pydantic import ByteSize, DirectoryPath, Field, model_validator
+from pydantic import ByteSize, DirectoryPath, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from weft.api.agent import AgentKind, Orders, Registration, ShardAllocation
@@ -20,6 +20,7 @@ from weft.api.alive import HANGS_AFTER_S, AliveFile
 from weft.api.base import Name
 from weft.api.daemon import start_daemon
 from weft.api.membership import Join, joining
+from weft_kvstore.description.limits import check_port
 from weft_kvstore.errors import StoreError
 from weft_kvstore.quotas import Quotas
 from weft_kvstore.runtime.process import tune_process
@@ -95,6 +96,12 @@ class ShardSettings(BaseSettings):
     """A file that is touched at every heartbeat while the daemon's work goes on: its age tells a probe if it hangs."""
     exit_with_parent: bool = False
     """Whether to end when standard input closes."""
+
+    @field_validator("bind")
+    @classmethod
+    def _has_a_port(cls, bind: str | None) -> str | None:
+        check_port(bind or "", "bind")
+        return bind
 
     @model_validator(mode="after")
     def _one_source(self) -> ShardSettings:

@@ -10,6 +10,7 @@ from weft_kvstore.description.check import digest
 from weft_kvstore.description.records import Mode
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.peer import Peer
+from weft_kvstore.statistics.job_statistics import JobStatistics
 from weft_kvstore.statistics.stragglers import Stragglers
 from weft_kvstore.wire.messages import Hello, RefusalCode, Refused
 
@@ -28,11 +29,13 @@ STRANGERS: Final[Namespace] = ("", -1)
 
 @dataclass(slots=True)
 class Job:
-    """A job on this shard. By slot: the newest incarnation, when it was last heard, its connection while it has one."""
+    """A job on this shard. By slot: the newest incarnation, when it was last heard, its connection while it has one.
+    `left` has those that have said good-bye since, and when: they are not heard then."""
 
     shard: JobShard
     incarnations: dict[int, int] = field(default_factory=dict)
     heard: dict[int, float] = field(default_factory=dict)
+    left: dict[int, float] = field(default_factory=dict)
     links: dict[int, Peer] = field(default_factory=dict)
     digest: bytes = field(init=False)
     stragglers: Stragglers = field(init=False)
@@ -51,6 +54,39 @@ class Job:
     @property
     def namespace(self) -> Namespace:
         return self.shard.description.job, self.shard.description.term
+
+    def leave(self, slot: int, now: float) -> None:
+        """The slot has said good-bye."""
+        self.heard.pop(slot, None)
+        self.left[slot] = now
+
+    def come(self, slot: int, now: float) -> None:
+        """The slot is here, for the first time or again."""
+        self.left.pop(slot, None)
+        self.heard[slot] = now
+
+    def absent(self, now: float, silence_s: float) -> dict[int, str]:
+        """The slots that have not been here for so long, each with the words that say so."""
+        told = {slot: f"left {now - at:.1f} s ago" for slot, at in self.left.items() if now - at > silence_s}
+        for slot, at in self.heard.items():
+            if now - at > silence_s:
+                told[slot] = f"has been silent for {now - at:.1f} s"
+        return told
+
+    def statistics(self, worked_bytes: int, now: float) -> JobStatistics:
+        """What is told of it; may be called on any thread."""
+        slot, seconds = self.stragglers.waits(now) or (None, 0.0)
+        return JobStatistics(
+            *self.namespace,
+            links=len(self.links),
+            holds=self.shard.account.now,
+            waiting=self.shard.account.waiting,
+            bytes_received=self.bytes_received,
+            bytes_sent=self.bytes_sent,
+            worked_bytes=worked_bytes,
+            waited_slot=slot,
+            waited_s=seconds,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,51 @@
 from __future__ import annotations
 
 from weft_kvstore.hyper.agreement import ChangeRefusedError, Proposal
-from weft_kvstore.shard.door import Job
+from weft_kvstore.shard.door import Job, Namespace
 from weft_kvstore.shard.job_shard import JobShard
+from weft_kvstore.shard.links import Links
+from weft_kvstore.shard.merger import Merger
 from weft_kvstore.shard.peer import Peer
 from weft_kvstore.wire.codec import ProtocolError
-from weft_kvstore.wire.messages import Hyper, HyperAnswer, HyperDoubt
+from weft_kvstore.wire.messages import Hyper, HyperAnswer, HyperDecide, HyperDecided, HyperDoubt, HyperSettle
 
 
-def proposed(shard: JobShard, peer: Peer, message: Hyper, now: float) -> HyperAnswer:
+class HyperTalk:
+    """On all connections; what a proposal has held is left to `work` once it holds it no more."""
+
+    def __init__(self, links: Links, work: Merger[Namespace]) -> None:
+        self._links = links
+        self._work = work
+
+    def take(self, peer: Peer, message: Hyper | HyperDecide | HyperSettle, now: float) -> None:
+        """Takes part in agreeing on a change. Raises ProtocolError for what cannot be meant."""
+        shard = self._links.jobs[peer.job].shard
+        agreement = shard.live.agreement
+        held = agreement.held
+        if isinstance(message, Hyper):
+            self._links.say(peer.identity, _proposed(shard, peer, message, now))
+        elif isinstance(message, HyperDecide):
+            version = agreement.decide(message.proposal, take=bool(message.take))
+            self._links.say(peer.identity, HyperDecided(message.request, message.proposal, version))
+        else:
+            agreement.settle(message.proposal, message.version)
+            peer.done.append(message.request)
+            self._links.due(peer)
+        if held is not None and agreement.held is None:
+            self._work.go_on(peer.job, shard)
+
+    def doubt(self, job: Job, now: float, silence_s: float) -> None:
+        """A proposal whose proposer is gone, or takes long, holds its step for no longer than it must."""
+        agreement = job.shard.live.agreement
+        held = agreement.held
+        asked = _in_doubt(job, now, silence_s)
+        if asked is not None:
+            self._links.say(asked[0].identity, asked[1])
+        if held is not None and agreement.held is None:
+            self._work.go_on(job.namespace, job.shard)
+
+
+def _proposed(shard: JobShard, peer: Peer, message: Hyper, now: float) -> HyperAnswer:
     """Holds a proposal, or says why not. Raises ProtocolError for what cannot be meant."""
     if len(message.names) != len(message.numbers) or len(set(message.names)) != len(message.names):
         raise ProtocolError(f"Hyper.names: {len(message.names)} with {len(message.numbers)} numbers, or one twice")
@@ -25,7 +62,7 @@ def proposed(shard: JobShard, peer: Peer, message: Hyper, now: float) -> HyperAn
     return HyperAnswer(message.request, message.proposal, 1, message.step, "")
 
 
-def in_doubt(job: Job, now: float, silence_s: float) -> tuple[Peer, HyperDoubt] | None:
+def _in_doubt(job: Job, now: float, silence_s: float) -> tuple[Peer, HyperDoubt] | None:
     """Whom to ask what became of a proposal that is held for too long, or whose proposer is gone; another one each
     time. Shard 0 gives it up by itself."""
     agreement = job.shard.live.agreement

@@ -5,7 +5,7 @@ Used by the shard behind its sockets and by the local store without any.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cached_property
 
 from weft_kernels.rules.record import Rule
@@ -27,7 +27,7 @@ from weft_kvstore.shard.parts import ShardParts
 from weft_kvstore.shard.specs import Specs
 from weft_kvstore.shard.taken import Taken
 from weft_kvstore.shard.unit_runs import rows_of, slices_of
-from weft_kvstore.shard.waits import Reason, pull_waits_for, step_waits_for
+from weft_kvstore.shard.waits import Reason, pull_lacks, pull_waits_for, step_waits_for
 from weft_kvstore.sharding.routing import routing_of
 from weft_kvstore.tables.place import TablePlace
 from weft_kvstore.tables.rows import Rows
@@ -207,6 +207,10 @@ class JobShard:
     def waits_for(self, wait: PullWait) -> Reason:
         """What an open pull waits for."""
         return pull_waits_for(self.parts, wait)
+
+    def lacks(self, wait: PullWait, absent: Collection[int]) -> Reason | None:
+        """What an open pull waits for of slots that are absent, and which of them; None where nothing."""
+        return pull_lacks(self.parts, self.gate, wait, absent)
 
     def step_waits_for(self, step: int) -> Reason:
         """What a step that is not measured waits for. Raises ProtocolError where steps are not committed."""

@@ -13,14 +13,15 @@ from weft_kvstore.same_host.peer_memory import PeerMemory
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.account import Account
 from weft_kvstore.units.unit_state import AnyUnit
-from weft_kvstore.wire.codec import encode
+from weft_kvstore.wire.codec import ProtocolError, encode
 from weft_kvstore.wire.lending import Loan
 from weft_kvstore.wire.messages import MAX_RUNS, Acknowledge, Done, Hello, Released, Values
 from weft_kvstore.wire.out_run import OutRun
 from weft_kvstore.wire.outbox import Outbox, OutFrame
 
 MAX_OPEN_PULLS: Final = 1 << 16
-"""Pulls that one connection may have open: two kinds for each of 32,768 keys."""
+"""Pulls, each counted as often as it has runs, that one connection may have open: two kinds for each of 32,768 keys.
+With each step that applies the runs of all that wait are looked at."""
 
 MAX_OPEN_MEASURES: Final = 64
 """The same for steps that it asks of: a worker has two under way."""
@@ -42,8 +43,9 @@ class AnswerEntry(NamedTuple):
 
 
 class Peer:
-    """One client's connection. `pulls` are those not answered, `ids_bytes` what their ids take, `acknowledge` the
-    frames not yet acknowledged, `measures` the requests for what steps amount to, with the step.
+    """One client's connection. `pulls` are those not answered, `open_entries` the runs that they ask for, `ids_bytes`
+    what their ids take, `acknowledge` the frames not yet acknowledged, `measures` the requests for what steps amount
+    to, with the step.
 
     Of a client on this host, `memory` is its arena, while it has brought one for `ticket`; `holds` counts the frames
     that are read there, `released` are those that are not any more, which it is told once no `earlier` connection of
@@ -58,6 +60,7 @@ class Peer:
         self.heard = now
         self.outbox: Outbox[AnswerEntry, Loan] = Outbox(settings, loopback=hello.loopback)
         self.pulls: dict[int, PullWait] = {}
+        self.open_entries = 0
         self.ids_bytes = 0
         self.acknowledge: list[int] = []
         self.ticket = b""
@@ -96,6 +99,13 @@ class Peer:
     def asks(self, wait: PullWait) -> None:
         """A pull that is not answered yet."""
         self.pulls[wait.request] = wait
+
+    def asks_for(self, wait: PullWait) -> None:
+        """One run more of it. Raises ProtocolError for one too many."""
+        if self.open_entries >= MAX_OPEN_PULLS:
+            raise ProtocolError(f"Pull.request: {wait.request}: {MAX_OPEN_PULLS} runs are asked for already")
+        wait.entries += 1
+        self.open_entries += 1
 
     def receipts(self) -> Iterator[list[Buffer]]:
         """Says what was taken in since the last time; that frames have arrived is said by a frame, or last of all."""
@@ -186,6 +196,7 @@ class Peer:
     def _forget(self, wait: PullWait) -> None:
         if self.pulls.pop(wait.request, None) is not None:
             self.ids_bytes -= wait.ids_bytes
+            self.open_entries -= wait.entries
 
     def arrived(self, frame: int, now: float) -> None:
         """The client has acknowledged a frame. Raises ProtocolError for one that is not under way."""

@@ -15,6 +15,8 @@ from store_simulation import Simulation
 from weft_kvstore.client.link import LinkState
 from weft_kvstore.description.records import InitializerDescription, KeyDescription, StoreDescription
 from weft_kvstore.errors import StoreLostError, StoreRefusedError, StoreTimeoutError
+from weft_kvstore.lot.pulls import LotPulls
+from weft_kvstore.merging.pull_wait import PullWait
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.mind import ShardMind
@@ -248,6 +250,69 @@ def test_a_silent_slot_fails_the_pulls_that_wait_for_it_by_its_name() -> None:
     pass_time(simulation, 2.0)
     with pytest.raises(StoreLostError, match=r"slot 1 has been silent for .*'w' .* step 0 waits for slots 1"):
         value.result(0)
+
+
+def leave(simulation: Simulation, slot: int) -> None:
+    """The slot's client says good-bye, and is gone."""
+    simulation.clients[slot].close("it is done")
+    simulation.step(ANY)
+    del simulation.clients[slot]
+
+
+def test_a_slot_that_left_is_not_told_as_silent() -> None:
+    simulation = Simulation(described(zero("w", (4,), 3), slots=3), LINK)
+    for store in simulation.stores.values():
+        ended(simulation, store.pull("w", 0))
+    leave(simulation, 1)
+    value = simulation.stores[0].pull("w", 1)
+    pass_time(simulation, 4.0)
+    assert not value.done()
+    pass_time(simulation, 2.0)
+    told = r"slot 1 left 5\.\d s ago: .*'w' .* step 0 waits for slots 0, 1, 2"
+    with pytest.raises(StoreLostError, match=told):
+        value.result(0)
+    simulation.join(1, incarnation=2)
+    value = simulation.stores[0].pull("w", 1)
+    pass_time(simulation, 20.0)
+    assert not value.done(), "it is here again"
+    for store in simulation.stores.values():
+        ended(simulation, store.push("w", 0, ones(4)))
+    assert np.all(ended(simulation, value) == -3.0)
+
+
+def test_a_silent_slot_fails_what_waits_for_it_beside_a_slow_one() -> None:
+    """The key asked for first waits for a slot that is there."""
+    slow, lost = (msgspec.structs.replace(zero(name, (4,), 3), slots=(slot,)) for slot, name in enumerate("ab"))
+    simulation = Simulation(described(slow, lost, slots=3), LINK)
+    for store in simulation.stores.values():
+        ended(simulation, store.pull("a", 0))
+    values = simulation.stores[2].pull_many(["a", "b"], 1)
+    of_the_slow = simulation.stores[2].pull("a", 1)
+    simulation.silent.add(1)
+    pass_time(simulation, 6.0)
+    with pytest.raises(StoreLostError, match=r"slot 1 has been silent for .*'b' .* step 0 waits for slots 1"):
+        values.result(0)
+    assert not of_the_slow.done()
+
+
+def test_pulls_that_cannot_wait_for_a_silent_slot_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow, lost = (msgspec.structs.replace(zero(name, (4,), 3), slots=(slot,)) for slot, name in enumerate("ab"))
+    simulation = Simulation(described(slow, lost, slots=3), LINK)
+    for store in simulation.stores.values():
+        ended(simulation, store.pull("a", 0))
+    asked = [simulation.stores[2].pull("a", 1) for _ in range(5)]
+    simulation.silent.add(1)
+    looks: list[int] = []
+    waits_for = LotPulls.waits_for
+
+    def counted(pulls: LotPulls, wait: PullWait) -> tuple[str, list[int]]:
+        looks.append(wait.request)
+        return waits_for(pulls, wait)
+
+    monkeypatch.setattr(LotPulls, "waits_for", counted)
+    pass_time(simulation, 8.0)
+    assert not looks
+    assert not any(one.done() for one in asked)
 
 
 def test_a_slot_that_never_came_is_named_at_the_deadline() -> None:

@@ -195,3 +195,41 @@ def test_holdings_add_up_to_what_there_is() -> None:
         "3.0 GiB",
         "20.0 TiB",
     ]
+
+
+@pytest.mark.parametrize(
+    ("key", "hyper", "told"),
+    [
+        (Key(shape=(3,)), {"rate": 1e300}, r"hyper: 'rate': 1e\+300 is infinite in float32, which key 'w' is of"),
+        (Key(shape=(3,), dtype="float16"), {"rate": -7e4}, "hyper: 'rate': -70000 is infinite in float16"),
+        (Key(shape=(3,), multipliers={"rate": 1e30}), {"rate": 1e10}, r"1e\+10, multiplied by 1e\+30 is infinite in"),
+        (
+            Key(shape=(3,)),
+            {"rate": {"schedule": "linear", "start": 0.1, "end": 1e39, "steps": 10}},
+            r"hyper: 'rate': 1e\+39 is infinite in float32",
+        ),
+        (
+            Key(shape=(3,)),
+            {"rate": {"schedule": "exponential", "start": 1e39, "factor": 2.0, "steps": 10}},
+            r"hyper: 'rate': 1e\+39 is infinite in float32",
+        ),
+        (
+            Key(shape=(3, 2), rows=True, hyper={"weight_decay": 1e300}),
+            {"rate": 0.1},
+            r"hyper: 'weight_decay': 1e\+300 is infinite in float32, which key 'w' is of",
+        ),
+    ],
+)
+def test_a_hyper_parameter_that_a_key_cannot_hold_is_refused(key: Key, hyper: dict[str, Any], told: str) -> None:
+    with pytest.raises(DescriptionError, match=told):
+        describe({"w": key}, rule="sgd", **hyper)
+
+
+def test_a_hyper_parameter_has_to_fit_only_where_a_rule_has_it() -> None:
+    many = Key(shape=(3,), dtype="float64")
+    assert describe({"w": many, "n": Key(shape=(3,), update="mean")}, rule="sgd", rate=1e300).hyper["rate"] == 1e300
+    own = Key(shape=(3, 2), rows=True, hyper={"rate": 0.5})
+    assert describe({"w": many, "t": own}, rule="sgd", rate=1e300)
+    growing = {"schedule": "exponential", "start": 0.1, "factor": 2.0, "steps": 10}
+    assert describe({"w": Key(shape=(3,))}, rule="sgd", rate=growing)
+    assert describe({"w": Key(shape=(3,), multipliers={"rate": 0.0})}, rule="sgd", rate=1e300)

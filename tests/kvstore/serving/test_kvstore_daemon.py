@@ -303,6 +303,7 @@ def test_an_api_description_is_the_stores_own() -> None:
     [
         ([], 2, "give either server or description"),
         (["--description", "/nowhere/store.json", "--shard", "0"], 1, "No such file"),
+        (["--server", "http://127.0.0.1:1", "--bind", "tcp://127.0.0.1:70000"], 2, "a port from 0 to 65535, not 70000"),
         (
             ["--server", "http://127.0.0.1:1", "--bind", "tcp://nowhere.invalid:1"],
             1,

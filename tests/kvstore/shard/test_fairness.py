@@ -17,12 +17,13 @@ from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.merging.work import PIECE_BYTES, Work
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.shard import mind as shard_mind
+from weft_kvstore.shard import links as shard_links
 from weft_kvstore.shard.company import Company
 from weft_kvstore.shard.departures import SHARED_BYTES
+from weft_kvstore.shard.door import STRANGERS
 from weft_kvstore.shard.inbox import AT_ONCE_BYTES, MOST_LETTERS, Inbox, Letter, letter_of
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.shard.mind import STRANGERS, ShardMind
+from weft_kvstore.shard.mind import ShardMind
 from weft_kvstore.shard.turns import QUANTUM_BYTES, Turns
 from weft_kvstore.shard.work_queue import BYTES_PER_S, LEAST_BYTES, WorkQueue
 from weft_kvstore.wire.codec import decode_reply, encode
@@ -268,7 +269,7 @@ class Minds:
     def arrive(self, identity: bytes) -> None:
         """A link's oldest frame has arrived, and the link is heard."""
         self.mind.peers[identity].arrived(self.frames[identity].pop(0), 0.0)
-        self.mind._to_flush[identity] = self.mind.peers[identity]
+        self.mind.links.departures[identity] = self.mind.peers[identity]
 
 
 def test_what_leaves_is_shared_by_jobs_and_not_by_links() -> None:
@@ -285,7 +286,7 @@ def test_what_leaves_is_shared_by_jobs_and_not_by_links() -> None:
             minds.arrive(identity)
         minds.flush()
         assert minds.under_way("many") <= (1 << 20) + (1 << 16)
-        assert minds.mind.wants_flush() is False or minds.mind._to_flush
+        assert minds.mind.wants_flush() is False or minds.mind.links.departures
     few = sum(nbytes for identity, nbytes in minds.order if identity == b"few0")
     assert few == 4 << 20, "the small job has all it asked for"
 
@@ -294,7 +295,7 @@ def test_a_round_of_sending_ends_soon_where_jobs_share() -> None:
     minds = Minds(links=16)
     for peer in minds.mind.peers.values():
         peer.outbox.credit_bytes = 1 << 23
-    minds.mind._share()
+    minds.mind.links.share()
     assert minds.flush() <= SHARED_BYTES + (1 << 16)
     assert minds.mind.wants_flush()
 
@@ -354,7 +355,7 @@ def test_a_strangers_flood_waits_for_its_own_turn() -> None:
 
 
 def test_a_link_that_was_forgotten_still_speaks_for_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shard_mind, "LOST_KEPT", 2)
+    monkeypatch.setattr(shard_links, "LOST_KEPT", 2)
     minds = Minds(links=4)
     worked = minds.mind.work.worked
     for slot in range(4):

@@ -28,6 +28,7 @@ from weft_kvstore.settings import MAX_FRAME_BYTES, LinkSettings
 from weft_kvstore.statistics.records import ShardStatistics
 from weft_kvstore.wire.codec import FORMAT_VERSION, MAGIC, MAX_HEADER_BYTES, encode
 from weft_kvstore.wire.messages import (
+    MAX_RUNS,
     Acknowledge,
     Barrier,
     Bye,
@@ -252,6 +253,14 @@ def two_pulls(**changes: Any) -> Pull:
     return Pull(request=[1, 1], first=[0, 1], count=[1, 1], **{"lot": [DENSE, DENSE], **columns, **changes})
 
 
+def many_runs(request: int) -> Pull:
+    """A pull of as many runs as a message may have, which waits for ever."""
+    zeros = [0] * MAX_RUNS
+    columns = {"lot": [DENSE] * MAX_RUNS, "version": [2**40] * MAX_RUNS, "count": [1] * MAX_RUNS}
+    rest = dict.fromkeys(("state", "reading", "first", "chunks", "compressed"), zeros)
+    return Pull(request=[request] * MAX_RUNS, **columns, **rest)
+
+
 OUTSIDE: dict[str, Callable[[RawPeer], None]] = {
     "an unknown lot": lambda peer: peer.say(push_of(lot=[9]), bytes(28)),
     "a lot of 2**63 - 1": lambda peer: peer.say(push_of(lot=[2**63 - 1]), bytes(28)),
@@ -464,6 +473,24 @@ def test_pulls_that_are_given_up_leave_nothing(shard: Served) -> None:
         assert len(waits) <= 130
         assert all(wait.ids is None for wait in waits if wait.dropped)
         assert [one.ids_bytes for one in shard.server._mind.peers.values()] == [0, 0, 0]
+
+
+def test_runs_that_wait_are_bounded_however_few_pulls_have_them(shard: Served) -> None:
+    """And those that are given up make room."""
+    before = shard.statistics().malformed
+    with raw_peer(shard.endpoint) as peer:
+        assert isinstance(peer.greet(hello_of(shard.description, SPARE)), Welcome)
+        for request in range(1, 20):
+            peer.say(many_runs(request))
+            peer.say(Cancel([request]))
+        for request in range(20, 36):
+            peer.say(many_runs(request))
+        peer.say(Ping())
+        peer.hear(Pong)
+        assert shard.statistics().malformed == before
+        peer.say(pull_of(36, DENSE, 2**40))
+        assert "65536 runs are asked for already" in peer.hear(Refused).reason
+    assert shard.statistics().malformed == before + 1
 
 
 def test_ids_that_wait_are_bounded(shard: Served, monkeypatch: pytest.MonkeyPatch) -> None:

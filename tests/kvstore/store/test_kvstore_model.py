@@ -35,7 +35,7 @@ from weft_kvstore.lot.pulls import LotPulls
 from weft_kvstore.merging.async_steps import AsyncSteps
 from weft_kvstore.merging.pull_wait import PullWait
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.shard.mind import ShardMind
+from weft_kvstore.shard.answers import Answers
 from weft_kvstore.units.table_state import TableState
 from weft_kvstore.units.unit_state import AnyUnit
 from weft_kvstore.wire.messages import Reading
@@ -523,7 +523,7 @@ def carry_out_logged(program: Program, choose: random.Random, trouble: Trouble) 
 
 def watch_answers(patched: pytest.MonkeyPatch, description: StoreDescription, logs: Logs) -> None:
     """At the moment of each answer: the asking slot's own steps are in, and no slot is further behind than it may."""
-    answer, answer_range = ShardMind.answer, ShardMind.answer_range
+    answer, answer_range = Answers.answer, Answers.answer_range
 
     def check_answer(wait: PullWait, key: KeyDescription, through: dict[int, int]) -> None:
         logs.answered += 1
@@ -535,20 +535,20 @@ def watch_answers(patched: pytest.MonkeyPatch, description: StoreDescription, lo
             staleness = description.staleness if key.staleness is None else key.staleness
             assert min(through.values()) >= wait.version - staleness, "staler than it may be"
 
-    def of_range(mind: ShardMind, wait: PullWait, lot: PlainLot, first: int, stop: int) -> None:
+    def of_range(answers: Answers, wait: PullWait, lot: PlainLot, first: int, stop: int) -> None:
         steps, part = lot.state.steps, lot.state.spec.part
         for number in range(first, stop):
             through = dict(zip(steps.slots, steps.through[:, number].tolist(), strict=True))
             check_answer(wait, description.keys[int(part.places[number])], through)
-        answer_range(mind, wait, lot, first, stop)
+        answer_range(answers, wait, lot, first, stop)
 
-    def of_unit(mind: ShardMind, wait: PullWait, unit: AnyUnit) -> Any:
+    def of_unit(answers: Answers, wait: PullWait, unit: AnyUnit) -> Any:
         key = next(one for one in description.keys if one.key == unit.spec.key)
         check_answer(wait, key, dict(unit.steps._through))  # type: ignore[attr-defined]
-        return answer(mind, wait, unit)
+        return answer(answers, wait, unit)
 
-    patched.setattr(ShardMind, "answer_range", of_range)
-    patched.setattr(ShardMind, "answer", of_unit)
+    patched.setattr(Answers, "answer_range", of_range)
+    patched.setattr(Answers, "answer", of_unit)
 
 
 @quick

@@ -1,0 +1,149 @@
+"""The bytes of gradients that travel encoded, against each slice encoded by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compressed_store import KINDS, compressed_store
+from weft_kvstore.compression.choice import codec_of
+from weft_kvstore.description.records import StoreDescription
+from weft_kvstore.operations.encoded_run import EncodedRun
+from weft_kvstore.operations.gradient_encoders import GradientEncoders
+from weft_kvstore.operations.key_set import KeySet
+from weft_kvstore.operations.plan_run import PlanRun
+from weft_kvstore.sharding.routing import routing_of
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+SLOT = 0
+STORES = {name: compressed_store(gradients=one) for name, one in KINDS.items()}
+SCALE = 4.0
+
+
+class Sender:
+    """A slot that pushes some keys, and each slice's bytes and what it owes by themselves."""
+
+    def __init__(self, kind: str, places: list[int]) -> None:
+        self.description: StoreDescription = STORES[kind]
+        self.routing = routing_of(self.description)
+        self.keys = KeySet([self.description.keys[place] for place in places], places, SLOT)
+        self.encoders = GradientEncoders(self.description, self.routing, SLOT)
+        self.setting = KINDS[kind]
+        self.owed: dict[tuple[int, int], Array | None] = {}
+
+    @property
+    def runs(self) -> list[PlanRun]:
+        plan = self.keys.plan(self.routing)
+        return [run for runs in plan.runs.values() for run in runs if run.pushed is not None]
+
+    def gradients(self, step: int) -> list[Array]:
+        generator = np.random.default_rng(step)
+        pairs = zip(self.keys.shapes, self.keys.dtypes, strict=True)
+        return [generator.standard_normal(shape).astype(dtype) for shape, dtype in pairs]
+
+    def encoded(self, step: int, gradients: list[Array]) -> list[EncodedRun]:
+        encoders = self.encoders.begin(self.keys, step)
+        found = []
+        for run in self.runs:
+            assert run.pushed is not None
+            found.append(EncodedRun(run, run.pushed, gradients, encoders, step=step, scale=SCALE))
+        return found
+
+    def plain(self, run: PlanRun, gradients: list[Array]) -> list[bytes]:
+        """Each slice's bytes."""
+        found = []
+        for part in run.parts:
+            cut = self.routing.cuts[self.keys.places[part.position]]
+            flat = gradients[part.position].reshape(-1)
+            codec = codec_of(self.setting, flat.dtype)
+            index = part.first
+            while cut.start(index) < part.stop:
+                some = flat[cut.start(index) // flat.itemsize : cut.start(index + 1) // flat.itemsize].copy()
+                owed = self.owed.setdefault(
+                    (part.position, index), np.zeros_like(some) if self.setting.residual else None
+                )
+                scale = SCALE if self.setting.residual else 1.0
+                found.append(codec.encode(some, np.array([0, len(some)]), owed, scale=scale).tobytes())
+                index += 1
+        return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(deadline=None, max_examples=25)
+@given(data=st.data(), places=st.lists(st.integers(0, 5), min_size=1, unique=True))
+def test_the_bytes_are_those_of_each_slice_in_whatever_parts_they_leave(
+    kind: str, data: st.DataObject, places: list[int]
+) -> None:
+    """Over some steps; runs take turns, as priorities have them, and what was lost leaves once more."""
+    sender = Sender(kind, places)
+    for step in range(2):
+        gradients = sender.gradients(step)
+        sources = sender.encoded(step, gradients)
+        wanted = [sender.plain(run, gradients) for run in sender.runs]
+        ends = [np.cumsum([0, *map(len, parts)]).tolist() for parts in wanted]
+        reached = [0] * len(sources)
+        while any(at < len(parts) for at, parts in zip(reached, wanted, strict=True)):
+            number = data.draw(st.sampled_from([n for n, at in enumerate(reached) if at < len(wanted[n])]))
+            again, at = data.draw(st.integers(0, reached[number])), reached[number]
+            stop = data.draw(st.integers(at + 1, len(wanted[number])))
+            for first, last in [(at, stop), (again, stop)]:
+                found = sources[number].cut(ends[number][first], ends[number][last])
+                assert b"".join(map(bytes, found)) == b"".join(wanted[number][first:last])
+            reached[number] = stop
+        sender.encoders.ended(sender.keys, step, encoded=True)
+    owed = sender.encoders.export()
+    for position, name in enumerate(sender.keys.names):
+        mine = [sender.owed[one] for one in sorted(sender.owed) if one[0] == position]
+        if mine and mine[0] is not None:
+            assert owed[f"residual/{SLOT}/{name}"].tobytes() == np.concatenate(mine).tobytes()  # type: ignore[arg-type]
+
+
+def test_a_slice_is_encoded_when_it_first_leaves_and_no_sooner() -> None:
+    sender = Sender("2bit", [0])
+    gradients = [np.full((90, 17), 4.0, np.float32)]
+    source, *_ = sender.encoded(0, gradients)
+    run, *_ = sender.runs
+    codec = run.pushed
+    assert codec is not None
+    assert run.count >= 3
+    assert not source.has_begun
+    assert [bytes(part) for part in source.cut(0, 0)] in ([], [b""])
+    assert not source.has_begun, "nothing has left"
+    first = b"".join(map(bytes, source.cut(0, int(codec.begins[1]))))
+    assert source.has_begun
+    gradients[0][:] = -4.0
+    assert b"".join(map(bytes, source.cut(0, int(codec.begins[1])))) == first, "its bytes are kept"
+    everything = b"".join(map(bytes, source.cut(0, int(codec.begins[-1]))))
+    decoded = codec.decode(0, run.count, everything)
+    assert (decoded[: codec.bounds[1]] == 0.5).all()
+    assert (decoded[codec.bounds[1] :] == -0.5).all()
+
+
+def test_a_gradient_that_keeps_nothing_is_not_divided_by_the_scale() -> None:
+    """Its shard divides it."""
+    for kind, wanted in [("bf16", 1.0), ("bf16, none kept", 4.0)]:
+        sender = Sender(kind, [1])
+        for source, run in zip(sender.encoded(0, [np.full(700, 4.0, np.float32)]), sender.runs, strict=True):
+            codec = run.pushed
+            assert codec is not None
+            payload = b"".join(map(bytes, source.cut(0, int(codec.begins[-1]))))
+            assert (codec.decode(0, run.count, payload) == wanted).all()
+
+
+def test_a_gradient_of_any_rank_is_encoded_in_its_order_and_is_not_written() -> None:
+    sender = Sender("bf16", [0])
+    gradient = np.arange(90 * 17, dtype=np.float32).reshape(90, 17)
+    gradient.flags.writeable = False
+    decoded = []
+    for source, run in zip(sender.encoded(0, [gradient]), sender.runs, strict=True):
+        codec = run.pushed
+        assert codec is not None
+        payload = b"".join(map(bytes, source.cut(0, int(codec.begins[-1]))))
+        decoded.append((run.parts[0].start, codec.decode(0, run.count, payload)))
+    found = np.concatenate([some for _, some in sorted(decoded, key=lambda one: one[0])])
+    assert np.allclose(found * SCALE, gradient.reshape(-1), rtol=2**-8)

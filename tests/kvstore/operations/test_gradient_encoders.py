@@ -1,0 +1,213 @@
+"""What a slot owes of each key, and which steps of it may still be pushed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compressed_store import HALF_WEIGHTS, TWO_BIT, compressed_store
+from weft_kvstore.compression.description import CompressionDescription, Kind
+from weft_kvstore.compression.residuals import residual_name
+from weft_kvstore.compression.slice_encoder import SliceEncoder
+from weft_kvstore.description.records import CommitDescription, LossScaling, StoreDescription
+from weft_kvstore.errors import StoreRefusedError
+from weft_kvstore.operations.gradient_encoders import GradientEncoders
+from weft_kvstore.operations.key_set import KeySet
+from weft_kvstore.sharding.routing import routing_of
+from weft_kvstore.step_outcome import StepOutcome
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+SLOT = 1
+
+
+def encoders_of(description: StoreDescription, slot: int = SLOT) -> GradientEncoders:
+    return GradientEncoders(description, routing_of(description), slot)
+
+
+def keys_of(description: StoreDescription, *names: str) -> KeySet:
+    places = {key.key: place for place, key in enumerate(description.keys)}
+    return KeySet([description.keys[places[name]] for name in names], [places[name] for name in names], SLOT)
+
+
+STORE = compressed_store(gradients=TWO_BIT)
+
+
+def encode(encoders: GradientEncoders, keys: KeySet, step: int) -> None:
+    """Pushes ones of each key, which is acknowledged."""
+    for encoder, dtype, shape in zip(encoders.begin(keys, step), keys.dtypes, keys.shapes, strict=True):
+        if encoder is not None:
+            size = int(np.prod(shape))
+            encoder.encode(step, 0, -(-size * dtype.itemsize // STORE.slice_bytes), np.full(size, 0.25, dtype))
+    encoders.ended(keys, step, encoded=True)
+
+
+def test_keys_that_travel_as_they_are_or_keep_nothing_have_no_encoder() -> None:
+    found = encoders_of(STORE).begin(keys_of(STORE, "w", "small", "double", "whole", "merged"), 0)
+    assert [isinstance(one, SliceEncoder) for one in found] == [True, False, True, True, True]
+    for setting in (CompressionDescription(Kind.BF16, residual=False), None):
+        store = compressed_store(gradients=setting, weights=HALF_WEIGHTS)
+        assert set(encoders_of(store).begin(keys_of(store, "w", "v"), 0)) == {None}
+        assert encoders_of(store).export() == {}
+
+
+def test_a_slot_owes_of_the_keys_to_which_it_contributes() -> None:
+    keys = [msgspec.structs.replace(key, slots=(0, 2)) if key.key == "v" else key for key in STORE.keys]
+    encoders = encoders_of(msgspec.structs.replace(STORE, keys=tuple(keys)))
+    names = ["w", "whole", "double", "merged"]
+    owed = encoders.export()
+    assert sorted(owed) == sorted(residual_name(name, SLOT) for name in names)
+    sizes = {residual_name(key.key, SLOT): (key.size, key.dtype) for key in STORE.keys}
+    assert all((array.size, str(array.dtype)) == sizes[name] for name, array in owed.items())
+    assert not any(array.any() for array in owed.values())
+
+
+def test_an_encoder_has_the_keys_own_slices_whichever_shard_has_them() -> None:
+    encoders, routing = encoders_of(STORE), routing_of(STORE)
+    keys = keys_of(STORE, "w", "double")
+    for place, encoder, dtype in zip(keys.places, encoders.begin(keys, 0), keys.dtypes, strict=True):
+        cut = routing.cuts[place]
+        assert encoder is not None
+        for index in range(cut.count):
+            count = cut.length(index) // dtype.itemsize
+            encoder.encode(0, index, 1, np.full(count, index + 1, dtype))
+        owed = encoders._residuals.arrays[STORE.keys[place].key]  # They are exported when nothing is under way.
+        starts = np.arange(owed.size) * dtype.itemsize // cut.step_bytes
+        assert owed.tolist() == (starts + 1 - 0.5).tolist(), "all but the threshold, in the slice's own place"
+
+
+class Steps:
+    """Which steps of one key may be begun, in plain words: none before one that is under way or was encoded."""
+
+    def __init__(self) -> None:
+        self.under_way: list[int] = []
+        self.encoded: list[int] = []
+
+    def lets(self, step: int) -> bool:
+        return step > max([*self.under_way, *self.encoded], default=-1)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["a", "b", "ab"]), st.booleans()), max_size=25), st.data())
+def test_a_step_of_a_key_is_encoded_once_and_after_those_before_it(
+    events: list[tuple[int, str, bool]], data: st.DataObject
+) -> None:
+    """Calls of one or both of two keys begin, and end in any order with or without having been encoded."""
+    encoders = encoders_of(STORE)
+    sets = {"a": keys_of(STORE, "w"), "b": keys_of(STORE, "v"), "ab": keys_of(STORE, "w", "small", "v")}
+    plain = {"a": Steps(), "b": Steps()}
+    calls: list[tuple[str, int]] = []
+    for step, names, ends in events:
+        if ends and calls:
+            of, begun = calls.pop(data.draw(st.integers(0, len(calls) - 1)))
+            encoded = data.draw(st.booleans())
+            encoders.ended(sets[of], begun, encoded=encoded)
+            for name in of:
+                plain[name].under_way.remove(begun)
+                plain[name].encoded += [begun] if encoded else []
+        elif all(plain[name].lets(step) for name in names):
+            encoders.begin(sets[names], step)
+            calls.append((names, step))
+            for name in names:
+                plain[name].under_way.append(step)
+        else:
+            with pytest.raises(StoreRefusedError, match=f"slot 1: push of key '[wv]', step {step}: step . was pushed"):
+                encoders.begin(sets[names], step)
+        if calls:
+            with pytest.raises(StoreRefusedError, match=f"export of residuals: {len(calls)} pushes are under way"):
+                encoders.export()
+        else:
+            encoders.export()
+
+
+def test_steps_of_which_nothing_was_encoded_may_all_be_begun_again() -> None:
+    """Two were under way when the shard was gone; the caller tries both again, the earlier one first."""
+    encoders, keys = encoders_of(STORE), keys_of(STORE, "w")
+    for step in (0, 1):
+        encoders.begin(keys, step)
+    for step in (0, 1):
+        encoders.ended(keys, step, encoded=False)
+    for step in (0, 1):
+        encoders.begin(keys, step)
+        encoders.ended(keys, step, encoded=True)
+    with pytest.raises(StoreRefusedError, match="step 1 was pushed already, and what compression left out is in later"):
+        encoders.begin(keys, 1)
+
+
+def test_what_is_owed_is_taken_away_and_brought_back_for_another_to_owe() -> None:
+    encoders, other = encoders_of(STORE), encoders_of(STORE)
+    encode(encoders, keys_of(STORE, "w", "double"), 0)
+    owed = encoders.export()
+    assert (owed[residual_name("w", SLOT)] == 0.25).all()
+    other.restore(owed)
+    encode(encoders, keys_of(STORE, "w"), 1)
+    assert (owed[residual_name("w", SLOT)] == 0.25).all(), "what was exported is a copy"
+    assert (encoders.export()[residual_name("w", SLOT)] == 0).all()
+    assert all(np.array_equal(array, owed[name]) for name, array in other.export().items())
+    other.restore({})
+    assert not any(array.any() for array in other.export().values())
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "told"),
+    [
+        ("residual/1/w", np.zeros(3, np.float32), "residual/1/w: float32 of shape .3,., not 1530 elements"),
+        ("residual/1/w", np.zeros(1530, np.float64), "residual/1/w: float64"),
+        ("residual/1/w", np.full(1530, np.inf, np.float32), "residual/1/w: not all of it is finite"),
+        ("residual/0/w", np.zeros(1530, np.float32), "residual/0/w: there is no such residual here"),
+        ("residual/1/small", np.zeros(6, np.float32), "residual/1/small: there is no such residual here"),
+        ("w", np.zeros(1530, np.float32), "w: there is no such residual here"),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_changes_nothing(name: str, array: Array, told: str) -> None:
+    encoders = encoders_of(STORE)
+    encode(encoders, keys_of(STORE, "w", "double"), 0)
+    before = encoders.export()
+    good = {residual_name("double", SLOT): np.full(300, 7.0)}
+    with pytest.raises(StoreRefusedError, match=f"slot 1: restore of residuals: {told}"):
+        encoders.restore({**good, name: array})
+    assert all(np.array_equal(one, before[of]) for of, one in encoders.export().items())
+
+
+def test_nothing_is_brought_back_under_a_push() -> None:
+    encoders, keys = encoders_of(STORE), keys_of(STORE, "w")
+    encoders.begin(keys, 0)
+    with pytest.raises(StoreRefusedError, match="slot 1: restore of residuals: 1 pushes are under way"):
+        encoders.restore({})
+    encoders.ended(keys, 0, encoded=False)
+    encoders.restore({})
+
+
+def test_a_push_that_is_refused_is_not_under_way() -> None:
+    encoders = encoders_of(STORE)
+    encode(encoders, keys_of(STORE, "w"), 3)
+    with pytest.raises(StoreRefusedError, match="key 'w', step 3"):
+        encoders.begin(keys_of(STORE, "v", "w"), 3)
+    encoders.export()
+    encoders.begin(keys_of(STORE, "v"), 0)
+
+
+def test_the_scale_follows_what_the_slots_agreed_on() -> None:
+    commit = CommitDescription(loss_scaling=LossScaling(initial=8.0, growth_interval=2))
+    encoders = encoders_of(msgspec.structs.replace(STORE, commit=commit))
+    assert encoders.scale == 8
+    scales = []
+    for step, finite in enumerate([True, True, False, True, True]):
+        encoders.told(StepOutcome(step, 1.0, finite, encoders.scale))
+        scales.append(encoders.scale)
+    assert scales == [8, 16, 8, 8, 16]
+    encoders.told(StepOutcome(9, 1.0, finite=True, loss_scale=64.0))
+    assert encoders.scale == 64, "a slot that is taken over begins where the others are"
+    encoders.told(StepOutcome(10, 1.0, finite=True, loss_scale=64.0))
+    assert encoders.scale == 128
+
+
+def test_without_loss_scaling_nothing_is_divided() -> None:
+    encoders = encoders_of(STORE)
+    encoders.told(StepOutcome(0, 1.0, finite=False, loss_scale=4.0))
+    assert encoders.scale == 1

@@ -1,0 +1,200 @@
+"""Where keys lie, as runs: against each slice looked up by itself; and what runs have of a call's arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from store_cluster import key_of, store_of, table_of
+from weft_kvstore.compression.description import CompressionDescription, Kind, StoreCompression
+from weft_kvstore.description.records import StoreDescription
+from weft_kvstore.operations.key_plan import KeyPlan, key_plan
+from weft_kvstore.operations.plan_run import PlanRun
+from weft_kvstore.operations.run_source import source_of
+from weft_kvstore.sharding.routing import Routing, routing_of
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+TWO_BIT = CompressionDescription(Kind.TWO_BIT, threshold=0.5)
+BF16 = CompressionDescription(Kind.BF16, residual=False)
+
+
+@dataclass(frozen=True)
+class Call:
+    """Some keys of a store, in the order of a call."""
+
+    description: StoreDescription
+    places: tuple[int, ...]
+
+    @property
+    def routing(self) -> Routing:
+        return routing_of(self.description)
+
+    @property
+    def dtypes(self) -> list[np.dtype[Any]]:
+        return [np.dtype(self.description.keys[place].dtype) for place in self.places]
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        return [tuple(self.description.keys[place].shape) for place in self.places]
+
+    def plan(self) -> KeyPlan:
+        return key_plan(self.routing, self.places, self.dtypes, self.shapes)
+
+    def arrays(self) -> list[Array]:
+        """Values whose every byte says where it is from."""
+        generator = np.random.default_rng(len(self.places))
+        return [
+            np.frombuffer(generator.bytes(int(np.prod(shape)) * dtype.itemsize), dtype).reshape(shape)
+            for shape, dtype in zip(self.shapes, self.dtypes, strict=True)
+        ]
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> Call:
+    keys = []
+    for number in range(draw(st.integers(1, 8))):
+        size = draw(st.sampled_from([0, 1, 2, 3, 7, 40, 500]))
+        key = key_of(f"k{number}", (size,), 1, priority=draw(st.integers(-1, 1)))
+        dtype = draw(st.sampled_from(["float32", "float32", "float64"]))
+        keys.append(msgspec.structs.replace(key, dtype=dtype, whole=draw(st.sampled_from([False, False, True]))))
+    compression = draw(st.sampled_from([None, StoreCompression(gradients=TWO_BIT, weights=BF16, least_bytes=16)]))
+    description = store_of(
+        [*keys, table_of("t", (4, 2), 1)],
+        slots=1,
+        shards=draw(st.integers(1, 3)),
+        slice_bytes=draw(st.sampled_from([1, 16, 100, 4096])),
+    )
+    places = draw(st.lists(st.integers(0, len(keys) - 1), unique=True, max_size=len(keys)))
+    return Call(msgspec.structs.replace(description, compression=compression), tuple(places))
+
+
+Slice = tuple[int, int]
+"""A key's place and the slice's number in it."""
+
+
+def slices_by_run(call: Call, run: PlanRun) -> list[Slice]:
+    """The slices of a run by its parts."""
+    routing, found = call.routing, list[Slice]()
+    for part, (first, stop) in zip(run.parts, pairwise(run.part_slices), strict=True):
+        place = call.places[part.position]
+        cut = routing.cuts[place]
+        assert (part.start, part.stop) == (cut.start(part.first), cut.start(part.first + stop - first))
+        assert part.whole == (part.stop - part.start == call.description.keys[place].nbytes)
+        found += [(place, part.first + one) for one in range(stop - first)]
+    return found
+
+
+@settings(deadline=None)
+@given(calls())
+def test_a_plan_has_each_slice_of_its_keys_once_where_its_shard_has_it(call: Call) -> None:
+    routing, plan, seen = call.routing, call.plan(), list[Slice]()
+    for shard, runs in plan.runs.items():
+        for run in runs:
+            held, of_run = routing.lots[run.lot].parts[shard], slices_by_run(call, run)
+            here = slice(run.first, run.stop)
+            assert of_run == list(zip(held.places[here].tolist(), held.indices[here].tolist(), strict=True))
+            assert run.count == len(of_run) == len(run.bounds) - 1 > 0
+            assert run.bounds.tolist() == (held.bounds[run.first : run.stop + 1] - held.bounds[run.first]).tolist()
+            priorities = held.priorities[here].tolist()
+            assert run.priority == priorities[0]
+            assert ([run.priority] * run.count if run.priorities is None else run.priorities.tolist()) == priorities
+            assert (run.priorities is None) == (len(set(priorities)) == 1)
+            assert run.starts == tuple(run.bounds[first] for first in run.part_slices)
+            assert run.partial == tuple(number for number, part in enumerate(run.parts) if not part.whole)
+            seen += of_run
+        assert plan.counts[shard] == sum(run.count for run in runs)
+    assert sorted(seen) == sorted((place, one) for place in call.places for one in range(routing.cuts[place].count))
+    assert plan.total == len(seen) == sum(plan.counts.values())
+
+
+@settings(deadline=None)
+@given(calls())
+def test_runs_are_as_long_as_can_be_and_numbered_through(call: Call) -> None:
+    plan = call.plan()
+    runs = [run for some in plan.runs.values() for run in some]
+    assert [run.number for run in runs] == list(range(len(runs)))
+    assert [run.begin for run in runs] == [sum(one.count for one in runs[:number]) for number in range(len(runs))]
+    assert {key: list(some) for key, some in plan.of_lot.items()} == {
+        (shard, lot): [run for run in some if run.lot == lot]
+        for shard, some in plan.runs.items()
+        for lot in {run.lot for run in some}
+    }
+    for of_lot in plan.of_lot.values():
+        assert all(one.stop < other.first for one, other in pairwise(of_lot)), "two that touch are one"
+    firsts = [run.begin + first for run in runs for first in run.part_slices[:-1]]
+    assert plan.part_firsts.tolist() == firsts
+    assert plan.part_positions.tolist() == [part.position for run in runs for part in run.parts]
+
+
+@settings(deadline=None)
+@given(calls())
+def test_a_plan_says_what_travels_encoded_and_where_its_bytes_lie(call: Call) -> None:
+    plan, compressed = call.plan(), call.description.compression
+    runs = [run for some in plan.runs.values() for run in some]
+    for run in runs:
+        wanted = compressed is not None and call.description.keys[call.places[run.parts[0].position]].nbytes >= 16
+        for codec in (run.pushed, run.pulled):
+            assert (codec is not None) == wanted
+            if codec is not None:
+                dtype = call.dtypes[run.parts[0].position]
+                assert codec.codec.dtype == dtype
+                assert (codec.bounds * dtype.itemsize).tolist() == run.bounds.tolist()
+    assert plan.has_pushed == any(run.pushed is not None for run in runs)
+    assert plan.has_pulled == any(run.pulled is not None for run in runs)
+
+
+@settings(deadline=None)
+@given(calls(), st.data())
+def test_any_bytes_of_a_run_are_those_of_its_keys_one_behind_the_other(call: Call, data: st.DataObject) -> None:
+    arrays, plan = call.arrays(), call.plan()
+    raw = [array.tobytes() for array in arrays]
+    for run in (run for some in plan.runs.values() for run in some):
+        source = source_of(run, arrays)
+        wanted = b"".join(raw[part.position][part.start : part.stop] for part in run.parts)
+        assert len(wanted) == run.starts[-1]
+        for _ in range(3):  # What was cut before changes nothing: a lost frame is made again.
+            start = data.draw(st.integers(0, len(wanted) - 1))
+            stop = data.draw(st.integers(start + 1, len(wanted)))
+            assert b"".join(map(bytes, source.cut(start, stop))) == wanted[start:stop]
+        assert b"".join(map(bytes, source.cut(0, len(wanted)))) == wanted
+
+
+def test_bytes_of_a_run_are_the_callers_own_and_not_a_copy() -> None:
+    call = Call(store_of([key_of("a", (4,), 1), key_of("b", (4,), 1)], slots=1, shards=1), (0, 1))
+    arrays = [np.zeros(4, np.float32), np.zeros(4, np.float32)]
+    ((run,),) = call.plan().runs.values()
+    source = source_of(run, arrays)
+    arrays[1][0] = 1
+    assert b"".join(map(bytes, source.cut(16, 20))) == np.float32(1).tobytes()
+
+
+@pytest.mark.parametrize("places", [(), (0,), (0, 1)])
+def test_keys_without_elements_have_no_run(places: tuple[int, ...]) -> None:
+    keys = [key_of("none", (0,), 1), key_of("no rows", (0, 5), 1), key_of("some", (3,), 1)]
+    plan = Call(store_of(keys, slots=1, shards=2), places).plan()
+    assert (plan.runs, plan.of_lot, plan.counts, plan.total) == ({}, {}, {}, 0)
+    assert plan.part_firsts.tolist() == plan.part_positions.tolist() == []
+    assert not plan.has_pushed
+    assert not plan.has_pulled
+    landing = plan.packed.make()
+    assert [array.shape for array in landing.arrays] == [(0,), (0, 5)][: len(places)]
+
+
+def test_neighbours_in_a_lot_are_one_run_in_whatever_order_a_call_names_them() -> None:
+    """The most urgent first, each where its array is in the call."""
+    keys = [key_of("a", (2,), 1, priority=2), key_of("b", (3,), 1, priority=0), key_of("c", (4,), 1, priority=1)]
+    ((run,),) = Call(store_of(keys, slots=1, shards=1), (2, 0, 1)).plan().runs.values()
+    assert [part.position for part in run.parts] == [2, 0, 1]
+    assert run.starts == (0, 12, 28, 36)
+    assert run.priorities is not None
+    assert run.priorities.tolist() == [0, 1, 2]
+    ((first, last),) = Call(store_of(keys, slots=1, shards=1), (0, 1)).plan().runs.values()
+    assert [(run.first, run.begin, run.number) for run in (first, last)] == [(0, 0, 0), (2, 1, 1)]
