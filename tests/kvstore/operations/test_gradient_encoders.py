@@ -139,6 +139,18 @@ def test_steps_of_which_nothing_was_encoded_may_all_be_begun_again() -> None:
         encoders.begin(keys, 1)
 
 
+def test_a_step_that_ends_after_a_later_one_does_not_let_that_begin_again() -> None:
+    encoders, keys = encoders_of(STORE), keys_of(STORE, "w")
+    for step in (0, 1):
+        encoders.begin(keys, step)
+    for step in (1, 0):
+        encoders.ended(keys, step, encoded=True)
+    for step in (0, 1):
+        with pytest.raises(StoreRefusedError, match="step 1 was pushed already"):
+            encoders.begin(keys, step)
+    encoders.begin(keys, 2)
+
+
 def test_what_is_owed_is_taken_away_and_brought_back_for_another_to_owe() -> None:
     encoders, other = encoders_of(STORE), encoders_of(STORE)
     encode(encoders, keys_of(STORE, "w", "double"), 0)
