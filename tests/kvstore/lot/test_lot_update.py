@@ -19,6 +19,7 @@ from weft_kernels.rules.record import Rule
 from weft_kernels.run import KernelError
 from weft_kvstore.arrays.shelf import Laid
 from weft_kvstore.hyper.key_hyper import KeyHyper
+from weft_kvstore.lot import update as lot_update
 from weft_kvstore.lot import values as lot_values
 from weft_kvstore.lot.spec import LotSpec
 from weft_kvstore.lot.update import LotUpdate, RuleFailedError
@@ -118,6 +119,24 @@ def test_slices_are_updated_as_each_would_be_by_itself(
         assert update.updates.tolist() == counts
     assert flat(update.values).tobytes() == weight.tobytes()
     assert flat(update.state["sum"]).tobytes() == state.tobytes()
+
+
+@pytest.mark.parametrize("block", [8, 24, 1 << 23])
+@pytest.mark.parametrize("at_once", [1, 3, 1 << 17])
+def test_a_sum_that_is_made_as_the_rule_runs_is_the_same_bits(
+    at_once: int, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lot_values, "BLOCK_BYTES", block)
+    monkeypatch.setattr(lot_update, "ADDED_ELEMENTS", at_once)
+    together, apart = (update_of(replace(spec_of(ELEVEN), computing=Backwards())) for _ in range(2))
+    for step, (first, stop) in enumerate([(0, 11), (2, 9), (3, 4), (0, 11)]):
+        one, last = some_of(together, first, stop, step), some_of(together, first, stop, 100 + step)
+        together.with_gradient(Laid(first, stop, one + last), 2, step)
+        addend = last.copy()
+        apart.with_gradient(Laid(first, stop, one), 2, step, addend)
+        assert addend.tobytes() == last.tobytes()
+    assert flat(apart.values).tobytes() == flat(together.values).tobytes()
+    assert flat(apart.state["sum"]).tobytes() == flat(together.state["sum"]).tobytes()
 
 
 @pytest.mark.parametrize("rule", [COUNTING, SLICE_WISE])
