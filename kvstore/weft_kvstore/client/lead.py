@@ -57,6 +57,8 @@ class Lead:
         self._working = threading.Lock()
         self._worker: int | None = None
         """The thread that has `_working`."""
+        self._waiters: set[int] = set()
+        """The threads that lead, or are about to find out whether they do."""
         self._door = threading.RLock()  # A signal's handler may call while its own thread holds it.
         self._closing = False
         self._gone = False
@@ -83,12 +85,12 @@ class Lead:
 
     def drive(self, future: StoreFuture[Any], timeout_s: float | None) -> None:
         """Returns when the future has ended, or after that long. Raises StoreError in a forked child, and where a
-        finalizer or a signal's handler waits in the middle of the work."""
+        finalizer or a signal's handler waits in the middle of the work, or of a wait that leads: nobody else would."""
         if timeout_s is not None and timeout_s <= 0:
             return
         self._process.check()
         thread = threading.get_ident()
-        if self._worker == thread:
+        if self._worker == thread or thread in self._waiters:
             raise StoreError("in the middle of the store's own work nobody can wait for a result of it")
         until = math.inf if timeout_s is None else time.monotonic() + timeout_s
         if thread != MAIN:
@@ -181,19 +183,29 @@ class Lead:
             sleeper.stay_up()
 
     def _drive(self, future: StoreFuture[Any], until: float, interrupts: Interrupts | None) -> None:
+        thread = threading.get_ident()
         while not future.done() and time.monotonic() < until:
-            if self._closing or not self._leading.acquire(blocking=False):
-                self._follow(future, until, interrupts)
-                continue
             try:
-                self._led_for = future
-                self._lead(future, until, interrupts)
+                self._waiters.add(thread)
+                leads = not self._closing and self._leading.acquire(blocking=False)
+                if leads:
+                    self._lead_for(future, until, interrupts)
             finally:
-                self._led_for = None
-                self._leader.stay_up()
-                self._leads += 1
-                self._leading.release()
-                self._hand_on()
+                self._waiters.discard(thread)
+            if not leads:
+                self._follow(future, until, interrupts)
+
+    def _lead_for(self, future: StoreFuture[Any], until: float, interrupts: Interrupts | None) -> None:
+        """Leads, with `_leading` held, and hands on."""
+        try:
+            self._led_for = future
+            self._lead(future, until, interrupts)
+        finally:
+            self._led_for = None
+            self._leader.stay_up()
+            self._leads += 1
+            self._leading.release()
+            self._hand_on()
 
     def _lead(self, future: StoreFuture[Any], until: float, interrupts: Interrupts | None) -> None:
         """Works until it is done, or there is no time left."""

@@ -243,6 +243,34 @@ def test_ctrl_c_ends_a_wait_and_nothing_else() -> None:
         assert pulled.result(WAIT_S).shape == (8,)
 
 
+def test_a_signals_handler_cannot_wait_where_its_own_thread_leads() -> None:
+    """Nobody else would lead: both would wait for ever. Its wait fails, that of its thread goes on."""
+    told: list[str] = []
+    with two_slots() as (one, other):
+
+        def handle(*_: Any) -> None:
+            try:
+                one.pull("k1", 0).result(WAIT_S)
+            except StoreError as error:
+                told.append(str(error))
+
+        def interrupt() -> None:
+            os.kill(os.getpid(), signal.SIGUSR1)
+            wait_until(lambda: bool(told))
+            other.push("k0", 0, GRADIENT)
+
+        before = signal.signal(signal.SIGUSR1, handle)
+        try:
+            one.push("k0", 0, GRADIENT).result(WAIT_S)
+            thread = meanwhile(one, interrupt)
+            assert one.pull("k0", 1).result(WAIT_S).shape == (8,)
+            thread.join()
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        assert told == ["in the middle of the store's own work nobody can wait for a result of it"]
+        assert one.pull("k1", 0).result(WAIT_S).shape == (8,)
+
+
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("what", ["flush", "receive"])
 def test_ctrl_c_in_the_middle_of_the_work_comes_after_it(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
