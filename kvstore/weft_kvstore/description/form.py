@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import difflib
-import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
-from weft_graph.ir import GIVEN
 from weft_graph.program import Update
 from weft_graph.rules.built_in import BUILT_IN
 from weft_kernels.rules.lookup import rule_from
 from weft_kvstore.compression.description import CompressionDescription, StoreCompression
 from weft_kvstore.description.check import DescriptionError, check_description
+from weft_kvstore.description.initializer_form import initializer_of
 from weft_kvstore.description.key_name import BARRIER_KEY, UserKey, store_name, user_key
-from weft_kvstore.description.limits import check_first, check_port, check_size, check_slots, check_text
+from weft_kvstore.description.limits import check_port, check_size, check_slots, check_text
 from weft_kvstore.description.records import (
     AverageDescription,
     CommitDescription,
@@ -35,9 +34,6 @@ SLICE_BYTES: Final = 1 << 17
 """Of a slice, where nothing else is said."""
 
 _ENDPOINT: Final = re.compile(r"tcp://[^\s/]+:\d{1,5}|ipc://\S+")
-
-_DRAWS: Final = {"uniform": ("RandomUniform", ("low", "high")), "normal": ("RandomNormal", ("mean", "scale"))}
-"""Short names of initializers, and the attributes that their two numbers are."""
 
 
 class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -203,7 +199,7 @@ def _key(key: NamedKey, name: str, number: int, slots: int, *, whole: bool) -> K
         key=name,
         dtype=key.dtype,
         shape=key.shape,
-        initializer=_initializer(key, number, update),
+        initializer=initializer_of(key.initializer, key.dtype, update, f"keys[{number}].initializer"),
         update=update,
         priority=number if key.priority is None else key.priority,
         slots=tuple(range(slots)) if key.slots is None else key.slots,
@@ -219,40 +215,9 @@ def _key(key: NamedKey, name: str, number: int, slots: int, *, whole: bool) -> K
     )
 
 
-def _initializer(key: NamedKey, number: int, update: Update) -> InitializerDescription:
-    where, value = f"keys[{number}].initializer", key.initializer
-    if update is Update.GRADIENT:
-        return InitializerDescription("ConstantOfShape", {"value": 0.0})
-    if isinstance(value, str):
-        if value != "given":
-            raise DescriptionError(f'{where}: {value!r} is neither "given" nor a number, nor a table of numbers')
-        return InitializerDescription(GIVEN, {})
-    if not isinstance(value, dict):
-        check_first(_finite(value, where), key.dtype, where)
-        return InitializerDescription("ConstantOfShape", {"value": _finite(value, where)})
-    if "op_type" in value:
-        try:
-            return msgspec.convert(value, InitializerDescription)
-        except msgspec.ValidationError as error:
-            raise DescriptionError(f"{where}: {error}") from None
-    kind, numbers = next(iter(value.items()), ("nothing", None))
-    if len(value) != 1 or kind not in _DRAWS or not isinstance(numbers, list | tuple) or len(numbers) != 2:
-        raise DescriptionError(f"{where}: {{uniform = [low, high]}} or {{normal = [mean, deviation]}}, not {value}")
-    op_type, attributes = _DRAWS[kind]
-    return InitializerDescription(
-        op_type, {name: _finite(number, where) for name, number in zip(attributes, numbers, strict=True)}
-    )
-
-
 def _barrier_key(slots: int) -> KeyDescription:
     zero = InitializerDescription("ConstantOfShape", {"value": 0.0})
     return KeyDescription(BARRIER_KEY, "float32", (), zero, Update.MEAN, 0, tuple(range(slots)))
-
-
-def _finite(number: object, where: str) -> float:
-    if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
-        raise DescriptionError(f"{where}: a finite number, not {number!r}")
-    return float(number)
 
 
 def _told(error: str, document: Mapping[str, Any]) -> str:

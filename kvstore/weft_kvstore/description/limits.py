@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from weft_kvstore.description.check import DTYPES, DescriptionError
-from weft_kvstore.description.records import KeyDescription, StoreDescription
+from weft_kvstore.description.records import InitializerDescription, KeyDescription, StoreDescription
 
 MAX_SLOTS: Final = 1 << 16
 """Of a store: each shard counts the steps of each slot, of every slice."""
@@ -55,6 +55,18 @@ def check_first(number: float, dtype: str, where: str) -> None:
         fits = float(number).is_integer() and limits.min <= number <= limits.max
     if not fits:
         raise DescriptionError(f"{where}: {number!r} is no {dtype}")
+
+
+def check_drawn(initializer: InitializerDescription, dtype: str, where: str) -> None:
+    """Raises DescriptionError where the numbers of an initializer, or the width of a range, are none that a key of a
+    floating type can have: its first values would be infinite."""
+    numbers = {name: one for name, one in initializer.attributes.items() if isinstance(one, int | float)}
+    if dtype not in DTYPES or np.dtype(dtype).kind != "f":
+        return
+    if {"low", "high"} <= numbers.keys():
+        numbers["high - low"] = numbers["high"] - numbers["low"]
+    for name, number in numbers.items():
+        check_first(number, dtype, f"{where}: {name}")
 
 
 def check_port(endpoint: str, where: str) -> None:

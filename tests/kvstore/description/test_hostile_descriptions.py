@@ -31,6 +31,18 @@ LARGEST = (1 << 63) - 1
         ({"keys": [{**KEY, "key": "\ud800"}]}, r"keys\[0\].key: '\\ud800' is no text"),
         ({"job": "\ud800"}, r"job: '\\ud800' is no text"),
         ({"keys": [{**KEY, "initializer": 1e39}]}, r"keys\[0\].initializer: 1e\+39 is no float32"),
+        (
+            {"keys": [{**KEY, "initializer": {"uniform": [-1e39, 0]}}]},
+            r"keys\[0\].initializer: low: -1e\+39 is no float32",
+        ),
+        (
+            {"keys": [{**KEY, "initializer": {"uniform": [-3e38, 3e38]}}]},
+            r"initializer: high - low: 6e\+38 is no float32",
+        ),
+        (
+            {"keys": [{**KEY, "initializer": {"op_type": "RandomNormal", "attributes": {"mean": 0.0, "scale": 1e39}}}]},
+            r"keys\[0\].initializer: scale: 1e\+39 is no float32",
+        ),
         ({"keys": [{**KEY, "initializer": 300, "dtype": "int8", "update": "mean"}]}, "initializer: 300.* is no int8"),
         ({"keys": [{**KEY, "initializer": 1.5, "dtype": "int8", "update": "mean"}]}, "initializer: 1.5 is no int8"),
     ],
