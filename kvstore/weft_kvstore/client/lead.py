@@ -123,7 +123,7 @@ class Lead:
     def _submit(self, operation: Operation) -> None:
         with self._door:
             if self._closing:
-                raise StoreError(f"{operation}: the store was closed")
+                raise StoreError(f"{self._sockets.told(operation)}: the store was closed")
             self._sockets.submitted.append(operation)
         if self._sockets.open < CALLS_BEGIN and self._working.acquire(blocking=False):
             self._work(self._begin)

@@ -100,6 +100,10 @@ class ClientMind:
     def __len__(self) -> int:
         return len(self._open)
 
+    def told(self, operation: Operation) -> str:
+        """Whose call it is, as every error begins."""
+        return f"slot {self._slot}: {operation}"
+
     def begin(self, operation: Operation, now: float) -> None:
         """Begins an operation; it ends at its deadline at the latest. What goes wrong before it is open ends it, and no
         other: nobody else knows of it, so nobody else could end it."""
@@ -114,11 +118,11 @@ class ClientMind:
             self._end(operation, None, error)
             return
         except MemoryError as error:
-            self._end(operation, None, StoreError(f"slot {self._slot}: {operation}: no memory: {error}"))
+            self._end(operation, None, StoreError(f"{self.told(operation)}: no memory: {error}"))
             return
         except Exception as error:  # noqa: BLE001  # an operation's outermost frame
             _log.exception("slot %d: %s failed", self._slot, operation)
-            failed = StoreError(f"slot {self._slot}: {operation}: {type(error).__name__}: {error}")
+            failed = StoreError(f"{self.told(operation)}: {type(error).__name__}: {error}")
             failed.__cause__ = error
             self._end(operation, None, failed)
             return
@@ -197,7 +201,7 @@ class ClientMind:
         """Fails what is open, for that reason, and says good-bye."""
         self._sets.close()
         for operation in list(self._open.values()):
-            self._end(operation, None, StoreError(f"slot {self._slot}: {operation}: {reason}"))
+            self._end(operation, None, StoreError(f"{self.told(operation)}: {reason}"))
         for link in self.links:
             link.close()
 
@@ -271,7 +275,7 @@ class ClientMind:
         try:
             ended = request.agreed(link.shard, message)
         except StoreRefusedError as error:
-            self._end(request, None, StoreRefusedError(f"slot {self._slot}: {request}: {link.name}: {error}"))
+            self._end(request, None, StoreRefusedError(f"{self.told(request)}: {link.name}: {error}"))
         else:
             self._settled(link, request, ended=ended)
 
@@ -296,7 +300,7 @@ class ClientMind:
         operation = link.requests.get(message.request)
         if operation is not None:
             error = _ERRORS[message.code]
-            self._end(operation, None, error(f"slot {self._slot}: {operation}: {link.name}: {message.reason}"))
+            self._end(operation, None, error(f"{self.told(operation)}: {link.name}: {message.reason}"))
 
     def _push_refused(self, link: ClientLink, message: PushRefused) -> None:
         frame = link.outbox.in_flight(message.frame)
@@ -314,7 +318,7 @@ class ClientMind:
             self._end(operation, None, self._lost_error(link, operation))
 
     def _lost_error(self, link: ClientLink, operation: Operation) -> StoreError:
-        text = f"slot {self._slot}: {operation}: {link.refused or link.lost}"
+        text = f"{self.told(operation)}: {link.refused or link.lost}"
         return StoreRefusedError(text) if link.at_fault else StoreLostError(text)
 
     def _overdue(self, operation: Operation) -> str:
@@ -322,7 +326,7 @@ class ClientMind:
             f"{self.links[shard].name}: {operation.because.get(shard, self._silence(self.links[shard]))}"
             for shard in sorted(operation.pending)
         ]
-        return f"slot {self._slot}: {operation} took over {self._settings.request_timeout_s:g} s; {'; '.join(waits)}"
+        return f"{self.told(operation)} took over {self._settings.request_timeout_s:g} s; {'; '.join(waits)}"
 
     @staticmethod
     def _silence(link: ClientLink) -> str:

@@ -69,6 +69,10 @@ class ClientSockets:
         """Whether a shard waits to hear what has arrived."""
         return any([link.owes_receipts for link in self._mind.links])  # noqa: C419  # a list is faster for so few
 
+    def told(self, operation: Operation) -> str:
+        """Whose call it is, as every error begins."""
+        return self._mind.told(operation)
+
     def end_futures(self) -> None:
         """Ends the futures of what has ended."""
         if self._mind.outcomes:
@@ -123,7 +127,7 @@ class ClientSockets:
         """Fails what is open, for that reason, and says good-bye; `end_futures` comes next."""
         waiting, self.submitted = self.submitted, deque()
         for operation in waiting:
-            self._mind.outcomes.append((operation, None, StoreError(f"{operation}: {reason}")))
+            self._mind.outcomes.append((operation, None, StoreError(f"{self.told(operation)}: {reason}")))
         self._mind.close(reason)
 
     def release(self) -> None:

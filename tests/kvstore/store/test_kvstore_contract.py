@@ -219,7 +219,7 @@ def test_closing_fails_what_is_open_and_what_comes_after(make: Make) -> None:
     waiting = store.pull("w", 1)
     store.close()
     store.close()
-    with pytest.raises(StoreError, match="key 'w', version 1: the store was closed"):
+    with pytest.raises(StoreError, match=r"slot 0: .*key 'w', version 1: the store was closed"):
         waiting.result(WAIT_S)
     with pytest.raises(StoreError, match="closed"):
         store.pull("w", 0).result(WAIT_S)
