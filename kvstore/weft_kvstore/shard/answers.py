@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from weft_kvstore.lot.part import PlainLot
 from weft_kvstore.merging.pull_wait import PullWait
@@ -13,6 +14,9 @@ from weft_kvstore.shard.peer import Peer
 from weft_kvstore.units.unit_state import AnyUnit
 from weft_kvstore.wire.codec import ProtocolError
 from weft_kvstore.wire.messages import Failed, FailureCode
+
+MAX_QUEUED_RUNS: Final = 1 << 16
+"""Runs of values that may wait for one connection, however few bytes they have: each costs the shard some time."""
 
 
 class Answers:
@@ -48,8 +52,9 @@ class Answers:
 
     def _may_queue(self, peer: Peer) -> bool:
         """Whether the peer may have more values wait for it; one that may not is no peer any more."""
-        if peer.outbox.queued_bytes <= self._links.jobs[peer.job].most_queued + BATCH_BYTES:
+        nbytes, runs = peer.outbox.queued_bytes, peer.outbox.queued_runs
+        if nbytes <= self._links.jobs[peer.job].most_queued + BATCH_BYTES and runs < MAX_QUEUED_RUNS:
             return True
-        told = f"Pull.request: {peer.outbox.queued_bytes} bytes of values wait to be fetched already"
+        told = f"Pull.request: {nbytes} bytes of values in {runs} runs wait to be fetched already"
         self._links.refuse(peer.identity, ProtocolError(told))
         return False

@@ -138,6 +138,11 @@ class Outbox(Generic[E, W]):
             self._shared = shared
             self._follow_rate()
 
+    @property
+    def queued_runs(self) -> int:
+        """How many runs wait, whole or in part."""
+        return len(self._heap) - self._dead
+
     def put(self, run: OutRun[E, W]) -> None:
         """Hands a run over. Equal priorities keep the order in which they came."""
         if not self._settings.priorities:

@@ -273,6 +273,22 @@ def test_an_async_update_under_way_is_ended_when_its_slot_is_replaced() -> None:
     assert shard.values()[1] == np.full(size, 2, np.float32).tobytes(), "the first once, the second is forgotten"
 
 
+def test_answers_in_very_many_runs_are_bounded_however_few_bytes_they_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft_kvstore.shard.answers.MAX_QUEUED_RUNS", 3)
+    shard = Shard(store_of([constant(key_of("w", [8], 1), 3.0)], slots=1, shards=1, slice_bytes=4))
+    for request in range(1, 4):
+        shard.mind.receive(b"0", encode(pull_of(request, 0, 0)), 0.0)
+    assert shard.mind.peers[b"0"].outbox.queued_runs == 3
+    shard.flush()
+    assert shard.values() == dict.fromkeys(range(1, 4), np.float32(3).tobytes()), "what was fetched counts no more"
+    for request in range(4, 8):
+        assert b"0" in shard.mind.peers
+        shard.mind.receive(b"0", encode(pull_of(request, 0, 0)), 0.0)
+    assert b"0" not in shard.mind.peers
+    shard.flush()
+    assert "12 bytes of values in 3 runs wait to be fetched already" in shard.heard[-1][0].reason
+
+
 def test_values_set_during_an_update_are_put_one_at_a_time_while_more_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many come, no piece puts more than one of them, and the update ends."""
     size, put = 2 * PIECE_ELEMENTS, WholeState._put
