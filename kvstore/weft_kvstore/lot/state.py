@@ -122,7 +122,7 @@ class LotState:
             return  # A newer incarnation fills the slot.
         if self.spec.together:
             if self._is_next(arrival):  # As it is where slots come in order: it need not wait first.
-                self._add(arrival.place, arrival.step, arrival.laid, merged=int(self._merged[arrival.laid.first]))
+                self._add(arrival.place, arrival.step, arrival.laid)
             else:
                 self._order.put(arrival.place, arrival.step, arrival.laid)
             yield from self.advancing(arrival.laid.first, arrival.laid.stop)
@@ -144,7 +144,7 @@ class LotState:
                 todo.append((end, high))
             if merged < len(self.spec.slots):
                 for place, laid in self._order.next(version, merged, low, end):
-                    self._add(place, version, laid, merged=merged)
+                    self._add(place, version, laid)
                     todo.append((laid.first, laid.stop))
             elif (piece := self._first_piece(low, end)) is not None:
                 if piece[1] < end:
@@ -221,9 +221,9 @@ class LotState:
         most = int(np.searchsorted(self.bounds, self.bounds[low] + self.spec.a_piece, side="right")) - 1
         return low, min(max(most, low + 1), high)
 
-    def _add(self, place: int, step: int, laid: Laid, *, merged: int) -> None:
-        """Adds a slot's gradients to the sums of so many slots; the last is added as the rule runs, where it may be."""
-        last = self._adds_late and merged + 1 == len(self.spec.slots)
+    def _add(self, place: int, step: int, laid: Laid) -> None:
+        """Adds a slot's gradients to sums of equally many slots; the last as the rule runs, where that may be."""
+        last = self._adds_late and int(self._merged[laid.first]) + 1 == len(self.spec.slots)
         self._sums.add(laid_as(laid, self._sum_dtype), last=last)
         self._merged[laid.first : laid.stop] += 1
         self.steps.through[place, laid.first : laid.stop] = step + 1
