@@ -13,9 +13,10 @@ from weft_kvstore.lot.part import PlainLot
 from weft_kvstore.merging.answer import Answer
 from weft_kvstore.merging.pull_wait import PullWait
 from weft_kvstore.merging.steps import PushRefusedError
+from weft_kvstore.operations.barrier_operation import BarrierOperation
 from weft_kvstore.operations.commit_operation import CommitOperation, outcome_of
 from weft_kvstore.operations.hyper_operation import Change, HyperOperation
-from weft_kvstore.operations.operation import BarrierOperation, Operation, PullOperation, SendOperation
+from weft_kvstore.operations.operation import Operation, PullOperation, SendOperation
 from weft_kvstore.operations.row_operation import PullRowsOperation, PushRowsOperation
 from weft_kvstore.runtime.deadlines import Deadlines
 from weft_kvstore.settings import LinkSettings

@@ -17,12 +17,12 @@ from weft_kvstore.description.check import check_description, rule_of
 from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription
 from weft_kvstore.errors import StoreRefusedError
 from weft_kvstore.hyper.range import checked_numbers
+from weft_kvstore.operations.barrier_operation import BarrierOperation
 from weft_kvstore.operations.calls import Asked, AskedKeys, Gives, Sent, SentKeys
 from weft_kvstore.operations.commit_operation import CommitOperation
 from weft_kvstore.operations.hyper_operation import Change, HyperOperation
 from weft_kvstore.operations.key_operation import KeyPull, PushOperation
 from weft_kvstore.operations.key_set import KeySet
-from weft_kvstore.operations.operation import BarrierOperation
 from weft_kvstore.operations.row_operation import PullRowsOperation, PushRowsOperation
 from weft_kvstore.sharding.row_cut import RowCut, row_cut
 from weft_kvstore.tables.ids import check_ids

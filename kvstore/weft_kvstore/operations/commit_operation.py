@@ -7,7 +7,8 @@ from concurrent.futures import Future
 from typing import Any
 
 from weft_kvstore.arrays.exact_sum import norm_of
-from weft_kvstore.operations.operation import BarrierOperation, Link, Operation
+from weft_kvstore.operations.barrier_operation import BarrierOperation
+from weft_kvstore.operations.operation import Link, Operation
 from weft_kvstore.sharding.routing import Routing
 from weft_kvstore.step_outcome import StepOutcome
 from weft_kvstore.wire.codec import ProtocolError
