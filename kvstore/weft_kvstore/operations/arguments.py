@@ -11,9 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from weft_graph.program import Update
 from weft_kvstore.arrays.array import Array
-from weft_kvstore.description.check import check_description, rule_of
+from weft_kvstore.description.check import check_description
 from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription
 from weft_kvstore.errors import StoreRefusedError
 from weft_kvstore.hyper.range import checked_numbers
@@ -23,8 +22,8 @@ from weft_kvstore.operations.commit_operation import CommitOperation
 from weft_kvstore.operations.hyper_operation import Change, HyperOperation
 from weft_kvstore.operations.key_operation import KeyPull, PushOperation
 from weft_kvstore.operations.key_set import KeySet
+from weft_kvstore.operations.known_keys import KnownKeys
 from weft_kvstore.operations.row_operation import PullRowsOperation, PushRowsOperation
-from weft_kvstore.sharding.row_cut import RowCut, row_cut
 from weft_kvstore.tables.ids import check_ids
 from weft_kvstore.tables.rows import last_rows, summed_rows
 from weft_kvstore.wire.cargo import Cargo
@@ -35,9 +34,6 @@ MAX_PULLED_ROWS: Final = 1 << 22
 
 MAX_STEP: Final = 1 << 62
 """Steps and versions are below it."""
-
-KEY_SETS_KEPT: Final = 64
-"""Of several keys, so many are remembered: a program that trains has a few."""
 
 _WORDS: Final = {Cargo.GRADIENT: ("push", "step", "gradient"), Cargo.VALUE: ("set", "version", "value")}
 
@@ -51,26 +47,21 @@ class Arguments:
             raise ValueError(f"slot {slot} is not within 0 to {description.slots - 1}")
         self._description = description
         self._slot = slot
-        self._places = {key.key: place for place, key in enumerate(description.keys)}
-        self._state: dict[str, tuple[str, ...]] = {}
-        self._sets_of_one: dict[str, KeySet] = {}
-        self._row_cuts: dict[str, RowCut] = {}
-        self._sets_of_many: dict[tuple[str, ...], KeySet] = {}
+        self._keys = KnownKeys(description, slot)
 
     def place_of(self, name: str) -> int:
         """Of a key that is no table, in the description. Raises StoreRefusedError."""
-        self._key(name, "buffer", rows=False)
-        return self._places[name]
+        return self._keys.one(name, "buffer").places[0]
 
     def push(self, future: Future[Any], name: str, step: int, array: Array, *, cargo: Cargo) -> PushOperation:
         """Raises StoreRefusedError for a key, step or array that does not fit."""
-        return self._push(future, self._one(name, _WORDS[cargo][0]), step, (array,), cargo)
+        return self._push(future, self._keys.one(name, _WORDS[cargo][0]), step, (array,), cargo)
 
     def push_many(
         self, future: Future[Any], names: Sequence[str], step: int, arrays: Sequence[Array], *, cargo: Cargo
     ) -> PushOperation:
         """Raises StoreRefusedError for keys, a step or arrays that do not fit."""
-        return self._push(future, self._many(names, _WORDS[cargo][0]), step, list(arrays), cargo)
+        return self._push(future, self._keys.many(names, _WORDS[cargo][0]), step, list(arrays), cargo)
 
     def push_rows(
         self, future: Future[Any], name: str, step: int, ids: Array, rows: Array, *, cargo: Cargo
@@ -83,22 +74,23 @@ class Arguments:
             raise StoreRefusedError(
                 f"{where}: the rows are {rows.dtype}{list(rows.shape)}, for {len(ids)} ids {key.dtype}{list(wanted)}"
             )
-        flat = rows.reshape(len(ids), self._row_cut(key).width)
+        flat = rows.reshape(len(ids), self._keys.row_cut(key).width)
         given = summed_rows(ids, flat) if cargo is Cargo.GRADIENT else last_rows(ids, flat)
-        return PushRowsOperation(future, Sent(cargo, name, self._places[name], step, key.priority, rows=True), given)
+        sent = Sent(cargo, name, self._keys.places[name], step, key.priority, rows=True)
+        return PushRowsOperation(future, sent, given)
 
     def pull(
         self, future: Future[Any], name: str, version: int, *, reading: Reading, out: Array | None = None
     ) -> KeyPull:
         """Raises StoreRefusedError for a key, a version or an array that does not fit."""
-        asked = AskedKeys(self._one(name, "pull"), version, None, reading, Gives.VALUE)
+        asked = AskedKeys(self._keys.one(name, "pull"), version, None, reading, Gives.VALUE)
         return self._pull(future, asked, None if out is None else (out,))
 
     def pull_state(self, future: Future[Any], name: str, version: int, *, reading: Reading) -> KeyPull:
         """Raises StoreRefusedError for a key or version that there is not."""
-        keys = self._one(name, "pull")
+        keys = self._keys.one(name, "pull")
         version = self._checked_step(version, f"pull of {keys}")
-        names = self._state_of(self._description.keys[keys.places[0]])
+        names = self._keys.state_of(self._description.keys[keys.places[0]])
         return KeyPull(future, AskedKeys(keys, version, names, reading, Gives.STATE))
 
     def pull_many(
@@ -112,28 +104,28 @@ class Arguments:
         out: Sequence[Array] | None = None,
     ) -> KeyPull:
         """Raises StoreRefusedError for keys, a version or arrays that do not fit."""
-        asked = AskedKeys(self._many(names, "pull"), version, None, reading, gives)
+        asked = AskedKeys(self._keys.many(names, "pull"), version, None, reading, gives)
         return self._pull(future, asked, None if out is None else list(out))
 
     def pull_rows(
         self, future: Future[Any], name: str, ids: Array, version: int, *, state: bool, settled: bool
     ) -> PullRowsOperation:
         """Raises StoreRefusedError for a key, version or ids that do not fit, MemoryError."""
-        key = self._key(name, "pull", rows=True)
+        key = self._keys.table(name, "pull")
         version = self._checked_step(version, f"pull of rows of key {name!r}")
         where = f"slot {self._slot}: pull of rows of key {name!r}"
         check_ids(ids, key, where)
         if len(ids) > MAX_PULLED_ROWS:
             raise StoreRefusedError(f"{where}: {len(ids)} rows; a call may ask for {MAX_PULLED_ROWS}")
-        names = self._state_of(key) if state else None
-        asked = Asked(name, self._places[name], version, names, settled, key.priority, rows=True)
-        cut, shape = self._row_cut(key), tuple(key.shape[1:])
+        names = self._keys.state_of(key) if state else None
+        asked = Asked(name, self._keys.places[name], version, names, settled, key.priority, rows=True)
+        cut, shape = self._keys.row_cut(key), tuple(key.shape[1:])
         return PullRowsOperation(future, asked, cut=cut, ids=ids, row_shape=shape)
 
     def moving(self, names: Sequence[str]) -> tuple[int, ...]:
         """The numbers of the keys that have versions, for a read of all at one. Raises StoreRefusedError for keys that
         do not fit, and where no version is of all slots."""
-        keys = self._many(names, "read")
+        keys = self._keys.many(names, "read")
         self._check_sync(f"read of {keys} at one version")
         return keys.moving
 
@@ -142,10 +134,10 @@ class Arguments:
         step = self._checked_step(step, "barrier")
         where = f"slot {self._slot}: barrier of step {step}"
         for name in nothing:
-            key = self._known(name, "barrier")
+            key = self._keys.known(name, "barrier")
             if self._slot not in key.slots:
                 raise StoreRefusedError(f"{where}: key {name!r}: only slots {list(key.slots)} contribute to it")
-        places = [self._places[name] for name in nothing]
+        places = [self._keys.places[name] for name in nothing]
         kind = BarrierOperation if self._description.commit is None else CommitOperation
         return kind(future, step, places)
 
@@ -153,14 +145,14 @@ class Arguments:
         self, future: Future[Any], numbers: Mapping[str, float], step: int | None, name: str | None
     ) -> HyperOperation:
         """Raises StoreRefusedError for a key that the shards update by no rule, and for numbers that its rule lacks."""
-        key = None if name is None else self._known(name, "set_hyper")
+        key = None if name is None else self._keys.known(name, "set_hyper")
         where = f"slot {self._slot}: set_hyper" if key is None else f"slot {self._slot}: set_hyper of key {name!r}"
         try:
             found = checked_numbers(self._description, key, numbers)
         except ValueError as error:
             raise StoreRefusedError(f"{where}: {error}") from None
         step = None if step is None else self._checked_step(step, "set_hyper")
-        place = None if name is None else self._places[name]
+        place = None if name is None else self._keys.places[name]
         return HyperOperation(future, Change(found, step, place, name), lambda: os.urandom(16))
 
     def _push(
@@ -210,69 +202,14 @@ class Arguments:
                 raise StoreRefusedError(f"{where} {found}, the key {own}")
             raise StoreRefusedError(f"{where} not C-contiguous")
 
-    def _one(self, name: str, call: str) -> KeySet:
-        found = self._sets_of_one.get(name)
-        if found is None:
-            key = self._key(name, call, rows=False)
-            found = self._sets_of_one[name] = KeySet([key], [self._places[name]], self._slot)
-        return found
-
-    def _many(self, names: Sequence[str], call: str) -> KeySet:
-        """Keys that are distinct and no tables. Threads that make one at once make the same."""
-        if isinstance(names, str):
-            raise StoreRefusedError(f"slot {self._slot}: {call} of keys: {names!r} is one name, not several")
-        wanted = tuple(names)
-        if len(wanted) == 1:
-            return self._one(wanted[0], call)
-        found = self._sets_of_many.get(wanted)
-        if found is None:
-            keys = [self._key(name, call, rows=False) for name in wanted]
-            if len(set(wanted)) < len(wanted):
-                twice = next(name for number, name in enumerate(wanted) if name in wanted[:number])
-                raise StoreRefusedError(f"slot {self._slot}: {call} of {len(wanted)} keys: {twice!r} is there twice")
-            found = KeySet(keys, [self._places[name] for name in wanted], self._slot)
-            if len(self._sets_of_many) >= KEY_SETS_KEPT:
-                self._sets_of_many = {}
-            self._sets_of_many[wanted] = found
-        return found
-
     def _sent_to(self, name: str, step: int, cargo: Cargo) -> tuple[KeyDescription, int, str]:
         call, count, _ = _WORDS[cargo]
-        key = self._key(name, call, rows=True)
+        key = self._keys.table(name, call)
         step = self._checked_step(step, f"{call} of key {name!r}")
         where = f"slot {self._slot}: {call} of key {name!r}, {count} {step}"
         if cargo is Cargo.GRADIENT and self._slot not in key.slots:
             raise StoreRefusedError(f"{where}: only slots {list(key.slots)} contribute to it")
         return key, step, where
-
-    def _state_of(self, key: KeyDescription) -> tuple[str, ...]:
-        if key.update is not Update.RULE:
-            return ()
-        found = self._state.get(key.key)
-        if found is None:
-            found = self._state[key.key] = tuple(rule_of(self._description, key).state)
-        return found
-
-    def _row_cut(self, key: KeyDescription) -> RowCut:
-        found = self._row_cuts.get(key.key)
-        if found is None:
-            found = row_cut(key, self._description.slice_bytes, len(self._description.shards))
-            self._row_cuts[key.key] = found
-        return found
-
-    def _key(self, name: str, call: str, *, rows: bool) -> KeyDescription:
-        key = self._known(name, call)
-        if key.rows and not rows:
-            raise StoreRefusedError(f"slot {self._slot}: {call} of key {name!r}: it is a table, which goes by rows")
-        if rows and not key.rows:
-            raise StoreRefusedError(f"slot {self._slot}: {call} of rows of key {name!r}: it is no table")
-        return key
-
-    def _known(self, name: str, call: str) -> KeyDescription:
-        place = self._places.get(name)
-        if place is None:
-            raise StoreRefusedError(f"slot {self._slot}: {call} of key {name!r}: the store has no such key")
-        return self._description.keys[place]
 
     def _check_sync(self, what: str) -> None:
         mode = self._description.mode

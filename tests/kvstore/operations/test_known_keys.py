@@ -1,0 +1,68 @@
+"""Keys are found by name, refused by name, and what is worked out of them is worked out once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from store_cluster import key_of, store_of, table_of
+from weft_kvstore.errors import StoreRefusedError
+from weft_kvstore.operations.known_keys import KEY_SETS_KEPT, KnownKeys
+
+
+@pytest.fixture
+def keys() -> KnownKeys:
+    return KnownKeys(
+        store_of([key_of("a", (3,), 1), table_of("t", (8, 2), 1), key_of("b", (2, 2), 1)], slots=1, shards=2), 0
+    )
+
+
+def test_a_set_has_its_keys_in_the_order_of_the_call_and_is_made_once(keys: KnownKeys) -> None:
+    found = keys.many(["b", "a"], "push")
+    assert (found.names, found.places, found.shapes) == (("b", "a"), (2, 0), ((2, 2), (3,)))
+    assert keys.many(("b", "a"), "pull") is found
+    assert keys.many(["a", "b"], "pull") is not found
+
+
+def test_several_keys_that_are_one_are_that_one(keys: KnownKeys) -> None:
+    assert keys.many(["a"], "push") is keys.one("a", "pull")
+
+
+def test_what_is_worked_out_of_a_table_is_worked_out_once(keys: KnownKeys) -> None:
+    table = keys.table("t", "pull")
+    assert keys.row_cut(table) is keys.row_cut(table)
+    assert keys.row_cut(table).width == 2
+
+
+def test_so_many_sets_are_remembered_and_no_more() -> None:
+    names = [f"k{number}" for number in range(KEY_SETS_KEPT + 1)]
+    keys = KnownKeys(store_of([key_of(name, (1,), 1) for name in names], slots=1, shards=2), 0)
+    first = keys.many(names[:2], "push")
+    for number in range(1, KEY_SETS_KEPT):
+        keys.many([names[0], names[number + 1]], "push")
+    assert keys.many(names[:2], "push") is first
+    keys.many(names[:3], "push")
+    again = keys.many(names[:2], "push")
+    assert (again is first, again.names) == (False, first.names)
+
+
+@pytest.mark.parametrize(
+    ("ask", "told"),
+    [
+        (lambda keys: keys.known("c", "barrier"), "slot 0: barrier of key 'c': the store has no such key"),
+        (lambda keys: keys.one("c", "push"), "slot 0: push of key 'c': the store has no such key"),
+        (lambda keys: keys.one("t", "push"), "slot 0: push of key 't': it is a table, which goes by rows"),
+        (lambda keys: keys.table("a", "pull"), "slot 0: pull of rows of key 'a': it is no table"),
+        (lambda keys: keys.many("ab", "set"), "slot 0: set of keys: 'ab' is one name, not several"),
+        (lambda keys: keys.many(["a", "t"], "set"), "slot 0: set of key 't': it is a table, which goes by rows"),
+        (lambda keys: keys.many(["a", "b", "a"], "read"), "slot 0: read of 3 keys: 'a' is there twice"),
+    ],
+)
+def test_a_key_that_does_not_fit_is_refused_by_slot_call_and_name(
+    keys: KnownKeys, ask: Callable[[KnownKeys], object], told: str
+) -> None:
+    for _ in range(2):  # What was refused is not remembered as found.
+        with pytest.raises(StoreRefusedError) as caught:
+            ask(keys)
+        assert str(caught.value) == told
