@@ -46,7 +46,7 @@ from weft_kvstore.wire.messages import (
     Welcome,
     Why,
 )
-from weft_kvstore.wire.outbox import Outbox, OutFrame, Piece
+from weft_kvstore.wire.outbox import Outbox, OutFrame, Piece, parts_of
 
 FIRST_RETRY_S: Final = 0.02
 LAST_RETRY_S: Final = 0.5
@@ -360,7 +360,7 @@ class ClientLink:
         placed = any(one.run.entry.place for one in frame.pieces)
         pieces = [one for one in frame.pieces if not one.run.entry.place] if placed else frame.pieces
         nbytes = sum([one.stop - one.start for one in pieces])
-        parts = [part for one in pieces for part in one.run.source.cut(one.start, one.stop)]
+        parts = parts_of(pieces)
         at = memory.lay(parts, nbytes)
         message = _push_message(frame, self._receipts(), at, placed=placed)
         if at is None and not placed:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.peer import MAX_IDS_BYTES, Peer
 from weft_kvstore.shard.taken import Taken
@@ -18,7 +20,8 @@ def take_run(shard: JobShard, peer: Peer, run: Run) -> Taken:
     if run.arena is not None and not shard.reads_in_place(run):
         if run.place:
             raise ProtocolError(f"Push.place: 1 for a run of lot {run.lot}, which has to be copied")
-        run = run._replace(payload=memoryview(bytearray(run.payload)), arena=None)
+        own = memoryview(np.frombuffer(run.payload, np.uint8).copy())  # type: ignore[arg-type]  # an array is a buffer
+        run = run._replace(payload=shard.account.taken_over(own), arena=None)
     match run.cargo:
         case Cargo.GRADIENT:
             return shard.accept_chunks(peer.slot, run) if run.chunks else shard.accept(peer.slot, run)

@@ -43,10 +43,17 @@ def slices_of(unit: WholeState, run: Run) -> list[tuple[int, Array]]:
 
 
 def rows_of(table: TableState, run: Run, account: Account) -> Rows:
-    """A run of rows, which counts as the job's, with what it may bring into being. Raises ProtocolError."""
+    """A run of rows, to be written, which counts as the job's, with what it may bring into being. They are copied where
+    the payload is no place for them. Raises ProtocolError."""
     rows = unpacked_rows(run, table.cut, table.shard, table.spec.key)
     more = promised(table, run, exact=False)
-    account.own(rows.values, Holds(more.nbytes + rows.ids.nbytes, 0, more.rows))
+    if not all(array.flags.writeable and array.flags.aligned for array in (rows.ids, rows.values)):
+        rows = Rows(rows.ids.copy(), rows.values.copy())
+        more += Holds(rows.nbytes)
+    elif rows.ids.base is None:  # Places on the shard, where they are not the ids themselves.
+        more += Holds(rows.ids.nbytes)
+    # Views of views keep alive what lies beneath.
+    account.keep(rows.values if rows.values.base is None else rows.values.base, more.nbytes, more.rows)
     return rows
 
 

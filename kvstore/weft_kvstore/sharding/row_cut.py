@@ -1,9 +1,9 @@
 """How rows of a table are spread over shards and cut into chunks: a pure function of the description.
 
 Row r is on shard r % shards, at place r // shards there. Of a growing table the shard is a hash of the id, which is any
-uint64, and the place is the id itself. A chunk of rows that a client sends is [ids][values], ids as int64, or uint64; a
-chunk of rows that a shard sends is values alone, in the order of the ids that were asked for. Every chunk but the last
-is full, so sizes tell bounds.
+uint64, and the place is the id itself. A chunk of rows that a client sends is ids, as int64 or uint64, and values;
+adjacent chunks that travel together are [ids of all][values of all]. A chunk of rows that a shard sends is values, in
+the order of the ids that were asked for. Every chunk but the last is full, so sizes tell bounds.
 """
 
 from __future__ import annotations

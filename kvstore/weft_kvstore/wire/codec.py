@@ -17,7 +17,7 @@ from weft_kvstore.settings import MAX_FRAME_BYTES
 from weft_kvstore.wire.messages import Message, Pull, Push, Reply, Request, Values
 
 MAGIC: Final = b"WEFT"
-FORMAT_VERSION: Final = 6
+FORMAT_VERSION: Final = 7
 MAX_HEADER_BYTES: Final = 1 << 20
 
 _M = TypeVar("_M")

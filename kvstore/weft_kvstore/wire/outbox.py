@@ -8,7 +8,7 @@ goes alone. So after an urgent slice is put in, at most the credit or one slice 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Final, Generic, NamedTuple, TypeVar
 
@@ -16,7 +16,7 @@ from weft_kvstore.arrays.buffers import Buffer
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.wire.codec import ProtocolError
 from weft_kvstore.wire.messages import MAX_RUNS
-from weft_kvstore.wire.out_run import NOTHING, OutRun
+from weft_kvstore.wire.out_run import NOTHING, OutRun, Source
 from weft_kvstore.wire.rate import Departure, LinkRate
 
 FRAME_TIME_S: Final = 0.002
@@ -93,14 +93,23 @@ class OutFrame(NamedTuple, Generic[E, W]):
 
     def payload(self) -> Buffer:
         """The bytes: a view where they lie side by side in one place, else joined."""
-        first, last = self.pieces[0], self.pieces[-1]
-        stop = first.start
-        for one in self.pieces:
-            if one.run.source is not first.run.source or one.start != stop:
-                return b"".join([part for each in self.pieces for part in each.run.source.cut(each.start, each.stop)])
-            stop = one.stop
-        parts = first.run.source.cut(first.start, last.stop)
+        parts = parts_of(self.pieces)
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def parts_of(pieces: Sequence[Piece[E, W]]) -> Sequence[Buffer]:
+    """The bytes of pieces, one behind the other. Those that continue one another are one run of a frame, and are cut
+    at once: what a source makes of a run depends on all of it."""
+    if len(pieces) == 1:
+        (one,) = pieces
+        return one.run.source.cut(one.start, one.stop)
+    stretches: list[tuple[Source, int, int]] = []
+    for one in pieces:
+        source, start = one.run.source, one.start
+        if stretches and stretches[-1][0] is source and stretches[-1][2] == start:
+            start = stretches.pop()[1]
+        stretches.append((source, start, one.stop))
+    return [part for source, start, stop in stretches for part in source.cut(start, stop)]
 
 
 class Outbox(Generic[E, W]):

@@ -17,8 +17,8 @@ from weft_kvstore.wire.push_run import Run
 
 
 class RowSource:
-    """The bytes of the chunks that leave for a shard, one after the other, each [ids][values]: of all rows, or of those
-    at positions `picked` (m) int64. They are copied when they leave, so the arrays stay as they are until then."""
+    """The bytes of the chunks that leave for a shard: of all rows, or of those at positions `picked` (m) int64. What
+    leaves together is [ids][values]. It is copied when it leaves, so the arrays stay as they are until then."""
 
     __slots__ = ("_cut", "_ids", "_picked", "_values", "count")
 
@@ -39,47 +39,29 @@ class RowSource:
         low = start // cut.chunk_bytes * cut.rows_up
         high = low + (stop - start) // (ID_BYTES + cut.row_bytes)
         if self._picked is not None:
-            return (self._taken(low, high, stop - start),)
+            return (self._taken(self._picked[low:high]),)
         ids, values = bytes_of(self._ids), bytes_of(self._values)
-        parts: list[Buffer] = []
-        for begin in range(low, high, cut.rows_up):
-            end = min(begin + cut.rows_up, high)
-            parts += (ids[begin * ID_BYTES : end * ID_BYTES], values[begin * cut.row_bytes : end * cut.row_bytes])
-        return parts or (memoryview(b""),)
+        return ids[low * ID_BYTES : high * ID_BYTES], values[low * cut.row_bytes : high * cut.row_bytes]
 
-    def _taken(self, low: int, high: int, nbytes: int) -> memoryview:
-        """Rows at positions `low` to `high` of those that were picked, as their chunks."""
-        assert self._picked is not None
-        cut, made = self._cut, np.empty(nbytes, np.uint8)
-        at = 0
-        for begin in range(low, high, cut.rows_up):
-            some = self._picked[begin : min(begin + cut.rows_up, high)]
-            middle, end = at + len(some) * ID_BYTES, at + len(some) * (ID_BYTES + cut.row_bytes)
-            # `mode` is what lets NumPy write into `out` without a copy; no position is outside.
-            self._ids.take(some, out=made[at:middle].view(self._ids.dtype), mode="clip")
-            room = made[middle:end].view(cut.dtype).reshape(len(some), cut.width)
-            take_rows(self._values, some, room)
-            at = end
+    def _taken(self, some: Array) -> memoryview:
+        """Rows at these positions."""
+        cut, middle = self._cut, len(some) * ID_BYTES
+        made = np.empty(middle + len(some) * cut.row_bytes, np.uint8)
+        # `mode` is what lets NumPy write into `out` without a copy; no position is outside.
+        self._ids.take(some, out=made[:middle].view(self._ids.dtype), mode="clip")
+        take_rows(self._values, some, made[middle:].view(cut.dtype).reshape(len(some), cut.width))
         return bytes_of(made)
 
 
 def unpacked_rows(run: Run, cut: RowCut, shard: int, key: str) -> Rows:
-    """The rows of a run of a push to a shard: places there, which ascend within each chunk, and values, copied; `key`
-    is the key's name.
-
-    Copied because values of several chunks are then one array. Raises ProtocolError, naming the field.
-    """
+    """The rows of a run of a push to a shard: places there, which ascend within each chunk, and values, which lie in
+    the payload; `key` is the key's name. Raises ProtocolError, naming the field."""
     row = ID_BYTES + cut.row_bytes
     _check_sizes(run, cut.rows_on(shard), cut.rows_up, row, key)
     count = run.payload.nbytes // row
-    ids, values = np.empty(count, cut.id_dtype), np.empty((count, cut.width), cut.dtype)
-    low = 0
-    for of_ids, of_values in _chunked(np.frombuffer(run.payload, np.uint8), count, cut):
-        high = low + of_ids.size // ID_BYTES
-        ids[low:high].view(np.uint8).reshape(of_ids.shape)[:] = of_ids
-        values[low:high].reshape(-1).view(np.uint8).reshape(of_values.shape)[:] = of_values
-        low = high
-    return Rows(_places(ids, cut.rows_up, cut, shard, key), values)
+    ids: Array = np.frombuffer(run.payload, cut.id_dtype, count)
+    values: Array = np.frombuffer(run.payload, cut.dtype, count * cut.width, count * ID_BYTES)
+    return Rows(_places(ids, cut.rows_up, cut, shard, key), values.reshape(count, cut.width))
 
 
 def chunks_apart(rows: Rows, a_chunk: int) -> Iterator[Rows]:
@@ -95,17 +77,6 @@ def unpacked_ids(run: Run, cut: RowCut, shard: int, key: str) -> list[Array]:
     ids = np.frombuffer(run.payload, cut.id_dtype).copy()  # As above.
     places = _places(ids, cut.ids_up, cut, shard, key)
     return [places[begin : begin + cut.ids_up] for begin in range(0, max(len(ids), 1), cut.ids_up)]
-
-
-def _chunked(flat: Array, count: int, cut: RowCut) -> Iterator[tuple[Array, Array]]:
-    """Views of the ids' bytes and of the values' bytes of so many rows: (chunks, bytes) of all full chunks together,
-    then of the rest."""
-    full, left = divmod(count, cut.rows_up)
-    head = full * cut.chunk_bytes
-    for part, chunks, rows in ((flat[:head], full, cut.rows_up), (flat[head:], 1, left)):
-        if chunks and rows:
-            both = part.reshape(chunks, rows * (ID_BYTES + cut.row_bytes))
-            yield both[:, : rows * ID_BYTES], both[:, rows * ID_BYTES :]
 
 
 def check_chunks(rows: int, a_chunk: int, chunks: int, key: str) -> None:

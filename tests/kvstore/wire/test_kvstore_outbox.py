@@ -221,6 +221,29 @@ def test_a_frame_within_one_buffer_is_a_view_of_it() -> None:
     assert b"".join(payloads) == bytes(range(12))
 
 
+class Turned:
+    """A source that lays what it is asked for the other way round: what comes of a run depends on all of it."""
+
+    def cut(self, start: int, stop: int) -> Sequence[bytes]:
+        return (bytes(reversed(range(start, stop))),)
+
+
+def test_what_the_header_has_as_one_run_is_cut_at_once() -> None:
+    """Parts of a run that have left and leave again are pieces of their own."""
+    outbox: Outbox[Any, Any] = Outbox(LinkSettings(frame_bytes=2, credit_bytes=1 << 20))
+    outbox.put(OutRun((0, 0), 0, np.arange(5), Turned(), priority=0, owner=None))
+    other = slice_of(2, 1, 7, entry=(1, 0))
+    outbox.put(other)
+    assert [bytes(frame.payload()) for frame in (outbox.fill(0.0), outbox.fill(0.0)) if frame] == [b"\1\0", b"\3\2"]
+    outbox.requeue()
+    outbox.frame_bytes = 8
+    frame = outbox.fill(0.0)
+    assert frame is not None
+    assert [(run.entry, run.count) for run in frame.runs()] == [((0, 0), 4), ((1, 0), 1)]
+    assert bytes(frame.payload())[:4] == b"\3\2\1\0"
+    assert frame.nbytes == len(frame.payload()) == 6
+
+
 def test_runs_that_are_not_adjacent_are_joined_in_order() -> None:
     outbox: Outbox[Any, Any] = Outbox(LinkSettings())
     for entry, text, index in [((0, 0), b"abcd", 0), ((1, 0), b"efgh", 0), ((0, 0), b"ijkl", 3), ((0, 0), b"mn", 4)]:

@@ -33,6 +33,12 @@ def runs(cut: RowCut, base: memoryview, a_chunk: int, chunks: int, stops: list[i
     return found
 
 
+def run_of(source: RowSource, cut: RowCut, low: int, high: int, chunks: int) -> Run:
+    """Chunks `low` to before `high` as they arrive in memory that nobody else has."""
+    part = b"".join(source.cut(low * cut.chunk_bytes, min(high * cut.chunk_bytes, source.nbytes)))
+    return Run(Cargo.GRADIENT, 1, 0, 0, low, high - low, chunks, memoryview(bytearray(part)))
+
+
 def packed(rows: Rows, cut: RowCut, picked: Array | None = None) -> memoryview:
     source = RowSource(rows.ids, rows.values, cut, picked)
     return memoryview(b"".join(source.cut(0, source.nbytes)))
@@ -52,8 +58,7 @@ def test_rows_come_back_as_they_left(count: int, width: int, shards: int, stops:
     assert (source.count, source.nbytes) == (mine, mine * (8 + 4 * width))
     pushes, complete = RowPushes(7), None
     for low, high in pairwise([0, *[stop for stop in stops if stop < chunks], chunks]):
-        part = b"".join(source.cut(low * cut.chunk_bytes, min(high * cut.chunk_bytes, source.nbytes)))
-        run = Run(Cargo.GRADIENT, 1, 0, 0, low, high - low, chunks, memoryview(part))
+        run = run_of(source, cut, low, high, chunks)
         came = unpacked_rows(run, cut, shards - 1, "t")
         apart = [len(one.ids) for one in chunks_apart(came, 7)]
         assert apart == [min(7, mine - first * 7) for first in range(low, high)]
@@ -85,10 +90,15 @@ def test_rows_that_leave_are_read_where_they_lie_until_then() -> None:
         assert np.shares_memory(np.frombuffer(part, np.uint8), own)
 
 
-def test_what_came_as_one_run_stays_where_it_was_copied_to() -> None:
+def test_what_came_as_one_run_stays_where_it_arrived() -> None:
     cut = cut_of(1, 2, 7)
-    made = packed(Rows(np.arange(40), np.arange(80, dtype=np.float32).reshape(40, 2)), cut)
-    parts = [unpacked_rows(run, cut, 0, "t") for run in runs(cut, made, cut.chunk_bytes, 6, [2])]
+    source = RowSource(np.arange(40), np.arange(80, dtype=np.float32).reshape(40, 2), cut)
+    came = [run_of(source, cut, low, high, 6) for low, high in ((0, 2), (2, 6))]
+    parts = [unpacked_rows(run, cut, 0, "t") for run in came]
+    for run, part in zip(came, parts, strict=True):
+        payload = np.frombuffer(run.payload, np.uint8)
+        assert np.shares_memory(part.ids, payload)
+        assert np.shares_memory(part.values, payload)
     pushes = RowPushes(7)
     assert pushes.add(0, 0, [ChunkRun(0, 2, parts[0])], 6) is None
     together = pushes.add(0, 0, [ChunkRun(2, 6, parts[1])], 6)
