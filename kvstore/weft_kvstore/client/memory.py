@@ -102,7 +102,7 @@ class ClientMemory:
                 return found
             key = self._keys[place]
             placed = None if arena is None or offset is None else _placed(arena, offset, key)
-            made = np.zeros(key.shape, key.dtype) if placed is None else placed
+            made = _own(key) if placed is None else placed
             given = self.gradients if gradient else self.values
             own = self._own_gradients if gradient else self._own_values
             with self._lock:
@@ -125,6 +125,12 @@ class ClientMemory:
             return self._made()
         except ArenaError:
             return None
+
+
+def _own(key: KeyDescription) -> Array:
+    """A key's array of the process's own: a view of one that nobody else has. NumPy resizes no view to other bytes, so
+    whoever has it cannot take away the memory that the store may be reading or writing."""
+    return np.zeros(key.shape, key.dtype)[...]
 
 
 def _placed(arena: Arena, offset: int, key: KeyDescription) -> Array | None:
