@@ -17,8 +17,9 @@ from weft_kvstore.merging.assembly import Assemblies
 from weft_kvstore.merging.pull_wait import PullWait
 from weft_kvstore.merging.steps import Complete
 from weft_kvstore.sharding.slices import KeySlices
-from weft_kvstore.units.sets_ahead import SetsAhead, SlicesAhead
-from weft_kvstore.units.unit_state import KeyRules, UnitState
+from weft_kvstore.units.key_rules import KeyRules
+from weft_kvstore.units.sets_ahead import SlicesAhead
+from weft_kvstore.units.unit_state import UnitState
 from weft_kvstore.wire.lending import Lendable, lendable
 
 
@@ -39,7 +40,7 @@ class WholeState(UnitState[Array, "tuple[int, Array]"]):
     ) -> None:
         """`values` are the first ones, in the key's shape. `pushed` and `pulled` say how gradients travel, and values;
         None as they are."""
-        super().__init__(spec, 0, _add)
+        super().__init__(spec, _add, _elements, SlicesAhead)
         self.weight = lendable(values, cut.count)
         self.state: dict[str, Lendable] = {
             name: lendable(np.full(values.shape, spec.rule.state[name], values.dtype), cut.count) for name in spec.state
@@ -56,12 +57,9 @@ class WholeState(UnitState[Array, "tuple[int, Array]"]):
     def nbytes(self) -> int:
         return self.weight.array.nbytes
 
-    def named(self, slot: int) -> str:
-        return f"slot {slot}, key {self.spec.key!r}"
-
     def check(self, slot: int, step: int, *, pushes: bool) -> None:
         super().check(slot, step, pushes=pushes)
-        self._assemblies.check(slot, step, self.where(slot, step), count=self.cut.count if pushes else None)
+        self._assemblies.check(slot, step, self.spec.where(slot, step), count=self.cut.count if pushes else None)
 
     def accept_slice(self, slot: int, step: int, index: int, gradient: Array) -> bool:
         """Takes in the gradient of one slice, as `accept` does those of all."""
@@ -112,15 +110,9 @@ class WholeState(UnitState[Array, "tuple[int, Array]"]):
     def _lacks_for(self, total: Array | None) -> bool:
         return bool(self._lacking)
 
-    def _gradient_elements(self, total: Array) -> Array:
-        return total.reshape(-1)
-
     def _fill(self, value: tuple[int, Array]) -> None:
         if value[0] in self._lacking:
             self._put(value)
-
-    def _nothing_ahead(self) -> SetsAhead[tuple[int, Array]]:
-        return SlicesAhead()
 
     def _put(self, value: tuple[int, Array]) -> None:
         self.weight = _writable(self.weight)
@@ -166,7 +158,7 @@ class WholeState(UnitState[Array, "tuple[int, Array]"]):
         if self.spec.update is Update.GRADIENT:
             np.copyto(weight, total)
         elif self.spec.update is Update.RULE:
-            with self._rule_runs(complete.step):
+            with self.spec.rule_runs(complete.step):
                 hyper = self.spec.hyper.at(complete.step)
                 self.spec.rule.apply(weight, total, state, self.updates + 1, hyper)
         elif total.dtype.kind == "f":
@@ -189,3 +181,7 @@ def _writable(held: Lendable) -> Lendable:
 
 def _add(total: Array, gradient: Array) -> Array:
     return np.add(total, gradient, out=total)
+
+
+def _elements(total: Array) -> Array:
+    return total.reshape(-1)

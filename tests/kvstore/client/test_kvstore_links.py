@@ -154,7 +154,7 @@ def test_a_set_that_is_sent_again_after_its_version_has_passed_is_done() -> None
     futures = [store.set("w", 1, 5 * ones(4)), store.set_rows("t", 1, np.array([3]), 7 * ones(1, 2))]
     there = next(iter(simulation.shards[0].jobs.values())).shard
     lot, (rows_there,) = there.lots[0].state, there.units
-    while not (lot.sets._taken and rows_there._taken):
+    while not (lot.sets._taken and rows_there.sets._taken):
         assert simulation.step(ANY)
     push = store.push("w", 0, ones(4))
     rows = store.push_rows("t", 0, np.array([3, 4]), ones(2, 2))
