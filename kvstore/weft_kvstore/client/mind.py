@@ -9,7 +9,9 @@ from itertools import accumulate
 from typing import Any, Final, TypeAlias
 
 from weft_kvstore.arrays.buffers import Buffer
-from weft_kvstore.client.link import ClientLink, LinkState
+from weft_kvstore.client.connection import LinkState
+from weft_kvstore.client.link import ClientLink
+from weft_kvstore.client.link_messages import SentPiece
 from weft_kvstore.description.check import digest
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError, StoreLostError, StorePassedError, StoreRefusedError, StoreTimeoutError
@@ -21,7 +23,6 @@ from weft_kvstore.same_host.link_memory import GivenArrays, LinkMemory
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.sharding.routing import Routing, routing_of
 from weft_kvstore.step_outcome import StepOutcome
-from weft_kvstore.wire.cargo import SentEntry
 from weft_kvstore.wire.codec import ProtocolError, decode_reply
 from weft_kvstore.wire.messages import (
     NOBODY,
@@ -45,7 +46,6 @@ from weft_kvstore.wire.messages import (
     Values,
     Welcome,
 )
-from weft_kvstore.wire.outbox import Piece
 from weft_kvstore.wire.value_run import value_runs
 
 ASK_BEFORE_S: Final = 0.5
@@ -134,7 +134,7 @@ class ClientMind:
             return
         for shard in shards:
             link = self.links[shard]
-            if link.refused is not None or link.lost is not None:
+            if link.connection.refused is not None or link.connection.lost is not None:
                 self._end(operation, None, self._lost_error(link, operation))
                 return
         self._open[operation.number] = operation
@@ -151,30 +151,30 @@ class ClientMind:
     def receive(self, shard: int, parts: Sequence[Buffer], now: float) -> None:
         """One message of a shard. A shard that talks nonsense is left for good."""
         link = self.links[shard]
-        if link.refused is not None:
+        connection = link.connection
+        if connection.refused is not None:
             return
         try:
             message, payload = decode_reply(parts)
-            link.heard(now)
+            connection.heard(now)
             self._handle(link, message, payload, now)
         except ProtocolError as error:
-            link.refused = f"{link.name} sent what is no message: {error}"
-        if link.refused is not None:
+            connection.refuse(f"{link.name} sent what is no message: {error}")
+        if connection.refused is not None:
             self._fail_all(link)
 
     def shares(self, shard: int, *, taken: bool) -> None:
         """The shard has mapped this client's arena, or has it no more."""
-        self.links[shard].memory = LinkMemory(self.memory, shard) if taken and self.memory is not None else None
+        self.links[shard].share(LinkMemory(self.memory, shard) if taken and self.memory is not None else None)
 
     def disconnected(self, shard: int, now: float) -> None:
         self.tick_at = now
-        self.links[shard].disconnected(now)
+        self.links[shard].connection.disconnected(now)
 
     def cannot_connect(self, shard: int, reason: str) -> None:
         """The endpoint is none that can be connected to, now or ever."""
         link = self.links[shard]
-        link.refused = f"{link.name}: {reason}"
-        link.at_fault = True
+        link.connection.refuse(f"{link.name}: {reason}", at_fault=True)
         self._fail_all(link)
 
     def tick(self, now: float) -> None:
@@ -182,7 +182,7 @@ class ClientMind:
         if now < self.tick_at:
             return
         for link in self.links:
-            if link.tick(now) is not None:
+            if link.tick(now):
                 self._fail_all(link)
         asked = self._to_ask.due(now, self._open)
         if asked:
@@ -191,7 +191,9 @@ class ClientMind:
         for number in self._to_end.due(now, self._open):
             operation = self._open[number]
             self._end(operation, None, StoreTimeoutError(self._overdue(operation)))
-        self.tick_at = min(self._to_ask.next(), self._to_end.next(), *[link.next_tick() for link in self.links])
+        self.tick_at = min(
+            self._to_ask.next(), self._to_end.next(), *[link.connection.next_tick() for link in self.links]
+        )
 
     def flush(self, now: float) -> None:
         for link in self.links:
@@ -209,7 +211,7 @@ class ClientMind:
         match message:
             case Values():
                 self._arrived(link, message.acknowledge, now)
-                if link.lost_memory(message):
+                if link.arena.is_lost(message):
                     self.disconnected(link.shard, now)
                 else:
                     self._values(link, message, payload)
@@ -243,7 +245,7 @@ class ClientMind:
                 link.explain(message)
 
     def _values(self, link: ClientLink, values: Values, payload: memoryview) -> None:
-        for request, came in value_runs(values, link.payload_of(values, payload)):
+        for request, came in value_runs(values, link.arena.payload_of(values, payload)):
             operation = link.requests.get(request)
             if operation is not None:  # Else it was given up meanwhile.
                 fresh = operation.write(link.shard, came)
@@ -290,7 +292,7 @@ class ClientMind:
         for frame in frames:
             self._acknowledged(link, link.acknowledged(frame, now))
 
-    def _acknowledged(self, link: ClientLink, pieces: Sequence[Piece[SentEntry, Operation]]) -> None:
+    def _acknowledged(self, link: ClientLink, pieces: Sequence[SentPiece]) -> None:
         for one in pieces:
             operation = one.run.owner
             if operation.delivered(link.shard, one.count):
@@ -318,8 +320,8 @@ class ClientMind:
             self._end(operation, None, self._lost_error(link, operation))
 
     def _lost_error(self, link: ClientLink, operation: Operation) -> StoreError:
-        text = f"{self.told(operation)}: {link.refused or link.lost}"
-        return StoreRefusedError(text) if link.at_fault else StoreLostError(text)
+        text = f"{self.told(operation)}: {link.connection.refused or link.connection.lost}"
+        return StoreRefusedError(text) if link.connection.at_fault else StoreLostError(text)
 
     def _overdue(self, operation: Operation) -> str:
         waits = [
@@ -330,7 +332,8 @@ class ClientMind:
 
     @staticmethod
     def _silence(link: ClientLink) -> str:
-        return "no answer" if link.state is LinkState.OPEN else f"the connection is {link.state.value}"
+        state = link.connection.state
+        return "no answer" if state is LinkState.OPEN else f"the connection is {state.value}"
 
     def _end(self, operation: Operation, result: Any, error: StoreError | None) -> None:
         if operation.ended:
