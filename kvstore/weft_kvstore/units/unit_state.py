@@ -114,7 +114,7 @@ class UnitState(Work, ABC, Generic[G, S]):
         """The first step of which no part has come, nor of a later one."""
 
     def begun(self) -> tuple[int, str]:
-        """See `Changed`."""
+        """The first step of which nothing has come, nor of a later one; and in words what has of the one before it."""
         step = max(self.steps.begun, self._parts_begun)
         return step, f"step {step - 1} of key {self.spec.key!r} has begun"
 
@@ -133,7 +133,7 @@ class UnitState(Work, ABC, Generic[G, S]):
     def accept(self, slot: int, step: int, gradient: G | None) -> bool:
         """Takes in what `check` lets pass: a slot's gradient, or None for nothing. What is taken over is written later.
 
-        True if `merge` may now have something to do. What was in before changes nothing: exactly once holds.
+        True if `merging` may now have something to do. What was in before changes nothing: exactly once holds.
         """
         return self.steps.accept(slot, step, gradient)
 

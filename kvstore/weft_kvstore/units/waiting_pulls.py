@@ -12,8 +12,8 @@ LEAST_WAITS: Final = 64
 
 
 class WaitingPulls:
-    """In the order in which they came. However many are asked for and given up again, of those no more are kept than
-    there are others, or `LEAST_WAITS`."""
+    """In the order in which they came. Of those that were given up no more are kept than there are others, or
+    `LEAST_WAITS`."""
 
     __slots__ = ("_most", "_waits")
 
@@ -28,7 +28,7 @@ class WaitingPulls:
         return iter(self._waits)
 
     def add(self, wait: PullWait) -> None:
-        """One more; the first to look for those that were given up pays for all since the last."""
+        """One more."""
         self._waits.append(wait)
         if len(self._waits) > self._most:  # A peer that asks and gives up again must not fill the memory.
             self._waits = [one for one in self._waits if not one.dropped]
