@@ -162,11 +162,6 @@ class ClientLink:
         while self._acknowledge:  # No frame leaves that could say it.
             self.say(Acknowledge(self._receipts()))
 
-    def _receipts(self) -> list[int]:
-        """The frames of values that have arrived and of which the shard has not been told."""
-        found, self._acknowledge = self._acknowledge[:MAX_RUNS], self._acknowledge[MAX_RUNS:]
-        return found
-
     def ask_why(self, numbers: Iterable[int]) -> None:
         """Asks the shard what these requests wait for, the first 4,096 of them."""
         here = [number for number in numbers if number in self.requests]
@@ -180,6 +175,11 @@ class ClientLink:
 
     def close(self) -> None:
         self.say(Bye())
+
+    def _receipts(self) -> list[int]:
+        """The frames of values that have arrived and of which the shard has not been told."""
+        found, self._acknowledge = self._acknowledge[:MAX_RUNS], self._acknowledge[MAX_RUNS:]
+        return found
 
     def _connect(self) -> None:
         """A new connection begins, with what the last one may have lost."""
