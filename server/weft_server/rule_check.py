@@ -102,7 +102,7 @@ def _range_errors(rule: RulePlan, keys: Sequence[KeyPlan]) -> Iterator[FieldErro
     numbers = largest(rule.hyper)
     for key in keys:
         dtype, factors = key.type.dtype, rule.multipliers(key.key)
-        most = float(np.finfo(dtype.numpy).max)
+        most = float(np.finfo(dtype.value).max)
         for name, number in numbers.items():
             factor = factors.get(name, 1.0)
             if factor and abs(number) > most / abs(factor):
