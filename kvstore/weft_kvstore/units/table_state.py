@@ -104,8 +104,9 @@ class TableState(UnitState[Rows, Rows]):
     def accept_run(self, slot: int, step: int, run: ChunkRun, chunks: int) -> bool:
         """Takes in a run of a push of so many chunks, as `accept` does: the slot is in when all its chunks are. Raises
         PushRefusedError where it contradicts what is there, or itself."""
-        self.check(slot, step, pushes=True)
-        new = self._pushes.fitting(slot, step, run, chunks, self.spec.where(slot, step))
+        where = self.spec.where(slot, step)
+        self.steps.check(slot, step, where, pushes=True)
+        new = self._pushes.fitting(slot, step, run, chunks, where)
         if self.steps.is_over(slot, step):
             return False
         rows = self._pushes.add(slot, step, new, chunks)

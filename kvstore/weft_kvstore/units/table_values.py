@@ -17,8 +17,9 @@ from weft_kvstore.description.records import Sparse
 from weft_kvstore.merging.steps import Complete
 from weft_kvstore.sharding.row_cut import RowCut
 from weft_kvstore.tables.admission import Draw
+from weft_kvstore.tables.fixed_rows import FixedRows
 from weft_kvstore.tables.growing_rows import GrowingRows
-from weft_kvstore.tables.held_rows import FixedRows, HeldRows
+from weft_kvstore.tables.held_rows import HeldRows
 from weft_kvstore.tables.place import TablePlace
 from weft_kvstore.tables.row_history import RowHistory
 from weft_kvstore.tables.rows import Rows
