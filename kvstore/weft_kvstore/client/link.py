@@ -15,7 +15,7 @@ from weft_kvstore.arrays.buffers import Buffer
 from weft_kvstore.client.arena_frames import ArenaFrames
 from weft_kvstore.client.connection import Connection, Due, LinkState
 from weft_kvstore.client.link_messages import SentPiece, pull_messages, push_message
-from weft_kvstore.operations.operation import Operation, PullOperation, Request, SentRun
+from weft_kvstore.operations.operation import AskOperation, Operation, PullOperation, SentRun
 from weft_kvstore.same_host.link_memory import LinkMemory
 from weft_kvstore.settings import LinkSettings, is_loopback
 from weft_kvstore.wire.cargo import SentEntry
@@ -49,7 +49,7 @@ class ClientLink:
         self.connection = Connection(self.name, settings, now)
         self.outbox: Outbox[SentEntry, Operation] = Outbox(settings, loopback=is_loopback(endpoint))
         self.arena = ArenaFrames(shard)
-        self.requests: dict[int, Request] = {}
+        self.requests: dict[int, AskOperation] = {}
         self.outgoing: list[list[Buffer]] = []
         self.reopen = False
         self.door: tuple[bytes, bytes] | None = None
@@ -62,7 +62,7 @@ class ClientLink:
         self._new_pulls: list[PullOperation] = []
         self._acknowledge: list[int] = []
 
-    def ask(self, request: Request) -> None:
+    def ask(self, request: AskOperation) -> None:
         """Begins a pull or a barrier on this shard."""
         self.requests[request.number] = request
         if self.connection.state is LinkState.OPEN:
@@ -73,7 +73,7 @@ class ClientLink:
         """Whether frames have arrived of which the shard has not been told."""
         return bool(self._acknowledge)
 
-    def forget(self, request: Request) -> None:
+    def forget(self, request: AskOperation) -> None:
         self.requests.pop(request.number, None)
 
     def pull(self, operation: PullOperation) -> None:

@@ -8,9 +8,9 @@ from typing import Any, Final, TypeAlias
 
 from weft_kvstore.arrays.buffers import Buffer
 from weft_kvstore.client.connection import LinkState
-from weft_kvstore.client.hearing import Hearing
 from weft_kvstore.client.link import ClientLink
-from weft_kvstore.description.check import digest
+from weft_kvstore.client.replies import Replies
+from weft_kvstore.client.speaker import Speaker
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.operations.gradient_encoders import GradientEncoders
@@ -22,7 +22,6 @@ from weft_kvstore.settings import LinkSettings
 from weft_kvstore.sharding.routing import Routing, routing_of
 from weft_kvstore.step_outcome import StepOutcome
 from weft_kvstore.wire.codec import ProtocolError, decode_reply
-from weft_kvstore.wire.messages import Hello
 
 ASK_BEFORE_S: Final = 0.5
 """A shard is asked what a request waits for so long before its deadline, or a quarter of the time allowed."""
@@ -35,29 +34,31 @@ Outcome: TypeAlias = tuple[Operation, Any, StoreError | None]
 
 class ClientMind:
     """One slot's operations on all shards. `outcomes` collects what has ended, each operation once. `tick_at` is when
-    `tick` has something to do again; before that it does nothing."""
+    `tick` has something to do again; before that it does nothing.
+
+    Invariants: `_open` has what has begun and not ended, by number; until it is closed all of that has a deadline in
+    `_to_end`, and before it in `_to_ask`. What is in `outcomes` is in `_open` no more, and no link will make it again.
+    """
 
     def __init__(
         self,
         description: StoreDescription,
-        slot: int,
+        speaker: Speaker,
         *,
-        incarnation: int,
-        process: bytes,
         settings: LinkSettings,
         endpoints: Sequence[str],
         now: float,
         memory: GivenArrays | None = None,
     ) -> None:
         self.routing: Routing = routing_of(description)
-        self._encoders = GradientEncoders(description, self.routing, slot)
+        self._encoders = GradientEncoders(description, self.routing, speaker.slot)
         self.outcomes: list[Outcome] = []
         self.memory = memory
         self._settings = settings
-        self._slot = slot
-        hello = Hello(description.job, description.term, slot, incarnation, process, 0, digest(description))
+        self._slot = speaker.slot
+        hello = speaker.hello(description)
         self.links = [ClientLink(shard, endpoint, hello, settings, now) for shard, endpoint in enumerate(endpoints)]
-        self._hearing = Hearing(self, self.links)
+        self._replies = Replies(self, self.links)
         self._open: dict[int, Operation] = {}
         self._sets = SetsUnderWay()
         self._number = 0
@@ -114,7 +115,7 @@ class ClientMind:
         try:
             message, payload = decode_reply(parts)
             connection.heard(now)
-            if self._hearing.hear(link, message, payload, now):
+            if self._replies.take(link, message, payload, now):
                 self.tick_at = now
         except ProtocolError as error:
             connection.refuse(f"{link.name} sent what is no message: {error}")

@@ -15,6 +15,7 @@ from weft_kvstore.client.lead import Lead
 from weft_kvstore.client.memory import ClientMemory
 from weft_kvstore.client.mind import ClientMind
 from weft_kvstore.client.sockets import ClientSockets
+from weft_kvstore.client.speaker import Speaker
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.operations.arguments import Arguments
 from weft_kvstore.operations.residual_operation import ResidualOperation
@@ -48,9 +49,7 @@ class StoreClient(StoreFace):
         self._memory = ClientMemory(description.keys, layout)
         self._mind = ClientMind(
             description,
-            slot,
-            incarnation=incarnation,
-            process=os.urandom(16),
+            Speaker(slot, incarnation, os.urandom(16)),
             settings=settings,
             endpoints=self._endpoints,
             now=time.monotonic(),

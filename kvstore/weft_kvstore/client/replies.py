@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 from weft_kvstore.client.link import ClientLink
 from weft_kvstore.client.link_messages import SentPiece
 from weft_kvstore.errors import StoreError, StoreLostError, StorePassedError, StoreRefusedError
-from weft_kvstore.operations.operation import Operation, Request
+from weft_kvstore.operations.operation import AskOperation, Operation
 from weft_kvstore.wire.codec import ProtocolError
 from weft_kvstore.wire.messages import (
     NOBODY,
@@ -52,14 +52,14 @@ class Ending(Protocol):
         """Ends an operation, unless it has ended."""
 
 
-class Hearing:
+class Replies:
     """Links of one client, by shard. What is said of an operation that has ended meanwhile is passed over."""
 
     def __init__(self, ending: Ending, links: Sequence[ClientLink]) -> None:
         self._ending = ending
         self._links = links
 
-    def hear(self, link: ClientLink, message: Reply, payload: memoryview, now: float) -> bool:
+    def take(self, link: ClientLink, message: Reply, payload: memoryview, now: float) -> bool:
         """One message of a shard. Whether it has changed the connection's life, so that time may ask for something.
         Raises ProtocolError."""
         match message:
@@ -136,7 +136,7 @@ class Hearing:
         else:
             self._settled(link, request, ended=ended)
 
-    def _settled(self, link: ClientLink, request: Request, *, ended: bool) -> None:
+    def _settled(self, link: ClientLink, request: AskOperation, *, ended: bool) -> None:
         """Parts of a request have come from a shard."""
         if link.shard not in request.pending:
             link.forget(request)
