@@ -44,7 +44,13 @@ the thread begins together shares its messages."""
 
 class Lead:
     """Leads a client's work. `submit`, `drive` and `close` are called from any thread of the process; `name` is that
-    of the one it has."""
+    of the one it has.
+
+    Invariants: `_leader` is used by whoever has `_leading`, `_own` by the client's thread; anybody wakes them.
+    `_led_for` is the leader's future, None while nobody leads. `_to_call_back` are futures that have ended and whose
+    callbacks the thread has not called. `_closing` is set once and for all, with why in `_failure` where it is no call
+    of `close`; `_gone` when everything is released: from then on whoever ends a future calls back.
+    """
 
     def __init__(self, sockets: ClientSockets, name: str) -> None:
         self._sockets = sockets
@@ -59,7 +65,7 @@ class Lead:
         self._closing = False
         self._gone = False
         self._failure: BaseException | None = None
-        self._called_back: deque[StoreFuture[Any]] = deque()
+        self._to_call_back: deque[StoreFuture[Any]] = deque()
         self._followers = Followers()
         self._led_for: StoreFuture[Any] | None = None
         self._leads = 0
@@ -104,7 +110,7 @@ class Lead:
         with self._door:
             here = self._gone
             if not here:
-                self._called_back.append(future)
+                self._to_call_back.append(future)
         if here:
             future.call_back()
         else:
@@ -175,7 +181,7 @@ class Lead:
             sockets.end_futures()
         # Said before `_working` is let go of: whoever works after this knows that somebody sleeps.
         sleeper.lie_down(sockets.tick_at, over_sockets=True)
-        if is_over() or sockets.submitted or self._called_back or sockets.unread():
+        if is_over() or sockets.submitted or self._to_call_back or sockets.unread():
             sleeper.stay_up()
 
     def _drive(self, future: StoreFuture[Any], until: float, interrupts: Interrupts | None) -> None:
@@ -260,8 +266,8 @@ class Lead:
 
     def _call_back(self) -> None:
         """Callbacks are the user's: they run here, and nothing is held meanwhile."""
-        while self._called_back:
-            self._called_back.popleft().call_back()
+        while self._to_call_back:
+            self._to_call_back.popleft().call_back()
 
     def _pause(self) -> float:
         """How long the thread has nothing to do; 0 where it is to lead."""
@@ -278,7 +284,7 @@ class Lead:
         own.lie_down(time.monotonic() + pause_s, over_sockets=False)
         # A leader that leaves looks here afterwards, so one of both sees the other.
         is_over = led and not self._leading.locked()
-        if is_over or self._closing or self._called_back or (not led and self._sockets.is_due):
+        if is_over or self._closing or self._to_call_back or (not led and self._sockets.is_due):
             own.stay_up()
         elif own.sleep(math.inf):
             self._standby.woken(self._leads)
@@ -294,7 +300,7 @@ class Lead:
         self._working.acquire()
         self._work(work)
         if own.is_asleep:
-            if self._sockets.submitted or self._called_back or self._closing or self._leading.locked():
+            if self._sockets.submitted or self._to_call_back or self._closing or self._leading.locked():
                 own.stay_up()
             else:
                 own.sleep(math.inf)
