@@ -14,6 +14,7 @@ import numpy as np
 
 from weft_kvstore.client.face import StoreFace, end_futures
 from weft_kvstore.client.mind import ClientMind
+from weft_kvstore.client.speaker import Speaker
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.operations.arguments import Arguments
 from weft_kvstore.settings import LinkSettings
@@ -167,9 +168,7 @@ class LotCluster:
         self.up: list[deque[Parts]] = [deque() for _ in self.shards]
         self.mind = ClientMind(
             description,
-            0,
-            incarnation=1,
-            process=bytes(16),
+            Speaker(0, 1, bytes(16)),
             settings=settings or LinkSettings(),
             endpoints=description.shards,
             now=self.now,

@@ -13,6 +13,7 @@ from typing import Any
 
 from weft_kvstore.client.face import StoreFace, end_futures
 from weft_kvstore.client.mind import ClientMind
+from weft_kvstore.client.speaker import Speaker
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.operations.arguments import Arguments
 from weft_kvstore.settings import LinkSettings
@@ -56,9 +57,7 @@ class Simulation:
         """A client for the slot; the one before it is left standing where it is, without connections."""
         client = ClientMind(
             self.description,
-            slot,
-            incarnation=incarnation,
-            process=bytes([slot, incarnation]) * 8,
+            Speaker(slot, incarnation, bytes([slot, incarnation]) * 8),
             settings=self.settings,
             endpoints=self.description.shards,
             now=self.now,
@@ -106,7 +105,7 @@ class Simulation:
         for _ in range(100):
             while self.step(choose):
                 pass
-            if all(link.state.value == "open" for client in self.clients.values() for link in client.links):
+            if all(link.connection.state.value == "open" for client in self.clients.values() for link in client.links):
                 return
             self.now += 0.1
 

@@ -23,6 +23,7 @@ from weft_graph.rules.schedule import MOST_STEPS
 from weft_graph.types import BATCH
 from weft_server.converter_options import options_of
 from weft_server.data_check import column_errors, listed, row_errors
+from weft_server.first_value_check import first_value_errors
 from weft_server.job_refused import JobRefusedError
 from weft_server.memory_check import Bounds, memory_errors
 from weft_server.placement_check import placement_errors
@@ -60,6 +61,7 @@ def check(spec: JobSpec, graph: Graph, source: Description, bounds: Bounds) -> J
     """The plan of a job on that source. Raises JobRefusedError."""
     found = chain(
         _name_errors(spec, graph),
+        first_value_errors(graph),
         _mode_errors(spec),
         placement_errors(spec, graph),
         training_errors(spec, graph),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
+
 from weft.api.problem import FieldError
 from weft.api.rule import RuleSpec
 from weft_graph.errors import GraphError
@@ -12,6 +14,7 @@ from weft_graph.program import KeyPlan
 from weft_graph.rules.built_in import rule_name
 from weft_graph.rules.cost import check_built_in_for, check_rule_for
 from weft_graph.rules.graph import RuleGraph
+from weft_graph.rules.largest import largest
 from weft_graph.rules.parts import why_whole
 from weft_server.data_check import listed
 from weft_server.job_refused import JobRefusedError
@@ -44,6 +47,7 @@ def rule_errors(rule: RulePlan, keys: Sequence[KeyPlan]) -> Iterator[FieldError]
     else:
         yield from _built_in_errors(rule_name(rule.rule), trained)
     yield from _stretch_errors(rule.stretches, known, [key.key for key in trained])
+    yield from _range_errors(rule, trained)
 
 
 def _hyper_errors(given: Mapping[str, object], rule: RuleGraph) -> Iterator[FieldError]:
@@ -91,3 +95,27 @@ def _stretch_errors(
             if name not in known:
                 detail = f"the rule has no hyper-parameter {name!r}; it has {listed(known) or 'none'}"
                 yield FieldError(pointer=f"{pointer}/{escape_token(name)}", detail=detail)
+
+
+def _range_errors(rule: RulePlan, keys: Sequence[KeyPlan]) -> Iterator[FieldError]:
+    """Hyper-parameters that are infinite where the rule computes: in the type of the key, and multiplied for it."""
+    numbers = largest(rule.hyper)
+    for key in keys:
+        dtype, factors = key.type.dtype, rule.multipliers(key.key)
+        most = float(np.finfo(dtype.value).max)
+        for name, number in numbers.items():
+            factor = factors.get(name, 1.0)
+            if factor and abs(number) > most / abs(factor):
+                told = f", multiplied by {factor:g}" if name in factors else ""
+                detail = f"{name!r}: {number:g}{told} is infinite in {dtype}, which parameter {key.key!r} is of"
+                yield FieldError(pointer=_number_pointer(rule, key.key, name), detail=detail, node=key.key)
+
+
+def _number_pointer(rule: RulePlan, key: str, name: str) -> str:
+    """Where a key's number comes from: what it is multiplied by, if it is, else the rule."""
+    for index, stretch in enumerate(rule.stretches):
+        if stretch.is_for(key):
+            if name in stretch.factors:
+                return f"/rule/multipliers/{index}/{escape_token(name)}"
+            break
+    return f"/rule/hyper/{escape_token(name)}" if rule.graph is not None else f"/rule/{escape_token(name)}"

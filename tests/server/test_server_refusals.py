@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from server_running import cast, eventually, parameters, running, state, submit
-from server_specs import save_rows, spec_json
+from server_specs import FEATURES, ROWS, save_rows, spec_json
 from weft.api.lifecycle import AllocationEvent
 from weft.api.problem import Problem
 from weft_server import refusals
@@ -177,6 +178,73 @@ def test_a_shape_that_does_not_fit_names_the_node(client: httpx.Client, document
     wrong["graph"]["parameters"][0]["shape"] = [5, 3]
     found = problem(submit(client, wrong), 422, "job-refused")
     assert [error.node for error in found.errors] == ["scores"]
+
+
+@pytest.mark.parametrize(
+    ("initializer", "told"),
+    [
+        ({"op_type": "ConstantOfShape", "attributes": {"value": 1e39}}, "value: 1e+39 is infinite there"),
+        ({"op_type": "RandomUniform", "attributes": {"low": -3e38, "high": 3e38}}, "high - low: 6e+38 is infinite"),
+        ({"op_type": "RandomNormal", "attributes": {"mean": 0, "scale": 1e39}}, "scale: 1e+39 is infinite there"),
+    ],
+)
+def test_a_first_value_that_would_be_infinite_names_the_parameter(
+    client: httpx.Client, document: dict[str, Any], initializer: dict[str, Any], told: str
+) -> None:
+    wrong = copy.deepcopy(document)
+    wrong["graph"]["parameters"][1]["initializer"] = initializer
+    found = problem(submit(client, wrong), 422, "job-refused")
+    assert [(error.pointer, error.node) for error in found.errors] == [("/graph/parameters/1/initializer", "b")]
+    assert told in found.errors[0].detail
+
+
+@pytest.mark.parametrize(
+    ("rule", "pointer", "told"),
+    [
+        ({"name": "sgd", "rate": 1e5}, "/rule/rate", "'rate': 100000 is infinite in float16"),
+        (
+            {"name": "sgd", "rate": {"schedule": "linear", "start": 0.1, "end": 1e5, "steps": 9}},
+            "/rule/rate",
+            "'rate': 100000 is infinite in float16",
+        ),
+        (
+            {"name": "sgd", "rate": 100, "multipliers": [{"keys": "?", "rate": 1000}]},
+            "/rule/multipliers/0/rate",
+            "'rate': 100, multiplied by 1000 is infinite in float16",
+        ),
+    ],
+)
+def test_a_number_of_the_rule_that_is_infinite_in_a_parameters_type_is_pointed_at(
+    client: httpx.Client, tmp_path: Path, rule: dict[str, Any], pointer: str, told: str
+) -> None:
+    document = spec_json(save_rows(tmp_path / "rows.npz", images=np.zeros((ROWS, FEATURES), np.float16)))
+    for typed in (*document["graph"]["parameters"], document["graph"]["inputs"][0]):
+        typed["dtype"] = "float16"
+    found = problem(submit(client, {**document, "rule": rule}), 422, "job-refused")
+    assert [(error.pointer, error.node) for error in found.errors] == [(pointer, "w"), (pointer, "b")]
+    assert told in found.errors[0].detail
+    assert submit(client, document).status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("shape", "told"),
+    [
+        ([1] * 65, "65 items, and at most 16 are allowed"),
+        ([1 << 40, 1 << 40], "elements, and at most 1099511627776 are allowed"),
+        ([0, (1 << 63) - 1], "9223372036854775807"),
+        ([1 << 40], "33554434 slices"),
+    ],
+)
+def test_a_parameter_that_no_store_could_hold_is_refused_at_once(
+    client: httpx.Client, document: dict[str, Any], shape: list[int], told: str
+) -> None:
+    zeros = {"op_type": "ConstantOfShape", "attributes": {"value": 0}}
+    unused = {"name": "unused", "dtype": "float32", "shape": shape, "trainable": False, "initializer": zeros}
+    wrong = copy.deepcopy(document)
+    wrong["graph"]["parameters"].append(unused)
+    found = problem(submit(client, wrong), 422, "job-refused")
+    assert any(told in error.detail for error in found.errors), found
+    assert all(error.pointer.startswith(("/graph/parameters", "/parallelism/slice_bytes")) for error in found.errors)
 
 
 def test_a_missing_column_and_an_unreadable_file_are_pointed_at(client: httpx.Client, document: dict[str, Any]) -> None:

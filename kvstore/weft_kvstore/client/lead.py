@@ -27,19 +27,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from weft_kvstore.client.sleeper import LONGEST_SLEEP_S, Sleeper
+from weft_kvstore.client.followers import Followers
+from weft_kvstore.client.sleeper import Sleeper
 from weft_kvstore.client.sockets import ClientSockets
+from weft_kvstore.client.standby import GRACE_S, Standby
 from weft_kvstore.errors import StoreError
 from weft_kvstore.operations.operation import Operation
 from weft_kvstore.runtime.interrupts import MAIN, Interrupts
 from weft_kvstore.runtime.own_process import OwnProcess
 from weft_kvstore.runtime.store_future import StoreFuture
-
-GRACE_S: Final = 0.001
-"""How long an answer may be left alone before the thread looks for it, where a caller has led lately."""
-
-LOOKS: Final = 20
-"""Looks of the thread, `GRACE_S` apart, that find nobody who leads and nothing under way, before it leads again."""
 
 CALLS_BEGIN: Final = 4
 """Operations that are under way at most where a call begins its own. Who has more waits for none of them yet, and what
@@ -48,7 +44,13 @@ the thread begins together shares its messages."""
 
 class Lead:
     """Leads a client's work. `submit`, `drive` and `close` are called from any thread of the process; `name` is that
-    of the one it has."""
+    of the one it has.
+
+    Invariants: `_leader` is used by whoever has `_leading`, `_own` by the client's thread; anybody wakes them.
+    `_led_for` is the leader's future, None while nobody leads. `_to_call_back` are futures that have ended and whose
+    callbacks the thread has not called. `_closing` is set once and for all, with why in `_failure` where it is no call
+    of `close`; `_gone` when everything is released: from then on whoever ends a future calls back.
+    """
 
     def __init__(self, sockets: ClientSockets, name: str) -> None:
         self._sockets = sockets
@@ -63,14 +65,14 @@ class Lead:
         self._closing = False
         self._gone = False
         self._failure: BaseException | None = None
-        self._called_back: deque[StoreFuture[Any]] = deque()
-        self._followers: list[StoreFuture[Any]] = []
+        self._to_call_back: deque[StoreFuture[Any]] = deque()
+        self._followers = Followers()
         self._led_for: StoreFuture[Any] | None = None
         self._leads = 0
         """Times that a caller has led."""
         self._leader = Sleeper(sockets)
         self._own = Sleeper(sockets)
-        self._seen, self._looks, self._pause_s = 0, LOOKS, GRACE_S
+        self._standby = Standby()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -108,7 +110,7 @@ class Lead:
         with self._door:
             here = self._gone
             if not here:
-                self._called_back.append(future)
+                self._to_call_back.append(future)
         if here:
             future.call_back()
         else:
@@ -179,7 +181,7 @@ class Lead:
             sockets.end_futures()
         # Said before `_working` is let go of: whoever works after this knows that somebody sleeps.
         sleeper.lie_down(sockets.tick_at, over_sockets=True)
-        if is_over() or sockets.submitted or self._called_back or sockets.unread():
+        if is_over() or sockets.submitted or self._to_call_back or sockets.unread():
             sleeper.stay_up()
 
     def _drive(self, future: StoreFuture[Any], until: float, interrupts: Interrupts | None) -> None:
@@ -193,7 +195,7 @@ class Lead:
             finally:
                 self._waiters.discard(thread)
             if not leads:
-                self._follow(future, until, interrupts)
+                self._followers.follow(future, until, self._is_led, interrupts)
 
     def _lead_for(self, future: StoreFuture[Any], until: float, interrupts: Interrupts | None) -> None:
         """Leads, with `_leading` held, and hands on."""
@@ -233,34 +235,16 @@ class Lead:
 
     def _hand_on(self) -> None:
         """What others wait for, or what is under way, is somebody else's now."""
-        for other in self._followers.copy():
-            if not other.done():
-                with other._condition:
-                    other._condition.notify_all()
-                break
+        self._followers.wake_first()
         own = self._own
         if self._sockets.is_due or own.is_watching:
             self._rouse()
         elif self._followers or self._sockets.open or self._sockets.owes_receipts:
             self._expect()
 
-    def _follow(self, future: StoreFuture[Any], until: float, interrupts: Interrupts | None) -> None:
-        """Waits until it is done, or nobody leads any more."""
-
-        def wait() -> None:
-            with future._condition:
-                if not future.done() and (self._closing or self._leading.locked()):
-                    left_s = min(until - time.monotonic(), threading.TIMEOUT_MAX)
-                    future._condition.wait(max(left_s, 0.0))
-
-        self._followers.append(future)
-        try:
-            if interrupts is None:
-                wait()
-            else:
-                interrupts.sleep(wait)
-        finally:
-            self._followers.remove(future)
+    def _is_led(self) -> bool:
+        """Whether somebody brings futures to their end: a leader, or the thread that fails them all."""
+        return self._closing or self._leading.locked()
 
     def _run(self) -> None:
         """The thread's work."""
@@ -282,39 +266,28 @@ class Lead:
 
     def _call_back(self) -> None:
         """Callbacks are the user's: they run here, and nothing is held meanwhile."""
-        while self._called_back:
-            self._called_back.popleft().call_back()
+        while self._to_call_back:
+            self._to_call_back.popleft().call_back()
 
     def _pause(self) -> float:
         """How long the thread has nothing to do; 0 where it is to lead."""
-        seen, self._seen = self._seen, self._leads
-        if self._leading.locked():
-            self._looks = 0
-            self._pause_s = min(2 * self._pause_s, LONGEST_SLEEP_S) if seen == self._seen else GRACE_S
-            return self._pause_s
-        self._pause_s = GRACE_S
-        if self._sockets.is_due:
-            return 0.0
-        if seen != self._seen:
-            self._looks = 0
-            return GRACE_S
-        if self._sockets.owes_receipts and self._working.acquire(blocking=False):
+        sockets = self._sockets
+        pause_s = self._standby.pause_s(self._leads, is_led=self._leading.locked(), is_due=sockets.is_due)
+        if pause_s is not None:
+            return pause_s
+        if sockets.owes_receipts and self._working.acquire(blocking=False):
             self._work(self._begin)
-        if self._looks < LOOKS and not self._sockets.open:
-            self._looks += 1
-            return GRACE_S
-        return 0.0
+        return self._standby.idle_pause_s(is_open=bool(sockets.open))
 
     def _stand_by(self, pause_s: float) -> None:
         own, led = self._own, self._leading.locked()
         own.lie_down(time.monotonic() + pause_s, over_sockets=False)
         # A leader that leaves looks here afterwards, so one of both sees the other.
         is_over = led and not self._leading.locked()
-        if is_over or self._closing or self._called_back or (not led and self._sockets.is_due):
+        if is_over or self._closing or self._to_call_back or (not led and self._sockets.is_due):
             own.stay_up()
         elif own.sleep(math.inf):
-            self._looks = LOOKS  # It was woken: somebody left work behind.
-            self._seen = self._leads
+            self._standby.woken(self._leads)
 
     def _lead_alone(self) -> None:
         own = self._own
@@ -327,7 +300,7 @@ class Lead:
         self._working.acquire()
         self._work(work)
         if own.is_asleep:
-            if self._sockets.submitted or self._called_back or self._closing or self._leading.locked():
+            if self._sockets.submitted or self._to_call_back or self._closing or self._leading.locked():
                 own.stay_up()
             else:
                 own.sleep(math.inf)

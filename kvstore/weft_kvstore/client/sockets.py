@@ -16,6 +16,9 @@ from weft_kvstore.client.memory import ClientMemory
 from weft_kvstore.client.mind import ClientMind
 from weft_kvstore.errors import StoreError
 from weft_kvstore.operations.operation import Operation
+from weft_kvstore.runtime.wake import Wakeup
+from weft_kvstore.same_host.arena import Arena
+from weft_kvstore.same_host.errors import ArenaError
 from weft_kvstore.same_host.handover import Handover, HandoverState
 
 MESSAGES_A_ROUND: Final = 256
@@ -45,6 +48,9 @@ class ClientSockets:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._sockets: dict[int, LinkSocket] = {}
         self._handovers: dict[int, Handover] = {}
+        self._taking: Wakeup | None = None
+        """While memory is taken that is to be offered; woken once it is there, or will not be."""
+        self._took = False
         self._bytes: list[list[int]] = [[0, 0] for _ in self._endpoints]
 
     @property
@@ -121,6 +127,8 @@ class ClientSockets:
             poll.register(link_socket.monitor_fd, select.POLLIN)
         for handover in self._handovers.values():
             poll.register(handover.fileno(), select.POLLIN)
+        if self._taking is not None:
+            poll.register(self._taking.fileno(), select.POLLIN)
         return poll
 
     def close(self, reason: str) -> None:
@@ -137,6 +145,7 @@ class ClientSockets:
             self._drop(shard, GOODBYE_MS)
         self._context.term()
         self._memory.close()
+        self._end_taking()
 
     def bytes_of(self, shard: int) -> tuple[int, int]:
         """Bytes that passed the sockets to a shard, sent and received."""
@@ -179,15 +188,53 @@ class ClientSockets:
                 self.changes += 1
 
     def _bring(self) -> None:
-        """Offers the arena to shards of this host that have just welcomed this client."""
+        """Offers the arena to shards of this host that have just welcomed this client. Their doors are left for later
+        while its memory is taken."""
+        if self._taking is not None and not self._is_over():
+            return
         for link in self._mind.links:
             if link.door is not None:
-                (name, ticket), link.door = link.door, None
+                name, ticket = link.door
                 self._let_go(link.shard)
-                handover = Handover(name, ticket, self._memory.offered)
+                handover = Handover(name, ticket, self._offered)
+                if self._taking is not None:
+                    return
+                link.door = None
                 if handover.fileno() >= 0:
                     self._handovers[link.shard] = handover
                     self.changes += 1
+
+    def _offered(self) -> Arena:
+        """The arena, once a door was found. Raises ArenaError while its memory is taken."""
+        if not self._memory.is_taken:
+            self._taking, self._took = Wakeup(), False
+            self.changes += 1
+            self._memory.take(self._has_taken)
+            raise ArenaError("its memory is being taken")
+        return self._memory.offered()
+
+    def _has_taken(self) -> None:
+        """Called on the thread that takes memory."""
+        self._took = True
+        if (taking := self._taking) is not None:
+            taking.wake()
+
+    def _is_over(self) -> bool:
+        """Whether no memory is being taken any more. Where there was none, doors are left alone: payloads travel as
+        bytes."""
+        if not self._took:
+            return False
+        self._end_taking()
+        if not self._memory.is_taken:
+            for link in self._mind.links:
+                link.door = None
+        return True
+
+    def _end_taking(self) -> None:
+        if self._taking is not None:
+            self._taking.close()
+            self._taking = None
+            self.changes += 1
 
     def _hear(self, shard: int, handover: Handover) -> None:
         """The shard has mapped the arena, or will not, or is gone."""

@@ -9,12 +9,13 @@ from concurrent.futures import Future
 from types import TracebackType
 
 from weft_kvstore.arrays.array import Array
+from weft_kvstore.client.connection import LinkState
 from weft_kvstore.client.face import StoreFace
 from weft_kvstore.client.lead import Lead
-from weft_kvstore.client.link import LinkState
 from weft_kvstore.client.memory import ClientMemory
 from weft_kvstore.client.mind import ClientMind
 from weft_kvstore.client.sockets import ClientSockets
+from weft_kvstore.client.speaker import Speaker
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.operations.arguments import Arguments
 from weft_kvstore.operations.residual_operation import ResidualOperation
@@ -48,9 +49,7 @@ class StoreClient(StoreFace):
         self._memory = ClientMemory(description.keys, layout)
         self._mind = ClientMind(
             description,
-            slot,
-            incarnation=incarnation,
-            process=os.urandom(16),
+            Speaker(slot, incarnation, os.urandom(16)),
             settings=settings,
             endpoints=self._endpoints,
             now=time.monotonic(),
@@ -107,6 +106,7 @@ class StoreClient(StoreFace):
 
     def _link_statistics(self, shard: int) -> LinkStatistics:
         link = self._mind.links[shard]
+        connection = link.connection
         sent, received = self._sockets.bytes_of(shard)
         return LinkStatistics(
             bytes_sent=sent,
@@ -120,11 +120,11 @@ class StoreClient(StoreFace):
             in_flight_bytes=link.outbox.in_flight_bytes,
             credit_bytes=link.outbox.credit_bytes,
             rate_bytes_per_s=link.outbox.rate.bytes_per_s,
-            connections=link.session,
-            welcomed=link.state is LinkState.OPEN and link.refused is None,
-            trouble=link.refused or link.lost,
-            refused=link.refused is not None,
-            shared_bytes_sent=link.shared_bytes_sent,
-            shared_bytes_received=link.shared_bytes_received,
-            same_host=link.memory is not None,
+            connections=connection.session,
+            welcomed=connection.state is LinkState.OPEN and connection.refused is None,
+            trouble=connection.refused or connection.lost,
+            refused=connection.refused is not None,
+            shared_bytes_sent=link.arena.bytes_sent,
+            shared_bytes_received=link.arena.bytes_received,
+            same_host=link.arena.memory is not None,
         )

@@ -11,12 +11,13 @@ import msgspec
 import numpy as np
 
 from weft_graph.program import Update
+from weft_graph.rules.largest import largest
 from weft_graph.rules.schedule import value_at
 from weft_kernels.averaging import averaged
 from weft_kernels.rules.lookup import rule_from
 from weft_kernels.rules.record import Rule
 from weft_kvstore.compression.description import CompressionError, StoreCompression, check_compression
-from weft_kvstore.description.hyper_range import largest, most_of, told_beyond
+from weft_kvstore.description.hyper_range import most_of, told_beyond
 from weft_kvstore.description.records import (
     LEAST_SCALE,
     MOST_SCALE,

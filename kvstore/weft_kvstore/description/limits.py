@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from weft_graph.program import Update
 from weft_kvstore.description.check import DTYPES, DescriptionError
 from weft_kvstore.description.records import InitializerDescription, KeyDescription, StoreDescription
 
@@ -30,11 +31,13 @@ def check_slots(slots: int) -> None:
 
 
 def check_size(description: StoreDescription) -> None:
-    """Raises DescriptionError for the first key that is too large. The description is a legal one else."""
+    """Raises DescriptionError for the first key that is too large, or whose first value would be infinite. The
+    description is a legal one else."""
     check_slots(description.slots)
     slices = 0
     for key in description.keys:
         _check_shape(key)
+        _check_first_value(key)
         if not key.rows:
             slices += -(-key.nbytes // description.slice_bytes)
         if slices > MAX_SLICES:
@@ -90,3 +93,14 @@ def _check_shape(key: KeyDescription) -> None:
     nbytes = math.prod(max(extent, 1) for extent in key.shape) * np.dtype(key.dtype).itemsize
     if nbytes > MAX_BYTES:
         raise DescriptionError(f"key {key.key!r}: shape {key.shape} of {key.dtype}: more than 2^63 - 1 bytes")
+
+
+def _check_first_value(key: KeyDescription) -> None:
+    """What a file in the short form is told of at once: one that has the description whole says it here."""
+    where, initializer = f"key {key.key!r}: initializer", key.initializer
+    if key.update is Update.GRADIENT:  # It begins as zeros, whatever is said.
+        return
+    check_drawn(initializer, key.dtype, where)
+    value = initializer.attributes.get("value")
+    if initializer.op_type == "ConstantOfShape" and value is not None:
+        check_first(value, key.dtype, where)

@@ -6,12 +6,12 @@ from collections.abc import Collection, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from weft_kvstore.operations.operation import Link, Request
+from weft_kvstore.operations.operation import AskOperation, Link
 from weft_kvstore.sharding.routing import Routing
 from weft_kvstore.wire.messages import MAX_RUNS, Barrier
 
 
-class BarrierOperation(Request):
+class BarrierOperation(AskOperation):
     """A barrier; `nothing` are the places of keys that the slot has nothing for. What it says of those that are held
     comes later: a large value that was set keeps the slot's word on this key back, and on no other."""
 

@@ -17,7 +17,7 @@ from enum import Enum
 from typing import Any, Final
 
 from weft_kvstore.errors import StoreRefusedError
-from weft_kvstore.operations.operation import Link, Request
+from weft_kvstore.operations.operation import AskOperation, Link
 from weft_kvstore.sharding.routing import Routing
 from weft_kvstore.wire.codec import ProtocolError
 from weft_kvstore.wire.messages import NOBODY, Hyper, HyperAnswer, HyperDecide, HyperDecided, HyperSettle, Message
@@ -49,7 +49,7 @@ class Phase(Enum):
     SETTLE = "settle"
 
 
-class HyperOperation(Request):
+class HyperOperation(AskOperation):
     """It ends with the step from which the numbers hold. `_due` is what each shard has not answered yet; it is said
     again on a new connection."""
 

@@ -37,10 +37,10 @@ class Link(Protocol):
     def say(self, message: Message) -> None:
         """Sends a control message."""
 
-    def ask(self, request: Request) -> None:
+    def ask(self, request: AskOperation) -> None:
         """Begins a request: it is made while there is a connection, and again on each new one."""
 
-    def forget(self, request: Request) -> None:
+    def forget(self, request: AskOperation) -> None:
         """The request is not made again."""
 
     def pull(self, operation: PullOperation) -> None:
@@ -180,7 +180,7 @@ class SendOperation(Operation):
         return str(self.sent)
 
 
-class Request(Operation):
+class AskOperation(Operation):
     """What a shard answers: it is asked again on every new connection until it has."""
 
     def begin(self, link: Link) -> None:
@@ -215,7 +215,7 @@ class Request(Operation):
         raise ProtocolError(f"Values.request: {self.number}, {self} asks for none")
 
 
-class PullOperation(Request):
+class PullOperation(AskOperation):
     """Values, or the rule's state, on their way. `asked` says of which version, and how exactly."""
 
     def __init__(self, future: Future[Any], asked: Asked | AskedKeys) -> None:

@@ -19,6 +19,9 @@ from weft_kvstore.same_host.errors import ArenaError
 MADV_POPULATE_WRITE: Final = 23
 """madvise(2), Linux 5.14: maps all pages now, writable, without changing them. The mmap module has no word for it."""
 
+POPULATED_AT_ONCE: Final = 1 << 21
+"""Bytes. Whoever maps or unmaps anything in this process waits meanwhile, NumPy for any larger array: 0.5 ms."""
+
 
 class Mapping:
     """All of a descriptor's memory, readable and writable by this process and whoever else has mapped it.
@@ -69,9 +72,12 @@ class Mapping:
         start = start // mmap.PAGESIZE * mmap.PAGESIZE
         madvise = ctypes.CDLL(None, use_errno=True).madvise
         madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-        if madvise(self._address + start, stop - start, MADV_POPULATE_WRITE):
-            # An older kernel. Reading maps the pages too; writing could undo what the other process has just written.
-            held[start : stop : mmap.PAGESIZE].max()
+        for at in range(start, stop, POPULATED_AT_ONCE):
+            end = min(at + POPULATED_AT_ONCE, stop)
+            if madvise(self._address + at, end - at, MADV_POPULATE_WRITE):
+                # An older kernel. Reading maps the pages too; writing could undo what the other process has just
+                # written.
+                held[at : end : mmap.PAGESIZE].max()
 
     def populate_behind(self, start: int, stop: int) -> None:
         """`populate` on a thread of its own, which ends with it: 0.2 ms a MiB is too long for a thread of sockets."""

@@ -20,7 +20,7 @@ MAX_QUEUED_RUNS: Final = 1 << 16
 
 
 class Answers:
-    """The `merger.Answering` of a shard with connections; `fail` is what becomes of a job that cannot go on."""
+    """The `Answering` of a shard with connections; `fail` is what becomes of a job that cannot go on."""
 
     def __init__(self, links: Links, fail: Callable[[Namespace, str], None]) -> None:
         self.fail = fail

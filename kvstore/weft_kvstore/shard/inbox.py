@@ -1,11 +1,13 @@
 """Messages that wait to be handed over, where several jobs share a shard: each job's go at its own turns. Pure.
 
 What a message costs is known before it is read: its bytes, and its header's many times over, for each run in it is
-handled by itself.
+handled by itself. Within a job, connections have their turns by these costs (start-time fair queueing, Goyal, Vin and
+Cheng 1996): what one says too much of waits behind what the others say, and one connection's messages stay in order.
 """
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -48,44 +50,74 @@ def letter_of(identity: bytes, parts: Sequence[Buffer], now: float) -> Letter:
 
 
 class Letters(Work):
-    """One job's messages, handed over in the order in which they came. They are its `todo`."""
+    """One job's messages. They are its `todo`: what is handed over next is last.
 
-    __slots__ = ("_deliver", "nbytes")
+    A message's place is where the messages before it of its connection end, or where the job is at, which is the place
+    of what was handed over last; it ends its cost further on.
+    """
+
+    __slots__ = ("_at", "_came", "_deliver", "nbytes")
 
     hands_over = True
 
     def __init__(self, deliver: Callable[[Letter], None]) -> None:
         super().__init__(URGENT)
-        self.todo: Any
+        self.todo: Any = []
         self.nbytes = 0
         self._deliver = deliver
+        self._at = 0
+        self._came = 0
 
     @property
     def piece_bytes(self) -> int:
         cost = 0
-        for letter in self.todo:
+        for _, _, letter in reversed(self.todo):
             cost += letter.cost
             if cost >= AT_ONCE_BYTES:
                 break
         return cost
 
+    def put(self, letter: Letter, behind: int) -> int:
+        """Takes a message in, where its connection's last one ends `behind`. Where it ends itself."""
+        place = max(behind, self._at)
+        self._came += 1
+        insort(self.todo, (-place, -self._came, letter))
+        self.nbytes += letter.nbytes
+        return place + letter.cost
+
+    def forget(self, identity: bytes) -> None:
+        """Drops a connection's messages."""
+        self.todo[:] = [one for one in self.todo if one[2].identity != identity]
+        self.nbytes = sum(letter.nbytes for _, _, letter in self.todo)
+
     def step(self) -> None:
         cost = 0
         while self.todo and cost < AT_ONCE_BYTES:
-            letter = self.todo.popleft()
+            place, _, letter = self.todo.pop()
+            self._at = -place
             self.nbytes -= letter.nbytes
             cost += letter.cost
             self._deliver(letter)
 
 
+class _Waiting:
+    """Of a connection some of whose messages wait: their job, how many, what they cost, and where the last one ends."""
+
+    __slots__ = ("cost", "count", "end", "job")
+
+    def __init__(self, job: Any) -> None:
+        self.job = job
+        self.count = self.cost = self.end = 0
+
+
 class Inbox(Generic[J]):
-    """Messages by job. `_where` has, of each connection with some that wait, their job, how many and what they cost: so
-    they stay in order when it becomes known whose it is."""
+    """Messages by job. `_where` has each connection with some that wait: so they stay in order when it becomes known
+    whose it is."""
 
     def __init__(self, deliver: Callable[[Letter], None]) -> None:
         self._deliver = deliver
         self._letters: dict[J, Letters] = {}
-        self._where: dict[bytes, tuple[J, int, int]] = {}
+        self._where: dict[bytes, _Waiting] = {}
 
     def __len__(self) -> int:
         return sum(len(one.todo) for one in list(self._letters.values()))
@@ -93,7 +125,7 @@ class Inbox(Generic[J]):
     def lane_of(self, identity: bytes) -> J | None:
         """The job among whose messages some of a connection's wait."""
         found = self._where.get(identity)
-        return None if found is None else found[0]
+        return None if found is None else found.job
 
     def has(self, job: J) -> bool:
         """Whether messages of a job wait."""
@@ -105,10 +137,12 @@ class Inbox(Generic[J]):
         letters = self._letters.get(job)
         if letters is None:
             letters = self._letters[job] = Letters(self._hand_over)
-        letters.todo.append(letter)
-        letters.nbytes += letter.nbytes
-        _, count, nbytes = self._where.get(letter.identity, (job, 0, 0))
-        self._where[letter.identity] = job, count + 1, nbytes + letter.cost
+        waiting = self._where.get(letter.identity)
+        if waiting is None:
+            waiting = self._where[letter.identity] = _Waiting(job)
+        waiting.count += 1
+        waiting.cost += letter.cost
+        waiting.end = letters.put(letter, waiting.end)
         return letters
 
     def overflows(self, job: J) -> bytes | None:
@@ -116,31 +150,26 @@ class Inbox(Generic[J]):
         letters = self._letters[job]
         if len(letters.todo) <= MOST_LETTERS and letters.nbytes <= MOST_LETTER_BYTES:
             return None
-        return max((cost, identity) for identity, (lane, _, cost) in self._where.items() if lane == job)[1]
+        return max((one.cost, identity) for identity, one in self._where.items() if one.job == job)[1]
 
     def forget(self, identity: bytes) -> None:
         """What a connection has said and was not heard is dropped."""
         found = self._where.pop(identity, None)
-        letters = None if found is None else self._letters.get(found[0])
-        if letters is None:
-            return
-        kept = [one for one in letters.todo if one.identity != identity]
-        letters.todo.clear()
-        letters.todo.extend(kept)
-        letters.nbytes = sum(one.nbytes for one in kept)
+        letters = None if found is None else self._letters.get(found.job)
+        if letters is not None:
+            letters.forget(identity)
 
     def drop(self, job: J) -> None:
         """Forgets a job's messages."""
         self._letters.pop(job, None)
-        for identity in [one for one, (lane, _, _) in self._where.items() if lane == job]:
+        for identity in [one for one, waiting in self._where.items() if waiting.job == job]:
             del self._where[identity]
 
     def _hand_over(self, letter: Letter) -> None:
         found = self._where.get(letter.identity)
         if found is not None:
-            job, count, cost = found
-            if count > 1:
-                self._where[letter.identity] = job, count - 1, cost - letter.cost
-            else:
+            found.count -= 1
+            found.cost -= letter.cost
+            if not found.count:
                 del self._where[letter.identity]
         self._deliver(letter)

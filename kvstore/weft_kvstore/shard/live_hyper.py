@@ -16,7 +16,8 @@ from weft_kvstore.hyper.timeline import HyperTimeline
 from weft_kvstore.lot.part import PlainLot
 from weft_kvstore.lot.spec import LotSpec
 from weft_kvstore.sharding.routing import Routing
-from weft_kvstore.units.unit_state import AnyUnit, KeyRules
+from weft_kvstore.units.key_rules import KeyRules
+from weft_kvstore.units.unit_state import AnyUnit
 from weft_kvstore.wire.codec import ProtocolError
 
 NOTHING = (0, "nobody has begun")

@@ -7,7 +7,7 @@ its socket, and whoever asks whether it lives is answered.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from typing import Final, Generic, Literal, Protocol, TypeVar
+from typing import Final, Generic, Literal, TypeVar
 
 import numpy as np
 
@@ -15,8 +15,10 @@ from weft_kvstore.lot.part import PlainLot
 from weft_kvstore.lot.state import Arrival, Changed
 from weft_kvstore.lot.update import RuleFailedError
 from weft_kvstore.merging.pull_wait import PullWait
-from weft_kvstore.merging.work import PIECE_BYTES, Work
+from weft_kvstore.merging.work import Work
+from weft_kvstore.shard.answering import Answering
 from weft_kvstore.shard.job_shard import JobShard
+from weft_kvstore.shard.lot_work import LotWork
 from weft_kvstore.shard.taken import Taken
 from weft_kvstore.shard.work_queue import WorkQueue
 from weft_kvstore.units.unit_state import AnyUnit
@@ -26,40 +28,7 @@ BATCH_BYTES: Final = 1 << 20
 """Pieces, or bytes of them, that may be worked on before values leave for links that are busy anyway: fuller frames."""
 
 J = TypeVar("J", bound=Hashable)
-J_contra = TypeVar("J_contra", bound=Hashable, contravariant=True)
-
-
 WorkStage = Literal["merge", "answer", "decode"]
-
-
-class Answering(Protocol[J_contra]):
-    """Who hands answers over."""
-
-    def answer(self, wait: PullWait, unit: AnyUnit) -> Iterator[None]:
-        """A unit's answer to a pull; stops after each piece of it."""
-
-    def answer_range(self, wait: PullWait, lot: PlainLot, first: int, stop: int) -> None:
-        """What slices of a lot, which are ready, answer to a pull."""
-
-    def refuse(self, wait: PullWait, reason: str) -> None:
-        """A pull that can never be answered."""
-
-    def fail(self, job: J_contra, reason: str) -> None:
-        """A job that cannot go on: its rule has failed, or there is no memory."""
-
-
-class LotWork(Work):
-    """Something to do for a lot: it counts in a job's turn what it works on."""
-
-    __slots__ = ("_bytes",)
-
-    def __init__(self, priority: int, nbytes: int) -> None:
-        super().__init__(priority)
-        self._bytes = min(nbytes, PIECE_BYTES)
-
-    @property
-    def piece_bytes(self) -> int:
-        return self._bytes
 
 
 class Merger(Generic[J]):

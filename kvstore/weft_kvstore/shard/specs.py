@@ -19,7 +19,7 @@ from weft_kvstore.merging.step_gate import StepGate
 from weft_kvstore.merging.work import LOT_PIECES, PIECE_ELEMENTS, PIECE_NODES
 from weft_kvstore.shard.live_hyper import LiveHyper
 from weft_kvstore.sharding.routing import Routing
-from weft_kvstore.units.unit_state import KeyRules
+from weft_kvstore.units.key_rules import KeyRules
 
 
 class Specs:

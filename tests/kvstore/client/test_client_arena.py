@@ -9,9 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from store_cluster import WAIT_S, key_of, store_of
+from same_host_children import wait_until
+from store_cluster import WAIT_S, key_of, served, store_of, wait_until_shared
 from weft_kvstore.client.memory import ClientMemory
+from weft_kvstore.client.store_client import StoreClient
+from weft_kvstore.description.records import StoreDescription
+from weft_kvstore.errors import StoreError
 from weft_kvstore.same_host.arena import Arena
+from weft_kvstore.same_host.errors import ArenaError
 from weft_kvstore.same_host.shared_layout import shared_layout
 from weft_kvstore.sharding.routing import routing_of
 
@@ -92,3 +97,78 @@ def test_memory_that_is_being_taken_when_it_is_closed_stays_good(slow: Slow, poo
     assert np.all(found == 3.0)
     assert memory.gradients == {}
     assert memory.gradient(0) is memory.gradient(0)
+
+
+class SlowStages:
+    """Taking memory for stages and windows takes until `done`, and fails where there is none `left`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self.done = threading.Event(), threading.Event()
+        self.left = True
+        self.threads: list[str] = []
+        reserve = Arena.reserve
+
+        def slow(arena: Arena, start: int, stop: int, *, populate: bool = True) -> None:
+            if populate:
+                self.threads.append(threading.current_thread().name)
+                self.begun.set()
+                assert self.done.wait(WAIT_S)
+                if not self.left:
+                    raise ArenaError("no memory is left")
+            reserve(arena, start, stop, populate=populate)
+
+        monkeypatch.setattr(Arena, "reserve", slow)
+
+
+@pytest.fixture
+def stages(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowStages]:
+    made = SlowStages(monkeypatch)
+    yield made
+    made.done.set()
+
+
+def two_shards() -> StoreDescription:
+    return store_of([key_of("k", (64,), 1)], slots=1, shards=2, slice_bytes=128, hyper={"rate": 0.5})
+
+
+def a_step(client: StoreClient, step: int) -> float:
+    client.push("k", step, np.ones(64, np.float32)).result(WAIT_S)
+    return float(client.pull("k", step + 1).result(WAIT_S)[0])
+
+
+def test_messages_go_on_while_memory_for_shards_is_taken(stages: SlowStages) -> None:
+    with served(two_shards()) as (description, shards), StoreClient(description, 0) as client:
+        before = float(client.pull("k", 0).result(WAIT_S)[0])
+        assert stages.begun.wait(WAIT_S)
+        assert a_step(client, 0) == before - 0.5
+        assert not any(link.same_host for link in client.statistics().links)
+        stages.done.set()
+        wait_until_shared([client])
+        assert a_step(client, 1) == before - 1.0
+        assert stages.threads == ["weft-arena"]
+        assert sum(shard.statistics().arena_refusals for shard in shards) == 0
+
+
+def test_without_memory_for_shards_payloads_travel_as_bytes(stages: SlowStages) -> None:
+    stages.left = False
+    with served(two_shards()) as (description, _), StoreClient(description, 0) as client:
+        before = float(client.pull("k", 0).result(WAIT_S)[0])
+        assert stages.begun.wait(WAIT_S)
+        stages.done.set()
+        wait_until(lambda: client._sockets._taking is None)
+        assert a_step(client, 0) == before - 0.5
+        assert not any(link.same_host or link.trouble for link in client.statistics().links)
+        assert stages.threads == ["weft-arena"]
+
+
+def test_a_client_may_be_closed_while_memory_is_taken(stages: SlowStages, pool: ThreadPoolExecutor) -> None:
+    with served(two_shards()) as (description, _):
+        client = StoreClient(description, 0)
+        client.pull("k", 0).result(WAIT_S)
+        assert stages.begun.wait(WAIT_S)
+        pulling = client.pull("k", 1)
+        closing = pool.submit(client.close)
+        with pytest.raises(StoreError, match="was closed"):
+            pulling.result(WAIT_S)
+        stages.done.set()
+        closing.result(WAIT_S)

@@ -12,7 +12,7 @@ import pytest
 
 from store_cluster import key_of, store_of
 from store_simulation import Simulation
-from weft_kvstore.client.link import LinkState
+from weft_kvstore.client.connection import LinkState
 from weft_kvstore.description.records import InitializerDescription, KeyDescription, StoreDescription
 from weft_kvstore.errors import StoreLostError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.lot.pulls import LotPulls
@@ -116,7 +116,7 @@ def test_a_pull_of_rows_whose_ids_were_lost_in_part_is_asked_again() -> None:
             simulation.step(ANY)
         simulation.cut(0, 0)
         assert np.all(ended(simulation, value) == 0.0)
-    assert simulation.clients[0].links[0].session > 6
+    assert simulation.clients[0].links[0].connection.session > 6
     assert simulation.shards[0].counts.malformed == 0
     peer = next(iter(simulation.shards[0].peers.values()))
     assert (peer.ids_bytes, len(peer.pulls)) == (0, 0)
@@ -154,7 +154,7 @@ def test_a_set_that_is_sent_again_after_its_version_has_passed_is_done() -> None
     futures = [store.set("w", 1, 5 * ones(4)), store.set_rows("t", 1, np.array([3]), 7 * ones(1, 2))]
     there = next(iter(simulation.shards[0].jobs.values())).shard
     lot, (rows_there,) = there.lots[0].state, there.units
-    while not (lot.sets._taken and rows_there._taken):
+    while not (lot.sets._taken and rows_there.sets._taken):
         assert simulation.step(ANY)
     push = store.push("w", 0, ones(4))
     rows = store.push_rows("t", 0, np.array([3, 4]), ones(2, 2))
@@ -234,7 +234,7 @@ def test_a_cut_connection_loses_nothing_and_counts_nothing_twice() -> None:
                 simulation.now += 1.0 / 8
         simulation.finish(ANY, *futures)
         assert np.all(futures[-1].result(0) == -2.0 * (step + 1))
-    assert max(link.session for client in simulation.clients.values() for link in client.links) > 3
+    assert max(link.connection.session for client in simulation.clients.values() for link in client.links) > 3
 
 
 def test_a_silent_slot_fails_the_pulls_that_wait_for_it_by_its_name() -> None:
@@ -527,10 +527,10 @@ def test_values_in_an_arena_that_was_let_go_break_the_connection_and_not_the_sto
     store, client = simulation.stores[0], simulation.clients[0]
     ended(simulation, store.pull("w", 0))
     link = client.links[0]
-    link.memory = object()  # type: ignore[assignment]  # nothing of it is looked at
-    link.memory = None
+    link.share(object())  # type: ignore[arg-type]  # nothing of it is looked at
+    link.share(None)
     client.receive(0, encode(msgspec.structs.replace(VALUES, at=0)), simulation.now)
-    assert (link.refused, link.state) == (None, LinkState.DOWN)
+    assert (link.connection.refused, link.connection.state) == (None, LinkState.DOWN)
     assert np.all(ended(simulation, store.pull("w", 0)) == 0.0)
     client.receive(0, encode(msgspec.structs.replace(VALUES, at=0)), simulation.now)
-    assert "Values.at: 0, the shard has no arena" in str(link.refused)
+    assert "Values.at: 0, the shard has no arena" in str(link.connection.refused)

@@ -7,8 +7,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from weft_kvstore import Key, describe
 from weft_kvstore.description.check import DescriptionError
 from weft_kvstore.description.file import read_description
 from weft_kvstore.description.limits import MAX_SLICES
@@ -51,6 +53,31 @@ def test_what_is_too_large_names_the_field(tmp_path: Path, changes: dict[str, An
     path = tmp_path / "store.json"
     path.write_text(json.dumps({"rule": "sgd", "keys": [KEY], **changes}))
     with pytest.raises(DescriptionError, match=told):
+        read_description(path)
+
+
+@pytest.mark.parametrize(
+    ("initializer", "dtype", "told"),
+    [
+        ({"op_type": "ConstantOfShape", "attributes": {"value": 1e39}}, "float32", r"value: 1e\+39 is no float32"),
+        ({"op_type": "ConstantOfShape", "attributes": {"value": 300.0}}, "int8", "300.0 is no int8"),
+        (
+            {"op_type": "RandomUniform", "attributes": {"low": -6e4, "high": 6e4}},
+            "float16",
+            r"high - low: 120000\.0 is no float16",
+        ),
+    ],
+)
+def test_a_description_that_is_written_whole_is_held_to_the_same(
+    tmp_path: Path, initializer: dict[str, Any], dtype: str, told: str
+) -> None:
+    whole = json.loads(msgspec.json.encode(describe({"w": Key(shape=(3,), dtype=dtype, update="mean")})))
+    path = tmp_path / "store.json"
+    path.write_text(json.dumps(whole))
+    assert read_description(path).keys[0].dtype == dtype
+    whole["keys"][0]["initializer"] = initializer
+    path.write_text(json.dumps(whole))
+    with pytest.raises(DescriptionError, match=f"store.json: key 'w': initializer: {told}"):
         read_description(path)
 
 

@@ -149,3 +149,36 @@ def test_a_program_without_a_gpus_array_loads_no_cupy_and_the_package_loads_noth
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("kind", ["local", "network"])
+@pytest.mark.parametrize("shape", [(2, 3), (), (0, 3)])
+def test_arrays_that_the_store_gave_out_cannot_be_resized_to_other_bytes(kind: str, shape: tuple[int, ...]) -> None:
+    with faces(kind, one_key(slots=2, shape=shape)) as stores:
+        for store in stores:
+            for array in (store.gradient_buffer("w"), store.value_buffer("w")):
+                with pytest.raises(ValueError, match="does not own its data"):
+                    array.resize((7,), refcheck=False)
+            gradient, out = store.gradient_buffer("w"), store.value_buffer("w")
+            assert store.gradient_buffer("w") is gradient
+            gradient[...] = 1.0
+            store.push("w", gradient)
+            assert out.shape == shape
+        for store in stores:
+            out = store.value_buffer("w")
+            store.pull("w", out=out).result(WAIT_S)
+            assert out.tolist() == np.full(shape, -2.0).tolist()
+
+
+@pytest.mark.parametrize("kind", ["local", "network"])
+def test_an_array_that_was_given_another_shape_is_refused_and_its_bytes_stay(kind: str) -> None:
+    """The same bytes in another shape are no other memory, so NumPy does it; the store says what is wrong."""
+    with faces(kind, one_key(shape=(2, 3))) as (store,):
+        gradient = store.gradient_buffer("w")
+        gradient.resize((3, 2), refcheck=False)
+        with pytest.raises(StoreRefusedError, match=r"key 'w'.*float32\[3, 2\], the key float32\[2, 3\]"):
+            store.push("w", gradient)
+        gradient.resize((2, 3), refcheck=False)
+        gradient[...] = 1.0
+        store.push("w", gradient)
+        assert store.pull("w").result(WAIT_S).tolist() == [[-1.0] * 3] * 2

@@ -212,6 +212,7 @@ def resident_bytes(array: np.ndarray) -> int:
 
 @pytest.mark.parametrize("old_kernel", [False, True])
 def test_pages_are_mapped_ahead_and_no_byte_is_changed(old_kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft_kvstore.same_host.mapping.POPULATED_AT_ONCE", 7 * PAGE)
     if old_kernel:
         monkeypatch.setattr("weft_kvstore.same_host.mapping.MADV_POPULATE_WRITE", 12345)
     with arena_of(300 * PAGE) as arena:

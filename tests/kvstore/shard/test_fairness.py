@@ -27,7 +27,7 @@ from weft_kvstore.shard.mind import ShardMind
 from weft_kvstore.shard.turns import QUANTUM_BYTES, Turns
 from weft_kvstore.shard.work_queue import BYTES_PER_S, LEAST_BYTES, WorkQueue
 from weft_kvstore.wire.codec import decode_reply, encode
-from weft_kvstore.wire.messages import Ping, Pong, Refused, Values
+from weft_kvstore.wire.messages import MAX_RUNS, Cancel, Ping, Pong, Pull, Refused, Values
 
 LINK = LinkSettings(silence_s=WAIT_S, request_timeout_s=WAIT_S, same_host=False)
 LINKS = 8
@@ -212,6 +212,79 @@ def test_messages_stay_in_order_and_the_loudest_is_known() -> None:
     assert inbox.overflows("a") is None
     inbox.drop("a")
     assert (len(inbox), inbox.lane_of(b"calm")) == (0, None)
+
+
+def test_a_connection_that_says_much_holds_up_no_other_of_its_job() -> None:
+    heard: list[tuple[bytes, int]] = []
+    inbox: Inbox[str] = Inbox(lambda letter: heard.append((letter.identity, int(letter.now))))
+    flood = [inbox.put("a", letter_of(b"loud", [bytes(1 << 15)], float(number))) for number in range(100)]
+    letters = flood[0]
+    letters.step()
+    assert heard == [(b"loud", 0)], "a piece is one message that costs so much"
+    for number in range(5):
+        inbox.put("a", a_letter(b"calm", number))
+        inbox.put("a", a_letter(b"other", number))
+    while letters.todo:
+        letters.step()
+    others = [number for number, (identity, _) in enumerate(heard) if identity != b"loud"]
+    assert others == list(range(1, 11)), "all that the others say costs less than its next message"
+    for identity in (b"loud", b"calm", b"other"):
+        assert [number for one, number in heard if one == identity] == list(range(100 if identity == b"loud" else 5))
+    assert (len(inbox), letters.nbytes) == (0, 0)
+
+
+def test_connections_of_a_job_are_heard_by_what_their_messages_cost() -> None:
+    heard: list[bytes] = []
+    inbox: Inbox[str] = Inbox(lambda letter: heard.append(letter.identity))
+    for number in range(60):
+        letters = inbox.put("a", letter_of(b"large", [bytes(3 << 8)], float(number)))
+    for number in range(180):
+        inbox.put("a", letter_of(b"small", [bytes(1 << 8)], float(number)))
+    large, small = (letter_of(b"", [bytes(size << 8)], 0.0).cost for size in (3, 1))
+    while letters.todo:
+        letters.step()
+    assert sorted(heard) == [b"large"] * 60 + [b"small"] * 180
+    had = 0
+    for number, identity in enumerate(heard):
+        if not {b"large", b"small"} <= set(heard[number:]):
+            break
+        had += large if identity == b"large" else -small
+        assert -small <= had <= large
+    assert number > 200, "both had something to say for long"
+
+
+def test_pulls_that_are_given_up_at_once_hold_up_no_other_slot_of_their_job() -> None:
+    """Each has as many runs as a message may have, and takes a hundred times as long to open as others to be read."""
+    slots, slices = 2, 2 * MAX_RUNS
+    keys = [key_of("w", [slices * 16], slots)]
+    description = store_of(keys, slots=slots, shards=1, job="flooded", slice_bytes=64)
+    mind = ShardMind(bytes(16), LinkSettings())
+    mind.open(JobShard(description, 0))
+    for slot in range(slots):
+        mind.receive(b"%d" % slot, encode(hello_of(description, slot, incarnation=1)), 0.0)
+    mind.hear(b"stranger", [b"nonsense"], 0.0)
+    mind.hear(b"1", encode(Ping()), 0.0)
+    while mind.work_once():
+        pass
+    assert mind.is_shared
+    mind.outgoing.clear()
+    zeros, ones = [0] * MAX_RUNS, [1] * MAX_RUNS
+    for request in range(1, 12):
+        every_other = list(range(0, slices, 2))
+        asked = Pull([request] * MAX_RUNS, zeros, ones, zeros, zeros, every_other, ones, zeros, zeros)
+        mind.hear(b"0", encode(asked), 0.0)
+        mind.hear(b"0", encode(Cancel([request])), 0.0)
+    assert mind.work_once()
+    waiting = mind.waiting_messages
+    mind.hear(b"1", encode(Ping()), 0.0)
+    while not mind.outgoing:
+        assert mind.work_once()
+    assert [(identity, decode_reply(parts)[0]) for identity, parts in mind.outgoing] == [(b"1", Pong())]
+    assert waiting - mind.waiting_messages <= 2, "at most a pull and its cancelling were heard before it"
+    while mind.work_once():
+        pass
+    (peer,) = [one for one in mind.peers.values() if one.slot == 0]
+    assert (peer.pulls, peer.open_entries) == ({}, 0)
 
 
 def test_jobs_share_for_as_long_as_they_are_heard() -> None:

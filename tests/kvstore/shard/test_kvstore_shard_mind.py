@@ -15,7 +15,7 @@ from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.mind import ShardMind
-from weft_kvstore.units.table_state import TableState
+from weft_kvstore.units.table_values import TableValues
 from weft_kvstore.wire.codec import decode_reply, encode
 from weft_kvstore.wire.messages import Barrier, Cancel, Failed, Hello, Message, Pull, Push, PushRefused, Values
 
@@ -154,7 +154,7 @@ def test_a_job_that_is_closed_in_one_of_its_own_messages_leaves_the_others_alone
         hear(name, Pull([1], [0], [0], [0], [0], [0], [0], [1], [0]))
         with monkeypatch.context() as patched:
             if name == "a":
-                patched.setattr(TableState, "_reading", none)
+                patched.setattr(TableValues, "reading", none)
             ids = np.array([1], np.int64).tobytes()
             hear(name, Push(1, [2], [1], [0], [0], [0], [1], [1], [8]), ids)
 

@@ -395,7 +395,7 @@ def test_a_refused_run_of_chunks_changes_nothing(cargo: int) -> None:
             patched.setattr(type(held), "check_set", lambda _self, *given: check_set(*given))
             shard.say(push_of(0, [len(payload)], cargo=1, step=1, count=2, chunks=2, request=5), payload)
         assert held.waiting_sets == 0
-        assert not held._taken
+        assert not held.sets._taken
     else:
         shard.say(push_of(0, [len(payload)], count=2, chunks=3), payload)
         assert "rows of chunk 1 are not between those beside it" in str(shard.heard)

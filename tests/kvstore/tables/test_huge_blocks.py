@@ -11,7 +11,7 @@ import pytest
 
 from weft_kvstore.arrays.zeros import HUGE_PAGE_BYTES, zeros_on_demand
 from weft_kvstore.tables import huge_blocks
-from weft_kvstore.tables.held_rows import FixedRows
+from weft_kvstore.tables.fixed_rows import FixedRows
 from weft_kvstore.tables.huge_blocks import BLOCKS_AT_ONCE, HugeBlocks
 
 WIDTH = 256

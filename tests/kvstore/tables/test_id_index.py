@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from weft_kernels.id_draws import mixed
 from weft_kvstore.arrays.array import Array
-from weft_kvstore.tables import id_index
-from weft_kvstore.tables.id_index import GROUP, IdIndex
+from weft_kvstore.tables import id_index, id_slots
+from weft_kvstore.tables.id_index import IdIndex
 from weft_kvstore.tables.row_numbers import RowNumbers
 from weft_kvstore.tables.spread import shard_of
 
@@ -77,8 +77,8 @@ def test_rows_are_found_as_in_a_dict(program: list[tuple[bool, list[int]]]) -> N
 
 def test_the_index_of_a_table_that_grows_and_shrinks_stays_right(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small partitions, so that all of splitting, spilling and tidying happens."""
-    monkeypatch.setattr(id_index, "LEAST_SLOTS", 16)
-    monkeypatch.setattr(id_index, "MOST_SLOTS", 64)
+    monkeypatch.setattr(id_slots, "LEAST_SLOTS", 16)
+    monkeypatch.setattr(id_slots, "MOST_SLOTS", 64)
     generator, model = np.random.default_rng(4), Model()
     for turn in range(60):
         model.add(generator.integers(0, 3000, 200).astype(np.uint64))
@@ -103,7 +103,7 @@ def test_ids_made_to_collide_need_the_salt(monkeypatch: pytest.MonkeyPatch) -> N
     ids = unmixed(hashes)
     assert np.array_equal(mixed(ids.copy()), hashes)
     probes: dict[int, int] = {}
-    zero_bytes = id_index._zero_bytes
+    zero_bytes = id_index.zero_bytes
     for salt in (0, 1234567):
         index = IdIndex(salt)
         index.add(ids, np.arange(len(ids)))
@@ -115,7 +115,7 @@ def test_ids_made_to_collide_need_the_salt(monkeypatch: pytest.MonkeyPatch) -> N
             return zero_bytes(words)
 
         with monkeypatch.context() as patch:
-            patch.setattr(id_index, "_zero_bytes", counted)
+            patch.setattr(id_index, "zero_bytes", counted)
             assert np.array_equal(index.find(ids), np.arange(len(ids)))
         probes[salt] = calls
     assert probes[0] > 100
@@ -128,9 +128,10 @@ def test_the_index_takes_no_more_than_25_bytes_a_row_at_any_size() -> None:
     for low in range(0, len(ids), 20_000):
         index.add(ids[low : low + 20_000], np.arange(low, low + 20_000))
         if low >= 100_000:
-            slots = index._partitions * index._slots
-            assert slots * 5 / index.count + 8 <= 25
-            filled = np.bincount(np.flatnonzero(index._fingerprints.array[:slots]) // index._slots) / index._slots
+            slots = index._slots
+            assert len(slots) * 5 / index.count + 8 <= 25
+            used = np.flatnonzero(slots.fingerprints.array[: len(slots)])
+            filled = np.bincount(used // slots.a_partition) / slots.a_partition
             most = max(most, float(filled.max()))
     assert most < 0.85
     assert np.array_equal(index.find(ids), np.arange(len(ids)))
@@ -157,7 +158,3 @@ def test_the_shard_of_an_id_is_splitmix_in_plain_numbers() -> None:
     ids = ids_of(*numbers)
     assert shard_of(ids, 5).tolist() == [shard(number) for number in numbers]
     assert ids.tolist() == numbers, "they are not written"
-
-
-def test_a_group_is_a_word() -> None:
-    assert np.dtype(np.uint64).itemsize == GROUP

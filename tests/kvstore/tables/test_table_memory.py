@@ -15,9 +15,9 @@ from weft_kernels.rules.lookup import rules
 from weft_kvstore.arrays.array import Array
 from weft_kvstore.description.records import GrowthDescription
 from weft_kvstore.tables.disk_array import WINDOW_BYTES, DiskArray
+from weft_kvstore.tables.fixed_rows import FixedRows
 from weft_kvstore.tables.growing_array import LEAST_MAPPED_BYTES, GrowingArray
 from weft_kvstore.tables.growing_rows import GrowingRows
-from weft_kvstore.tables.held_rows import FixedRows
 from weft_kvstore.tables.place import TablePlace
 
 MIB = 1 << 20

@@ -144,10 +144,10 @@ def test_rows_that_nobody_meets_are_swept_and_what_they_needed_is_forgotten(
         store("push_rows", "t", step, ids, rows)
         dense.update(ids, rows)
     for table in store.tables:
-        assert table._history is not None
-        assert table._history.last == 60
-        assert len(table._history.known) <= 7 + 2 * 5
-        assert (table._history._seen.array[table._history._seen.array > 0] >= 60 - 7 - 5).all()
+        assert table.held.history is not None
+        assert table.held.history.last == 60
+        assert len(table.held.history.known) <= 7 + 2 * 5
+        assert (table.held.history._seen.array[table.held.history._seen.array > 0] >= 60 - 7 - 5).all()
     assert store("pull_rows", "t", np.arange(ROWS), 60).tobytes() == dense.weight.tobytes()
 
 
@@ -196,7 +196,7 @@ def test_a_step_that_is_skipped_is_no_update() -> None:
         if not skipped:
             dense.update(ids, rows)
     assert store("pull_rows", "t", np.arange(5), 6).tobytes() == dense.weight.tobytes()
-    assert {one._history.last for one in store.tables if one._history is not None} == {4}
+    assert {one.held.history.last for one in store.tables if one.held.history is not None} == {4}
 
 
 def test_in_async_each_push_is_an_update_that_passes_by_the_other_rows() -> None:

@@ -1,0 +1,149 @@
+"""The life of a client's connection to one shard. Pure: the time is a parameter.
+
+| State    | What comes                                 | Then                                                |
+|----------|--------------------------------------------|-----------------------------------------------------|
+| DOWN     | the time to try again                      | GREETING: a new socket, and a Hello on it           |
+| GREETING | Welcome                                    | OPEN                                                |
+| GREETING | Refused, which may pass                    | DOWN, before the first Welcome; else refused        |
+| both     | disconnected, or no Hello is known         | DOWN; the time to try again doubles                 |
+| both     | half the silence without a word            | GREETING: a new socket, and a Hello on it           |
+| any      | any other Refused, another boot, nonsense  | refused, for good: everything fails, no more tries  |
+| any      | the silence without a word since OPEN      | lost besides: everything fails, until a Welcome     |
+
+Both are GREETING and OPEN. That the shard is lost is no state of the connection: it goes on trying.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, Flag, auto
+from typing import Final
+
+from weft_kvstore.settings import LinkSettings
+from weft_kvstore.wire.codec import ProtocolError
+from weft_kvstore.wire.messages import RefusalCode, Refused, Welcome
+
+FIRST_RETRY_S: Final = 0.02
+LAST_RETRY_S: Final = 0.5
+
+_PASSING: Final = frozenset({RefusalCode.UNKNOWN_JOB, RefusalCode.BUSY})
+"""Refusals that may pass: the shard is about to open the job, or to forget a process that died."""
+
+
+class LinkState(Enum):
+    DOWN = "down"
+    GREETING = "greeting"
+    OPEN = "open"
+
+
+class Due(Flag):
+    """What is to be done now. CONNECT: a new socket, and a Hello on it. LOST: the shard has just become so."""
+
+    CONNECT = auto()
+    PING = auto()
+    LOST = auto()
+
+
+class Connection:
+    """`lost` is why nothing can be asked now; it passes when the same shard process welcomes us again. `refused` is why
+    nothing ever can; `at_fault` says that it is this client's doing. `session` counts the connections from 1."""
+
+    def __init__(self, name: str, settings: LinkSettings, now: float) -> None:
+        self.state = LinkState.DOWN
+        self.session = 0
+        self.lost: str | None = None
+        self.refused: str | None = None
+        self.at_fault = False
+        self._name = name
+        self._silence_s = settings.silence_s
+        self._wanted_ping_s = self._ping_s = settings.ping_s
+        self._boot: bytes | None = None
+        self._heard = now
+        self._opened = now
+        self._pinged = now
+        self._retry_at = now
+        self._retry_s = FIRST_RETRY_S
+        self._reason = "it did not answer"
+
+    def heard(self, now: float) -> None:
+        """Anything came from the shard."""
+        if self.state is LinkState.OPEN:
+            self._heard = now
+
+    def welcome(self, message: Welcome, now: float) -> bool:
+        """The shard talks with us. Whether it is the one that did: another has lost what we know of it. Raises
+        ProtocolError for the Welcome of another connection."""
+        if message.session != self.session or self.state is not LinkState.GREETING:
+            raise ProtocolError(f"Welcome.session: {message.session} in {self.state.value}, this is {self.session}")
+        if self._boot not in (None, message.boot):
+            self.refuse(f"{self._name} has started anew and has lost its values")
+            return False
+        self._boot = message.boot
+        self.state = LinkState.OPEN
+        self.lost = None
+        self.at_fault = False
+        self._heard = now
+        self._retry_s = FIRST_RETRY_S
+        self._ping_s = min(self._wanted_ping_s, message.silence_ms / 4000)
+        return True
+
+    def turned_away(self, message: Refused, now: float) -> None:
+        """The shard will not talk: now, or never."""
+        if message.code in _PASSING and self._boot is None:
+            self._reason = message.reason
+            self.at_fault = True
+            self._down(now)
+        elif message.code is RefusalCode.UNKNOWN_LINK:
+            self.disconnected(now)
+        else:
+            at_fault = message.code not in {RefusalCode.CLOSED, RefusalCode.UNKNOWN_JOB}
+            self.refuse(f"{self._name}: {message.reason}", at_fault=at_fault)
+
+    def refuse(self, reason: str, *, at_fault: bool = False) -> None:
+        """Nothing will ever be asked of the shard again."""
+        self.refused = reason
+        self.at_fault = at_fault
+
+    def disconnected(self, now: float) -> None:
+        """The connection has broken."""
+        if self.state is not LinkState.DOWN:
+            self._down(now)
+
+    def tick(self, now: float) -> Due:
+        """What the time asks for. A connection that is due has begun: it is GREETING."""
+        due = Due(0)
+        if self.refused is not None:
+            return due
+        if now >= self._connect_at():
+            due |= Due.CONNECT
+            self.session += 1
+            self.state = LinkState.GREETING
+            self._opened = self._pinged = now
+        if self.state is LinkState.OPEN and now - self._pinged >= self._ping_s:
+            due |= Due.PING
+            self._pinged = now
+        if self.lost is None and now - self._heard >= self._silence_s:
+            due |= Due.LOST
+            self.lost = f"{self._name} has been silent for {now - self._heard:.1f} s ({self._reason})"
+        return due
+
+    def next_tick(self) -> float:
+        """When `tick` has something to do again."""
+        if self.refused is not None:
+            return float("inf")
+        times = [self._connect_at()]
+        if self.state is LinkState.OPEN:
+            times.append(self._pinged + self._ping_s)
+        if self.lost is None:
+            times.append(self._heard + self._silence_s)
+        return min(times)
+
+    def _connect_at(self) -> float:
+        """When the next connection is due: the time to try again, or half the silence without a word."""
+        if self.state is LinkState.DOWN:
+            return self._retry_at
+        return max(self._heard, self._opened) + self._silence_s / 2
+
+    def _down(self, now: float) -> None:
+        self.state = LinkState.DOWN
+        self._retry_at = now + self._retry_s
+        self._retry_s = min(self._retry_s * 2, LAST_RETRY_S)

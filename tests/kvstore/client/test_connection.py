@@ -1,0 +1,162 @@
+"""The life of a client's connection, row by row of its table, by hand and by a clock that is a number."""
+
+from __future__ import annotations
+
+import pytest
+
+from weft_kvstore.client.connection import FIRST_RETRY_S, LAST_RETRY_S, Connection, Due, LinkState
+from weft_kvstore.settings import LinkSettings
+from weft_kvstore.wire.codec import ProtocolError
+from weft_kvstore.wire.messages import RefusalCode, Refused, Welcome
+
+SILENCE_S = 8.0
+BOOT = b"b" * 16
+NOTHING = Due(0)
+
+
+def greeting() -> Connection:
+    """At 0 s it has begun."""
+    connection = Connection("shard 3", LinkSettings(silence_s=SILENCE_S), 0.0)
+    assert connection.tick(0.0) == Due.CONNECT
+    return connection
+
+
+def opened() -> Connection:
+    connection = greeting()
+    assert connection.welcome(welcome(1), 0.0)
+    return connection
+
+
+def welcome(session: int, boot: bytes = BOOT) -> Welcome:
+    return Welcome(session, boot, int(SILENCE_S * 1000))
+
+
+def refused(code: RefusalCode) -> Refused:
+    return Refused(code, "because")
+
+
+def states(connection: Connection) -> tuple[LinkState, str | None, str | None, bool]:
+    return connection.state, connection.lost, connection.refused, connection.at_fault
+
+
+def test_it_begins_down_and_is_due_at_once() -> None:
+    connection = Connection("shard 3", LinkSettings(), 5.0)
+    assert (connection.state, connection.session, connection.next_tick()) == (LinkState.DOWN, 0, 5.0)
+    assert connection.tick(5.0) == Due.CONNECT
+    assert (connection.state, connection.session) == (LinkState.GREETING, 1)
+
+
+def test_a_welcome_opens_it() -> None:
+    assert states(opened()) == (LinkState.OPEN, None, None, False)
+
+
+@pytest.mark.parametrize("session", [0, 2])
+def test_a_welcome_of_another_connection_changes_nothing(session: int) -> None:
+    connection = greeting()
+    before = states(connection)
+    with pytest.raises(ProtocolError, match=rf"Welcome.session: {session} in greeting, this is 1"):
+        connection.welcome(welcome(session), 0.0)
+    assert states(connection) == before
+
+
+def test_a_second_welcome_is_none() -> None:
+    with pytest.raises(ProtocolError, match=r"Welcome.session: 1 in open"):
+        opened().welcome(welcome(1), 0.0)
+
+
+@pytest.mark.parametrize("code", [RefusalCode.UNKNOWN_JOB, RefusalCode.BUSY])
+def test_a_refusal_that_may_pass_is_tried_again_before_the_first_welcome(code: RefusalCode) -> None:
+    connection = greeting()
+    connection.turned_away(refused(code), 1.0)
+    assert states(connection) == (LinkState.DOWN, None, None, True)
+    assert connection.next_tick() == 1.0 + FIRST_RETRY_S
+    assert connection.tick(connection.next_tick()) == Due.CONNECT
+    assert connection.welcome(welcome(2), 1.1)
+    assert states(connection) == (LinkState.OPEN, None, None, False)
+
+
+@pytest.mark.parametrize(("code", "at_fault"), [(RefusalCode.UNKNOWN_JOB, False), (RefusalCode.BUSY, True)])
+def test_it_does_not_pass_after_the_first_welcome(code: RefusalCode, at_fault: bool) -> None:
+    connection = opened()
+    connection.turned_away(refused(code), 1.0)
+    assert (connection.refused, connection.at_fault) == ("shard 3: because", at_fault)
+
+
+FINAL = {*RefusalCode} - {RefusalCode.UNKNOWN_JOB, RefusalCode.BUSY, RefusalCode.UNKNOWN_LINK}
+
+
+@pytest.mark.parametrize("code", sorted(FINAL))
+def test_any_other_refusal_is_for_good_and_nothing_is_due_ever_after(code: RefusalCode) -> None:
+    connection = greeting()
+    connection.turned_away(refused(code), 1.0)
+    assert (connection.refused, connection.at_fault) == ("shard 3: because", code is not RefusalCode.CLOSED)
+    assert (connection.next_tick(), connection.tick(1e9)) == (float("inf"), NOTHING)
+
+
+def test_a_shard_that_knows_no_hello_gets_one_on_a_new_connection() -> None:
+    connection = opened()
+    connection.turned_away(refused(RefusalCode.UNKNOWN_LINK), 1.0)
+    assert states(connection) == (LinkState.DOWN, None, None, False)
+    assert connection.tick(1.0 + FIRST_RETRY_S) == Due.CONNECT
+    assert connection.session == 2
+
+
+def test_the_time_to_try_again_doubles_up_to_a_bound_and_a_welcome_begins_it_anew() -> None:
+    connection, now, waits = greeting(), 0.0, []
+    for _ in range(7):
+        connection.disconnected(now)
+        waits.append(connection.next_tick() - now)
+        now = connection.next_tick()
+        assert Due.CONNECT in connection.tick(now)
+    assert waits == pytest.approx([0.02, 0.04, 0.08, 0.16, 0.32, LAST_RETRY_S, LAST_RETRY_S])
+    connection.welcome(welcome(8), now)
+    connection.disconnected(now)
+    assert connection.next_tick() - now == pytest.approx(FIRST_RETRY_S)
+
+
+def test_what_is_down_cannot_break_again() -> None:
+    connection = greeting()
+    connection.disconnected(1.0)
+    due = connection.next_tick()
+    connection.disconnected(1.01)
+    assert connection.next_tick() == due
+
+
+def test_half_the_silence_without_a_word_begins_a_new_connection() -> None:
+    connection = opened()
+    connection.heard(1.0)
+    assert Due.CONNECT not in connection.tick(1.0 + SILENCE_S / 2 - 0.01)
+    assert connection.tick(1.0 + SILENCE_S / 2) == Due.CONNECT
+    assert (connection.state, connection.session) == (LinkState.GREETING, 2)
+
+
+def test_the_silence_since_it_was_open_loses_the_shard_once_until_a_welcome() -> None:
+    connection = opened()
+    connection.disconnected(1.0)
+    assert connection.tick(SILENCE_S) == Due.CONNECT | Due.LOST
+    assert connection.lost == "shard 3 has been silent for 8.0 s (it did not answer)"
+    assert Due.LOST not in connection.tick(2 * SILENCE_S)
+    connection.welcome(welcome(connection.session), 2 * SILENCE_S)
+    assert states(connection) == (LinkState.OPEN, None, None, False)
+
+
+def test_only_what_is_heard_while_it_is_open_breaks_the_silence() -> None:
+    connection = greeting()
+    connection.heard(SILENCE_S - 0.1)
+    assert Due.LOST in connection.tick(SILENCE_S)
+
+
+def test_another_boot_is_a_shard_that_has_lost_its_values() -> None:
+    connection = opened()
+    connection.disconnected(1.0)
+    connection.tick(1.0 + FIRST_RETRY_S)
+    assert not connection.welcome(welcome(2, b"c" * 16), 1.1)
+    assert connection.refused == "shard 3 has started anew and has lost its values"
+    assert connection.state is LinkState.GREETING
+
+
+def test_it_pings_as_often_as_the_shard_needs() -> None:
+    connection = greeting()
+    connection.welcome(Welcome(1, BOOT, 2000), 0.0)
+    assert connection.next_tick() == 0.5
+    assert (connection.tick(0.49), connection.tick(0.5), connection.tick(0.6)) == (NOTHING, Due.PING, NOTHING)
