@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,12 @@ import pytest
 from server_specs import ROWS, linear, save_rows, spec, spec_json
 from weft.api.job import JobSpec
 from weft.api.rule import Adam, Sgd
+from weft.api.store import InitializerSpec
 from weft_graph.convert import convert
 from weft_graph.program_json import programs_to_json
+from weft_kvstore.description.check import DescriptionError
+from weft_kvstore.description.form import check_unplaced
+from weft_kvstore.description.records import description_from_json
 from weft_server.job_refused import JobRefusedError
 from weft_server.memory_check import Bounds
 from weft_server.reading import read_and_check
@@ -216,3 +221,51 @@ def test_a_parameter_cannot_take_the_name_of_a_files_metadata(rows: Path) -> Non
     document = spec_json(rows)
     text = json.dumps(document["graph"]).replace('"w"', '"__metadata__"')
     assert "/graph/parameters/0/name" in refused({**document, "graph": json.loads(text)})
+
+
+def half_precision(tmp_path: Path, rule: dict[str, Any], initializer: dict[str, Any]) -> dict[str, Any]:
+    """The job in float16, `w` first made so."""
+    document = spec_json(save_rows(tmp_path / "half.npz", images=np.zeros((ROWS, 4), np.float16)), rule=rule)
+    for typed in (*document["graph"]["parameters"], document["graph"]["inputs"][0]):
+        typed["dtype"] = "float16"
+    document["graph"]["parameters"][0]["initializer"] = initializer
+    return document
+
+
+def takes(check: Callable[[], object], refusal: type[Exception]) -> bool:
+    try:
+        check()
+    except refusal:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("rate", "factor", "op_type", "numbers", "taken"),
+    [
+        (65504.0, 1.0, "ConstantOfShape", {"value": 65519.0}, True),
+        (0.5, 131008.0, "RandomUniform", {"low": -32752.0, "high": 32752.0}, True),
+        (0.01, 1e6, "RandomNormal", {"mean": -65504.0, "scale": 65504.0}, True),
+        (1e6, 0.0, "ConstantOfShape", {"value": 0.0}, True),
+        (65505.0, 1.0, "ConstantOfShape", {"value": 0.0}, False),
+        (0.5, 131009.0, "ConstantOfShape", {"value": 0.0}, False),
+        (0.1, 1.0, "ConstantOfShape", {"value": 65520.0}, False),
+        (0.1, 1.0, "RandomUniform", {"low": -32760.0, "high": 32760.0}, False),
+        (0.1, 1.0, "RandomNormal", {"mean": -65520.0, "scale": 1.0}, False),
+    ],
+)
+def test_numbers_that_a_parameter_cannot_have_are_those_that_the_store_would_refuse(
+    tmp_path: Path, rate: float, factor: float, op_type: str, numbers: dict[str, float], taken: bool
+) -> None:
+    rule = {"name": "sgd", "rate": rate, "multipliers": [{"keys": "w", "rate": factor}]}
+    tame = {"op_type": "ConstantOfShape", "attributes": {"value": 0.0}}
+    wanted = JobSpec.model_validate(half_precision(tmp_path, rule, {"op_type": op_type, "attributes": numbers}))
+    plan = read_and_check(JobSpec.model_validate(half_precision(tmp_path, {"name": "sgd"}, tame)), None, Bounds())
+    given = {"initializer": InitializerSpec(op_type=op_type, attributes=numbers), "multipliers": {"rate": factor}}
+    keys = [plan.keys[0].model_copy(update=given)]
+    stored = plan.model_copy(update={"keys": keys, "hyper": {"rate": rate, "weight_decay": 0.0}})
+    description = description_from_json(stored.store("job", 1, ["tcp://127.0.0.1:1"]).model_dump(mode="json"))
+    assert takes(lambda: check_unplaced(description), DescriptionError) is taken
+    for parameter in wanted.graph["parameters"][1:]:
+        parameter["trainable"] = False  # What `w` can have is asked, and the rate is for no other one.
+    assert takes(lambda: read_and_check(wanted, None, Bounds()), JobRefusedError) is taken
