@@ -35,6 +35,7 @@ from weft_kvstore.description.records import (
     Merge,
     StoreDescription,
 )
+from weft_kvstore.merging.pull_wait import PullWait
 from weft_kvstore.runtime.process import tune_process
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
@@ -43,6 +44,8 @@ from weft_kvstore.tables.growing_rows import GrowingRows
 from weft_kvstore.tables.rows import Rows
 from weft_kvstore.tables.spread import shard_of
 from weft_kvstore.units.table_state import TableState
+from weft_kvstore.wire.messages import Reading
+from weft_kvstore.wire.out_run import OneBuffer
 
 DONE, FAILED = 0, 1
 WIDTH: Final = 32
@@ -108,10 +111,19 @@ def in_table(count: int) -> dict[str, Any]:
         table.accept(0, step, Rows(ids, gradient[: len(ids)]))
         for _ in table.merging():
             pass
-        rows = table.values(ids)
+        rows = _pulled(table, ids)
         times.append(time.perf_counter() - start)
         assert rows.max() <= 0.0, "every row has seen a step"
     return {"times": times[1:]}
+
+
+def _pulled(table: TableState, ids: Array) -> Array:
+    """Rows (n, WIDTH) as the shard answers a pull of them, piece by piece, the last of them here."""
+    wait = PullWait(None, 1, table.version, slot=0, state=False, reading=Reading.OWN)
+    wait.ids = ids
+    *_, last = [one.source for one in table.answers(wait) if one is not None]
+    assert isinstance(last, OneBuffer)
+    return np.frombuffer(last.base, np.float32).reshape(-1, WIDTH)
 
 
 def over_wire(count: int) -> dict[str, Any]:

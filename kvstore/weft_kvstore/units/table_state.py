@@ -168,10 +168,6 @@ class TableState(UnitState[Rows, Rows]):
         arrays = len(self.spec.state) if wait.state else 1
         return len(wait.ids) * arrays <= self._table.a_piece and not self._table.is_long(wait.ids)
 
-    def values(self, places: Array) -> Array:
-        """Rows (n, width) as they are now, or as they would begin; a new array."""
-        return finished(self._table.reading(None, places, of=len(places), version=self.version))
-
     def lacks(self, wait: PullWait) -> bool:
         return self.spec.given and wait.ids is not None and not self._table.rows.has_all(wait.ids)
 
@@ -196,15 +192,6 @@ class TableState(UnitState[Rows, Rows]):
     def close(self) -> None:
         """Gives back what lies on disk."""
         self._table.rows.close()
-
-
-def finished(steps: Generator[None, None, Array]) -> Array:
-    """What work gives in the end, without a pause."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
 
 
 def _elements(total: Rows) -> Array:
