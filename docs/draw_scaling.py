@@ -37,7 +37,10 @@ caller does the IO thread's work while it waits, so the two together are its int
 calls, frames (messages with a payload, their acknowledgements counted in), slices, bytes. The cost of one of each, for
 each thread, is what explains best the processor time of that thread over all round trips of one key, none below 0. A
 shard's work for the second and further workers is its work for the first, less the update, which a step has once, plus
-an addition; both at the measured speed of memory. On one host all threads share its cores.
+an addition; both at the measured speed of memory. So is the copy that joins a frame's bytes where they lie in several
+arrays of the worker, which those of one key never do. On one host all threads share its cores, and busy cores slow each
+other down: by how much is measured by copying memory on one of them and on all at once, and costs are those of a thread
+that runs alone.
 
 *By simulation* (`step_simulation.py`): frame by frame, under credit, first key first; threads share the cores of
 their host, a network card passes bytes in order, and a thread that slept wakes later. Nothing is drawn at random.
@@ -120,7 +123,8 @@ def _constants(constants: Constants) -> str:
     far = constants.far
     lines.append(
         f"\nMemory, one thread, GB of one array in a second: copy {far.copy / 1e9:.1f}, addition {far.add / 1e9:.1f}, "
-        f"descent {far.descent / 1e9:.1f}. A thread that sleeps wakes after {1e6 * constants.wake_s:.0f} us. A frame "
+        f"descent {far.descent / 1e9:.1f}; all cores together copy {far.together:.2f} times as much as one. "
+        f"A thread that sleeps wakes after {1e6 * constants.wake_s:.0f} us. A frame "
         f"that leaves a busy client has {constants.frame_bytes / 1024:,.0f} KiB.\n"
     )
     return "\n".join(lines)

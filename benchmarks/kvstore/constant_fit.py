@@ -3,6 +3,9 @@
 A thread's processor time is the sum of the counts of its work times their costs; the costs are the non-negative ones
 that come nearest, each probe's error counted relative to its time (Lawson and Hanson, "Solving least squares problems",
 1974, chapter 23).
+
+Costs are a lone thread's. Where threads of a probe ran at once, each took longer than alone by what the memory
+benchmarks say, and its processor time is counted by so much less.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from scipy.optimize import nnls
 
 from cost_model import Constants, Cost, Frames, Machines, MemorySpeed, Processes, Role, Work
 from probe import Measured
-from step_costs import NEAR_BYTES
+from step_costs import NEAR_BYTES, memory_of
 from step_simulation import simulate
 from weft_kvstore.runtime.process import MMAP_THRESHOLD_BYTES
 
@@ -44,13 +47,26 @@ def work_of(one: Measured) -> Work:
     )
 
 
-def costs_of(measured: Sequence[Measured]) -> dict[Role, Cost]:
-    """Costs by role, each at least 0."""
+def lone_share(one: Measured, memory: MemorySpeed, cores: int) -> float:
+    """How much of a probe's processor time its work would take a thread that runs alone.
+
+    All cores are taken to have been busy at once for as long as the clock's time cannot hold the processor's.
+    """
+    processor_s = sum(one.processor_s.values())
+    if cores < 2 or one.time_s <= 0 or processor_s <= one.time_s:
+        return 1.0
+    together_s = min(cores * (processor_s - one.time_s) / (cores - 1), processor_s)
+    return 1 - together_s / processor_s * (1 - min(memory.together / cores, 1.0))
+
+
+def costs_of(measured: Sequence[Measured], shares: Sequence[float] | None = None) -> dict[Role, Cost]:
+    """Costs by role, each at least 0. `shares` of the probes' processor times are counted, None: all of them."""
     counts = np.array([work_of(one).row() for one in measured], np.float64)
     unit = np.maximum(counts.max(axis=0), 1e-300)  # bytes are millions where rounds are one
+    lone = np.ones(len(measured)) if shares is None else np.array(shares)
     costs = {}
     for role in Role:
-        times_s = np.array([max(one.processor_s[role], LEAST_S) for one in measured])
+        times_s = np.maximum([one.processor_s[role] for one in measured] * lone, LEAST_S)
         found, _ = nnls(counts / unit / times_s[:, None], np.ones(len(measured)))
         costs[role] = Cost(*(found / unit).tolist())
     return costs
@@ -62,7 +78,8 @@ def fit(measured: Sequence[Measured], near: MemorySpeed, far: MemorySpeed, cores
         raise ValueError("no probes to fit constants to")
     largest = max((one for one in measured if one.probe.frame_bytes is None), key=lambda one: one.probe.nbytes)
     frame_bytes = round(largest.probe.nbytes / max(largest.push_frames, 1.0))
-    constants = Constants(costs_of(measured), 0.0, near, far, frame_bytes)
+    shares = [lone_share(one, near if one.probe.nbytes <= NEAR_BYTES else far, cores) for one in measured]
+    constants = Constants(costs_of(measured, shares), 0.0, near, far, frame_bytes)
     smallest = min(measured, key=lambda one: (one.probe.nbytes, one.probe.pulls))
     at_once = probe_time_s(smallest, constants, cores, frames)
     later = probe_time_s(smallest, replace(constants, wake_s=TRIAL_WAKE_S), cores, frames)
@@ -77,9 +94,13 @@ def probe_time_s(one: Measured, constants: Constants, cores: int, frames: Frames
         slice_bytes=one.probe.slice_bytes or frames.slice_bytes,
         frame_bytes=round(one.probe.nbytes / max(one.push_frames, 1.0)),
     )
-    return simulate([one.probe.nbytes], Processes(1, 1), constants, loopback(cores), cut).time_s
+    machines = loopback(cores, memory_of(constants, one.probe.nbytes))
+    return simulate([one.probe.nbytes], Processes(1, 1), constants, machines, cut).time_s
 
 
-def loopback(cores: int) -> Machines:
-    """One host. How much busy cores slow each other down is in the costs: the probes keep two busy as well."""
-    return Machines(True, tuple(float(n + 1) for n in range(max(cores, 1))))
+def loopback(cores: int, memory: MemorySpeed) -> Machines:
+    """One host, whose busy cores slow each other down as they do in that memory."""
+    cores = max(cores, 1)
+    together = min(max(memory.together, 1.0), cores)
+    more = (together - 1) / (cores - 1) if cores > 1 else 0.0
+    return Machines(True, tuple(1 + n * more for n in range(cores)))

@@ -76,11 +76,16 @@ def _row(cost: Cost) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class MemorySpeed:
-    """Bytes of one array in a second, one thread: a copy, `a += b`, and a step of descent `w -= rate * g`."""
+    """Bytes of one array in a second, one thread: a copy, `a += b`, and a step of descent `w -= rate * g`.
+
+    `together`: how many lone threads' copies a thread on each core makes at once. Cores that share a cache or a memory
+    bus make fewer than there are cores.
+    """
 
     copy: float
     add: float
     descent: float
+    together: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +145,13 @@ class Frames:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A frame's load: adjacent slices of one shard. `key` is the last key that it holds something of."""
+    """A frame's load: adjacent slices of one shard. `key` is the last key that it holds something of. `joined` of its
+    bytes, all or none, lie in several arrays of a worker and are copied to one place before they leave."""
 
     nbytes: int
     slices: int
     key: int
+    joined: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,11 +179,11 @@ def layout_of(key_bytes: Sequence[int], shards: int, frames: Frames) -> Layout:
 
 def _joined(parts: Sequence[tuple[int, int]], frame_bytes: int) -> list[Block]:
     blocks: list[Block] = []
-    nbytes = slices = 0
+    nbytes = begin = 0
     for place, (key, length) in enumerate(parts):
-        nbytes, slices = nbytes + length, slices + 1
+        nbytes += length
         last = place + 1 == len(parts)
         if last or nbytes + parts[place + 1][1] > frame_bytes:
-            blocks.append(Block(nbytes, slices, key))
-            nbytes = slices = 0
+            blocks.append(Block(nbytes, place + 1 - begin, key, nbytes if parts[begin][0] != key else 0))
+            nbytes, begin = 0, place + 1
     return blocks

@@ -1,9 +1,13 @@
-"""How fast this machine's memory is: copy, addition and a step of descent, in a cache and far from it."""
+"""How fast this machine's memory is: copy, addition and a step of descent, in a cache and far from it; and how much
+faster all cores together are than one."""
 
 from __future__ import annotations
 
+import statistics
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -16,9 +20,13 @@ PIECE_ELEMENTS = 1 << 15
 SHORTEST_S = 0.02
 """Of a sample: shorter ones say more about the clock."""
 SAMPLES, QUICK_SAMPLES = 5, 2
+TOGETHER_S = 0.05
+"""Of a sample of several threads: so long that all of them run nearly all of the time."""
+TOGETHER_SAMPLES, QUICK_TOGETHER_SAMPLES = 15, 3
+"""What others do on the machine slows both sides of a ratio down, but not at one time."""
 
 
-def memory_speed(nbytes: int, *, quick: bool = False) -> MemorySpeed:
+def memory_speed(nbytes: int, cores: int, *, quick: bool = False) -> MemorySpeed:
     """Of arrays of that size, float32; the best of some samples: what disturbs only slows down."""
     samples = QUICK_SAMPLES if quick else SAMPLES
     weight, gradient = _arrays(nbytes)
@@ -34,7 +42,35 @@ def memory_speed(nbytes: int, *, quick: bool = False) -> MemorySpeed:
     weight.fill(0)
     add = _speed(nbytes, lambda: np.add(weight, gradient, out=weight), samples)
     descent = _speed(nbytes, descend, samples)
-    return MemorySpeed(copy, add, descent)
+    together = _together(nbytes, cores, QUICK_TOGETHER_SAMPLES if quick else TOGETHER_SAMPLES)
+    return MemorySpeed(copy, add, descent, together)
+
+
+def _together(nbytes: int, cores: int, samples: int) -> float:
+    """How many times as much as a lone thread copies a thread on each core copies in all: the median of samples, each
+    beside a lone one's."""
+    if cores < 2:
+        return 1.0
+    each = [_arrays(nbytes) for _ in range(cores)]
+    with ThreadPoolExecutor(cores) as pool:
+
+        def copied_in_s(threads: int) -> float:
+            """Arrays that so many threads copy in a second."""
+            begin = threading.Barrier(threads)
+
+            def copy(number: int) -> float:
+                target, source = each[number]
+                begin.wait()
+                start, count = time.perf_counter(), 0
+                while (passed := time.perf_counter() - start) < TOGETHER_S:
+                    np.copyto(target, source)
+                    count += 1
+                return count / passed
+
+            return sum(pool.map(copy, range(threads)))
+
+        copied_in_s(cores)
+        return statistics.median(copied_in_s(cores) / copied_in_s(1) for _ in range(samples))
 
 
 def _arrays(nbytes: int) -> tuple[np.ndarray, np.ndarray]:

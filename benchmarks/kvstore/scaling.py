@@ -31,6 +31,7 @@ from probe import Measured, probes
 from probing import run_probes
 from reporting import conditions_of, table_of, write_json
 from scale_out import SHARDS, WORKERS, cells, models, simulated
+from step_costs import memory_of
 from step_formula import estimate
 from step_simulation import simulate
 from store_cases import FLOAT_BYTES, Case, resnet50_shapes
@@ -57,7 +58,7 @@ def predict(constants: Constants, frames: Frames, cores: int) -> list[Prediction
     """The list of ResNet-50 on one host."""
     shapes = resnet50_shapes()
     key_bytes = [FLOAT_BYTES * math.prod(shape) for shape in shapes]
-    machines = loopback(cores)
+    machines = loopback(cores, memory_of(constants, sum(key_bytes)))
     found = []
     for workers, shards in PREDICTED:
         case = Case(f"resnet50-{shards}s{workers}w-tcp", shapes, workers, shards, iterations=8, warm_up=2)
@@ -98,7 +99,7 @@ def _work(
 ) -> list[Row]:
     cores = len(os.sched_getaffinity(0))
     progress("memory")
-    near, far = (memory_speed(nbytes, quick=options.quick) for nbytes in (NEAR_BYTES, FAR_BYTES))
+    near, far = (memory_speed(nbytes, cores, quick=options.quick) for nbytes in (NEAR_BYTES, FAR_BYTES))
     measured = run_probes(probes(), plan.rounds, plan.slice_bytes, progress)
     frames = Frames(slice_bytes=plan.slice_bytes)
     constants = fit(measured, near, far, cores, frames)

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cost_model import WORKER_INTERPRETER, Block, Constants, Role, Work
+from cost_model import WORKER_INTERPRETER, Block, Constants, MemorySpeed, Role, Work
 
 NEAR_BYTES = 8 << 20
 """Values of more than this do not stay in a cache from one step to the next."""
 
 APPLIED_SHARE = 0.5
 """Of a shard's bookkeeping for a pushed slice: what is done once a step, not once a push."""
+
+
+def memory_of(constants: Constants, nbytes: int) -> MemorySpeed:
+    """The memory in which a step's values are."""
+    return constants.near if nbytes <= NEAR_BYTES else constants.far
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +45,9 @@ class StepCosts:
         return self.constants.costs[role].of(work)
 
     def filled(self, block: Block, frames: int = 1) -> float:
-        """Frames of gradients at a worker's interpreter."""
-        return sum(self.push(role, block, frames) for role in WORKER_INTERPRETER)
+        """Frames of gradients at a worker's interpreter. A probe's lie in one array: what joins them is not in its
+        times, and comes from the memory benchmarks."""
+        return sum(self.push(role, block, frames) for role in WORKER_INTERPRETER) + block.joined / self._memory.copy
 
     def taken(self, block: Block, frames: int = 1) -> float:
         """Frames of values at a worker's interpreter."""
@@ -59,10 +65,9 @@ class StepCosts:
 
     def apply(self, block: Block) -> float:
         """The part of a lone push that a step has once, whatever the number of workers."""
-        memory = self.constants.near if self.nbytes <= NEAR_BYTES else self.constants.far
         cost = self.constants.costs[Role.SHARD]
         per_byte = cost.push_near if self.nbytes <= NEAR_BYTES else cost.push_far
-        bytes_s = block.nbytes * min(1 / memory.descent, per_byte)
+        bytes_s = block.nbytes * min(1 / self._memory.descent, per_byte)
         return bytes_s + APPLIED_SHARE * cost.push_slices * block.slices
 
     def accept(self, block: Block, frames: int = 1) -> float:
@@ -71,8 +76,11 @@ class StepCosts:
 
     def add(self, block: Block) -> float:
         """The addition of another worker's gradients."""
-        memory = self.constants.near if self.nbytes <= NEAR_BYTES else self.constants.far
-        return block.nbytes / memory.add
+        return block.nbytes / self._memory.add
+
+    @property
+    def _memory(self) -> MemorySpeed:
+        return memory_of(self.constants, self.nbytes)
 
     def _bytes(self, nbytes: int) -> tuple[int, int]:
         return (nbytes, 0) if self.nbytes <= NEAR_BYTES else (0, nbytes)

@@ -81,7 +81,8 @@ def _worker(layout: Layout, costs: StepCosts, frames: Frames) -> dict[str, float
 
 def _joined(blocks: Sequence[Block]) -> tuple[Block, int]:
     """The frames' loads together, and how many they are."""
-    return Block(sum(one.nbytes for one in blocks), sum(one.slices for one in blocks), 0), len(blocks)
+    joined = sum(one.joined for one in blocks)
+    return Block(sum(one.nbytes for one in blocks), sum(one.slices for one in blocks), 0, joined), len(blocks)
 
 
 def _calls(layout: Layout, frames: Frames) -> int:

@@ -8,7 +8,7 @@ from dataclasses import astuple, replace
 
 import pytest
 
-from constant_fit import costs_of, fit, loopback, probe_time_s, work_of
+from constant_fit import costs_of, fit, lone_share, loopback, probe_time_s, work_of
 from cost_model import Block, Constants, Cost, Frames, Machines, MemorySpeed, Processes, Role, layout_of
 from event_simulation import SimulationError
 from figures import PeerRounds, Round, row_of
@@ -20,7 +20,7 @@ from step_formula import Estimate, estimate
 from step_simulation import Step, simulate
 from store_cases import KIB, MIB, Case, resnet50_shapes
 
-MEMORY = MemorySpeed(copy=10e9, add=8e9, descent=4e9)
+MEMORY = MemorySpeed(copy=10e9, add=8e9, descent=4e9, together=1.6)
 US, NS = 1e-6, 1e-9
 COSTS = {
     Role.CALLER: Cost(90 * US, 10 * US, 15 * US, 30 * US, 0, 0, 0.05 * NS, 0.1 * NS, 0.1 * NS, 0.05 * NS),
@@ -31,7 +31,7 @@ COSTS = {
 }
 CONSTANTS = Constants(COSTS, 20 * US, MEMORY, MEMORY, MIB)
 RESNET = [4 * math.prod(shape) for shape in resnet50_shapes()]
-TWO_CORES = loopback(2)
+TWO_CORES = loopback(2, MEMORY)
 
 
 def step(workers: int, shards: int, machines: Machines = TWO_CORES, frames: Frames = Frames()) -> Step:  # noqa: B008
@@ -64,7 +64,7 @@ def test_a_layout_has_every_byte_once_and_spreads_them() -> None:
 
 def test_a_slice_larger_than_a_frame_is_a_frame_of_its_own() -> None:
     layout = layout_of([MIB, KIB], 1, Frames(slice_bytes=MIB, frame_bytes=64 * KIB))
-    assert layout.blocks == ((Block(MIB, 1, 0), Block(KIB, 1, 1)),)
+    assert layout.blocks == ((Block(MIB, 1, 0), Block(KIB, 1, 1)),), "each of one array"
 
 
 def test_the_fit_finds_the_costs_that_the_probes_were_made_of() -> None:
@@ -90,11 +90,43 @@ def test_the_wake_time_explains_the_smallest_round_trip() -> None:
     chosen = probes()
     smallest = next(probe for probe in chosen if probe.nbytes == 4 * KIB and probe.pulls == 1)
     true = probe_time_s(measured(smallest, COSTS), CONSTANTS, 2, Frames())
-    found = fit([measured(probe, COSTS, true) for probe in chosen], MEMORY, MEMORY, 2, Frames())
+    alone_s = 10.0  # So long that no threads of the others need have run at once.
+    times_s = [true if probe is smallest else alone_s for probe in chosen]
+    probed = [measured(probe, COSTS, time_s) for probe, time_s in zip(chosen, times_s, strict=True)]
+    found = fit(probed, MEMORY, MEMORY, 2, Frames())
     assert found.wake_s == pytest.approx(CONSTANTS.wake_s, rel=0.05)
     assert found.frame_bytes == pytest.approx(MIB)
     with pytest.raises(ValueError, match="no probes"):
         fit([], MEMORY, MEMORY, 2, Frames())
+
+
+def test_threads_that_ran_at_once_took_longer_than_alone() -> None:
+    one = measured(Probe(64 * MIB), COSTS)
+    processor_s = sum(one.processor_s.values())
+    assert lone_share(replace(one, time_s=processor_s), MEMORY, 2) == 1
+    both_all_the_time = replace(one, time_s=processor_s / 2)
+    assert lone_share(both_all_the_time, MEMORY, 2) == pytest.approx(MEMORY.together / 2)
+    both_half_of_it = replace(one, time_s=0.75 * processor_s)
+    assert lone_share(both_half_of_it, MEMORY, 2) == pytest.approx((1 + MEMORY.together / 2) / 2)
+    assert lone_share(both_all_the_time, replace(MEMORY, together=2.0), 2) == 1
+    assert lone_share(both_all_the_time, MEMORY, 1) == 1
+
+
+def test_busy_cores_slow_each_other_down_as_their_memory_does() -> None:
+    assert loopback(1, MEMORY).capacity == (1,)
+    assert loopback(2, MEMORY).capacity == pytest.approx((1, 1.6))
+    assert loopback(3, replace(MEMORY, together=2.0)).capacity == pytest.approx((1, 1.5, 2))
+    independent = loopback(2, replace(MEMORY, together=2.3))
+    assert independent.capacity == (1, 2)
+    assert step(2, 2).time_s > 1.2 * step(2, 2, independent).time_s
+
+
+def test_a_frame_of_several_arrays_is_copied_to_one_place_before_it_leaves() -> None:
+    (one,) = layout_of([MIB // 2], 1, Frames()).blocks[0]
+    (two,) = layout_of([MIB // 4, MIB // 4], 1, Frames()).blocks[0]
+    assert (one.joined, two.joined) == (0, two.nbytes)
+    costs = StepCosts(CONSTANTS, 100 * MIB)
+    assert costs.filled(two) - costs.filled(replace(two, joined=0)) == pytest.approx(two.nbytes / MEMORY.copy)
 
 
 def test_constants_travel_as_json() -> None:
@@ -115,7 +147,8 @@ def test_on_one_host_simulation_and_formula_agree(workers: int, shards: int) -> 
     busy = step(workers, shards).busy_s
     for name in ("worker's interpreter", "worker's ZeroMQ", "shard's ZeroMQ"):
         assert busy[name] == pytest.approx(paper(workers, shards).busy_s[name], rel=0.02)
-    assert busy["cores"] == pytest.approx(2 * paper(workers, shards).busy_s["cores"], rel=0.02)
+    lone = TWO_CORES.capacity[-1] * paper(workers, shards).busy_s["cores"]
+    assert busy["cores"] == pytest.approx(lone, rel=0.02)
 
 
 @pytest.mark.parametrize("gigabits", [1, 100])
