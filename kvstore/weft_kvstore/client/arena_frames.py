@@ -15,7 +15,7 @@ from weft_kvstore.client.link_messages import SentFrame, SentPiece, push_message
 from weft_kvstore.same_host.link_memory import LinkMemory
 from weft_kvstore.wire.codec import ProtocolError, encode, payload_bytes
 from weft_kvstore.wire.messages import Values
-from weft_kvstore.wire.outbox import parts_of
+from weft_kvstore.wire.out_frame import parts_of
 
 UNREAD: Final = "the shard has it where it lies, and reads it once the other slots have pushed the step"
 

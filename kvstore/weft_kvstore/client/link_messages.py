@@ -8,7 +8,7 @@ from typing import TypeAlias
 from weft_kvstore.operations.operation import Operation, PullOperation
 from weft_kvstore.wire.cargo import SentEntry
 from weft_kvstore.wire.messages import MAX_RUNS, Pull, Push
-from weft_kvstore.wire.outbox import OutFrame, Piece
+from weft_kvstore.wire.out_frame import OutFrame, Piece
 
 SentPiece: TypeAlias = Piece[SentEntry, Operation]
 SentFrame: TypeAlias = OutFrame[SentEntry, Operation]

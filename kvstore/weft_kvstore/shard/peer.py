@@ -16,8 +16,9 @@ from weft_kvstore.units.unit_state import AnyUnit
 from weft_kvstore.wire.codec import ProtocolError, encode
 from weft_kvstore.wire.lending import Loan
 from weft_kvstore.wire.messages import MAX_RUNS, Acknowledge, Done, Hello, Released, Values
+from weft_kvstore.wire.out_frame import OutFrame
 from weft_kvstore.wire.out_run import OutRun
-from weft_kvstore.wire.outbox import Outbox, OutFrame
+from weft_kvstore.wire.outbox import Outbox
 
 MAX_OPEN_PULLS: Final = 1 << 16
 """Pulls, each counted as often as it has runs, that one connection may have open: two kinds for each of 32,768 keys.

@@ -8,108 +8,20 @@ goes alone. So after an urgent slice is put in, at most the credit or one slice 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import chain
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
-from weft_kvstore.arrays.buffers import Buffer
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.wire.codec import ProtocolError
+from weft_kvstore.wire.link_bounds import link_bounds
 from weft_kvstore.wire.messages import MAX_RUNS
-from weft_kvstore.wire.out_run import NOTHING, OutRun, Source
-from weft_kvstore.wire.rate import Departure, LinkRate
-
-FRAME_TIME_S: Final = 0.002
-"""Time of the link's rate that a frame may take: what has begun cannot be overtaken."""
-CREDIT_TIME_S: Final = 0.004
-"""Time of the link's rate, beside its round trip, that is under way: two frames, which keep it busy."""
-CREDIT_BASE_BYTES: Final = 192 << 10
-"""What is under way besides. A window that is a time of the rate alone has no size of its own to come back to: the
-larger one of two directions that share their acknowledgements' way would starve the other."""
-MIN_FRAME_BYTES: Final = 32 << 10
-MAX_AUTO_FRAME_BYTES: Final = 4 << 20
-MIN_CREDIT_BYTES: Final = 128 << 10
-FIRST_CREDIT_BYTES: Final = 256 << 10
-"""Before anything is measured: a slow link's 20 ms at 100 Mbit/s."""
-MAX_AUTO_CREDIT_BYTES: Final = 8 << 20
-LOOPBACK_RATE: Final = 125e6
-"""Bytes a second, those of 1 Gbit/s, above which loopback is no link that somebody slowed down on purpose: what bounds
-it is the processors' time. A frame costs them as much whatever its size, so that small ones keep it slow, and its rate
-them small."""
-LOOPBACK_TIMES: Final = 8
-"""How much longer than on other links a frame may take there, at most."""
-LOOPBACK_FRAME_BYTES: Final = 8 << 20
-LOOPBACK_CREDIT_BYTES: Final = 32 << 20
-SHARED_FRAME_BYTES: Final = 8 << 20
-SHARED_CREDIT_BYTES: Final = 32 << 20
-"""Where bytes pass through shared memory: they have no rate that a frame would have to fit."""
+from weft_kvstore.wire.out_frame import OutFrame, Piece
+from weft_kvstore.wire.out_run import NOTHING, OutRun
+from weft_kvstore.wire.rate import LinkRate
 
 E = TypeVar("E")
 W = TypeVar("W")
-
-
-class Piece(NamedTuple, Generic[E, W]):
-    """Slices `first` to `first + count` of a run, numbered from 0 in it, that travel in a frame: bytes `start` to
-    `stop` of the run."""
-
-    run: OutRun[E, W]
-    first: int
-    count: int  # type: ignore[assignment]  # nobody asks a tuple's `count` of it
-    start: int
-    stop: int
-
-
-class FrameRun(NamedTuple, Generic[E]):
-    """Adjacent slices of one entry."""
-
-    entry: E
-    first: int
-    count: int  # type: ignore[assignment]  # nobody asks a tuple's `count` of it
-    nbytes: int
-
-
-class OutFrame(NamedTuple, Generic[E, W]):
-    """A frame that leaves now: its number, its pieces and their bytes in the same order."""
-
-    number: int
-    pieces: tuple[Piece[E, W], ...]
-    nbytes: int
-    departure: Departure
-
-    def runs(self) -> list[FrameRun[E]]:
-        """What the header says of it: pieces that continue one another are one run."""
-        if len(self.pieces) == 1:
-            ((run, first, count, _, _),) = self.pieces
-            return [FrameRun(run.entry, run.first + first, count, self.nbytes)]
-        found: list[FrameRun[E]] = []
-        for one in self.pieces:
-            entry, first, nbytes = one.run.entry, one.run.first + one.first, one.stop - one.start
-            last = found[-1] if found else None
-            if last is not None and last.first + last.count == first and last.entry == entry:
-                found[-1] = FrameRun(entry, last.first, last.count + one.count, last.nbytes + nbytes)
-            else:
-                found.append(FrameRun(entry, first, one.count, nbytes))
-        return found
-
-    def payload(self) -> Buffer:
-        """The bytes: a view where they lie side by side in one place, else joined."""
-        parts = parts_of(self.pieces)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-def parts_of(pieces: Sequence[Piece[E, W]]) -> Sequence[Buffer]:
-    """The bytes of pieces, one behind the other. Those that continue one another are one run of a frame, and are cut
-    at once: what a source makes of a run depends on all of it."""
-    if len(pieces) == 1:
-        (one,) = pieces
-        return one.run.source.cut(one.start, one.stop)
-    stretches: list[tuple[Source, int, int]] = []
-    for one in pieces:
-        source, start = one.run.source, one.start
-        if stretches and stretches[-1][0] is source and stretches[-1][2] == start:
-            start = stretches.pop()[1]
-        stretches.append((source, start, one.stop))
-    return [part for source, start, stop in stretches for part in source.cut(start, stop)]
 
 
 class Outbox(Generic[E, W]):
@@ -252,31 +164,9 @@ class Outbox(Generic[E, W]):
         return waiting
 
     def _follow_rate(self) -> None:
-        credit, frame = self._settings.credit_bytes, self._settings.frame_bytes
-        self.credit_bytes = self._measured_credit() if credit is None else credit
-        self.frame_bytes = self._measured_frame() if frame is None else frame
-        if self._shared:
-            self.credit_bytes = SHARED_CREDIT_BYTES if credit is None else credit
-            self.frame_bytes = SHARED_FRAME_BYTES if frame is None else frame
-
-    def _measured_credit(self) -> int:
-        rate = self.rate.bytes_per_s
-        if rate is None:
-            return FIRST_CREDIT_BYTES
-        # Twice the round trip at least: a long link's rate is measured under the credit, and with less never found.
-        round_trip_s = self.rate.round_trip_s
-        wanted = CREDIT_BASE_BYTES + int(rate * (round_trip_s + max(CREDIT_TIME_S * self._times(rate), round_trip_s)))
-        return min(max(wanted, MIN_CREDIT_BYTES), LOOPBACK_CREDIT_BYTES if self.loopback else MAX_AUTO_CREDIT_BYTES)
-
-    def _measured_frame(self) -> int:
-        rate = self.rate.bytes_per_s
-        wanted = 0 if rate is None else int(rate * FRAME_TIME_S * self._times(rate))
-        return min(max(wanted, MIN_FRAME_BYTES), LOOPBACK_FRAME_BYTES if self.loopback else MAX_AUTO_FRAME_BYTES)
-
-    def _times(self, rate: float) -> float:
-        """How much longer than elsewhere a frame may take: more the faster a loopback is, and little more than once
-        where its rate is a slow link's that was measured a little too high."""
-        return min(max((rate / LOOPBACK_RATE) ** 2, 1.0), LOOPBACK_TIMES) if self.loopback else 1.0
+        self.credit_bytes, self.frame_bytes = link_bounds(
+            self.rate, self._settings, loopback=self.loopback, shared=self._shared
+        )
 
     def _head(self) -> OutRun[E, W] | None:
         while self._heap and not self._heap[0][3].queued:

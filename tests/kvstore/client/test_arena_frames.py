@@ -16,8 +16,9 @@ from weft_kvstore.settings import LinkSettings
 from weft_kvstore.wire.cargo import Cargo, SentEntry
 from weft_kvstore.wire.codec import ProtocolError, decode_request
 from weft_kvstore.wire.messages import Push, Values
+from weft_kvstore.wire.out_frame import OutFrame
 from weft_kvstore.wire.out_run import OneBuffer, OutRun
-from weft_kvstore.wire.outbox import Outbox, OutFrame
+from weft_kvstore.wire.outbox import Outbox
 
 SHARD = 2
 LARGE = LEAST_SHARED_BYTES
