@@ -27,6 +27,9 @@ MOST_LETTERS: Final = 1 << 14
 MOST_LETTER_BYTES: Final = 1 << 28
 """What may wait of one job. Clients stay far below by their credit."""
 
+MOST_ENDS: Final = 4 * MOST_LETTERS
+"""Connections of a job of which it is known where they are, though nothing of them waits."""
+
 URGENT: Final = -(1 << 62)
 
 J = TypeVar("J", bound=Hashable)
@@ -53,10 +56,11 @@ class Letters(Work):
     """One job's messages. They are its `todo`: what is handed over next is last.
 
     A message's place is where the messages before it of its connection end, or where the job is at, which is the place
-    of what was handed over last; it ends its cost further on.
+    of what was handed over last; it ends its cost further on. While any wait, `_ends` knows where each connection's
+    last one ends, handed over or not: else whoever says one thing at a time would always be first.
     """
 
-    __slots__ = ("_at", "_came", "_deliver", "nbytes")
+    __slots__ = ("_at", "_came", "_deliver", "_ends", "nbytes")
 
     hands_over = True
 
@@ -67,6 +71,7 @@ class Letters(Work):
         self._deliver = deliver
         self._at = 0
         self._came = 0
+        self._ends: dict[bytes, int] = {}
 
     @property
     def piece_bytes(self) -> int:
@@ -77,13 +82,17 @@ class Letters(Work):
                 break
         return cost
 
-    def put(self, letter: Letter, behind: int) -> int:
-        """Takes a message in, where its connection's last one ends `behind`. Where it ends itself."""
-        place = max(behind, self._at)
+    def put(self, letter: Letter) -> None:
+        """Takes a message in."""
+        if not self.todo:
+            self._ends.clear()
+        place = max(self._ends.pop(letter.identity, 0), self._at)
+        if len(self._ends) >= MOST_ENDS:
+            self._forget_ends()
+        self._ends[letter.identity] = place + letter.cost
         self._came += 1
         insort(self.todo, (-place, -self._came, letter))
         self.nbytes += letter.nbytes
-        return place + letter.cost
 
     def forget(self, identity: bytes) -> None:
         """Drops a connection's messages."""
@@ -99,15 +108,20 @@ class Letters(Work):
             cost += letter.cost
             self._deliver(letter)
 
+    def _forget_ends(self) -> None:
+        """Keeps those of connections with messages that wait, which stay in order by them."""
+        wait = {letter.identity for _, _, letter in self.todo}
+        self._ends = {identity: end for identity, end in self._ends.items() if identity in wait}
+
 
 class _Waiting:
-    """Of a connection some of whose messages wait: their job, how many, what they cost, and where the last one ends."""
+    """Of a connection some of whose messages wait: their job, how many, and what they cost."""
 
-    __slots__ = ("cost", "count", "end", "job")
+    __slots__ = ("cost", "count", "job")
 
     def __init__(self, job: Any) -> None:
         self.job = job
-        self.count = self.cost = self.end = 0
+        self.count = self.cost = 0
 
 
 class Inbox(Generic[J]):
@@ -142,7 +156,7 @@ class Inbox(Generic[J]):
             waiting = self._where[letter.identity] = _Waiting(job)
         waiting.count += 1
         waiting.cost += letter.cost
-        waiting.end = letters.put(letter, waiting.end)
+        letters.put(letter)
         return letters
 
     def overflows(self, job: J) -> bytes | None:

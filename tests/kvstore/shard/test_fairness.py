@@ -17,6 +17,7 @@ from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.merging.work import PIECE_BYTES, Work
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
+from weft_kvstore.shard import inbox as shard_inbox
 from weft_kvstore.shard import links as shard_links
 from weft_kvstore.shard.company import Company
 from weft_kvstore.shard.departures import SHARED_BYTES
@@ -251,6 +252,31 @@ def test_connections_of_a_job_are_heard_by_what_their_messages_cost() -> None:
         had += large if identity == b"large" else -small
         assert -small <= had <= large
     assert number > 200, "both had something to say for long"
+
+
+def test_who_says_one_thing_at_a_time_and_always_the_next_has_no_more_than_a_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What a connection has said counts though nothing of it waits any more."""
+    monkeypatch.setattr(shard_inbox, "MOST_ENDS", 8)
+    heard: list[bytes] = []
+    inbox: Inbox[str] = Inbox(lambda letter: heard.append(letter.identity))
+    large = bytes(1 << 20)
+    letters = inbox.put("a", a_letter(b"honest", 0))
+    for number in range(1, 5):
+        inbox.put("a", a_letter(b"honest", number))
+    for loud in (b"one", b"two", b"three"):
+        inbox.put("a", letter_of(loud, [large], 0.0))
+    for _ in range(20):
+        begun = len(heard)
+        letters.step()
+        for identity in heard[begun:]:
+            if identity != b"honest":
+                inbox.put("a", letter_of(identity, [large], 0.0))
+    assert heard[:8].count(b"honest") == 5, "all that it says costs less than one message of the others"
+    for number in range(20):
+        inbox.put("a", a_letter(bytes([number]), number))
+    assert len(letters._ends) <= len({one.identity for *_, one in letters.todo}), "what is kept is bounded"
 
 
 def test_pulls_that_are_given_up_at_once_hold_up_no_other_slot_of_their_job() -> None:
