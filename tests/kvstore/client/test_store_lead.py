@@ -150,9 +150,14 @@ def test_what_nobody_waits_for_ends_all_the_same(lately: bool) -> None:
 def test_the_thread_stands_by_after_a_caller_has_led_and_leads_again(monkeypatch: pytest.MonkeyPatch) -> None:
     with two_slots() as (one, _):
         own = one._lead._own
+
+        def stands_by() -> bool:
+            """After a caller has led: where that took long, the thread was woken for the receipt, and leads again."""
+            one.pull("k0", 0).result(WAIT_S)
+            return own.is_asleep and not own.over_sockets
+
         monkeypatch.setattr("weft_kvstore.client.standby.LOOKS", 1 << 40)
-        one.pull("k0", 0).result(WAIT_S)
-        wait_until(lambda: own.is_asleep and not own.over_sockets)
+        wait_until(stands_by)
         monkeypatch.setattr("weft_kvstore.client.standby.LOOKS", 0)
         wait_until(lambda: own.is_watching)
 
