@@ -19,15 +19,18 @@ INDEX_ROW_BYTES: Final = 24
 
 
 def grown(tables: Iterable[TableState]) -> Holds:
-    """Rows of growing tables that are here, with their state and their index, and rows set for versions to come."""
+    """Rows of growing tables that are here, with their state and their index, rows set for versions to come, and what
+    of sums under way no message holds, with what may come of it."""
     found = Holds()
     for one in tables:
         ahead = one.ahead_bytes
-        rows = one.held
+        rows, made = one.held, one.rows_made
         if isinstance(rows, GrowingRows):
             found += Holds(rows.stop * one.bytes_of_a_row + rows.index_bytes, 0, rows.count)
         if ahead:
             found += Holds(ahead)
+        if made:
+            found += Holds(made * (one.cut.row_bytes + one.cut.id_dtype.itemsize)) + _to_come(one, made)
     return found
 
 
@@ -40,4 +43,11 @@ def promised(table: TableState, run: Run, *, exact: bool) -> Holds:
         rows = int(np.count_nonzero(table.held.find(found.ids) < 0))
     else:
         rows = run.payload.nbytes // (table.cut.row_bytes + table.cut.id_dtype.itemsize)
+    return _to_come(table, rows)
+
+
+def _to_come(table: TableState, rows: int) -> Holds:
+    """So many rows, once they have come into being: those of a table of a known size are there from the first."""
+    if table.cut.growth is None:
+        return Holds()
     return Holds(rows * (table.bytes_of_a_row + INDEX_ROW_BYTES), 0, rows)

@@ -34,9 +34,10 @@ from weft_kvstore.wire.out_run import OneBuffer
 
 
 class TableState(UnitState[Rows, Rows]):
-    """Invariant: `_waiting_bytes` are those of gradients that came since a merge began."""
+    """Invariants: `_waiting_bytes` are those of gradients that came since a merge began; `_made` has, by its identity,
+    how many rows each part of the step's sum has that no message brought."""
 
-    __slots__ = ("_pushes", "_table", "_waiting_bytes", "cut", "shard")
+    __slots__ = ("_made", "_pushes", "_table", "_waiting_bytes", "cut", "shard")
 
     def __init__(
         self,
@@ -54,11 +55,12 @@ class TableState(UnitState[Rows, Rows]):
         no value, and nobody else should know it. Raises MemoryError where not even the addresses are to be had,
         OSError where the place is none, ValueError where numbers are wanted and missing."""
         a_piece = max(PIECE_ELEMENTS // max(cut.width, 1), 1)
-        super().__init__(spec, merged, _elements, _nothing_ahead(cut, shard, a_piece), fills=spec.given)
+        super().__init__(spec, self._sum, self._joined, _nothing_ahead(cut, shard, a_piece), fills=spec.given)
         self.cut = cut
         self.shard = shard
         self._pushes = RowPushes(cut.rows_up)
         self._waiting_bytes = 0
+        self._made: dict[int, int] = {}
         self._table = TableValues(
             spec, cut, shard, first, a_piece=a_piece, sparse=sparse, draw=draw, place=place, salt=salt
         )
@@ -81,6 +83,12 @@ class TableState(UnitState[Rows, Rows]):
     def ahead_bytes(self) -> int:
         """Bytes of rows that were set for versions to come."""
         return self.sets.nbytes
+
+    @property
+    def rows_made(self) -> int:
+        """Rows of the step's sum that lie in memory of their own, which no message's account has; may be asked on any
+        thread."""
+        return sum(self._made.values())
 
     @property
     def touched(self) -> int:
@@ -129,7 +137,23 @@ class TableState(UnitState[Rows, Rows]):
 
     def merging(self) -> Generator[None, None, bool]:
         self._waiting_bytes = 0
-        return super().merging()
+        is_made = yield from super().merging()
+        if is_made:
+            self._made = {}
+        return is_made
+
+    def _sum(self, one: Rows, other: Rows) -> Rows:
+        total = merged(one, other)
+        came = _parts(one, other) - self._made.keys()
+        self._made = {id(values): len(ids) for ids, values in total.parts if id(values) not in came}
+        return total
+
+    def _joined(self, total: Rows) -> Array:
+        """All values of a sum, to be written."""
+        came, values = _parts(total), total.values
+        if id(values) not in came:
+            self._made = {id(values): len(values)}
+        return values
 
     @property
     def _parts_begun(self) -> int:
@@ -194,8 +218,8 @@ class TableState(UnitState[Rows, Rows]):
         self._table.rows.close()
 
 
-def _elements(total: Rows) -> Array:
-    return total.values
+def _parts(*rows: Rows) -> set[int]:
+    return {id(values) for one in rows for _, values in one.parts}
 
 
 def _nothing_ahead(cut: RowCut, shard: int, a_piece: int) -> Callable[[], SetsAhead[Rows]]:

@@ -14,7 +14,7 @@ import pytest
 from store_cluster import WAIT_S, given, key_of, store_of, table_of
 from weft_graph.program import Update
 from weft_kvstore.client.store_client import StoreClient
-from weft_kvstore.description.records import GrowthDescription, KeyDescription, StoreDescription
+from weft_kvstore.description.records import CommitDescription, GrowthDescription, KeyDescription, StoreDescription
 from weft_kvstore.errors import StoreError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.quotas import Holds, Quotas
 from weft_kvstore.serving import shard_server
@@ -214,6 +214,33 @@ def test_a_growing_table_grows_to_its_quota_of_rows_and_goes_on_with_those_it_ha
             only.push_rows("t", step, ids, rows).result(WAIT_S)
         assert only.pull_rows("t", ids, 5).result(WAIT_S).shape == (80, 8)
         assert server._mind.ledger.refusal(next(iter(server._mind.jobs.values())).shard.account, Holds(0, 0, 1))
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_rows_of_a_sum_count_though_no_message_holds_them(*, committed: bool) -> None:
+    """Each slot shares a row with the first one, so that the others of its rows are copied into the sum."""
+    slots = 4
+    description = store_of([growing(slots=slots)], slots=slots, shards=1)
+    if committed:
+        description = msgspec.structs.replace(description, commit=CommitDescription(clip_norm=1e9))
+    with serving(Quotas(job_rows=100), description) as (server, [clients]):
+        account = next(iter(server._mind.jobs.values())).shard.account
+        clients[0].push_rows("t", 0, np.zeros(1, np.int64), ones(8)[None]).result(WAIT_S)
+        ids = np.arange(80)
+        clients[1].push_rows("t", 0, ids, np.ones((80, 8), np.float32)).result(WAIT_S)
+        gc.collect()
+        assert account.now.rows >= 80
+        with pytest.raises(StoreRefusedError, match="slot 2, key 't', step 0: quota job_rows"):
+            clients[2].push_rows("t", 0, np.array([0, *range(100, 170)]), np.ones((71, 8), np.float32)).result(WAIT_S)
+        for slot in (2, 3):
+            clients[slot].push_rows("t", 0, ids[:1], ones(8)[None]).result(WAIT_S)
+        if committed:
+            for future in [client.barrier(0, []) for client in clients]:
+                future.result(WAIT_S)
+        clients[0].pull_rows("t", ids, 1).result(WAIT_S)
+        gc.collect()
+        assert account.now.rows == 80, "once they are in the table they count there alone"
+        assert account.waiting.rows == 0
 
 
 def test_a_growing_table_grows_to_its_quota_of_bytes() -> None:
