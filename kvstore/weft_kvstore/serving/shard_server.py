@@ -1,4 +1,4 @@
-"""The shard's hands: one thread with a ROUTER socket that carries out what the mind decides."""
+"""The shard's hands: one thread with a socket that carries out what the mind decides."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import math
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
 from types import TracebackType
 from typing import Final
 
@@ -17,13 +15,15 @@ import zmq
 
 from weft_kvstore.description.check import check_description
 from weft_kvstore.description.records import StoreDescription
-from weft_kvstore.errors import StoreError, StoreTimeoutError
+from weft_kvstore.errors import StoreError
 from weft_kvstore.quotas import Quotas
 from weft_kvstore.runtime.wake import Wakeup
 from weft_kvstore.same_host.door import Door
 from weft_kvstore.same_host.errors import ArenaError
 from weft_kvstore.serving.apply_pool import ApplyPool
-from weft_kvstore.settings import MAX_FRAME_BYTES, LinkSettings
+from weft_kvstore.serving.commands import Commands
+from weft_kvstore.serving.router import Router
+from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.account import Ledger
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.mind import ShardMind
@@ -32,7 +32,6 @@ from weft_kvstore.statistics.queue_depth import depths
 from weft_kvstore.statistics.records import ShardStatistics
 from weft_kvstore.statistics.stages import StageTimes
 from weft_kvstore.tables.place import TablePlace
-from weft_kvstore.wire.codec import MAX_HEADER_BYTES
 
 MESSAGES_A_ROUND: Final = 64
 """Messages read before a slice is merged, so that a flood cannot starve the merging."""
@@ -42,14 +41,6 @@ MESSAGES_SHARED: Final = 16
 
 RECEIVE_S: Final = 0.05
 """Seconds after which no further message is read in a round: what was read is answered first."""
-
-QUEUED_MESSAGES: Final = 1000
-"""Messages that ZeroMQ holds for one peer, either way; a peer that does not read is dropped."""
-
-COPIED_BYTES: Final = 1 << 19
-"""A shorter part of a message is copied: for one that is not, a thread is woken once it has left. It takes as long."""
-
-COMMAND_TIMEOUT_S: Final = 30.0
 
 _log = logging.getLogger("weft.shard")
 
@@ -80,21 +71,8 @@ class ShardServer:
         self._ledger = Ledger(quotas)
         self._reserving = threading.Lock()
         self._mind = ShardMind(os.urandom(16), settings, self._ledger, let_go=self._let_go)
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._router = self._context.socket(zmq.ROUTER)
-        self._router.linger = 0
-        self._router.sndhwm = self._router.rcvhwm = QUEUED_MESSAGES
-        self._router.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES + MAX_HEADER_BYTES)
-        self._router.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        self._router.copy_threshold = COPIED_BYTES
-        try:
-            self._router.bind(bind)
-        except zmq.ZMQError as error:
-            self._router.close()
-            self._context.term()
-            raise StoreError(f"cannot bind {bind}: {error}") from error
-        self.endpoint: str = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
-        self._bytes_sent = 0
+        self._router = Router(bind)
+        self.endpoint = self._router.endpoint
         self._stages = StageTimes()
         self._waited = False
         """Whether what is to be sent waited for what had come meanwhile: an answer may go with it."""
@@ -102,10 +80,8 @@ class ShardServer:
         self._wakeup = Wakeup()
         self._door = _door() if settings.same_host else None
         self._mind.arenas = self._door
-        self._commands: deque[tuple[Callable[[], None], Future[None]]] = deque()
+        self._commands = Commands(f"the shard at {self.endpoint}", self._wakeup.wake)
         self._stopping = False
-        self._lock = threading.Lock()
-        """Held while a command is appended, and while none may be any more."""
         self.ended = threading.Event()
         """Set when it serves no more; `error` is what ended it, None after `stop`."""
         self.error: Exception | None = None
@@ -116,6 +92,7 @@ class ShardServer:
         if self._stopping:
             raise StoreError(f"the shard at {self.endpoint} was stopped")
         if self._thread.ident is None:
+            self._commands.begin()
             self._thread.start()
 
     @property
@@ -143,7 +120,7 @@ class ShardServer:
                 description, shard, computing=self._pool, tables=self._tables, account=account, stopped=stopped
             )
             opened = made
-            self._command(lambda: self._mind.open(opened))
+            self._commands.carry_out(lambda: self._mind.open(opened))
         except BaseException:
             self._ledger.release(account)
             if made is not None:
@@ -152,7 +129,7 @@ class ShardServer:
 
     def close_job(self, job: str, term: int | None = None) -> None:
         """Drops a job, in one term or in all; its clients' futures fail. No harm if there is none."""
-        self._command(lambda: self._mind.close_job(job, term, f"job {job!r} was closed on this shard"))
+        self._commands.carry_out(lambda: self._mind.close_job(job, term, f"job {job!r} was closed on this shard"))
 
     def stop(self) -> None:
         """Closes everything. Idempotent."""
@@ -160,7 +137,7 @@ class ShardServer:
         if self._thread.is_alive():
             self._wakeup.wake()
             self._thread.join()
-        elif not self._context.closed:
+        elif not self._router.is_closed:
             self._shut()
 
     def __enter__(self) -> ShardServer:
@@ -176,7 +153,7 @@ class ShardServer:
         """Counts of this moment; they may move while they are read."""
         mind, peers = self._mind, list(self._mind.peers.values())
         return ShardStatistics(
-            bytes_sent=self._bytes_sent,
+            bytes_sent=self._router.bytes_sent,
             bytes_received=mind.counts.bytes_received,
             frames_sent=mind.counts.frames_sent,
             frames_received=mind.counts.frames_received,
@@ -201,26 +178,9 @@ class ShardServer:
             quotas=self._ledger.quotas,
         )
 
-    def _command(self, work: Callable[[], None]) -> None:
-        """Carries out work on the socket thread, and waits for it. Raises StoreTimeoutError for what has not begun in
-        time, and will not: what has begun is waited for, so that no caller gives up what is done after all."""
-        future: Future[None] = Future()
-        with self._lock:
-            if not self._thread.is_alive() or self._stopping:
-                raise StoreError(f"the shard at {self.endpoint} is not running")
-            self._commands.append((work, future))
-        self._wakeup.wake()
-        try:
-            future.result(COMMAND_TIMEOUT_S)
-        except TimeoutError as error:
-            if not future.cancel():
-                future.result()
-                return
-            raise StoreTimeoutError(f"the shard at {self.endpoint} did not answer for {COMMAND_TIMEOUT_S} s") from error
-
     def _run(self) -> None:
         poller = zmq.Poller()
-        poller.register(self._router, zmq.POLLIN)
+        poller.register(self._router.socket, zmq.POLLIN)
         poller.register(self._wakeup.fileno(), zmq.POLLIN)
         if self._door is not None:
             poller.register(self._door.fileno(), zmq.POLLIN)
@@ -239,8 +199,7 @@ class ShardServer:
         """Reads what came, merges the most urgent slice, sends; looks at the socket again after each slice."""
         self._last_round = self._clock()
         self._receive()
-        while self._commands:
-            self._carry_out(*self._commands.popleft())
+        self._commands.work()
         begun = self._clock()
         busy = self._work()
         now = self._clock()
@@ -252,7 +211,7 @@ class ShardServer:
             if self._door is not None:
                 self._door.tick(now)
         if self._mind.wants_flush():
-            if not self._waited and self._readable():
+            if not self._waited and self._router.is_readable:
                 self._waited = True
                 return
             self._mind.flush(now)
@@ -288,12 +247,11 @@ class ShardServer:
         begun = self._clock()
         until = begun + RECEIVE_S
         for _ in range(MESSAGES_SHARED if self._mind.is_shared else MESSAGES_A_ROUND):
-            if not self._readable():
+            if not self._router.is_readable:
                 return
-            identity, *frames = self._router.recv_multipart(copy=False)
-            parts = [frame.buffer for frame in frames]
+            identity, parts = self._router.receive()
             came = self._clock()
-            self._mind.hear(identity.bytes, parts, came)
+            self._mind.hear(identity, parts, came)
             done = self._clock()
             self._stages.receive += came - begun
             self._stages.decode += done - came
@@ -301,42 +259,16 @@ class ShardServer:
                 return
             begun = done
 
-    def _readable(self) -> bool:
-        return bool(int(self._router.getsockopt(zmq.EVENTS)) & zmq.POLLIN)  # A poll makes a poller each time.
-
     def _send(self) -> None:
         outgoing, self._mind.outgoing = self._mind.outgoing, []
         for identity, parts in outgoing:
-            try:
-                self._router.send_multipart([identity, *parts], zmq.NOBLOCK, copy=False)
-            except zmq.ZMQError as error:
-                # EHOSTUNREACH: the connection is gone. EAGAIN: the peer does not read. It may come again by a Hello.
-                if error.errno not in {zmq.EHOSTUNREACH, zmq.EAGAIN}:
-                    raise
+            if not self._router.send(identity, parts):
                 self._mind.lose(identity)
-            else:
-                self._bytes_sent += sum(len(part) for part in parts)
-
-    @staticmethod
-    def _carry_out(work: Callable[[], None], future: Future[None]) -> None:
-        if not future.set_running_or_notify_cancel():
-            return  # Its caller has gone, and has been told that it was not done.
-        try:
-            work()
-        except Exception as error:  # noqa: BLE001 - the caller waits for it, on another thread; it is raised there
-            future.set_exception(error)
-        else:
-            future.set_result(None)
 
     def _shut(self) -> None:
-        with self._lock:
-            self._stopping = True
-        while self._commands:
-            future = self._commands.popleft()[1]
-            if future.set_running_or_notify_cancel():
-                future.set_exception(StoreError(f"the shard at {self.endpoint} was stopped"))
-        self._router.close(0)
-        self._context.term()
+        self._stopping = True
+        self._commands.end()
+        self._router.close()
         for identity in list(self._mind.peers):
             self._mind.lose(identity)
         if self._door is not None:

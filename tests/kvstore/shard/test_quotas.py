@@ -17,7 +17,7 @@ from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import CommitDescription, GrowthDescription, KeyDescription, StoreDescription
 from weft_kvstore.errors import StoreError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.quotas import Holds, Quotas
-from weft_kvstore.serving import shard_server
+from weft_kvstore.serving import commands
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.account import Account, Ledger, QuotaError
@@ -328,11 +328,11 @@ def test_a_job_that_was_not_opened_in_time_is_not_opened_later(monkeypatch: pyte
 
     with ShardServer(quotas=Quotas(total_keys=1)) as server:
         description = msgspec.structs.replace(a_job(), shards=(server.endpoint,))
-        other = threading.Thread(target=server._command, args=[busy])
+        other = threading.Thread(target=server._commands.carry_out, args=[busy])
         other.start()
         assert begun.wait(WAIT_S)
         with monkeypatch.context() as patched:
-            patched.setattr(shard_server, "COMMAND_TIMEOUT_S", 0.02)
+            patched.setattr(commands, "COMMAND_TIMEOUT_S", 0.02)
             with pytest.raises(StoreTimeoutError, match="did not answer"):
                 server.open(description, 0)
         go_on.set()
@@ -345,7 +345,7 @@ def test_a_job_that_was_not_opened_in_time_is_not_opened_later(monkeypatch: pyte
 
 def test_a_command_that_has_begun_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     go_on = threading.Event()
-    monkeypatch.setattr(shard_server, "COMMAND_TIMEOUT_S", 0.02)
+    monkeypatch.setattr(commands, "COMMAND_TIMEOUT_S", 0.02)
     done: list[bool] = []
 
     def slow() -> None:
@@ -353,5 +353,5 @@ def test_a_command_that_has_begun_is_waited_for(monkeypatch: pytest.MonkeyPatch)
         done.append(go_on.wait(WAIT_S))
 
     with ShardServer() as server:
-        server._command(slow)
+        server._commands.carry_out(slow)
     assert done == [True]
