@@ -6,18 +6,17 @@ slice's value is at one version at any time: what is half made is shown to nobod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
-from itertools import pairwise
-from typing import Final, NamedTuple
+from collections.abc import Callable, Generator
+from typing import NamedTuple
 
 import numpy as np
 
 from weft_graph.program import Update
 from weft_kvstore.arrays.array import Array
-from weft_kvstore.arrays.exact_sum import exact_sum
-from weft_kvstore.arrays.ranges import Range, ranges_alike, ranges_where
+from weft_kvstore.arrays.ranges import Range, ranges_alike
 from weft_kvstore.arrays.shelf import Laid, Shelf, laid_as
 from weft_kvstore.description.records import Merge
+from weft_kvstore.lot.gate import LotGate
 from weft_kvstore.lot.merge_order import ArrivalOrder, MergeOrder, SlotOrder
 from weft_kvstore.lot.sets import LotSets
 from weft_kvstore.lot.spec import LotSpec
@@ -25,10 +24,7 @@ from weft_kvstore.lot.steps import LotSteps
 from weft_kvstore.lot.sums import LotSums, sum_dtype
 from weft_kvstore.lot.update import LotUpdate
 from weft_kvstore.lot.values import LotValues
-from weft_kvstore.merging.step_gate import StepGate
 from weft_kvstore.merging.steps import PushRefusedError, contradiction
-
-NOT_HELD: Final = -1
 
 
 class Change(NamedTuple):
@@ -53,9 +49,9 @@ class Arrival(NamedTuple):
 
 
 class LotState:
-    """Invariants: a slice's sum is of its next step; `_merged` counts the slots in it. `_held` is the last step that
-    was measured, where steps are committed. `_lives` counts the incarnations of each slot. `_early[p, step]` has what
-    came of slot number p before the step before: no more than STEPS_AHEAD steps of a slice, and none that is due."""
+    """Invariants: a slice's sum is of its next step; `_merged` counts the slots in it. `_lives` counts the incarnations
+    of each slot. `_early[p, step]` has what came of slot number p before the step before: no more than STEPS_AHEAD
+    steps of a slice, and none that is due."""
 
     def __init__(self, spec: LotSpec, values: Array, given: Array) -> None:
         """`values` are the first values (elements); where a slice is `given` (slices) bool they are set later."""
@@ -73,7 +69,7 @@ class LotState:
         self._adds_late = spec.update is Update.RULE and spec.rule.anywhere and spec.gate is None
         self._order: MergeOrder = _order(spec, bounds)
         self._merged = np.zeros(count, np.int64)
-        self._held = np.full(count, NOT_HELD, np.int64)
+        self._gate = None if spec.gate is None else LotGate(spec.gate, spec, self._sums, bounds)
         self._lives = [0] * len(spec.slots)
         self._early: dict[tuple[int, int], Shelf] = {}
 
@@ -149,7 +145,7 @@ class LotState:
             elif (piece := self._first_piece(low, end)) is not None:
                 if piece[1] < end:
                     todo.append((piece[1], end))
-                if self._may_go(version, *piece):
+                if not self.spec.is_held(version) and (self._gate is None or self._gate.passes(version, *piece)):
                     self._complete(version, *piece)
                     if self._order.holds(version + 1):
                         todo.append(piece)
@@ -272,54 +268,7 @@ class LotState:
         if self.applied is not None and laid.elements is not None:
             self.applied(self.spec.slots[place], step, first, stop)
 
-    def _may_go(self, step: int, first: int, stop: int) -> bool:
-        """Whether a step has its hyper-parameters, and the slots have agreed on it, where they do: its sums are clipped
-        then, or dropped where the step is skipped. The first time what they amount to is measured."""
-        gate = self.spec.gate
-        if self.spec.is_held(step):
-            return False
-        if gate is None:
-            return True
-        scaled = self.spec.update is not Update.MEAN
-        for low, high in ranges_where(self._held[first:stop] != step, first):
-            squares = self._measured(gate, low, high) if scaled else 0
-            self._held[low:high] = step
-            gate.hold(step, squares, high - low)
-        verdict = gate.verdict(step)
-        if verdict is None:
-            return False
-        if verdict.factor is None:
-            self._sums.take(first, stop)
-        elif scaled and verdict.factor != 1.0:
-            self._multiply(self._sums.look(first, stop), verdict.factor)
-        return True
-
-    def _measured(self, gate: StepGate, first: int, stop: int) -> int | None:
-        """The exact sum of the slices' sums of squares, each in float64; None where that is not finite. What was
-        multiplied by the loss scale is divided by it."""
-        sums = self._sums.look(first, stop)
-        if gate.scale != 1.0 and not self.spec.unscaled:
-            self._multiply(sums, 1.0 / gate.scale)
-        found: list[Array] = []
-        for laid in sums:
-            assert laid.elements is not None
-            for low, high in _slices(self.bounds, laid):
-                found.append(np.square(laid.elements[low:high], dtype=np.float64).sum(keepdims=True))
-        return exact_sum(np.concatenate(found)) if found else 0
-
-    @staticmethod
-    def _multiply(sums: list[Laid], factor: float) -> None:
-        for laid in sums:
-            assert laid.elements is not None
-            np.multiply(laid.elements, laid.elements.dtype.type(factor), out=laid.elements)
-
 
 def _order(spec: LotSpec, bounds: Array) -> MergeOrder:
     """Where each slot goes on by itself, only its own steps have an order."""
     return SlotOrder(bounds) if spec.merge is Merge.SLOT or not spec.together else ArrivalOrder(bounds)
-
-
-def _slices(bounds: Array, laid: Laid) -> Iterator[Range]:
-    """Where its slices begin and end among its elements."""
-    edges = (bounds[laid.first : laid.stop + 1] - bounds[laid.first]).tolist()
-    return pairwise(edges)
