@@ -12,16 +12,26 @@ from weft_kvstore.wire.codec import ProtocolError
 from weft_kvstore.wire.push_run import Run
 
 
+def own_run(shard: JobShard, run: Run) -> Run:
+    """The same run, copied out of the client's arena where more is done with its bytes than arithmetic: there they may
+    be others at each look. Raises ProtocolError for what may not lie there."""
+    if run.arena is None or shard.reads_in_place(run):
+        return run
+    if run.place:
+        raise ProtocolError(f"Push.place: 1 for a run of lot {run.lot}, which has to be copied")
+    own = memoryview(np.frombuffer(run.payload, np.uint8).copy())  # type: ignore[arg-type]  # an array is a buffer
+    return run._replace(payload=own, arena=None)
+
+
 def take_run(shard: JobShard, peer: Peer, run: Run) -> Taken:
     """Takes in a run of a frame.
 
     Raises ProtocolError where it contradicts the description, PushRefusedError where it contradicts what is there.
     """
-    if run.arena is not None and not shard.reads_in_place(run):
-        if run.place:
-            raise ProtocolError(f"Push.place: 1 for a run of lot {run.lot}, which has to be copied")
-        own = memoryview(np.frombuffer(run.payload, np.uint8).copy())  # type: ignore[arg-type]  # an array is a buffer
-        run = run._replace(payload=shard.account.taken_over(own), arena=None)
+    own = own_run(shard, run)
+    if own is not run:
+        shard.account.taken_over(own.payload)
+    run = own
     match run.cargo:
         case Cargo.GRADIENT:
             return shard.accept_chunks(peer.slot, run) if run.chunks else shard.accept(peer.slot, run)

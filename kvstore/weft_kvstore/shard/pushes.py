@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
+from weft_kvstore.arrays.array import Array
 from weft_kvstore.merging.steps import PushRefusedError
 from weft_kvstore.same_host.peer_memory import placed
 from weft_kvstore.shard.account import Ledger
@@ -10,13 +13,13 @@ from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.links import Links
 from weft_kvstore.shard.merger import Merger
 from weft_kvstore.shard.peer import Peer
-from weft_kvstore.shard.push_runs import take_run
+from weft_kvstore.shard.push_runs import own_run, take_run
 from weft_kvstore.shard.refusals import answer_refusal, push_refusal
 from weft_kvstore.shard.taken import Taken
 from weft_kvstore.wire.cargo import Cargo
 from weft_kvstore.wire.codec import payload_bytes
 from weft_kvstore.wire.messages import Push, PushRefused
-from weft_kvstore.wire.push_run import runs_of
+from weft_kvstore.wire.push_run import Run, runs_of
 
 
 class Pushes:
@@ -39,14 +42,15 @@ class Pushes:
                 return
         if push.at is not None and arena is not None:
             payload = memoryview(placed(arena, (push.at, push.at + payload_bytes(push))))  # type: ignore[arg-type]
+        runs = list(runs_of(push, payload, arena))
+        if push.at is not None:  # What is checked, and then taken in, are the same bytes.
+            runs = [own_run(shard, run) for run in runs]
         if not self._ledger.is_open:
-            refused = push_refusal(self._ledger, shard, list(runs_of(push, payload)), payload.nbytes)
+            refused = push_refusal(self._ledger, shard, runs, payload.nbytes)
             if refused is not None:
                 self._refuse_all(peer, shard, push, payload, refused)
                 return
-        if push.at is None:
-            payload = shard.account.taken_over(payload)
-        for number, run in enumerate(runs_of(push, payload, arena)):
+        for number, run in enumerate(self._counted(shard, push, payload, runs, arena)):
             try:
                 self._go_on(peer, shard, take_run(shard, peer, run))
             except PushRefusedError as error:
@@ -57,6 +61,18 @@ class Pushes:
         links.due(peer)
         if push.cargo[-1] == Cargo.GRADIENT:
             job.stragglers.came(peer.slot, push.step[-1], peer.heard)
+
+    @staticmethod
+    def _counted(
+        shard: JobShard, push: Push, payload: memoryview, runs: Sequence[Run], arena: Array | None
+    ) -> Iterable[Run]:
+        """The runs of a frame, whose memory counts as the job's where it is the shard's."""
+        if push.at is None:
+            return runs_of(push, shard.account.taken_over(payload), arena)
+        for run in runs:
+            if run.arena is None:
+                shard.account.taken_over(run.payload)
+        return runs
 
     def _go_on(self, peer: Peer, shard: JobShard, taken: Taken) -> None:
         wait = taken.pull

@@ -12,17 +12,21 @@ import numpy as np
 import pytest
 
 from store_cluster import WAIT_S, given, key_of, store_of, table_of
+from store_raw import hello_of, push_of
 from weft_graph.program import Update
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import CommitDescription, GrowthDescription, KeyDescription, StoreDescription
 from weft_kvstore.errors import StoreError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.quotas import Holds, Quotas
+from weft_kvstore.same_host.hold import Memory
 from weft_kvstore.serving import commands
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.account import Account, Ledger, QuotaError
 from weft_kvstore.shard.job_shard import JobShard
+from weft_kvstore.shard.mind import ShardMind
 from weft_kvstore.sharding.need import NOTED_BYTES, NOTED_OF_A_SLOT, need_of
+from weft_kvstore.wire.codec import encode
 
 LINK = LinkSettings(silence_s=WAIT_S, request_timeout_s=WAIT_S, same_host=False)
 SIZE = 256
@@ -241,6 +245,60 @@ def test_rows_of_a_sum_count_though_no_message_holds_them(*, committed: bool) ->
         gc.collect()
         assert account.now.rows == 80, "once they are in the table they count there alone"
         assert account.waiting.rows == 0
+
+
+class Door:
+    """Where a client has brought an arena already."""
+
+    name = b"door"
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self.bytes = np.zeros(nbytes, np.uint8)
+
+    def expect(self, most_bytes: int) -> bytes:
+        return b"ticket"
+
+    def forget(self, ticket: bytes) -> None:
+        pass
+
+    def arena(self, ticket: bytes) -> Memory:
+        return self
+
+    def bytes_at(self, offset: int, nbytes: int) -> np.ndarray:
+        return self.bytes[offset : offset + nbytes]
+
+
+def test_a_client_that_changes_its_arena_meanwhile_gets_the_rows_that_were_checked() -> None:
+    """The ids that the quota lets pass are old ones; then others stand there."""
+    description = store_of([growing()], slots=1, shards=1, slice_bytes=1 << 16)
+    old, new = (np.arange(first, first + 80, dtype=np.uint64) for first in (0, 1000))
+    door = Door(80 * (8 + 8 * 4))
+
+    class Changing(Ledger):
+        def refusal(self, account: Account, more: Holds) -> str | None:
+            reason = super().refusal(account, more)
+            if not more.rows:
+                door.bytes[: new.nbytes] = new.view(np.uint8)
+            return reason
+
+    mind = ShardMind(bytes(16), LINK, Changing(Quotas(job_rows=100)))
+    mind.open(JobShard(description, 0))
+    mind.arenas = door
+    table = next(iter(mind.jobs.values())).shard.parts.table(0)
+    mind.hear(b"one", encode(hello_of(description, 0)), 0.0)
+    for step in range(2):
+        door.bytes[: old.nbytes] = old.view(np.uint8)
+        push = push_of(0, [door.nbytes], frame=step + 1, step=step, chunks=1, count=1)
+        mind.hear(b"one", encode(msgspec.structs.replace(push, at=0)), 0.0)
+        while mind.work_once():
+            pass
+        assert table.version == step + 1
+    assert table.touched == 80
+    assert np.all(table.held.find(new) < 0)
+    (job,) = mind.jobs.values()
+    gc.collect()
+    assert job.shard.account.waiting == Holds()
 
 
 def test_a_growing_table_grows_to_its_quota_of_bytes() -> None:
