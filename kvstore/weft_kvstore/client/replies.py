@@ -168,4 +168,6 @@ class Replies:
         last = list(accumulate(run.count for run in runs))[message.run]
         upto = list(accumulate(piece.count for piece in frame.pieces))
         operation = frame.pieces[bisect_left(upto, last)].run.owner
-        self._ending.end(operation, None, StoreRefusedError(f"{operation}: {link.name}: {message.reason}"))
+        self._ending.end(
+            operation, None, StoreRefusedError(f"{self._ending.told(operation)}: {link.name}: {message.reason}")
+        )
