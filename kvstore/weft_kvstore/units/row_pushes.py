@@ -6,9 +6,10 @@ part.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -24,11 +25,18 @@ class ChunkRun(NamedTuple):
     rows: Rows
 
 
+_FIRST: Final = attrgetter("first")
+_STOP: Final = attrgetter("stop")
+
+
 @dataclass(slots=True)
 class _Push:
+    """`runs` are in order, and none overlaps another: what one more is beside is found without a look at all of them,
+    of which there are as many as a slow link's frames. `came` of the `chunks` have."""
+
     chunks: int
     runs: list[ChunkRun] = field(default_factory=list)
-    """In order; none overlaps another."""
+    came: int = 0
 
 
 class RowPushes:
@@ -67,9 +75,10 @@ class RowPushes:
             if len(runs) == 1 and runs[0].stop - runs[0].first == chunks:
                 return runs[0].rows
             push = self._open[slot, step] = _Push(chunks)
-        push.runs.extend(runs)
-        push.runs.sort(key=attrgetter("first"))
-        if sum([run.stop - run.first for run in push.runs]) < chunks:
+        for one in runs:
+            insort(push.runs, one, key=_FIRST)
+            push.came += one.stop - one.first
+        if push.came < chunks:
             return None
         del self._open[slot, step]
         return Rows.of([part for run in push.runs for part in run.rows.parts])
@@ -86,9 +95,8 @@ class RowPushes:
 
     def _missing(self, before: list[ChunkRun], run: ChunkRun) -> list[ChunkRun]:
         found, at = [], run.first
-        for one in before:
-            if one.stop <= at or one.first >= run.stop:
-                continue
+        for number in range(bisect_right(before, at, key=_STOP), bisect_left(before, run.stop, key=_FIRST)):
+            one = before[number]
             if one.first > at:
                 found.append(self._part(run, at, one.first))
             at = one.stop
@@ -104,13 +112,11 @@ class RowPushes:
 
     def _out_of_order(self, before: list[ChunkRun], run: ChunkRun) -> int | None:
         """The first chunk whose rows are not between those beside it. Those of each chunk ascend."""
-        ids = run.rows.ids
-        for one in before:
-            if one.stop == run.first and not one.rows.ids[-1] < ids[0]:
-                return run.first
+        ids, at = run.rows.ids, bisect_left(before, run.first, key=_FIRST)
+        if at and before[at - 1].stop == run.first and not before[at - 1].rows.ids[-1] < ids[0]:
+            return run.first
         if not is_ascending(ids):
             return run.first + int(np.argmin(ids[1:] > ids[:-1]) + 1) // self._a_chunk
-        for one in before:
-            if one.first == run.stop and not ids[-1] < one.rows.ids[0]:
-                return run.stop - 1
+        if at < len(before) and before[at].first == run.stop and not ids[-1] < before[at].rows.ids[0]:
+            return run.stop - 1
         return None
