@@ -64,9 +64,11 @@ class StoreClient(StoreFace):
             self._lead.close()
 
     def gradient_buffer(self, key: str) -> Array:
+        self._process.check()  # In a child it is the parent's memory, and so may its locks be.
         return self._memory.gradient(self._arguments.place_of(key))
 
     def value_buffer(self, key: str) -> Array:
+        self._process.check()
         return self._memory.value(self._arguments.place_of(key))
 
     def __enter__(self) -> StoreClient:

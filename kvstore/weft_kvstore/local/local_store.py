@@ -60,9 +60,11 @@ class LocalStore(StoreFace):
         return _AtSlot(self, slot, Arguments(self._description, slot))
 
     def gradient_buffer(self, key: str) -> Array:
+        self._process.check()
         return self.buffers_of(0).gradient(self._arguments.place_of(key))
 
     def value_buffer(self, key: str) -> Array:
+        self._process.check()
         return self.buffers_of(0).value(self._arguments.place_of(key))
 
     def buffers_of(self, slot: int) -> ClientMemory:
@@ -165,9 +167,11 @@ class _AtSlot(StoreFace):
         self._slot = slot
 
     def gradient_buffer(self, key: str) -> Array:
+        self._process.check()
         return self._store.buffers_of(self._slot).gradient(self._arguments.place_of(key))
 
     def value_buffer(self, key: str) -> Array:
+        self._process.check()
         return self._store.buffers_of(self._slot).value(self._arguments.place_of(key))
 
     def statistics(self) -> ClientStatistics:

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
+from typing import Any
 
 import numpy as np
 import pytest
@@ -213,6 +214,7 @@ def test_a_refused_barrier_is_made_again_with_its_number(make: Make) -> None:
 
 def test_a_forked_child_is_told_to_connect_and_closes_nothing(make: Make) -> None:
     (store,) = make(describe({"w": zero(2)}, rule="sgd", rate=1.0))
+    own: Any = store._store
     calls: list[Callable[[], object]] = [
         lambda: store.push("w", ones(2)),
         lambda: store.pull("w"),
@@ -221,6 +223,8 @@ def test_a_forked_child_is_told_to_connect_and_closes_nothing(make: Make) -> Non
         store.statistics,
         store.barrier,
         lambda: store._store.push("w", 0, ones(2)),
+        lambda: own.gradient_buffer("w"),
+        lambda: own.value_buffer("w"),
     ]
     reader, writer = os.pipe()
     with warnings.catch_warnings():
