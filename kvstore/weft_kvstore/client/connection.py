@@ -70,8 +70,10 @@ class Connection:
             self._heard = now
 
     def welcome(self, message: Welcome, now: float) -> bool:
-        """The shard talks with us. Whether it is the one that did: another has lost what we know of it. Raises
-        ProtocolError for the Welcome of another connection."""
+        """The shard talks with us. Whether it is the one that did, on a connection that has not broken meanwhile:
+        another has lost what we know of it. Raises ProtocolError for the Welcome of another connection."""
+        if message.session == self.session and self.state is LinkState.DOWN:
+            return False  # It had come, and was not read, when the connection broke.
         if message.session != self.session or self.state is not LinkState.GREETING:
             raise ProtocolError(f"Welcome.session: {message.session} in {self.state.value}, this is {self.session}")
         if self._boot not in (None, message.boot):

@@ -59,6 +59,15 @@ def test_a_welcome_of_another_connection_changes_nothing(session: int) -> None:
     assert states(connection) == before
 
 
+def test_a_welcome_that_is_read_after_its_connection_broke_changes_nothing() -> None:
+    connection = greeting()
+    connection.disconnected(1.0)
+    assert not connection.welcome(welcome(1), 1.0)
+    assert (connection.state, connection.refused) == (LinkState.DOWN, None)
+    assert Due.CONNECT in connection.tick(connection.next_tick())
+    assert connection.welcome(welcome(2), 2.0)
+
+
 def test_a_second_welcome_is_none() -> None:
     with pytest.raises(ProtocolError, match=r"Welcome.session: 1 in open"):
         opened().welcome(welcome(1), 0.0)
