@@ -35,6 +35,7 @@ class Pushes:
         links, job = self._links, self._links.jobs[peer.job]
         links.counts.frames_received += 1
         shard, arena = job.shard, None
+        own: list[Run] | None = None
         if push.at is not None or push.place:
             arena = links.arenas.hold(peer, push.frame)
             if arena is None:
@@ -42,15 +43,14 @@ class Pushes:
                 return
         if push.at is not None and arena is not None:
             payload = memoryview(placed(arena, (push.at, push.at + payload_bytes(push))))  # type: ignore[arg-type]
-        runs = list(runs_of(push, payload, arena))
-        if push.at is not None:  # What is checked, and then taken in, are the same bytes.
-            runs = [own_run(shard, run) for run in runs]
+            # What is checked, and then taken in, are the same bytes.
+            own = [own_run(shard, run) for run in runs_of(push, payload, arena)]
         if not self._ledger.is_open:
-            refused = push_refusal(self._ledger, shard, runs, payload.nbytes)
+            refused = push_refusal(self._ledger, shard, own or list(runs_of(push, payload)), payload.nbytes)
             if refused is not None:
                 self._refuse_all(peer, shard, push, payload, refused)
                 return
-        for number, run in enumerate(self._counted(shard, push, payload, runs, arena)):
+        for number, run in enumerate(self._counted(shard, push, payload, own, arena)):
             try:
                 self._go_on(peer, shard, take_run(shard, peer, run))
             except PushRefusedError as error:
@@ -64,15 +64,16 @@ class Pushes:
 
     @staticmethod
     def _counted(
-        shard: JobShard, push: Push, payload: memoryview, runs: Sequence[Run], arena: Array | None
+        shard: JobShard, push: Push, payload: memoryview, own: Sequence[Run] | None, arena: Array | None
     ) -> Iterable[Run]:
-        """The runs of a frame, whose memory counts as the job's where it is the shard's."""
-        if push.at is None:
+        """The runs of a frame, whose memory counts as the job's where it is the shard's: `own` are those that were
+        copied where they have to be, None where the payload came with the message."""
+        if own is None:
             return runs_of(push, shard.account.taken_over(payload), arena)
-        for run in runs:
+        for run in own:
             if run.arena is None:
                 shard.account.taken_over(run.payload)
-        return runs
+        return own
 
     def _go_on(self, peer: Peer, shard: JobShard, taken: Taken) -> None:
         wait = taken.pull

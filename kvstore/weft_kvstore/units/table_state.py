@@ -11,7 +11,6 @@ from functools import partial
 
 import numpy as np
 
-from weft_kvstore.arrays.array import Array
 from weft_kvstore.arrays.buffers import bytes_of
 from weft_kvstore.description.records import Mode, Sparse
 from weft_kvstore.merging.answer import Answer
@@ -22,11 +21,11 @@ from weft_kvstore.sharding.row_cut import RowCut, chunks_of
 from weft_kvstore.tables.admission import Draw
 from weft_kvstore.tables.held_rows import HeldRows
 from weft_kvstore.tables.place import TablePlace
-from weft_kvstore.tables.row_sums import merged
 from weft_kvstore.tables.rows import Rows
 from weft_kvstore.units.first_made import MakeRows
 from weft_kvstore.units.key_rules import KeyRules
 from weft_kvstore.units.row_pushes import ChunkRun, RowPushes
+from weft_kvstore.units.row_total import RowTotal
 from weft_kvstore.units.sets_ahead import IdsAhead, RowsAhead, SetsAhead
 from weft_kvstore.units.table_values import TableValues
 from weft_kvstore.units.unit_state import UnitState
@@ -34,10 +33,9 @@ from weft_kvstore.wire.out_run import OneBuffer
 
 
 class TableState(UnitState[Rows, Rows]):
-    """Invariants: `_waiting_bytes` are those of gradients that came since a merge began; `_made` has, by its identity,
-    how many rows each part of the step's sum has that no message brought."""
+    """Invariant: `_waiting_bytes` are those of gradients that came since a merge began."""
 
-    __slots__ = ("_made", "_pushes", "_table", "_waiting_bytes", "cut", "shard")
+    __slots__ = ("_pushes", "_table", "_total", "_waiting_bytes", "cut", "shard")
 
     def __init__(
         self,
@@ -55,12 +53,13 @@ class TableState(UnitState[Rows, Rows]):
         no value, and nobody else should know it. Raises MemoryError where not even the addresses are to be had,
         OSError where the place is none, ValueError where numbers are wanted and missing."""
         a_piece = max(PIECE_ELEMENTS // max(cut.width, 1), 1)
-        super().__init__(spec, self._sum, self._joined, _nothing_ahead(cut, shard, a_piece), fills=spec.given)
+        self._total = RowTotal()
+        ahead = _nothing_ahead(cut, shard, a_piece)
+        super().__init__(spec, self._total.sum, self._total.values, ahead, fills=spec.given)
         self.cut = cut
         self.shard = shard
         self._pushes = RowPushes(cut.rows_up)
         self._waiting_bytes = 0
-        self._made: dict[int, int] = {}
         self._table = TableValues(
             spec, cut, shard, first, a_piece=a_piece, sparse=sparse, draw=draw, place=place, salt=salt
         )
@@ -88,7 +87,7 @@ class TableState(UnitState[Rows, Rows]):
     def rows_made(self) -> int:
         """Rows of the step's sum that lie in memory of their own, which no message's account has; may be asked on any
         thread."""
-        return sum(self._made.values())
+        return self._total.rows_made
 
     @property
     def touched(self) -> int:
@@ -139,21 +138,8 @@ class TableState(UnitState[Rows, Rows]):
         self._waiting_bytes = 0
         is_made = yield from super().merging()
         if is_made:
-            self._made = {}
+            self._total.end()
         return is_made
-
-    def _sum(self, one: Rows, other: Rows) -> Rows:
-        total = merged(one, other)
-        came = _parts(one, other) - self._made.keys()
-        self._made = {id(values): len(ids) for ids, values in total.parts if id(values) not in came}
-        return total
-
-    def _joined(self, total: Rows) -> Array:
-        """All values of a sum, to be written."""
-        came, values = _parts(total), total.values
-        if id(values) not in came:
-            self._made = {id(values): len(values)}
-        return values
 
     @property
     def _parts_begun(self) -> int:
@@ -216,10 +202,6 @@ class TableState(UnitState[Rows, Rows]):
     def close(self) -> None:
         """Gives back what lies on disk."""
         self._table.rows.close()
-
-
-def _parts(*rows: Rows) -> set[int]:
-    return {id(values) for one in rows for _, values in one.parts}
 
 
 def _nothing_ahead(cut: RowCut, shard: int, a_piece: int) -> Callable[[], SetsAhead[Rows]]:
