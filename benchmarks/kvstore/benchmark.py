@@ -11,14 +11,14 @@ from typing import NoReturn
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from ending import end_on_sigterm, stopped
 from figures import Row
 from groups import SideError, default_slice_bytes
 from measuring import Plan, measure, peer_python
-from reporting import conditions_of, table_of, write_json
+from progress_telling import progress_told
+from reporting import conditions_of, machine_line, table_of, write_json
 from store_cases import Case
 
 DONE, FAILED, PEER_MISSING = 0, 1, 2
@@ -55,10 +55,9 @@ def run(
     rows: list[Row] = []
     versions: dict[str, str] = {}
     try:
-        with progress_bar() as progress:
-            task = progress.add_task("", total=len(chosen) * plan.turns)
+        with progress_told(len(chosen) * plan.turns) as progress:
             for case in chosen:
-                row, found = measuring(case, plan, lambda text: progress.update(task, advance=1, description=text))
+                row, found = measuring(case, plan, progress)
                 rows.append(row)
                 versions |= found
     except SideError as error:
@@ -87,10 +86,10 @@ def tell(
 ) -> int:
     """Shows the rows, or `table` for them, writes them where a path is given, and returns the exit code."""
     console.print(table or table_of(rows))
-    console.print(", ".join(f"{name} {conditions[name]}" for name in ("machine", "cores", "load_before", "load_after")))
-    missing = [row for row in rows if row.missing is not None]
-    for row in missing:
-        console.print(f"{row.case}: {row.peer_name} is missing: {row.missing}", markup=False, soft_wrap=True)
+    console.print(machine_line(conditions))
+    missing = missing_lines(rows)
+    for line in missing:
+        console.print(line, markup=False, soft_wrap=True)
     if path is not None:
         try:
             write_json(path, conditions, rows)
@@ -98,6 +97,18 @@ def tell(
             console.print(f"failed: {error}", style="red", markup=False, soft_wrap=True)
             return FAILED
     return PEER_MISSING if missing else DONE
+
+
+def missing_lines(rows: Sequence[Row]) -> list[str]:
+    """Why peers are missing: a line for each reason, however many cases it meets."""
+    cases: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        if row.missing is not None:
+            cases.setdefault((row.peer_name, row.missing), []).append(row.case)
+    return [
+        f"{names[0]}{f' and {len(names) - 1} more' if names[1:] else ''}: {peer} is missing: {reason}"
+        for (peer, reason), names in cases.items()
+    ]
 
 
 def options_of(
@@ -126,9 +137,3 @@ def _count(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"at least 1, not {number}")
     return number
-
-
-def progress_bar() -> Progress:
-    """On standard error; it leaves nothing behind."""
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    return Progress(*columns, console=Console(stderr=True), transient=True)

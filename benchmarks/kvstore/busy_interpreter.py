@@ -27,7 +27,7 @@ from ending import end_on_sigterm, stopped
 from figures import PeerRounds, Round, Row, row_of
 from groups import Group, SideError, default_slice_bytes, description_of, free_port
 from measuring import Plan
-from reporting import conditions_of, table_of, write_json
+from reporting import conditions_of, machine_line, table_of, write_json
 from store_cases import FLOAT_BYTES, KIB, RATE, TOLERANCE, Case
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.errors import StoreError
@@ -163,6 +163,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     conditions["switch_interval_s"] = {"tuned": SWITCH_INTERVAL_S, "default": DEFAULT_SWITCH_INTERVAL_S}
     rows = rows_of(rounds)
     console.print(table_of(rows))
+    console.print(machine_line(conditions))
     median_ms = 1e3 * statistics.median([time_s for each in rounds[TUNED] for time_s in each.times_s])
     console.print(f"tuned and busy {median_ms:.3f} ms; the bar is {BAR_MS} ms")
     if options.json is not None:

@@ -85,7 +85,7 @@ def measure_codec(case: Case, plan: Plan, progress: Progress) -> tuple[Row, dict
     own: list[Round] = []
     theirs: list[Round] = []
     for turn in range(plan.rounds):
-        progress(f"{case.name}, round {turn + 1}")
+        progress(f"{case.name}: round {turn + 1}")
         sides = [(own, work), (theirs, coding.copy)]
         for rounds, action in sides if turn % 2 else reversed(sides):
             rounds.append(_round(case, action, coding.payload.size if rounds is own else None))

@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ending import end_on_sigterm, stopped
+from reporting import machine_line, processor
 from weft_graph.ir import Initializer
 from weft_graph.program import Update
 from weft_kernels.id_draws import rows_of_ids
@@ -205,6 +206,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             console.print(f"failed: {error}", style="red", markup=False, soft_wrap=True)
     console.print(_table(rows))
     conditions = {
+        "machine": processor(),
         "cores": len(os.sched_getaffinity(0)),
         "load_before": round(load, 2),
         "load_after": round(os.getloadavg()[0], 2),
@@ -213,6 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "zipf": EXPONENT,
         "quick": options.quick,
     }
+    console.print(machine_line(conditions))
     if options.json is not None:
         options.json.write_text(json.dumps({"conditions": conditions, "rows": rows}, indent=2) + "\n", encoding="utf-8")
     return FAILED if failed else DONE

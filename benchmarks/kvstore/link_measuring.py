@@ -12,7 +12,7 @@ from typing import Final
 from figures import PeerRounds, Round, Row, better, row_of
 from groups import Group, SideError
 from layer_marks import MARKS
-from measuring import PEER, PYTHON_VARIABLE, Plan
+from measuring import NO_PEER, Plan
 from slow_link import Ends, Shaping, slow_link, start_mxnet_over, start_weft_over
 from store_cases import TABLE_ROWS, Case
 from training_pace import STEP
@@ -178,5 +178,5 @@ def _rows(slow: SlowCase, plan: Plan, sides: Sequence[Side]) -> list[Row]:
 
 def _peer(name: str, named: Mapping[str, Sequence[Side]], plan: Plan, mark: str) -> PeerRounds:
     if plan.peer_python is None:
-        return PeerRounds(name, missing=f"{PYTHON_VARIABLE} names no Python with {PEER}")
+        return PeerRounds(name, missing=NO_PEER)
     return better([side.peer(mark) for side in named[name]])

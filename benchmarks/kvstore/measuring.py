@@ -18,6 +18,7 @@ PEER_THREADS = (1, 2)
 
 PYTHON_VARIABLE = "MXNET_PYTHON"
 PEER = "MXNet"
+NO_PEER = f"{PYTHON_VARIABLE} names no Python with {PEER}; docs/benchmarks.md says how to make one"
 
 StartOwn = Callable[[Group, int], None]
 """Starts weft's processes, with slices of so many bytes."""
@@ -99,7 +100,7 @@ def _peer(
 ) -> PeerRounds:
     name = " ".join([PEER, *filter(None, [versions.get("peer.mxnet")])])
     if plan.peer_python is None:
-        return PeerRounds(name, missing=f"{PYTHON_VARIABLE} names no Python with {PEER}")
+        return PeerRounds(name, missing=NO_PEER)
     return PeerRounds(f"{name}, OMP {threads}", rounds, failed.get(threads))
 
 

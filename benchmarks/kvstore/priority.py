@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.markup import escape
 
-from benchmark import FAILED, options_of, progress_bar, tell
+from benchmark import FAILED, options_of, tell
 from ending import end_on_sigterm, stopped
 from figures import Row
 from groups import SideError, default_slice_bytes
 from link_measuring import SlowCase, measure_slow
 from link_table import link_table
 from measuring import Plan, peer_python
+from progress_telling import progress_told
 from reporting import conditions_of
 from shaped_network import NetworkError
 from slow_cases import quick, slow_cases
@@ -57,11 +58,10 @@ def _measured(chosen: Sequence[SlowCase], plan: Plan) -> tuple[list[Row], dict[s
     rows: list[Row] = []
     versions: dict[str, str] = {}
     left_out: dict[str, str] = {}
-    with progress_bar() as progress:
-        task = progress.add_task("", total=None)
+    with progress_told() as progress:
         for slow in chosen:
             try:
-                found, seen = measure_slow(slow, plan, lambda text: progress.update(task, advance=1, description=text))
+                found, seen = measure_slow(slow, plan, progress)
             except NetworkError as error:
                 left_out[slow.name] = str(error)
                 continue

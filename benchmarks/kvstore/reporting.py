@@ -22,7 +22,7 @@ Conditions = dict[str, object]
 def conditions_of(plan: Plan, cases: Sequence[Case], *, quick: bool) -> Conditions:
     """The machine before the run, and how it is run."""
     return {
-        "machine": _processor(),
+        "machine": processor(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "load_before": round(os.getloadavg()[0], 2),
@@ -55,6 +55,11 @@ def table_of(rows: Sequence[Row]) -> Table:
     return table
 
 
+def machine_line(conditions: Mapping[str, object]) -> str:
+    """The machine, and its load before the run and after: what any time has to be read beside."""
+    return ", ".join(f"{name} {conditions[name]}" for name in ("machine", "cores", "load_before", "load_after"))
+
+
 def write_json(path: Path, conditions: Mapping[str, object], rows: Sequence[Row]) -> None:
     """The document, whole or not at all."""
     text = json.dumps({"conditions": conditions, "rows": [row.as_json() for row in rows]}, indent=2)
@@ -73,7 +78,8 @@ def digits(time_ms: float) -> str:
     return f"{time_ms:.{2 if time_ms < 10 else 1 if time_ms < 100 else 0}f}" if time_ms >= 1 else f"{time_ms:.3f}"
 
 
-def _processor() -> str:
+def processor() -> str:
+    """Its name."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -98,7 +98,9 @@ def simulated(
         for gigabits in GIGABITS:
             for cell in cells(model, gigabits, constants, frames, shards=PLOTTED_SHARDS):
                 if cell.workers * cell.paper.frames <= frames_at_most:
-                    progress(f"{model.name} with {cell.workers} workers and {cell.shards} shards")
+                    progress(
+                        f"{model.name} with {cell.workers} workers and {cell.shards} shard{'s' * (cell.shards > 1)}"
+                    )
                     processes = Processes(cell.workers, cell.shards)
                     step = simulate(model.key_bytes, processes, constants, network(gigabits), frames)
                     found.append(Simulated(model.name, gigabits, cell.workers, cell.shards, step.time_s))

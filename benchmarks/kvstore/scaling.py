@@ -9,14 +9,13 @@ import argparse
 import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 from rich import box
 from rich.console import Console
-from rich.progress import Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from benchmark import DONE, FAILED
@@ -29,8 +28,9 @@ from measuring import Plan, measure
 from memory_speed import FAR_BYTES, NEAR_BYTES, memory_speed
 from probe import Measured, probes
 from probing import run_probes
-from reporting import conditions_of, table_of, write_json
-from scale_out import SHARDS, WORKERS, cells, models, simulated
+from progress_telling import Telling, progress_told
+from reporting import conditions_of, machine_line, table_of, write_json
+from scale_out import GIGABITS, SHARDS, WORKERS, cells, models, simulated
 from step_costs import memory_of
 from step_formula import estimate
 from step_simulation import simulate
@@ -42,6 +42,7 @@ ROUNDS, QUICK_ROUNDS = 5, 2
 ALLOWED = 0.2
 """Of the measured time: how far a prediction may be off."""
 PEER = "prediction"
+ONE_KEY = "round trips of one key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +77,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     plan = Plan(rounds, options.slice_bytes or default_slice_bytes(), None)
     conditions = conditions_of(plan, [], quick=options.quick)
     try:
-        with _progress() as progress:
-            task = progress.add_task("")
-            rows = _work(console, plan, conditions, options, lambda text: progress.update(task, description=text))
+        with progress_told() as progress:
+            rows = _work(console, plan, conditions, options, progress)
     except (SideError, OSError) as error:
         console.print(f"failed: {error}", style="red", markup=False, soft_wrap=True)
         return FAILED
@@ -95,12 +95,12 @@ def _work(
     plan: Plan,
     conditions: dict[str, object],
     options: argparse.Namespace,
-    progress: Callable[[str], None],
+    progress: Telling,
 ) -> list[Row]:
     cores = len(os.sched_getaffinity(0))
-    progress("memory")
+    progress("speed of memory")
     near, far = (memory_speed(nbytes, cores, quick=options.quick) for nbytes in (NEAR_BYTES, FAR_BYTES))
-    measured = run_probes(probes(), plan.rounds, plan.slice_bytes, progress)
+    measured = run_probes(probes(), plan.rounds, plan.slice_bytes, lambda text: progress(f"{ONE_KEY}: {text}"))
     frames = Frames(slice_bytes=plan.slice_bytes)
     constants = fit(measured, near, far, cores, frames)
     frames = replace(frames, frame_bytes=constants.frame_bytes)
@@ -119,13 +119,15 @@ def _work(
     for one in () if options.predict else predictions:
         case = one.case.quick() if options.quick else one.case
         rows.append(row_beside(one, measure(case, plan, progress)[0]))
-    model["simulated"] = [asdict(one) for one in simulated(constants, frames, progress=progress)]
+    many = simulated(constants, frames, progress=lambda text: progress(f"steps on many machines, simulated: {text}"))
+    model["simulated"] = [asdict(one) for one in many]
     conditions["load_after"] = round(os.getloadavg()[0], 2)
     if rows:
         console.print(table_of(rows))
     _write(options.json, conditions | {"model": model}, rows)
-    for table in _scale_tables(constants, frames):
+    for table in scale_tables(constants, frames):
         console.print(table)
+    console.print(machine_line(conditions))
     return rows
 
 
@@ -146,12 +148,16 @@ def _write(path: Path | None, conditions: dict[str, object], rows: Sequence[Row]
 
 def _probe_table(measured: Sequence[Measured], constants: Constants, cores: int, frames: Frames) -> Table:
     """How well the constants tell what they were made from."""
-    caption = f"a sleeping thread wakes after {1e6 * constants.wake_s:.0f} us"
-    table = Table(title="One key, 1s1w", box=box.SIMPLE_HEAD, caption=caption)
-    for name in ("probe", "ms", "model ms", "processor ms", "model ms"):
-        table.add_column(name, justify="left" if name == "probe" else "right")
+    caption = (
+        "a round trip: a push, then a pull or several at once, of which the model's ms are not told\n"
+        "processor ms: of all threads; by model: what the constants fitted to all of these say of it\n"
+        f"a sleeping thread wakes after {1e6 * constants.wake_s:.0f} us"
+    )
+    table = Table(title=f"{ONE_KEY.capitalize()}, 1s1w", box=box.SIMPLE_HEAD, caption=caption)
+    for name in ("round trip of", "ms", "by model", "processor ms", "by model"):
+        table.add_column(name, justify="left" if name == "round trip of" else "right")
     for one in measured:
-        told = "" if one.probe.pulls > 1 else f"{1e3 * probe_time_s(one, constants, cores, frames):.3f}"
+        told = "-" if one.probe.pulls > 1 else f"{1e3 * probe_time_s(one, constants, cores, frames):.3f}"
         processor, modelled = processor_times(one, constants)
         table.add_row(
             one.probe.name, f"{1e3 * one.time_s:.3f}", told, f"{1e3 * processor:.3f}", f"{1e3 * modelled:.3f}"
@@ -174,17 +180,18 @@ def _prediction_table(predictions: Sequence[Prediction]) -> Table:
     return table
 
 
-def _scale_tables(constants: Constants, frames: Frames) -> list[Table]:
+def scale_tables(constants: Constants, frames: Frames) -> list[Table]:
     """On paper: a row for each number of shards."""
     tables = []
     for model in models():
-        for gigabits in (10, 100):
-            table = Table(title=f"{model.name}, {gigabits} Gbit/s: seconds a step", box=box.SIMPLE_HEAD)
+        for gigabits in GIGABITS:
+            title = f"{model.name}, {gigabits} Gbit/s: a step's exchange on paper, ms"
+            table = Table(title=title, box=box.SIMPLE_HEAD, caption="shards down, workers across")
             for name in ("shards", *map(str, WORKERS)):
                 table.add_column(name, justify="right")
             found = iter(cells(model, gigabits, constants, frames))
             for shards in SHARDS:
-                table.add_row(str(shards), *(f"{next(found).paper.time_s:.3g}" for _ in WORKERS))
+                table.add_row(str(shards), *(f"{1e3 * next(found).paper.time_s:,.0f}" for _ in WORKERS))
             tables.append(table)
     return tables
 
@@ -197,11 +204,6 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help=f"rounds of all that is measured [{ROUNDS}, quick {QUICK_ROUNDS}]")
     parser.add_argument("--slice-bytes", type=int, help="of weft's slices [what jobs have by default]")
     return parser.parse_args(arguments)
-
-
-def _progress() -> Progress:
-    columns = TextColumn("{task.description}"), TimeElapsedColumn()
-    return Progress(*columns, console=Console(stderr=True), transient=True)
 
 
 def main() -> NoReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -19,12 +20,13 @@ from rich.console import Console
 
 import exchange
 from acceptance_processes import descendants
-from benchmark import DONE, FAILED, PEER_MISSING, run
+from benchmark import DONE, FAILED, PEER_MISSING, missing_lines, run
 from exchange import END, Array, Drawer, Work, difference
 from figures import Figures, PeerRounds, Round, Row, better, figures_of, joined, row_of
 from further_cases import further_many_keys, further_one_key, further_sparse
 from groups import Group, SideError
-from measuring import PYTHON_VARIABLE, Plan, peer_python
+from measuring import NO_PEER, PYTHON_VARIABLE, Plan, peer_python
+from progress_telling import progress_told
 from reporting import table_of
 from store_cases import RATE, Case, case_from_json, many_keys, one_key, resnet50_shapes, sparse
 
@@ -276,6 +278,32 @@ def test_the_document_has_conditions_and_a_row_for_each_case(tmp_path: Path, mon
     assert (first["weft_ms"], first["peer_ms"], first["ratio"]) == pytest.approx((250.0, 400.0, 0.625))
     assert first["weft_spread_ms"] == pytest.approx([200.0, 300.0])
     assert [path] == list(tmp_path.iterdir())
+
+
+def test_why_a_peer_is_missing_is_said_once_and_says_where_to_read_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert told(monkeypatch, lambda case: row(NO_PEER, case.name)) == PEER_MISSING
+    shown = capsys.readouterr().out
+    assert shown.count(NO_PEER) == 1
+    assert "small and 1 more: MXNet 1.9.1, OMP 1 is missing: MXNET_PYTHON names no Python with MXNet" in shown
+    assert "docs/benchmarks.md" in shown
+    assert (Path(__file__).parents[2] / "docs" / "benchmarks.md").is_file()
+    others = missing_lines([row(case="there"), row("not there", "a"), row("has ended", "b"), row("not there", "c")])
+    assert [line.split(":")[0] for line in others] == ["a and 1 more", "b"]
+
+
+@pytest.mark.parametrize("total", [None, 4])
+def test_a_pipe_is_told_of_each_case_once_and_a_terminal_is_left_as_it_was(total: int | None) -> None:
+    for terminal in (False, True):
+        shown = io.StringIO()
+        with progress_told(total, console=Console(file=shown, force_terminal=terminal, width=80)) as progress:
+            for text in ("key-4KiB: starts weft", "key-4KiB: weft, round 1", "key-[1]MiB: starts weft", "memory"):
+                progress(text)
+        if terminal:
+            assert "\x1b[2K" in shown.getvalue()  # the bar is wiped
+        else:
+            assert shown.getvalue() == "key-4KiB\nkey-[1]MiB\nmemory\n"
 
 
 def test_a_failure_of_weft_ends_with_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
