@@ -149,8 +149,8 @@ def _write(path: Path | None, conditions: dict[str, object], rows: Sequence[Row]
 def _probe_table(measured: Sequence[Measured], constants: Constants, cores: int, frames: Frames) -> Table:
     """How well the constants tell what they were made from."""
     caption = (
-        "a round trip: a push, then a pull or several at once, of which the model's ms are not told\n"
-        "processor ms: of all threads; by model: what the constants fitted to all of these say of it\n"
+        "a push, then one pull, or several at once, which the model is not asked for\n"
+        "processor ms: of all threads; by model: by the constants fitted to these\n"
         f"a sleeping thread wakes after {1e6 * constants.wake_s:.0f} us"
     )
     table = Table(title=f"{ONE_KEY.capitalize()}, 1s1w", box=box.SIMPLE_HEAD, caption=caption)
@@ -181,7 +181,7 @@ def _prediction_table(predictions: Sequence[Prediction]) -> Table:
 
 
 def scale_tables(constants: Constants, frames: Frames) -> list[Table]:
-    """On paper: a row for each number of shards."""
+    """On paper, in milliseconds: a row for each number of shards. 80 columns hold them."""
     tables = []
     for model in models():
         for gigabits in GIGABITS:
@@ -191,7 +191,7 @@ def scale_tables(constants: Constants, frames: Frames) -> list[Table]:
                 table.add_column(name, justify="right")
             found = iter(cells(model, gigabits, constants, frames))
             for shards in SHARDS:
-                table.add_row(str(shards), *(f"{1e3 * next(found).paper.time_s:,.0f}" for _ in WORKERS))
+                table.add_row(str(shards), *(f"{1e3 * next(found).paper.time_s:.0f}" for _ in WORKERS))
             tables.append(table)
     return tables
 

@@ -7,6 +7,7 @@ import math
 from dataclasses import astuple, replace
 
 import pytest
+from rich.console import Console
 
 from constant_fit import costs_of, fit, lone_share, loopback, probe_time_s, work_of
 from cost_model import Block, Constants, Cost, Frames, Machines, MemorySpeed, Processes, Role, layout_of
@@ -14,7 +15,7 @@ from event_simulation import SimulationError
 from figures import PeerRounds, Round, row_of
 from probe import Measured, Probe, probes
 from scale_out import Cell, Model, cells, hidden, knee, models, network, simulated
-from scaling import Prediction, row_beside
+from scaling import Prediction, row_beside, scale_tables
 from step_costs import StepCosts
 from step_formula import Estimate, estimate
 from step_simulation import Step, simulate
@@ -252,3 +253,15 @@ def test_a_prediction_is_the_peer_of_what_was_measured() -> None:
     )
     assert (row.peer_name, row.missing) == ("prediction", None)
     assert row.ratio == pytest.approx(1.2)
+
+
+def test_the_tables_of_many_machines_are_whole_on_80_columns_and_have_the_documents_unit(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for table in scale_tables(CONSTANTS, Frames()):
+        Console(width=80).print(table)
+    shown = capsys.readouterr().out
+    assert "…" not in shown
+    assert shown.count("a step's exchange on paper, ms") == shown.count("shards down, workers across") == 4
+    first = next(iter(cells(models()[0], 10, CONSTANTS, Frames(), workers=(8,), shards=(1,))))
+    assert f"1  {1e3 * first.paper.time_s:7.0f}".split() == shown.split("1024", 1)[1].split("─ \n")[1].split()[:2]
