@@ -19,18 +19,12 @@ DOCS = Path(__file__).parent
 PAGE = DOCS / "scaling.md"
 DATA = DOCS / "scaling.json"
 BENCHMARKS = DOCS.parent / "benchmarks" / "kvstore"
+WORTH_A_WORD = 1.05
+"""How much slower the most shards have to be than the best before the page says why."""
 
-INTRODUCTION = """# How far the store scales
+TITLE = "# How far the store scales\n"
 
-Written by `python docs/draw_scaling.py` from `docs/scaling.json`, a run of `benchmarks/kvstore/scaling.py --json`; a
-test compares. Run both again after a change of the store: the constants are its own.
-
-A model of what a step of training costs in the key-value store, on paper and by simulation. Its constants come from
-round trips of one key between one worker and one shard (4 KiB to 64 MiB) and from the speed of memory, both measured
-by the script. It then says how long the 161 arrays of ResNet-50 take with more workers and shards, before that is
-run.
-
-## The model
+MODEL = """## The model
 
 Every process has an interpreter, which runs one of its Python threads at a time, and a thread of ZeroMQ. A worker's
 caller does the IO thread's work while it waits, so the two together are its interpreter. A step is work for these:
@@ -77,16 +71,62 @@ def _documents(document: Mapping[str, Any], constants: Constants, frames: Frames
     from scale_out import GIGABITS, cells, models
 
     plots: dict[Path, str] = {}
-    parts = [INTRODUCTION, _measured(document), _constants(constants)]
-    parts.append(_assumed(frames))
-    for model in models():
-        for gigabits in GIGABITS:
-            found = cells(model, gigabits, constants, frames)
-            name = f"scaling-{model.name.lower().replace(' ', '-')}-{gigabits}.svg"
-            title = f"{model.name} at {gigabits} Gbit/s"
-            plots[DOCS / name] = _plot(f"{title}: a step's exchange", found, _marks(document, model.name, gigabits))
-            parts.append(f"### {title}\n\n![Milliseconds a step, by workers and shards]({name})\n\n{_table(found)}")
+    every = {
+        (model, gigabits): cells(model, gigabits, constants, frames) for model in models() for gigabits in GIGABITS
+    }
+    parts = [TITLE, _short({gigabits: every[models()[0], gigabits] for gigabits in GIGABITS}), _origin(document)]
+    parts += [MODEL, _measured(document), _constants(constants), _assumed(frames)]
+    for (model, gigabits), found in every.items():
+        name = f"scaling-{model.name.lower().replace(' ', '-')}-{gigabits}.svg"
+        title = f"{model.name} at {gigabits} Gbit/s"
+        plots[DOCS / name] = _plot(f"{title}: a step's exchange", found, _marks(document, model.name, gigabits))
+        parts.append(f"### {title}\n\n![Milliseconds a step, by workers and shards]({name})\n\n{_table(found)}")
     return {PAGE: "\n".join(parts), **plots}
+
+
+def _short(by_gigabits: Mapping[int, Sequence[Cell]]) -> str:
+    """The conclusion, as the tables of ResNet-50 have it."""
+    from scale_out import CORES, PLOTTED_SHARDS, WORKERS, knee
+
+    parts = []
+    for gigabits, found in by_gigabits.items():
+        rows = {shards: [cell for cell in found if cell.shards == shards] for shards in PLOTTED_SHARDS}
+        flat = [
+            f"{shards} shards up to {last.workers} workers ({1e3 * last.paper.time_s:.0f} ms)"
+            for shards, row in rows.items()
+            if (last := knee(row)) is not None
+        ]
+        parts.append(f"at {gigabits} Gbit/s with {', with '.join(flat)}")
+    return (
+        "**In short**, by the model: if every process has a machine of its own, the exchange of a step of ResNet-50 "
+        f"stays about as long with more workers {'; '.join(parts)}. Beyond that, and with fewer shards from "
+        f"{WORKERS[0]} workers on, it grows with the workers. All of it is computed from what one worker and one shard "
+        f"cost, for machines of {CORES} cores; what was measured against it is the table below, on one machine.\n"
+    )
+
+
+def _origin(document: Mapping[str, Any]) -> str:
+    probed = [one["probe"] for one in document["conditions"]["model"]["probes"]]
+    sizes = [one["nbytes"] for one in probed]
+    pulls, slices, frames = (
+        sorted({one[name] for one in probed if one[name] and one[name] != 1})
+        for name in ("pulls", "slice_bytes", "frame_bytes")
+    )
+    return (
+        "Written by `python docs/draw_scaling.py` from `docs/scaling.json`, a run of "
+        "`benchmarks/kvstore/scaling.py --json`; a test compares. Run both again after a change of the store: the "
+        "constants are its own.\n\n"
+        "A model of what a step of training costs in the key-value store, on paper and by simulation. Its constants "
+        "come from the speed of memory and from round trips of one key between one worker and one shard, both measured "
+        f"by the script: {min(sizes) >> 10} KiB to {max(sizes) >> 20} MiB, some of them with "
+        f"{' or '.join(map(str, pulls))} pulls at once, with slices of {_kib(slices)}, or with frames of "
+        f"{_kib(frames)}, which tells apart what a call, a slice, a frame and a byte cost. It then says how long the "
+        "161 arrays of ResNet-50 take with more workers and shards, before that is run.\n"
+    )
+
+
+def _kib(sizes: Sequence[int]) -> str:
+    return " or ".join(f"{size >> 10} KiB" for size in sizes)
 
 
 def _measured(document: Mapping[str, Any]) -> str:
@@ -112,8 +152,12 @@ def _measured(document: Mapping[str, Any]) -> str:
 def _constants(constants: Constants) -> str:
     lines = [
         "## The constants\n",
-        "Microseconds of a thread's processor time for one of each, and nanoseconds for a byte far from a cache.\n",
-        "| Thread | round | call | frame pushed | pulled | slice pushed | pulled | byte pushed, ns | pulled |",
+        "Microseconds of a thread's processor time for one of each, and nanoseconds for a byte far from a cache. A "
+        "*round* is an exchange that begins on an idle link: what waking up costs. A *call* is a push or a pull of the "
+        "worker's program. *Caller* is that program's thread, while it calls and waits; *client* is the thread of the "
+        "store that serves it (the IO thread); each process has ZeroMQ's thread besides.\n",
+        "| Thread | round | call | frame pushed | frame pulled | slice pushed | slice pulled | byte pushed, ns | "
+        "byte pulled, ns |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for role, cost in constants.costs.items():
@@ -127,11 +171,19 @@ def _constants(constants: Constants) -> str:
         f"A thread that sleeps wakes after {1e6 * constants.wake_s:.0f} us. A frame "
         f"that leaves a busy client has {constants.frame_bytes / 1024:,.0f} KiB.\n"
     )
+    lines.append(
+        "A 0.0 does not say that something is free. Some counts nearly always grow together, such as frames pushed and "
+        "pulled; the fit (non-negative least squares) then gives what both cost to one of them and nothing to the "
+        "other. The sum of a row over a whole round trip is what it knows.\n\n"
+        "The constants are of one hour. The memory of this machine, which others use too, copied between 6.5 and "
+        "10 GB in a second within hours, and what a byte costs moves with it. So the script measures the constants "
+        "directly before what it predicts, and figures of two runs are not to be set against each other.\n"
+    )
     return "\n".join(lines)
 
 
 def _assumed(frames: Frames) -> str:
-    from scale_out import COMPUTE_S, CORES, LARGE_KEYS, LATENCY_S
+    from scale_out import COMPUTE_S, CORES, LARGE_KEYS, LATENCY_S, WORKERS
 
     calls = f"{frames.calls_per_step} calls" if frames.calls_per_step else f"{frames.calls_per_key} calls for each key"
     return (
@@ -144,8 +196,10 @@ def _assumed(frames: Frames) -> str:
         f"'1 GB' is {LARGE_KEYS} keys of 5 MB.\n\n"
         "The tables have milliseconds of a step's exchange on paper, with nothing hidden behind computing. Dots in the "
         "plots are simulated steps. *Flat to*: up to so many workers the workers themselves are what a step waits for, "
-        "and more of them cost nothing; beyond, a shard is, and the time grows with the workers. *Hidden to*: up to so "
-        f"many, the exchange fits behind {1e3 * COMPUTE_S:.0f} ms of computing.\n"
+        "and more of them cost nothing; beyond, a shard is, and the time grows with the workers; with a '-' it is from "
+        f"{WORKERS[0]} workers on. *Then waits for*: what of a shard that is with {WORKERS[-1]} workers. *Hidden to*: "
+        f"up to so many, the exchange fits behind {1e3 * COMPUTE_S:.0f} ms of computing; with a '-' not even with "
+        f"{WORKERS[0]}.\n"
     )
 
 
@@ -185,7 +239,20 @@ def _table(found: Sequence[Cell]) -> str:
         times = " | ".join(f"{1e3 * cell.paper.time_s:,.0f}" for cell in row)
         ends = f"{flat.workers if flat else '-'} | {beyond} | {behind.workers if behind else '-'}"
         lines.append(f"| {shards} | {times} | {ends} |")
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines, *_too_many(found), ""])
+
+
+def _too_many(found: Sequence[Cell]) -> list[str]:
+    """Why the most shards are not the best with the fewest workers, where that is so."""
+    fewest = [cell for cell in found if cell.workers == found[0].workers]
+    best, most = min(fewest, key=lambda cell: cell.paper.time_s), fewest[-1]
+    if most.paper.time_s < WORTH_A_WORD * best.paper.time_s:
+        return []
+    return [
+        f"\nWith few workers {most.shards} shards are slower than {best.shards}: a worker has at least one frame each "
+        f"way for each shard, {most.paper.frames} of them instead of {best.paper.frames}, and each frame costs its "
+        "interpreter time."
+    ]
 
 
 if __name__ == "__main__":
