@@ -25,6 +25,11 @@ from weft_kvstore.wire.messages import RefusalCode, Refused, Welcome
 FIRST_RETRY_S: Final = 0.02
 LAST_RETRY_S: Final = 0.5
 
+AFTER_LOSS: Final = (
+    "connect every slot anew and set the values again, as of a snapshot, or restart all shards to begin anew"
+)
+"""What can be done then: the other shards have theirs."""
+
 _PASSING: Final = frozenset({RefusalCode.UNKNOWN_JOB, RefusalCode.BUSY})
 """Refusals that may pass: the shard is about to open the job, or to forget a process that died."""
 
@@ -45,7 +50,8 @@ class Due(Flag):
 
 class Connection:
     """`lost` is why nothing can be asked now; it passes when the same shard process welcomes us again. `refused` is why
-    nothing ever can; `at_fault` says that it is this client's doing. `session` counts the connections from 1."""
+    nothing ever can; `at_fault` says that it is this client's doing. `turned_away` is the refusal that may pass with
+    which the last connection ended. `session` counts the connections from 1."""
 
     def __init__(self, name: str, settings: LinkSettings, now: float) -> None:
         self.state = LinkState.DOWN
@@ -53,6 +59,7 @@ class Connection:
         self.lost: str | None = None
         self.refused: str | None = None
         self.at_fault = False
+        self.turned_away: Refused | None = None
         self._name = name
         self._silence_s = settings.silence_s
         self._wanted_ping_s = self._ping_s = settings.ping_s
@@ -62,7 +69,17 @@ class Connection:
         self._pinged = now
         self._retry_at = now
         self._retry_s = FIRST_RETRY_S
-        self._reason = "it did not answer"
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the shard does not talk with this client, as far as that is known."""
+        said = self.turned_away
+        return self.refused or (self.lost if said is None else f"{self._name}: {said.reason}")
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether another process has the slot, as far as the shard knows."""
+        return self.turned_away is not None and self.turned_away.code is RefusalCode.BUSY
 
     def heard(self, now: float) -> None:
         """Anything came from the shard."""
@@ -77,21 +94,22 @@ class Connection:
         if message.session != self.session or self.state is not LinkState.GREETING:
             raise ProtocolError(f"Welcome.session: {message.session} in {self.state.value}, this is {self.session}")
         if self._boot not in (None, message.boot):
-            self.refuse(f"{self._name} has started anew and has lost its values")
+            self.refuse(f"{self._name} has started anew and has lost its values; {AFTER_LOSS}")
             return False
         self._boot = message.boot
         self.state = LinkState.OPEN
         self.lost = None
+        self.turned_away = None
         self.at_fault = False
         self._heard = now
         self._retry_s = FIRST_RETRY_S
         self._ping_s = min(self._wanted_ping_s, message.silence_ms / 4000)
         return True
 
-    def turned_away(self, message: Refused, now: float) -> None:
+    def turn_away(self, message: Refused, now: float) -> None:
         """The shard will not talk: now, or never."""
         if message.code in _PASSING and self._boot is None:
-            self._reason = message.reason
+            self.turned_away = message
             self.at_fault = True
             self._down(now)
         elif message.code is RefusalCode.UNKNOWN_LINK:
@@ -108,6 +126,7 @@ class Connection:
     def disconnected(self, now: float) -> None:
         """The connection has broken."""
         if self.state is not LinkState.DOWN:
+            self._was_not_answered()
             self._down(now)
 
     def tick(self, now: float) -> Due:
@@ -117,6 +136,8 @@ class Connection:
             return due
         if now >= self._connect_at():
             due |= Due.CONNECT
+            if self.state is not LinkState.DOWN:
+                self._was_not_answered()
             self.session += 1
             self.state = LinkState.GREETING
             self._opened = self._pinged = now
@@ -125,7 +146,7 @@ class Connection:
             self._pinged = now
         if self.lost is None and now - self._heard >= self._silence_s:
             due |= Due.LOST
-            self.lost = f"{self._name} has been silent for {now - self._heard:.1f} s ({self._reason})"
+            self.lost = f"{self._name} has been silent for {now - self._heard:.1f} s (it did not answer)"
         return due
 
     def next_tick(self) -> float:
@@ -144,6 +165,12 @@ class Connection:
         if self.state is LinkState.DOWN:
             return self._retry_at
         return max(self._heard, self._opened) + self._silence_s / 2
+
+    def _was_not_answered(self) -> None:
+        """A connection has ended with no word about it: what was said of earlier ones is out of date."""
+        if self.turned_away is not None:
+            self.turned_away = None
+            self.at_fault = False
 
     def _down(self, now: float) -> None:
         self.state = LinkState.DOWN

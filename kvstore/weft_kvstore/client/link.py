@@ -127,7 +127,7 @@ class ClientLink:
         """The shard says whether it talks with us; if so, everything that is open is asked again. Raises
         ProtocolError."""
         if isinstance(message, Refused):
-            self.connection.turned_away(message, now)
+            self.connection.turn_away(message, now)
         elif self.connection.welcome(message, now):
             if self._same_host and message.door:
                 self.door = message.door, message.ticket

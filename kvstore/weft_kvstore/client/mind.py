@@ -205,7 +205,7 @@ class ClientMind:
             self.end(operation, None, self._lost_error(link, operation))
 
     def _lost_error(self, link: ClientLink, operation: Operation) -> StoreError:
-        text = f"{self.told(operation)}: {link.connection.refused or link.connection.lost}"
+        text = f"{self.told(operation)}: {link.connection.trouble}"
         return StoreRefusedError(text) if link.connection.at_fault else StoreLostError(text)
 
     def _overdue(self, operation: Operation) -> str:

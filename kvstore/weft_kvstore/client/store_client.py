@@ -104,6 +104,8 @@ class StoreClient(StoreFace):
             links=links,
             rows_pushed=self._mind.rows_pushed,
             rows_pulled=self._mind.rows_pulled,
+            shared_bytes_sent=sum(link.shared_bytes_sent for link in links),
+            shared_bytes_received=sum(link.shared_bytes_received for link in links),
         )
 
     def _link_statistics(self, shard: int) -> LinkStatistics:
@@ -124,8 +126,9 @@ class StoreClient(StoreFace):
             rate_bytes_per_s=link.outbox.rate.bytes_per_s,
             connections=connection.session,
             welcomed=connection.state is LinkState.OPEN and connection.refused is None,
-            trouble=connection.refused or connection.lost,
+            trouble=connection.trouble,
             refused=connection.refused is not None,
+            taken=connection.is_taken,
             shared_bytes_sent=link.arena.bytes_sent,
             shared_bytes_received=link.arena.bytes_received,
             same_host=link.arena.memory is not None,

@@ -15,12 +15,13 @@ from rich.console import Console
 from rich.table import Table
 
 from weft_graph.rules.built_in import rule_name
-from weft_kvstore.description.check import DescriptionError, check_description
+from weft_kvstore.description.check import DescriptionError, check_description, digest
 from weft_kvstore.description.file import read_description
 from weft_kvstore.description.form import shown_key
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError
 from weft_kvstore.serving.shard_server import ShardServer
+from weft_kvstore.shard.door import SHOWN_DIGITS
 from weft_kvstore.shard.job_shard import OpenStoppedError
 from weft_kvstore.sharding.holdings import holdings, size
 
@@ -96,6 +97,7 @@ def show_holdings(path: Path, shard: int | None) -> None:
     slots = f"{description.slots} slot{'s' if description.slots > 1 else ''}"
     rule = f"rule {rule_name(description.rule)}"
     console.print(f"{path}: job {description.job!r}, {slots}, {description.mode.value}, {rule}", markup=False)
+    console.print(f"digest {digest(description).hex()[:SHOWN_DIGITS]}", markup=False)
     for number, held in enumerate(holdings(description)):
         if shard not in {None, number}:
             continue

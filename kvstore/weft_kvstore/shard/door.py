@@ -20,6 +20,9 @@ MAX_QUEUED_COPIES: Final = 16
 MAX_QUEUED_TABLES: Final = 2
 """The same for its tables, whose rows are copied when they are asked for."""
 
+SHOWN_DIGITS: Final = 12
+"""Of a description's digest, where people compare two."""
+
 Namespace: TypeAlias = tuple[str, int]
 """A job's name and the term of its lease."""
 
@@ -109,7 +112,11 @@ def admit(
             return Refused(RefusalCode.STALE_TERM, text)
         return Refused(RefusalCode.UNKNOWN_JOB, f"job {hello.job!r}, term {hello.term} is not open on this shard")
     if hello.description != job.digest:
-        text = f"job {hello.job!r}: the client has another description of the store than shard {job.shard.shard}"
+        text = (
+            f"job {hello.job!r}: the client has another description of the store than shard {job.shard.shard} "
+            f"(digests {hello.description.hex()[:SHOWN_DIGITS]} and {job.digest.hex()[:SHOWN_DIGITS]}, as --check says "
+            "of a file): connect with the file that the shard was started with, or restart the shards with this one"
+        )
         return Refused(RefusalCode.OTHER_DESCRIPTION, text)
     if hello.slot >= job.shard.description.slots:
         text = f"slot {hello.slot}: job {hello.job!r} has slots 0 to {job.shard.description.slots - 1}"
@@ -125,7 +132,8 @@ def _against_link(job: Job, same: Peer | None, hello: Hello) -> Admission | Refu
     held = job.links.get(hello.slot)
     if held is not None and held.hello.incarnation == hello.incarnation:
         if held.hello.process != hello.process:
-            text = f"slot {hello.slot}: another process is connected as incarnation {hello.incarnation}"
+            told = f"slot {hello.slot} is taken by another process that is alive, as incarnation {hello.incarnation}"
+            text = f"{told}; use another slot, or a higher incarnation= to replace it"
             return Refused(RefusalCode.BUSY, text)
         if held.hello.session > hello.session:
             text = f"slot {hello.slot}: connection {hello.session} was replaced by {held.hello.session}"

@@ -13,11 +13,12 @@ from weft_kvstore.statistics.stages import Stage
 
 @dataclass(frozen=True, slots=True)
 class LinkStatistics:
-    """One link from this client's side. `bytes_*` count headers and payloads, `payload_*` payloads alone.
+    """One link from this client's side. `bytes_*` passed the socket, headers and payloads; `payload_*` are payloads
+    alone, whichever way they took.
 
     `queued_*` wait to be sent; `in_flight_bytes` were sent and are not acknowledged. `connections` counts Hellos;
     `welcomed`: the shard talks with this client now. `trouble` is why it does not, once its silence is over or it has
-    `refused` to, which is for good.
+    said so; `taken`: another process has the slot. It has `refused` for good.
     `shared_bytes_*` are what of the payloads passed through shared memory, and no socket; `same_host`: whether it can
     now.
     """
@@ -37,6 +38,7 @@ class LinkStatistics:
     welcomed: bool = False
     trouble: str | None = None
     refused: bool = False
+    taken: bool = False
     shared_bytes_sent: int = 0
     shared_bytes_received: int = 0
     same_host: bool = False
@@ -45,6 +47,7 @@ class LinkStatistics:
 @dataclass(frozen=True, slots=True)
 class ClientStatistics:
     """Sums over the client's links, and each link by shard number. `operations` are futures that have not ended.
+    `bytes_*` passed the sockets, `shared_bytes_*` shared memory instead.
 
     `rows_pushed` and `rows_pulled` count rows of tables in the calls begun: padding and repetitions left out.
     """
@@ -60,6 +63,8 @@ class ClientStatistics:
     links: tuple[LinkStatistics, ...] = ()
     rows_pushed: int = 0
     rows_pulled: int = 0
+    shared_bytes_sent: int = 0
+    shared_bytes_received: int = 0
 
 
 @dataclass(frozen=True, slots=True)

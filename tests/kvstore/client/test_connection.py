@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from weft_kvstore.client.connection import FIRST_RETRY_S, LAST_RETRY_S, Connection, Due, LinkState
+from weft_kvstore.client.connection import AFTER_LOSS, FIRST_RETRY_S, LAST_RETRY_S, Connection, Due, LinkState
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.wire.codec import ProtocolError
 from weft_kvstore.wire.messages import RefusalCode, Refused, Welcome
@@ -76,7 +76,7 @@ def test_a_second_welcome_is_none() -> None:
 @pytest.mark.parametrize("code", [RefusalCode.UNKNOWN_JOB, RefusalCode.BUSY])
 def test_a_refusal_that_may_pass_is_tried_again_before_the_first_welcome(code: RefusalCode) -> None:
     connection = greeting()
-    connection.turned_away(refused(code), 1.0)
+    connection.turn_away(refused(code), 1.0)
     assert states(connection) == (LinkState.DOWN, None, None, True)
     assert connection.next_tick() == 1.0 + FIRST_RETRY_S
     assert connection.tick(connection.next_tick()) == Due.CONNECT
@@ -84,10 +84,28 @@ def test_a_refusal_that_may_pass_is_tried_again_before_the_first_welcome(code: R
     assert states(connection) == (LinkState.OPEN, None, None, False)
 
 
+def test_why_a_shard_turned_us_away_is_told_at_once_and_until_it_says_otherwise() -> None:
+    connection = greeting()
+    connection.turn_away(refused(RefusalCode.BUSY), 1.0)
+    assert (connection.trouble, connection.is_taken) == ("shard 3: because", True)
+    assert Due.LOST in connection.tick(SILENCE_S)
+    assert (connection.trouble, connection.is_taken) == ("shard 3: because", True)
+    connection.turn_away(refused(RefusalCode.UNKNOWN_JOB), SILENCE_S)
+    assert (connection.trouble, connection.is_taken) == ("shard 3: because", False)
+    connection.tick(SILENCE_S + 1.0)
+    connection.disconnected(SILENCE_S + 1.0)  # Whatever was there is gone.
+    assert (connection.trouble, connection.at_fault) == (connection.lost, False)
+    connection.tick(SILENCE_S + 2.0)
+    connection.turn_away(refused(RefusalCode.BUSY), SILENCE_S + 2.0)
+    connection.tick(SILENCE_S + 3.0)
+    assert connection.welcome(welcome(connection.session), SILENCE_S + 3.0)
+    assert (connection.trouble, connection.is_taken) == (None, False)
+
+
 @pytest.mark.parametrize(("code", "at_fault"), [(RefusalCode.UNKNOWN_JOB, False), (RefusalCode.BUSY, True)])
 def test_it_does_not_pass_after_the_first_welcome(code: RefusalCode, at_fault: bool) -> None:
     connection = opened()
-    connection.turned_away(refused(code), 1.0)
+    connection.turn_away(refused(code), 1.0)
     assert (connection.refused, connection.at_fault) == ("shard 3: because", at_fault)
 
 
@@ -97,14 +115,14 @@ FINAL = {*RefusalCode} - {RefusalCode.UNKNOWN_JOB, RefusalCode.BUSY, RefusalCode
 @pytest.mark.parametrize("code", sorted(FINAL))
 def test_any_other_refusal_is_for_good_and_nothing_is_due_ever_after(code: RefusalCode) -> None:
     connection = greeting()
-    connection.turned_away(refused(code), 1.0)
+    connection.turn_away(refused(code), 1.0)
     assert (connection.refused, connection.at_fault) == ("shard 3: because", code is not RefusalCode.CLOSED)
     assert (connection.next_tick(), connection.tick(1e9)) == (float("inf"), NOTHING)
 
 
 def test_a_shard_that_knows_no_hello_gets_one_on_a_new_connection() -> None:
     connection = opened()
-    connection.turned_away(refused(RefusalCode.UNKNOWN_LINK), 1.0)
+    connection.turn_away(refused(RefusalCode.UNKNOWN_LINK), 1.0)
     assert states(connection) == (LinkState.DOWN, None, None, False)
     assert connection.tick(1.0 + FIRST_RETRY_S) == Due.CONNECT
     assert connection.session == 2
@@ -160,7 +178,7 @@ def test_another_boot_is_a_shard_that_has_lost_its_values() -> None:
     connection.disconnected(1.0)
     connection.tick(1.0 + FIRST_RETRY_S)
     assert not connection.welcome(welcome(2, b"c" * 16), 1.1)
-    assert connection.refused == "shard 3 has started anew and has lost its values"
+    assert connection.refused == f"shard 3 has started anew and has lost its values; {AFTER_LOSS}"
     assert connection.state is LinkState.GREETING
 
 
