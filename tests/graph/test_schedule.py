@@ -85,7 +85,7 @@ def test_growth_without_an_end_has_no_bound_and_is_infinite_in_time() -> None:
     ("document", "pointer", "says"),
     [
         ({"schedule": "linaer"}, "/schedule", "one of constant, linear, cosine"),
-        ({}, "/schedule", "got null"),
+        ({}, "", "field 'schedule' is missing: one of constant"),
         ({"schedule": ["linear"]}, "/schedule", "an array"),
         ({**LINEAR, "step": 8}, "", "unknown field 'step'"),
         ({"schedule": "linear", "start": 1.0}, "", "field 'steps' is missing"),

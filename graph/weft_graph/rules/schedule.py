@@ -180,6 +180,8 @@ def schedule_from_json(document: object, pointer: str = "") -> Schedule:
     place = Place(document, pointer)
     if not isinstance(document, Mapping):
         raise place.expected("a schedule")
+    if "schedule" not in document:
+        raise place.error(f"field 'schedule' is missing: one of {', '.join(_READERS)}")
     kind = document.get("schedule")
     if not isinstance(kind, str) or kind not in _READERS:
         raise Place(kind, f"{pointer}/schedule").expected(f"one of {', '.join(_READERS)}")

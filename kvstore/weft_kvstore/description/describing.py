@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -13,6 +13,9 @@ from weft_kvstore.description.check import DescriptionError
 from weft_kvstore.description.form import SLICE_BYTES, Key, described
 from weft_kvstore.description.key_name import UserKey
 from weft_kvstore.description.records import AverageDescription, CommitDescription, StoreDescription
+
+_DATA: Final = "numbers, strings, lists and mappings are expected"
+_HYPER: Final = 'a number, or a schedule as {"schedule": "cosine", "start": 0.1, "steps": 1000}'
 
 
 def describe(
@@ -27,8 +30,8 @@ def describe(
     job: str = "store",
     seed: int = 0,
     slice_bytes: int = SLICE_BYTES,
-    commit: CommitDescription | None = None,
-    average: AverageDescription | None = None,
+    commit: CommitDescription | Mapping[str, Any] | None = None,
+    average: AverageDescription | Mapping[str, Any] | None = None,
     compression: StoreCompression | Mapping[str, Any] | None = None,
     barrier: bool = True,
     **hyper: float | Mapping[str, Any],
@@ -36,20 +39,27 @@ def describe(
     """A store's description; every process of the store has to be given the same one.
 
     `keys`: by name or number, the most urgent first; each a `Key`, a shape, or an array, whose shape and dtype the key
-    then has (its value is set by `KVStore.init`). `hyper` are the rule's hyper-parameters: numbers, or schedules as
-    documents. `shards` are endpoints; a store for one process needs none. The rest: see `DescriptionForm`.
+    then has (its value is set by `KVStore.init`). `hyper` are the rule's hyper-parameters: numbers, or schedules, as
+    documents or as `weft.linear` and the like give them. `shards` are endpoints; a store for one process needs none.
+    The rest: see `DescriptionForm`.
 
         describe({"weight": Key(shape=(784, 10), initializer={"normal": [0, 0.05]}), "bias": (10,)},
                  shards=["tcp://127.0.0.1:5555", "tcp://127.0.0.1:5556"], slots=2, rule="adam", rate=0.001)
 
     Raises DescriptionError, which names the field.
     """
+    if not isinstance(keys, Mapping):
+        told = f'{{"w": Key(shape=(3,))}}, not {type(keys).__name__}'
+        raise DescriptionError(f"keys: a mapping from each key's name to what it is, as {told}")
     document = {
-        "keys": [{"key": _plain(name), **_key(name, key)} for name, key in keys.items()],
+        "keys": [
+            {"key": _encoded(name, "keys", "a key is a string or a number"), **_key(name, key)}
+            for name, key in keys.items()
+        ],
         "shards": [shards] if isinstance(shards, str) else list(shards),
         "slots": slots,
         "rule": dict(rule) if isinstance(rule, Mapping) else rule,
-        "hyper": hyper,
+        "hyper": {name: _hyper(name, value) for name, value in hyper.items()},
         "mode": mode,
         "staleness": staleness,
         "merge": merge,
@@ -61,21 +71,46 @@ def describe(
         "compression": compression,
         "barrier": barrier,
     }
-    return described(cast("dict[str, Any]", msgspec.to_builtins(document, enc_hook=_plain)))
+    return described({name: _encoded(value, name) for name, value in document.items()})
 
 
 def _key(name: UserKey, key: object) -> dict[str, Any]:
     """The key's fields, those that were not given left out."""
     if isinstance(key, Key):
-        return cast("dict[str, Any]", msgspec.to_builtins(key, enc_hook=_plain))
+        said = ((field, getattr(key, field)) for field in key.__struct_fields__)
+        return {field: _encoded(value, f"key {name!r}: {field}") for field, value in said}
     if isinstance(key, tuple | list):
-        return {"shape": list(key)}
+        return {"shape": _encoded(key, f"key {name!r}: shape")}
     shape, dtype = getattr(key, "shape", None), getattr(key, "dtype", None)
     if shape is None or dtype is None:
         raise DescriptionError(f"key {name!r}: a Key, a shape or an array, not {type(key).__name__}")
     return {"shape": [int(extent) for extent in shape], "dtype": str(dtype).removeprefix("torch.")}
 
 
+def _hyper(name: str, value: object) -> float | dict[str, Any]:
+    """A hyper-parameter as plain data. Raises DescriptionError."""
+    found = _encoded(value, f"hyper.{name}", _HYPER)
+    if isinstance(found, int | float | dict):
+        return found
+    raise DescriptionError(f"hyper.{name}: {_HYPER}, not {value!r}")
+
+
+def _encoded(value: object, where: str, form: str = _DATA) -> Any:
+    """The value as plain data. Raises DescriptionError, which `where` begins, for what is none."""
+    try:
+        return msgspec.to_builtins(value, enc_hook=_plain)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise DescriptionError(f"{where}: {form}, not {type(value).__name__} ({error})") from None
+
+
 def _plain(value: object) -> object:
-    """NumPy's number as Python's."""
-    return value.item() if isinstance(value, np.integer | np.floating) else value
+    """NumPy's number as Python's, and a schedule of `weft.linear` and the like as its document. Raises TypeError."""
+    if isinstance(value, np.bool_):
+        return bool(value)
+    for scalar, plain in ((np.integer, int), (np.floating, float), (str, str)):
+        if isinstance(value, scalar):
+            return plain(value)
+    dump = getattr(value, "model_dump", None)
+    if callable(dump):
+        return dump(exclude_none=True)
+    raise TypeError(f"{type(value).__name__} is no plain data")

@@ -12,7 +12,7 @@ import msgspec
 from weft_graph.program import Update
 from weft_graph.rules.built_in import BUILT_IN
 from weft_kernels.rules.lookup import rule_from
-from weft_kvstore.compression.description import CompressionDescription, StoreCompression
+from weft_kvstore.compression.description import CompressionDescription, Kind, StoreCompression
 from weft_kvstore.description.check import DescriptionError, check_description
 from weft_kvstore.description.initializer_form import initializer_of
 from weft_kvstore.description.key_name import BARRIER_KEY, UserKey, store_name, user_key
@@ -24,6 +24,7 @@ from weft_kvstore.description.records import (
     GrowthDescription,
     InitializerDescription,
     KeyDescription,
+    LossScaling,
     Merge,
     Mode,
     Sparse,
@@ -33,11 +34,32 @@ from weft_kvstore.description.records import (
 SLICE_BYTES: Final = 1 << 17
 """Of a slice, where nothing else is said."""
 
+_INNER: Final = {
+    "growth": GrowthDescription,
+    "eviction": EvictionDescription,
+    "commit": CommitDescription,
+    "loss_scaling": LossScaling,
+    "average": AverageDescription,
+    "compression": StoreCompression,
+    **dict.fromkeys(("gradients", "merged", "weights"), CompressionDescription),
+}
+"""What the fields that have fields are."""
+
+_WORDS: Final = {"kind": Kind, "mode": Mode, "merge": Merge, "update": Update, "sparse": Sparse}
+"""Fields that are one of some words."""
+
 _ENDPOINT: Final = re.compile(r"tcp://[^\s/]+:\d{1,5}|ipc://\S+")
 
 
-class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A key of the short form. Only the shape is needed.
+class _Shaped(msgspec.Struct, frozen=True):
+    """What a key may say without a name, as NumPy's `zeros` takes it."""
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+
+
+class Key(_Shaped, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A key of the short form. Only the shape is needed: `Key((784, 10))`; shape and dtype need no name, all else does.
 
     `initializer`: a number for all elements, `{"uniform": [low, high]}` or `{"normal": [mean, standard deviation]}`,
     made by the shards; or "given", if left out: then a worker says it, by `KVStore.init`. ONNX's words do as well:
@@ -52,8 +74,6 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     them what a gradient of zeros would ("standard").
     """
 
-    shape: tuple[int, ...]
-    dtype: str = "float32"
     initializer: float | str | dict[str, Any] = "given"
     update: Update | None = None
     priority: int | None = None
@@ -110,6 +130,8 @@ def described(document: Mapping[str, Any]) -> StoreDescription:
     check_slots(form.slots)
     check_text(form.job, "job")
     _check_staleness(form)
+    _check_compression(form)
+    _check_tables(form)
     whole = _is_whole(form)
     names = [_name(key, number) for number, key in enumerate(form.keys)]
     keys = [
@@ -165,6 +187,26 @@ def _check_staleness(form: DescriptionForm) -> None:
         if staleness is not None and form.mode is not Mode.STALE:
             told = f"it bounds mode {Mode.STALE.value!r} alone, not {form.mode.value!r}"
             raise DescriptionError(f"{where}staleness: {told}")
+
+
+def _check_compression(form: DescriptionForm) -> None:
+    """What is said of a direction that no key travels in was meant for other keys."""
+    updates = {"merged": Update.GRADIENT, "weights": Update.RULE}
+    said = [("", form.compression, form.keys), *((f"key {key.key!r}: ", key.compression, [key]) for key in form.keys)]
+    for where, setting, keys in said:
+        for name, update in updates.items():
+            none = all((key.update or Update.RULE) is not update for key in keys)
+            if keys and none and getattr(setting, name, None) is not None:
+                told = f"it is for keys with update {update.value!r}, and there is none"
+                raise DescriptionError(f"{where}compression.{name}: {told}")
+
+
+def _check_tables(form: DescriptionForm) -> None:
+    """A table that has no row, and can never have one, was meant to grow."""
+    for key in form.keys:
+        if key.rows and key.growth is None and key.shape[:1] == (0,):
+            told = "a table without rows, and none can come: with growth = {} they come by any 64-bit id"
+            raise DescriptionError(f"key {key.key!r}: shape: {told}")
 
 
 def _is_whole(form: DescriptionForm) -> bool:
@@ -223,9 +265,12 @@ def _barrier_key(slots: int) -> KeyDescription:
 def _told(error: str, document: Mapping[str, Any]) -> str:
     """msgspec's error with the field first, and what may have been meant."""
     what, _, path = error.partition(" - at `")
-    field = path.rstrip("`").removeprefix("$").removeprefix(".") or "description"
+    field = path.rstrip("`").rpartition("`")[2].removeprefix("$").removeprefix(".") or "description"
     if field == "keys" and isinstance(document.get("keys"), Mapping):
         return 'keys: a list is expected: in TOML [[keys]] and below it key = "...", for each'
+    if word := re.fullmatch(r"Invalid enum value (.*)", what):
+        words = _WORDS.get(field.rpartition(".")[2], ())
+        return f"{field}: {word[1]} is none of {', '.join(words)}"
     unknown = re.search(r"unknown field `(.*)`", what)
     if unknown is None:
         return f"{field}: {what[:1].lower()}{what[1:]}"
@@ -237,13 +282,7 @@ def _told(error: str, document: Mapping[str, Any]) -> str:
 
 def _form_of(field: str) -> Any:
     """What has the fields that an error is about."""
-    inner = {
-        "growth": GrowthDescription,
-        "eviction": EvictionDescription,
-        "compression": StoreCompression,
-        **dict.fromkeys(("gradients", "merged", "weights"), CompressionDescription),
-    }
-    return inner.get(field.rpartition(".")[2], NamedKey if field.startswith("keys[") else DescriptionForm)
+    return _INNER.get(field.rpartition(".")[2], NamedKey if field.startswith("keys[") else DescriptionForm)
 
 
 def _with_rules_that_have(error: str) -> str:

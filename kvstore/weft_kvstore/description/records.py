@@ -32,7 +32,7 @@ class Mode(StrEnum):
     STALE = "stale"
 
 
-class InitializerDescription(msgspec.Struct, frozen=True):
+class InitializerDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """ONNX's word for how first values are made, with its numbers: see `weft_graph.ir.Initializer`."""
 
     op_type: str
@@ -107,7 +107,7 @@ class KeyDescription(msgspec.Struct, frozen=True):
         return math.prod(self.shape[1:]) * np.dtype(self.dtype).itemsize
 
 
-class LossScaling(msgspec.Struct, frozen=True):
+class LossScaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The loss is multiplied by a power of two, `initial` at first, and merged gradients are divided by it. It doubles
     after `growth_interval` finite steps in a row and halves after one that is not, which is skipped."""
 
@@ -115,7 +115,7 @@ class LossScaling(msgspec.Struct, frozen=True):
     growth_interval: int
 
 
-class CommitDescription(msgspec.Struct, frozen=True):
+class CommitDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Shards hold each step until all slots have agreed on the norm of its merged gradient, which `clip_norm` bounds,
     and on whether it is finite."""
 
@@ -123,7 +123,7 @@ class CommitDescription(msgspec.Struct, frozen=True):
     loss_scaling: LossScaling | None = None
 
 
-class AverageDescription(msgspec.Struct, frozen=True):
+class AverageDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Shards keep each weight's average over updates beside it: see `weft_kernels.averaging`."""
 
     decay: float | None = None

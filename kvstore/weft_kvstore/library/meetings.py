@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import deque
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from weft_kvstore.description.key_name import BARRIER_KEY
+from weft_kvstore.errors import StoreError
 from weft_kvstore.runtime.joined_future import joined, then
 from weft_kvstore.store import BulkStore
+
+_CALL: Final = re.compile(rf"(push|pull) of key {BARRIER_KEY!r}, (step|version) \d+")
+_MISSING: Final = re.compile(rf"key {BARRIER_KEY!r} has seen \d+ steps; step \d+ waits for slots (\d[\d, ]*)")
 
 
 class Meetings:
@@ -56,7 +61,7 @@ class Meetings:
         return joined([self._store.pull(BARRIER_KEY, number + 1, settled=True)], _nothing, [self._pushed])
 
     def _ended(self, met: Future[None]) -> None:
-        error = met.exception()
+        error = _told(met.exception())
         has_arrived = self._pushed is not None and self._pushed.done() and self._pushed.exception() is None
         with self._lock:
             if self._number is not None and (error is None or has_arrived):
@@ -72,6 +77,20 @@ class Meetings:
                 future.set_result(None)
             else:
                 future.set_exception(error)
+
+
+def _told(error: BaseException | None) -> BaseException | None:
+    """The error of a barrier, in words of the call: nobody who met at it knows of its key, pushes and pulls."""
+    if not isinstance(error, StoreError):
+        return error
+    text = _MISSING.sub(lambda found: _not_here(found[1]), _CALL.sub("barrier", str(error)))
+    told = type(error)(text.replace(f"key {BARRIER_KEY!r}", "the barrier"))
+    told.__cause__ = error.__cause__
+    return told
+
+
+def _not_here(slots: str) -> str:
+    return f"slots {slots} have not called it" if "," in slots else f"slot {slots} has not called it"
 
 
 def _nothing(_: Any) -> None:

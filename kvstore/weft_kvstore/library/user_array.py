@@ -41,11 +41,19 @@ def as_array(value: object, dtype: np.dtype[Any], where: str) -> Any:
         array = np.asarray(value)
         # No elements have no kind, and NumPy calls them float64.
         if array.size and (array.dtype.kind not in "biuf" or not np.can_cast(array.dtype, dtype, "same_kind")):
-            raise TypeError(f"{type(value).__name__} cannot be {dtype}")
+            raise TypeError(_not_such(value, array, dtype))
         return array if isinstance(value, np.generic) else np.asarray(value, dtype)
     except (TypeError, ValueError, OverflowError, BufferError, RuntimeError) as error:
         # RuntimeError: PyTorch's, for a tensor that needs a gradient
         raise StoreRefusedError(f"{where}: {error}") from None
+
+
+def _not_such(value: object, array: Array, dtype: np.dtype[Any]) -> str:
+    """Why what NumPy made of a value is not taken."""
+    if array.dtype.kind == "O":
+        return f"{type(value).__name__} cannot be {dtype}"
+    found = f"{type(value).__name__} of {array.dtype}" if isinstance(value, list | tuple) else type(value).__name__
+    return f"{found} cannot be {dtype}" if dtype.kind == "f" else f"whole numbers are expected, not {found}"
 
 
 def checked(value: object, dtype: np.dtype[Any], shape: tuple[int, ...], where: str) -> Any:

@@ -48,7 +48,8 @@ class LocalMind:
         self.rows_pulled = dict.fromkeys(range(description.slots), 0)
         self._merger: Merger[str] = Merger(self, priorities=settings.priorities)
         self._open: dict[int, PullWait] = {}
-        self._commits: dict[int, CommitOperation] = {}
+        self._commits: dict[int, tuple[int, CommitOperation]] = {}
+        """Each with its slot."""
         self._number = 0
         self._deadlines = Deadlines()
         self._commit_deadlines = Deadlines()
@@ -77,9 +78,7 @@ class LocalMind:
                 self.outcomes.append((operation, self._change(slot, operation.change, now), None))
             else:
                 raise TypeError(f"{operation} is no operation that a store knows")
-        except PushRefusedError as error:
-            self.outcomes.append((operation, None, StoreRefusedError(f"{operation}: {error}")))
-        except ChangeRefusedError as error:
+        except (PushRefusedError, ChangeRefusedError) as error:
             self.outcomes.append((operation, None, StoreRefusedError(f"slot {slot}: {operation}: {error}")))
         except MemoryError as error:
             self._give_up(operation, StoreError(f"slot {slot}: {operation}: no memory: {error}"))
@@ -97,12 +96,13 @@ class LocalMind:
         """Ends pulls whose deadline has come."""
         for number in self._deadlines.due(now, self._open):
             wait = self._open.pop(number)
-            text = f"{wait.link} took over {self._timeout_s:g} s: {self._shard.waits_for(wait)[0]}"
+            text = f"{_told(wait)} took over {self._timeout_s:g} s: {self._shard.waits_for(wait)[0]}"
             wait.drop()
             self.outcomes.append((wait.link, None, StoreTimeoutError(text)))
         for number in self._commit_deadlines.due(now, self._commits):
-            commit = self._commits.pop(number)
-            text = f"{commit} took over {self._timeout_s:g} s: {self._shard.step_waits_for(commit.step)[0]}"
+            slot, commit = self._commits.pop(number)
+            waits = self._shard.step_waits_for(commit.step)[0]
+            text = f"slot {slot}: {commit} took over {self._timeout_s:g} s: {waits}"
             self.outcomes.append((commit, None, StoreTimeoutError(text)))
 
     def next_tick(self) -> float:
@@ -115,10 +115,10 @@ class LocalMind:
         waits, self._open = self._open, {}
         for wait in waits.values():
             wait.drop()
-            self.outcomes.append((wait.link, None, StoreLostError(f"{wait.link}: {reason}")))
+            self.outcomes.append((wait.link, None, StoreLostError(f"{_told(wait)}: {reason}")))
         commits, self._commits = self._commits, {}
-        for commit in commits.values():
-            self.outcomes.append((commit, None, StoreLostError(f"{commit}: {reason}")))
+        for slot, commit in commits.values():
+            self.outcomes.append((commit, None, StoreLostError(f"slot {slot}: {commit}: {reason}")))
 
     def release(self) -> None:
         """Gives back what tables have on disk, once nothing is to be worked on any more."""
@@ -130,7 +130,7 @@ class LocalMind:
             self.outcomes.append((barrier, None, None))
             return
         number = self._next()
-        self._commits[number] = barrier
+        self._commits[number] = (slot, barrier)
         self._commit_deadlines.add(now + self._timeout_s, number)
         try:
             self._shard.arrive(slot, barrier.step)
@@ -148,8 +148,8 @@ class LocalMind:
         outcome = outcome_of(step, found.squares, finite=found.finite, scale=found.loss_scale)
         if self._shard.commit(step, norm=outcome.norm, finite=outcome.finite):
             self._merger.go_on(LOCAL, self._shard)
-        for number in [number for number, one in self._commits.items() if one.step == step]:
-            self.outcomes.append((self._commits.pop(number), outcome, None))
+        for number in [number for number, (_, one) in self._commits.items() if one.step == step]:
+            self.outcomes.append((self._commits.pop(number)[1], outcome, None))
 
     def _change(self, slot: int, change: Change, now: float) -> int:
         """Changes hyper-parameters at once: there is no other shard to ask. The step from which they hold."""
@@ -236,7 +236,7 @@ class LocalMind:
         """See `Answering`."""
         if self._open.pop(wait.request, None) is not None:
             wait.drop()
-            self.outcomes.append((wait.link, None, StorePassedError(f"{wait.link}: {reason}")))
+            self.outcomes.append((wait.link, None, StorePassedError(f"{_told(wait)}: {reason}")))
 
     def fail(self, job: str, reason: str) -> None:
         """See `Answering`."""
@@ -257,7 +257,7 @@ class LocalMind:
         """Ends an operation that could not be begun, or only in part; unless it has ended."""
         for number in [number for number, wait in self._open.items() if wait.link is operation]:
             self._open.pop(number).drop()
-        for number in [number for number, one in self._commits.items() if one is operation]:
+        for number in [number for number, (_, one) in self._commits.items() if one is operation]:
             del self._commits[number]
         if all(ended is not operation for ended, _, _ in self.outcomes):
             self.outcomes.append((operation, None, error))
@@ -265,3 +265,8 @@ class LocalMind:
     def _next(self) -> int:
         self._number += 1
         return self._number
+
+
+def _told(wait: PullWait) -> str:
+    """Whose call it is, as every error begins."""
+    return f"slot {wait.slot}: {wait.link}"

@@ -49,7 +49,7 @@ def test_lists_and_arrays_of_other_libraries_are_values(value: Any) -> None:
 @pytest.mark.parametrize(
     ("value", "dtype", "told"),
     [
-        ([1.5], np.int64, "here: list cannot be int64"),
+        ([1.5], np.int64, "here: whole numbers are expected, not list of float64"),
         ([300], np.int8, "here: Python integer 300 out of bounds for int8"),
         (np.array([object()]), np.float32, r"here: it is object\[1\], the key float32\[1\]"),
         (np.ones(1, ">f4"), np.float32, r"here: it is >f4\[1\], the key float32\[1\]"),

@@ -175,6 +175,14 @@ def test_a_directory_that_there_is_not_is_told_at_once(tmp_path: Path) -> None:
         TablePlace(tmp_path, 0)
 
 
+def test_a_place_takes_a_path_as_text_and_says_what_else_it_takes(tmp_path: Path) -> None:
+    assert TablePlace(str(tmp_path), MIB).directory == tmp_path  # type: ignore[arg-type]  # plain programs do
+    with pytest.raises(ValueError, match="memory_bytes: a whole number of bytes, such as 1 << 30, not '1MiB'"):
+        TablePlace(tmp_path, "1MiB")  # type: ignore[arg-type]  # as the command line takes it
+    with pytest.raises(ValueError, match="directory: a path, not 3"):
+        TablePlace(3, MIB)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("width", [1, 64, 20_000, 40_000])
 def test_rows_are_cut_so_that_few_windows_are_mapped_at_once(tmp_path: Path, width: int) -> None:
     resident = 4 * MIB
