@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
 
+import weft_kvstore.client.mind
+import weft_kvstore.shard.mind
+from same_host_children import wait_until
 from store_messages import REQUESTS
+from weft_graph.program import Update
+from weft_kvstore.client.store_client import StoreClient
+from weft_kvstore.description.records import InitializerDescription, KeyDescription, Merge, StoreDescription
+from weft_kvstore.serving.shard_server import ShardServer
+from weft_kvstore.settings import LinkSettings
 from weft_kvstore.wire.codec import FORMAT_VERSION, encode
 from weft_kvstore.wire.messages import FailureCode, RefusalCode, Reply, Request
 
@@ -39,3 +52,43 @@ def test_the_example_is_what_the_codec_writes() -> None:
     shown = "".join("".join(re.match(r"(?:\s*(?:[0-9a-f]{2})(?=\s|$))*", line)[0].split()) for line in lines)
     message, payload = REQUESTS["push"]
     assert bytes.fromhex(shown) == bytes(encode(message, payload)[0])
+
+
+def heard(
+    monkeypatch: pytest.MonkeyPatch, mind: Any, decoding: str, who: str, log: list[tuple[str, Any, bytes]]
+) -> None:
+    """Logs all that a side takes in."""
+    decode = getattr(mind, decoding)
+
+    def decoded(parts: Sequence[Any]) -> tuple[Any, memoryview]:
+        message, payload = decode(parts)
+        log.append((who, message, bytes(payload)))
+        return message, payload
+
+    monkeypatch.setattr(mind, decoding, decoded)
+
+
+def test_the_exchange_is_what_passes_between_client_and_shard(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[tuple[str, Any, bytes]] = []
+    heard(monkeypatch, weft_kvstore.shard.mind, "decode_request", "client", log)
+    heard(monkeypatch, weft_kvstore.client.mind, "decode_reply", "shard", log)
+    ones = InitializerDescription("ConstantOfShape", {"value": 1.0})
+    key = KeyDescription("w", "float32", (4,), ones, Update.RULE, 0, (0,))
+    with ShardServer("tcp://127.0.0.1:0") as server:
+        described = StoreDescription("job", 1, 1, 1, (server.endpoint,), (key,), "sgd", {"rate": 0.5}, 8, Merge.SLOT)
+        server.open(described, 0)
+        with StoreClient(described, 0, settings=LinkSettings(same_host=False)) as store:
+            wait_until(lambda: len(log) == 3)
+            store.push("w", 0, np.ones(4, np.float32)).result(20)
+            assert store.pull("w", 1).result(20).tolist() == [0.5] * 4
+            wait_until(lambda: len(log) == 8)
+        wait_until(lambda: len(log) == 9)
+    rows = re.findall(r"^\| \d \| (\w+) \| `([a-z-]+)`(.*?) \| ([\d. ]*)\|$", PAGE, flags=re.MULTILINE)
+    assert [(who, kind) for who, kind, _, _ in rows] == [
+        (who, message.__struct_config__.tag) for who, message, _ in log
+    ]
+    assert sum(len(re.findall("`", fields)) for _, _, fields, _ in rows) > 50
+    for (_, _, fields, numbers), (_, message, payload) in zip(rows, log, strict=True):
+        for field, value in re.findall(r"`(\w+)` (\[\d+\]|\d+|\"\w+\")", fields):
+            assert msgspec.to_builtins(getattr(message, field)) == json.loads(value), (message, field)
+        assert np.frombuffer(payload, np.float32).tolist() == [float(number) for number in numbers.split()]
