@@ -96,6 +96,16 @@ def _gauge(name: str, told: str, samples: Callable[[ShardStatistics], Samples], 
 METRICS: Final = (
     _counter("received_bytes", "Bytes that came in at the socket.", _one(lambda s: s.bytes_received)),
     _counter("sent_bytes", "Bytes handed to the socket.", _one(lambda s: s.bytes_sent)),
+    _counter(
+        "shared_memory_received_bytes",
+        "Bytes that came through shared memory, and no socket.",
+        _one(lambda s: s.shared_bytes_received),
+    ),
+    _counter(
+        "shared_memory_sent_bytes",
+        "Bytes sent through shared memory, and no socket.",
+        _one(lambda s: s.shared_bytes_sent),
+    ),
     _counter("received_frames", "Frames of gradients, values and ids.", _one(lambda s: s.frames_received)),
     _counter("sent_frames", "Frames of values.", _one(lambda s: s.frames_sent)),
     _counter("malformed_messages", "Messages that were none of the format.", _one(lambda s: s.malformed)),
@@ -135,8 +145,24 @@ METRICS: Final = (
     _gauge("job_waiting_bytes", "Those of them that wait.", _by_job(lambda j: j.waiting.nbytes), "job"),
     _gauge("job_keys", "A job's keys here.", _by_job(lambda j: j.holds.keys), "job"),
     _gauge("job_rows", "Rows of a job's tables here.", _by_job(lambda j: j.holds.rows), "job"),
-    _counter("job_received_bytes", "Bytes that came from a job.", _by_job(lambda j: j.bytes_received), "job"),
-    _counter("job_sent_bytes", "Bytes of values sent to a job.", _by_job(lambda j: j.bytes_sent), "job"),
+    _counter(
+        "job_received_bytes", "Bytes that came from a job at the socket.", _by_job(lambda j: j.bytes_received), "job"
+    ),
+    _counter(
+        "job_sent_bytes", "Bytes of values that the socket sent to a job.", _by_job(lambda j: j.bytes_sent), "job"
+    ),
+    _counter(
+        "job_shared_memory_received_bytes",
+        "Bytes that came from a job through shared memory.",
+        _by_job(lambda j: j.shared_bytes_received),
+        "job",
+    ),
+    _counter(
+        "job_shared_memory_sent_bytes",
+        "Bytes of values sent to a job through shared memory.",
+        _by_job(lambda j: j.shared_bytes_sent),
+        "job",
+    ),
     _counter("job_work_bytes", "What a job's turns have come to.", _by_job(lambda j: j.worked_bytes), "job"),
     _gauge(
         "job_waited_for_slot",

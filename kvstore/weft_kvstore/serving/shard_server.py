@@ -155,6 +155,8 @@ class ShardServer:
         return ShardStatistics(
             bytes_sent=self._router.bytes_sent,
             bytes_received=mind.counts.bytes_received,
+            shared_bytes_sent=mind.counts.shared.sent,
+            shared_bytes_received=mind.counts.shared.received,
             frames_sent=mind.counts.frames_sent,
             frames_received=mind.counts.frames_received,
             malformed=mind.counts.malformed,

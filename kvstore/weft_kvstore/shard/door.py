@@ -11,6 +11,7 @@ from weft_kvstore.description.records import Mode
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.peer import Peer
 from weft_kvstore.statistics.job_statistics import JobStatistics
+from weft_kvstore.statistics.shared_bytes import SharedBytes
 from weft_kvstore.statistics.stragglers import Stragglers
 from weft_kvstore.wire.messages import Hello, RefusalCode, Refused
 
@@ -44,6 +45,7 @@ class Job:
     stragglers: Stragglers = field(init=False)
     bytes_received: int = 0
     bytes_sent: int = 0
+    shared: SharedBytes = field(default_factory=SharedBytes)
     most_queued: int = field(init=False)
     """Bytes of values that may wait for one connection."""
 
@@ -86,6 +88,8 @@ class Job:
             waiting=self.shard.account.waiting,
             bytes_received=self.bytes_received,
             bytes_sent=self.bytes_sent,
+            shared_bytes_received=self.shared.received,
+            shared_bytes_sent=self.shared.sent,
             worked_bytes=worked_bytes,
             waited_slot=slot,
             waited_s=seconds,

@@ -31,6 +31,7 @@ class Greeting:
         _fill(verdict.job, hello)
         peer = Peer(identity, hello, self._settings, now)
         peer.account = verdict.job.shard.account
+        peer.shared = verdict.job.shared, links.counts.shared
         links.company.forget(STRANGERS)
         links.company.hear(peer.job)
         links.peers[identity] = verdict.job.links[hello.slot] = peer

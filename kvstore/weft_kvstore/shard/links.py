@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from weft_kvstore.merging.steps import PushRefusedError
@@ -12,6 +12,7 @@ from weft_kvstore.shard.departures import Departures, Outgoing, room_of
 from weft_kvstore.shard.door import Job, Namespace
 from weft_kvstore.shard.peer import Peer
 from weft_kvstore.shard.peer_arenas import PeerArenas
+from weft_kvstore.statistics.shared_bytes import SharedBytes
 from weft_kvstore.wire.codec import ProtocolError, encode
 from weft_kvstore.wire.messages import Failed, FailureCode, Message, RefusalCode, Refused
 
@@ -29,6 +30,7 @@ class Counts:
     refused: int = 0
     unknown_links: int = 0
     bytes_received: int = 0
+    shared: SharedBytes = field(default_factory=SharedBytes)
 
 
 class Links:

@@ -12,6 +12,7 @@ from weft_kvstore.merging.pull_wait import PullWait
 from weft_kvstore.same_host.peer_memory import PeerMemory
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.account import Account
+from weft_kvstore.statistics.shared_bytes import SharedBytes
 from weft_kvstore.units.unit_state import AnyUnit
 from weft_kvstore.wire.codec import ProtocolError, encode
 from weft_kvstore.wire.lending import Loan
@@ -50,7 +51,7 @@ class Peer:
 
     Of a client on this host, `memory` is its arena, while it has brought one for `ticket`; `holds` counts the frames
     that are read there, `released` are those that are not any more, which it is told once no `earlier` connection of
-    its slot has any.
+    its slot has any. What passes through it is added to `shared`, the job's count and the shard's.
     """
 
     def __init__(self, identity: bytes, hello: Hello, settings: LinkSettings, now: float) -> None:
@@ -73,6 +74,7 @@ class Peer:
         self.done: list[int] = []
         self.measures: dict[int, int] = {}
         self.account = Account()
+        self.shared: tuple[SharedBytes, ...] = ()
         self._answers: dict[int, dict[int, OutRun[AnswerEntry, Loan]]] = {}
         """The runs of each request that wait in the outbox, by their number there."""
 
@@ -160,6 +162,9 @@ class Peer:
                 nbytes += piece.stop - piece.start
         at = memory.lay(parts, nbytes)
         payload = b"".join(parts) if at is None and parts else None
+        through_memory = frame.nbytes if payload is None else frame.nbytes - nbytes
+        for count in self.shared:
+            count.sent += through_memory
         for piece in frame.pieces:
             piece.run.owner.give_back(piece.first, piece.count)
         self._copied[frame.number] = memory, at

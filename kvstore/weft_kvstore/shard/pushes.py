@@ -41,6 +41,9 @@ class Pushes:
             if arena is None:
                 self._not_brought(peer, push)
                 return
+            through_memory = sum(push.nbytes) - payload.nbytes
+            for count in peer.shared:
+                count.received += through_memory
         if push.at is not None and arena is not None:
             payload = memoryview(placed(arena, (push.at, push.at + payload_bytes(push))))  # type: ignore[arg-type]
             # What is checked, and then taken in, are the same bytes.

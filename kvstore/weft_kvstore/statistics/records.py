@@ -1,4 +1,5 @@
-"""What client and shard count, as records taken at one moment. Bytes are counted where they pass the socket."""
+"""What client and shard count, as records taken at one moment. Bytes are counted where they pass the socket, and those
+that pass through shared memory for themselves."""
 
 from __future__ import annotations
 
@@ -83,8 +84,8 @@ class ShardStatistics:
     `waiting_sets` are parts of values that were set for versions still to come; of a table, one for each version.
     `apply_threads`: what the socket's thread and those that help it have computed. `waiting_messages` wait for their
     job's turn, `silenced_links` said more than may wait. `stages`: seconds of the socket's thread. `queues`: what
-    waits, by priority. `arenas` of
-    clients of this host are mapped; `arena_refusals` counts those that were turned away."""
+    waits, by priority. `arenas` of clients of this host are mapped; `arena_refusals` counts those that were turned
+    away. `shared_bytes_*` are payloads that passed through them, and no socket."""
 
     bytes_sent: int
     bytes_received: int
@@ -109,3 +110,5 @@ class ShardStatistics:
     queues: tuple[QueueDepth, ...] = ()
     per_job: tuple[JobStatistics, ...] = ()
     quotas: Quotas = NO_QUOTAS
+    shared_bytes_sent: int = 0
+    shared_bytes_received: int = 0

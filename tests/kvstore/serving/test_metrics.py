@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
 
-from store_cluster import WAIT_S, key_of, store_of
+from store_cluster import WAIT_S, key_of, store_of, wait_until_shared
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.errors import StoreError
 from weft_kvstore.quotas import Holds, Quotas
@@ -99,6 +99,27 @@ def test_a_shard_that_worked_tells_what_it_did() -> None:
     assert found["weft_shard_apply_seconds_total", "socket"] > 0
     for name in ("work_queue_pieces", "work_queue_bytes", "send_queue_slices", "send_queue_bytes"):
         assert {group for one, group in found if one == f"weft_shard_{name}"} == set(PRIORITIES)
+
+
+def test_what_passes_through_shared_memory_is_told_beside_what_passes_the_socket() -> None:
+    payload = 1 << 20
+    description = store_of([key_of("w", [payload // 4], 1)], slots=1, shards=1)
+    with ShardServer() as server:
+        here = msgspec.structs.replace(description, shards=(server.endpoint,))
+        server.open(here, 0)
+        with StoreClient(here, 0, settings=LinkSettings(silence_s=WAIT_S, request_timeout_s=WAIT_S)) as client:
+            wait_until_shared([client])
+            client.push("w", 0, np.ones(payload // 4, np.float32)).result(WAIT_S)
+            client.pull("w", 1).result(WAIT_S)
+            of_client = client.statistics()
+            statistics = server.statistics()
+    found = told(statistics)
+    for name in ("", "job_"):
+        label = "job" if name else ""
+        for way, count in (("received", of_client.shared_bytes_sent), ("sent", of_client.shared_bytes_received)):
+            assert found[f"weft_shard_{name}shared_memory_{way}_bytes_total", label] == count == payload
+        assert found[f"weft_shard_{name}received_bytes_total", label] < payload
+    assert of_client.links[0].payload_bytes_sent == payload > of_client.bytes_sent > 0
 
 
 def test_names_follow_prometheus_conventions() -> None:
