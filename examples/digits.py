@@ -2,8 +2,8 @@
 
 The data is the test part of "Optical Recognition of Handwritten Digits" (UCI; Alpaydin and Kaynak 1998) that
 scikit-learn brings along: 1797 images of 8 x 8 pixels, in the order of who wrote them. The last 360, other people's
-hands than the first, are for evaluation and never read in training. The others are trained on five times over: as they
-are, and moved by one pixel to each side.
+hands than the first, are for evaluation and never read in training. A pass has each of the others in five variants: as
+it is, and moved by one pixel to each side.
 
     python examples/digits.py [--directory DIR] [--passes N]
 """
@@ -97,7 +97,8 @@ def act(console: Console, client: weft.Client, folder: Path, *, passes: int = PA
     rows = write_data(data)
     originals = (rows - EVALUATION_ROWS) // len(MOVES)
     console.print(
-        f"{originals} handwritten digits to train on, {len(MOVES)} times over; {EVALUATION_ROWS} others to test on"
+        f"{originals} handwritten digits to train on, each in {len(MOVES)} variants; "
+        f"{EVALUATION_ROWS} others to test on"
     )
     job = train(client, str(data), rows, passes)
     finished = job.watch(console)

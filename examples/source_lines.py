@@ -112,7 +112,7 @@ def predict(parameters: Path, text: list[str], classes: int) -> np.ndarray:
 
 def act(console: Console, client: weft.Client, folder: Path, *, passes: int = PASSES) -> None:
     """Trains on the lines, and tells how well they are told apart and what went over the wire."""
-    with console.status("reading the library's source"):
+    with stage.doing(console, "reading the source of Python's library, which takes some seconds"):
         lines = read_lines()
         write_data(folder / "lines.npz", lines)
     held_out = len(lines.text) - lines.trained
@@ -125,8 +125,8 @@ def act(console: Console, client: weft.Client, folder: Path, *, passes: int = PA
     parameters = folder / "lines.safetensors"
     job.save(parameters)
     console.print(f"\nand {sum(DENSE_STEPS)} steps with a dense table, for comparison")
-    with console.status("a dense table") as status:
-        dense = dense_step_bytes(client, folder / "lines.npz", lines, status.update)
+    with stage.doing(console, "a dense table") as say:
+        dense = dense_step_bytes(client, folder / "lines.npz", lines, say)
     tell(console, finished, lines, dense)
     sample(console, parameters, lines)
     console.print(f"the parameters are in {stage.shown(parameters)}")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -31,8 +31,8 @@ def perform(folder: Path, *acts: Act, takes: str, then: Iterable[tuple[str, str]
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with ExitStack() as stack:
-            with console.status("starting") as status:
-                cluster = stack.enter_context(weft.Cluster(2, 2, data_root=folder, progress=status.update))
+            with doing(console, "starting") as say:
+                cluster = stack.enter_context(weft.Cluster(2, 2, data_root=folder, progress=say))
             client = stack.enter_context(cluster.client())
             console.print(f"a server, 2 shards and 2 workers run at {cluster.url}")
             console.print(f"all of it takes {takes} on two cores; Ctrl-C ends it")
@@ -47,6 +47,18 @@ def perform(folder: Path, *acts: Act, takes: str, then: Iterable[tuple[str, str]
         return 1
     _suggest(console, then)
     return 0
+
+
+@contextmanager
+def doing(console: Console, what: str) -> Iterator[Callable[[str], None]]:
+    """Shows what takes a while: on a terminal as long as it does, with how far it is; else as one line, so that a pipe
+    is not silent."""
+    if console.is_terminal:
+        with console.status(what) as status:
+            yield status.update
+    else:
+        console.print(f"{what} ...", markup=False)
+        yield lambda _: None
 
 
 def training_s(job: weft.Job) -> float:

@@ -102,7 +102,7 @@ class JobRun:
         self._move(JobEvent.PLACED, now)
         who = ", ".join(lease.who for lease in self.places.leases.values())
         keeper = self.places.keeper
-        self._say(f"placed on {who}; {keeper.who if keeper else 'nobody'} keeps the parameters", now)
+        self._say(f"placed on {who}; {keeper.who if keeper else 'nobody'} saves the parameters", now)
         self.places.tell(self.places.shards)
 
     def allocation(self, lease: Lease) -> Allocation:

@@ -198,7 +198,7 @@ LONG_RUN = [
     event(4, MetricTaken(split="evaluate", step=565, values={"loss": 0.0895, "accuracy": 0.9778}, samples=360)),
     event(5, LogLine(level="info", source="server", message=(
         "placed on shard-0 (shard 0), shard-1 (shard 1), worker-0 (slot 0), worker-1 (slot 1); "
-        "worker-0 (slot 0) keeps the parameters"))),
+        "worker-0 (slot 0) saves the parameters"))),
     event(6, StateChanged(state=JobState.SUCCEEDED)),
 ]  # fmt: skip
 
@@ -213,7 +213,7 @@ def test_80_columns_hold_each_line_with_its_numbers() -> None:
     lines = lines_of_the_screen(to)
     assert max(map(len, lines)) <= 80
     assert " 565/1130  train loss 0.3336 accuracy 0.9194  eval loss 0.0895 accuracy 0.9778" in lines
-    assert "placed on shard-0, shard-1, worker-0, worker-1; worker-0 keeps the parameters" in lines
+    assert "placed on shard-0, shard-1, worker-0, worker-1; worker-0 saves the parameters" in lines
     bars = [line for line in lines if "565/1130 pass" in line]
     assert bars
     assert all("pass 10  loss 0.3336  accuracy 0.9194" in line and "0:00:00" in line for line in bars)
