@@ -125,7 +125,7 @@ class SlotSteps:
                 raise StoreRefusedError(
                     f"{self._book.where('pull', user_key(name))}: {told}: another one was here before it, and what is "
                     f"pushed again counts for nothing; to go on, connect with step={version}, and with a higher "
-                    "incarnation= where the other may still live"
+                    "incarnation= where the other may still live; to start over, restart the shards"
                 )
         self._unseen.difference_update(names)
 

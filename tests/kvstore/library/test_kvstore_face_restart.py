@@ -62,7 +62,10 @@ def test_a_process_that_counts_anew_where_one_was_before_hears_of_it(kind: str) 
         with pytest.raises(StoreRefusedError, match=r"slot 0: pull of key 'b': it has seen 3 steps .*step=3"):
             second.pull("b").result(WAIT_S)
         out = ones()
-        with pytest.raises(StoreRefusedError, match=r"pull of key '[wb]': it has seen 3 steps .*incarnation="):
+        with pytest.raises(
+            StoreRefusedError,
+            match=r"pull of key '[wb]': it has seen 3 steps .*incarnation=.*; to start over, restart the shards",
+        ):
             second.pull(["w", "b"], out=[out, ones()]).result(WAIT_S)
         third = join(0, step=3)
         third.init("w", 100 * ones()).result(WAIT_S)
