@@ -11,8 +11,9 @@ class Quotas:
     """The most that one job may take of a shard, and all jobs together; None: as much as there is.
 
     `bytes` are of values, of the rule's state, of what is noted of each slice, and of what waits: gradients and sums
-    that are not merged, values set for versions to come, ids and rows of pulls. `keys` are those that have a part on
-    the shard, `rows` those of its tables. A job's name and term make a job. Raises ValueError for a number below 0.
+    that are not merged, values set for versions to come, ids and rows of pulls. `keys` are those described that have a
+    part on the shard, `rows` those of its tables. A job's name and term make a job. Raises ValueError for a number
+    below 0.
     """
 
     job_bytes: int | None = None
@@ -30,6 +31,11 @@ class Quotas:
 
 
 NO_QUOTAS: Final = Quotas()
+
+
+def option_of(setting: str) -> str:
+    """The option of the shard's command line that says it."""
+    return f"--{setting.replace('_', '-')}"
 
 
 @dataclass(frozen=True, slots=True)

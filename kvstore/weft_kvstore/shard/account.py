@@ -15,7 +15,7 @@ import numpy as np
 
 from weft_kvstore.arrays.array import Array
 from weft_kvstore.errors import StoreError
-from weft_kvstore.quotas import Holds, Quotas
+from weft_kvstore.quotas import Holds, Quotas, option_of
 
 NOTHING: Final = Holds()
 
@@ -130,7 +130,7 @@ class Ledger:
         for name, unit in _UNITS.items():
             asked, most = _of(job, name), getattr(self.quotas, f"job_{name}")
             if most is not None and asked > most and _of(more, name):
-                return f"quota job_{name}: {asked} {unit} on this shard, {most} may be"
+                return f"quota job_{name}: {asked} {unit} on this shard, {most} may be ({option_of(f'job_{name}')})"
         if self.quotas.total_bytes is self.quotas.total_keys is self.quotas.total_rows is None:
             return None
         total = sum((one.now for one in others), job)
@@ -138,7 +138,8 @@ class Ledger:
             asked, most = _of(total, name), getattr(self.quotas, f"total_{name}")
             if most is not None and asked > most and _of(more, name):
                 told = f"{asked} {unit} of all jobs on this shard, {most} may be"
-                return f"quota total_{name}: {told}, and {_of(job, name)} are this job's"
+                option = option_of(f"total_{name}")
+                return f"quota total_{name}: {told}, and {_of(job, name)} are this job's ({option})"
         return None
 
 

@@ -6,6 +6,7 @@ from typing import Final
 
 from weft_graph.program import Update
 from weft_kvstore.description.check import rule_of
+from weft_kvstore.description.key_name import BARRIER_KEY
 from weft_kvstore.description.records import KeyDescription, StoreDescription
 from weft_kvstore.quotas import Holds
 from weft_kvstore.sharding.routing import routing_of
@@ -19,7 +20,8 @@ NOTED_OF_A_SLOT: Final = 8 * 3
 
 def need_of(description: StoreDescription, shard: int) -> Holds:
     """Values, the rule's state, and what is noted of slices; tables of a known size with every row that they have. Rows
-    of growing tables are counted when they come. The description is a legal one."""
+    of growing tables are counted when they come. A key of the store's own counts by its bytes alone: nobody has
+    described it. The description is a legal one."""
     routing = routing_of(description)
     found = Holds()
     for place, key in enumerate(description.keys):
@@ -33,7 +35,8 @@ def need_of(description: StoreDescription, shard: int) -> Holds:
         run = routing.runs[place].get(shard, range(0))
         if run:
             noted = len(run) * (NOTED_BYTES + NOTED_OF_A_SLOT * len(key.slots))
-            found += Holds(routing.cuts[place].length(run.start, len(run)) * arrays + noted, 1)
+            own = key.key == BARRIER_KEY
+            found += Holds(routing.cuts[place].length(run.start, len(run)) * arrays + noted, 0 if own else 1)
     return found
 
 

@@ -14,6 +14,7 @@ import pytest
 from store_cluster import WAIT_S, given, key_of, store_of, table_of
 from store_raw import hello_of, push_of
 from weft_graph.program import Update
+from weft_kvstore import describe
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import CommitDescription, GrowthDescription, KeyDescription, StoreDescription
 from weft_kvstore.errors import StoreError, StoreRefusedError, StoreTimeoutError
@@ -102,8 +103,11 @@ def test_what_is_noted_of_slices_is_counted_at_least() -> None:
     ("quota", "told"),
     [
         ({"job_bytes": 2 * SIZE * 4}, r"quota job_bytes: (\d+) bytes on this shard, 2048 may be"),
-        ({"job_keys": 1}, "quota job_keys: 2 keys on this shard, 1 may be"),
-        ({"total_keys": 3}, "quota total_keys: 4 keys of all jobs on this shard, 3 may be, and 2 are this job's"),
+        ({"job_keys": 1}, "quota job_keys: 2 keys on this shard, 1 may be \\(--job-keys\\)"),
+        (
+            {"total_keys": 3},
+            "quota total_keys: 4 keys of all jobs on this shard, 3 may be, and 2 are this job's \\(--total-keys\\)",
+        ),
         (
             {"total_bytes": 4 * 1024},
             r"quota total_bytes: \d+ bytes of all jobs on this shard, 4096 may be, and \d+ are",
@@ -123,6 +127,15 @@ def test_a_job_that_would_exceed_a_quota_is_refused_at_open_by_both_numbers(quot
         with pytest.raises(QuotaError, match=f"job 'large': {told}"):
             server.open(large, 0)
         assert server.statistics().jobs == ("total" in next(iter(quota)))
+
+
+def test_the_key_by_which_slots_meet_is_no_key_of_the_jobs() -> None:
+    described = describe({"w": (SIZE,), 5: (3,)}, slots=2, shards=["tcp://127.0.0.1:1"], rule="sgd")
+    assert len(described.keys) == 3
+    assert need_of(described, 0).keys == 2
+    with ShardServer(quotas=Quotas(job_keys=2)) as server:
+        server.open(described, 0)
+        assert server.statistics().per_job[0].holds.keys == 2
 
 
 def test_what_was_refused_or_closed_makes_room_again() -> None:
