@@ -7,8 +7,10 @@ from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from weft_kvstore.errors import StoreError
+from weft_kvstore.quotas import option_of
 from weft_kvstore.serving.daemon import ShardSettings, serve
 from weft_kvstore.serving.stand_alone import show_holdings
 
@@ -89,10 +91,21 @@ def main(
 
 def _settings(given: dict[str, Any]) -> ShardSettings:
     try:
-        return ShardSettings(**{field: value for field, value in given.items() if value is not None})
+        settings = ShardSettings(**{field: value for field, value in given.items() if value is not None})
     except ValidationError as error:
-        wrong = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'settings'}: {e['msg']}" for e in error.errors())
-        raise typer.BadParameter(wrong) from error
+        raise typer.BadParameter("; ".join(_told(one, given) for one in error.errors())) from error
+    if given["metrics_host"] is not None and settings.metrics_port is None:
+        raise typer.BadParameter("--metrics-host needs --metrics-port: without a port no metrics are served")
+    return settings
+
+
+def _told(error: ErrorDetails, given: dict[str, Any]) -> str:
+    """What is wrong, by the option or the variable that said it."""
+    text = error["msg"].removeprefix("Value error, ")
+    if not error["loc"]:
+        return text
+    name = str(error["loc"][0])
+    return f"{f'WEFT_SHARD_{name.upper()}' if given.get(name) is None else option_of(name)}: {text}"
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Annotated, Final
 
-from pydantic import ByteSize, DirectoryPath, Field, field_validator, model_validator
+from pydantic import ByteSize, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from weft.api.agent import AgentKind, Orders, Registration, ShardAllocation
@@ -68,7 +68,7 @@ class ShardSettings(BaseSettings):
     """Payload bytes under way on one link; follows the link's rate where left out."""
     frame_bytes: Annotated[int, Field(ge=1, le=1 << 25)] | None = None
     """Payload bytes of a frame; about 2 ms of the link's rate where left out."""
-    table_directory: DirectoryPath | None = None
+    table_directory: Path | None = None
     """Where rows of tables lie that have no place in `table_memory`; in memory, all of them, where left out."""
     table_memory: ByteSize | None = None
     """How much memory the rows of one table may take, as 4GiB; more of them lie in `table_directory`."""
@@ -103,16 +103,26 @@ class ShardSettings(BaseSettings):
         check_port(bind or "", "bind")
         return bind
 
+    @field_validator("table_directory")
+    @classmethod
+    def _is_there(cls, directory: Path | None) -> Path | None:
+        # It is not made: what is meant may be a disk that is not mounted.
+        if directory is not None and not directory.is_dir():
+            raise ValueError(f"{directory} is not there; make the directory first")
+        return directory
+
     @model_validator(mode="after")
     def _one_source(self) -> ShardSettings:
         if (self.server is None) == (self.description is None):
-            raise ValueError("give either server or description")
+            raise ValueError("give either --server URL, to serve a weft server's jobs, or --description FILE --shard N")
         if (self.description is None) != (self.shard is None):
-            raise ValueError("description and shard belong together: which file, and which of its shards, from 0")
+            raise ValueError("--description and --shard belong together: which file, and which of its shards, from 0")
         if (self.table_directory is None) != (self.table_memory is None):
-            raise ValueError("table_directory and table_memory belong together: where rows lie, and from what size on")
+            told = "--table-directory and --table-memory belong together: where rows lie, and from what size on"
+            raise ValueError(told)
         if self.table_memory is not None and self.table_memory < LEAST_MEMORY_BYTES:
-            raise ValueError(f"table_memory: at least {LEAST_MEMORY_BYTES} bytes, not {int(self.table_memory)}")
+            told = f"--table-memory: at least {LEAST_MEMORY_BYTES} bytes, not {int(self.table_memory)}"
+            raise ValueError(told)
         return self
 
     @property
@@ -228,8 +238,10 @@ def serve(settings: ShardSettings) -> None:
         serve_alone(settings.description, settings.shard, settings, start)
         return
     stop = start()
-    with settings.server_at(settings.bind or ANY_PORT) as server, settings.serving_metrics(server):
+    with settings.server_at(settings.bind or ANY_PORT) as server, settings.serving_metrics(server) as metrics:
         _log.info("listening on %s", server.endpoint)
+        if metrics is not None:
+            _log.info("metrics at %s", metrics)
         threading.Thread(target=stop_with, args=(server, stop), name="await-shard", daemon=True).start()
         ShardDaemon(settings, server).run(stop)
         if server.error is not None:

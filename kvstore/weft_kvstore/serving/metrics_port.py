@@ -35,7 +35,6 @@ def metrics_served(host: str, port: int | None, statistics: Callable[[], ShardSt
         raise StoreError(f"cannot serve metrics at {host}:{port}: {error}") from error
     try:
         url = f"http://{f'[{host}]' if ':' in host else host}:{server.server_port}/metrics"
-        _log.info("metrics at %s", url)
         yield url
     finally:
         server.shutdown()

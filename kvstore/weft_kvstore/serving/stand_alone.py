@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import threading
 from collections.abc import Callable
@@ -24,8 +23,6 @@ from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.shard.door import SHOWN_DIGITS
 from weft_kvstore.shard.job_shard import OpenStoppedError
 from weft_kvstore.sharding.holdings import holdings, size
-
-_log = logging.getLogger("weft.shard")
 
 
 class ServingSettings(Protocol):
@@ -60,21 +57,20 @@ def serve_alone(
     settings: ServingSettings,
     start: Callable[[], threading.Event],
 ) -> None:
-    """Serves one shard until the event that `start` gives is set. A line on standard output says when it is ready.
+    """Serves one shard until the event that `start` gives is set. A line on standard output says when it is ready, and
+    is not logged besides: the log, on standard error, has what goes wrong.
 
     Raises OSError and DescriptionError, and StoreError where it cannot listen or fails later.
     """
     description = placed(path, shard)
     stop = start()
     with _listening(description, shard, settings) as server, settings.serving_metrics(server) as metrics:
-        _log.info("listening on %s", server.endpoint)
         threading.Thread(target=stop_with, args=(server, stop), name="await-shard", daemon=True).start()
         try:
             server.open(description, shard, stopped=stop.is_set)
         except OpenStoppedError:
             return
         held = sum(one.nbytes for one in holdings(description)[shard])
-        _log.info("shard %d of %s is open", shard, path)
         which = f"shard {shard} of {len(description.shards)}"
         _say(f"ready: {which} of {path} listens at {server.endpoint} and holds {size(held)} of values; Ctrl-C ends it")
         if metrics is not None:

@@ -298,10 +298,27 @@ def test_an_api_description_is_the_stores_own() -> None:
     assert description_from_json(spec.model_dump(mode="json")) == description
 
 
+SERVED = ("--server", "http://127.0.0.1:1")
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        ([], 2, "give either server or description"),
+        (
+            [],
+            2,
+            "Invalid value: give either --server URL, to serve a weft server's jobs, or --description FILE --shard N",
+        ),
+        (["--description", "store.toml"], 2, "Invalid value: --description and --shard belong together"),
+        (["--description", "store.toml", "--shard", "-1"], 2, "Invalid value: --shard: Input should be greater"),
+        ([*SERVED, "--table-directory", "."], 2, "Invalid value: --table-directory and --table-memory belong together"),
+        ([*SERVED, "--table-directory", ".", "--table-memory", "5"], 2, "Invalid value: --table-memory: at least"),
+        (
+            [*SERVED, "--table-directory", "./tab", "--table-memory", "1GiB"],
+            2,
+            "--table-directory: tab is not there; make",
+        ),
+        ([*SERVED, "--metrics-host", "127.0.0.1"], 2, "--metrics-host needs --metrics-port: without a port no metrics"),
         (["--description", "/nowhere/store.json", "--shard", "0"], 1, "No such file"),
         (["--server", "http://127.0.0.1:1", "--bind", "tcp://127.0.0.1:70000"], 2, "a port from 0 to 65535, not 70000"),
         (
@@ -319,6 +336,13 @@ def test_a_process_that_cannot_start_says_why(arguments: list[str], code: int, t
     assert ("Usage:" in ended.stderr) == (code == 2)
     assert code == 2 or ended.stderr.splitlines()[-1].startswith("error: ")
     assert told in " ".join(ended.stderr.replace("│", " ").split())
+
+
+def test_a_variable_that_is_wrong_is_told_by_its_name() -> None:
+    command = [sys.executable, "-m", "weft_kvstore", *SERVED]
+    environment = {**os.environ, "WEFT_SHARD_SILENCE_S": "-1", "COLUMNS": "200"}
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+    assert "Invalid value: WEFT_SHARD_SILENCE_S: Input should be greater than 0" in ended.stderr
 
 
 def test_the_help_of_80_columns_cuts_nothing() -> None:

@@ -233,16 +233,17 @@ def test_a_process_says_where_its_metrics_are(tmp_path: Path) -> None:
     options = ["--shard", "0", "--exit-with-parent", "--metrics-port", "0", "--apply-threads", "2"]
     command = [sys.executable, "-m", "weft_kvstore", "--description", str(path), *options, "--job-bytes", "1MiB"]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as process:
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline().startswith("ready: ")
             url = process.stdout.readline().removeprefix("metrics at ").strip()
             with urllib.request.urlopen(url, timeout=WAIT_S) as answer:
                 lines = answer.read().decode()
-            process.communicate("", timeout=WAIT_S)
+            rest, log = process.communicate("", timeout=WAIT_S)
         finally:
             process.kill()
+    assert (rest, "ready" in log, "listening" in log, "metrics at" in log) == ("", False, False, False)
     assert 'weft_shard_job_keys{job="job"} 1.0' in lines
     assert 'weft_shard_quota_bytes{scope="job"} 1.048576e+06' in lines
     assert 'weft_shard_apply_pieces_total{thread="apply-1"} 0.0' in lines
