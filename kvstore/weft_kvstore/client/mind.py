@@ -9,6 +9,7 @@ from typing import Any, Final, TypeAlias
 from weft_kvstore.arrays.buffers import Buffer
 from weft_kvstore.client.connection import LinkState
 from weft_kvstore.client.link import ClientLink
+from weft_kvstore.client.long_waits import LongWaits
 from weft_kvstore.client.replies import Replies
 from weft_kvstore.client.speaker import Speaker
 from weft_kvstore.description.records import StoreDescription
@@ -64,6 +65,7 @@ class ClientMind:
         self._number = 0
         self._to_ask = Deadlines()
         self._to_end = Deadlines()
+        self._long_waits = LongWaits()
         self.tick_at = now
         self.rows_pushed = 0
         self.rows_pulled = 0
@@ -150,8 +152,12 @@ class ClientMind:
         for number in self._to_end.due(now, self._open):
             operation = self._open[number]
             self.end(operation, None, StoreTimeoutError(self._overdue(operation)))
+        self._tell_long_waits(now)
         self.tick_at = min(
-            self._to_ask.next(), self._to_end.next(), *[link.connection.next_tick() for link in self.links]
+            self._to_ask.next(),
+            self._to_end.next(),
+            self._long_waits.at,
+            *[link.connection.next_tick() for link in self.links],
         )
 
     def flush(self, now: float) -> None:
@@ -208,12 +214,29 @@ class ClientMind:
         text = f"{self.told(operation)}: {link.connection.trouble}"
         return StoreRefusedError(text) if link.connection.at_fault else StoreLostError(text)
 
+    def _tell_long_waits(self, now: float) -> None:
+        """Looked at with each ping, so that no call pays for it."""
+        self._long_waits.look(self._open, self._told_wait, now)
+        oldest = next(iter(self._open), None)
+        begun = self._to_end.next() - self._settings.request_timeout_s
+        if oldest is not None and self._long_waits.is_new(oldest, begun, now):
+            for link in self.links:
+                link.ask_why([oldest])
+
+    def _told_wait(self, number: int) -> tuple[str, str]:
+        operation = self._open[number]
+        return self.told(operation), self._waits(operation)
+
     def _overdue(self, operation: Operation) -> str:
+        return f"{self.told(operation)} took over {self._settings.request_timeout_s:g} s; {self._waits(operation)}"
+
+    def _waits(self, operation: Operation) -> str:
+        """What it waits for on each shard, as far as that is known."""
         waits = [
             f"{self.links[shard].name}: {operation.because.get(shard, self._silence(self.links[shard]))}"
             for shard in sorted(operation.pending)
         ]
-        return f"{self.told(operation)} took over {self._settings.request_timeout_s:g} s; {'; '.join(waits)}"
+        return "; ".join(waits)
 
     @staticmethod
     def _silence(link: ClientLink) -> str:

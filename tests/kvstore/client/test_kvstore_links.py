@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from concurrent.futures import Future
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from store_cluster import key_of, store_of
 from store_simulation import Simulation
 from weft_kvstore.client.connection import LinkState
+from weft_kvstore.client.long_waits import QUIET_S, TOLD_AFTER_S
 from weft_kvstore.description.records import InitializerDescription, KeyDescription, StoreDescription
 from weft_kvstore.errors import StoreLostError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.lot.pulls import LotPulls
@@ -311,7 +313,7 @@ def test_pulls_that_cannot_wait_for_a_silent_slot_are_not_looked_at(monkeypatch:
 
     monkeypatch.setattr(LotPulls, "waits_for", counted)
     pass_time(simulation, 8.0)
-    assert not looks
+    assert len(looks) <= 1, "the client has asked why it waits so long"
     assert not any(one.done() for one in asked)
 
 
@@ -478,6 +480,30 @@ def test_values_that_do_not_fit_are_nonsense() -> None:
         match=r"Values\.first: slices 3 to 3 of lot 0, array 0; .*'w'.* shard 0 for slices 0 to 0 of lot 0",
     ):
         ended(simulation, value)
+
+
+def test_a_call_that_waits_long_for_a_slot_says_for_which_and_when_that_is_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    simulation = Simulation(described(zero("w", (4,), 2), shards=1), LINK)
+    first, second = simulation.stores[0], simulation.stores[1]
+    for step, lines in enumerate([2, 2, 4]):
+        ended(simulation, first.push("w", step, ones(4)))
+        pulled = first.pull("w", step + 1)
+        again = first.pull("w", step + 1)
+        pass_time(simulation, TOLD_AFTER_S - 0.5)
+        assert len(caplog.messages) == (0, 2, 2)[step]
+        pass_time(simulation, 2.5)
+        assert len(caplog.messages) == (1, 2, 3)[step]
+        ended(simulation, second.push("w", step, ones(4)))
+        for one in (pulled, again):
+            ended(simulation, one)
+        pass_time(simulation, 2.0 if step != 1 else QUIET_S)
+        assert len(caplog.messages) == lines
+    waits, over = caplog.messages[:2]
+    told = r"slot 0: pull of key 'w', version 1 has waited [56] s: shard 0 at tcp://shard-0: .*step 0 waits for slots 1"
+    assert re.match(told, waits)
+    assert re.fullmatch(r"slot 0: pull of key 'w', version 1 is over, after [6-9] s", over)
 
 
 def test_a_refusal_names_its_reason() -> None:
