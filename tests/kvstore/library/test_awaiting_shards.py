@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 
 import msgspec
 import numpy as np
 import pytest
 
 from free_ports import free_port
+from same_host_children import wait_until
 from weft_kvstore import KVStore, StoreRefusedError, describe
 from weft_kvstore.library import awaiting
 from weft_kvstore.serving.shard_server import ShardServer
@@ -45,10 +45,7 @@ def test_a_wait_for_shards_that_was_announced_is_told_anew_as_they_come_and_when
     connecting.start()
 
     def await_lines(count: int) -> list[str]:
-        until = time.monotonic() + WAIT_S
-        while len(caplog.messages) < count:
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        wait_until(lambda: len(caplog.messages) >= count)
         return caplog.messages
 
     assert f"shards 0 at {endpoints[0]}, 1 at {endpoints[1]} did not answer" in await_lines(1)[0]
