@@ -41,18 +41,18 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def bar_table(found: Sequence[Verdict]) -> Table:
-    """80 columns hold it."""
-    table = Table(box=box.SIMPLE_HEAD)
+    """80 columns hold it. `bare`: what the bare exchange has of the same run, the least on its sockets."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in ("case", "figure"):
         table.add_column(name, no_wrap=True)
-    for name in ("measured", "bar", "met"):
+    for name in ("bare", "measured", "bar", "met"):
         table.add_column(name, justify="right", no_wrap=True)
     for one in found:
         figure = one.bar.figure
-        measured = "-" if one.measured is None else figure.text(one.measured)
+        bare, measured = ("-" if value is None else figure.text(value) for value in (one.bare, one.measured))
         limit = f"{'>=' if figure.at_least else '<='} {one.bar.limit:,.10g}"
         met = {True: "yes", False: "[red]no[/red]", None: "-"}[one.met]
-        table.add_row(one.bar.case, figure.name, measured, limit, met)
+        table.add_row(one.bar.case, figure.name, bare, measured, limit, met)
     return table
 
 

@@ -24,13 +24,13 @@ from store_cases import Case
 DONE, FAILED, PEER_MISSING = 0, 1, 2
 ROUNDS, QUICK_ROUNDS = 5, 2
 
-Measure = Callable[[Case, Plan, Callable[[str], None]], tuple[Row, dict[str, str]]]
+Measure = Callable[[Case, Plan, Callable[[str], None]], tuple[list[Row], dict[str, str]]]
 
 
 def main(what: str, cases: Sequence[Case], further: Sequence[Case] = ()) -> NoReturn:
-    """A script's whole work. The `further` cases run where they are asked for."""
+    """A script's whole work, the bare exchange beside it. The `further` cases run where they are asked for."""
     end_on_sigterm()
-    sys.exit(run(what, cases, further=further))
+    sys.exit(run(what, cases, further=further, limit=True))
 
 
 def run(
@@ -40,16 +40,17 @@ def run(
     *,
     further: Sequence[Case] = (),
     measuring: Measure = measure,
+    limit: bool = False,
 ) -> int:
     """Measures the cases, tells of them and returns the exit code: 0, 1 where weft failed, 2 where a peer is missing.
 
-    `arguments` stand for the command line's, `measuring` for what runs one case.
+    `arguments` stand for the command line's, `measuring` for what runs one case; `limit`: the bare exchange runs too.
     """
     options = options_of(what, [case.name for case in (*cases, *further)], arguments, further=bool(further))
     chosen = chosen_of(options, cases, further)
     chosen = [case.quick() for case in chosen] if options.quick else chosen
     rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
-    plan = Plan(rounds, options.slice_bytes or default_slice_bytes(), peer_python())
+    plan = Plan(rounds, options.slice_bytes or default_slice_bytes(), peer_python(), limit)
     console = Console(highlight=False)
     conditions = conditions_of(plan, chosen, quick=options.quick)
     rows: list[Row] = []
@@ -57,8 +58,8 @@ def run(
     try:
         with progress_told(len(chosen) * plan.turns) as progress:
             for case in chosen:
-                row, found = measuring(case, plan, progress)
-                rows.append(row)
+                some, found = measuring(case, plan, progress)
+                rows += some
                 versions |= found
     except SideError as error:
         console.print(f"[red]failed:[/red] {escape(str(error))}", soft_wrap=True)

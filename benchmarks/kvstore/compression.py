@@ -25,17 +25,17 @@ class Speeds:
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def measure(self, case: Case, plan: Plan, progress: Callable[[str], None]) -> tuple[Row, dict[str, str]]:
+    def measure(self, case: Case, plan: Plan, progress: Callable[[str], None]) -> tuple[list[Row], dict[str, str]]:
         if case.transport != TRANSPORT:
-            row, versions = measure_wire(case, plan, progress)
+            rows, versions = measure_wire(case, plan, progress)
             whole = 2 * case.workers * case.payload_bytes
-            self.lines.append(f"{case.name}: {row.wire_bytes / 1e6:.1f} MB of {whole / 1e6:.1f} in an iteration")
-            return row, versions
+            self.lines.append(f"{case.name}: {rows[0].wire_bytes / 1e6:.1f} MB of {whole / 1e6:.1f} in an iteration")
+            return rows, versions
         row, versions = measure_codec(case, plan, progress)
         nbytes = case.payload_bytes
         own, peer = (f"{nbytes / 1e6 / figures.median_ms:.2f}" for figures in (row.weft, row.peer) if figures)
         self.lines.append(f"{case.name}: {own} GB/s, a copy {peer}; 1 : {nbytes / row.wire_bytes:.1f}")
-        return row, versions
+        return [row], versions
 
 
 def main() -> int:

@@ -29,7 +29,7 @@ def wire_cases() -> tuple[Case, ...]:
     return (*loopback, *slow)
 
 
-def measure_wire(case: Case, plan: Plan, progress: Progress) -> tuple[Row, dict[str, str]]:
+def measure_wire(case: Case, plan: Plan, progress: Progress) -> tuple[list[Row], dict[str, str]]:
     """As `measure`. MXNet compresses gradients too where the case has 2-bit, and nothing elsewhere."""
     if case.transport == LOOPBACK:
         return measure(case, plan, progress)

@@ -96,6 +96,7 @@ class Group:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._workers: list[Worker] = []
         self._servers: list[tuple[str, subprocess.Popen[bytes], Path]] = []
+        self._files: list[int] = []
 
     def __enter__(self) -> Self:
         return self
@@ -114,6 +115,10 @@ class Group:
         """Start a worker."""
         log, process = self._start(name, command, environment, subprocess.PIPE)
         self._workers.append(Worker(f"{self.name}, {name}", process, log))
+
+    def hold(self, file: int) -> None:
+        """A file's descriptor, closed with the group."""
+        self._files.append(file)
 
     def wait_until_ready(self) -> None:
         for worker in self._workers:
@@ -151,7 +156,9 @@ class Group:
                     with contextlib.suppress(BrokenPipeError):
                         if pipe is not None:
                             pipe.close()
-            self._processes, self._workers, self._servers = [], [], []
+            for file in self._files:
+                os.close(file)
+            self._processes, self._workers, self._servers, self._files = [], [], [], []
 
     def _leave(self) -> None:
         """Asks all to end, and gives them time. The last that started are the workers: they leave first."""

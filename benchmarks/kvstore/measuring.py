@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from bare_group import LIMIT, has_limit, start_bare
 from figures import PeerRounds, Round, Row, better, row_of
 from groups import Group, SideError, start_mxnet, start_weft
 from store_cases import Case
@@ -17,7 +18,7 @@ PEER_THREADS = (1, 2)
 """OMP threads of each of the peer's processes. Which is faster differs from case to case."""
 
 PYTHON_VARIABLE = "MXNET_PYTHON"
-PEER = "MXNet"
+OWN, PEER = "weft", "MXNet"
 NO_PEER = f"{PYTHON_VARIABLE} names no Python with {PEER}; docs/benchmarks.md says how to make one"
 
 StartOwn = Callable[[Group, int], None]
@@ -31,77 +32,89 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How all cases are run. `peer_python` has MXNet; without one the rows say that the peer is missing."""
+    """How all cases are run. `peer_python` has MXNet; without one the rows say that the peer is missing. `limit`: the
+    bare exchange runs beside both."""
 
     rounds: int
     slice_bytes: int
     peer_python: str | None
+    limit: bool = False
 
     @property
     def turns(self) -> int:
-        """Calls of the progress for one case."""
-        return (1 + self.rounds) * (1 + (len(PEER_THREADS) if self.peer_python else 0))
+        """Calls of the progress for one case, at most."""
+        return (1 + self.rounds) * (1 + (len(PEER_THREADS) if self.peer_python else 0) + self.limit)
 
 
 def measure(
     case: Case, plan: Plan, progress: Progress, *, own: StartOwn = start_weft, peer: StartPeer = start_mxnet
-) -> tuple[Row, dict[str, str]]:
-    """The case's row and the versions of what ran. Raises SideError where weft fails; the peer's failure is its row."""
-    failed: dict[int, str] = {}
-    rounds: dict[int | None, list[Round]] = {}
+) -> tuple[list[Row], dict[str, str]]:
+    """The case's rows, a row for each peer, MXNet's first, and the versions of what ran. Raises SideError where weft
+    or the bare exchange fails; MXNet's failure is its row."""
+    failed: dict[str, str] = {}
+    rounds: dict[str, list[Round]] = {}
     versions: dict[str, str] = {}
     with ExitStack() as stack:
         directory = Path(stack.enter_context(TemporaryDirectory(prefix="weft-benchmark-")))
-        progress(f"{case.name}: starts weft")
-        weft = stack.enter_context(Group("weft", case, directory))
-        own(weft, plan.slice_bytes)
-        weft.wait_until_ready()
-        sides: dict[int | None, Group] = {None: weft}
-        versions |= {f"weft.{name}": version for name, version in weft.versions.items()}
+        sides: dict[str, Group] = {}
+
+        def begin(name: str, start: Callable[[Group], None], label: str) -> None:
+            group = stack.enter_context(Group(name, case, directory))
+            progress(f"{case.name}: starts {name}")
+            start(group)
+            group.wait_until_ready()
+            sides[name] = group
+            found = {name: version for name, version in group.versions.items() if name != "omp_threads"}
+            versions.update({f"{label}.{name}": version for name, version in found.items()})
+
+        begin(OWN, lambda group: own(group, plan.slice_bytes), "weft")
         for threads in PEER_THREADS if plan.peer_python else ():
-            group = stack.enter_context(Group(f"{PEER} OMP {threads}", case, directory))
-            progress(f"{case.name}: starts {group.name}")
             try:
-                peer(group, plan.peer_python or "", threads)
-                group.wait_until_ready()
+                begin(_peer_side(threads), lambda group: peer(group, plan.peer_python or "", threads), "peer")  # noqa: B023
             except SideError as error:
-                failed[threads] = str(error)
-                continue
-            sides[threads] = group
-            versions |= {f"peer.{name}": version for name, version in group.versions.items() if name != "omp_threads"}
+                failed[_peer_side(threads)] = str(error)
+        if plan.limit and has_limit(case):
+            begin(LIMIT, start_bare, "limit")
         for turn in range(plan.rounds):
             _take_turns(turn, sides, rounds, failed, lambda name: progress(f"{case.name}: {name}"))
-    peers = [_peer(threads, rounds.get(threads, ()), failed, plan, versions) for threads in PEER_THREADS]
-    return row_of(case.name, case.transport, rounds[None], better(peers)), versions
+    peers = [better([_peer(threads, rounds, failed, plan, versions) for threads in PEER_THREADS])]
+    if LIMIT in rounds:
+        peers.append(PeerRounds(LIMIT, rounds[LIMIT]))
+    return [row_of(case.name, case.transport, rounds[OWN], one) for one in peers], versions
+
+
+def _peer_side(threads: int) -> str:
+    return f"{PEER} OMP {threads}"
 
 
 def _take_turns(
     turn: int,
-    sides: dict[int | None, Group],
-    rounds: dict[int | None, list[Round]],
-    failed: dict[int, str],
+    sides: dict[str, Group],
+    rounds: dict[str, list[Round]],
+    failed: dict[str, str],
     progress: Progress,
 ) -> None:
     """One round of every side. Who begins changes, so that nobody always runs after the same one."""
     order = list(sides)
-    for threads in order[turn % len(order) :] + order[: turn % len(order)]:
-        progress(f"{sides[threads].name}, round {turn + 1}")
+    for name in order[turn % len(order) :] + order[: turn % len(order)]:
+        progress(f"{name}, round {turn + 1}")
         try:
-            rounds.setdefault(threads, []).append(sides[threads].round())
+            rounds.setdefault(name, []).append(sides[name].round())
         except SideError as error:
-            if threads is None:
+            if name in (OWN, LIMIT):
                 raise
-            failed[threads] = str(error)
-            sides.pop(threads).close()
+            failed[name] = str(error)
+            sides.pop(name).close()
 
 
 def _peer(
-    threads: int, rounds: Sequence[Round], failed: dict[int, str], plan: Plan, versions: dict[str, str]
+    threads: int, rounds: dict[str, list[Round]], failed: dict[str, str], plan: Plan, versions: dict[str, str]
 ) -> PeerRounds:
     name = " ".join([PEER, *filter(None, [versions.get("peer.mxnet")])])
     if plan.peer_python is None:
         return PeerRounds(name, missing=NO_PEER)
-    return PeerRounds(f"{name}, OMP {threads}", rounds, failed.get(threads))
+    side = _peer_side(threads)
+    return PeerRounds(f"{name}, OMP {threads}", rounds.get(side, ()), failed.get(side))
 
 
 def peer_python() -> str | None:

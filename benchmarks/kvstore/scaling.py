@@ -118,7 +118,8 @@ def _work(
     rows = []
     for one in () if options.predict else predictions:
         case = one.case.quick() if options.quick else one.case
-        rows.append(row_beside(one, measure(case, plan, progress)[0]))
+        (row,), _ = measure(case, plan, progress)
+        rows.append(row_beside(one, row))
     many = simulated(constants, frames, progress=lambda text: progress(f"steps on many machines, simulated: {text}"))
     model["simulated"] = [asdict(one) for one in many]
     conditions["load_after"] = round(os.getloadavg()[0], 2)

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from bare_group import LIMIT
+
 KEYS_IN_FLIGHT: Final = 256
 PREDICTION_OFF: Final = 0.2
 """Of the measured time: how far a prediction may be from it."""
@@ -15,12 +17,14 @@ Rows = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What is looked at in a row: `of` gives None where the row has no such figure. `digits` follow the point."""
+    """What is looked at in a row: `of` gives None where the row has no such figure. `digits` follow the point.
+    `bare`: what the bare exchange would have of it, by the row and by that of the bare exchange; None: it has none."""
 
     name: str
     of: Callable[[Mapping[str, Any]], float | None]
     at_least: bool = False
     digits: int = 2
+    bare: Callable[[Mapping[str, Any], Mapping[str, Any]], float | None] = lambda _row, _bare: None
 
     def text(self, value: float) -> str:
         return f"{value:,.{self.digits}f}"
@@ -41,10 +45,11 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A bar and what was measured; None where nothing was."""
+    """A bar and what was measured, of the store and of the bare exchange in the same run; None where nothing was."""
 
     bar: Bar
     measured: float | None
+    bare: float | None = None
 
     @property
     def met(self) -> bool | None:
@@ -55,10 +60,13 @@ class Verdict:
 
 def verdicts(rows: Rows, bars: Sequence[Bar]) -> list[Verdict]:
     """One for each bar, in order. Of several rows that a bar is of, the last counts."""
+    bare = {row["case"]: row for row in rows if row.get("peer_name") == LIMIT}
     found = []
     for bar in bars:
-        values = [bar.figure.of(row) for row in rows if bar.is_of(row)]
-        found.append(Verdict(bar, values[-1] if values else None))
+        own = [row for row in rows if bar.is_of(row)]
+        measured = bar.figure.of(own[-1]) if own else None
+        least = bar.figure.bare(own[-1], bare[bar.case]) if own and bar.case in bare else None
+        found.append(Verdict(bar, measured, least))
     return found
 
 
@@ -67,7 +75,12 @@ def _field(name: str) -> Callable[[Mapping[str, Any]], float | None]:
 
 
 def _ratio(peer: str) -> Figure:
-    return Figure(f"x {peer}", _field("ratio"), digits=3)
+    return Figure(f"x {peer}", _field("ratio"), digits=3, bare=_bare_ratio)
+
+
+def _bare_ratio(row: Mapping[str, Any], bare: Mapping[str, Any]) -> float | None:
+    """Its time over the peer's."""
+    return None if row["ratio"] is None else float(row["ratio"] / bare["ratio"])
 
 
 def _us_a_key(row: Mapping[str, Any]) -> float:
@@ -84,7 +97,7 @@ MXNET, DIST_SYNC, P3, PREDICTION = "MXNet", "mxnet-dist_sync", "mxnet-p3", "pred
 
 OF_MXNET, OF_DIST_SYNC, OF_P3 = _ratio("MXNet"), _ratio("dist_sync"), _ratio("P3")
 MILLISECONDS = Figure("ms", _field("weft_ms"))
-US_A_KEY = Figure("us a key", _us_a_key)
+US_A_KEY = Figure("us a key", _us_a_key, bare=lambda _row, bare: _us_a_key({"weft_ms": bare["peer_ms"]}))
 ROWS_A_SECOND = Figure("rows/s", _field("rows_per_s"), at_least=True, digits=0)
 OF_VALUES = Figure("x values", _field("memory_ratio"), digits=3)
 OFF = Figure("off by", _off)

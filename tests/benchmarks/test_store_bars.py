@@ -12,6 +12,7 @@ from rich.console import Console
 import bars
 import busy_interpreter
 import growable
+from bare_group import LIMIT
 from link_measuring import DIST_SYNC, P3, PEER_ENVIRONMENTS
 from scaling import PEER, PREDICTED
 from slow_cases import slow_cases
@@ -60,6 +61,22 @@ def test_the_first_and_the_last_layer_have_bars_at_every_speed_and_manner() -> N
                 assert [bar.limit for bar in BARS if bar.case == f"{rate}-{manner}-last{shaped}"] == [1.05]
     assert bar_of("1gbit-burst-first", "ms").limit == 6
     assert bar_of("100mbit-stagger-first", "x P3").limit == 0.3
+
+
+def test_the_bare_exchange_of_the_same_run_is_told_beside_what_was_measured() -> None:
+    rows = [
+        row("key-1MiB", weft_ms=2.0, peer_ms=4.0, ratio=0.5),
+        row("key-1MiB", LIMIT, weft_ms=2.0, peer_ms=1.6, ratio=1.25),
+        row("key-4KiB"),
+        row("flight-4KiB-1s1w", weft_ms=5.12),
+        row("flight-4KiB-1s1w", LIMIT, weft_ms=5.12, peer_ms=2.56, ratio=2.0),
+    ]
+    found = {(one.bar.case, one.bar.figure.name): one for one in verdicts(rows, BARS)}
+    key, flight = found["key-1MiB", "x MXNet"], found["flight-4KiB-1s1w", "us a key"]
+    assert (key.measured, key.bare) == (0.5, pytest.approx(1.6 / 4.0))
+    assert (flight.measured, flight.bare) == (pytest.approx(20.0), pytest.approx(10.0))
+    assert found["key-4KiB", "x MXNet"].bare is None
+    assert found["key-16MiB", "x MXNet"].bare is None
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,9 @@ from rich.console import Console
 
 import exchange
 from acceptance_processes import descendants
+from bare_group import LIMIT, start_bare
+from bare_shard import BLOCK_ELEMENTS
+from bare_side import PIECE_ELEMENTS, PIECE_ROWS
 from benchmark import DONE, FAILED, PEER_MISSING, missing_lines, run
 from exchange import END, Array, Drawer, Work, difference
 from figures import Figures, PeerRounds, Round, Row, better, figures_of, joined, row_of
@@ -228,9 +231,9 @@ def test_further_cases_run_where_they_are_named_or_wanted(monkeypatch: pytest.Mo
 
         def measuring(
             case: Case, _plan: Plan, _progress: Callable[[str], None], seen: list[str] = seen
-        ) -> tuple[Row, dict[str, str]]:
+        ) -> tuple[list[Row], dict[str, str]]:
             seen.append(case.name)
-            return row(case=case.name), {}
+            return [row(case=case.name)], {}
 
         assert run("a test", [CASE], arguments, further=[TABLE], measuring=measuring) == DONE
         assert seen == names
@@ -258,8 +261,8 @@ def told(
     if python is not None:
         monkeypatch.setenv(PYTHON_VARIABLE, python)
 
-    def measuring(case: Case, _plan: Plan, _progress: Callable[[str], None]) -> tuple[Row, dict[str, str]]:
-        return answer(case), {"weft.numpy": "2"}
+    def measuring(case: Case, _plan: Plan, _progress: Callable[[str], None]) -> tuple[list[Row], dict[str, str]]:
+        return [answer(case)], {"weft.numpy": "2"}
 
     return run("a test", [CASE, TABLE], arguments, measuring=measuring)
 
@@ -340,6 +343,49 @@ def test_without_a_peer_real_processes_run_and_the_end_is_2(
     both_ways = 2 * case.workers * case.payload_bytes
     assert both_ways < found["wire_bytes"] < both_ways + 20_000
     assert re.search(rf"{case.name}: MXNet is missing: {PYTHON_VARIABLE} names no Python", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        replace(CASE, shapes=((3, 5), (BLOCK_ELEMENTS + 7,), (PIECE_ELEMENTS,)), workers=1, servers=1),
+        replace(CASE, shapes=((3, 5), (2 * PIECE_ELEMENTS + 1,)), workers=3),
+        replace(CASE, transport="samehost"),
+        replace(CASE, transport="inplace"),
+        TABLE,
+        replace(TABLE, shapes=((3 * PIECE_ROWS, 4),), rows=PIECE_ROWS + 5, workers=1, servers=1),
+    ],
+    ids=["alone", "pieces", "samehost", "inplace", "rows", "rows-alone"],
+)
+def test_the_bare_exchange_comes_to_numpys_values_in_real_processes(case: Case) -> None:
+    before = descendants(os.getpid())
+    with TemporaryDirectory() as directory, Group(LIMIT, case, Path(directory)) as group:
+        start_bare(group)
+        group.wait_until_ready()
+        for _ in range(2):
+            round_ = group.round()  # Raises SideError where values are others.
+            assert len(round_.times_s) == case.iterations
+            assert round_.wire_bytes is None
+    assert descendants(os.getpid()) == before
+
+
+def test_a_row_tells_of_the_bare_exchange_beside_the_peer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(PYTHON_VARIABLE, raising=False)
+    path = tmp_path / "rows.json"
+    rows = replace(TABLE, transport="samehost")
+    assert run("a test", [CASE, rows], ["--rounds", "1", "--json", str(path)], limit=True) == PEER_MISSING
+    document = json.loads(path.read_text())
+    assert [(one["case"], one["peer_name"]) for one in document["rows"]] == [
+        ("small", "MXNet"),
+        ("small", LIMIT),
+        ("rows", "MXNet"),
+    ]
+    limit = document["rows"][1]
+    assert limit["ratio"] == pytest.approx(limit["weft_ms"] / limit["peer_ms"])
+    assert "limit.pyzmq" in document["conditions"]["versions"]
+    assert LIMIT in capsys.readouterr().out
 
 
 def test_a_peer_that_cannot_start_is_missing_says_why_and_leaves_no_process(
