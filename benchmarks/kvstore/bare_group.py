@@ -15,8 +15,9 @@ LIMIT = "bare pyzmq"
 
 
 def has_limit(case: Case) -> bool:
-    """Whether there is a bare side for it: of rows over the socket alone, and of nothing compressed or late."""
-    return not (case.rows and (case.transport != "tcp" or case.zipf)) and not case.compression and not case.late_s
+    """Whether there is a bare side for it: of rows over the socket alone, and of nothing compressed, late or secret."""
+    rows_elsewhere = case.rows and (case.transport != "tcp" or case.zipf)
+    return not (rows_elsewhere or case.compression or case.late_s or case.curve)
 
 
 def start_bare(group: Group) -> None:

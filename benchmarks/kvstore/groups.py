@@ -24,6 +24,7 @@ from store_cases import BESIDE, BESIDE_SHAPE, RATE, Case
 from weft.api.job import Parallelism
 from weft_graph.program import Update
 from weft_kvstore.description.records import InitializerDescription, KeyDescription, Merge, StoreDescription
+from weft_kvstore.encryption.key_files import make_key_files
 
 ANSWER_S = 180.0
 """For a worker's next word: a first one takes imports, a million rows, and a machine with other work."""
@@ -215,10 +216,13 @@ def start_weft(group: Group, slice_bytes: int) -> None:
     description = description_of(
         case, slice_bytes, tuple(f"tcp://127.0.0.1:{free_port()}" for _ in range(case.servers))
     )
+    made = [make_key_files(group.directory / f"shard-{shard}") for shard in range(case.servers if case.curve else 0)]
+    description = msgspec.structs.replace(description, curve_keys=tuple(keys.public for _, _, keys in made))
     path = group.directory / "store.json"
     path.write_bytes(msgspec.json.encode(description))
     for shard, endpoint in enumerate(description.shards):
         command = [sys.executable, "-m", "weft_kvstore", "--description", str(path), "--shard", str(shard)]
+        command += ["--curve-keys", str(made[shard][1])] if case.curve else []
         group.serve(f"shard {shard}", [*command, "--bind", endpoint, "--exit-with-parent"], {})
     for slot in range(case.workers):
         command = [sys.executable, str(HERE / "weft_side.py"), str(path), str(slot), case.to_json()]

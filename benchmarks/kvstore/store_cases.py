@@ -58,7 +58,8 @@ class Case:
     second table, the least urgent key, travel beside them. With `compute_s`, a step's computing in each layer, the keys
     are those of a training step. `compression`: what travels compressed, one of `COMPRESSIONS`; empty for nothing.
     `late_s`: how much later than the others the last worker begins each step; the clock runs from then. `zipf`: the
-    exponent of the law by which rows are drawn, or 0 where all are as likely.
+    exponent of the law by which rows are drawn, or 0 where all are as likely. `curve`: whether weft's links are
+    encrypted; the peer's never are.
     """
 
     name: str
@@ -75,6 +76,7 @@ class Case:
     compression: str = ""
     late_s: float = 0.0
     zipf: float = 0.0
+    curve: bool = False
 
     @property
     def payload_bytes(self) -> int:

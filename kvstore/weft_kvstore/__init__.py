@@ -30,6 +30,10 @@ if TYPE_CHECKING:
         Sparse,
         StoreDescription,
     )
+    from weft_kvstore.encryption.curve_keys import CurveKeyError, CurveKeys
+    from weft_kvstore.encryption.key_files import read_keys
+    from weft_kvstore.encryption.pairs import new_keys
+    from weft_kvstore.encryption.shard_lock import ShardLock
     from weft_kvstore.errors import StoreError, StoreLostError, StorePassedError, StoreRefusedError, StoreTimeoutError
     from weft_kvstore.library.kvstore import KVStore
     from weft_kvstore.serving.shard_server import ShardServer
@@ -55,6 +59,10 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "Sparse",
         "StoreDescription",
     ),
+    "weft_kvstore.encryption.curve_keys": ("CurveKeyError", "CurveKeys"),
+    "weft_kvstore.encryption.key_files": ("read_keys",),
+    "weft_kvstore.encryption.pairs": ("new_keys",),
+    "weft_kvstore.encryption.shard_lock": ("ShardLock",),
     "weft_kvstore.errors": (
         "StoreError",
         "StoreLostError",
@@ -79,6 +87,8 @@ __all__ = [
     "AverageDescription",
     "ClientStatistics",
     "CommitDescription",
+    "CurveKeyError",
+    "CurveKeys",
     "DescriptionError",
     "DescriptionForm",
     "EvictionDescription",
@@ -90,6 +100,7 @@ __all__ = [
     "LinkStatistics",
     "LossScaling",
     "QuotaError",
+    "ShardLock",
     "ShardServer",
     "Sparse",
     "StepOutcome",
@@ -102,7 +113,9 @@ __all__ = [
     "StoreTimeoutError",
     "TablePlace",
     "describe",
+    "new_keys",
     "read_description",
+    "read_keys",
 ]
 
 

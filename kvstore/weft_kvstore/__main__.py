@@ -9,6 +9,7 @@ import typer
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from weft_kvstore.encryption.key_files import make_key_files
 from weft_kvstore.errors import StoreError
 from weft_kvstore.quotas import option_of
 from weft_kvstore.serving.daemon import ShardSettings, serve
@@ -30,6 +31,15 @@ def main(
     server: Annotated[str | None, typer.Option(help="The server's URL (WEFT_SHARD_SERVER).")] = None,
     name: Annotated[str | None, typer.Option(help="What people call it (WEFT_SHARD_NAME).")] = None,
     advertise: Annotated[str | None, typer.Option(help="The endpoint that workers reach.")] = None,
+    new_curve_keys: Annotated[
+        Path | None, typer.Option(metavar="NAME", help="Make CURVE keys: NAME.key and NAME.key_secret; start nothing.")
+    ] = None,
+    curve_keys: Annotated[
+        Path | None, typer.Option(help="This shard's NAME.key_secret: links are encrypted (WEFT_SHARD_CURVE_KEYS).")
+    ] = None,
+    curve_clients: Annotated[
+        Path | None, typer.Option(help="A directory with the NAME.key of the clients that are let in.")
+    ] = None,
     table_directory: Annotated[
         Path | None, typer.Option(help="Where rows of tables lie that have no place in memory.")
     ] = None,
@@ -64,6 +74,8 @@ def main(
         "advertise": advertise,
         "description": description,
         "shard": shard,
+        "curve_keys": curve_keys,
+        "curve_clients": curve_clients,
         "table_directory": table_directory,
         "table_memory": table_memory,
         "apply_threads": apply_threads,
@@ -80,13 +92,22 @@ def main(
     if check and description is None:
         raise typer.BadParameter("--check needs --description, the file to be checked")
     try:
-        if check and description is not None:
+        if new_curve_keys is not None:
+            _make_keys(new_curve_keys)
+        elif check and description is not None:
             show_holdings(description, shard)
         else:
             serve(_settings(given))
     except (StoreError, ValueError, OSError, MemoryError) as error:
         typer.echo(f"error: {str(error) or 'there is no memory for it'}", err=True)  # MemoryError may say nothing.
         raise typer.Exit(1) from None
+
+
+def _make_keys(name: Path) -> None:
+    public, secret, keys = make_key_files(name)
+    typer.echo(f"{secret}: for the process whose keys they are: --curve-keys of a shard, curve_keys= of a client")
+    typer.echo(f"{public}: for whoever lets it in: in the directory that --curve-clients names")
+    typer.echo(f"the public key, of a shard for curve_keys in the description: {keys.public}")
 
 
 def _settings(given: dict[str, Any]) -> ShardSettings:

@@ -6,6 +6,8 @@
 | GREETING | Welcome                                    | OPEN                                                |
 | GREETING | Refused, which may pass                    | DOWN, before the first Welcome; else refused        |
 | both     | disconnected, or no Hello is known         | DOWN; the time to try again doubles                 |
+| GREETING | the keys do not fit                        | refused, for good                                   |
+| GREETING | the handshake was broken off               | as disconnected; refused after some in a row        |
 | both     | half the silence without a word            | GREETING: a new socket, and a Hello on it           |
 | any      | any other Refused, another boot, nonsense  | refused, for good: everything fails, no more tries  |
 | any      | the silence without a word since OPEN      | lost besides: everything fails, until a Welcome     |
@@ -18,12 +20,17 @@ from __future__ import annotations
 from enum import Enum, Flag, auto
 from typing import Final
 
+from weft_kvstore.client.handshake import Handshake
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.wire.codec import ProtocolError
 from weft_kvstore.wire.messages import RefusalCode, Refused, Welcome
 
 FIRST_RETRY_S: Final = 0.02
 LAST_RETRY_S: Final = 0.5
+
+HANDSHAKES: Final = 8
+"""So many handshakes in a row that were broken off, some two seconds of them, are no accident: a process that ends and
+starts again listens to nobody meanwhile."""
 
 AFTER_LOSS: Final = (
     "connect every slot anew and set the values again, as of a snapshot, or restart all shards to begin anew"
@@ -69,6 +76,7 @@ class Connection:
         self._pinged = now
         self._retry_at = now
         self._retry_s = FIRST_RETRY_S
+        self._broken_off = 0
 
     @property
     def trouble(self) -> str | None:
@@ -103,6 +111,7 @@ class Connection:
         self.at_fault = False
         self._heard = now
         self._retry_s = FIRST_RETRY_S
+        self._broken_off = 0
         self._ping_s = min(self._wanted_ping_s, message.silence_ms / 4000)
         return True
 
@@ -128,6 +137,14 @@ class Connection:
         if self.state is not LinkState.DOWN:
             self._was_not_answered()
             self._down(now)
+
+    def shut_out(self, how: Handshake, shard: int, now: float, *, encrypted: bool) -> None:
+        """The connection has ended in its handshake."""
+        self._broken_off += how is Handshake.BROKEN_OFF and encrypted
+        if how is Handshake.BROKEN_OFF and self._broken_off < HANDSHAKES:
+            self.disconnected(now)
+        else:
+            self.refuse(f"{self._name}: {how.told(shard, encrypted=encrypted)}", at_fault=True)
 
     def tick(self, now: float) -> Due:
         """What the time asks for. A connection that is due has begun: it is GREETING."""

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from weft_kvstore.arrays.buffers import Buffer
+from weft_kvstore.client.handshake import Handshake
+from weft_kvstore.encryption.curve_keys import CurveKeys
 from weft_kvstore.settings import MAX_FRAME_BYTES
 from weft_kvstore.wire.codec import MAX_HEADER_BYTES
 
 BROKEN = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
 """The monitor's words for a connection that has ended, and for one that could not be made."""
+
+SHUT_OUT: Final = {
+    int(zmq.EVENT_HANDSHAKE_FAILED_AUTH): Handshake.NOT_LET_IN,
+    int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL): Handshake.UNLIKE,
+    int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL): Handshake.BROKEN_OFF,
+}
+"""Its words for an end before the first message."""
+
+_WATCHED = BROKEN | zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+_WATCHED |= zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 
 NO_RECONNECT = -1
 
@@ -23,6 +37,7 @@ _NOW = int(zmq.NOBLOCK)
 _MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 _EVENTS = int(zmq.EVENTS)
 _READABLE = int(zmq.POLLIN)
+_MECHANISM = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
 
 
 class LinkSocket:
@@ -31,10 +46,18 @@ class LinkSocket:
     `fd` becomes readable when something comes, and does not stay so: whatever is done with the socket may take the sign
     away. So `is_unread` says that it was used since it was last seen empty. `monitor_fd` is the monitor's, which was
     seen empty before anything is connected; its messages are read by `broke` alone, all of them, and so it needs no
-    such care afterwards. Raises zmq.ZMQError for an endpoint that is none.
+    such care afterwards. With the client's `keys` and the shard's public one the link is encrypted. `shut_out` is how
+    the handshake has failed, where it has. Raises zmq.ZMQError for an endpoint that is none.
     """
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str) -> None:
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        endpoint: str,
+        keys: CurveKeys | None = None,
+        shard_key: str | None = None,
+    ) -> None:
+        self.shut_out: Handshake | None = None
         self.bytes_sent = 0
         self.bytes_received = 0
         self.is_unread = True
@@ -45,7 +68,11 @@ class LinkSocket:
         # A connection that libzmq made anew by itself would lack its Hello; the link says when to try again.
         self.socket.reconnect_ivl = NO_RECONNECT
         self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES + MAX_HEADER_BYTES)
-        self.monitor = self.socket.get_monitor_socket(BROKEN)
+        if keys is not None and shard_key is not None:
+            self.socket.curve_serverkey = shard_key.encode()
+            self.socket.curve_publickey = keys.public.encode()
+            self.socket.curve_secretkey = keys.secret.encode()
+        self.monitor = self.socket.get_monitor_socket(_WATCHED)
         self.fd = int(self.socket.getsockopt(zmq.FD))
         self.monitor_fd = int(self.monitor.getsockopt(zmq.FD))
         self.broke()  # The descriptor tells of what comes after a look that found nothing.
@@ -97,7 +124,11 @@ class LinkSocket:
         """Whether the connection has ended, or could not be made."""
         broken = False
         while _readable(self.monitor):
-            broken = bool(recv_monitor_message(self.monitor)["event"] & BROKEN) or broken
+            told = recv_monitor_message(self.monitor)
+            event, value = int(told["event"]), int(told["value"])
+            broken = bool(event & BROKEN) or broken
+            if event in SHUT_OUT and (SHUT_OUT[event] is not Handshake.UNLIKE or value == _MECHANISM):
+                self.shut_out = SHUT_OUT[event]
         return broken
 
     def close(self, linger_ms: int = 0) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeAlias
 
 from weft_kvstore.arrays.buffers import Buffer
 from weft_kvstore.client.connection import LinkState
+from weft_kvstore.client.handshake import Handshake
 from weft_kvstore.client.link import ClientLink
 from weft_kvstore.client.long_waits import LongWaits
 from weft_kvstore.client.replies import Replies
@@ -131,6 +132,14 @@ class ClientMind:
     def disconnected(self, shard: int, now: float) -> None:
         self.tick_at = now
         self.links[shard].connection.disconnected(now)
+
+    def shut_out(self, shard: int, how: Handshake, now: float, *, encrypted: bool) -> None:
+        """The connection has ended in its handshake."""
+        self.tick_at = now
+        link = self.links[shard]
+        link.connection.shut_out(how, shard, now, encrypted=encrypted)
+        if link.connection.refused is not None:
+            self._fail_all(link)
 
     def cannot_connect(self, shard: int, reason: str) -> None:
         """The endpoint is none that can be connected to, now or ever."""

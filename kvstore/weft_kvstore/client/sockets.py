@@ -14,6 +14,7 @@ from weft_kvstore.client.face import end_futures
 from weft_kvstore.client.link_socket import LinkSocket
 from weft_kvstore.client.memory import ClientMemory
 from weft_kvstore.client.mind import ClientMind
+from weft_kvstore.encryption.curve_keys import CurveKeys
 from weft_kvstore.errors import StoreError
 from weft_kvstore.operations.operation import Operation
 from weft_kvstore.runtime.wake import Wakeup
@@ -39,12 +40,22 @@ class ClientSockets:
     or went: what waits for their descriptors has to begin anew.
     """
 
-    def __init__(self, mind: ClientMind, memory: ClientMemory, endpoints: Sequence[str]) -> None:
+    def __init__(
+        self,
+        mind: ClientMind,
+        memory: ClientMemory,
+        endpoints: Sequence[str],
+        keys: CurveKeys | None = None,
+        shard_keys: Sequence[str] = (),
+    ) -> None:
+        """`keys` are the client's, `shard_keys` the shards' public ones, where links are encrypted."""
         self.submitted: deque[Operation] = deque()
         self.changes = 0
         self._mind = mind
         self._memory = memory
         self._endpoints = tuple(endpoints)
+        self._keys = keys
+        self._shard_keys = tuple(shard_keys) or (None,) * len(self._endpoints)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._sockets: dict[int, LinkSocket] = {}
         self._handovers: dict[int, Handover] = {}
@@ -98,7 +109,7 @@ class ClientSockets:
             if link_socket.is_unread or link_socket.fd in readable:
                 self._receive(shard, link_socket)
             if link_socket.monitor_fd in readable and link_socket.broke():
-                self._mind.disconnected(shard, time.monotonic())
+                self._has_ended(shard, link_socket)
         if self._handovers:
             for shard, handover in list(self._handovers.items()):
                 if handover.fileno() in readable:
@@ -166,6 +177,14 @@ class ClientSockets:
                 self._hear(shard, handover)
             self._mind.receive(shard, parts, time.monotonic())
 
+    def _has_ended(self, shard: int, link_socket: LinkSocket) -> None:
+        """A connection has."""
+        how, now = link_socket.shut_out, time.monotonic()
+        if how is None:
+            self._mind.disconnected(shard, now)
+        else:
+            self._mind.shut_out(shard, how, now, encrypted=self._keys is not None)
+
     def _send(self) -> None:
         for link in self._mind.links:
             if link.outgoing and (link_socket := self._sockets.get(link.shard)) is not None:
@@ -181,7 +200,9 @@ class ClientSockets:
                 link.reopen = False
                 self._drop(link.shard, 0)
                 try:
-                    self._sockets[link.shard] = LinkSocket(self._context, self._endpoints[link.shard])
+                    self._sockets[link.shard] = LinkSocket(
+                        self._context, self._endpoints[link.shard], self._keys, self._shard_keys[link.shard]
+                    )
                 except zmq.ZMQError as error:
                     self._mind.cannot_connect(link.shard, str(error))
                     continue

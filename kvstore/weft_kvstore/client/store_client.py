@@ -17,6 +17,8 @@ from weft_kvstore.client.mind import ClientMind
 from weft_kvstore.client.sockets import ClientSockets
 from weft_kvstore.client.speaker import Speaker
 from weft_kvstore.description.records import StoreDescription
+from weft_kvstore.encryption.curve_keys import CurveKeyError, CurveKeys
+from weft_kvstore.encryption.pairs import check_pair, new_keys
 from weft_kvstore.operations.arguments import Arguments
 from weft_kvstore.operations.residual_operation import ResidualOperation
 from weft_kvstore.same_host.shared_layout import shared_layout
@@ -26,9 +28,11 @@ from weft_kvstore.statistics.records import ClientStatistics, LinkStatistics
 
 
 class StoreClient(StoreFace):
-    """Implements `Store` over ZeroMQ. `endpoints` stands in for the description's, in the same order.
+    """Implements `Store` over ZeroMQ. `endpoints` stands in for the description's, in the same order. `curve_keys` are
+    its own, for encrypted links; where the description has the shards' and it has none, it makes some.
 
-    Raises DescriptionError for a description that cannot be a store, ValueError for a slot that it lacks.
+    Raises DescriptionError for a description that cannot be a store, ValueError for a slot that it lacks, and for keys
+    that are no pair or that no shard has a counterpart for.
     """
 
     def __init__(
@@ -39,7 +43,9 @@ class StoreClient(StoreFace):
         incarnation: int = 1,
         settings: LinkSettings = LinkSettings(),  # noqa: B008  # frozen, so it can be shared
         endpoints: Sequence[str] | None = None,
+        curve_keys: CurveKeys | None = None,
     ) -> None:
+        keys = _keys_for(description, curve_keys)
         arguments = Arguments(description, slot)
         self._endpoints = tuple(description.shards if endpoints is None else endpoints)
         if len(self._endpoints) != len(description.shards):
@@ -55,7 +61,7 @@ class StoreClient(StoreFace):
             now=time.monotonic(),
             memory=self._memory if layout is not None else None,
         )
-        self._sockets = ClientSockets(self._mind, self._memory, self._endpoints)
+        self._sockets = ClientSockets(self._mind, self._memory, self._endpoints, keys, description.curve_keys)
         self._lead = Lead(self._sockets, f"weft-store-slot-{slot}")
         super().__init__(arguments, self._lead.submit, self._lead)
 
@@ -133,3 +139,15 @@ class StoreClient(StoreFace):
             shared_bytes_received=link.arena.bytes_received,
             same_host=link.arena.memory is not None,
         )
+
+
+def _keys_for(description: StoreDescription, given: CurveKeys | None) -> CurveKeys | None:
+    """The client's keys, where links are encrypted. Raises CurveKeyError."""
+    if not description.curve_keys:
+        if given is not None:
+            raise CurveKeyError("curve_keys: the description has none for the shards, so links are not encrypted")
+        return None
+    if given is None:
+        return new_keys()
+    check_pair(given)
+    return given

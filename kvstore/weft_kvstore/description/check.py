@@ -29,6 +29,7 @@ from weft_kvstore.description.records import (
     StoreDescription,
 )
 from weft_kvstore.description.table import wrong_table
+from weft_kvstore.encryption.curve_keys import CurveKeyError, check_public
 from weft_kvstore.settings import MAX_SLICE_BYTES
 
 DTYPES: Final = frozenset({"float16", "float32", "float64", "int8", "int16", "int32", "int64"})
@@ -49,6 +50,7 @@ def check_description(description: StoreDescription) -> None:
         raise DescriptionError(f"slots: at least 1, not {description.slots}")
     if not description.shards:
         raise DescriptionError("shards: none")
+    _check_curve_keys(description)
     if not 1 <= description.slice_bytes <= MAX_SLICE_BYTES:
         raise DescriptionError(f"slice_bytes: 1 to {MAX_SLICE_BYTES}, not {description.slice_bytes}")
     seen: set[str] = set()
@@ -108,12 +110,24 @@ def hyper_of(
 
 
 def digest(description: StoreDescription) -> bytes:
-    """16 bytes that differ where descriptions differ; the shards' endpoints count only by their number."""
-    neutral = msgspec.structs.replace(description, shards=("",) * len(description.shards))
+    """16 bytes that differ where descriptions differ; the shards' endpoints count only by their number, and their keys,
+    which each link proves for itself, not at all."""
+    neutral = msgspec.structs.replace(description, shards=("",) * len(description.shards), curve_keys=())
     encoded = msgspec.json.encode(neutral)
     # Read back once: a number given as 1 where the field is a float must not differ from 1.0.
     again = msgspec.json.encode(msgspec.json.decode(encoded, type=StoreDescription), order="deterministic")
     return hashlib.blake2b(again, digest_size=16).digest()
+
+
+def _check_curve_keys(description: StoreDescription) -> None:
+    keys, shards = description.curve_keys, description.shards
+    if keys and len(keys) != len(shards):
+        raise DescriptionError(f"curve_keys: one for each shard, {len(shards)} of them, not {len(keys)}")
+    for number, key in enumerate(keys):
+        try:
+            check_public(key)
+        except CurveKeyError as error:
+            raise DescriptionError(f"curve_keys[{number}]: {error}") from None
 
 
 def _check_key(key: KeyDescription, slots: int) -> None:

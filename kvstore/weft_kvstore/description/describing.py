@@ -33,6 +33,7 @@ def describe(
     commit: CommitDescription | Mapping[str, Any] | None = None,
     average: AverageDescription | Mapping[str, Any] | None = None,
     compression: StoreCompression | Mapping[str, Any] | None = None,
+    curve_keys: Sequence[str] = (),
     barrier: bool = True,
     **hyper: float | Mapping[str, Any],
 ) -> StoreDescription:
@@ -57,6 +58,7 @@ def describe(
             for name, key in keys.items()
         ],
         "shards": [shards] if isinstance(shards, str) else list(shards),
+        "curve_keys": [curve_keys] if isinstance(curve_keys, str) else list(curve_keys),
         "slots": slots,
         "rule": dict(rule) if isinstance(rule, Mapping) else rule,
         "hyper": {name: _hyper(name, value) for name, value in hyper.items()},

@@ -98,9 +98,10 @@ class NamedKey(Key, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class DescriptionForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The short form of `StoreDescription`. `rule` may be left out only where no key is updated by one.
 
-    `shards`: their endpoints by number; none is a store for one process. `barrier`: whether slots can meet, by a key
-    of the store's own; not needed where steps are committed. `staleness`: in mode "stale", how many steps a slot may be
-    ahead of the slowest.
+    `shards`: their endpoints by number; none is a store for one process. `curve_keys`: the shards' public CURVE keys by
+    number, as `python -m weft_kvstore --new-curve-keys` says them; links are encrypted then. `barrier`: whether slots
+    can meet, by a key of the store's own; not needed where steps are committed. `staleness`: in mode "stale", how many
+    steps a slot may be ahead of the slowest.
     """
 
     keys: list[NamedKey]
@@ -117,6 +118,7 @@ class DescriptionForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     commit: CommitDescription | None = None
     average: AverageDescription | None = None
     compression: StoreCompression | None = None
+    curve_keys: tuple[str, ...] = ()
     barrier: bool = True
 
 
@@ -126,7 +128,7 @@ def described(document: Mapping[str, Any]) -> StoreDescription:
         form = msgspec.convert(document, DescriptionForm)
     except msgspec.ValidationError as error:
         raise DescriptionError(_told(str(error), document)) from None
-    _check_shards(form.shards)
+    _check_shards(form.shards, form.curve_keys)
     check_slots(form.slots)
     check_text(form.job, "job")
     _check_staleness(form)
@@ -156,6 +158,7 @@ def described(document: Mapping[str, Any]) -> StoreDescription:
         commit=form.commit,
         average=form.average,
         compression=form.compression,
+        curve_keys=form.curve_keys,
     )
     check_unplaced(description)
     return description
@@ -171,13 +174,15 @@ def check_unplaced(description: StoreDescription) -> None:
         raise DescriptionError(_with_rules_that_have(str(error))) from None
 
 
-def _check_shards(shards: Sequence[str]) -> None:
+def _check_shards(shards: Sequence[str], curve_keys: Sequence[str]) -> None:
     for number, endpoint in enumerate(shards):
         if not _ENDPOINT.fullmatch(endpoint):
             raise DescriptionError(f"shards[{number}]: an endpoint as tcp://127.0.0.1:5555, not {endpoint!r}")
         check_port(endpoint, f"shards[{number}]")
         if endpoint in shards[:number] and not endpoint.endswith(":0"):
             raise DescriptionError(f"shards[{number}]: {endpoint} is shard {shards.index(endpoint)} already")
+    if curve_keys and not shards:
+        raise DescriptionError("curve_keys: there are no shards that would have them")
 
 
 def _check_staleness(form: DescriptionForm) -> None:

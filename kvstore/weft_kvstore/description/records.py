@@ -131,7 +131,8 @@ class AverageDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
 
 class StoreDescription(msgspec.Struct, frozen=True):
-    """Everything that processes of one store must agree on. `shards` are ZeroMQ endpoints by shard number.
+    """Everything that processes of one store must agree on. `shards` are ZeroMQ endpoints by shard number, and
+    `curve_keys` the shards' public CURVE keys, where links are encrypted.
 
     `rule` names a built-in rule, or is a user's rule as a document (`weft_graph.rules.graph`). A hyper-parameter is a
     number or a schedule (`weft_graph.rules.schedule`). With `commit` a step of all keys applies as one.
@@ -154,6 +155,7 @@ class StoreDescription(msgspec.Struct, frozen=True):
     average: AverageDescription | None = None
     staleness: int = 0
     compression: StoreCompression | None = None
+    curve_keys: tuple[str, ...] = ()
 
 
 def description_from_json(document: Mapping[str, Any]) -> StoreDescription:

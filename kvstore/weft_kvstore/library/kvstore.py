@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeAlias, overload
 
@@ -15,6 +16,8 @@ from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.file import read_description
 from weft_kvstore.description.key_name import UserKey
 from weft_kvstore.description.records import StoreDescription
+from weft_kvstore.encryption.curve_keys import CurveKeys
+from weft_kvstore.encryption.key_files import read_keys
 from weft_kvstore.errors import StoreError
 from weft_kvstore.library.awaiting import await_shards
 from weft_kvstore.library.own_buffers import OwnBuffers
@@ -73,17 +76,22 @@ class KVStore:
         incarnation: int = 1,
         settings: LinkSettings = DEFAULTS,
         endpoints: Sequence[str] | None = None,
+        curve_keys: CurveKeys | str | os.PathLike[str] | None = None,
     ) -> KVStore:
         """Slot `slot` of a store whose shards are processes: `python -m weft_kvstore --description FILE --shard N`.
 
         Waits at most `wait_s` until every shard answers; not at all for 0. `timeout_s` is the deadline of every future:
         60 if left out. A process that takes over from one that died says a higher `incarnation`, and the `step` at
-        which it goes on. `endpoints` stand in for the description's. Raises OSError, DescriptionError, ValueError for a
-        slot that there is not, and StoreError, which names the shard.
+        which it goes on. `endpoints` stand in for the description's. `curve_keys`: this process's own, or the file that
+        has them, where the description has the shards': a shard may let in some alone. Raises OSError,
+        DescriptionError, ValueError for a slot or keys that are none, and StoreError, which names the shard.
         """
         described = _read(description)
         link = _settings(settings, timeout_s)
-        client = StoreClient(described, slot, incarnation=incarnation, settings=link, endpoints=endpoints)
+        keys = curve_keys if curve_keys is None or isinstance(curve_keys, CurveKeys) else read_keys(Path(curve_keys))
+        client = StoreClient(
+            described, slot, incarnation=incarnation, settings=link, endpoints=endpoints, curve_keys=keys
+        )
         try:
             await_shards(client, described, slot, wait_s)
             return cls(client, described, slot, step=step)

@@ -21,6 +21,8 @@ from weft.api.base import Name
 from weft.api.daemon import start_daemon
 from weft.api.membership import Join, joining
 from weft_kvstore.description.limits import check_port
+from weft_kvstore.encryption.key_files import read_keys
+from weft_kvstore.encryption.shard_lock import ShardLock
 from weft_kvstore.errors import StoreError
 from weft_kvstore.quotas import Quotas
 from weft_kvstore.runtime.process import tune_process
@@ -59,7 +61,7 @@ class ShardSettings(BaseSettings):
     """What people call this shard."""
     bind: str | None = None
     """Where to listen; port 0 takes any free one. If left out, what the description says, or a free port of this
-    machine alone: not beyond it unless told, for the links are not encrypted."""
+    machine alone: not beyond it unless told, for the links are encrypted only where `curve_keys` says so."""
     advertise: str | None = None
     """The endpoint that workers reach; what was bound where left out, with the host's name for a wildcard."""
     token: str | None = None
@@ -68,6 +70,11 @@ class ShardSettings(BaseSettings):
     """Payload bytes under way on one link; follows the link's rate where left out."""
     frame_bytes: Annotated[int, Field(ge=1, le=1 << 25)] | None = None
     """Payload bytes of a frame; about 2 ms of the link's rate where left out."""
+    curve_keys: Path | None = None
+    """The file with this shard's CURVE keys, as `new_curve_keys` makes it: links are encrypted then. Of a store used
+    alone."""
+    curve_clients: Path | None = None
+    """A directory with the public keys of the clients that are let in; whoever knows this shard's where left out."""
     table_directory: Path | None = None
     """Where rows of tables lie that have no place in `table_memory`; in memory, all of them, where left out."""
     table_memory: ByteSize | None = None
@@ -117,6 +124,10 @@ class ShardSettings(BaseSettings):
             raise ValueError("give either --server URL, to serve a weft server's jobs, or --description FILE --shard N")
         if (self.description is None) != (self.shard is None):
             raise ValueError("--description and --shard belong together: which file, and which of its shards, from 0")
+        if self.curve_keys is not None and self.server is not None:
+            raise ValueError("--curve-keys belongs to --description: a weft server does not hand keys out to workers")
+        if self.curve_clients is not None and self.curve_keys is None:
+            raise ValueError("--curve-clients needs --curve-keys: without keys of its own the shard lets everybody in")
         if (self.table_directory is None) != (self.table_memory is None):
             told = "--table-directory and --table-memory belong together: where rows lie, and from what size on"
             raise ValueError(told)
@@ -132,13 +143,23 @@ class ShardSettings(BaseSettings):
         return TablePlace(self.table_directory, self.table_memory)
 
     @property
+    def lock(self) -> ShardLock | None:
+        """Raises OSError and CurveKeyError."""
+        return None if self.curve_keys is None else ShardLock(read_keys(self.curve_keys), self.curve_clients)
+
+    @property
     def quotas(self) -> Quotas:
         return Quotas(self.job_bytes, self.job_keys, self.job_rows, self.total_bytes, self.total_keys, self.total_rows)
 
     def server_at(self, endpoint: str) -> ShardServer:
-        """A server that is bound there. Raises StoreError."""
+        """A server that is bound there. Raises StoreError, and for the files with keys OSError and CurveKeyError."""
         return ShardServer(
-            endpoint, settings=self.link, apply_threads=self.apply_threads, tables=self.tables, quotas=self.quotas
+            endpoint,
+            settings=self.link,
+            apply_threads=self.apply_threads,
+            tables=self.tables,
+            quotas=self.quotas,
+            lock=self.lock,
         )
 
     def serving_metrics(self, server: ShardServer) -> AbstractContextManager[str | None]:

@@ -8,6 +8,7 @@ from typing import Final
 import zmq
 
 from weft_kvstore.arrays.buffers import Buffer
+from weft_kvstore.encryption.shard_lock import ShardLock
 from weft_kvstore.errors import StoreError
 from weft_kvstore.settings import MAX_FRAME_BYTES
 from weft_kvstore.wire.codec import MAX_HEADER_BYTES
@@ -23,10 +24,10 @@ _GONE: Final = frozenset({zmq.EHOSTUNREACH, zmq.EAGAIN})
 
 
 class Router:
-    """Bound when made, to `endpoint`; used by one thread at a time, and polled as `socket`. Raises StoreError where it
-    cannot be bound."""
+    """Bound when made, to `endpoint`; used by one thread at a time, and polled as `socket`. `lock`: whose keys open it,
+    where links are encrypted. Raises StoreError where it cannot be bound."""
 
-    def __init__(self, bind: str) -> None:
+    def __init__(self, bind: str, lock: ShardLock | None = None) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.socket = self._context.socket(zmq.ROUTER)
         self.socket.linger = 0
@@ -34,6 +35,9 @@ class Router:
         self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES + MAX_HEADER_BYTES)
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self.socket.copy_threshold = COPIED_BYTES
+        self._lock = lock
+        if lock is not None:
+            lock.put_on(self._context, self.socket)
         try:
             self.socket.bind(bind)
         except zmq.ZMQError as error:
@@ -70,4 +74,6 @@ class Router:
     def close(self) -> None:
         """Closes it; what was not sent is dropped."""
         self.socket.close(0)
+        if self._lock is not None:
+            self._lock.take_off()
         self._context.term()

@@ -65,6 +65,7 @@ def serve_alone(
     description = placed(path, shard)
     stop = start()
     with _listening(description, shard, settings) as server, settings.serving_metrics(server) as metrics:
+        _check_key(description, shard, server.curve_key)
         threading.Thread(target=stop_with, args=(server, stop), name="await-shard", daemon=True).start()
         try:
             server.open(description, shard, stopped=stop.is_set)
@@ -72,7 +73,8 @@ def serve_alone(
             return
         held = sum(one.nbytes for one in holdings(description)[shard])
         which = f"shard {shard} of {len(description.shards)}"
-        _say(f"ready: {which} of {path} listens at {server.endpoint} and holds {size(held)} of values; Ctrl-C ends it")
+        at = f"{server.endpoint}{', encrypted,' if server.curve_key else ''}"
+        _say(f"ready: {which} of {path} listens at {at} and holds {size(held)} of values; Ctrl-C ends it")
         if metrics is not None:
             _say(f"metrics at {metrics}")
         stop.wait()
@@ -92,7 +94,8 @@ def show_holdings(path: Path, shard: int | None) -> None:
     console = Console(highlight=False)
     slots = f"{description.slots} slot{'s' if description.slots > 1 else ''}"
     rule = f"rule {rule_name(description.rule)}"
-    console.print(f"{path}: job {description.job!r}, {slots}, {description.mode.value}, {rule}", markup=False)
+    links = ", links encrypted" if description.curve_keys else ""
+    console.print(f"{path}: job {description.job!r}, {slots}, {description.mode.value}, {rule}{links}", markup=False)
     console.print(f"digest {digest(description).hex()[:SHOWN_DIGITS]}", markup=False)
     for number, held in enumerate(holdings(description)):
         if shard not in {None, number}:
@@ -114,7 +117,8 @@ def show_holdings(path: Path, shard: int | None) -> None:
     console.print("To start:", markup=False)
     for number in range(len(description.shards)):
         if shard in {None, number}:
-            console.print(f"  {command} {number}", soft_wrap=True, markup=False)
+            keys = " --curve-keys FILE" if description.curve_keys else ""
+            console.print(f"  {command} {number}{keys}", soft_wrap=True, markup=False)
 
 
 def _listening(description: StoreDescription, shard: int, settings: ServingSettings) -> ShardServer:
@@ -128,6 +132,19 @@ def _listening(description: StoreDescription, shard: int, settings: ServingSetti
     except StoreError as error:
         hint = "" if bind is not None else "; that is its endpoint in the description, and --bind says another"
         raise StoreError(f"{error}{hint}") from None
+
+
+def _check_key(description: StoreDescription, shard: int, key: str | None) -> None:
+    """Raises DescriptionError where clients would expect another key of this shard, or none."""
+    said = description.curve_keys[shard] if description.curve_keys else None
+    if said == key:
+        return
+    if key is None:
+        raise DescriptionError(f"curve_keys[{shard}]: links are encrypted; --curve-keys FILE has this shard's own keys")
+    if said is None:
+        wanted = ", ".join(f'"{key}"' if one == shard else '"..."' for one in range(len(description.shards)))
+        raise DescriptionError(f"curve_keys: missing; with these keys of shard {shard} it says curve_keys = [{wanted}]")
+    raise DescriptionError(f"curve_keys[{shard}]: {said}; the file has the keys of {key}")
 
 
 def _say(line: str) -> None:

@@ -1,0 +1,48 @@
+"""A pair of CURVE keys: the public one says who somebody is, the secret one proves it. Pure."""
+
+from __future__ import annotations
+
+import string
+from dataclasses import dataclass, field
+from typing import Final
+
+KEY_CHARACTERS: Final = 40
+"""Of a key of 32 bytes, in ZeroMQ's Z85: four bytes are five characters."""
+
+_DIGITS: Final = {
+    character: digit
+    for digit, character in enumerate(
+        string.digits + string.ascii_lowercase + string.ascii_uppercase + ".-:+=^!/*?&<>()[]{}@%$#"
+    )
+}
+"""Of Z85, by ZeroMQ's RFC 32."""
+
+
+class CurveKeyError(ValueError):
+    """What was given is no key, or no pair. The text has no secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class CurveKeys:
+    """Both are in Z85; the secret one is in no text that this makes. Raises CurveKeyError for what is no key."""
+
+    public: str
+    secret: str = field(repr=False)
+
+    def __post_init__(self) -> None:
+        check_public(self.public)
+        if not _is_key(self.secret):
+            raise CurveKeyError(f"the secret key is not {KEY_CHARACTERS} characters of Z85")
+
+
+def check_public(key: str) -> None:
+    """Raises CurveKeyError for what is no key."""
+    if not _is_key(key):
+        raise CurveKeyError(f"{key!r} is no CURVE key: {KEY_CHARACTERS} characters of Z85")
+
+
+def _is_key(text: str) -> bool:
+    if len(text) != KEY_CHARACTERS or not _DIGITS.keys() >= set(text):
+        return False
+    groups = (text[begin : begin + 5] for begin in range(0, KEY_CHARACTERS, 5))
+    return all(sum(_DIGITS[one] * 85 ** (4 - at) for at, one in enumerate(group)) < 1 << 32 for group in groups)
