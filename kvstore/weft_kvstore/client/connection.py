@@ -137,12 +137,14 @@ class Connection:
         if self.state is not LinkState.DOWN:
             self._was_not_answered()
             self._down(now)
+        self._broken_off = 0
 
     def shut_out(self, how: Handshake, shard: int, now: float, *, encrypted: bool) -> None:
         """The connection has ended in its handshake."""
-        self._broken_off += how is Handshake.BROKEN_OFF and encrypted
-        if how is Handshake.BROKEN_OFF and self._broken_off < HANDSHAKES:
+        broken_off = self._broken_off + (how is Handshake.BROKEN_OFF and encrypted)
+        if how is Handshake.BROKEN_OFF and broken_off < HANDSHAKES:
             self.disconnected(now)
+            self._broken_off = broken_off
         else:
             self.refuse(f"{self._name}: {how.told(shard, encrypted=encrypted)}", at_fault=True)
 

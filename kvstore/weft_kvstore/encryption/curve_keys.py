@@ -30,9 +30,10 @@ class CurveKeys:
     secret: str = field(repr=False)
 
     def __post_init__(self) -> None:
-        check_public(self.public)
-        if not _is_key(self.secret):
-            raise CurveKeyError(f"the secret key is not {KEY_CHARACTERS} characters of Z85")
+        # Neither is shown: who mixes the two up gives the secret one as the public one.
+        for which, key in (("public", self.public), ("secret", self.secret)):
+            if not _is_key(key):
+                raise CurveKeyError(f"the {which} key is not {KEY_CHARACTERS} characters of Z85")
 
 
 def check_public(key: str) -> None:

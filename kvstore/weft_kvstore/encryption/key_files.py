@@ -44,7 +44,7 @@ def read_keys(path: Path) -> CurveKeys:
     """The pair in a PATH.key_secret. Raises OSError, and CurveKeyError, which names the file, also for one that
     everybody on this machine can read."""
     mode = path.stat().st_mode
-    if mode & stat.S_IROTH:
+    if stat.S_ISREG(mode) and mode & stat.S_IROTH:
         told = f"chmod 600 {path}, or where it is a mounted secret a mode of 0400"
         raise CurveKeyError(f"{path}: everybody on this machine can read the secret key: {told}")
     public, secret = _read(path)
@@ -78,11 +78,17 @@ def _read(path: Path) -> tuple[str, str | None]:
     try:
         public, secret = load_certificate(path)
         return public.decode(), None if secret is None else secret.decode()
-    except ValueError:
+    except (ValueError, IndexError):  # The latter for a line that has no equals sign.
         raise CurveKeyError(f"{path}: there is no CURVE key in it") from None
 
 
 def _write(path: Path, text: str, mode: int) -> None:
-    """A new file, which never has had more readers than it is to have."""
+    """A new file, which never has had more readers than it is to have; none is left where it cannot be written."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w", encoding="ascii") as file:
-        file.write(text)
+        try:
+            os.fchmod(file.fileno(), mode)  # The umask may have taken some of it away.
+            file.write(text)
+            file.flush()
+        except OSError:
+            path.unlink()
+            raise

@@ -14,6 +14,6 @@ def new_keys() -> CurveKeys:
 
 
 def check_pair(keys: CurveKeys) -> None:
-    """Raises CurveKeyError where the two are not of one pair."""
+    """Raises CurveKeyError where the two are not of one pair. It shows neither: they may be the wrong way round."""
     if zmq.curve_public(keys.secret.encode()).decode() != keys.public:
-        raise CurveKeyError(f"the secret key is of another pair than the public key {keys.public}")
+        raise CurveKeyError("the secret key is of another pair than the public key")

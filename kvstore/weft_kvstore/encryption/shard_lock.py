@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,13 +11,16 @@ import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
 from weft_kvstore.encryption.curve_keys import CurveKeyError, CurveKeys
-from weft_kvstore.encryption.key_files import read_public_keys
+from weft_kvstore.encryption.key_files import PUBLIC_END, read_public_keys
 from weft_kvstore.encryption.pairs import check_pair
 
 DOMAIN: Final = "weft"
 
 TOLD_KEYS: Final = 100
 """Keys that were not let in are logged once each, and so many at most: who tries must not fill the log."""
+
+SETTLED_NS: Final = 1_000_000_000
+"""What was changed less long ago is read at each connection: a file system's clock may not tell two changes apart."""
 
 _log = logging.getLogger("weft.shard")
 
@@ -31,6 +35,7 @@ class ShardLock:
         self._keys = keys
         self._clients = clients
         self._read_at = 0
+        self._trouble = ""
         self._known = frozenset[str]()
         self._told: set[str] = set()
         if clients is not None:
@@ -56,19 +61,23 @@ class ShardLock:
         assert self._clients is not None
         try:
             self._read(self._clients)
+            self._trouble = ""
         except (OSError, CurveKeyError) as error:
-            _log.warning("keys of clients cannot be read anew: %s", error)
+            if str(error) != self._trouble:  # Once, whoever connects how often.
+                _log.warning("keys of clients cannot be read anew: %s", error)
+            self._trouble = str(error)
         if public not in self._known and public not in self._told and len(self._told) < TOLD_KEYS:
             self._told.add(public)
             _log.warning("a client with the CURVE key %s is not let in: it is not in %s", public, self._clients)
         return public in self._known
 
     def _read(self, clients: Path) -> None:
-        """Reads the keys where the directory was changed since."""
-        changed = clients.stat().st_mtime_ns
+        """Reads the keys where the directory, or a file of it, was changed since."""
+        now = time.time_ns()
+        changed = max(path.stat().st_ctime_ns for path in (clients, *clients.glob(f"*{PUBLIC_END}")))
         if changed != self._read_at:
             self._known = read_public_keys(clients)
-            self._read_at = changed
+            self._read_at = changed if changed < now - SETTLED_NS else 0
 
     def take_off(self) -> None:
         """Before the context is terminated."""
