@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from weft_kvstore.client.connection import AFTER_LOSS, FIRST_RETRY_S, LAST_RETRY_S, Connection, Due, LinkState
+from weft_kvstore.client.connection import (
+    AFTER_LOSS,
+    FIRST_RETRY_S,
+    HANDSHAKES,
+    LAST_RETRY_S,
+    Connection,
+    Due,
+    LinkState,
+)
+from weft_kvstore.client.handshake import Handshake
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.wire.codec import ProtocolError
 from weft_kvstore.wire.messages import RefusalCode, Refused, Welcome
@@ -187,3 +196,89 @@ def test_it_pings_as_often_as_the_shard_needs() -> None:
     connection.welcome(Welcome(1, BOOT, 2000), 0.0)
     assert connection.next_tick() == 0.5
     assert (connection.tick(0.49), connection.tick(0.5), connection.tick(0.6)) == (NOTHING, Due.PING, NOTHING)
+
+
+def shut_out(connection: Connection, how: Handshake, now: float, *, encrypted: bool = True) -> None:
+    connection.shut_out(how, 3, now, encrypted=encrypted)
+
+
+@pytest.mark.parametrize(
+    ("how", "encrypted", "told"),
+    [
+        (Handshake.NOT_LET_IN, True, "it does not let in a client with this CURVE key"),
+        (Handshake.UNLIKE, True, "its links are not encrypted, and the description has curve_keys for them"),
+        (Handshake.UNLIKE, False, "its links are encrypted, and the description has no curve_keys for them"),
+    ],
+)
+def test_keys_that_do_not_fit_are_refused_at_once_and_for_good(how: Handshake, encrypted: bool, told: str) -> None:
+    connection = greeting()
+    shut_out(connection, how, 1.0, encrypted=encrypted)
+    assert (connection.refused, connection.at_fault) == (f"shard 3: {told}", True)
+    assert (connection.next_tick(), connection.tick(1e9)) == (float("inf"), NOTHING)
+
+
+def again(connection: Connection) -> float:
+    """When it has begun once more."""
+    while Due.CONNECT not in connection.tick(now := connection.next_tick()):
+        assert connection.lost is not None
+    return now
+
+
+def broken_off(connection: Connection, times: int, now: float = 0.0, *, encrypted: bool = True) -> float:
+    """So many handshakes in a row, each as soon as it is due: when the last one was."""
+    for _ in range(times):
+        assert connection.refused is None
+        if connection.state is LinkState.DOWN:
+            now = again(connection)
+        shut_out(connection, Handshake.BROKEN_OFF, now, encrypted=encrypted)
+    return now
+
+
+def test_handshakes_that_break_off_are_tried_again_and_refused_after_some_two_seconds_of_them() -> None:
+    connection = greeting()
+    broken_off(connection, HANDSHAKES - 1)
+    assert (connection.state, connection.refused) == (LinkState.DOWN, None)
+    now = broken_off(connection, 1)
+    assert connection.refused is not None
+    assert "it may have another CURVE key than curve_keys[3] says" in connection.refused
+    assert (connection.at_fault, connection.next_tick()) == (True, float("inf"))
+    assert 1.5 < now < 2.5
+
+
+def test_a_welcome_begins_the_count_of_broken_handshakes_anew() -> None:
+    connection = greeting()
+    now = broken_off(connection, HANDSHAKES - 1)
+    for _ in range(2):
+        now = connection.next_tick()
+        connection.tick(now)
+        assert connection.welcome(welcome(connection.session), now)
+        connection.disconnected(now)
+        now = broken_off(connection, HANDSHAKES - 1, now)
+        assert connection.refused is None
+
+
+def test_handshakes_that_break_off_are_in_a_row_only_while_nothing_else_ends_a_connection() -> None:
+    """Where nobody listens, a process may be about to start: what broke off before it ended says nothing of its key."""
+    connection = greeting()
+    for _ in range(3):
+        broken_off(connection, HANDSHAKES - 1)
+        connection.disconnected(again(connection))
+    assert connection.refused is None
+
+
+def test_a_plain_link_whose_handshakes_break_off_is_tried_for_ever() -> None:
+    """Its shard has no key that could be another."""
+    connection = greeting()
+    broken_off(connection, 5 * HANDSHAKES, encrypted=False)
+    assert (connection.state, connection.refused) == (LinkState.DOWN, None)
+
+
+def test_a_link_that_was_open_is_shut_out_when_its_key_was_taken_away() -> None:
+    connection = opened()
+    connection.disconnected(1.0)
+    connection.tick(connection.next_tick())
+    shut_out(connection, Handshake.NOT_LET_IN, 1.1)
+    assert (connection.refused, connection.at_fault) == (
+        "shard 3: it does not let in a client with this CURVE key",
+        True,
+    )
