@@ -186,11 +186,15 @@ def test_another_key_than_the_shards_is_told_by_the_line_that_says_it(
             assert store.pull("w").result(WAIT_S).max() == 0.0
 
 
-def test_another_key_is_told_within_some_seconds() -> None:
+def test_another_key_is_told_as_such_though_nobody_says_so() -> None:
+    """After as many handshakes as there are, and not because the shard is silent."""
     with encrypted(described()) as (found, _):
         wrong = msgspec.structs.replace(found, curve_keys=(new_keys().public,))
-        with connected(wrong, wait_s=0) as store, pytest.raises(StoreRefusedError, match="another CURVE key"):
-            store.pull("w").result(4.5)  # Before the silence, after which it would be held for lost.
+        patient = LinkSettings(same_host=False, silence_s=WAIT_S)
+        with connected(wrong, wait_s=0, settings=patient) as store:
+            with pytest.raises(StoreRefusedError, match="another CURVE key"):
+                store.pull("w").result(WAIT_S)
+            assert store.statistics().links[0].connections == connection.HANDSHAKES
 
 
 def test_a_plain_client_is_told_that_links_are_encrypted(clients: Path) -> None:
@@ -244,7 +248,7 @@ def test_a_client_waits_for_a_shard_that_comes_later_and_a_new_one_with_the_same
             shard.open(found, 0)
             with pytest.raises(StoreLostError, match="has started anew and has lost its values"):
                 store.pull("w").result(WAIT_S)
-            with connected(found, keys=mine) as again:
+            with connected(found, keys=mine, incarnation=2) as again:
                 assert again.pull("w").result(WAIT_S).max() == 0.0
 
 

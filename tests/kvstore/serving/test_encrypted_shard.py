@@ -1,0 +1,232 @@
+"""A shard with encrypted links, by its command line: the page's commands, and what does not fit."""
+
+from __future__ import annotations
+
+import re
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from click.testing import Result
+from typer.testing import CliRunner
+
+from free_ports import free_port
+from weft_kvstore import KVStore, StoreLostError, StoreRefusedError
+from weft_kvstore.__main__ import main
+from weft_kvstore.encryption.curve_keys import CurveKeyError
+from weft_kvstore.encryption.key_files import make_key_files, read_keys
+from weft_kvstore.encryption.pairs import new_keys
+
+WAIT_S = 60.0
+
+STORE = """
+shards = [{shards}]
+{curve_keys}
+rule = "sgd"
+hyper = {{ rate = 1.0 }}
+
+[[keys]]
+key = "w"
+shape = [3]
+initializer = 0
+"""
+
+
+@pytest.fixture
+def weft_kvstore(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """The command line, in this process: for what ends before anything is served."""
+    monkeypatch.setattr("weft_kvstore.serving.daemon.tune_process", lambda: None)
+    app = typer.Typer()
+    app.command()(main)
+    return lambda *arguments: CliRunner().invoke(app, [str(one) for one in arguments], env={"COLUMNS": "200"})
+
+
+def written(path: Path, *curve_keys: str, shards: int = 1) -> Path:
+    """A description in a file; without keys, of plain links."""
+    endpoints = ", ".join(f'"tcp://127.0.0.1:{free_port()}"' for _ in range(shards))
+    line = f"curve_keys = [{', '.join(repr(one) for one in curve_keys)}]" if curve_keys else ""
+    path.write_text(STORE.format(shards=endpoints, curve_keys=line))
+    return path
+
+
+def told(ended: Result) -> str:
+    return " ".join(re.sub("[│╭╮╰╯─]", " ", ended.stderr).split())
+
+
+@contextmanager
+def serving(*arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """A shard's process, once it is ready."""
+    command = [sys.executable, "-m", "weft_kvstore", *map(str, arguments)]
+    with ExitStack() as stack:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        stack.callback(process.communicate, timeout=WAIT_S)
+        stack.callback(process.kill)
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert re.match(r"ready: shard \d+ of \d+ of \S+ listens at tcp://127\.0\.0\.1:\d+, encrypted, and holds", line)
+        yield process
+
+
+def test_the_pages_commands_make_keys_and_serve_whoever_has_one(
+    tmp_path: Path, weft_kvstore: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys are made, a shard is served, killed and started again; clients come with and without keys."""
+    monkeypatch.chdir(tmp_path)
+    made = weft_kvstore("--new-curve-keys", "shard-0")
+    assert made.exit_code == 0, made.stderr
+    key = made.stdout.strip().splitlines()[-1].rpartition(" ")[2]
+    keys = read_keys(Path("shard-0.key_secret"))
+    assert key == keys.public
+    assert keys.secret not in made.output
+    assert stat.S_IMODE(Path("shard-0.key_secret").stat().st_mode) == 0o600
+    clients = tmp_path / "clients"
+    clients.mkdir()
+    weft_kvstore("--new-curve-keys", "worker-0")
+    Path("worker-0.key").rename(clients / "worker-0.key")
+    path = written(Path("store.toml"), key)
+    command = (
+        *("--description", path, "--shard", "0"),
+        *("--curve-keys", "shard-0.key_secret", "--curve-clients", "clients"),
+    )
+    with ExitStack() as stack:
+        with serving(*command) as shard:
+            store = stack.enter_context(KVStore.connect("store.toml", 0, curve_keys="worker-0.key_secret"))
+            assert store.pushpull("w", np.ones(3, np.float32)).result(WAIT_S).tolist() == [-1.0] * 3
+            with pytest.raises(StoreRefusedError, match="it does not let in a client with this CURVE key"):
+                KVStore.connect("store.toml", 0)
+            public, secret, other = make_key_files(Path("worker-1"))
+            public.rename(clients / public.name)
+            with KVStore.connect("store.toml", 0, curve_keys=secret, incarnation=2) as second:
+                assert second.pull("w", version=1).result(WAIT_S).tolist() == [-1.0] * 3
+            shard.kill()
+            _, errors = shard.communicate(timeout=WAIT_S)
+            assert errors.count("is not let in: it is not in clients") == 1
+            assert other.secret not in errors
+        with serving(*command) as shard:
+            with KVStore.connect("store.toml", 0, curve_keys=read_keys(Path("worker-0.key_secret"))) as again:
+                assert again.pull("w").result(WAIT_S).tolist() == [0.0] * 3
+            with pytest.raises((StoreLostError, StoreRefusedError)):
+                store.pull("w").result(WAIT_S)
+            shard.send_signal(signal.SIGINT)
+            _, errors = shard.communicate(timeout=WAIT_S)
+            assert (shard.returncode, "Traceback" in errors) == (0, False)
+
+
+def test_files_of_keys_are_not_written_over(tmp_path: Path, weft_kvstore: Callable[..., Result]) -> None:
+    name = tmp_path / "shard-0"
+    assert weft_kvstore("--new-curve-keys", name).exit_code == 0
+    before = (tmp_path / "shard-0.key_secret").read_bytes()
+    again = weft_kvstore("--new-curve-keys", name)
+    assert (again.exit_code, "shard-0.key_secret" in again.stderr) == (1, True)
+    assert (tmp_path / "shard-0.key_secret").read_bytes() == before
+    (tmp_path / "shard-0.key_secret").unlink()
+    again = weft_kvstore("--new-curve-keys", name)
+    assert (again.exit_code, "shard-0.key'" in again.stderr) == (1, True)
+    assert not (tmp_path / "shard-0.key_secret").exists()
+
+
+def test_a_check_says_that_links_are_encrypted_and_how_such_a_shard_is_started(
+    tmp_path: Path, weft_kvstore: Callable[..., Result]
+) -> None:
+    plain = weft_kvstore("--description", written(tmp_path / "plain.toml"), "--check").stdout
+    assert "encrypted" not in plain
+    assert "--curve-keys" not in plain
+    path = written(tmp_path / "store.toml", new_keys().public, new_keys().public, shards=2)
+    shown = weft_kvstore("--description", path, "--check")
+    assert shown.exit_code == 0, shown.stderr
+    assert ", links encrypted\n" in shown.stdout
+    for number in range(2):
+        assert f"  python -m weft_kvstore --description {path} --shard {number} --curve-keys FILE\n" in shown.stdout
+    short = weft_kvstore("--description", written(tmp_path / "short.toml", new_keys().public, shards=2), "--check")
+    assert (short.exit_code, "curve_keys: one for each shard, 2 of them, not 1" in short.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (
+            ["--server", "http://127.0.0.1:1", "--curve-keys", "shard.key_secret"],
+            "--curve-keys belongs to --description: a weft server does not hand keys out to workers",
+        ),
+        (
+            ["--description", "store.toml", "--shard", "0", "--curve-clients", "."],
+            "--curve-clients needs --curve-keys: without keys of its own the shard lets everybody in",
+        ),
+    ],
+)
+def test_options_that_do_not_belong_together_are_refused_by_name(
+    weft_kvstore: Callable[..., Result], arguments: list[str], error: str
+) -> None:
+    ended = weft_kvstore(*arguments)
+    assert ended.exit_code == 2
+    assert error in told(ended)
+
+
+def test_variables_stand_for_the_options(
+    tmp_path: Path, weft_kvstore: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path / "store.toml", new_keys().public)
+    monkeypatch.setenv("WEFT_SHARD_CURVE_CLIENTS", str(tmp_path))
+    assert "--curve-clients needs --curve-keys" in told(weft_kvstore("--description", path, "--shard", "0"))
+    _, secret, keys = make_key_files(tmp_path / "other")
+    monkeypatch.setenv("WEFT_SHARD_CURVE_KEYS", str(secret))
+    assert f"the file has the keys of {keys.public}" in weft_kvstore("--description", path, "--shard", "0").stderr
+
+
+def test_a_description_that_does_not_fit_the_shards_keys_is_refused_by_its_line(
+    tmp_path: Path, weft_kvstore: Callable[..., Result]
+) -> None:
+    _, secret, keys = make_key_files(tmp_path / "shard")
+    other = new_keys().public
+    with_keys = ("--curve-keys", secret)
+
+    def error(path: Path, shard: int, *more: object) -> str:
+        ended = weft_kvstore("--description", path, "--shard", shard, *more)
+        assert ended.exit_code == 1
+        assert keys.secret not in ended.output
+        return ended.stderr.strip()
+
+    path = written(tmp_path / "store.toml", other)
+    assert error(path, 0).endswith("curve_keys[0]: links are encrypted; --curve-keys FILE has this shard's own keys")
+    assert error(path, 0, *with_keys).endswith(f"curve_keys[0]: {other}; the file has the keys of {keys.public}")
+    path = written(tmp_path / "two.toml", keys.public, other, shards=2)
+    assert f"curve_keys[1]: {other}; the file" in error(path, 1, *with_keys), "that of the other shard"
+    path = written(tmp_path / "plain.toml", shards=2)
+    line = error(path, 1, *with_keys).partition(" it says ")[2]
+    assert line == f'curve_keys = ["...", "{keys.public}"]'
+    path = written(tmp_path / "one.toml")
+    line = error(path, 0, *with_keys).partition(" it says ")[2]
+    path.write_text(f"{line}\n{path.read_text()}")
+    assert ", links encrypted" in weft_kvstore("--description", path, "--check").stdout, "the line is as it has to be"
+
+
+def test_files_that_are_no_keys_are_refused_by_name(tmp_path: Path, weft_kvstore: Callable[..., Result]) -> None:
+    public, secret, keys = make_key_files(tmp_path / "shard")
+    path = written(tmp_path / "store.toml", keys.public)
+    empty = tmp_path / "clients"
+    empty.mkdir()
+    (empty / "bad.key").write_text("public-key")
+
+    def error(*more: object) -> str:
+        ended = weft_kvstore("--description", path, "--shard", "0", *more)
+        assert ended.exit_code == 1
+        assert ended.stderr.startswith("error: "), ended.stderr
+        return ended.stderr
+
+    assert "nothing.key_secret" in error("--curve-keys", tmp_path / "nothing.key_secret")
+    assert str(tmp_path) in error("--curve-keys", tmp_path)
+    assert f"{public}: " in error("--curve-keys", public)
+    assert "nowhere" in error("--curve-keys", secret, "--curve-clients", tmp_path / "nowhere")
+    assert f"{empty / 'bad.key'}: there is no" in error("--curve-keys", secret, "--curve-clients", empty)
+    assert "Not a directory" in error("--curve-keys", secret, "--curve-clients", public)
+    secret.chmod(0o644)
+    assert f"{secret}: everybody on this machine can read the secret key" in error("--curve-keys", secret)
+    with pytest.raises(CurveKeyError, match="everybody on this machine can read the secret key"):
+        KVStore.connect(path, 0, curve_keys=secret)
