@@ -24,10 +24,10 @@ HALF = GRADIENT[:16].tobytes()
 
 
 class Tap:
-    """Passes one connection at a time on to `target`, and keeps each byte of both directions. `spoil`: changes the
-    byte at that place of what the client sends."""
+    """Passes one connection at a time on to `target`, and keeps each byte of both directions. `spoil`: which
+    direction, and which of its bytes is changed on its way."""
 
-    def __init__(self, target: str, spoil: int | None = None) -> None:
+    def __init__(self, target: str, spoil: tuple[str, int] | None = None) -> None:
         host, port = target.removeprefix("tcp://").rsplit(":", 1)
         self._target = (host, int(port))
         self._spoil = spoil
@@ -58,9 +58,10 @@ class Tap:
             while data := source.recv(65536):
                 begin = len(seen)
                 seen += data
-                if seen is self.up and self._spoil is not None and begin <= self._spoil < len(seen):
+                way, place = self._spoil or ("", 0)
+                if way and seen is getattr(self, way) and begin <= place < len(seen):
                     changed = bytearray(data)
-                    changed[self._spoil - begin] ^= 1
+                    changed[place - begin] ^= 1
                     data = bytes(changed)
                     self._spoil = None
                 sink.sendall(data)
@@ -75,7 +76,7 @@ def described() -> StoreDescription:
 
 
 @contextmanager
-def tapped(*, is_encrypted: bool, spoil: int | None = None) -> Iterator[tuple[StoreDescription, Tap]]:
+def tapped(*, is_encrypted: bool, spoil: tuple[str, int] | None = None) -> Iterator[tuple[StoreDescription, Tap]]:
     serving = encrypted(described(), settings=APART) if is_encrypted else served(described(), APART)
     with serving as (found, (shard,)):
         tap = Tap(shard.endpoint, spoil)
@@ -118,9 +119,9 @@ def test_two_connections_say_the_same_in_other_bytes() -> None:
         assert len(set(parts)) > 0.99 * len(parts), "no block comes twice, though the values do"
 
 
-@pytest.mark.parametrize("spoil", [300, 20_000])
-def test_what_was_changed_on_its_way_is_not_taken_for_what_was_sent(spoil: int) -> None:
-    """One bit, in the handshake or in a gradient: the connection ends, and the next one says it again."""
+@pytest.mark.parametrize("spoil", [("up", 300), ("up", 20_000), ("down", 150), ("down", 20_000)])
+def test_what_was_changed_on_its_way_is_not_taken_for_what_was_sent(spoil: tuple[str, int]) -> None:
+    """One bit, in a handshake or in a value: the connection ends, and the next one says it again."""
     with (
         tapped(is_encrypted=True, spoil=spoil) as (found, tap),
         KVStore.connect(found, 0, settings=APART, endpoints=[tap.endpoint], timeout_s=WAIT_S) as store,

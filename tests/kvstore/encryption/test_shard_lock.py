@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from same_host_children import wait_until
 from weft_kvstore.encryption import shard_lock
 from weft_kvstore.encryption.curve_keys import CurveKeyError, CurveKeys
 from weft_kvstore.encryption.key_files import make_key_files
@@ -34,7 +35,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> Sequence[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-def settle(clients: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def settle(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on what is in the directory was changed long ago."""
     monkeypatch.setattr(shard_lock, "SETTLED_NS", -(1 << 62))
 
@@ -49,12 +50,22 @@ def test_a_key_counts_from_when_its_file_is_there_to_when_it_is_not(clients: Pat
         assert not lets_in(lock, keys)
 
 
-def test_a_file_that_is_written_anew_in_its_place_counts_as_it_is_now(clients: Path) -> None:
-    lock = ShardLock(SHARD, clients)
+def test_a_file_that_is_written_anew_in_its_place_counts_as_it_is_now(
+    clients: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The directory itself does not change by it."""
+    settle(monkeypatch)
     public, _, old = make_key_files(clients / "a")
+    lock = ShardLock(SHARD, clients)
     assert lets_in(lock, old)
     new = new_keys()
-    public.write_text(public.read_text().replace(old.public, new.public))
+    text = public.read_text().replace(old.public, new.public)
+
+    def is_later() -> bool:
+        public.write_text(text)
+        return public.stat().st_ctime_ns > clients.stat().st_ctime_ns
+
+    wait_until(is_later)
     assert (lets_in(lock, old), lets_in(lock, new)) == (False, True)
 
 
@@ -76,7 +87,7 @@ def test_files_are_not_read_again_while_nothing_changes(clients: Path, monkeypat
         return read(directory)
 
     monkeypatch.setattr(shard_lock, "read_public_keys", counted)
-    settle(clients, monkeypatch)
+    settle(monkeypatch)
     _, _, keys = make_key_files(clients / "a")
     lock = ShardLock(SHARD, clients)
     assert all(lets_in(lock, keys) for _ in range(10))
