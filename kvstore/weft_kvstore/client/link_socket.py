@@ -126,7 +126,8 @@ class LinkSocket:
         while _readable(self.monitor):
             told = recv_monitor_message(self.monitor)
             event, value = int(told["event"]), int(told["value"])
-            broken = bool(event & BROKEN) or broken
+            # No other word follows one about a message that cannot be deciphered.
+            broken = bool(event & (BROKEN | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)) or broken
             if event in SHUT_OUT and (SHUT_OUT[event] is not Handshake.UNLIKE or value == _MECHANISM):
                 self.shut_out = SHUT_OUT[event]
         return broken
