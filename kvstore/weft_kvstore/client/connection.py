@@ -7,7 +7,7 @@
 | GREETING | Refused, which may pass                    | DOWN, before the first Welcome; else refused        |
 | both     | disconnected, or no Hello is known         | DOWN; the time to try again doubles                 |
 | GREETING | the keys do not fit                        | refused, for good                                   |
-| GREETING | the handshake was broken off               | as disconnected; refused after some in a row        |
+| GREETING | the handshake was broken off               | as disconnected; after some in a row it is told     |
 | both     | half the silence without a word            | GREETING: a new socket, and a Hello on it           |
 | any      | any other Refused, another boot, nonsense  | refused, for good: everything fails, no more tries  |
 | any      | the silence without a word since OPEN      | lost besides: everything fails, until a Welcome     |
@@ -29,8 +29,8 @@ FIRST_RETRY_S: Final = 0.02
 LAST_RETRY_S: Final = 0.5
 
 HANDSHAKES: Final = 8
-"""So many handshakes in a row that were broken off, some two seconds of them, are no accident: a process that ends and
-starts again listens to nobody meanwhile."""
+"""So many handshakes in a row that were broken off, some two seconds of them, are told as what they may be. They are
+tried on: before a shard that has not started there may be a proxy that takes connections, and drops them."""
 
 AFTER_LOSS: Final = (
     "connect every slot anew and set the values again, as of a snapshot, or restart all shards to begin anew"
@@ -77,12 +77,13 @@ class Connection:
         self._retry_at = now
         self._retry_s = FIRST_RETRY_S
         self._broken_off = 0
+        self._misfit: str | None = None
 
     @property
     def trouble(self) -> str | None:
         """Why the shard does not talk with this client, as far as that is known."""
         said = self.turned_away
-        return self.refused or (self.lost if said is None else f"{self._name}: {said.reason}")
+        return self.refused or self._misfit or (self.lost if said is None else f"{self._name}: {said.reason}")
 
     @property
     def is_taken(self) -> bool:
@@ -111,7 +112,7 @@ class Connection:
         self.at_fault = False
         self._heard = now
         self._retry_s = FIRST_RETRY_S
-        self._broken_off = 0
+        self._broken_off, self._misfit = 0, None
         self._ping_s = min(self._wanted_ping_s, message.silence_ms / 4000)
         return True
 
@@ -137,16 +138,18 @@ class Connection:
         if self.state is not LinkState.DOWN:
             self._was_not_answered()
             self._down(now)
-        self._broken_off = 0
+        self._broken_off, self._misfit = 0, None
 
     def shut_out(self, how: Handshake, shard: int, now: float, *, encrypted: bool) -> None:
         """The connection has ended in its handshake."""
-        broken_off = self._broken_off + (how is Handshake.BROKEN_OFF and encrypted)
-        if how is Handshake.BROKEN_OFF and broken_off < HANDSHAKES:
-            self.disconnected(now)
-            self._broken_off = broken_off
-        else:
-            self.refuse(f"{self._name}: {how.told(shard, encrypted=encrypted)}", at_fault=True)
+        told = f"{self._name}: {how.told(shard, encrypted=encrypted)}"
+        if how is not Handshake.BROKEN_OFF:
+            self.refuse(told, at_fault=True)
+            return
+        broken_off = self._broken_off + encrypted
+        self.disconnected(now)
+        self._broken_off = broken_off
+        self._misfit = told if broken_off >= HANDSHAKES else None
 
     def tick(self, now: float) -> Due:
         """What the time asks for. A connection that is due has begun: it is GREETING."""

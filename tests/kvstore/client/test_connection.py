@@ -234,15 +234,19 @@ def broken_off(connection: Connection, times: int, now: float = 0.0, *, encrypte
     return now
 
 
-def test_handshakes_that_break_off_are_tried_again_and_refused_after_some_two_seconds_of_them() -> None:
+def test_handshakes_that_break_off_are_tried_again_and_told_after_some_two_seconds_of_them() -> None:
     connection = greeting()
     broken_off(connection, HANDSHAKES - 1)
-    assert (connection.state, connection.refused) == (LinkState.DOWN, None)
+    assert (connection.state, connection.trouble) == (LinkState.DOWN, None)
     now = broken_off(connection, 1)
-    assert connection.refused is not None
-    assert "it may have another CURVE key than curve_keys[3] says" in connection.refused
-    assert (connection.at_fault, connection.next_tick()) == (True, float("inf"))
     assert 1.5 < now < 2.5
+    broken_off(connection, HANDSHAKES, now)
+    assert connection.trouble is not None
+    assert "it may have another CURVE key than curve_keys[3] says" in connection.trouble
+    assert (connection.refused, connection.at_fault) == (None, False)
+    now = again(connection)
+    assert connection.welcome(welcome(connection.session), now)
+    assert connection.trouble is None
 
 
 def test_a_welcome_begins_the_count_of_broken_handshakes_anew() -> None:
@@ -254,7 +258,7 @@ def test_a_welcome_begins_the_count_of_broken_handshakes_anew() -> None:
         assert connection.welcome(welcome(connection.session), now)
         connection.disconnected(now)
         now = broken_off(connection, HANDSHAKES - 1, now)
-        assert connection.refused is None
+        assert connection.trouble is None
 
 
 def test_handshakes_that_break_off_are_in_a_row_only_while_nothing_else_ends_a_connection() -> None:
@@ -263,7 +267,7 @@ def test_handshakes_that_break_off_are_in_a_row_only_while_nothing_else_ends_a_c
     for _ in range(3):
         broken_off(connection, HANDSHAKES - 1)
         connection.disconnected(again(connection))
-    assert connection.refused is None
+        assert "CURVE" not in (connection.trouble or "")
 
 
 def test_a_plain_link_whose_handshakes_break_off_is_tried_for_ever() -> None:
@@ -271,6 +275,7 @@ def test_a_plain_link_whose_handshakes_break_off_is_tried_for_ever() -> None:
     connection = greeting()
     broken_off(connection, 5 * HANDSHAKES, encrypted=False)
     assert (connection.state, connection.refused) == (LinkState.DOWN, None)
+    assert "CURVE" not in (connection.trouble or "")
 
 
 def test_a_link_that_was_open_is_shut_out_when_its_key_was_taken_away() -> None:

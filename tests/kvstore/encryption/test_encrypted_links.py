@@ -177,24 +177,35 @@ def test_another_key_than_the_shards_is_told_by_the_line_that_says_it(
     _, _, mine = make_key_files(clients / "me")
     with encrypted(described(shards=2), clients if listed else None) as (found, _):
         wrong = msgspec.structs.replace(found, curve_keys=(found.curve_keys[0], new_keys().public))
-        with pytest.raises(StoreRefusedError, match=r"shard 1 at \S+: .*another CURVE key than curve_keys\[1\] says"):
-            connected(wrong, keys=mine)
+        with pytest.raises(StoreLostError, match=r"shard 1 at \S+: .*another CURVE key than curve_keys\[1\] says"):
+            connected(wrong, keys=mine, wait_s=1.0)
         swapped = msgspec.structs.replace(found, curve_keys=found.curve_keys[::-1])
-        with pytest.raises(StoreRefusedError, match=r"another CURVE key than curve_keys\[[01]\] says"):
-            connected(swapped, keys=mine)
+        with pytest.raises(StoreLostError, match=r"another CURVE key than curve_keys\[[01]\] says"):
+            connected(swapped, keys=mine, wait_s=1.0)
         with connected(found, keys=mine) as store:
             assert store.pull("w").result(WAIT_S).max() == 0.0
 
 
-def test_another_key_is_told_as_such_though_nobody_says_so() -> None:
-    """After as many handshakes as there are, and not because the shard is silent."""
+def test_another_key_is_told_as_such_where_a_call_fails_for_silence(few_handshakes: None) -> None:
     with encrypted(described()) as (found, _):
         wrong = msgspec.structs.replace(found, curve_keys=(new_keys().public,))
-        patient = LinkSettings(same_host=False, silence_s=WAIT_S)
-        with connected(wrong, wait_s=0, settings=patient) as store:
-            with pytest.raises(StoreRefusedError, match="another CURVE key"):
-                store.pull("w").result(WAIT_S)
-            assert store.statistics().links[0].connections == connection.HANDSHAKES
+        hasty = LinkSettings(same_host=False, silence_s=1.0)
+        with (
+            connected(wrong, wait_s=0, settings=hasty) as store,
+            pytest.raises(StoreLostError, match="slot 0: pull of key 'w'.* shard 0 .*another CURVE key"),
+        ):
+            store.pull("w").result(WAIT_S)
+
+
+def test_handshakes_that_a_proxy_drops_before_the_shard_is_there_keep_nobody_out(few_handshakes: None) -> None:
+    with encrypted(described(), settings=APART) as (found, (shard,)), TcpProxy(shard.endpoint) as proxy:
+        proxy.cut()
+        with StoreClient(found, 0, settings=APART, endpoints=[proxy.endpoint]) as client:
+            wait_until(lambda: "another CURVE key" in (client.statistics().links[0].trouble or ""))
+            proxy.restore()
+            pulled = client.pull("w", 0)
+            assert pulled.result(WAIT_S).max() == 0.0
+            assert client.statistics().links[0].trouble is None
 
 
 def test_a_plain_client_is_told_that_links_are_encrypted(clients: Path) -> None:

@@ -136,6 +136,6 @@ def test_who_stands_in_for_a_shard_without_its_secret_key_gets_nothing(monkeypat
     with tapped(is_encrypted=True) as (found, tap), encrypted(described(), settings=APART) as (real, _):
         misled = msgspec.structs.replace(found, curve_keys=real.curve_keys)
         with pytest.raises(StoreError, match="another CURVE key"):
-            KVStore.connect(misled, 0, settings=APART, endpoints=[tap.endpoint])
+            KVStore.connect(misled, 0, settings=APART, endpoints=[tap.endpoint], wait_s=1.0)
         assert b"CURVE" in tap.up[:64]
         assert JOB.encode() not in tap.up
