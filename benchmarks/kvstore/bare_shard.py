@@ -7,7 +7,9 @@ credit, no priorities, no step but the present one, no error and no second job.
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -105,8 +107,16 @@ def serve(socket: zmq.Socket[bytes], shard: Pieces | Table) -> None:
         shard.take(identity.bytes, parts)
 
 
+def end_with_parent() -> None:
+    """Ends the process once its standard input does, whatever it is about."""
+    while sys.stdin.buffer.read(1 << 10):
+        pass
+    os._exit(0)
+
+
 def main(port: str, case_text: str, memory: str) -> None:
     tune_process()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     case = case_from_json(case_text)
     socket = zmq.Context().socket(zmq.ROUTER)
     socket.set_hwm(0)

@@ -19,6 +19,9 @@ PIECE_ELEMENTS = 1 << 18
 PIECE_ROWS = 1 << 11
 """The same for rows of 64 elements."""
 
+ANSWER_MS = 60_000
+"""A shard that is silent for so long has ended, and the process with it that asks."""
+
 Sockets = Sequence[zmq.Socket[bytes]]
 
 
@@ -153,7 +156,9 @@ def heard(sockets: Sockets, count: int, take: Callable[[int, list[zmq.Frame]], N
     for socket in sockets:
         poller.register(socket, zmq.POLLIN)
     while count:
-        ready = dict(poller.poll()) if len(sockets) > 1 else {sockets[0]: zmq.POLLIN}
+        ready = dict(poller.poll(ANSWER_MS))
+        if not ready:
+            raise SystemExit(f"no shard has answered for {ANSWER_MS / 1000:g} s, {count} answers are missing")
         for shard, socket in enumerate(sockets):
             if socket in ready:
                 take(shard, socket.recv_multipart(copy=False))

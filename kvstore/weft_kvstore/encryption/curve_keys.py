@@ -9,6 +9,9 @@ from typing import Final
 KEY_CHARACTERS: Final = 40
 """Of a key of 32 bytes, in ZeroMQ's Z85: four bytes are five characters."""
 
+SHOWN_CHARACTERS: Final = 60
+"""Of what is no key: enough to know it by."""
+
 _DIGITS: Final = {
     character: digit
     for digit, character in enumerate(
@@ -37,9 +40,9 @@ class CurveKeys:
 
 
 def check_public(key: str) -> None:
-    """Raises CurveKeyError for what is no key."""
-    if not _is_key(key):
-        raise CurveKeyError(f"{key!r} is no CURVE key: {KEY_CHARACTERS} characters of Z85")
+    """Raises CurveKeyError for what is no key; zeros are nobody's."""
+    if not _is_key(key) or not set(key) - {"0"}:
+        raise CurveKeyError(f"{key[:SHOWN_CHARACTERS]!r} is no CURVE key: {KEY_CHARACTERS} characters of Z85")
 
 
 def _is_key(text: str) -> bool:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from pathlib import Path
 from typing import Final
-
-from zmq.auth import load_certificate
 
 from weft_kvstore.encryption.curve_keys import CurveKeyError, CurveKeys, check_public
 from weft_kvstore.encryption.pairs import check_pair, new_keys
@@ -15,6 +14,12 @@ from weft_kvstore.encryption.pairs import check_pair, new_keys
 PUBLIC_END: Final = ".key"
 PAIR_END: Final = ".key_secret"
 
+MOST_BYTES: Final = 1 << 16
+"""Of a file; they take some 300."""
+
+_KEY: Final = {
+    kind: re.compile(rf"^\s*{kind}-key\s*=[ \t'\"]*([^\s'\"]+)", re.MULTILINE) for kind in ("public", "secret")
+}
 _PUBLIC_FORM: Final = """# A public CURVE key: give it to whoever should let its owner in.
 curve
     public-key = "{public}"
@@ -34,7 +39,7 @@ def make_key_files(path: Path) -> tuple[Path, Path, CurveKeys]:
     _write(secret, _PAIR_FORM.format(public=keys.public, secret=keys.secret), 0o600)
     try:
         _write(public, _PUBLIC_FORM.format(public=keys.public), 0o644)
-    except OSError:
+    except BaseException:
         secret.unlink()
         raise
     return public, secret, keys
@@ -42,44 +47,50 @@ def make_key_files(path: Path) -> tuple[Path, Path, CurveKeys]:
 
 def read_keys(path: Path) -> CurveKeys:
     """The pair in a PATH.key_secret. Raises OSError, and CurveKeyError, which names the file, also for one that
-    everybody on this machine can read."""
-    mode = path.stat().st_mode
-    if stat.S_ISREG(mode) and mode & stat.S_IROTH:
+    everybody on this machine can read or write."""
+    text, mode = _text(path)
+    if mode & (stat.S_IROTH | stat.S_IWOTH):
         told = f"chmod 600 {path}, or where it is a mounted secret a mode of 0400"
         raise CurveKeyError(f"{path}: everybody on this machine can read the secret key: {told}")
-    public, secret = _read(path)
+    public, secret = _public_in(path, text), _KEY["secret"].search(text)
     if secret is None:
         raise CurveKeyError(f"{path}: it has no secret key; the file that ends in {PAIR_END} does")
     try:
-        keys = CurveKeys(public, secret)
+        keys = CurveKeys(public, secret[1])
         check_pair(keys)
         return keys
     except CurveKeyError as error:
         raise CurveKeyError(f"{path}: {error}") from None
 
 
-def read_public_keys(directory: Path) -> frozenset[str]:
-    """The public keys in all files of a directory that end in .key. Raises OSError, and CurveKeyError, which names the
-    file."""
-    found = set()
-    for path in sorted(directory.iterdir()):
-        if path.suffix != PUBLIC_END:
-            continue
-        public, _ = _read(path)
-        try:
-            check_public(public)
-        except CurveKeyError as error:
-            raise CurveKeyError(f"{path}: {error}") from None
-        found.add(public)
-    return frozenset(found)
-
-
-def _read(path: Path) -> tuple[str, str | None]:
+def read_public_key(path: Path) -> str:
+    """The public key in a file. Raises OSError, and CurveKeyError, which names the file."""
+    text, _ = _text(path)
+    public = _public_in(path, text)
     try:
-        public, secret = load_certificate(path)
-        return public.decode(), None if secret is None else secret.decode()
-    except (ValueError, IndexError):  # The latter for a line that has no equals sign.
-        raise CurveKeyError(f"{path}: there is no CURVE key in it") from None
+        check_public(public)
+    except CurveKeyError as error:
+        raise CurveKeyError(f"{path}: {error}") from None
+    return public
+
+
+def _public_in(path: Path, text: str) -> str:
+    found = _KEY["public"].search(text)
+    if found is None:
+        raise CurveKeyError(f"{path}: there is no CURVE key in it")
+    return found[1]
+
+
+def _text(path: Path) -> tuple[str, int]:
+    """A file's text and mode. What is no file would have to be waited for, and what is large is none of these."""
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        told = os.fstat(file)
+        if not stat.S_ISREG(told.st_mode) or told.st_size > MOST_BYTES:
+            raise CurveKeyError(f"{path}: it is no file of at most {MOST_BYTES} bytes")
+        return os.read(file, MOST_BYTES).decode(errors="replace"), told.st_mode
+    finally:
+        os.close(file)
 
 
 def _write(path: Path, text: str, mode: int) -> None:
@@ -89,6 +100,6 @@ def _write(path: Path, text: str, mode: int) -> None:
             os.fchmod(file.fileno(), mode)  # The umask may have taken some of it away.
             file.write(text)
             file.flush()
-        except OSError:
+        except BaseException:
             path.unlink()
             raise

@@ -19,6 +19,9 @@ QUEUED_MESSAGES: Final = 1000
 COPIED_BYTES: Final = 1 << 19
 """A shorter part of a message is copied: for one that is not, a thread is woken once it has left. It takes as long."""
 
+HANDSHAKE_MS: Final = 5000
+"""Who has not said by then who he is goes: connections that say nothing would keep others out."""
+
 _GONE: Final = frozenset({zmq.EHOSTUNREACH, zmq.EAGAIN})
 """The connection is gone, or the peer does not read. It may come again by a Hello."""
 
@@ -35,10 +38,11 @@ class Router:
         self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES + MAX_HEADER_BYTES)
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self.socket.copy_threshold = COPIED_BYTES
+        self.socket.handshake_ivl = HANDSHAKE_MS
         self._lock = lock
-        if lock is not None:
-            lock.put_on(self._context, self.socket)
         try:
+            if lock is not None:
+                lock.put_on(self._context, self.socket)
             self.socket.bind(bind)
         except zmq.ZMQError as error:
             self.close()

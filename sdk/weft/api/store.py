@@ -123,5 +123,5 @@ class StoreSpec(Model):
     average: AverageSpec | None = None
     staleness: int = 0
     compression: StoreCompressionSpec | None = None
-    curve_keys: list[str] = []
+    curve_keys: list[str] = Field(default_factory=list)
     """The shards' public CURVE keys, by shard number; none: links are plain."""

@@ -12,8 +12,9 @@ import pytest
 import zmq.auth
 
 from weft_kvstore.encryption import key_files
+from weft_kvstore.encryption.client_keys import ClientKeys
 from weft_kvstore.encryption.curve_keys import CurveKeyError
-from weft_kvstore.encryption.key_files import make_key_files, read_keys, read_public_keys
+from weft_kvstore.encryption.key_files import make_key_files, read_keys, read_public_key
 from weft_kvstore.encryption.pairs import new_keys
 
 
@@ -43,7 +44,7 @@ def test_the_secret_file_is_its_owners_alone_whatever_the_umask(
     assert (public.name, secret.name) == ("shard-0.key", "shard-0.key_secret")
     assert (mode(public), mode(secret)) == (0o644, 0o600)
     assert read_keys(secret) == keys
-    assert read_public_keys(tmp_path) == {keys.public}
+    assert read_public_key(public) == keys.public
     assert keys.secret not in public.read_text()
 
 
@@ -128,7 +129,7 @@ PAIR = new_keys()
         ("\x89PNG\r\n\x1a\n" * 100, "there is no CURVE key in it"),
         ("-----BEGIN PRIVATE KEY-----\n", "there is no CURVE key in it"),
         (f'secret-key = "{PAIR.secret}"\n', "there is no CURVE key in it"),
-        (f'public-key = "{PAIR.public}"\nsecret-key = ""\n', "the secret key is not 40"),
+        (f'public-key = "{PAIR.public}"\nsecret-key = ""\n', "it has no secret key"),
         (f'public-key = "{PAIR.public}"\nsecret-key = "{PAIR.secret[:-1]}"\n', "the secret key is not 40"),
         (f'public-key = "é"\nsecret-key = "{PAIR.secret}"\n', "the public key is not 40"),
         (f'public-key = "{new_keys().public}"\nsecret-key = "{PAIR.secret}"\n', "of another pair"),
@@ -148,19 +149,19 @@ def test_what_is_no_file_of_a_pair_is_refused_by_its_name_and_shows_no_secret(
 def test_bytes_that_are_no_text_are_no_key(tmp_path: Path) -> None:
     path = secret_file(tmp_path / "a.key_secret", "")
     path.write_bytes(b'public-key = "\xff\xfe"\nsecret-key = "\x80"\n')
-    with pytest.raises(CurveKeyError, match=r"a\.key_secret: there is no CURVE key in it"):
+    with pytest.raises(CurveKeyError, match=r"a\.key_secret: the public key is not 40"):
         read_keys(path)
 
 
-def test_a_file_that_is_missing_and_a_directory_are_errors_of_the_system(tmp_path: Path) -> None:
+def test_what_is_missing_or_no_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"nothing\.key_secret"):
         read_keys(tmp_path / "nothing.key_secret")
-    with pytest.raises(IsADirectoryError, match=tmp_path.name):
+    with pytest.raises(CurveKeyError, match=rf"{tmp_path.name}: it is no file"):
         read_keys(tmp_path)
     with pytest.raises(FileNotFoundError, match="nowhere"):
-        read_public_keys(tmp_path / "nowhere")
+        ClientKeys(tmp_path / "nowhere")
     with pytest.raises(NotADirectoryError, match=r"a\.txt"):
-        read_public_keys(secret_file(tmp_path / "a.txt", ""))
+        ClientKeys(secret_file(tmp_path / "a.txt", ""))
 
 
 def test_the_tools_of_zeromq_make_the_same_once_the_mode_is_right(tmp_path: Path, umask: Callable[[int], int]) -> None:
@@ -170,7 +171,7 @@ def test_the_tools_of_zeromq_make_the_same_once_the_mode_is_right(tmp_path: Path
         read_keys(Path(secret))
     Path(secret).chmod(0o600)
     keys = read_keys(Path(secret))
-    assert read_public_keys(tmp_path) == {keys.public}
+    assert ClientKeys(tmp_path).has(keys.public)
 
 
 def test_zeromq_reads_what_is_made_here(tmp_path: Path) -> None:
@@ -183,7 +184,8 @@ def test_of_a_directory_only_what_ends_in_key_counts(tmp_path: Path) -> None:
     made = [make_key_files(tmp_path / name)[2].public for name in ("a", "b.c")]
     for name in ("notes.txt", "a.key~", "key", ".key", "a.key.bak"):
         (tmp_path / name).write_text("no key")
-    assert read_public_keys(tmp_path) == set(made)
+    clients = ClientKeys(tmp_path)
+    assert all(clients.has(public) for public in made)
 
 
 @pytest.mark.parametrize("text", ["", "public-key", 'public-key = "short"', f'public-key = "{"#" * 40}"'])
@@ -191,4 +193,4 @@ def test_a_file_of_the_directory_that_has_no_key_is_named(tmp_path: Path, text: 
     make_key_files(tmp_path / "a")
     (tmp_path / "b.key").write_text(text)
     with pytest.raises(CurveKeyError, match=r"b\.key: .*CURVE key"):
-        read_public_keys(tmp_path)
+        ClientKeys(tmp_path)

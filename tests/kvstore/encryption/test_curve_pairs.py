@@ -31,9 +31,17 @@ def test_the_pair_that_the_standard_gives_fits() -> None:
     check_pair(KNOWN)
 
 
-@pytest.mark.parametrize("data", [bytes(32), b"\xff" * 32, bytes(range(32)), b"\0\0\0\1" * 8, b"weft" * 8])
+@pytest.mark.parametrize("data", [b"\xff" * 32, bytes(range(32)), b"\0\0\0\1" * 8, b"weft" * 8])
 def test_whatever_32_bytes_are_in_z85_is_a_key(data: bytes) -> None:
     check_public(z85.encode(data).decode())
+
+
+def test_zeros_are_nobodys_key_and_of_what_is_long_the_beginning_is_told() -> None:
+    """Whoever has no key at all would have this one."""
+    for key in ("0" * KEY_CHARACTERS, "x" * 100_000):
+        with pytest.raises(CurveKeyError, match="is no CURVE key: 40 characters of Z85") as caught:
+            check_public(key)
+        assert len(str(caught.value)) < 150
 
 
 def test_the_highest_group_is_a_key_and_the_next_is_none() -> None:

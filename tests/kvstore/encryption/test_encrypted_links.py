@@ -192,7 +192,7 @@ def test_another_key_is_told_as_such_where_a_call_fails_for_silence(few_handshak
         hasty = LinkSettings(same_host=False, silence_s=1.0)
         with (
             connected(wrong, wait_s=0, settings=hasty) as store,
-            pytest.raises(StoreLostError, match="slot 0: pull of key 'w'.* shard 0 .*another CURVE key"),
+            pytest.raises(StoreLostError, match=r"slot 0: pull of key 'w'.* shard 0 .*another CURVE key"),
         ):
             store.pull("w").result(WAIT_S)
 

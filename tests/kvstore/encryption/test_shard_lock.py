@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from same_host_children import wait_until
-from weft_kvstore.encryption import shard_lock
+from weft_kvstore.encryption import client_keys
 from weft_kvstore.encryption.curve_keys import CurveKeyError, CurveKeys
 from weft_kvstore.encryption.key_files import make_key_files
 from weft_kvstore.encryption.pairs import new_keys
@@ -37,7 +37,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> Sequence[str]:
 
 def settle(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on what is in the directory was changed long ago."""
-    monkeypatch.setattr(shard_lock, "SETTLED_NS", -(1 << 62))
+    monkeypatch.setattr(client_keys, "SETTLED_NS", -(1 << 62))
 
 
 def test_a_key_counts_from_when_its_file_is_there_to_when_it_is_not(clients: Path) -> None:
@@ -80,13 +80,13 @@ def test_a_file_moved_in_with_an_old_time_counts(clients: Path, tmp_path: Path) 
 
 def test_files_are_not_read_again_while_nothing_changes(clients: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reads: list[Path] = []
-    read = shard_lock.read_public_keys
+    read = client_keys.read_public_key
 
-    def counted(directory: Path) -> frozenset[str]:
-        reads.append(directory)
-        return read(directory)
+    def counted(path: Path) -> str:
+        reads.append(path)
+        return read(path)
 
-    monkeypatch.setattr(shard_lock, "read_public_keys", counted)
+    monkeypatch.setattr(client_keys, "read_public_key", counted)
     settle(monkeypatch)
     _, _, keys = make_key_files(clients / "a")
     lock = ShardLock(SHARD, clients)
@@ -95,7 +95,7 @@ def test_files_are_not_read_again_while_nothing_changes(clients: Path, monkeypat
 
 
 @pytest.mark.parametrize("text", ["", "public-key", "public-key = short", "\x00\x01"])
-def test_a_broken_file_keeps_what_is_known_and_is_told_once(
+def test_a_broken_file_costs_itself_alone_and_is_told_once(
     clients: Path, caplog: pytest.LogCaptureFixture, text: str
 ) -> None:
     _, _, known = make_key_files(clients / "a")
@@ -103,26 +103,91 @@ def test_a_broken_file_keeps_what_is_known_and_is_told_once(
     (clients / "b.key").write_text(text)
     assert all(lets_in(lock, known) for _ in range(20))
     (told,) = warnings(caplog)
-    assert told.startswith(f"keys of clients cannot be read anew: {clients / 'b.key'}")
+    assert told.startswith(f"keys of clients that are not let in: {clients / 'b.key'}")
+    caplog.clear()
+    _, _, other = make_key_files(clients / "d")
+    assert lets_in(lock, other)
+    (clients / "d.key").unlink()
+    assert not lets_in(lock, other)
+    caplog.clear()
     (clients / "b.key").unlink()
     _, _, new = make_key_files(clients / "c")
     assert lets_in(lock, new)
     (clients / "b.key").write_text(text)
     assert lets_in(lock, new)
-    assert len(warnings(caplog)) == 2, "it has come again"
+    assert len(warnings(caplog)) == 1, "it has come again"
 
 
-def test_a_directory_that_is_gone_keeps_what_is_known_until_it_is_there_again(
+def test_a_directory_that_is_gone_lets_nobody_in_until_it_is_there_again(
     clients: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     _, _, known = make_key_files(clients / "a")
+    kept = (clients / "a.key").read_text()
     lock = ShardLock(SHARD, clients)
     shutil.rmtree(clients)
+    assert not any(lets_in(lock, keys) for keys in (known, known, new_keys()))
+    assert [told for told in warnings(caplog) if "No such file" in told and str(clients) in told] == warnings(caplog)[
+        :1
+    ]
+    clients.mkdir()
+    (clients / "a.key").write_text(kept)
+    assert lets_in(lock, known)
+
+
+def test_what_is_no_small_file_holds_nobody_up(clients: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A pipe that nobody writes to, a directory, a file that is large, links that lead in a circle or nowhere."""
+    _, _, known = make_key_files(clients / "known")
+    lock = ShardLock(SHARD, clients)
+    os.mkfifo(clients / "pipe.key")
+    (clients / "directory.key").mkdir()
+    with (clients / "large.key").open("wb") as file:
+        file.truncate(1 << 33)
+    (clients / "circle.key").symlink_to(clients / "circle.key")
+    (clients / "nowhere.key").symlink_to(clients / "none")
     assert lets_in(lock, known)
     assert not lets_in(lock, new_keys())
-    assert "cannot be read anew" in warnings(caplog)[0]
-    clients.mkdir()
-    assert not lets_in(lock, known)
+    told = "\n".join(warnings(caplog))
+    assert all(f"{name}.key" in told for name in ("pipe", "directory", "large", "circle"))
+    with pytest.raises((CurveKeyError, OSError), match=r"circle|directory|large|pipe"):
+        ShardLock(SHARD, clients)
+
+
+def test_a_directory_from_the_beginning_of_time_counts(clients: Path) -> None:
+    public, _, known = make_key_files(clients / "a")
+    os.utime(public, (0, 0))
+    os.utime(clients, (0, 0))
+    assert lets_in(ShardLock(SHARD, clients), known)
+
+
+def test_where_a_link_leads_counts(clients: Path, tmp_path: Path) -> None:
+    """As Kubernetes mounts a secret: what changes is a link to a directory beside the files."""
+    lock = ShardLock(SHARD, clients)
+    found = []
+    for number in ("one", "two"):
+        (tmp_path / number).mkdir()
+        found.append(make_key_files(tmp_path / number / "a")[2])
+    (clients / "..data").symlink_to(tmp_path / "one")
+    (clients / "a.key").symlink_to(Path("..data") / "a.key")
+    assert lets_in(lock, found[0])
+    (tmp_path / "next").symlink_to(tmp_path / "two")
+    (tmp_path / "next").rename(clients / "..data")
+    assert (lets_in(lock, found[0]), lets_in(lock, found[1])) == (False, True)
+
+
+def test_the_guards_thread_goes_on_whatever_fails(
+    clients: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, _, known = make_key_files(clients / "a")
+    lock = ShardLock(SHARD, clients)
+
+    def fails(_: Path) -> None:
+        raise MemoryError("none is left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(client_keys, "_stamp", fails)
+        assert not lets_in(lock, known)
+    assert "none is left" in caplog.text
+    assert lets_in(lock, known)
 
 
 def test_a_key_that_is_not_let_in_is_logged_once_and_all_of_them_only_so_often(
