@@ -29,9 +29,12 @@ def further_many_keys() -> tuple[Case, ...]:
 
 
 def further_one_key() -> tuple[Case, ...]:
-    """Sizes between, small ones with two workers and two servers, and some over encrypted links."""
-    small, middle = (case for case in one_key() if case.name in {"key-4KiB", "key-1MiB"})
+    """Large ones through shared memory, as a store on one host has them by itself; sizes between, small ones with two
+    workers and two servers, and some over encrypted links."""
+    small, _, middle, *large = one_key()
+    shared = [replace(case, name=f"{case.name}-samehost", transport="samehost") for case in (middle, *large)]
     return (
+        *shared,
         replace(middle, name="key-256KiB", shapes=((256 * KIB // FLOAT_BYTES,),)),
         replace(middle, name="key-4MiB", shapes=((4 * MIB // FLOAT_BYTES,),), iterations=40),
         replace(small, name="key-4KiB-2s2w", workers=2, servers=2),
