@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -70,7 +71,7 @@ def measure(
         begin(OWN, lambda group: own(group, plan.slice_bytes), "weft")
         for threads in PEER_THREADS if plan.peer_python else ():
             try:
-                begin(_peer_side(threads), lambda group: peer(group, plan.peer_python or "", threads), "peer")  # noqa: B023
+                begin(_peer_side(threads), partial(_start_peer, peer, plan.peer_python or "", threads), "peer")
             except SideError as error:
                 failed[_peer_side(threads)] = str(error)
         if plan.limit and has_limit(case):
@@ -81,6 +82,10 @@ def measure(
     if LIMIT in rounds:
         peers.append(PeerRounds(LIMIT, rounds[LIMIT]))
     return [row_of(case.name, case.transport, rounds[OWN], one) for one in peers], versions
+
+
+def _start_peer(peer: StartPeer, python: str, threads: int, group: Group) -> None:
+    peer(group, python, threads)
 
 
 def _peer_side(threads: int) -> str:
