@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 
 from weft_kvstore.description.records import StoreDescription
+from weft_kvstore.encryption.curve_authenticator import CurveAuthenticator
 from weft_kvstore.encryption.curve_keys import CurveKeys
-from weft_kvstore.encryption.pairs import new_keys
-from weft_kvstore.encryption.shard_lock import ShardLock
+from weft_kvstore.encryption.pairs import new_curve_keys
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
 
@@ -30,9 +30,12 @@ def encrypted(
 ) -> Iterator[tuple[StoreDescription, list[ShardServer]]]:
     """The description with the shards' addresses and public keys, and the shards. `clients`: the directory of those
     that are let in."""
-    keys = keys or [new_keys() for _ in description.shards]
+    keys = keys or [new_curve_keys() for _ in description.shards]
     with ExitStack() as stack:
-        servers = [stack.enter_context(ShardServer(settings=settings, lock=ShardLock(one, clients))) for one in keys]
+        servers = [
+            stack.enter_context(ShardServer(settings=settings, authenticator=CurveAuthenticator(one, clients)))
+            for one in keys
+        ]
         found = msgspec.structs.replace(
             description,
             shards=tuple(server.endpoint for server in servers),

@@ -10,12 +10,13 @@ import numpy as np
 from groups import HERE, Group, free_port
 from store_cases import FLOAT_BYTES, Case
 
-LIMIT = "bare pyzmq"
+BARE = "bare pyzmq"
 """The peer's name in a row."""
 
 
-def has_limit(case: Case) -> bool:
-    """Whether there is a bare side for it: of rows over the socket alone, and of nothing compressed, late or secret."""
+def has_bare(case: Case) -> bool:
+    """Whether there is a bare side for it: not for rows through shared memory or drawn by Zipf's law, and for nothing
+    that is compressed, late or encrypted."""
     rows_elsewhere = case.rows and (case.transport != "tcp" or case.zipf)
     return not (rows_elsewhere or case.compression or case.late_s or case.curve)
 

@@ -75,23 +75,29 @@ class Table:
     def take(self, identity: bytes, parts: list[zmq.Frame]) -> None:
         """A message: what it is, places on this shard, and the rows' gradients where it is a push."""
         kind, places = parts[0].bytes, np.frombuffer(parts[1].buffer, np.int64)
-        if kind in (PULL, READ):
+        if kind == READ:
+            self._answer(identity, places)
+            return
+        if kind == PULL:
             self.waiting.append((identity, places))
-            if kind == READ or self.ended == self.workers:
-                self._answer()
+            self._answer_all()
             return
         self.ended %= self.workers  # Workers have met since a step ended.
         moved = np.frombuffer(parts[2].buffer, np.float32).reshape(len(places), -1) * np.float32(RATE)
         np.subtract(self.rows.take(places, axis=0), moved, out=moved)
         self.rows[places] = moved
         self.ended += kind == LAST
-        if self.ended == self.workers:
-            self._answer()
+        self._answer_all()
 
-    def _answer(self) -> None:
-        for identity, places in self.waiting:
-            self.socket.send_multipart([identity, self.rows.take(places, axis=0)], copy=False)
-        self.waiting.clear()
+    def _answer_all(self) -> None:
+        """Those who wait, once the step has ended."""
+        if self.ended == self.workers:
+            for identity, places in self.waiting:
+                self._answer(identity, places)
+            self.waiting.clear()
+
+    def _answer(self, identity: bytes, places: Array) -> None:
+        self.socket.send_multipart([identity, self.rows.take(places, axis=0)], copy=False)
 
 
 def mapped(path: str, case: Case) -> list[Array]:

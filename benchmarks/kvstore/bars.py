@@ -68,7 +68,10 @@ def _paths(given: Sequence[Path]) -> list[Path]:
 
 def _document(path: Path) -> dict[str, Any]:
     """Raises ValueError for what no benchmark wrote."""
-    document = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
     rows = document.get("rows") if isinstance(document, dict) else None
     if not isinstance(rows, list) or not isinstance(document.get("conditions"), dict):
         raise ValueError(f"{path}: no document of a benchmark: it has no conditions and rows")

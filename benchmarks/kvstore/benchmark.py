@@ -30,7 +30,7 @@ Measure = Callable[[Case, Plan, Callable[[str], None]], tuple[list[Row], dict[st
 def main(what: str, cases: Sequence[Case], further: Sequence[Case] = ()) -> NoReturn:
     """A script's whole work, the bare exchange beside it. The `further` cases run where they are asked for."""
     end_on_sigterm()
-    sys.exit(run(what, cases, further=further, limit=True))
+    sys.exit(run(what, cases, further=further, bare=True))
 
 
 def run(
@@ -40,17 +40,17 @@ def run(
     *,
     further: Sequence[Case] = (),
     measuring: Measure = measure,
-    limit: bool = False,
+    bare: bool = False,
 ) -> int:
     """Measures the cases, tells of them and returns the exit code: 0, 1 where weft failed, 2 where a peer is missing.
 
-    `arguments` stand for the command line's, `measuring` for what runs one case; `limit`: the bare exchange runs too.
+    `arguments` stand for the command line's, `measuring` for what runs one case; `bare`: the bare exchange runs too.
     """
     options = options_of(what, [case.name for case in (*cases, *further)], arguments, further=bool(further))
     chosen = chosen_of(options, cases, further)
     chosen = [case.quick() for case in chosen] if options.quick else chosen
     rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
-    plan = Plan(rounds, options.slice_bytes or default_slice_bytes(), peer_python(), limit)
+    plan = Plan(rounds, options.slice_bytes or default_slice_bytes(), peer_python(), bare)
     console = Console(highlight=False)
     conditions = conditions_of(plan, chosen, quick=options.quick)
     rows: list[Row] = []

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from bare_group import LIMIT, has_limit, start_bare
+from bare_group import BARE, has_bare, start_bare
 from figures import PeerRounds, Round, Row, better, row_of
 from groups import Group, SideError, start_mxnet, start_weft
 from store_cases import Case
@@ -33,25 +33,25 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How all cases are run. `peer_python` has MXNet; without one the rows say that the peer is missing. `limit`: the
+    """How all cases are run. `peer_python` has MXNet; without one the rows say that the peer is missing. `bare`: the
     bare exchange runs beside both."""
 
     rounds: int
     slice_bytes: int
     peer_python: str | None
-    limit: bool = False
+    bare: bool = False
 
     @property
     def turns(self) -> int:
         """Calls of the progress for one case, at most."""
-        return (1 + self.rounds) * (1 + (len(PEER_THREADS) if self.peer_python else 0) + self.limit)
+        return (1 + self.rounds) * (1 + (len(PEER_THREADS) if self.peer_python else 0) + self.bare)
 
 
 def measure(
     case: Case, plan: Plan, progress: Progress, *, own: StartOwn = start_weft, peer: StartPeer = start_mxnet
 ) -> tuple[list[Row], dict[str, str]]:
     """The case's rows, a row for each peer, MXNet's first, and the versions of what ran. Raises SideError where weft
-    or the bare exchange fails; MXNet's failure is its row."""
+    fails; a peer's failure is its row."""
     failed: dict[str, str] = {}
     rounds: dict[str, list[Round]] = {}
     versions: dict[str, str] = {}
@@ -65,22 +65,26 @@ def measure(
             start(group)
             group.wait_until_ready()
             sides[name] = group
-            found = {name: version for name, version in group.versions.items() if name != "omp_threads"}
-            versions.update({f"{label}.{name}": version for name, version in found.items()})
+            found = {what: version for what, version in group.versions.items() if what != "omp_threads"}
+            versions.update({f"{label}.{what}": version for what, version in found.items()})
 
         begin(OWN, lambda group: own(group, plan.slice_bytes), "weft")
-        for threads in PEER_THREADS if plan.peer_python else ():
+        others: list[tuple[str, Callable[[Group], None], str]] = []
+        if plan.peer_python is not None:
+            python = plan.peer_python
+            others += [(_peer_side(n), partial(_start_peer, peer, python, n), "peer") for n in PEER_THREADS]
+        if plan.bare and has_bare(case):
+            others.append((BARE, start_bare, "bare"))
+        for name, start, label in others:
             try:
-                begin(_peer_side(threads), partial(_start_peer, peer, plan.peer_python or "", threads), "peer")
+                begin(name, start, label)
             except SideError as error:
-                failed[_peer_side(threads)] = str(error)
-        if plan.limit and has_limit(case):
-            begin(LIMIT, start_bare, "limit")
+                failed[name] = str(error)
         for turn in range(plan.rounds):
             _take_turns(turn, sides, rounds, failed, lambda name: progress(f"{case.name}: {name}"))
     peers = [better([_peer(threads, rounds, failed, plan, versions) for threads in PEER_THREADS])]
-    if LIMIT in rounds:
-        peers.append(PeerRounds(LIMIT, rounds[LIMIT]))
+    if plan.bare and has_bare(case):
+        peers.append(PeerRounds(BARE, rounds.get(BARE, ()), failed.get(BARE)))
     return [row_of(case.name, case.transport, rounds[OWN], one) for one in peers], versions
 
 
@@ -106,7 +110,7 @@ def _take_turns(
         try:
             rounds.setdefault(name, []).append(sides[name].round())
         except SideError as error:
-            if name in (OWN, LIMIT):
+            if name == OWN:
                 raise
             failed[name] = str(error)
             sides.pop(name).close()

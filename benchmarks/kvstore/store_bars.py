@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bare_group import LIMIT
+from bare_group import BARE
 
 KEYS_IN_FLIGHT: Final = 256
 PREDICTION_OFF: Final = 0.2
@@ -60,12 +60,14 @@ class Verdict:
 
 def verdicts(rows: Rows, bars: Sequence[Bar]) -> list[Verdict]:
     """One for each bar, in order. Of several rows that a bar is of, the last counts."""
-    bare = {row["case"]: row for row in rows if row.get("peer_name") == LIMIT}
+    bare = {row["case"]: row for row in rows if row.get("peer_name") == BARE}
     found = []
     for bar in bars:
         own = [row for row in rows if bar.is_of(row)]
         measured = bar.figure.of(own[-1]) if own else None
-        least = bar.figure.bare(own[-1], bare[bar.case]) if own and bar.case in bare else None
+        beside = bare.get(bar.case)
+        same_run = bool(own) and beside is not None and beside["weft_ms"] == own[-1]["weft_ms"]
+        least = bar.figure.bare(own[-1], beside) if beside is not None and same_run else None
         found.append(Verdict(bar, measured, least))
     return found
 

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
         Sparse,
         StoreDescription,
     )
+    from weft_kvstore.encryption.curve_authenticator import CurveAuthenticator
     from weft_kvstore.encryption.curve_keys import CurveKeyError, CurveKeys
-    from weft_kvstore.encryption.key_files import read_keys
-    from weft_kvstore.encryption.pairs import new_keys
-    from weft_kvstore.encryption.shard_lock import ShardLock
+    from weft_kvstore.encryption.key_files import read_curve_keys
+    from weft_kvstore.encryption.pairs import new_curve_keys
     from weft_kvstore.errors import StoreError, StoreLostError, StorePassedError, StoreRefusedError, StoreTimeoutError
     from weft_kvstore.library.kvstore import KVStore
     from weft_kvstore.serving.shard_server import ShardServer
@@ -60,9 +60,9 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "StoreDescription",
     ),
     "weft_kvstore.encryption.curve_keys": ("CurveKeyError", "CurveKeys"),
-    "weft_kvstore.encryption.key_files": ("read_keys",),
-    "weft_kvstore.encryption.pairs": ("new_keys",),
-    "weft_kvstore.encryption.shard_lock": ("ShardLock",),
+    "weft_kvstore.encryption.key_files": ("read_curve_keys",),
+    "weft_kvstore.encryption.pairs": ("new_curve_keys",),
+    "weft_kvstore.encryption.curve_authenticator": ("CurveAuthenticator",),
     "weft_kvstore.errors": (
         "StoreError",
         "StoreLostError",
@@ -87,6 +87,7 @@ __all__ = [
     "AverageDescription",
     "ClientStatistics",
     "CommitDescription",
+    "CurveAuthenticator",
     "CurveKeyError",
     "CurveKeys",
     "DescriptionError",
@@ -100,7 +101,6 @@ __all__ = [
     "LinkStatistics",
     "LossScaling",
     "QuotaError",
-    "ShardLock",
     "ShardServer",
     "Sparse",
     "StepOutcome",
@@ -113,9 +113,9 @@ __all__ = [
     "StoreTimeoutError",
     "TablePlace",
     "describe",
-    "new_keys",
+    "new_curve_keys",
+    "read_curve_keys",
     "read_description",
-    "read_keys",
 ]
 
 

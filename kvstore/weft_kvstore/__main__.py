@@ -38,7 +38,8 @@ def main(
         Path | None, typer.Option(help="This shard's NAME.key_secret: links are encrypted (WEFT_SHARD_CURVE_KEYS).")
     ] = None,
     curve_clients: Annotated[
-        Path | None, typer.Option(help="A directory with the NAME.key of the clients that are let in.")
+        Path | None,
+        typer.Option(help="A directory with the NAME.key of the clients that are let in (WEFT_SHARD_CURVE_CLIENTS)."),
     ] = None,
     table_directory: Annotated[
         Path | None, typer.Option(help="Where rows of tables lie that have no place in memory.")
@@ -89,6 +90,8 @@ def main(
         "metrics_host": metrics_host,
         "exit_with_parent": exit_with_parent or None,
     }
+    if new_curve_keys is not None and any(value is not None for value in given.values()):
+        raise typer.BadParameter("--new-curve-keys starts nothing: give it alone")
     if check and description is None:
         raise typer.BadParameter("--check needs --description, the file to be checked")
     try:
@@ -107,7 +110,7 @@ def _make_keys(name: Path) -> None:
     public, secret, keys = make_key_files(name)
     typer.echo(f"{secret}: for the process whose keys they are: --curve-keys of a shard, curve_keys= of a client")
     typer.echo(f"{public}: for whoever lets it in: in the directory that --curve-clients names")
-    typer.echo(f"the public key, of a shard for curve_keys in the description: {keys.public}")
+    typer.echo(f"the public key, which of a shard goes into curve_keys of the description: {keys.public}")
 
 
 def _settings(given: dict[str, Any]) -> ShardSettings:

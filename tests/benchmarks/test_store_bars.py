@@ -12,7 +12,7 @@ from rich.console import Console
 import bars
 import busy_interpreter
 import growable
-from bare_group import LIMIT
+from bare_group import BARE
 from link_measuring import DIST_SYNC, P3, PEER_ENVIRONMENTS
 from scaling import PEER, PREDICTED
 from slow_cases import slow_cases
@@ -66,10 +66,10 @@ def test_the_first_and_the_last_layer_have_bars_at_every_speed_and_manner() -> N
 def test_the_bare_exchange_of_the_same_run_is_told_beside_what_was_measured() -> None:
     rows = [
         row("key-1MiB", weft_ms=2.0, peer_ms=4.0, ratio=0.5),
-        row("key-1MiB", LIMIT, weft_ms=2.0, peer_ms=1.6, ratio=1.25),
+        row("key-1MiB", BARE, weft_ms=2.0, peer_ms=1.6, ratio=1.25),
         row("key-4KiB"),
         row("flight-4KiB-1s1w", weft_ms=5.12),
-        row("flight-4KiB-1s1w", LIMIT, weft_ms=5.12, peer_ms=2.56, ratio=2.0),
+        row("flight-4KiB-1s1w", BARE, weft_ms=5.12, peer_ms=2.56, ratio=2.0),
     ]
     found = {(one.bar.case, one.bar.figure.name): one for one in verdicts(rows, BARS)}
     key, flight = found["key-1MiB", "x MXNet"], found["flight-4KiB-1s1w", "us a key"]

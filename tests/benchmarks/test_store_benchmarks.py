@@ -20,7 +20,7 @@ from rich.console import Console
 
 import exchange
 from acceptance_processes import descendants
-from bare_group import LIMIT, start_bare
+from bare_group import BARE, start_bare
 from bare_shard import BLOCK_ELEMENTS
 from bare_side import PIECE_ELEMENTS, PIECE_ROWS
 from benchmark import DONE, FAILED, PEER_MISSING, missing_lines, run
@@ -359,7 +359,7 @@ def test_without_a_peer_real_processes_run_and_the_end_is_2(
 )
 def test_the_bare_exchange_comes_to_numpys_values_in_real_processes(case: Case) -> None:
     before = descendants(os.getpid())
-    with TemporaryDirectory() as directory, Group(LIMIT, case, Path(directory)) as group:
+    with TemporaryDirectory() as directory, Group(BARE, case, Path(directory)) as group:
         start_bare(group)
         group.wait_until_ready()
         for _ in range(2):
@@ -375,17 +375,17 @@ def test_a_row_tells_of_the_bare_exchange_beside_the_peer(
     monkeypatch.delenv(PYTHON_VARIABLE, raising=False)
     path = tmp_path / "rows.json"
     rows = replace(TABLE, transport="samehost")
-    assert run("a test", [CASE, rows], ["--rounds", "1", "--json", str(path)], limit=True) == PEER_MISSING
+    assert run("a test", [CASE, rows], ["--rounds", "1", "--json", str(path)], bare=True) == PEER_MISSING
     document = json.loads(path.read_text())
     assert [(one["case"], one["peer_name"]) for one in document["rows"]] == [
         ("small", "MXNet"),
-        ("small", LIMIT),
+        ("small", BARE),
         ("rows", "MXNet"),
     ]
     limit = document["rows"][1]
     assert limit["ratio"] == pytest.approx(limit["weft_ms"] / limit["peer_ms"])
-    assert "limit.pyzmq" in document["conditions"]["versions"]
-    assert LIMIT in capsys.readouterr().out
+    assert "bare.pyzmq" in document["conditions"]["versions"]
+    assert BARE in capsys.readouterr().out
 
 
 def test_a_peer_that_cannot_start_is_missing_says_why_and_leaves_no_process(

@@ -20,7 +20,7 @@ from __future__ import annotations
 from enum import Enum, Flag, auto
 from typing import Final
 
-from weft_kvstore.client.handshake import Handshake
+from weft_kvstore.client.handshake_failure import HandshakeFailure
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.wire.codec import ProtocolError
 from weft_kvstore.wire.messages import RefusalCode, Refused, Welcome
@@ -35,7 +35,7 @@ tried on: before a shard that has not started there may be a proxy that takes co
 AFTER_LOSS: Final = (
     "connect every slot anew and set the values again, as of a snapshot, or restart all shards to begin anew"
 )
-"""What can be done then: the other shards have theirs."""
+"""What a person can do then; the other shards still have their values."""
 
 _PASSING: Final = frozenset({RefusalCode.UNKNOWN_JOB, RefusalCode.BUSY})
 """Refusals that may pass: the shard is about to open the job, or to forget a process that died."""
@@ -140,13 +140,13 @@ class Connection:
             self._down(now)
         self._broken_off, self._misfit = 0, None
 
-    def shut_out(self, how: Handshake, shard: int, now: float, *, encrypted: bool) -> None:
-        """The connection has ended in its handshake."""
-        told = f"{self._name}: {how.told(shard, encrypted=encrypted)}"
-        if how is not Handshake.BROKEN_OFF:
+    def shut_out(self, how: HandshakeFailure, now: float, *, key: str | None) -> None:
+        """The connection has ended in its handshake. `key`: this client's public one, where the link is encrypted."""
+        told = f"{self._name}: {how.told(key)}"
+        if how is not HandshakeFailure.BROKEN_OFF:
             self.refuse(told, at_fault=True)
             return
-        broken_off = self._broken_off + encrypted
+        broken_off = 0 if key is None else self._broken_off + 1
         self.disconnected(now)
         self._broken_off = broken_off
         self._misfit = told if broken_off >= HANDSHAKES else None

@@ -8,8 +8,8 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from weft_kvstore.arrays.buffers import Buffer
-from weft_kvstore.client.handshake import Handshake
-from weft_kvstore.encryption.curve_keys import CurveKeys
+from weft_kvstore.client.handshake_failure import HandshakeFailure
+from weft_kvstore.encryption.link_keys import LinkKeys
 from weft_kvstore.settings import MAX_FRAME_BYTES
 from weft_kvstore.wire.codec import MAX_HEADER_BYTES
 
@@ -17,9 +17,9 @@ BROKEN = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
 """The monitor's words for a connection that has ended, and for one that could not be made."""
 
 SHUT_OUT: Final = {
-    int(zmq.EVENT_HANDSHAKE_FAILED_AUTH): Handshake.NOT_LET_IN,
-    int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL): Handshake.UNLIKE,
-    int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL): Handshake.BROKEN_OFF,
+    int(zmq.EVENT_HANDSHAKE_FAILED_AUTH): HandshakeFailure.UNAUTHORIZED,
+    int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL): HandshakeFailure.MECHANISM_MISMATCH,
+    int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL): HandshakeFailure.BROKEN_OFF,
 }
 """Its words for an end before the first message."""
 
@@ -46,7 +46,7 @@ class LinkSocket:
     `fd` becomes readable when something comes, and does not stay so: whatever is done with the socket may take the sign
     away. So `is_unread` says that it was used since it was last seen empty. `monitor_fd` is the monitor's, which was
     seen empty before anything is connected; its messages are read by `broke` alone, all of them, and so it needs no
-    such care afterwards. With the client's `keys` and the shard's public one the link is encrypted. `shut_out` is how
+    such care afterwards. With `keys` the link is encrypted. `shut_out` is how
     the handshake has failed, where it has. Raises zmq.ZMQError for an endpoint that is none.
     """
 
@@ -54,10 +54,9 @@ class LinkSocket:
         self,
         context: zmq.Context[zmq.Socket[bytes]],
         endpoint: str,
-        keys: CurveKeys | None = None,
-        shard_key: str | None = None,
+        keys: LinkKeys | None = None,
     ) -> None:
-        self.shut_out: Handshake | None = None
+        self.shut_out: HandshakeFailure | None = None
         self.bytes_sent = 0
         self.bytes_received = 0
         self.is_unread = True
@@ -68,10 +67,10 @@ class LinkSocket:
         # A connection that libzmq made anew by itself would lack its Hello; the link says when to try again.
         self.socket.reconnect_ivl = NO_RECONNECT
         self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES + MAX_HEADER_BYTES)
-        if keys is not None and shard_key is not None:
-            self.socket.curve_serverkey = shard_key.encode()
-            self.socket.curve_publickey = keys.public.encode()
-            self.socket.curve_secretkey = keys.secret.encode()
+        if keys is not None:
+            self.socket.curve_serverkey = keys.shard.encode()
+            self.socket.curve_publickey = keys.own.public.encode()
+            self.socket.curve_secretkey = keys.own.secret.encode()
         self.monitor = self.socket.get_monitor_socket(_WATCHED)
         self.fd = int(self.socket.getsockopt(zmq.FD))
         self.monitor_fd = int(self.monitor.getsockopt(zmq.FD))
@@ -128,7 +127,9 @@ class LinkSocket:
             event, value = int(told["event"]), int(told["value"])
             # No other word follows one about a message that cannot be deciphered.
             broken = bool(event & (BROKEN | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)) or broken
-            if event in SHUT_OUT and (SHUT_OUT[event] is not Handshake.UNLIKE or value == _MECHANISM):
+            if event in SHUT_OUT and (
+                SHUT_OUT[event] is not HandshakeFailure.MECHANISM_MISMATCH or value == _MECHANISM
+            ):
                 self.shut_out = SHUT_OUT[event]
         return broken
 

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 
 from weft_kvstore.arrays.buffers import Buffer
 from weft_kvstore.client.connection import LinkState
-from weft_kvstore.client.handshake import Handshake
+from weft_kvstore.client.handshake_failure import HandshakeFailure
 from weft_kvstore.client.link import ClientLink
 from weft_kvstore.client.long_waits import LongWaits
 from weft_kvstore.client.replies import Replies
@@ -133,11 +133,11 @@ class ClientMind:
         self.tick_at = now
         self.links[shard].connection.disconnected(now)
 
-    def shut_out(self, shard: int, how: Handshake, now: float, *, encrypted: bool) -> None:
-        """The connection has ended in its handshake."""
+    def shut_out(self, shard: int, how: HandshakeFailure, now: float, *, key: str | None) -> None:
+        """The connection has ended in its handshake. `key`: this client's public one, where the link is encrypted."""
         self.tick_at = now
         link = self.links[shard]
-        link.connection.shut_out(how, shard, now, encrypted=encrypted)
+        link.connection.shut_out(how, now, key=key)
         if link.connection.refused is not None:
             self._fail_all(link)
 

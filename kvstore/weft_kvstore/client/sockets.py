@@ -14,7 +14,7 @@ from weft_kvstore.client.face import end_futures
 from weft_kvstore.client.link_socket import LinkSocket
 from weft_kvstore.client.memory import ClientMemory
 from weft_kvstore.client.mind import ClientMind
-from weft_kvstore.encryption.curve_keys import CurveKeys
+from weft_kvstore.encryption.link_keys import LinkKeys
 from weft_kvstore.errors import StoreError
 from weft_kvstore.operations.operation import Operation
 from weft_kvstore.runtime.wake import Wakeup
@@ -45,17 +45,15 @@ class ClientSockets:
         mind: ClientMind,
         memory: ClientMemory,
         endpoints: Sequence[str],
-        keys: CurveKeys | None = None,
-        shard_keys: Sequence[str] = (),
+        keys: Sequence[LinkKeys] = (),
     ) -> None:
-        """`keys` are the client's, `shard_keys` the shards' public ones, where links are encrypted."""
+        """`keys`: of each shard's link, where links are encrypted."""
         self.submitted: deque[Operation] = deque()
         self.changes = 0
         self._mind = mind
         self._memory = memory
         self._endpoints = tuple(endpoints)
-        self._keys = keys
-        self._shard_keys = tuple(shard_keys) or (None,) * len(self._endpoints)
+        self._keys = dict(enumerate(keys))
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._sockets: dict[int, LinkSocket] = {}
         self._handovers: dict[int, Handover] = {}
@@ -178,12 +176,13 @@ class ClientSockets:
             self._mind.receive(shard, parts, time.monotonic())
 
     def _has_ended(self, shard: int, link_socket: LinkSocket) -> None:
-        """A connection has."""
+        """Tells the mind that a connection has ended, and how."""
         how, now = link_socket.shut_out, time.monotonic()
         if how is None:
             self._mind.disconnected(shard, now)
         else:
-            self._mind.shut_out(shard, how, now, encrypted=self._keys is not None)
+            keys = self._keys.get(shard)
+            self._mind.shut_out(shard, how, now, key=None if keys is None else keys.own.public)
 
     def _send(self) -> None:
         for link in self._mind.links:
@@ -201,7 +200,7 @@ class ClientSockets:
                 self._drop(link.shard, 0)
                 try:
                     self._sockets[link.shard] = LinkSocket(
-                        self._context, self._endpoints[link.shard], self._keys, self._shard_keys[link.shard]
+                        self._context, self._endpoints[link.shard], self._keys.get(link.shard)
                     )
                 except zmq.ZMQError as error:
                     self._mind.cannot_connect(link.shard, str(error))

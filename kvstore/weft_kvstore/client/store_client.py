@@ -18,7 +18,8 @@ from weft_kvstore.client.sockets import ClientSockets
 from weft_kvstore.client.speaker import Speaker
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.encryption.curve_keys import CurveKeyError, CurveKeys
-from weft_kvstore.encryption.pairs import check_pair, new_keys
+from weft_kvstore.encryption.link_keys import LinkKeys
+from weft_kvstore.encryption.pairs import check_pair, new_curve_keys
 from weft_kvstore.operations.arguments import Arguments
 from weft_kvstore.operations.residual_operation import ResidualOperation
 from weft_kvstore.same_host.shared_layout import shared_layout
@@ -31,8 +32,9 @@ class StoreClient(StoreFace):
     """Implements `Store` over ZeroMQ. `endpoints` stands in for the description's, in the same order. `curve_keys` are
     its own, for encrypted links; where the description has the shards' and it has none, it makes some.
 
-    Raises DescriptionError for a description that cannot be a store, ValueError for a slot that it lacks, and for keys
-    that are no pair or that no shard has a counterpart for.
+    Raises DescriptionError for a description that cannot be a store, ValueError for a slot that it lacks or another
+    number of `endpoints` than shards, and CurveKeyError for `curve_keys` that are no pair, or where the description has
+    none for the shards.
     """
 
     def __init__(
@@ -61,7 +63,7 @@ class StoreClient(StoreFace):
             now=time.monotonic(),
             memory=self._memory if layout is not None else None,
         )
-        self._sockets = ClientSockets(self._mind, self._memory, self._endpoints, keys, description.curve_keys)
+        self._sockets = ClientSockets(self._mind, self._memory, self._endpoints, keys)
         self._lead = Lead(self._sockets, f"weft-store-slot-{slot}")
         super().__init__(arguments, self._lead.submit, self._lead)
 
@@ -141,13 +143,13 @@ class StoreClient(StoreFace):
         )
 
 
-def _keys_for(description: StoreDescription, given: CurveKeys | None) -> CurveKeys | None:
-    """The client's keys, where links are encrypted. Raises CurveKeyError."""
+def _keys_for(description: StoreDescription, given: CurveKeys | None) -> list[LinkKeys]:
+    """The keys of each shard's link, where links are encrypted. Raises CurveKeyError."""
     if not description.curve_keys:
         if given is not None:
             raise CurveKeyError("curve_keys: the description has none for the shards, so links are not encrypted")
-        return None
-    if given is None:
-        return new_keys()
-    check_pair(given)
-    return given
+        return []
+    if given is not None:
+        check_pair(given)
+    own = given or new_curve_keys()
+    return [LinkKeys(own, shard) for shard in description.curve_keys]

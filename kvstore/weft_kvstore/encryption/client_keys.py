@@ -9,12 +9,17 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from weft_kvstore.encryption.curve_keys import CurveKeyError
-from weft_kvstore.encryption.key_files import PUBLIC_END, read_public_key
+from weft_kvstore.encryption.key_files import PUBLIC_SUFFIX, read_public_key
 
 SETTLED_NS: Final = 1_000_000_000
 """What was changed less long ago is read again: a file system's clock may not tell two changes apart."""
 
 Stamp: TypeAlias = tuple[int, int, int, int]
+Found: TypeAlias = str | CurveKeyError | OSError
+"""A file's key, or why it has none."""
+
+UNSETTLED: Final[Stamp] = (0, 0, 0, 0)
+"""No file's: what has it is read again at the next look."""
 
 _log = logging.getLogger("weft.shard")
 
@@ -25,12 +30,16 @@ class ClientKeys:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._files: dict[str, tuple[Stamp, str | CurveKeyError | OSError]] = {}
+        self._files: dict[str, tuple[Stamp, Found]] = {}
         self._trouble: set[str] = set()
         self._look()
         for _, found in self._files.values():
             if not isinstance(found, str):
                 raise found
+
+    def __len__(self) -> int:
+        """How many files had a key at the last look."""
+        return sum(isinstance(found, str) for _, found in self._files.values())
 
     def has(self, public: str) -> bool:
         """Whether a file has this key. What is no longer there, or cannot be read, has none."""
@@ -46,23 +55,24 @@ class ClientKeys:
 
     def _look(self) -> None:
         """Reads what was changed since the last look. Raises OSError where there is no directory."""
-        found: dict[str, tuple[Stamp, str | CurveKeyError | OSError]] = {}
+        found: dict[str, tuple[Stamp, Found]] = {}
         settled = time.time_ns() - SETTLED_NS
         for name in sorted(os.listdir(self.directory)):
-            if name.startswith(".") or not name.endswith(PUBLIC_END):
+            if name.startswith(".") or not name.endswith(PUBLIC_SUFFIX):
                 continue
             path = self.directory / name
             try:
                 stamp = _stamp(path)
                 known = self._files.get(name)
-                if known is not None and known[0] == stamp and max(stamp[:2]) < settled:
+                if known is not None and known[0] == stamp:
                     found[name] = known
                 else:
-                    found[name] = stamp, read_public_key(path)
+                    key = read_public_key(path)
+                    found[name] = (stamp if max(stamp[:2]) < settled else UNSETTLED), key
             except FileNotFoundError:
-                continue  # It has gone meanwhile.
+                continue  # It has gone meanwhile, or leads to what is not there.
             except (CurveKeyError, OSError) as error:
-                found[name] = (0, 0, 0, 0), error
+                found[name] = UNSETTLED, error
         self._files = found
 
 

@@ -9,9 +9,6 @@ from typing import Final
 KEY_CHARACTERS: Final = 40
 """Of a key of 32 bytes, in ZeroMQ's Z85: four bytes are five characters."""
 
-SHOWN_CHARACTERS: Final = 60
-"""Of what is no key: enough to know it by."""
-
 _DIGITS: Final = {
     character: digit
     for digit, character in enumerate(
@@ -40,9 +37,12 @@ class CurveKeys:
 
 
 def check_public(key: str) -> None:
-    """Raises CurveKeyError for what is no key; zeros are nobody's."""
-    if not _is_key(key) or not set(key) - {"0"}:
-        raise CurveKeyError(f"{key[:SHOWN_CHARACTERS]!r} is no CURVE key: {KEY_CHARACTERS} characters of Z85")
+    """Raises CurveKeyError for what is no key, and for zeros, which are nobody's. It is not shown: who mixes the two up
+    has given the secret one."""
+    if not _is_key(key):
+        raise CurveKeyError(f"no CURVE key, which has {KEY_CHARACTERS} characters of Z85")
+    if not set(key) - {"0"}:
+        raise CurveKeyError("zeros are nobody's CURVE key")
 
 
 def _is_key(text: str) -> bool:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Final
 
 from weft_kvstore.encryption.curve_keys import CurveKeyError, CurveKeys, check_public
-from weft_kvstore.encryption.pairs import check_pair, new_keys
+from weft_kvstore.encryption.pairs import check_pair, new_curve_keys
 
-PUBLIC_END: Final = ".key"
-PAIR_END: Final = ".key_secret"
+PUBLIC_SUFFIX: Final = ".key"
+PAIR_SUFFIX: Final = ".key_secret"
 
 MOST_BYTES: Final = 1 << 16
 """Of a file; they take some 300."""
@@ -34,8 +34,8 @@ curve
 def make_key_files(path: Path) -> tuple[Path, Path, CurveKeys]:
     """A new pair, in PATH.key and, for its owner's eyes alone, PATH.key_secret. Raises OSError; nothing that is there
     is written over."""
-    keys = new_keys()
-    public, secret = path.with_name(path.name + PUBLIC_END), path.with_name(path.name + PAIR_END)
+    keys = new_curve_keys()
+    public, secret = path.with_name(path.name + PUBLIC_SUFFIX), path.with_name(path.name + PAIR_SUFFIX)
     _write(secret, _PAIR_FORM.format(public=keys.public, secret=keys.secret), 0o600)
     try:
         _write(public, _PUBLIC_FORM.format(public=keys.public), 0o644)
@@ -45,16 +45,16 @@ def make_key_files(path: Path) -> tuple[Path, Path, CurveKeys]:
     return public, secret, keys
 
 
-def read_keys(path: Path) -> CurveKeys:
+def read_curve_keys(path: Path) -> CurveKeys:
     """The pair in a PATH.key_secret. Raises OSError, and CurveKeyError, which names the file, also for one that
     everybody on this machine can read or write."""
     text, mode = _text(path)
-    if mode & (stat.S_IROTH | stat.S_IWOTH):
-        told = f"chmod 600 {path}, or where it is a mounted secret a mode of 0400"
-        raise CurveKeyError(f"{path}: everybody on this machine can read the secret key: {told}")
     public, secret = _public_in(path, text), _KEY["secret"].search(text)
     if secret is None:
-        raise CurveKeyError(f"{path}: it has no secret key; the file that ends in {PAIR_END} does")
+        raise CurveKeyError(f"{path}: it has no secret key; the file that ends in {PAIR_SUFFIX} does")
+    if mode & (stat.S_IROTH | stat.S_IWOTH):
+        told = f"chmod 600 {path}, or where it is a mounted secret a mode of 0400"
+        raise CurveKeyError(f"{path}: everybody on this machine can read or write the secret key: {told}")
     try:
         keys = CurveKeys(public, secret[1])
         check_pair(keys)

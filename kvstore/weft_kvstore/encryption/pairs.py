@@ -7,7 +7,7 @@ import zmq
 from weft_kvstore.encryption.curve_keys import CurveKeyError, CurveKeys
 
 
-def new_keys() -> CurveKeys:
+def new_curve_keys() -> CurveKeys:
     """A pair that nobody else has."""
     public, secret = zmq.curve_keypair()
     return CurveKeys(public.decode(), secret.decode())

@@ -45,7 +45,7 @@ def await_shards(client: StoreClient, description: StoreDescription, slot: int, 
         taken = next((link.trouble for link in links if link.taken), None)
         told = taken or next((links[shard].trouble for shard in missing if links[shard].trouble), None)
         told = told or f"{_named(description, missing)} did not answer"
-        told = told if taken else f"{told}; {HINT}"
+        told = told if taken else f"{told}; {HINT}{' --curve-keys FILE' if description.curve_keys else ''}"
         if waited >= wait_s:
             error = StoreLostError if taken is None else StoreRefusedError
             raise error(f"slot {slot} has waited {waited:.0f} s: {told}")

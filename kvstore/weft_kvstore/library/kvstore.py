@@ -17,7 +17,7 @@ from weft_kvstore.description.file import read_description
 from weft_kvstore.description.key_name import UserKey
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.encryption.curve_keys import CurveKeys
-from weft_kvstore.encryption.key_files import read_keys
+from weft_kvstore.encryption.key_files import read_curve_keys
 from weft_kvstore.errors import StoreError
 from weft_kvstore.library.awaiting import await_shards
 from weft_kvstore.library.own_buffers import OwnBuffers
@@ -88,7 +88,9 @@ class KVStore:
         """
         described = _read(description)
         link = _settings(settings, timeout_s)
-        keys = curve_keys if curve_keys is None or isinstance(curve_keys, CurveKeys) else read_keys(Path(curve_keys))
+        keys = (
+            curve_keys if curve_keys is None or isinstance(curve_keys, CurveKeys) else read_curve_keys(Path(curve_keys))
+        )
         client = StoreClient(
             described, slot, incarnation=incarnation, settings=link, endpoints=endpoints, curve_keys=keys
         )

@@ -21,8 +21,8 @@ from weft.api.base import Name
 from weft.api.daemon import start_daemon
 from weft.api.membership import Join, joining
 from weft_kvstore.description.limits import check_port
-from weft_kvstore.encryption.key_files import read_keys
-from weft_kvstore.encryption.shard_lock import ShardLock
+from weft_kvstore.encryption.curve_authenticator import CurveAuthenticator
+from weft_kvstore.encryption.key_files import read_curve_keys
 from weft_kvstore.errors import StoreError
 from weft_kvstore.quotas import Quotas
 from weft_kvstore.runtime.process import tune_process
@@ -142,24 +142,25 @@ class ShardSettings(BaseSettings):
             return None
         return TablePlace(self.table_directory, self.table_memory)
 
-    @property
-    def lock(self) -> ShardLock | None:
-        """Raises OSError and CurveKeyError."""
-        return None if self.curve_keys is None else ShardLock(read_keys(self.curve_keys), self.curve_clients)
+    def read_authenticator(self) -> CurveAuthenticator | None:
+        """Who is let in, by the files with keys. Raises OSError and CurveKeyError."""
+        if self.curve_keys is None:
+            return None
+        return CurveAuthenticator(read_curve_keys(self.curve_keys), self.curve_clients)
 
     @property
     def quotas(self) -> Quotas:
         return Quotas(self.job_bytes, self.job_keys, self.job_rows, self.total_bytes, self.total_keys, self.total_rows)
 
-    def server_at(self, endpoint: str) -> ShardServer:
-        """A server that is bound there. Raises StoreError, and for the files with keys OSError and CurveKeyError."""
+    def server_at(self, endpoint: str, authenticator: CurveAuthenticator | None = None) -> ShardServer:
+        """A server that is bound there. Raises StoreError."""
         return ShardServer(
             endpoint,
             settings=self.link,
             apply_threads=self.apply_threads,
             tables=self.tables,
             quotas=self.quotas,
-            lock=self.lock,
+            authenticator=authenticator,
         )
 
     def serving_metrics(self, server: ShardServer) -> AbstractContextManager[str | None]:

@@ -8,7 +8,7 @@ from typing import Final
 import zmq
 
 from weft_kvstore.arrays.buffers import Buffer
-from weft_kvstore.encryption.shard_lock import ShardLock
+from weft_kvstore.encryption.curve_authenticator import CurveAuthenticator
 from weft_kvstore.errors import StoreError
 from weft_kvstore.settings import MAX_FRAME_BYTES
 from weft_kvstore.wire.codec import MAX_HEADER_BYTES
@@ -20,17 +20,17 @@ COPIED_BYTES: Final = 1 << 19
 """A shorter part of a message is copied: for one that is not, a thread is woken once it has left. It takes as long."""
 
 HANDSHAKE_MS: Final = 5000
-"""Who has not said by then who he is goes: connections that say nothing would keep others out."""
+"""A connection that has not ended its handshake by then is closed: silent ones would use up the file descriptors."""
 
 _GONE: Final = frozenset({zmq.EHOSTUNREACH, zmq.EAGAIN})
 """The connection is gone, or the peer does not read. It may come again by a Hello."""
 
 
 class Router:
-    """Bound when made, to `endpoint`; used by one thread at a time, and polled as `socket`. `lock`: whose keys open it,
-    where links are encrypted. Raises StoreError where it cannot be bound."""
+    """Bound to `bind` when made; `endpoint` is where. Used by one thread at a time, and polled as `socket`.
+    `authenticator`: who is let in, where links are encrypted. Raises StoreError where it cannot be bound."""
 
-    def __init__(self, bind: str, lock: ShardLock | None = None) -> None:
+    def __init__(self, bind: str, authenticator: CurveAuthenticator | None = None) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.socket = self._context.socket(zmq.ROUTER)
         self.socket.linger = 0
@@ -39,12 +39,12 @@ class Router:
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self.socket.copy_threshold = COPIED_BYTES
         self.socket.handshake_ivl = HANDSHAKE_MS
-        self._lock = lock
+        self._authenticator = authenticator
         try:
-            if lock is not None:
-                lock.put_on(self._context, self.socket)
+            if authenticator is not None:
+                authenticator.apply_to(self._context, self.socket)
             self.socket.bind(bind)
-        except zmq.ZMQError as error:
+        except (zmq.ZMQError, RuntimeError) as error:  # The latter where the authenticator's thread does not start.
             self.close()
             raise StoreError(f"cannot bind {bind}: {error}") from error
         self.endpoint: str = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
@@ -78,6 +78,6 @@ class Router:
     def close(self) -> None:
         """Closes it; what was not sent is dropped."""
         self.socket.close(0)
-        if self._lock is not None:
-            self._lock.take_off()
+        if self._authenticator is not None:
+            self._authenticator.stop()
         self._context.term()

@@ -15,7 +15,7 @@ import zmq
 
 from weft_kvstore.description.check import check_description
 from weft_kvstore.description.records import StoreDescription
-from weft_kvstore.encryption.shard_lock import ShardLock
+from weft_kvstore.encryption.curve_authenticator import CurveAuthenticator
 from weft_kvstore.errors import StoreError
 from weft_kvstore.quotas import Quotas
 from weft_kvstore.runtime.wake import Wakeup
@@ -50,7 +50,8 @@ class ShardServer:
     """A shard for any number of jobs. Bound when made, serving after `start`; `stop` is for good.
 
     One thread has the socket, and updates; `apply_threads` more help it with updates that can be cut. `tables`: where
-    rows of tables lie; None: in memory. `lock`: links are encrypted, and open to its keys.
+    rows of tables lie; None: in memory. `authenticator`: links are encrypted, and open to whom it
+    lets in.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class ShardServer:
         apply_threads: int = 0,
         tables: TablePlace | None = None,
         quotas: Quotas = Quotas(),  # noqa: B008
-        lock: ShardLock | None = None,
+        authenticator: CurveAuthenticator | None = None,
         clock: Callable[[], float] = time.monotonic,
         cpu_clock: Callable[[], float] = time.thread_time,
     ) -> None:
@@ -73,9 +74,9 @@ class ShardServer:
         self._ledger = Ledger(quotas)
         self._reserving = threading.Lock()
         self._mind = ShardMind(os.urandom(16), settings, self._ledger, let_go=self._let_go)
-        self._router = Router(bind, lock)
+        self._router = Router(bind, authenticator)
         self.endpoint = self._router.endpoint
-        self.curve_key = None if lock is None else lock.public
+        self.curve_key = None if authenticator is None else authenticator.public
         """Its public key, where links are encrypted."""
         self._stages = StageTimes()
         self._waited = False

@@ -18,6 +18,7 @@ from weft_kvstore.description.check import DescriptionError, check_description, 
 from weft_kvstore.description.file import read_description
 from weft_kvstore.description.form import shown_key
 from weft_kvstore.description.records import StoreDescription
+from weft_kvstore.encryption.curve_authenticator import CurveAuthenticator
 from weft_kvstore.errors import StoreError
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.shard.door import SHOWN_DIGITS
@@ -32,7 +33,10 @@ class ServingSettings(Protocol):
     def bind(self) -> str | None:
         """Where to listen; None: where the description says."""
 
-    def server_at(self, endpoint: str) -> ShardServer:
+    def read_authenticator(self) -> CurveAuthenticator | None:
+        """Who is let in, by the files with keys. Raises OSError and CurveKeyError."""
+
+    def server_at(self, endpoint: str, authenticator: CurveAuthenticator | None) -> ShardServer:
         """A server that is bound there. Raises StoreError."""
 
     def serving_metrics(self, server: ShardServer) -> AbstractContextManager[str | None]:
@@ -60,12 +64,17 @@ def serve_alone(
     """Serves one shard until the event that `start` gives is set. A line on standard output says when it is ready, and
     is not logged besides: the log, on standard error, has what goes wrong.
 
-    Raises OSError and DescriptionError, and StoreError where it cannot listen or fails later.
+    Raises OSError, DescriptionError, CurveKeyError for the files with keys, and StoreError where it cannot listen or
+    fails later.
     """
     description = placed(path, shard)
+    authenticator = settings.read_authenticator()
+    _check_key(description, shard, None if authenticator is None else authenticator.public)
     stop = start()
-    with _listening(description, shard, settings) as server, settings.serving_metrics(server) as metrics:
-        _check_key(description, shard, server.curve_key)
+    with (
+        _listening(description, shard, settings, authenticator) as server,
+        settings.serving_metrics(server) as metrics,
+    ):
         threading.Thread(target=stop_with, args=(server, stop), name="await-shard", daemon=True).start()
         try:
             server.open(description, shard, stopped=stop.is_set)
@@ -73,7 +82,7 @@ def serve_alone(
             return
         held = sum(one.nbytes for one in holdings(description)[shard])
         which = f"shard {shard} of {len(description.shards)}"
-        at = f"{server.endpoint}{', encrypted,' if server.curve_key else ''}"
+        at = f"{server.endpoint}{_told_of(authenticator)}"
         _say(f"ready: {which} of {path} listens at {at} and holds {size(held)} of values; Ctrl-C ends it")
         if metrics is not None:
             _say(f"metrics at {metrics}")
@@ -121,14 +130,16 @@ def show_holdings(path: Path, shard: int | None) -> None:
             console.print(f"  {command} {number}{keys}", soft_wrap=True, markup=False)
 
 
-def _listening(description: StoreDescription, shard: int, settings: ServingSettings) -> ShardServer:
+def _listening(
+    description: StoreDescription, shard: int, settings: ServingSettings, authenticator: CurveAuthenticator | None
+) -> ShardServer:
     """A server at `bind`, or at the endpoint that the description says."""
     bind = settings.bind
     endpoint = description.shards[shard] if bind is None else bind
     if not endpoint:
         raise DescriptionError(f"shards[{shard}]: no endpoint to listen on; say one with --bind")
     try:
-        return settings.server_at(endpoint)
+        return settings.server_at(endpoint, authenticator)
     except StoreError as error:
         hint = "" if bind is not None else "; that is its endpoint in the description, and --bind says another"
         raise StoreError(f"{error}{hint}") from None
@@ -141,10 +152,23 @@ def _check_key(description: StoreDescription, shard: int, key: str | None) -> No
         return
     if key is None:
         raise DescriptionError(f"curve_keys[{shard}]: links are encrypted; --curve-keys FILE has this shard's own keys")
+    if key in description.curve_keys:
+        told = f"the file has the keys of shard {description.curve_keys.index(key)}, and this is shard {shard}"
+        raise DescriptionError(f"curve_keys[{shard}]: {told}")
     if said is None:
         wanted = ", ".join(f'"{key}"' if one == shard else '"..."' for one in range(len(description.shards)))
         raise DescriptionError(f"curve_keys: missing; with these keys of shard {shard} it says curve_keys = [{wanted}]")
-    raise DescriptionError(f"curve_keys[{shard}]: {said}; the file has the keys of {key}")
+    raise DescriptionError(f"curve_keys[{shard}]: {said}; the file that --curve-keys names has the keys of {key}")
+
+
+def _told_of(authenticator: CurveAuthenticator | None) -> str:
+    """Whom its links are open to."""
+    if authenticator is None:
+        return ""
+    count = authenticator.client_count
+    if count is None:
+        return ", encrypted,"
+    return f", encrypted and open to {count} client{'' if count == 1 else 's'},"
 
 
 def _say(line: str) -> None:

@@ -13,7 +13,7 @@ from weft_kvstore.client.connection import (
     Due,
     LinkState,
 )
-from weft_kvstore.client.handshake import Handshake
+from weft_kvstore.client.handshake_failure import HandshakeFailure
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.wire.codec import ProtocolError
 from weft_kvstore.wire.messages import RefusalCode, Refused, Welcome
@@ -198,19 +198,37 @@ def test_it_pings_as_often_as_the_shard_needs() -> None:
     assert (connection.tick(0.49), connection.tick(0.5), connection.tick(0.6)) == (NOTHING, Due.PING, NOTHING)
 
 
-def shut_out(connection: Connection, how: Handshake, now: float, *, encrypted: bool = True) -> None:
-    connection.shut_out(how, 3, now, encrypted=encrypted)
+MINE = "mine"
+
+
+def shut_out(connection: Connection, how: HandshakeFailure, now: float, *, encrypted: bool = True) -> None:
+    connection.shut_out(how, now, key=MINE if encrypted else None)
 
 
 @pytest.mark.parametrize(
     ("how", "encrypted", "told"),
     [
-        (Handshake.NOT_LET_IN, True, "it does not let in a client with this CURVE key"),
-        (Handshake.UNLIKE, True, "its links are not encrypted, and the description has curve_keys for them"),
-        (Handshake.UNLIKE, False, "its links are encrypted, and the description has no curve_keys for them"),
+        (
+            HandshakeFailure.UNAUTHORIZED,
+            True,
+            "it does not let in a client with the CURVE key mine: no NAME.key in its directory of clients has it"
+            " (who connects without curve_keys has one that no shard knows)",
+        ),
+        (
+            HandshakeFailure.MECHANISM_MISMATCH,
+            True,
+            "its links are not encrypted, and the description has curve_keys for them",
+        ),
+        (
+            HandshakeFailure.MECHANISM_MISMATCH,
+            False,
+            "its links are encrypted, and the description has no curve_keys for them",
+        ),
     ],
 )
-def test_keys_that_do_not_fit_are_refused_at_once_and_for_good(how: Handshake, encrypted: bool, told: str) -> None:
+def test_keys_that_do_not_fit_are_refused_at_once_and_for_good(
+    how: HandshakeFailure, encrypted: bool, told: str
+) -> None:
     connection = greeting()
     shut_out(connection, how, 1.0, encrypted=encrypted)
     assert (connection.refused, connection.at_fault) == (f"shard 3: {told}", True)
@@ -230,7 +248,7 @@ def broken_off(connection: Connection, times: int, now: float = 0.0, *, encrypte
         assert connection.refused is None
         if connection.state is LinkState.DOWN:
             now = again(connection)
-        shut_out(connection, Handshake.BROKEN_OFF, now, encrypted=encrypted)
+        shut_out(connection, HandshakeFailure.BROKEN_OFF, now, encrypted=encrypted)
     return now
 
 
@@ -242,7 +260,7 @@ def test_handshakes_that_break_off_are_tried_again_and_told_after_some_two_secon
     assert 1.5 < now < 2.5
     broken_off(connection, HANDSHAKES, now)
     assert connection.trouble is not None
-    assert "it may have another CURVE key than curve_keys[3] says" in connection.trouble
+    assert "it may have another CURVE key than the description's curve_keys say" in connection.trouble
     assert (connection.refused, connection.at_fault) == (None, False)
     now = again(connection)
     assert connection.welcome(welcome(connection.session), now)
@@ -282,8 +300,7 @@ def test_a_link_that_was_open_is_shut_out_when_its_key_was_taken_away() -> None:
     connection = opened()
     connection.disconnected(1.0)
     connection.tick(connection.next_tick())
-    shut_out(connection, Handshake.NOT_LET_IN, 1.1)
-    assert (connection.refused, connection.at_fault) == (
-        "shard 3: it does not let in a client with this CURVE key",
-        True,
-    )
+    shut_out(connection, HandshakeFailure.UNAUTHORIZED, 1.1)
+    assert connection.refused is not None
+    assert connection.refused.startswith("shard 3: it does not let in a client with the CURVE key mine")
+    assert connection.at_fault

@@ -14,8 +14,8 @@ import zmq.auth
 from weft_kvstore.encryption import key_files
 from weft_kvstore.encryption.client_keys import ClientKeys
 from weft_kvstore.encryption.curve_keys import CurveKeyError
-from weft_kvstore.encryption.key_files import make_key_files, read_keys, read_public_key
-from weft_kvstore.encryption.pairs import new_keys
+from weft_kvstore.encryption.key_files import make_key_files, read_curve_keys, read_public_key
+from weft_kvstore.encryption.pairs import new_curve_keys
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_the_secret_file_is_its_owners_alone_whatever_the_umask(
     public, secret, keys = make_key_files(tmp_path / "shard-0")
     assert (public.name, secret.name) == ("shard-0.key", "shard-0.key_secret")
     assert (mode(public), mode(secret)) == (0o644, 0o600)
-    assert read_keys(secret) == keys
+    assert read_curve_keys(secret) == keys
     assert read_public_key(public) == keys.public
     assert keys.secret not in public.read_text()
 
@@ -69,7 +69,7 @@ def test_a_link_that_leads_nowhere_is_not_written_through(tmp_path: Path) -> Non
     assert not (tmp_path / "elsewhere").exists()
 
 
-@pytest.mark.parametrize("full", ["SECRET", "public"])
+@pytest.mark.parametrize("full", ["secret", "public"])
 def test_a_disk_that_is_full_leaves_neither_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str) -> None:
     """The system's calls are counted: the first file to be written is the secret one."""
     begun: list[int] = []
@@ -77,14 +77,14 @@ def test_a_disk_that_is_full_leaves_neither_file(tmp_path: Path, monkeypatch: py
 
     def fails(file: int, to: int) -> None:
         begun.append(to)
-        if to == (0o600 if full == "SECRET" else 0o644):
+        if to == (0o600 if full == "secret" else 0o644):
             raise OSError(28, "No space left on device")
         change(file, to)
 
     monkeypatch.setattr(key_files.os, "fchmod", fails)
     with pytest.raises(OSError, match="No space left"):
         make_key_files(tmp_path / "a")
-    assert begun == ([0o600] if full == "SECRET" else [0o600, 0o644])
+    assert begun == ([0o600] if full == "secret" else [0o600, 0o644])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -98,7 +98,7 @@ def test_a_secret_that_everybody_can_read_is_refused(tmp_path: Path, bits: int, 
     _, secret, keys = make_key_files(tmp_path / "a")
     secret.chmod(bits)
     with pytest.raises(CurveKeyError, match=rf"a\.key_secret: everybody on this machine can read .*{told}") as caught:
-        read_keys(secret)
+        read_curve_keys(secret)
     assert keys.secret not in str(caught.value)
 
 
@@ -107,17 +107,16 @@ def test_its_owner_and_a_group_may_read_it(tmp_path: Path, bits: int) -> None:
     """A mounted secret is often root's, with a group for the process."""
     _, secret, keys = make_key_files(tmp_path / "a")
     secret.chmod(bits)
-    assert read_keys(secret) == keys
+    assert read_curve_keys(secret) == keys
 
 
 def test_the_public_file_is_told_from_the_secret_one(tmp_path: Path) -> None:
     public, _, _ = make_key_files(tmp_path / "a")
-    public.chmod(0o600)
     with pytest.raises(CurveKeyError, match=r"a\.key: it has no secret key; the file that ends in \.key_secret does"):
-        read_keys(public)
+        read_curve_keys(public)
 
 
-PAIR = new_keys()
+PAIR = new_curve_keys()
 
 
 @pytest.mark.parametrize(
@@ -132,7 +131,7 @@ PAIR = new_keys()
         (f'public-key = "{PAIR.public}"\nsecret-key = ""\n', "it has no secret key"),
         (f'public-key = "{PAIR.public}"\nsecret-key = "{PAIR.secret[:-1]}"\n', "the secret key is not 40"),
         (f'public-key = "é"\nsecret-key = "{PAIR.secret}"\n', "the public key is not 40"),
-        (f'public-key = "{new_keys().public}"\nsecret-key = "{PAIR.secret}"\n', "of another pair"),
+        (f'public-key = "{new_curve_keys().public}"\nsecret-key = "{PAIR.secret}"\n', "of another pair"),
         (f'public-key = "{PAIR.secret}"\nsecret-key = "{PAIR.public}"\n', "of another pair"),
     ],
     ids=["empty", "no sign", "no signs", "picture", "pem", "no public", "no secret", "short", "é", "two", "swapped"],
@@ -142,7 +141,7 @@ def test_what_is_no_file_of_a_pair_is_refused_by_its_name_and_shows_no_secret(
 ) -> None:
     path = secret_file(tmp_path / "a.key_secret", text)
     with pytest.raises(CurveKeyError, match=rf"a\.key_secret: .*{told}") as caught:
-        read_keys(path)
+        read_curve_keys(path)
     assert PAIR.secret[:-1] not in "".join(traceback.format_exception(caught.value))
 
 
@@ -150,14 +149,14 @@ def test_bytes_that_are_no_text_are_no_key(tmp_path: Path) -> None:
     path = secret_file(tmp_path / "a.key_secret", "")
     path.write_bytes(b'public-key = "\xff\xfe"\nsecret-key = "\x80"\n')
     with pytest.raises(CurveKeyError, match=r"a\.key_secret: the public key is not 40"):
-        read_keys(path)
+        read_curve_keys(path)
 
 
 def test_what_is_missing_or_no_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"nothing\.key_secret"):
-        read_keys(tmp_path / "nothing.key_secret")
+        read_curve_keys(tmp_path / "nothing.key_secret")
     with pytest.raises(CurveKeyError, match=rf"{tmp_path.name}: it is no file"):
-        read_keys(tmp_path)
+        read_curve_keys(tmp_path)
     with pytest.raises(FileNotFoundError, match="nowhere"):
         ClientKeys(tmp_path / "nowhere")
     with pytest.raises(NotADirectoryError, match=r"a\.txt"):
@@ -168,9 +167,9 @@ def test_the_tools_of_zeromq_make_the_same_once_the_mode_is_right(tmp_path: Path
     umask(0o022)
     _, secret = zmq.auth.create_certificates(tmp_path, "a", {"name": "worker 0", "note": "public = key"})
     with pytest.raises(CurveKeyError, match="everybody on this machine"):
-        read_keys(Path(secret))
+        read_curve_keys(Path(secret))
     Path(secret).chmod(0o600)
-    keys = read_keys(Path(secret))
+    keys = read_curve_keys(Path(secret))
     assert ClientKeys(tmp_path).has(keys.public)
 
 

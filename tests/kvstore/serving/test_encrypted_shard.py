@@ -21,8 +21,8 @@ from free_ports import free_port
 from weft_kvstore import KVStore, StoreLostError, StoreRefusedError
 from weft_kvstore.__main__ import main
 from weft_kvstore.encryption.curve_keys import CurveKeyError
-from weft_kvstore.encryption.key_files import make_key_files, read_keys
-from weft_kvstore.encryption.pairs import new_keys
+from weft_kvstore.encryption.key_files import make_key_files, read_curve_keys
+from weft_kvstore.encryption.pairs import new_curve_keys
 
 WAIT_S = 60.0
 
@@ -70,7 +70,10 @@ def serving(*arguments: object) -> Iterator[subprocess.Popen[str]]:
         stack.callback(process.kill)
         assert process.stdout is not None
         line = process.stdout.readline()
-        assert re.match(r"ready: shard \d+ of \d+ of \S+ listens at tcp://127\.0\.0\.1:\d+, encrypted, and holds", line)
+        assert re.match(
+            r"ready: shard \d+ of \d+ of \S+ listens at tcp://127\.0\.0\.1:\d+, encrypted and open to 1 client, and",
+            line,
+        )
         yield process
 
 
@@ -82,7 +85,7 @@ def test_the_pages_commands_make_keys_and_serve_whoever_has_one(
     made = weft_kvstore("--new-curve-keys", "shard-0")
     assert made.exit_code == 0, made.stderr
     key = made.stdout.strip().splitlines()[-1].rpartition(" ")[2]
-    keys = read_keys(Path("shard-0.key_secret"))
+    keys = read_curve_keys(Path("shard-0.key_secret"))
     assert key == keys.public
     assert keys.secret not in made.output
     assert stat.S_IMODE(Path("shard-0.key_secret").stat().st_mode) == 0o600
@@ -99,7 +102,7 @@ def test_the_pages_commands_make_keys_and_serve_whoever_has_one(
         with serving(*command) as shard:
             store = stack.enter_context(KVStore.connect("store.toml", 0, curve_keys="worker-0.key_secret"))
             assert store.pushpull("w", np.ones(3, np.float32)).result(WAIT_S).tolist() == [-1.0] * 3
-            with pytest.raises(StoreRefusedError, match="it does not let in a client with this CURVE key"):
+            with pytest.raises(StoreRefusedError, match="it does not let in a client with the CURVE key"):
                 KVStore.connect("store.toml", 0)
             public, secret, other = make_key_files(Path("worker-1"))
             public.rename(clients / public.name)
@@ -107,10 +110,10 @@ def test_the_pages_commands_make_keys_and_serve_whoever_has_one(
                 assert second.pull("w", version=1).result(WAIT_S).tolist() == [-1.0] * 3
             shard.kill()
             _, errors = shard.communicate(timeout=WAIT_S)
-            assert errors.count("is not let in: it is not in clients") == 1
+            assert errors.count("is not let in: no NAME.key in clients has it") == 1
             assert other.secret not in errors
         with serving(*command) as shard:
-            with KVStore.connect("store.toml", 0, curve_keys=read_keys(Path("worker-0.key_secret"))) as again:
+            with KVStore.connect("store.toml", 0, curve_keys=read_curve_keys(Path("worker-0.key_secret"))) as again:
                 assert again.pull("w").result(WAIT_S).tolist() == [0.0] * 3
             with pytest.raises((StoreLostError, StoreRefusedError)):
                 store.pull("w").result(WAIT_S)
@@ -138,13 +141,15 @@ def test_a_check_says_that_links_are_encrypted_and_how_such_a_shard_is_started(
     plain = weft_kvstore("--description", written(tmp_path / "plain.toml"), "--check").stdout
     assert "encrypted" not in plain
     assert "--curve-keys" not in plain
-    path = written(tmp_path / "store.toml", new_keys().public, new_keys().public, shards=2)
+    path = written(tmp_path / "store.toml", new_curve_keys().public, new_curve_keys().public, shards=2)
     shown = weft_kvstore("--description", path, "--check")
     assert shown.exit_code == 0, shown.stderr
     assert ", links encrypted\n" in shown.stdout
     for number in range(2):
         assert f"  python -m weft_kvstore --description {path} --shard {number} --curve-keys FILE\n" in shown.stdout
-    short = weft_kvstore("--description", written(tmp_path / "short.toml", new_keys().public, shards=2), "--check")
+    short = weft_kvstore(
+        "--description", written(tmp_path / "short.toml", new_curve_keys().public, shards=2), "--check"
+    )
     assert (short.exit_code, "curve_keys: one for each shard, 2 of them, not 1" in short.stderr) == (1, True)
 
 
@@ -172,19 +177,20 @@ def test_options_that_do_not_belong_together_are_refused_by_name(
 def test_variables_stand_for_the_options(
     tmp_path: Path, weft_kvstore: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = written(tmp_path / "store.toml", new_keys().public)
+    path = written(tmp_path / "store.toml", new_curve_keys().public)
     monkeypatch.setenv("WEFT_SHARD_CURVE_CLIENTS", str(tmp_path))
     assert "--curve-clients needs --curve-keys" in told(weft_kvstore("--description", path, "--shard", "0"))
     _, secret, keys = make_key_files(tmp_path / "other")
     monkeypatch.setenv("WEFT_SHARD_CURVE_KEYS", str(secret))
-    assert f"the file has the keys of {keys.public}" in weft_kvstore("--description", path, "--shard", "0").stderr
+    ended = weft_kvstore("--description", path, "--shard", "0")
+    assert f"the file that --curve-keys names has the keys of {keys.public}" in ended.stderr
 
 
 def test_a_description_that_does_not_fit_the_shards_keys_is_refused_by_its_line(
     tmp_path: Path, weft_kvstore: Callable[..., Result]
 ) -> None:
     _, secret, keys = make_key_files(tmp_path / "shard")
-    other = new_keys().public
+    other = new_curve_keys().public
     with_keys = ("--curve-keys", secret)
 
     def error(path: Path, shard: int, *more: object) -> str:
@@ -195,9 +201,11 @@ def test_a_description_that_does_not_fit_the_shards_keys_is_refused_by_its_line(
 
     path = written(tmp_path / "store.toml", other)
     assert error(path, 0).endswith("curve_keys[0]: links are encrypted; --curve-keys FILE has this shard's own keys")
-    assert error(path, 0, *with_keys).endswith(f"curve_keys[0]: {other}; the file has the keys of {keys.public}")
+    told = f"curve_keys[0]: {other}; the file that --curve-keys names has the keys of {keys.public}"
+    assert error(path, 0, *with_keys).endswith(told)
     path = written(tmp_path / "two.toml", keys.public, other, shards=2)
-    assert f"curve_keys[1]: {other}; the file" in error(path, 1, *with_keys), "that of the other shard"
+    told = "curve_keys[1]: the file has the keys of shard 0, and this is shard 1"
+    assert error(path, 1, *with_keys).endswith(told)
     path = written(tmp_path / "plain.toml", shards=2)
     line = error(path, 1, *with_keys).partition(" it says ")[2]
     assert line == f'curve_keys = ["...", "{keys.public}"]'
@@ -227,6 +235,6 @@ def test_files_that_are_no_keys_are_refused_by_name(tmp_path: Path, weft_kvstore
     assert f"{empty / 'bad.key'}: there is no" in error("--curve-keys", secret, "--curve-clients", empty)
     assert "Not a directory" in error("--curve-keys", secret, "--curve-clients", public)
     secret.chmod(0o644)
-    assert f"{secret}: everybody on this machine can read the secret key" in error("--curve-keys", secret)
-    with pytest.raises(CurveKeyError, match="everybody on this machine can read the secret key"):
+    assert f"{secret}: everybody on this machine can read or write the secret key" in error("--curve-keys", secret)
+    with pytest.raises(CurveKeyError, match="everybody on this machine can read or write the secret key"):
         KVStore.connect(path, 0, curve_keys=secret)

@@ -12,12 +12,12 @@ import pytest
 
 from same_host_children import wait_until
 from weft_kvstore.encryption import client_keys
+from weft_kvstore.encryption.curve_authenticator import DOMAIN, TOLD_KEYS, CurveAuthenticator
 from weft_kvstore.encryption.curve_keys import CurveKeyError, CurveKeys
 from weft_kvstore.encryption.key_files import make_key_files
-from weft_kvstore.encryption.pairs import new_keys
-from weft_kvstore.encryption.shard_lock import DOMAIN, TOLD_KEYS, ShardLock
+from weft_kvstore.encryption.pairs import new_curve_keys
 
-SHARD = new_keys()
+SHARD = new_curve_keys()
 
 
 @pytest.fixture
@@ -27,8 +27,8 @@ def clients(tmp_path: Path) -> Path:
     return directory
 
 
-def lets_in(lock: ShardLock, keys: CurveKeys) -> bool:
-    return lock.callback(DOMAIN, keys.public.encode())
+def lets_in(authenticator: CurveAuthenticator, keys: CurveKeys) -> bool:
+    return authenticator.callback(DOMAIN, keys.public.encode())
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> Sequence[str]:
@@ -42,12 +42,12 @@ def settle(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_key_counts_from_when_its_file_is_there_to_when_it_is_not(clients: Path) -> None:
     """All within a moment: the file system's clock stands still between some of these."""
-    lock = ShardLock(SHARD, clients)
+    authenticator = CurveAuthenticator(SHARD, clients)
     for number in range(50):
         public, _, keys = make_key_files(clients / str(number))
-        assert lets_in(lock, keys)
+        assert lets_in(authenticator, keys)
         public.unlink()
-        assert not lets_in(lock, keys)
+        assert not lets_in(authenticator, keys)
 
 
 def test_a_file_that_is_written_anew_in_its_place_counts_as_it_is_now(
@@ -56,9 +56,9 @@ def test_a_file_that_is_written_anew_in_its_place_counts_as_it_is_now(
     """The directory itself does not change by it."""
     settle(monkeypatch)
     public, _, old = make_key_files(clients / "a")
-    lock = ShardLock(SHARD, clients)
-    assert lets_in(lock, old)
-    new = new_keys()
+    authenticator = CurveAuthenticator(SHARD, clients)
+    assert lets_in(authenticator, old)
+    new = new_curve_keys()
     text = public.read_text().replace(old.public, new.public)
 
     def is_later() -> bool:
@@ -66,16 +66,16 @@ def test_a_file_that_is_written_anew_in_its_place_counts_as_it_is_now(
         return public.stat().st_ctime_ns > clients.stat().st_ctime_ns
 
     wait_until(is_later)
-    assert (lets_in(lock, old), lets_in(lock, new)) == (False, True)
+    assert (lets_in(authenticator, old), lets_in(authenticator, new)) == (False, True)
 
 
 def test_a_file_moved_in_with_an_old_time_counts(clients: Path, tmp_path: Path) -> None:
-    lock = ShardLock(SHARD, clients)
+    authenticator = CurveAuthenticator(SHARD, clients)
     public, _, keys = make_key_files(tmp_path / "a")
     os.utime(public, (1, 1))
     public.rename(clients / "a.key")
     os.utime(clients, (1, 1))
-    assert lets_in(lock, keys)
+    assert lets_in(authenticator, keys)
 
 
 def test_files_are_not_read_again_while_nothing_changes(clients: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,8 +89,8 @@ def test_files_are_not_read_again_while_nothing_changes(clients: Path, monkeypat
     monkeypatch.setattr(client_keys, "read_public_key", counted)
     settle(monkeypatch)
     _, _, keys = make_key_files(clients / "a")
-    lock = ShardLock(SHARD, clients)
-    assert all(lets_in(lock, keys) for _ in range(10))
+    authenticator = CurveAuthenticator(SHARD, clients)
+    assert all(lets_in(authenticator, keys) for _ in range(10))
     assert len(reads) == 1
 
 
@@ -99,22 +99,22 @@ def test_a_broken_file_costs_itself_alone_and_is_told_once(
     clients: Path, caplog: pytest.LogCaptureFixture, text: str
 ) -> None:
     _, _, known = make_key_files(clients / "a")
-    lock = ShardLock(SHARD, clients)
+    authenticator = CurveAuthenticator(SHARD, clients)
     (clients / "b.key").write_text(text)
-    assert all(lets_in(lock, known) for _ in range(20))
+    assert all(lets_in(authenticator, known) for _ in range(20))
     (told,) = warnings(caplog)
     assert told.startswith(f"keys of clients that are not let in: {clients / 'b.key'}")
     caplog.clear()
     _, _, other = make_key_files(clients / "d")
-    assert lets_in(lock, other)
+    assert lets_in(authenticator, other)
     (clients / "d.key").unlink()
-    assert not lets_in(lock, other)
+    assert not lets_in(authenticator, other)
     caplog.clear()
     (clients / "b.key").unlink()
     _, _, new = make_key_files(clients / "c")
-    assert lets_in(lock, new)
+    assert lets_in(authenticator, new)
     (clients / "b.key").write_text(text)
-    assert lets_in(lock, new)
+    assert lets_in(authenticator, new)
     assert len(warnings(caplog)) == 1, "it has come again"
 
 
@@ -123,91 +123,114 @@ def test_a_directory_that_is_gone_lets_nobody_in_until_it_is_there_again(
 ) -> None:
     _, _, known = make_key_files(clients / "a")
     kept = (clients / "a.key").read_text()
-    lock = ShardLock(SHARD, clients)
+    authenticator = CurveAuthenticator(SHARD, clients)
     shutil.rmtree(clients)
-    assert not any(lets_in(lock, keys) for keys in (known, known, new_keys()))
+    assert not any(lets_in(authenticator, keys) for keys in (known, known, new_curve_keys()))
     assert [told for told in warnings(caplog) if "No such file" in told and str(clients) in told] == warnings(caplog)[
         :1
     ]
     clients.mkdir()
     (clients / "a.key").write_text(kept)
-    assert lets_in(lock, known)
+    assert lets_in(authenticator, known)
+
+
+def test_how_many_are_let_in_is_known_where_there_is_a_list(clients: Path) -> None:
+    make_key_files(clients / "a")
+    make_key_files(clients / "b")
+    (clients / "notes.txt").write_text("none")
+    assert CurveAuthenticator(SHARD, clients).client_count == 2
+    assert CurveAuthenticator(SHARD).client_count is None
+
+
+def test_a_file_that_was_read_within_a_tick_of_its_change_is_read_again(
+    clients: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a clock stands still, stamps are the same before and after."""
+    public, _, old = make_key_files(clients / "a")
+    stamp = client_keys._stamp(public)
+    monkeypatch.setattr(client_keys, "_stamp", lambda _: stamp)
+    authenticator = CurveAuthenticator(SHARD, clients)
+    new = new_curve_keys()
+    public.write_text(public.read_text().replace(old.public, new.public))
+    monkeypatch.setattr(client_keys.time, "time_ns", lambda: stamp[0] + 10 * client_keys.SETTLED_NS)
+    assert (lets_in(authenticator, old), lets_in(authenticator, new)) == (False, True)
 
 
 def test_what_is_no_small_file_holds_nobody_up(clients: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A pipe that nobody writes to, a directory, a file that is large, links that lead in a circle or nowhere."""
     _, _, known = make_key_files(clients / "known")
-    lock = ShardLock(SHARD, clients)
+    authenticator = CurveAuthenticator(SHARD, clients)
     os.mkfifo(clients / "pipe.key")
     (clients / "directory.key").mkdir()
     with (clients / "large.key").open("wb") as file:
         file.truncate(1 << 33)
     (clients / "circle.key").symlink_to(clients / "circle.key")
     (clients / "nowhere.key").symlink_to(clients / "none")
-    assert lets_in(lock, known)
-    assert not lets_in(lock, new_keys())
+    assert lets_in(authenticator, known)
+    assert not lets_in(authenticator, new_curve_keys())
     told = "\n".join(warnings(caplog))
     assert all(f"{name}.key" in told for name in ("pipe", "directory", "large", "circle"))
     with pytest.raises((CurveKeyError, OSError), match=r"circle|directory|large|pipe"):
-        ShardLock(SHARD, clients)
+        CurveAuthenticator(SHARD, clients)
 
 
 def test_a_directory_from_the_beginning_of_time_counts(clients: Path) -> None:
     public, _, known = make_key_files(clients / "a")
     os.utime(public, (0, 0))
     os.utime(clients, (0, 0))
-    assert lets_in(ShardLock(SHARD, clients), known)
+    assert lets_in(CurveAuthenticator(SHARD, clients), known)
 
 
 def test_where_a_link_leads_counts(clients: Path, tmp_path: Path) -> None:
     """As Kubernetes mounts a secret: what changes is a link to a directory beside the files."""
-    lock = ShardLock(SHARD, clients)
+    authenticator = CurveAuthenticator(SHARD, clients)
     found = []
     for number in ("one", "two"):
         (tmp_path / number).mkdir()
         found.append(make_key_files(tmp_path / number / "a")[2])
     (clients / "..data").symlink_to(tmp_path / "one")
     (clients / "a.key").symlink_to(Path("..data") / "a.key")
-    assert lets_in(lock, found[0])
+    assert lets_in(authenticator, found[0])
     (tmp_path / "next").symlink_to(tmp_path / "two")
     (tmp_path / "next").rename(clients / "..data")
-    assert (lets_in(lock, found[0]), lets_in(lock, found[1])) == (False, True)
+    assert (lets_in(authenticator, found[0]), lets_in(authenticator, found[1])) == (False, True)
 
 
 def test_the_guards_thread_goes_on_whatever_fails(
     clients: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     _, _, known = make_key_files(clients / "a")
-    lock = ShardLock(SHARD, clients)
+    authenticator = CurveAuthenticator(SHARD, clients)
 
     def fails(_: Path) -> None:
         raise MemoryError("none is left")
 
     with monkeypatch.context() as patch:
         patch.setattr(client_keys, "_stamp", fails)
-        assert not lets_in(lock, known)
+        assert not lets_in(authenticator, known)
     assert "none is left" in caplog.text
-    assert lets_in(lock, known)
+    assert lets_in(authenticator, known)
 
 
 def test_a_key_that_is_not_let_in_is_logged_once_and_all_of_them_only_so_often(
     clients: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lock = ShardLock(SHARD, clients)
-    stranger = new_keys()
-    assert not any(lets_in(lock, stranger) for _ in range(5))
+    authenticator = CurveAuthenticator(SHARD, clients)
+    stranger = new_curve_keys()
+    assert not any(lets_in(authenticator, stranger) for _ in range(5))
     (told,) = warnings(caplog)
-    assert told == f"a client with the CURVE key {stranger.public} is not let in: it is not in {clients}"
-    assert not any(lets_in(lock, new_keys()) for _ in range(TOLD_KEYS + 20))
-    assert len(warnings(caplog)) == TOLD_KEYS
+    assert told == f"a client with the CURVE key {stranger.public} is not let in: no NAME.key in {clients} has it"
+    assert not any(lets_in(authenticator, new_curve_keys()) for _ in range(TOLD_KEYS + 20))
+    assert len(warnings(caplog)) == TOLD_KEYS + 1
+    assert warnings(caplog)[-1] == f"keys that are not let in are logged no more: there were {TOLD_KEYS}"
     assert SHARD.secret not in caplog.text
 
 
 def test_a_lock_is_not_made_of_what_does_not_fit(clients: Path, tmp_path: Path) -> None:
     with pytest.raises(CurveKeyError, match="another pair"):
-        ShardLock(CurveKeys(new_keys().public, SHARD.secret))
+        CurveAuthenticator(CurveKeys(new_curve_keys().public, SHARD.secret))
     with pytest.raises(FileNotFoundError, match="nowhere"):
-        ShardLock(SHARD, tmp_path / "nowhere")
+        CurveAuthenticator(SHARD, tmp_path / "nowhere")
     (clients / "a.key").write_text("nonsense")
     with pytest.raises(CurveKeyError, match=r"a\.key: there is no CURVE key in it"):
-        ShardLock(SHARD, clients)
+        CurveAuthenticator(SHARD, clients)
