@@ -22,8 +22,10 @@ class HandshakeFailure(Enum):
             )
             return f"{told} (who connects without curve_keys has one that no shard knows)"
         if self is HandshakeFailure.BROKEN_OFF:
-            told = "it broke off the handshake each time: it may have another CURVE key than the description's curve_keys say"
-            return f"{told}, or not have started behind a proxy"
+            told = (
+                "it broke off the handshake each time: it may have another CURVE key than the description's curve_keys"
+            )
+            return f"{told} say, or not have started behind a proxy"
         if key is not None:
             return "its links are not encrypted, and the description has curve_keys for them"
         return "its links are encrypted, and the description has no curve_keys for them"

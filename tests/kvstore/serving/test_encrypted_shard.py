@@ -71,7 +71,7 @@ def serving(*arguments: object) -> Iterator[subprocess.Popen[str]]:
         assert process.stdout is not None
         line = process.stdout.readline()
         assert re.match(
-            r"ready: shard \d+ of \d+ of \S+ listens at tcp://127\.0\.0\.1:\d+, encrypted and open to 1 client, and",
+            r"ready: shard \d+ of \d+ of \S+ listens at tcp://127\.0\.0\.1:\d+, encrypted and open to \d clients?, and",
             line,
         )
         yield process
