@@ -346,6 +346,7 @@ def test_an_arena_that_goes_while_its_bytes_are_awaited_is_refused_and_not_read(
         assert isinstance(welcome, Welcome)
         arena, given = brought(welcome, description)
         with arena:
+            wait_until(lambda: shards[0].statistics().arenas == 1)  # It answers before it counts.
             given.close()
             wait_until(lambda: shards[0].statistics().arenas == 0)
             peer.say(msgspec.structs.replace(push_of(0, [512]), at=0))
