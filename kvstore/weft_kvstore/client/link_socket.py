@@ -23,8 +23,7 @@ SHUT_OUT: Final = {
 }
 """Its words for an end before the first message."""
 
-_WATCHED = BROKEN | zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-_WATCHED |= zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+_WATCHED = int(BROKEN) | sum(SHUT_OUT)
 
 NO_RECONNECT = -1
 
@@ -46,8 +45,8 @@ class LinkSocket:
     `fd` becomes readable when something comes, and does not stay so: whatever is done with the socket may take the sign
     away. So `is_unread` says that it was used since it was last seen empty. `monitor_fd` is the monitor's, which was
     seen empty before anything is connected; its messages are read by `broke` alone, all of them, and so it needs no
-    such care afterwards. With `keys` the link is encrypted. `shut_out` is how
-    the handshake has failed, where it has. Raises zmq.ZMQError for an endpoint that is none.
+    such care afterwards. With `keys` the link is encrypted. `shut_out` is how the handshake has failed, where it has.
+    Raises zmq.ZMQError for an endpoint that is none.
     """
 
     def __init__(

@@ -76,8 +76,6 @@ class ShardServer:
         self._mind = ShardMind(os.urandom(16), settings, self._ledger, let_go=self._let_go)
         self._router = Router(bind, authenticator)
         self.endpoint = self._router.endpoint
-        self.curve_key = None if authenticator is None else authenticator.public
-        """Its public key, where links are encrypted."""
         self._stages = StageTimes()
         self._waited = False
         """Whether what is to be sent waited for what had come meanwhile: an answer may go with it."""
