@@ -91,7 +91,14 @@ def graphs(draw: st.DrawFn) -> Graph:
         name=draw(names),
         inputs=tuple(Input(next(values), draw(types)) for _ in range(draw(st.integers(0, 2)))),
         parameters=tuple(
-            Parameter(next(values), draw(types), draw(initializer), draw(st.booleans()), draw(st.booleans()))
+            Parameter(
+                next(values),
+                draw(types),
+                draw(initializer),
+                draw(st.booleans()),
+                draw(st.booleans()),
+                draw(st.booleans()),
+            )
             for _ in range(draw(st.integers(0, 2)))
         ),
         nodes=nodes,

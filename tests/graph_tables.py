@@ -14,8 +14,10 @@ def embedding(inputs: Sequence[str], output: str, **attributes: AttributeValue) 
     return replace(node("Embedding", inputs, [output], **attributes), domain="weft")
 
 
-def table(name: str, *shape: int, trainable: bool = True, row_sparse: bool = True) -> Parameter:
-    return replace(weight(name, *shape, trainable=trainable), row_sparse=row_sparse)
+def table(
+    name: str, *shape: int, trainable: bool = True, row_sparse: bool = True, lazy_update: bool = True
+) -> Parameter:
+    return replace(weight(name, *shape, trainable=trainable), row_sparse=row_sparse, lazy_update=lazy_update)
 
 
 def looked_up(*nodes: Node, parameters: Sequence[Parameter], asked: Sequence[str] = ()) -> Graph:

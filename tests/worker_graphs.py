@@ -94,7 +94,13 @@ BAG, VOCABULARY, WIDTH = 5, 40, 4
 
 
 def bags(
-    dtype: DType = DType.FLOAT64, *, dense: bool = True, trained: bool = True, vocabulary: int = VOCABULARY
+    dtype: DType = DType.FLOAT64,
+    *,
+    dense: bool = True,
+    trained: bool = True,
+    vocabulary: int = VOCABULARY,
+    row_sparse: bool = True,
+    lazy_update: bool = True,
 ) -> Graph:
     """ids (batch, 5) -> rows of `table` -> their mean -> Gemm -> mean cross-entropy, and the share of right answers.
 
@@ -118,7 +124,14 @@ def bags(
             Input("labels", TensorType(DType.INT64, (BATCH,))),
         ),
         parameters=(
-            Parameter("table", TensorType(dtype, (vocabulary, WIDTH)), draw, trainable=trained),
+            Parameter(
+                "table",
+                TensorType(dtype, (vocabulary, WIDTH)),
+                draw,
+                trainable=trained,
+                row_sparse=row_sparse,
+                lazy_update=lazy_update,
+            ),
             Parameter("w", TensorType(dtype, (WIDTH, CLASSES)), draw, trainable=dense),
             Parameter("b", TensorType(dtype, (CLASSES,)), draw, trainable=dense),
         ),

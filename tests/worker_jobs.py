@@ -148,6 +148,7 @@ class Job:
             slots=[] if plan.rows and plan.update is not Update.RULE else list(range(self.slots)),
             rows=plan.rows,
             whole=self.whole,
+            sparse="lazy" if plan.lazy_update or not plan.rows else "standard",
         )
         if not self.local or plan.rows or plan.update is not Update.RULE:
             return [key]

@@ -70,6 +70,7 @@ def _keys(draft: Draft) -> tuple[KeyPlan, ...]:
             priority=draft.urgency[parameter.name],
             rows=parameter.name in draft.tables.keys,
             dense_because=draft.tables.dense.get(parameter.name, ""),
+            lazy_update=parameter.lazy_update,
         )
         for parameter in draft.source.parameters
     )

@@ -112,6 +112,10 @@ class Parameter:
     A parameter that is not `trainable` has no gradient; BatchNormalization's running statistics are such, and are
     updated by the mean over the contributing slots. One that only Gather and Embedding read, by its first axis, is a
     table: it is fetched and pushed by rows, unless `row_sparse` is False.
+
+    `lazy_update`: whether a rule passes by the rows of a table that a step does not touch. False: they get what a
+    gradient of zeros would do to them, as in PyTorch's `nn.Embedding(sparse=False)`. It says nothing about parameters
+    that are not tables.
     """
 
     name: str
@@ -119,6 +123,7 @@ class Parameter:
     initializer: Initializer
     trainable: bool = True
     row_sparse: bool = True
+    lazy_update: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,24 +83,29 @@ def graph_from_place(place: Place) -> Graph:
 
 
 def _parameter_to_json(parameter: Parameter) -> Json:
-    """`row_sparse` is written where it is false alone: graphs from before it was there keep their text."""
-    document = {
+    """`row_sparse` and `lazy_update` are written only where they are false: older graphs keep their text."""
+    document: Json = {
         "name": parameter.name,
         **type_to_json(parameter.type),
         "initializer": initializer_to_json(parameter.initializer),
         "trainable": parameter.trainable,
     }
-    return document if parameter.row_sparse else {**document, "row_sparse": False}
+    if not parameter.row_sparse:
+        document["row_sparse"] = False
+    if not parameter.lazy_update:
+        document["lazy_update"] = False
+    return document
 
 
 def _parameter_from_json(place: Place) -> Parameter:
-    fields = place.fields(("name", "dtype", "shape", "initializer"), ("trainable", "row_sparse"))
+    fields = place.fields(("name", "dtype", "shape", "initializer"), ("trainable", "row_sparse", "lazy_update"))
     return Parameter(
         name=fields["name"].name(),
         type=type_from_json(fields),
         initializer=initializer_from_json(fields["initializer"]),
         trainable=fields["trainable"].boolean() if "trainable" in fields else True,
         row_sparse=fields["row_sparse"].boolean() if "row_sparse" in fields else True,
+        lazy_update=fields["lazy_update"].boolean() if "lazy_update" in fields else True,
     )
 
 

@@ -42,7 +42,8 @@ class KeyPlan:
     """A parameter as the store sees it. `priority` 0 is the most urgent: the order of first use in the forward pass.
 
     `rows`: a table, which is fetched and pushed by rows and never whole. `dense_because`: why a key that some node
-    reads by rows is no table all the same, for people; empty for every other key.
+    reads by rows is no table all the same, for people; empty for every other key. `lazy_update`: whether the rule
+    passes by the rows of a table that a step does not touch.
     """
 
     key: str
@@ -52,6 +53,7 @@ class KeyPlan:
     priority: int
     rows: bool = False
     dense_because: str = ""
+    lazy_update: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,8 @@ def _program_from_json(place: Place) -> Program:
 
 
 def _key_to_json(key: KeyPlan) -> Json:
-    return {
+    """`lazy_update` is written only where it is false."""
+    document: Json = {
         "key": key.key,
         **type_to_json(key.type),
         "initializer": initializer_to_json(key.initializer),
@@ -95,6 +96,7 @@ def _key_to_json(key: KeyPlan) -> Json:
         "rows": key.rows,
         "dense_because": key.dense_because,
     }
+    return document if key.lazy_update else {**document, "lazy_update": False}
 
 
 _KEY_FIELDS: Final = ("key", "dtype", "shape", "initializer", "update", "priority")
@@ -105,9 +107,13 @@ def _key_of_version_1(place: Place) -> KeyPlan:
 
 
 def _key_from_json(place: Place) -> KeyPlan:
-    fields = place.fields((*_KEY_FIELDS, "rows", "dense_because"))
-    because = fields["dense_because"].text()
-    return replace(_dense_key(fields), rows=fields["rows"].boolean(), dense_because=because)
+    fields = place.fields((*_KEY_FIELDS, "rows", "dense_because"), ("lazy_update",))
+    return replace(
+        _dense_key(fields),
+        rows=fields["rows"].boolean(),
+        dense_because=fields["dense_because"].text(),
+        lazy_update=fields["lazy_update"].boolean() if "lazy_update" in fields else True,
+    )
 
 
 def _dense_key(fields: Mapping[str, Place]) -> KeyPlan:

@@ -1,4 +1,4 @@
-"""Runs a graph here and now, node by node: what `expr.eval` calls through the entry point `weft.evaluators`."""
+"""Runs a graph here and now, node by node: what the SDK calls through the entry points `weft.evaluators`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from weft_graph.check import check
+from weft_graph.differentiation.graph import differentiate
 from weft_graph.infer import infer
 from weft_graph.ir import GIVEN, Graph, Parameter
+from weft_graph.program import LOSS_SCALE
 from weft_graph.topological import topological_order
 from weft_graph.types import BATCH, TensorType, array_text
 from weft_kernels.initializers import first_values
@@ -40,6 +42,29 @@ def evaluate(
     context = KernelContext(node="", seed=seed, samples=dims.get(BATCH))
     run_nodes(context, topological_order(graph.nodes), values, keep=graph.outputs, types=types)
     return {name: np.array(values[name], order="C") for name in graph.outputs}
+
+
+def gradients(
+    graph: Graph, loss: str, feeds: Mapping[str, Array], *, parameters: Mapping[str, Array]
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """(outputs by name, gradients of the output `loss`, a scalar, by trained parameter): a step without randomness.
+
+    A parameter that `loss` does not depend on has no gradient. Takes and raises what `evaluate` does.
+    """
+    check(graph)
+    dims = _checked_feeds(graph, feeds)
+    derived = differentiate(graph, loss)
+    values: dict[str, Array] = {name: np.asarray(array) for name, array in feeds.items()}
+    values.update(_parameter_values(graph, parameters, seed=0))
+    values.update((constant.name, constant.array) for constant in derived.graph.constants)
+    types = infer(graph, dims)
+    values[LOSS_SCALE] = np.ones((), types[loss].dtype.numpy)
+    samples = dims.get(BATCH, next((array.shape[0] for array in feeds.values() if np.ndim(array)), None))
+    wanted = [*graph.outputs, *derived.gradients.values()]
+    nodes = topological_order(derived.graph.nodes)
+    run_nodes(KernelContext(node="", samples=samples), nodes, values, keep=wanted)
+    found = {name: values[value] for name, value in derived.gradients.items()}
+    return {name: values[name] for name in graph.outputs}, found
 
 
 def _checked_feeds(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, int]:

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from weft.trainable import Trainable
     from weft.user_rule import rule
     from weft_graph.errors import DTypeError, GraphError, GraphRefusedError, ShapeError
+    from weft_graph.losses.comparison import Loss
     from weft_graph.types import BATCH
 
 _NAMES: dict[str, tuple[str, ...]] = {
@@ -105,6 +106,7 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "weft.trainable": ("Trainable",),
     "weft.user_rule": ("rule",),
     "weft_graph.errors": ("DTypeError", "GraphError", "GraphRefusedError", "ShapeError"),
+    "weft_graph.losses.comparison": ("Loss",),
     "weft_graph.types": ("BATCH",),
 }
 """Which module has which public names."""
@@ -146,6 +148,7 @@ __all__ = [
     "JobState",
     "Lamb",
     "Lars",
+    "Loss",
     "MissingPackageError",
     "Model",
     "Nesterov",

@@ -85,7 +85,9 @@ class _Collector:
             case ParameterRecord():
                 type_ = record.types[0]
                 self.parameters.append(
-                    Parameter(names[0], type_, record.initializer, record.trainable, record.row_sparse)
+                    Parameter(
+                        names[0], type_, record.initializer, record.trainable, record.row_sparse, record.lazy_update
+                    )
                 )
                 if record.value is not None:
                     self.values[names[0]] = record.value

@@ -3,6 +3,7 @@
 WeftError
 +-- ArgumentError           an argument makes no sense; nothing was sent
 |   +-- UrlError                the URL is not one of a server
+|   +-- ModuleRefusedError      a PyTorch module cannot be taken as it is; the message says what to do
 |   +-- FeedError               an array does not have its input's or parameter's shape
 +-- ClosedError             the client is closed
 +-- ConnectError            nothing answered at the URL, or the answer broke off and retries did not help
@@ -49,6 +50,15 @@ class ArgumentError(WeftError, ValueError):
 
 class UrlError(ArgumentError):
     """The URL is not one of a server."""
+
+
+class ModuleRefusedError(ArgumentError):
+    """PyTorch cannot export a module, or its graph would train otherwise than the module does. `reason` is what the
+    exporter said, whole, where it was the exporter."""
+
+    def __init__(self, message: str, *, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class FeedError(ArgumentError):

@@ -64,9 +64,11 @@ def evaluate(
     return tuple(values[name] for name in collected.outputs)
 
 
-def run_graph(graph: Graph, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
+def run_graph(
+    graph: Graph, feeds: Mapping[str, Array], parameters: Mapping[str, Array] | None = None
+) -> Mapping[str, Array]:
     """A graph's outputs by name. Raises EvaluatorError where nothing can evaluate."""
-    return _evaluator(entry_points(group=GROUP))(graph, feeds)
+    return _evaluator(entry_points(group=GROUP))(graph, feeds, parameters=parameters)
 
 
 def _check_mappings(feeds: object, parameters: object) -> None:

@@ -28,18 +28,20 @@ def parameter(
     *,
     trainable: bool = True,
     row_sparse: bool = True,
+    lazy_update: bool = True,
     scope: Scope | None = None,
 ) -> Expression:
     """A value that the store keeps and a rule updates; `shape` is all numbers. See `weft.nn.initializers`.
 
     One that only `ops.gather` (by axis 0) and `ops.embedding` read is a table: it is fetched and pushed by rows, and no
-    worker holds the whole of it, unless `row_sparse` is False.
+    worker holds the whole of it, unless `row_sparse` is False. Rows that a step does not touch stay as they are; with
+    `lazy_update=False` momentum and weight decay reach them too, as in PyTorch's `nn.Embedding(sparse=False)`.
     """
     type_ = TensorType(element_type(dtype, name), declared_shape(shape, name))
     if not type_.is_static:
         raise ShapeError(f"parameter {name!r}: the store keeps numbers of fixed shape, this one is {type_}", node=name)
     label = Label(declared_name(name), scope, given=scope is None)
-    return Expression(ParameterRecord(label, (type_,), initializer, trainable, row_sparse))
+    return Expression(ParameterRecord(label, (type_,), initializer, trainable, row_sparse, lazy_update))
 
 
 def constant(value: Any, dtype: DType | str | None = None, *, name: str | None = None) -> Expression:

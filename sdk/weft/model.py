@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from weft.errors import ArgumentError
 from weft.evaluation import evaluate
 from weft.expression import Expression
 from weft.model_report import report
@@ -15,7 +16,8 @@ from weft.records import Array
 from weft.trainable import Trainable
 from weft_graph.errors import GraphRefusedError
 from weft_graph.ir import Graph, Input, Parameter
-from weft_graph.losses.with_loss import LossOptions, with_loss
+from weft_graph.losses.comparison import Loss
+from weft_graph.losses.with_loss import with_loss
 
 if TYPE_CHECKING:
     import os
@@ -39,6 +41,10 @@ class Model:
     """Outputs of the file that are sequences, as the outputs that are their items."""
     rule: RuleSpec | None = None
     """What the file trains it by, where it has its own optimizer: jobs of the model take it unless they say `rule`."""
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    """Why a parameter does not train, or what shares it, and why an array is a constant; a few words each."""
+    proof: str = ""
+    """What of it was compared with the PyTorch module that it was made from; empty where nothing was."""
 
     @property
     def name(self) -> str:
@@ -114,7 +120,7 @@ class Model:
 
     def with_loss(
         self,
-        loss: str,
+        loss: str | Loss | Sequence[str | Loss],
         *,
         output: str = "",
         target: str = "",
@@ -122,22 +128,47 @@ class Model:
         ignore_index: int | None = None,
         metrics: str | Sequence[str] = (),
     ) -> Trainable:
-        """The model with what it trains by: `cross_entropy`, `nll` (of log-probabilities), `mse`, `l1`,
-        `bce_with_logits`, or the name of an output that is the loss already.
+        """The model with what it trains by: a loss, or the sum of several.
 
-        The loss compares `output`, the only one where left out, with the input `target`, which is added: `labels`,
-        int64, without the axis of the classes; else `target`, of the output's type and shape. Classes are on axis 1
-        where the output has four dimensions or more, (batch, classes, height, width), and on the last axis else,
+        A loss is `cross_entropy` (of logits), `log_loss` (the same of probabilities), `nll` (of log-probabilities),
+        `mse`, `l1`, `bce_with_logits`, `bce` (of probabilities), or the name of an output that is the loss already.
+        Where the output is made by a Softmax or Sigmoid, the loss is computed from the logits before it, also
+        `cross_entropy` and `bce_with_logits`, and `warnings` say so.
+
+        The loss compares `output`, the only one where left out, or any value inside the model, with the input
+        `target`, which is added: `labels`, int64, without the axis of the classes; else `target`, of the output's type
+        and shape. Parameters that do not lead to it do not train, and `warnings` name them. Classes are on axis 1 where
+        the output has four dimensions or more, (batch, classes, height, width), and on the last axis else,
         (batch, classes) and (batch, positions, classes); `classes_axis` says it otherwise. Targets that are
-        `ignore_index` do not count; each worker then takes the mean over its own. `metrics` are `accuracy`, losses, or
-        outputs that are scalars.
+        `ignore_index` do not count; each worker then takes the mean over its own.
 
-        Raises GraphRefusedError and its kin, which say what there is.
+        Several losses are a list of `weft.Loss`, each with its own output, target and weight. Each is a metric too,
+        under the name of its output and its own: `logits_cross_entropy`.
+
+        `metrics` are `accuracy`, losses, or outputs that are scalars. With several losses a metric is of each output
+        that it fits; where these are several, the output's name comes before the metric's.
+
+        Raises GraphRefusedError and its kin, which say what there is, and ArgumentError.
         """
-        listed = (metrics,) if isinstance(metrics, str) else tuple(metrics)
-        options = LossOptions(loss, output, target, classes_axis, ignore_index, listed)
-        made = with_loss(self.graph, options)
-        return Trainable(made, self.values, self.warnings, self.graph.outputs, self.rule)
+        if isinstance(loss, str):
+            losses: Sequence[Loss] = (Loss(loss, output, target, 1.0, classes_axis, ignore_index),)
+        elif output or target or classes_axis is not None or ignore_index is not None:
+            raise ArgumentError("output, target, classes_axis and ignore_index are said in each weft.Loss of a list")
+        else:
+            given = (loss,) if isinstance(loss, Loss) else tuple(loss)
+            losses = [each if isinstance(each, Loss) else Loss(each) for each in given]
+        made = with_loss(self.graph, losses, (metrics,) if isinstance(metrics, str) else tuple(metrics))
+        trained = {each.name: each.trainable for each in made.graph.parameters}
+        idle = {name: "no loss depends on it" for name, was in self.parameters.items() if was.trainable > trained[name]}
+        return Trainable(
+            made,
+            self.values,
+            (*self.warnings, *made.notes),
+            self.graph.outputs,
+            self.rule,
+            {**self.reasons, **idle},
+            self.proof,
+        )
 
     def export_onnx(self, path: str | os.PathLike[str], *, opset: int = 0, training: bool = False) -> None:
         """Write the model, with its values, for inference; with `training`, BatchNormalization and Dropout as they
@@ -158,4 +189,4 @@ class Model:
 
     def __str__(self) -> str:
         """Inputs, outputs, parameters, constants, operators, what cannot train, warnings; a line each."""
-        return report(self.graph, self.values, self.warnings)
+        return report(self.graph, self.warnings, self.reasons, self.proof)

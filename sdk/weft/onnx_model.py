@@ -27,7 +27,9 @@ def from_onnx(
     constants: Patterns = (),
     untrained: Patterns = (),
     frozen: Patterns = (),
+    lazy: Patterns = (),
     training: bool = True,
+    verify: bool = True,
     batch: str | None = None,
     shapes: Mapping[str, Sequence[int | str]] | None = None,
     sequences: Mapping[str, int | None] | None = None,
@@ -37,9 +39,11 @@ def from_onnx(
     Floats that lead to an output become parameters. Patterns such as `encoder.*` say otherwise: `parameters` train,
     `constants` become part of the graph, `untrained` are kept by the store, whatever they are read for. Parameters that
     are `frozen` do not train, and nodes that are stay in inference; all other BatchNormalization and Dropout is
-    switched to training by `training`, and a model's own optimizer becomes `Model.rule`. `batch` is what the file calls
-    the dimension of the samples; `shapes` are inputs' shapes in the place of the file's, `sequences` the lengths of
-    inputs that are sequences.
+    switched to training by `training`, and a model's own optimizer becomes `Model.rule`. Tables that are `lazy` keep
+    rows that a step does not read as they are, others do to them what a gradient of zeros does. A file that is known to
+    train otherwise than the PyTorch module that it was written from is refused unless `verify` is off. `batch` is
+    what the file calls the dimension of the samples; `shapes` are inputs' shapes in the place of the file's,
+    `sequences` the lengths of inputs that are sequences.
 
     Raises OnnxError and its kin, which name the node or value, ArgumentError, and MissingPackageError where `onnx` is
     not installed.
@@ -49,13 +53,15 @@ def from_onnx(
         constants=listed("constants", constants),
         untrained=listed("untrained", untrained),
         frozen=listed("frozen", frozen),
+        lazy=listed("lazy", lazy),
+        verify=verify,
         training=training,
         batch=batch or "",
         shapes={name: tuple(shape) for name, shape in (shapes or {}).items()},
         sequences=dict(sequences or {}),
     )
     read = _read(source, options)
-    return Model(read.graph, read.values, read.warnings, read.sequences, _rule(read.step))
+    return Model(read.graph, read.values, read.warnings, read.sequences, _rule(read.step), reasons=read.reasons)
 
 
 def _rule(step: TrainingStep | None) -> RuleSpec | None:

@@ -49,10 +49,10 @@ def _leaves(graph: Graph, values: Mapping[str, Array]) -> Iterator[tuple[Record,
         yield InputRecord(Label(input_.name, given=True), (input_.type,)), input_.name
     for each in graph.parameters:
         label, value = Label(each.name, given=True), values.get(each.name)
-        yield (
-            ParameterRecord(label, (each.type,), each.initializer, each.trainable, each.row_sparse, value),
-            each.name,
+        record = ParameterRecord(
+            label, (each.type,), each.initializer, each.trainable, each.row_sparse, each.lazy_update, value
         )
+        yield record, each.name
     for constant in graph.constants:
         type_ = array_type(constant.array)
         yield ConstantRecord(Label(constant.name, given=True), (type_,), constant.array), constant.name

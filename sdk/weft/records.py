@@ -59,6 +59,7 @@ class ParameterRecord:
     initializer: Initializer
     trainable: bool = True
     row_sparse: bool = True
+    lazy_update: bool = True
     value: Array | None = None
     """The first value, where it comes beside the graph."""
 

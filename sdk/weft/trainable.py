@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from weft.evaluation import Feeds, evaluate
+from weft.model_report import report
 from weft.read_expressions import expressions
 from weft.records import Array
 from weft_graph.ir import Graph
@@ -26,10 +27,14 @@ class Trainable:
     made: WithLoss
     values: Mapping[str, Array]
     warnings: tuple[str, ...] = ()
+    """What the model's are, then sentences about the loss: what it is computed from, and what does not train."""
     own_outputs: tuple[str, ...] = ()
     """The model's outputs as they were."""
     rule: RuleSpec | None = None
     """What it trains by unless a job says it otherwise."""
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    proof: str = ""
+    """As the model's."""
 
     @property
     def graph(self) -> Graph:
@@ -47,9 +52,9 @@ class Trainable:
         return self.made.metrics
 
     @property
-    def target(self) -> str:
-        """The input that the loss compares with; empty where the model computes its loss itself."""
-        return self.made.target
+    def targets(self) -> tuple[str, ...]:
+        """The inputs that losses compare with; none where the model computes its loss itself."""
+        return self.made.targets
 
     def evaluate(self, feeds: Feeds, *, seed: int = 0, training: bool = False) -> dict[str, Array]:
         """Loss, metrics and outputs by name, here and now; see `Expression.eval`, which says what is raised."""
@@ -62,3 +67,7 @@ class Trainable:
     def __repr__(self) -> str:
         metrics = ", ".join(self.metrics)
         return f"<Trainable {self.graph.name}: loss {self.loss}{f', metrics {metrics}' if metrics else ''}>"
+
+    def __str__(self) -> str:
+        """What `Model` says, of the graph with its loss."""
+        return report(self.graph, self.warnings, self.reasons, self.proof)

@@ -72,12 +72,12 @@ def check(spec: JobSpec, graph: Graph, source: Description, bounds: Bounds) -> J
     errors = list(islice(found, MOST_ERRORS))
     if errors:
         raise JobRefusedError(errors)
+    rule = read_rule(spec.rule)
     try:
         at_once = -(-spec.data.batch // (spec.parallelism.workers * spec.accumulate))
         dims = {**dims_of(spec, graph.inputs, source), BATCH: at_once}
-        options = options_of(spec, dims)
+        options = options_of(spec, rule, dims)
         programs = convert(graph, loss=spec.loss, metrics=spec.metrics, options=options)
-        rule = read_rule(spec.rule)
         wrong = list(islice(rule_errors(rule, programs.keys), MOST_ERRORS))
         if wrong:
             raise JobRefusedError(wrong)

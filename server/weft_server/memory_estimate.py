@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Final
 
 from weft.api.dry_run import StepMemory, StepTraffic, StoreMemory, WorkerMemory
 from weft.api.job import JobSpec, Recompute
@@ -19,6 +20,10 @@ from weft_graph.types import BATCH, TensorType
 from weft_graph.weft_domain import FETCH, FETCH_ROWS, ID_BYTES, SEND, SEND_ROWS
 from weft_server.converter_options import options_of
 from weft_server.plan import JobPlan, nbytes
+from weft_server.rule_planning import plan_rule
+
+SEEN_BYTES: Final = 8
+"""Of each row of a table with standard semantics: which update it has seen."""
 
 
 def train_samples(plan: JobPlan) -> int:
@@ -61,10 +66,10 @@ def step_memory(plan: JobPlan, program: Program, samples: int) -> StepMemory:
 
 def recomputing(plan: JobPlan, spec: JobSpec) -> dict[Recompute, StepMemory]:
     """A training step under each choice of what is computed again. Raises GraphError."""
-    graph, samples = graph_from_json(spec.graph), train_samples(plan)
+    graph, rule, samples = graph_from_json(spec.graph), plan_rule(spec.rule), train_samples(plan)
     found = {}
     for choice in Recompute:
-        options = options_of(spec.model_copy(update={"recompute": choice}), {**plan.dims, BATCH: samples})
+        options = options_of(spec.model_copy(update={"recompute": choice}), rule, {**plan.dims, BATCH: samples})
         program = convert(graph, loss=spec.loss, metrics=spec.metrics, options=options).train
         found[choice] = step_memory(plan, program, samples)
     return found
@@ -152,4 +157,6 @@ def _state(keys: Iterable[KeySpec], arrays: int) -> int:
 
 def _kept(key: KeySpec, arrays: int) -> int:
     """Bytes of a key with its state. A key that nobody sends has none: no rule is ever run on it."""
-    return nbytes(key) * (1 + (arrays if key.update == Update.RULE.value and key.slots else 0))
+    state = arrays if key.update == Update.RULE.value and key.slots else 0
+    seen = SEEN_BYTES * key.shape[0] if key.sparse == "standard" else 0
+    return nbytes(key) * (1 + state) + seen

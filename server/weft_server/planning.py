@@ -97,8 +97,9 @@ def _key(key: KeyPlan, contributing: int, rule: RulePlan) -> KeySpec:
         priority=key.priority,
         slots=list(range(contributing)),
         rows=key.rows,
-        whole=rule.whole and by_rule,
+        whole=bool(rule.whole) and by_rule,
         multipliers=rule.multipliers(key.key) if by_rule else {},
+        sparse="standard" if key.rows and by_rule and contributing and not key.lazy_update else "lazy",
     )
 
 

@@ -43,11 +43,11 @@ class RulePlan:
         return states_of(self.rule)
 
     @property
-    def whole(self) -> bool:
-        """Whether no key may be cut."""
+    def whole(self) -> str:
+        """Why no key may be cut, in words; empty where keys may be."""
         if self.graph is not None:
-            return why_whole(self.graph) is not None
-        return bool(BUILT_IN[rule_name(self.rule)].whole)
+            return why_whole(self.graph) or ""
+        return BUILT_IN[rule_name(self.rule)].whole
 
     def multipliers(self, key: str) -> dict[str, float]:
         """{hyper-parameter: factor} of a key: the first stretch that is for it counts alone."""

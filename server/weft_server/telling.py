@@ -13,6 +13,7 @@ from weft_graph.types import BATCH
 from weft_server.converter_options import options_of
 from weft_server.memory_estimate import train_samples
 from weft_server.plan import JobPlan, key_slices
+from weft_server.rule_planning import plan_rule
 
 
 def told_programs(plan: JobPlan, programs: Programs) -> str:
@@ -43,7 +44,7 @@ def _commits(plan: JobPlan) -> str:
 def told_passes(spec: JobSpec, plan: JobPlan, *, full: bool) -> str:
     """What each pass did to the job's graph; with `full`, each node that came and went. Converts it again."""
     recorder = Recorder()
-    options = options_of(spec, _dims(plan))
+    options = options_of(spec, plan_rule(spec.rule), _dims(plan))
     convert(graph_from_json(spec.graph), loss=spec.loss, metrics=spec.metrics, options=options, watch=recorder)
     return passes_text(recorder.runs, full=full, dims=_dims(plan))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,7 @@ def test_deep_nesting_is_refused_and_not_followed() -> None:
         (("inputs", 0, "shape"), [1] * 17, "/inputs/0/shape", "17 items, and at most 16"),
         (("inputs", 0, "extra"), 1, "/inputs/0", "unknown field 'extra'; known are name, dtype, shape"),
         (("parameters", 0, "row_sparse"), 0, "/parameters/0/row_sparse", "expected true or false, got 0"),
+        (("parameters", 0, "lazy_update"), 0, "/parameters/0/lazy_update", "expected true or false, got 0"),
         (("nodes", 2, "attributes", "a/b~"), None, "/nodes/2/attributes/a~1b~0", "got null"),
         (("nodes", 2, "attributes", "i"), [1, "x"], "/nodes/2/attributes/i/1", "expected an integer, got 'x'"),
         (("nodes", 2, "attributes", "i"), 1 << 63, "/nodes/2/attributes/i", "from -9223372036854775808 to"),
@@ -238,10 +240,19 @@ def test_left_out_fields_have_defaults() -> None:
 
 def test_what_is_row_sparse_is_written_like_a_graph_of_before_there_were_tables() -> None:
     document = graph_to_json(mlp())
-    assert all("row_sparse" not in record for record in document["parameters"])
-    said = with_value(document, ("parameters", 0, "row_sparse"), True)
-    VALIDATOR.validate(said)
-    assert graph_to_json(graph_from_json(said)) == document
+    for name in ("row_sparse", "lazy_update"):
+        assert all(name not in record for record in document["parameters"])
+        said = with_value(document, ("parameters", 0, name), True)
+        VALIDATOR.validate(said)
+        assert graph_to_json(graph_from_json(said)) == document
+
+
+def test_what_is_not_lazy_is_written_and_read_again() -> None:
+    parameters = (replace(mlp().parameters[0], lazy_update=False), *mlp().parameters[1:])
+    document = graph_to_json(replace(mlp(), parameters=parameters))
+    assert [record.get("lazy_update") for record in document["parameters"]] == [False, *[None] * (len(parameters) - 1)]
+    VALIDATOR.validate(document)
+    assert graph_from_json(document).parameters == parameters
 
 
 def test_a_whole_number_where_the_schema_has_a_float_is_that_float() -> None:

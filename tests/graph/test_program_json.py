@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -40,6 +41,15 @@ def test_programs_survive_their_json_text(graph: Graph) -> None:
     assert plain(read.train) == plain(programs.train)
     assert plain(read.evaluate) == plain(programs.evaluate)
     assert read.keys == programs.keys
+
+
+def test_a_table_that_is_not_lazy_says_so_and_no_other_key_does() -> None:
+    graph = two_bags()
+    graph = replace(graph, parameters=tuple(replace(p, lazy_update=p.name != "T") for p in graph.parameters))
+    programs = converted(graph)
+    document = programs_to_json(programs)
+    assert [key["key"] for key in document["keys"] if "lazy_update" in key] == ["T"]
+    assert programs_from_json(document).keys == programs.keys
 
 
 def test_a_document_of_before_tables_is_read() -> None:

@@ -200,6 +200,33 @@ def test_what_is_dense_although_read_by_rows_says_why(graph: Graph, because: str
     assert f"T is read by rows, and is dense all the same: {because}." in said(programs)
 
 
+def test_a_trained_table_that_is_not_lazy_is_dense_where_the_rule_needs_keys_whole() -> None:
+    options = Options(fusion=False, whole_rule="it divides by norms")
+
+    def dense_because(**given: bool) -> str:
+        (key,) = convert(one_table(**given), loss="loss", metrics={}, options=options).keys
+        assert key.rows is not bool(key.dense_because)
+        return key.dense_because
+
+    assert dense_because(lazy_update=False) == "lazy_update is false, and it divides by norms"
+    assert not dense_because(lazy_update=True)
+    (key,) = converted(one_table(lazy_update=False)).keys
+    assert (key.rows, key.lazy_update) == (True, False)
+    frozen = looked_up(
+        node("Gather", ["T", "a"], ["t"]),
+        node("Mul", ["t", "w"], ["ta"]),
+        GATHERED,
+        parameters=[table("T", 11, 4, trainable=False, lazy_update=False), weight("w", 4)],
+    )
+    assert convert(frozen, loss="loss", metrics={}, options=options).keys[0].rows
+
+
+def test_the_text_says_that_a_rule_runs_on_the_rows_that_a_step_does_not_touch() -> None:
+    sentence = "The rule runs on its other rows too, with gradients of zeros."
+    assert sentence in said(converted(one_table(lazy_update=False)))
+    assert sentence not in said(converted(one_table()))
+
+
 def test_rows_of_a_copy_say_why_the_parameter_is_dense() -> None:
     """Nobody would find out otherwise that a Cast has made a table travel whole."""
     once = (

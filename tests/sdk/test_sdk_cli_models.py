@@ -114,6 +114,76 @@ def test_what_is_missing_is_said_before_anything_is_sent(
     assert script.requests == []
 
 
+@pytest.fixture
+def classifier(tmp_path: Path) -> str:
+    """x -> h -> (probabilities, sizes), as a file of Keras has it."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"], "times"),
+        helper.make_node("MatMul", ["h", "v"], ["scores"], "head"),
+        helper.make_node("Softmax", ["scores"], ["probabilities"], "softmax"),
+        helper.make_node("MatMul", ["h", "u"], ["sizes"], "other"),
+    ]
+    held = [weights("w", 3, 4), weights("v", 4, 5), weights("u", 4, 2)]
+    path = tmp_path / "classifier.onnx"
+    path.write_bytes(
+        model(nodes, [floats("x", "N", 3)], ("probabilities", "sizes"), held, opset=15).SerializeToString()
+    )
+    return str(path)
+
+
+OF_CLASSES = ("--loss", "cross_entropy", "--output", "probabilities")
+RUN = ("--data", "d.npz", "--steps", "1")
+
+
+def test_a_softmax_is_told_wherever_a_loss_is_given(run: Run, classifier: str) -> None:
+    told = "output 'probabilities' is made by node 'softmax', a Softmax: cross_entropy takes logits"
+    script = answers(UPLOADED, job())
+    result = run(script, "submit", classifier, *OF_CLASSES, *RUN)
+    assert f"warning: {told}" in result.stderr
+    assert "warning: parameters that lead to no loss do not train: 'u'" in result.stderr
+    spec = JobSpec.model_validate_json(script.requests[-1].content)
+    (made,) = (each for each in spec.graph["nodes"] if spec.loss in each["outputs"])
+    assert (made["op_type"], made["inputs"]) == ("SoftmaxCrossEntropyLoss", ["scores", "labels"])
+    assert spec.graph["outputs"] == ["loss", "probabilities", "sizes"]
+    inspected = run(answers(), "inspect", classifier, *OF_CLASSES).stdout
+    assert told in inspected
+    assert "parameters that stay\n  u  float32[4, 2]  (no loss depends on it)\n" in inspected
+    programs = run(answers(), "programs", classifier, *OF_CLASSES)
+    assert told in programs.stderr
+    assert "training step: " in programs.stdout
+
+
+def test_several_losses_are_paired_with_their_outputs_and_targets(run: Run, classifier: str) -> None:
+    losses = (*OF_CLASSES, "--target", "kind", "--loss", "0.5*mse", "--output", "h", "--target", "size")
+    script = answers(UPLOADED, job())
+    result = run(script, "submit", classifier, *losses, "--metric", "accuracy", *RUN, "--column", "kind=k")
+    assert result.exit_code == 0, result.stderr
+    spec = JobSpec.model_validate_json(script.requests[-1].content)
+    assert list(spec.metrics) == ["probabilities_cross_entropy", "h_mse", "accuracy"]
+    assert spec.data.columns == {"x": "x", "kind": "k", "size": "size"}
+    out = run(answers(), "inspect", classifier, *losses).stdout
+    assert "  kind  int64[batch]\n  size  float32[batch, 4]\n" in out
+    assert "  h_mse  float32[]\n" in out
+    assert "training step: " in run(answers(), "programs", classifier, *losses).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--loss", "mse", "--output", "zz"], "there is no output 'zz'; there are 'probabilities', 'sizes', and the"),
+        (["--loss", "mse", "--output", "size"], "no output 'size' (did you mean 'sizes'?)"),
+        ([*OF_CLASSES, "--loss", "mse"], "there are 2 losses, and `output` is given 1 times"),
+        (["--loss", "nll", "--output", "probabilities"], "a Softmax, and nll takes log-probabilities: use log_loss"),
+        (["--output", "h"], "--loss cross_entropy, mse"),
+    ],
+)
+def test_what_a_loss_cannot_be_of_is_said(run: Run, classifier: str, arguments: list[str], message: str) -> None:
+    for command in ("inspect", "programs"):
+        result = run(answers(), command, classifier, *arguments)
+        assert result.exit_code in {1, 2}
+        assert message in result.stderr
+
+
 def test_columns_that_do_not_fit_come_with_what_to_type(run: Run, file: str) -> None:
     detail = "the source has no column 'labels'; it has 'x', 'y'"
     refused = problem(422, "job-refused", detail, [{"pointer": "/data/columns/labels", "detail": detail}])
@@ -149,7 +219,10 @@ def test_inspect_tells_what_there_is_and_what_cannot_train(run: Run, file: str) 
     assert "what cannot train" not in out
     assert "operators\n  Add  1\n  MatMul  1\n  Round  1\n" in out
     assert "  labels  int64[batch]" in run(answers(), "inspect", file, "--loss", "cross_entropy").stdout
-    assert "parameters that stay\n  w  float32[3, 4]\n" in run(answers(), "inspect", file, "--freeze", "w").stdout
+    assert (
+        "parameters that stay\n  w  float32[3, 4]  (frozen)\n"
+        in run(answers(), "inspect", file, "--freeze", "w").stdout
+    )
 
 
 def test_programs_of_a_model_are_those_of_its_job(run: Run, file: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 import weft
 from weft import nn, ops
+from weft.read_expressions import expressions
 from weft_graph.check import check
 from weft_graph.json_form import graph_from_json, graph_to_json
 
@@ -57,13 +58,16 @@ def test_a_bag_may_have_more_dimensions_before_it() -> None:
     np.testing.assert_allclose(bags.eval({"ids": fed}, parameters=KEPT), expected, rtol=1e-6)
 
 
-def test_whether_it_travels_by_rows_is_part_of_the_graph() -> None:
-    for row_sparse in (True, False):
-        graph = nn.EmbeddingBag(10, 4, 0, row_sparse, name="bag")(ids()).graph()
-        check(graph)
-        read = graph_from_json(graph_to_json(graph))
-        assert [parameter.row_sparse for parameter in read.parameters] == [row_sparse]
-        assert {node.domain for node in read.nodes} == {"", "weft"}
+@pytest.mark.parametrize("layer", [nn.Embedding, nn.EmbeddingBag])
+@pytest.mark.parametrize(("row_sparse", "lazy_update"), [(True, True), (False, True), (True, False)])
+def test_how_it_travels_and_is_updated_is_part_of_the_graph(
+    layer: type[nn.Embedding], row_sparse: bool, lazy_update: bool
+) -> None:
+    graph = layer(10, 4, 0, row_sparse, lazy_update=lazy_update, name="bag")(ids()).graph()
+    check(graph)
+    for read in (graph_from_json(graph_to_json(graph)), expressions(graph, {})["bag"].graph()):
+        assert [(each.row_sparse, each.lazy_update) for each in read.parameters] == [(row_sparse, lazy_update)]
+        assert "weft" in {node.domain for node in read.nodes}
 
 
 def test_gather_reads_along_an_axis() -> None:

@@ -61,6 +61,6 @@ def test_the_command_line_takes_the_files_own_rule(tmp_path: Path) -> None:
 
 def rule_of(file: Path, rule: str | None, rate: float | None) -> object:
     said: dict[str, Any] = {each.name: None for each in fields(ModelOptions)}
-    said |= {"loss": "loss", "data": "d.npz", "batch": 4, "rule": rule, "rate": rate}
+    said |= {"loss": ["loss"], "data": "d.npz", "batch": 4, "rule": rule, "rate": rate}
     said |= {"shuffle": False, "workers": 1, "shards": 1, "seed": 0}
     return JobSpec.model_validate_json(job_of_model(file, ModelOptions(**said), steps=1).document).rule

@@ -121,7 +121,7 @@ def test_names_made_here_avoid_those_of_a_model() -> None:
 )
 def test_losses_of_numbers(loss: str, reference: object) -> None:
     made = weft.from_onnx(perceptron()).with_loss(loss, output="features", metrics=("mse",))
-    assert made.target == "target"
+    assert made.targets == ("target",)
     assert made.graph.inputs[1].type == made.graph.inputs[0].type.__class__(
         made.graph.inputs[0].type.dtype, ("batch", 4)
     )
@@ -203,7 +203,7 @@ def test_a_models_own_loss_trains_as_it_is() -> None:
     ]
     read = weft.from_onnx(model(nodes, [floats("x", "N", 3)], ("mean", "y"), [weights("w", 3)]))
     made = read.with_loss("mean")
-    assert (made.loss, made.target, made.graph.outputs) == ("mean", "", ("mean", "y"))
+    assert (made.loss, made.targets, made.graph.outputs) == ("mean", (), ("mean", "y"))
     with pytest.raises(weft.ShapeError, match=r"output 'y' is float32\[batch, 3\]; a loss or metric is a single float"):
         read.with_loss("y")
 
@@ -216,7 +216,8 @@ def test_a_models_own_loss_trains_as_it_is() -> None:
             r"no loss or metric 'crossentropy' \(did you mean 'cross_entropy'\?\); there are cross_entropy, mse",
         ),
         ({"loss": "mse"}, "say which `output` the loss is of: there are 'logits', 'features'"),
-        ({"loss": "mse", "output": "scores"}, "there is no output 'scores'; there are 'logits', 'features'"),
+        ({"loss": "mse", "output": "scores"}, "there is no output 'scores'; there are 'logits', 'features', and the v"),
+        ({"loss": "mse", "output": "befor"}, r"no output 'befor' \(did you mean 'before'\?\)"),
         ({"loss": "mse", "output": "logits", "target": "before"}, "target 'before' is the name of another value"),
         (
             {"loss": "cross_entropy", "output": "logits", "target": "x"},
@@ -234,6 +235,76 @@ def test_a_models_own_loss_trains_as_it_is() -> None:
 def test_a_loss_that_cannot_be_says_what_there_is(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(weft.GraphRefusedError, match=message):
         weft.from_onnx(perceptron()).with_loss(**arguments)  # type: ignore[arg-type]
+
+
+def keras_like() -> onnx.ModelProto:
+    """A classifier of images as tf2onnx writes one of Keras: its output is the Softmax of its last layer."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "dense/kernel"], ["dense/MatMul"], "dense/MatMul"),
+        helper.make_node("Add", ["dense/MatMul", "dense/bias"], ["dense/BiasAdd"], "dense/BiasAdd"),
+        helper.make_node("Softmax", ["dense/BiasAdd"], ["dense"], "dense/Softmax", axis=-1),
+    ]
+    held = [weights("dense/kernel", 3, 5), weights("dense/bias", 5)]
+    return model(nodes, [floats("x", "N", 3)], ("dense",), held, opset=15)
+
+
+def zoo_like() -> onnx.ModelProto:
+    """The same as an old file has it: a Softmax of images of one pixel, over all but the first axis."""
+    nodes = [
+        helper.make_node("Conv", ["x", "k", "b"], ["pool"], "conv"),
+        helper.make_node("Softmax", ["pool"], ["prob"], "softmax"),
+    ]
+    return model(nodes, [floats("x", "N", 3, 1, 1)], ("prob",), [weights("k", 5, 3, 1, 1), weights("b", 5)], opset=9)
+
+
+def test_a_model_that_ends_in_a_softmax_trains_its_logits() -> None:
+    read = weft.from_onnx(keras_like())
+    made = read.with_loss("cross_entropy", metrics="accuracy")
+    told = (
+        "output 'dense' is made by node 'dense/Softmax', a Softmax: cross_entropy takes logits, so it is computed from "
+        "that node's input 'dense/BiasAdd'"
+    )
+    assert made.warnings == (told,)
+    assert str(made).endswith(f"warnings\n  {told}")
+    y = np.array([0, 4, 2, 1])
+    big = X * 1000  # probabilities of 0, whose logarithm there is not
+    logits = big @ read.values["dense/kernel"] + read.values["dense/bias"]
+    got = made.evaluate({"x": big, "labels": y})
+    assert got["loss"] == pytest.approx(cross_entropy(logits, y), rel=1e-5)
+    assert got["accuracy"] == (logits.argmax(1) == y).mean()
+    np.testing.assert_array_equal(got["dense"], read.evaluate({"x": big})["dense"])
+    by_logits = read.with_loss("cross_entropy", output="dense/BiasAdd")
+    assert by_logits.warnings == ()
+    assert by_logits.evaluate({"x": big, "labels": y})["loss"] == got["loss"]
+    assert read.with_loss("log_loss").evaluate({"x": big, "labels": y})["loss"] == got["loss"]
+
+
+def test_a_softmax_of_an_old_file_is_found_too() -> None:
+    read = weft.from_onnx(zoo_like())
+    y = np.array([[[0]], [[4]], [[2]], [[1]]])
+    logits = X @ read.values["k"].reshape(5, 3).T + read.values["b"]
+    made = read.with_loss("cross_entropy")
+    got = made.evaluate({"x": X.reshape(4, 3, 1, 1), "labels": y})["loss"]
+    assert got == pytest.approx(cross_entropy(logits, y.ravel()), rel=1e-5)
+    assert "made by node 'softmax', a Softmax" in made.warnings[0]
+
+
+def test_several_losses_and_values_inside() -> None:
+    read = weft.from_onnx(perceptron())
+    losses = [weft.Loss("cross_entropy", "logits"), weft.Loss("mse", "before", "t", weight=0.5)]
+    made = read.with_loss(losses, metrics="accuracy")
+    assert made.targets == ("labels", "t")
+    y, t = np.array([0, 4, 2, 1]), np.ones((4, 4), np.float32)
+    got = made.evaluate({"x": X, "labels": y, "t": t})
+    assert got["logits_cross_entropy"] == pytest.approx(cross_entropy(LOGITS, y), rel=1e-5)
+    assert got["before_mse"] == pytest.approx(np.mean((X @ W1 - 1) ** 2), rel=1e-5)
+    assert got["loss"] == pytest.approx(got["logits_cross_entropy"] + got["before_mse"] / 2, rel=1e-6)
+    job = weft.job_spec(made, data="d.npz", steps=1)
+    assert list(job.metrics) == ["logits_cross_entropy", "before_mse", "accuracy"]
+    cut = read.with_loss(weft.Loss("mse", "features"))
+    assert cut.warnings == ("parameters that lead to no loss do not train: 'w2', 'b2'",)
+    with pytest.raises(weft.ArgumentError, match=r"said in each weft\.Loss"):
+        read.with_loss([weft.Loss("mse")], output="features")
 
 
 def uploaded() -> Uploaded:

@@ -63,7 +63,7 @@ def test_a_model_becomes_a_graph_that_a_job_takes_and_an_upload(client: httpx.Cl
     assert response.status_code == 201, response.text
     read = response.json()
     check(graph_from_json(read["graph"]))
-    assert (read["loss"], read["metrics"], read["target"]) == ("loss", {"accuracy": "accuracy"}, "labels")
+    assert (read["loss"], read["metrics"], read["targets"]) == ("loss", {"accuracy": "accuracy"}, ["labels"])
     assert read["init_from"] == {"upload": read["id"]}
     assert [each["name"] for each in read["outputs"]] == ["loss", "accuracy", "y"]
     assert read["inputs"][1] == {"name": "labels", "dtype": "int64", "shape": ["batch"]}
@@ -100,6 +100,21 @@ def test_options_say_how_it_is_read(client: httpx.Client) -> None:
     assert "query 'metrics'" in refusal(send(client, body, metrics="accuracy"), code="invalid-request")
     told = send(client, body, frozen=["w", "encoder.*"]).json()["warnings"]
     assert told == ["frozen 'encoder.*' is no parameter's name and no node's"]
+
+
+def test_several_losses_repeat_their_words(client: httpx.Client) -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"], "times"),
+        helper.make_node("Softmax", ["h"], ["y"], "softmax", axis=-1),
+    ]
+    body = model(nodes, [floats("x", "N", 3)], ("y",), [weights("w", 3, 4)]).SerializeToString()
+    read = send(client, body, loss=["cross_entropy", "0.5*mse"], output=["y", "h"], target=["kind", "size"]).json()
+    check(graph_from_json(read["graph"]))
+    assert read["metrics"] == {"y_cross_entropy": "y_cross_entropy", "h_mse": "h_mse"}
+    assert read["targets"] == ["kind", "size"]
+    assert "made by node 'softmax', a Softmax: cross_entropy takes logits" in read["warnings"][0]
+    assert "2 losses, and `output` is given 1 times" in refusal(send(client, body, loss=["mse", "l1"], output="y"))
+    assert send(client, body, loss="").json()["loss"] is None
 
 
 def with_optimizer(**attributes: float) -> bytes:

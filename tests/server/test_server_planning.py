@@ -12,8 +12,10 @@ import pytest
 from pydantic import ValidationError
 from safetensors.numpy import load
 
+import rule_documents
 from server_specs import linear, save_rows, spec, spec_json
 from weft.api.agent import AgentKind, WorkerAllocation
+from weft.api.dry_run import Passes
 from weft.api.job import JobSpec
 from weft.api.lifecycle import AllocationEvent
 from weft_graph.convert import convert
@@ -89,14 +91,17 @@ def test_three_slots_train_beside_a_frozen_parameter_also_those_without_samples(
     assert not np.array_equal(after["w"], before["w"])
 
 
-def words(parallelism: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
-    """A job on a table of ten rows of 4, read by ids of the column `labels`, and a dense layer behind it."""
+def words(
+    parallelism: dict[str, Any] | None = None, *, table: dict[str, bool] | None = None, **changes: Any
+) -> dict[str, Any]:
+    """A job on a table of ten rows of 4, read by ids of the column `labels`, and a dense layer behind it. `table` has
+    what else the table's parameter says."""
     draw = Initializer("RandomUniform", {"low": -0.5, "high": 0.5})
     graph = Graph(
         name="words",
         inputs=(Input("ids", TensorType(DType.INT64, (BATCH,))), Input("y", TensorType(DType.INT64, (BATCH,)))),
         parameters=(
-            Parameter("table", TensorType(DType.FLOAT32, (10, 4)), draw),
+            Parameter("table", TensorType(DType.FLOAT32, (10, 4)), draw, **(table or {})),
             Parameter("w", TensorType(DType.FLOAT32, (4, 3)), draw),
         ),
         nodes=(
@@ -147,6 +152,68 @@ def test_where_workers_update_dense_gradients_have_keys_of_their_own_and_tables_
     run = dry_run_of(plan, None)
     assert run.worker_memory.state_bytes == 2 * 48
     assert (run.store_memory.parameter_bytes, run.store_memory.state_bytes) == (96, 0)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"parallelism": {"workers": 2, "mode": "async"}},
+        {"parallelism": {"workers": 2, "update": "workers"}},
+        {"parallelism": {"workers": 2, "merge": "arrival"}},
+        {"accumulate": 2},
+        {"average": {"decay": 0.9}},
+        {"clip_norm": 1.0},
+        {"compression": {"gradients": {"kind": "fp16"}}},
+        {"rule": {"name": "graph", "document": rule_documents.momentum()}},
+    ],
+    ids=str,
+)
+def test_a_table_that_is_not_lazy_has_standard_semantics_on_its_shards(rows: Path, changes: dict[str, Any]) -> None:
+    for lazy in (True, False):
+        plan = planned(rows, words(**{"rule": {"name": "adam"}, **changes}, table={"lazy_update": lazy}))
+        table, *others = plan.keys
+        assert (table.key, table.rows, table.sparse) == ("table", True, "lazy" if lazy else "standard")
+        assert {key.sparse for key in others} == {"lazy"}
+        description_from_json(plan.store("job", 1, [""]).model_dump(mode="json"))
+
+
+def test_a_table_that_is_not_lazy_costs_its_shards_a_number_a_row(rows: Path) -> None:
+    lazy, standard = (
+        dry_run_of(planned(rows, words(rule={"name": "adam"}, table={"lazy_update": each})), None).store_memory
+        for each in (True, False)
+    )
+    assert standard.table_state_bytes == lazy.table_state_bytes + 10 * 8
+    assert standard.largest_shard_bytes > lazy.largest_shard_bytes
+
+
+def test_only_a_table_that_a_rule_updates_has_standard_semantics(rows: Path) -> None:
+    dense = planned(rows, words(table={"lazy_update": False, "row_sparse": False}))
+    frozen = planned(rows, words(table={"lazy_update": False, "trainable": False}))
+    assert [(plan.keys[0].rows, plan.keys[0].sparse) for plan in (dense, frozen)] == [(False, "lazy"), (True, "lazy")]
+
+
+@pytest.mark.parametrize(
+    ("rule", "because"),
+    [
+        ({"name": "lamb"}, "lazy_update is false, and lamb divides by the norm of a key's whole update"),
+        (
+            {"name": "graph", "document": rule_documents.normalized()},
+            "lazy_update is false, and node 'total' (ReduceSum) does not go element by element",
+        ),
+    ],
+)
+def test_a_table_that_is_not_lazy_is_dense_where_the_rule_needs_keys_whole(
+    rows: Path, rule: dict[str, Any], because: str
+) -> None:
+    document = words(rule=rule, table={"lazy_update": False})
+    plan = planned(rows, document)
+    assert [(key.rows, key.whole, key.sparse) for key in plan.keys] == [(False, True, "lazy")] * 2
+    run = dry_run_of(plan, None, spec_of(rows, document), Passes.SHORT)
+    assert f"table is read by rows, and is dense all the same: {because}." in " ".join(run.text.split())
+    assert run.worker_memory.recompute["off"] == run.worker_memory.train
+    assert "dense though read by rows: table" in run.passes
+    assert refusals(rows, words(rule=rule)), "with lazy updates it is a table, for which there is no such rule"
 
 
 def test_async_is_told_to_the_store(rows: Path) -> None:

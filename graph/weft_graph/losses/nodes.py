@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
+from typing import Final
+
 import numpy as np
 
 from weft_graph.infer import Inference
@@ -10,6 +14,8 @@ from weft_graph.names import FreshNames, node_definitions, value_definitions
 from weft_graph.onnx_dtypes import NUMBER_OF_DTYPE
 from weft_graph.topological import topological_order
 from weft_graph.types import DType, TensorType
+
+_LEAST_LOG: Final = -100.0
 
 
 class LossNodes:
@@ -46,6 +52,17 @@ class LossNodes:
         """The sum of all elements, a scalar."""
         return self.add("ReduceSum", (value,), stem, keepdims=0)
 
+    def log_probability(self, value: str, stem: str) -> str:
+        """The logarithm of probabilities, -100 of one that is 0, as in PyTorch's BCELoss. In float32 at least."""
+        value = self.cast(value, widest((self.types[value].dtype, DType.FLOAT32)))
+        dtype = self.types[value].dtype
+        least = max(float(np.finfo(dtype.value).tiny), math.exp(_LEAST_LOG))  # no number below is divided by
+        is_least = self.add("Less", (value, self.number(least, dtype)), f"{stem}/is_least")
+        # What is replaced is replaced before its logarithm, whose gradient would be infinite there.
+        positive = self.add("Where", (is_least, self.number(1.0, dtype), value), f"{stem}/positive")
+        log = self.add("Log", (positive,), f"{stem}/log")
+        return self.add("Where", (is_least, self.number(_LEAST_LOG, dtype), log), f"{stem}/log_probability")
+
     def cast(self, value: str, dtype: DType) -> str:
         """The value itself where it is of that type."""
         if self.types[value].dtype is dtype:
@@ -64,3 +81,10 @@ class LossNodes:
         made = Input(self._values.fresh(stem), type_)
         self._inference.types[made.name] = type_
         return made
+
+
+def widest(dtypes: Iterable[DType]) -> DType:
+    """The float type of most bits; float32 for float16 beside bfloat16."""
+    given = set(dtypes)
+    both = {DType.FLOAT16, DType.BFLOAT16}
+    return DType.FLOAT32 if given == both else max(given, key=lambda dtype: (dtype.bits, dtype))

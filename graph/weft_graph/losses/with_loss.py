@@ -1,40 +1,27 @@
-"""Gives a graph that computes scores, or predictions, the loss and the metrics that it trains by.
-
-`weft_graph.losses.classes` says where class scores have their classes.
-"""
+"""Gives a graph that computes scores, or predictions, the loss and the metrics that it trains by."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from typing import Final
 
 from weft_graph.check import check
-from weft_graph.dimensions.dims import Dim, is_unknown
-from weft_graph.errors import DTypeError, GraphRefusedError, ShapeError
-from weft_graph.ir import Graph, Input
-from weft_graph.losses.classes import classes_axis, classes_second
-from weft_graph.losses.nodes import LossNodes
-from weft_graph.types import BATCH, DType, TensorType
+from weft_graph.errors import GraphRefusedError, ShapeError
+from weft_graph.ir import Graph, Node
+from weft_graph.losses.comparison import CLASSES, LOSSES, Additions, Comparison, Loss, did_you_mean, listed
+from weft_graph.losses.measures import MEASURES
+from weft_graph.losses.nodes import widest
+from weft_graph.program import LOSS
+from weft_graph.slices import backward_slice
+from weft_graph.topological import topological_order
 
+_MOST_NAME: Final = 128
+"""Characters of a metric's name."""
 
-@dataclass(frozen=True, slots=True)
-class LossOptions:
-    """What is made small. `loss` is one of `LOSSES`, or the name of an output that is a scalar.
-
-    `output` is what the loss compares, the graph's only output where it is empty; `target` the input with what it
-    should be, which is added where the graph has none of that name: `labels` for classes, else `target`. `classes_axis`
-    is where classes are, by the rule of `losses.classes` where it is None. Targets that are `ignore_index` do not
-    count. `metrics` are `accuracy`, losses, or outputs that are scalars.
-    """
-
-    loss: str
-    output: str = ""
-    target: str = ""
-    classes_axis: int | None = None
-    ignore_index: int | None = None
-    metrics: tuple[str, ...] = ()
+_SHOWN: Final = 8
+"""Parameters that a note names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,231 +31,167 @@ class WithLoss:
     graph: Graph
     loss: str
     metrics: Mapping[str, str] = field(default_factory=dict)
-    target: str = ""
-    """The input that the loss compares with; empty where the model computes its loss itself."""
+    """Metric -> the graph's output. Where there are several losses, each is one of them."""
+    targets: tuple[str, ...] = ()
+    """The inputs that losses compare with; none where the model computes its loss itself."""
+    notes: tuple[str, ...] = ()
+    """Sentences about what was taken otherwise than the words say, and what does not train."""
 
 
-CLASSES: Final = frozenset({"cross_entropy", "nll"})
-"""Losses whose targets are numbers of classes."""
+def losses_of(
+    words: Sequence[str],
+    outputs: Sequence[str] = (),
+    targets: Sequence[str] = (),
+    classes_axis: int | None = None,
+    ignore_index: int | None = None,
+) -> tuple[Loss, ...]:
+    """Losses as texts say them: `0.5*mse` is `mse` with weight 0.5. `outputs` and `targets` are of the losses in their
+    order, one for each, or none; an empty text leaves one out. Axis and index are of all losses of classes.
 
-_WHOLE: Final = (DType.INT32, DType.INT64)
+    Raises GraphRefusedError.
+    """
+    for what, given in (("output", outputs), ("target", targets)):
+        if given and len(given) != len(words):
+            raise GraphRefusedError(
+                f"there are {len(words)} losses, and `{what}` is given {len(given)} times: give one for each loss, in "
+                "their order, or none"
+            )
+    pairs = zip(words, outputs or [""] * len(words), targets or [""] * len(words), strict=True)
+    return tuple(_of_text(word, output, target, classes_axis, ignore_index) for word, output, target in pairs)
 
 
-def with_loss(graph: Graph, options: LossOptions) -> WithLoss:
-    """Raises GraphRefusedError and its kin, which say what there is to choose from."""
-    adding = _Adding(graph, options)
-    loss = adding.value_of(options.loss, "loss")
-    metrics = {name: adding.value_of(name, name) for name in dict.fromkeys(options.metrics)}
-    nodes = adding.nodes
-    inputs = (*graph.inputs, *adding.added)
-    outputs = tuple(dict.fromkeys((loss, *metrics.values(), *graph.outputs)))
+def _of_text(text: str, output: str, target: str, classes_axis: int | None, ignore_index: int | None) -> Loss:
+    head, star, tail = text.partition("*")
+    try:
+        word, weight = (tail.strip(), float(head)) if star else (text, 1.0)
+    except ValueError:
+        word, weight = text, 1.0
+    of_classes = (classes_axis, ignore_index) if word not in LOSSES or word in CLASSES else (None, None)
+    return Loss(word, output, target, weight, *of_classes)
+
+
+def with_loss(graph: Graph, losses: Sequence[Loss], metrics: Sequence[str] = ()) -> WithLoss:
+    """The graph with the sum of `losses`, each by its weight, and with `metrics`: `accuracy`, losses, or outputs that
+    are scalars.
+
+    A metric is of what the loss compares; of several losses, of each that it fits, and then its name begins with the
+    output's. Parameters that lead to no loss do not train any more. Raises GraphRefusedError and its kin, which say
+    what there is to choose from.
+    """
+    if not losses:
+        raise GraphRefusedError("there is no loss; one is needed, or several")
+    additions = Additions(graph)
+    compared = [Comparison(loss, additions) for loss in losses]
+    named: dict[str, str] = {}
+    if len(compared) == 1:
+        values = [_loss_value(compared[0], additions, LOSS)]
+    else:
+        values = [_loss_value(each, additions, _name_of(each)) for each in compared]
+        for each, value in zip(compared, values, strict=True):
+            named[_metric_name(_name_of(each), named)] = value
+    loss = _weighted_sum(additions, losses, values)
+    for word in dict.fromkeys(metrics):
+        _add_metric(word, compared, additions, named)
     made = replace(
         graph,
-        inputs=inputs,
-        nodes=(*graph.nodes, *nodes.nodes),
-        constants=(*graph.constants, *nodes.constants),
-        outputs=outputs,
+        inputs=(*graph.inputs, *additions.inputs.values()),
+        nodes=(*graph.nodes, *additions.nodes.nodes),
+        constants=(*graph.constants, *additions.nodes.constants),
+        outputs=tuple(dict.fromkeys((loss, *named.values(), *graph.outputs))),
     )
+    made, resting = _rest(made, loss, named.values())
     check(made)
-    return WithLoss(made, loss, metrics, adding.target)
+    targets = tuple(dict.fromkeys(each.found_target for each in compared if each.found_target))
+    return WithLoss(made, loss, named, targets, (*additions.notes, *resting))
 
 
-class _Adding:
-    """The state of giving one graph its loss."""
-
-    def __init__(self, graph: Graph, options: LossOptions) -> None:
-        self.graph = graph
-        self.options = options
-        self.nodes = LossNodes(graph)
-        self.added: list[Input] = []
-        self.target = ""
-        self.output = ""
-
-    def value_of(self, word: str, stem: str) -> str:
-        """The scalar that a loss or metric's word means."""
-        measure = MEASURES.get(word)
-        if measure is not None:
-            self._find()
-            return measure(self, stem)
-        if word in self.graph.outputs:
-            type_ = self.nodes.types[word]
-            if type_.shape or not type_.dtype.is_float:
-                raise ShapeError(f"output {word!r} is {type_}; a loss or metric is a single float", node=word)
-            return word
-        scalars = [name for name in self.graph.outputs if not self.nodes.types[name].shape]
-        near = get_close_matches(word, (*MEASURES, *scalars), n=1)
-        raise GraphRefusedError(
-            f"there is no loss or metric {word!r}{f' (did you mean {near[0]!r}?)' if near else ''}; "
-            f"there are {', '.join(MEASURES)}, and the model's outputs that are single floats"
-            f"{': ' + _listed(scalars) if scalars else ', of which it has none'}",
-            node=word,
-        )
-
-    @property
-    def compares_classes(self) -> bool:
-        """Whether targets are numbers of classes: by the loss, or where the model has its own, by the target."""
-        if self.options.loss in MEASURES:
-            return self.options.loss in CLASSES
-        given = self.nodes.types.get(self.options.target)
-        return given is not None and given.dtype in _WHOLE
-
-    def classes_axis(self) -> int:
-        return classes_axis(self.nodes.types[self.output], self.options.classes_axis, f"output {self.output!r}")
-
-    def scores(self) -> str:
-        """The output with its classes on axis 1, where ONNX's losses want them."""
-        order = classes_second(self.nodes.types[self.output].rank, self.classes_axis())
-        return self.output if order is None else self.nodes.add("Transpose", (self.output,), "scores", perm=order)
-
-    def _find(self) -> None:
-        """The output and the target that are compared; the target becomes an input where it is none."""
-        if self.output:
-            return
-        self.output = self._output()
-        wanted = self._wanted()
-        self.target = self._target(wanted)
-
-    def _output(self) -> str:
-        outputs, name = self.graph.outputs, self.options.output
-        if name and name not in outputs:
-            raise GraphRefusedError(f"there is no output {name!r}; there are {_listed(outputs)}", node=name)
-        if not name and len(outputs) > 1:
-            raise GraphRefusedError(f"say which `output` the loss is of: there are {_listed(outputs)}")
-        name = name or outputs[0]
-        type_ = self.nodes.types[name]
-        if not type_.dtype.is_float:
-            raise DTypeError(f"output {name!r} is {type_}; a loss is of floats", node=name)
-        if self.compares_classes and type_.rank < 2:
-            raise ShapeError(f"output {name!r} is {type_}; scores of classes are (batch, classes, ...)", node=name)
-        return name
-
-    def _wanted(self) -> TensorType:
-        """The type of a target that fits the output."""
-        type_ = self.nodes.types[self.output]
-        if not self.compares_classes:
-            return TensorType(type_.dtype, tuple(map(self._dim, range(type_.rank), type_.shape)))
-        axis = self.classes_axis()
-        dims = [dim for place, dim in enumerate(type_.shape) if place != axis]
-        return TensorType(DType.INT64, tuple(map(self._dim, range(len(dims)), dims)))
-
-    def _dim(self, place: int, dim: Dim) -> Dim:
-        """What a dimension is called at an input. One that only values decide has a name of its own there."""
-        if isinstance(dim, int) or dim.isidentifier():
-            return dim
-        if is_unknown(dim):
-            return f"target_{place}" if place else BATCH
-        raise ShapeError(
-            f"output {self.output!r} is {self.nodes.types[self.output]}, and an input has no dimension {dim!r}: feed "
-            "the target through an input of the model, or give the input sizes as numbers",
-            node=self.output,
-        )
-
-    def _target(self, wanted: TensorType) -> str:
-        name = self.options.target or ("labels" if self.compares_classes else "target")
-        inputs = {input_.name: input_.type for input_ in self.graph.inputs}
-        if name in inputs:
-            _check_target(name, inputs[name], wanted)
-            return name
-        if name in self.nodes.types and self.options.target:
-            raise GraphRefusedError(f"target {name!r} is the name of another value of the graph", node=name)
-        fresh = self.nodes.new_input(name, wanted)
-        self.added.append(fresh)
-        return fresh.name
+def _loss_value(compared: Comparison, additions: Additions, stem: str) -> str:
+    word = compared.loss.loss
+    return MEASURES[word](compared, stem) if word in LOSSES else _own(word, additions)
 
 
-def _check_target(name: str, type_: TensorType, wanted: TensorType) -> None:
-    """Shapes are the loss operators' to check. Raises DTypeError."""
-    if type_.dtype is wanted.dtype or (wanted.dtype in _WHOLE and type_.dtype in _WHOLE):
-        return
-    raise DTypeError(
-        f"target {name!r} is the model's input of type {type_}, and the loss wants {wanted}; name another one",
-        node=name,
+def _own(word: str, additions: Additions) -> str:
+    """An output of the graph that is a loss or metric itself. Raises GraphRefusedError, ShapeError."""
+    outputs, types = additions.graph.outputs, additions.nodes.types
+    if word in outputs:
+        type_ = types[word]
+        if type_.shape or not type_.dtype.is_float:
+            raise ShapeError(f"output {word!r} is {type_}; a loss or metric is a single float", node=word)
+        return word
+    if word in MEASURES:
+        raise GraphRefusedError(f"{word} has no gradient: it can be a metric, and no loss; there are {listed(LOSSES)}")
+    scalars = [name for name in outputs if not types[name].shape]
+    raise GraphRefusedError(
+        f"there is no loss or metric {word!r}{did_you_mean(word, (*MEASURES, *scalars))}; there are "
+        f"{', '.join(MEASURES)}, and the model's outputs that are single floats"
+        f"{': ' + listed(scalars) if scalars else ', of which it has none'}",
+        node=word,
     )
 
 
-def _cross_entropy(adding: _Adding, stem: str) -> str:
-    return _of_classes(adding, "SoftmaxCrossEntropyLoss", stem)
+def _weighted_sum(additions: Additions, losses: Sequence[Loss], values: Sequence[str]) -> str:
+    """One loss of weight 1 is itself."""
+    nodes = additions.nodes
+    dtype = widest(nodes.types[value].dtype for value in values)
+    terms: list[str] = []
+    for loss, value in zip(losses, values, strict=True):
+        term = nodes.cast(value, dtype)
+        if loss.weight != 1:
+            term = nodes.add("Mul", (term, nodes.number(loss.weight, dtype)), f"{value}/weighted")
+        terms.append(term)
+    return terms[0] if len(terms) == 1 else nodes.add("Sum", tuple(terms), LOSS)
 
 
-def _nll(adding: _Adding, stem: str) -> str:
-    return _of_classes(adding, "NegativeLogLikelihoodLoss", stem)
+def _add_metric(word: str, compared: Sequence[Comparison], additions: Additions, named: dict[str, str]) -> None:
+    if word not in MEASURES:
+        named[_metric_name(word, named)] = _own(word, additions)
+        return
+    if len(compared) == 1:
+        named[word] = MEASURES[word](compared[0], word)
+        return
+    # Where it fits none, the first says what it compares.
+    fitting = [each for each in compared if each.fits(word)] or compared[:1]
+    pairs = {(each.output, each.target): each for each in fitting if each.loss.loss != word}
+    for each in pairs.values():
+        name = word if len(pairs) == 1 else f"{each.output}_{word}"
+        named[_metric_name(name, named)] = MEASURES[word](each, name)
 
 
-def _of_classes(adding: _Adding, op_type: str, stem: str) -> str:
-    if not adding.compares_classes:
-        raise GraphRefusedError(f"{stem!r} compares with numbers of classes, which {adding.target!r} does not have")
-    ignored = adding.options.ignore_index
-    attributes: dict[str, int] = {} if ignored is None else {"ignore_index": ignored}
-    return adding.nodes.add(op_type, (adding.scores(), adding.target), stem, reduction="mean", **attributes)
+def _name_of(compared: Comparison) -> str:
+    """What one of several losses is called as a metric."""
+    word = compared.loss.loss
+    return f"{compared.output}_{word}" if word in LOSSES else word
 
 
-def _mean_squared_error(adding: _Adding, stem: str) -> str:
-    difference = _difference(adding, stem)
-    return adding.nodes.mean(adding.nodes.add("Mul", (difference, difference), f"{stem}/squares"), stem)
+def _metric_name(name: str, taken: Container[str]) -> str:
+    """The name with what a metric's may not have as `_`, with a number where it is taken; `loss` is the whole loss."""
+    plain = re.sub(r"[^A-Za-z0-9_.\-]", "_", name)[:_MOST_NAME].lstrip(".-") or "metric"
+    number, made = 1, plain
+    while made in taken or made == LOSS:
+        number += 1
+        made = f"{plain}_{number}"
+    return made
 
 
-def _mean_absolute_error(adding: _Adding, stem: str) -> str:
-    return adding.nodes.mean(adding.nodes.add("Abs", (_difference(adding, stem),), f"{stem}/sizes"), stem)
+def _rest(graph: Graph, loss: str, metrics: Iterable[str]) -> tuple[Graph, list[str]]:
+    """The graph in which what leads to no loss stays as it is, and a sentence about it where there is such."""
+    ordered = topological_order(graph.nodes)
+    _, trained = backward_slice(ordered, [loss])
+    _, computed = backward_slice(ordered, [loss, *metrics])
+    idle = {each.name: None for each in graph.parameters if each.trainable and each.name not in trained}
+    graph = replace(
+        graph,
+        parameters=tuple(replace(each, trainable=False) if each.name in idle else each for each in graph.parameters),
+        nodes=tuple(node if computed & set(node.outputs) else _in_inference(node) for node in graph.nodes),
+    )
+    if not idle:
+        return graph, []
+    more = f" and {len(idle) - _SHOWN} more" if len(idle) > _SHOWN else ""
+    return graph, [f"parameters that lead to no loss do not train: {listed(list(idle)[:_SHOWN])}{more}"]
 
 
-def _difference(adding: _Adding, stem: str) -> str:
-    _check_values(adding, stem)
-    return adding.nodes.add("Sub", (adding.output, adding.target), f"{stem}/difference")
-
-
-def _bce_with_logits(adding: _Adding, stem: str) -> str:
-    """The mean of log(1 + exp(x)) - x t, which no large x overflows."""
-    _check_values(adding, stem)
-    nodes = adding.nodes
-    whole = nodes.add("Softplus", (adding.output,), f"{stem}/softplus")
-    hit = nodes.add("Mul", (adding.output, adding.target), f"{stem}/hit")
-    return nodes.mean(nodes.add("Sub", (whole, hit), f"{stem}/each"), stem)
-
-
-def _check_values(adding: _Adding, stem: str) -> None:
-    """Broadcasting would compare every sample with every other. Raises GraphRefusedError, ShapeError."""
-    if adding.compares_classes:
-        raise GraphRefusedError(f"{stem!r} compares numbers, and {adding.target!r} has numbers of classes")
-    output, target = adding.nodes.types[adding.output], adding.nodes.types[adding.target]
-    if output.rank != target.rank:
-        raise ShapeError(f"output {adding.output!r} is {output} and target {adding.target!r} {target}; they must agree")
-
-
-def _accuracy(adding: _Adding, stem: str) -> str:
-    """The share of targets whose class has the largest score; of logits of yes or no, of those on the right side."""
-    nodes = adding.nodes
-    dtype = nodes.types[adding.output].dtype
-    if not adding.compares_classes:
-        if adding.options.loss != "bce_with_logits":
-            raise GraphRefusedError(f"accuracy is of classes; the loss {adding.options.loss!r} compares numbers")
-        zero, half = nodes.number(0.0, dtype), nodes.number(0.5, dtype)
-        said = nodes.add("Greater", (adding.output, zero), f"{stem}/said")
-        true = nodes.add("Greater", (adding.target, half), f"{stem}/true")
-        return nodes.mean(nodes.cast(nodes.add("Equal", (said, true), f"{stem}/right"), dtype), stem)
-    best = nodes.add("ArgMax", (adding.output,), f"{stem}/best", axis=adding.classes_axis(), keepdims=0)
-    target = nodes.cast(adding.target, DType.INT64)
-    right = nodes.cast(nodes.add("Equal", (best, target), f"{stem}/right"), dtype)
-    if adding.options.ignore_index is None:
-        return nodes.mean(right, stem)
-    ignored = nodes.add("Equal", (target, nodes.number(adding.options.ignore_index, DType.INT64)), f"{stem}/ignored")
-    counted = nodes.cast(nodes.add("Not", (ignored,), f"{stem}/counted"), dtype)
-    hits = nodes.total(nodes.add("Mul", (right, counted), f"{stem}/hits"), f"{stem}/sum")
-    most = nodes.add("Max", (nodes.total(counted, f"{stem}/count"), nodes.number(1.0, dtype)), f"{stem}/most")
-    return nodes.add("Div", (hits, most), stem)
-
-
-LOSSES: Final = ("cross_entropy", "mse", "l1", "bce_with_logits", "nll")
-
-MEASURES: Final[Mapping[str, Callable[[_Adding, str], str]]] = {
-    "cross_entropy": _cross_entropy,
-    "mse": _mean_squared_error,
-    "l1": _mean_absolute_error,
-    "bce_with_logits": _bce_with_logits,
-    "nll": _nll,
-    "accuracy": _accuracy,
-}
-"""What a loss or a metric may be, by name; `accuracy` has no gradient, and is a metric alone."""
-
-
-def _listed(names: tuple[str, ...] | list[str]) -> str:
-    return ", ".join(map(repr, names)) or "none"
+def _in_inference(node: Node) -> Node:
+    """BatchNormalization that no loss and no metric needs would be computed for its running statistics alone."""
+    if node.op_type != "BatchNormalization" or any(node.outputs[1:]):
+        return node
+    return replace(node, attributes={**node.attributes, "training_mode": 0})

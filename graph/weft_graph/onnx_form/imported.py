@@ -40,6 +40,11 @@ class ReadOptions:
     frozen: tuple[str, ...] = ()
     """Glob patterns of parameters that do not train, and of BatchNormalization and Dropout nodes that are switched to
     inference instead. One that matches no name is told in the warnings."""
+    lazy: tuple[str, ...] = ()
+    """Glob patterns of tables whose rows stay as they are at steps that do not read them, beside those that the file
+    itself says are so. Others get what a gradient of zeros does to them, as PyTorch's `nn.Embedding(sparse=False)`."""
+    verify: bool = True
+    """Whether a file is refused that is known to train otherwise than the PyTorch module that it was written from."""
     shapes: Mapping[str, Shape] = field(default_factory=dict)
     """Shapes of inputs by name, in the place of the file's. A dimension is a number or a word."""
     sequences: Mapping[str, int | None] = field(default_factory=dict)
@@ -77,3 +82,5 @@ class Imported:
     warnings: tuple[str, ...] = ()
     sequences: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     step: TrainingStep | None = None
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    """Why an initializer is what it is, in a few words: of what does not train, and of what modules share."""

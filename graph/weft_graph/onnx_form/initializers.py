@@ -16,7 +16,7 @@ from weft_graph.ir import ONNX_DOMAIN, Node, Subgraph
 from weft_graph.onnx_dtypes import DTYPE_OF_NUMBER
 from weft_graph.onnx_form.errors import OnnxError
 from weft_graph.onnx_form.imported import Array, ReadOptions
-from weft_graph.onnx_form.own_metadata import ROLE, ROW_SPARSE, own_metadata
+from weft_graph.onnx_form.own_metadata import LAZY, ROLE, ROW_SPARSE, own_metadata
 from weft_graph.onnx_form.torch_export import BUFFER, PARAMETER
 from weft_graph.schema import Setting, formal_at, schemas
 from weft_graph.shapes.flow import flat
@@ -55,13 +55,17 @@ class Said:
     kind: str | None = None
     role: Role | None = None
     row_sparse: bool = True
+    lazy: bool = False
+    """Whether its rule passes by rows that a step does not touch."""
 
 
 def said_of(proto: onnx.TensorProto, kind: str | None) -> Said:
     """What stands beside the initializer; a word that is no role says nothing."""
     own = own_metadata(proto.metadata_props)
     roles = {role.name.lower(): role for role in Role}
-    return Said(kind, roles.get(own.get(ROLE, "")), own.get(ROW_SPARSE) != "false")
+    return Said(
+        kind, roles.get(own.get(ROLE, "")), own.get(ROW_SPARSE) != "false", ROLE in own and own.get(LAZY) != "false"
+    )
 
 
 def reads(nodes: Sequence[Node], outputs: Iterable[str]) -> Reads:
@@ -82,32 +86,38 @@ def reads(nodes: Sequence[Node], outputs: Iterable[str]) -> Reads:
     return Reads(trained, statistics - {""})
 
 
-def role_of(name: str, array: Array, said: Said, found: Reads, options: ReadOptions) -> Role:
-    """What the initializer is: by the options, else by what its file says of it, else by what it is read for.
-
-    Raises OnnxError where the options ask for what cannot be.
+def role_of(name: str, array: Array, said: Said, found: Reads, options: ReadOptions) -> tuple[Role, str]:
+    """What the initializer is, and why where it does not train: by the options, else by what its file says of it, else
+    by what it is read for. Raises OnnxError where the options ask for what cannot be.
     """
     can_be_kept = array_type(array).dtype.is_float and array.size > 0
-    if _matches(name, options.constants):
-        return Role.CONSTANT
-    asked = Role.UNTRAINED if _matches(name, options.untrained) else None
-    if asked is None and _matches(name, options.parameters):
+    if matches(name, options.constants):
+        return Role.CONSTANT, "asked for"
+    asked = Role.UNTRAINED if matches(name, options.untrained) else None
+    if asked is None and matches(name, options.parameters):
         asked = Role.PARAMETER
     if asked is not None:
         if not can_be_kept:
             raise OnnxError(f"initializer {name!r} is {array_type(array)}, and cannot be a parameter", node=name)
-        return asked
+        return asked, "asked for" if asked is Role.UNTRAINED else ""
     if not can_be_kept:
-        return Role.CONSTANT
+        return Role.CONSTANT, "no floats"
     if said.role is not None:
-        return said.role
+        return said.role, "" if said.role is Role.PARAMETER else "the file says so"
     if name in found.statistics and name not in found.trained:
-        return Role.UNTRAINED
-    if said.kind == BUFFER or name not in found.trained:
-        return Role.CONSTANT
+        return Role.UNTRAINED, "running statistics"
+    if said.kind not in {None, PARAMETER}:
+        return Role.CONSTANT, _NO_PARAMETER.get(said.kind or "", "computed by the exporter")
+    if name not in found.trained:
+        return Role.CONSTANT, "no gradient reaches it"
     if said.kind == PARAMETER:
-        return Role.PARAMETER
-    return Role.PARAMETER if array.ndim > 0 and not _is_mask(array) else Role.CONSTANT
+        return Role.PARAMETER, ""
+    if array.ndim and not _is_mask(array):
+        return Role.PARAMETER, ""
+    return Role.CONSTANT, "a mask" if array.ndim else "a single number"
+
+
+_NO_PARAMETER: Final = {BUFFER: "a buffer of the module", "CONSTANT_TENSOR": "a constant of the module"}
 
 
 def _has_slope(node: Node) -> bool:
@@ -138,5 +148,6 @@ def _is_mask(array: Array) -> bool:
     return bool(lowest <= _MASKED and ((array == 0) | (array == lowest)).all() and (array == 0).any())
 
 
-def _matches(name: str, patterns: Sequence[str]) -> bool:
+def matches(name: str, patterns: Sequence[str]) -> bool:
+    """Whether one of the glob patterns is the name's."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -21,7 +22,7 @@ from weft_graph.onnx_form.frame import Frame, items_of
 from weft_graph.onnx_form.freezing import freeze
 from weft_graph.onnx_form.functions import functions_of, opsets_of
 from weft_graph.onnx_form.imported import Array, Imported, ReadOptions
-from weft_graph.onnx_form.initializers import Role, Said, reads, role_of, said_of
+from weft_graph.onnx_form.initializers import Role, Said, matches, reads, role_of, said_of
 from weft_graph.onnx_form.inputs import read_inputs
 from weft_graph.onnx_form.own_metadata import served
 from weft_graph.onnx_form.preview_rules import without_training
@@ -66,6 +67,12 @@ class _Reading:
         self.shared = Shared(options, Tensors(options.limits, files), Budget(options.limits))
         self.frame = Frame(self.shared, opsets_of(model.opset_import))
         self.draft = Draft(self.shared)
+        self.notes = torch_export.notes_of(self.proto)
+        self.nodes: list[onnx.NodeProto] = []
+        """The file's nodes as they are read: what PyTorch's exporter wrote is brought to what the module computes."""
+        self.tied: Mapping[str, tuple[str, ...]] = {}
+        self.no_parameters: frozenset[str] = frozenset()
+        self.reasons: dict[str, str] = {}
         self.arrays: dict[str, Array] = {}
         """Initializers by their names in weft's graph."""
         self.file_names: dict[str, str] = {}
@@ -74,8 +81,13 @@ class _Reading:
     def read(self) -> None:
         """Raises OnnxError."""
         self._check_counts()
-        self._reserve_names()
-        for name, array in self._initializers():
+        if self.options.verify:
+            torch_export.check(self.proto, self.notes)
+        restored = torch_export.restored(self.proto, self._initializers(), self.notes, verify=self.options.verify)
+        self.nodes = list(torch_export.rewritten(restored.nodes, self.notes))
+        self.tied, self.no_parameters = restored.tied, restored.constants
+        self._reserve_names(restored.arrays)
+        for name, array in restored.arrays.items():
             own = self.frame.define(name, "an initializer")
             self.arrays[own] = array
             self.file_names[own] = name
@@ -91,11 +103,12 @@ class _Reading:
         self.inputs = read_inputs(fed, self.frame, self.options)
         self.draft.inference.types.update((input_.name, input_.type) for input_ in self.inputs)
         functions = functions_of(self.model.functions)
-        check_expansion(self.proto.node, functions, self.options.limits.nodes)
+        check_expansion(self.nodes, functions, self.options.limits.nodes)
         scope = Scope(self.shared, functions, self.draft, self.frame)
-        scope.read(self.proto.node)
+        scope.read(self.nodes)
         self.shared.warnings.extend((*torch_export.folded(self.proto.node), *served(self.proto.node)))
-        self.shared.warnings.extend(switch(self.draft, self.arrays, self.options))
+        held = torch_export.held_norms(self.proto, self.notes)
+        self.shared.warnings.extend(switch(self.draft, self.arrays, self.options, held))
 
     def result(self) -> Imported:
         """Raises OnnxError, and GraphRefusedError where what was read is no legal graph."""
@@ -118,7 +131,7 @@ class _Reading:
         )
         check(graph)
         sequences = {name: items_of(value) for name, value in outputs.items() if not isinstance(value, str)}
-        return Imported(graph, stored, tuple(self.shared.warnings), sequences)
+        return Imported(graph, stored, tuple(self.shared.warnings), sequences, reasons=self.reasons)
 
     def _check_counts(self) -> None:
         most = self.options.limits.records
@@ -132,13 +145,11 @@ class _Reading:
         if not self.proto.output:
             raise OnnxError("the graph has no output")
 
-    def _reserve_names(self) -> None:
+    def _reserve_names(self, initializers: Iterable[str]) -> None:
         """Values of the main graph have their own names before anything else asks for one."""
         kept = [text(value.name, "the name of an output") for value in self.proto.output]
-        values = [tensor.name for tensor in self.proto.initializer]
-        values += [sparse.values.name for sparse in self.proto.sparse_initializer]
-        values += [value.name for value in self.proto.input]
-        values += [name for node in self.proto.node for name in node.output]
+        values = [*initializers, *(value.name for value in self.proto.input)]
+        values += [name for node in self.nodes for name in node.output]
         for value in values:
             name = text(value, "the name of a value")
             if name and name not in self.frame.reserved:
@@ -147,18 +158,27 @@ class _Reading:
         self.draft.declared.update(declared_types(self.proto.value_info, self.frame.reserved))
         self.draft.declared.update(declared_types(self.proto.output, self.frame.reserved))
 
-    def _initializers(self) -> Iterator[tuple[str, Array]]:
+    def _initializers(self) -> dict[str, Array]:
+        """By their names in the file."""
+        found: dict[str, Array] = {}
+        sparse = {each.values.name: each for each in self.proto.sparse_initializer}
+        names = [tensor.name for tensor in self.proto.initializer] + list(sparse)
         for tensor in self.proto.initializer:
             name = text(tensor.name, "the name of an initializer")
-            yield name, self.shared.tensors.array(tensor, f"initializer {name!r}")
-        for sparse in self.proto.sparse_initializer:
-            name = text(sparse.values.name, "the name of an initializer")
-            yield name, self.shared.tensors.dense(sparse, f"initializer {name!r}")
+            found[name] = self.shared.tensors.array(tensor, f"initializer {name!r}")
+        for each in self.proto.sparse_initializer:
+            name = text(each.values.name, "the name of an initializer")
+            found[name] = self.shared.tensors.dense(each, f"initializer {name!r}")
+        if len(found) < len(names):
+            name = Counter(names).most_common(1)[0][0]
+            raise OnnxError(f"value {name!r}, which an initializer defines, is defined already", node=name)
+        return found
 
     def _parameters(self, outputs: tuple[str, ...]) -> tuple[Parameter, ...]:
         """Those of the initializers that train or are kept, in the file's order; one that nothing reads is left out."""
         found = reads(self.draft.nodes, outputs)
-        kinds = torch_export.kinds(self.proto)
+        kinds = {**self.notes.kinds, **dict.fromkeys(self.no_parameters, torch_export.COMPUTED)}
+        lazy = torch_export.sparse_tables(self.notes)
         said = {tensor.name: said_of(tensor, kinds.get(tensor.name)) for tensor in self.proto.initializer}
         read = {name for node in self.draft.nodes for name in node.inputs}.union(outputs)
         parameters: list[Parameter] = []
@@ -167,12 +187,19 @@ class _Reading:
                 continue
             file_name = self.file_names[name]
             about = said.get(file_name, Said(kinds.get(file_name)))
-            role = role_of(name, array, about, found, self.options)
+            role, reason = role_of(name, array, about, found, self.options)
+            if file_name in self.tied:
+                reason = f"one with {', '.join(self.tied[file_name])}"
+            if reason:
+                self.reasons[name] = reason
             if role is not Role.CONSTANT:
                 type_ = array_type(array)
                 dtype = DType.FLOAT32 if type_.dtype is DType.BFLOAT16 else type_.dtype
                 stored = TensorType(dtype, type_.shape)
-                parameters.append(Parameter(name, stored, Initializer(GIVEN), role is Role.PARAMETER, about.row_sparse))
+                is_lazy = about.lazy or file_name in lazy or matches(name, self.options.lazy)
+                parameters.append(
+                    Parameter(name, stored, Initializer(GIVEN), role is Role.PARAMETER, about.row_sparse, is_lazy)
+                )
         return tuple(parameters)
 
     def _with_casts(self, parameters: tuple[Parameter, ...]) -> tuple[Node, ...]:

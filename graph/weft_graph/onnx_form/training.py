@@ -23,8 +23,8 @@ def drop_unread_statistics(draft: Draft, outputs: Collection[str]) -> None:
             draft.nodes[place] = replace(node, outputs=node.outputs[:1])
 
 
-def switch(draft: Draft, initializers: Collection[str], options: ReadOptions) -> list[str]:
-    """Rewrites the draft's nodes, and says which of them could not be switched.
+def switch(draft: Draft, initializers: Collection[str], options: ReadOptions, held: Collection[str] = ()) -> list[str]:
+    """Rewrites the draft's nodes, and says which of them could not be switched. Those in `held` are frozen too.
 
     BatchNormalization trains only where its running statistics are `initializers`, so that their new values can be
     kept. Nodes in bodies stay as they are.
@@ -34,7 +34,7 @@ def switch(draft: Draft, initializers: Collection[str], options: ReadOptions) ->
         rewrite = _SWITCHES.get(node.op_type) if node.domain == ONNX_DOMAIN else None
         if rewrite is None:
             continue
-        is_frozen = any(fnmatchcase(node.name, pattern) for pattern in options.frozen)
+        is_frozen = node.name in held or any(fnmatchcase(node.name, pattern) for pattern in options.frozen)
         if is_frozen or options.training:
             draft.nodes[place] = rewrite(draft, node, initializers, not is_frozen, warnings)
     return warnings

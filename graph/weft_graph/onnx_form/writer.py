@@ -15,7 +15,7 @@ from weft_graph.names import FreshNames, value_definitions
 from weft_graph.onnx_form.errors import OnnxError
 from weft_graph.onnx_form.imported import Array
 from weft_graph.onnx_form.initializers import Role
-from weft_graph.onnx_form.own_metadata import ROLE, ROW_SPARSE, WAS
+from weft_graph.onnx_form.own_metadata import LAZY, ROLE, ROW_SPARSE, WAS
 from weft_graph.onnx_form.write_nodes import NodeWriter, value_info
 from weft_graph.onnx_form.write_tensors import tensor_proto
 from weft_graph.onnx_form.write_types import Known, infer_with_bodies
@@ -117,6 +117,8 @@ def _of_opset(
         tensor.metadata_props.add(key=ROLE, value=role.name.lower())
         if not parameter.row_sparse:
             tensor.metadata_props.add(key=ROW_SPARSE, value="false")
+        if not parameter.lazy_update:
+            tensor.metadata_props.add(key=LAZY, value="false")
     for constant in (*graph.constants, *writer.constants):
         arrays[constant.name] = constant.array
         proto.initializer.add(name=constant.name).metadata_props.add(key=ROLE, value=Role.CONSTANT.name.lower())

@@ -37,3 +37,6 @@ class Options:
     """What float32 values are computed in: see `weft_graph.passes.precision`."""
     dims: Mapping[str, int] = field(default_factory=dict)
     """What named dimensions are taken as where sizes are compared; the programs stay good for any."""
+    whole_rule: str = ""
+    """Why the job's rule needs keys whole, in words, if it does: a trained table whose `lazy_update` is False is dense
+    then."""

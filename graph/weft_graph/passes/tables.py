@@ -22,17 +22,20 @@ _COPYING: Final = frozenset({(ONNX_DOMAIN, "Identity"), (ONNX_DOMAIN, "Cast"), (
 """Operators that give their whole input again, of the same rank."""
 
 
-def tables(draft: Draft, _options: Options) -> Draft:
+def tables(draft: Draft, options: Options) -> Draft:
     """The draft with its tables found."""
-    found = find_tables(draft.graph.parameters, draft.graph.nodes, draft.outputs.values())
+    outputs = draft.outputs.values()
+    found = find_tables(draft.graph.parameters, draft.graph.nodes, outputs, whole_rule=options.whole_rule)
     return replace(draft, tables=found)
 
 
-def find_tables(parameters: Iterable[Parameter], nodes: Iterable[Node], outputs: Collection[str]) -> Tables:
+def find_tables(
+    parameters: Iterable[Parameter], nodes: Iterable[Node], outputs: Collection[str], *, whole_rule: str = ""
+) -> Tables:
     """The parameters that are read by Gather along their first axis and by Embedding, and by nothing else.
 
     `nodes` are those that will run, in an order that can be run, `outputs` the values that the job asks for: what is
-    asked for is needed whole.
+    asked for is needed whole. `whole_rule` is that of `Options`.
     """
     known = {parameter.name: parameter for parameter in parameters}
     copies = {name: name for name in known}
@@ -62,10 +65,19 @@ def find_tables(parameters: Iterable[Parameter], nodes: Iterable[Node], outputs:
             dense[name] = whole[name]
         elif name in outputs:
             dense[name] = "the job asks for its value"
-        elif not known[name].row_sparse:
-            dense[name] = "row_sparse is false"
+        elif because := _asked_to_be_dense(known[name], whole_rule):
+            dense[name] = because
     keys = tuple(name for name in known if name in by_rows and name not in dense)
     return Tables(keys, MappingProxyType(dense))
+
+
+def _asked_to_be_dense(parameter: Parameter, whole_rule: str) -> str:
+    """Why what the parameter says of itself makes it no table; empty where it may be one."""
+    if not parameter.row_sparse:
+        return "row_sparse is false"
+    if whole_rule and parameter.trainable and not parameter.lazy_update:
+        return f"lazy_update is false, and {whole_rule}"
+    return ""
 
 
 def row_reader_inside(node: Node, place: int, rank: int) -> str | None:

@@ -138,6 +138,7 @@ def _table_sentence(key: KeyPlan, rows: str, programs: Programs, setting: Settin
         f"A step fetches at most {count} of its {key.type.static_shape[0]:,} rows{taken}, "
         + ("before anything else runs, " if early else "once their ids are computed, ")
         + ("and sends gradients of these alone." if pushed else "and sends nothing: it is not trained.")
+        + (" The rule runs on its other rows too, with gradients of zeros." if pushed and not key.lazy_update else "")
     )
 
 

@@ -30,7 +30,7 @@ def need_of(description: StoreDescription, shard: int) -> Holds:
         if table is not None:
             rows = 0 if table.growth is not None else table.rows_on(shard)
             if rows or table.growth is not None:
-                found += Holds(rows * table.row_bytes * arrays, 1, rows)
+                found += Holds(rows * (table.row_bytes * arrays + key.seen_bytes), 1, rows)
             continue
         run = routing.runs[place].get(shard, range(0))
         if run:

@@ -1,13 +1,13 @@
 """Standard row-sparse semantics of a table: which of its updates each row has seen, and how it gets the others. Pure.
 
 A row is brought up to date when it is next touched or read (`weft_kernels.rules.replay`), and in the end without that:
-so no row is ever further behind than some `MOST_BEHIND` updates, what a read costs is bounded, and so is what has to be
-known of past updates. Until then a row that is never met costs nothing.
+so no row is ever further behind than a number of updates that the table's size decides, what a read costs is bounded,
+and so is what has to be known of past updates. Until then a row that is never met costs nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Final
 
 import numpy as np
@@ -21,12 +21,17 @@ from weft_kvstore.arrays.zeros import zeros_on_demand
 from weft_kvstore.tables.growing_array import GrowingArray
 from weft_kvstore.tables.row_arrays import RowArrays
 
+LEAST_BEHIND: Final = 1 << 3
 MOST_BEHIND: Final = 1 << 14
-"""Updates that a row may be behind before it is swept. An update of what is swept costs as much as in a dense key, and
-a pull of a row that is so far behind takes some 300 ms."""
+"""Updates that a row of the smallest, and of the largest, table may be behind before it is swept. What is swept costs
+as much as in a dense key, and a pull of a row that is 16,384 updates behind takes some 300 ms."""
+
+BEHIND_ELEMENTS: Final = 8 * CALL_ELEMENTS
+"""Of a table, for each update that its rows may be behind. The calls that bring a single row up to date then take about
+as long as one update of all rows, so a step that meets such a row costs little more than with a dense key."""
 
 SWEEP_TURN: Final = 1 << 10
-"""Updates in which every row is looked at once."""
+"""Updates in which every row is looked at once, at most."""
 
 _OVER: Final = object()
 
@@ -127,20 +132,36 @@ class RowHistory:
             yield from self._replaying(part, states, np.full(len(part), self._begin))
         return state
 
-    def sweeping(self, arrays: RowArrays, stop: int) -> Iterator[None]:
-        """Looks at the next share of rows 0 to `stop`, once after each update, and brings those up to date that are far
-        behind; stops after each piece. Forgets updates that every row has seen."""
-        if self._log.last <= MOST_BEHIND:
+    def sweeping(self, arrays: RowArrays, stop: int, bring: Callable[[Array], object] | None = None) -> Iterator[None]:
+        """Looks at the rows 0 to `stop` in turn, some after each update, and brings those up to date that are far
+        behind; stops after each piece. Forgets updates that every row has seen.
+
+        `bring(rows)` makes rows that are not here come into being: they are swept like the others then, where updates
+        change first values.
+        """
+        last = self._log.last
+        most = min(MOST_BEHIND, max(LEAST_BEHIND, stop * arrays.width // BEHIND_ELEMENTS))
+        turn = min(SWEEP_TURN, most)
+        if last <= most:
+            self._turn = last
             return
-        if not self._cursor:
-            self._turn = self._log.last
-        low, high = self._cursor, min(self._cursor + -(-stop // SWEEP_TURN), stop)
-        seen = self._seen.array[low:high]
-        yield from self.catching_up(arrays, low + np.flatnonzero((seen > 0) & (seen < self._log.last - MOST_BEHIND)))
-        self._cursor = high
-        if high >= stop:
-            self._cursor = 0
-            self._log.forget(min(self._begin, self._turn - MOST_BEHIND - 1))
+        # As many rows as fill the cache are looked at together: each update of fewer would cost as many calls.
+        a_block = max(CACHE_ELEMENTS // max(arrays.width, 1), 1)
+        due = min(stop * (last - self._turn) // turn, stop)
+        if due - self._cursor < a_block and due < stop:
+            return
+        while self._cursor < due:
+            low, high = self._cursor, min(self._cursor + a_block, due)
+            seen = self._seen.array[low:high]
+            if bring is not None and self._begin < last - most and not seen.all():
+                bring(low + np.flatnonzero(seen == 0))
+            yield from self.catching_up(arrays, low + np.flatnonzero((seen > 0) & (seen < last - most)))
+            self._cursor = high
+        if due >= stop:
+            if bring is not None and self._begin < self._turn - most:
+                self._begin = last  # All rows are here, and none is to come.
+            self._log.forget(min(self._begin, self._turn - most - 1))
+            self._turn, self._cursor = last, 0
 
     def _since(self, rows: Array) -> Array:
         """The last update (n) that rows have seen; what one that is not here would begin with."""

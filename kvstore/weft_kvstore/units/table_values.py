@@ -142,7 +142,7 @@ class TableValues:
             if len(rows) > piece:
                 yield
         if self._history is not None:
-            yield from self._updating(self._history, behind, step, update)
+            yield from self._updating(self._history, behind, step, update, moment)
         yield from self.rows.boundary(moment + 1)
 
     def _touched(self, ids: Array, gradient: Array, moment: int) -> tuple[Array, Array]:
@@ -159,7 +159,7 @@ class TableValues:
             self.rows.apply(self._spec.rule, numbers, gradient, step=update, hyper=hyper)
 
     def _updating(
-        self, history: RowHistory, parts: Sequence[tuple[Array, Array]], step: int, update: int
+        self, history: RowHistory, parts: Sequence[tuple[Array, Array]], step: int, update: int, moment: int
     ) -> Iterator[None]:
         """Updates rows that have seen all that was before, and brings some of the others closer."""
         with self._spec.rule_runs(step):
@@ -169,8 +169,11 @@ class TableValues:
             history.saw_all(numbers)
             if len(parts) > 1:
                 yield
+        # A row of a growing table that is not here has no past, and one that is to be given has no value.
+        comes = self._cut.growth is None and not self._spec.given
+        bring = (lambda rows: self.rows.bring(rows, moment, self._made)) if comes else None
         with self._spec.rule_runs(step):
-            yield from history.sweeping(self.rows.arrays, self.rows.stop)
+            yield from history.sweeping(self.rows.arrays, self.rows.stop, bring)
 
     def _made(self, places: Array, *, keep: bool = False) -> Array:
         """First values of rows that are not here (n, width)."""

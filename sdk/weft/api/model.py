@@ -53,12 +53,15 @@ ShapeText = Annotated[str, AfterValidator(_checked_shape)]
 class ReadRequest(Model):
     """How a file is read, and the loss that its graph gets, as the query says it, where lists repeat their word."""
 
-    loss: Word = ""
-    """cross_entropy, nll, mse, l1, bce_with_logits, or an output that is the loss already; none where left out."""
-    output: Word = ""
-    """The output that the loss compares; the only one where left out."""
-    target: Word = ""
-    """The input that it is compared with, added where it is new: `labels`, or `target`, where left out."""
+    loss: Patterns = Field(default_factory=list)
+    """cross_entropy, mse, l1, bce_with_logits, log_loss and bce of probabilities, nll of log-probabilities, or an
+    output that is the loss already; none where left out. Several are added up: 0.5*mse counts half."""
+    output: Patterns = Field(default_factory=list)
+    """The output that the loss compares, or a value inside the model; the only output where left out. Of several losses
+    one for each, in their order."""
+    target: Patterns = Field(default_factory=list)
+    """The input that it is compared with, added where it is new: `labels`, or `target`, where left out. Of several
+    losses one for each, in their order."""
     metric: Patterns = Field(default_factory=list)
     """accuracy, losses, or outputs that are single numbers."""
     classes_axis: int | None = Field(default=None, ge=-_AXES, le=_AXES)
@@ -99,8 +102,8 @@ class ReadModel(Model):
     loss: str | None = None
     """The graph's output that is the loss."""
     metrics: dict[str, str] = Field(default_factory=dict)
-    target: str | None = None
-    """The input that the loss compares with."""
+    targets: list[str] = Field(default_factory=list)
+    """The inputs that losses compare with."""
     init_from: FromUpload | None = None
     """What a job with this graph begins with; None where the graph has no parameter."""
     rule: RuleSpec | None = None

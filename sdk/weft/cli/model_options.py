@@ -39,11 +39,26 @@ class ModelOptions:
     """What was said on the command line of an ONNX file; each field is an option of the commands that take one."""
 
     loss: Annotated[
-        str | None,
-        _option("cross_entropy, nll, mse, l1, bce_with_logits, or a scalar output.", "--loss", metavar="LOSS"),
+        list[str] | None,
+        _option(
+            "cross_entropy, mse, l1, bce_with_logits; log_loss and bce of probabilities, nll of log-probabilities; or "
+            "a scalar output. May be repeated: the sum is trained, 0.5*mse counts half.",
+            "--loss",
+            metavar="LOSS",
+        ),
     ] = None
-    output: Annotated[str | None, _option("The output that the loss compares.", "--output")] = None
-    target: Annotated[str | None, _option("The input that it is compared with; added if new.", "--target")] = None
+    output: Annotated[
+        list[str] | None,
+        _option(
+            "The output that the loss compares, or a value inside the model; once for each loss.",
+            "--output",
+            metavar="NAME",
+        ),
+    ] = None
+    target: Annotated[
+        list[str] | None,
+        _option("The input that it is compared with, added if new; once for each loss.", "--target", metavar="INPUT"),
+    ] = None
     metric: Annotated[list[str] | None, _option("accuracy, a loss, a scalar output; may be repeated.", "--metric")] = (
         None
     )
@@ -93,21 +108,21 @@ class ModelOptions:
 
     def trainable(self, path: Path) -> Trainable:
         """The model with its loss. Raises ArgumentError where none is said, GraphRefusedError and its kin."""
+        from weft_graph.losses.comparison import LOSSES  # most commands build no graph
+        from weft_graph.losses.with_loss import losses_of
+
         model = self.model(path)
-        if self.loss is None:
+        if not self.loss:
             scalars = [name for name, value in model.outputs.items() if not value.shape and value.dtype.is_float]
             of_own = f", or --loss {scalars[0]}, which the model computes" if scalars else ""
-            raise ArgumentError(
-                f"say what {path} trains by: --loss cross_entropy, mse, l1, bce_with_logits, nll{of_own}"
-            )
-        return model.with_loss(
-            self.loss,
-            output=self.output or "",
-            target=self.target or "",
-            classes_axis=self.classes_axis,
-            ignore_index=self.ignore_index,
-            metrics=self.metric or (),
-        )
+            raise ArgumentError(f"say what {path} trains by: --loss {', '.join(LOSSES)}{of_own}")
+        losses = losses_of(self.loss, self.output or (), self.target or (), self.classes_axis, self.ignore_index)
+        return model.with_loss(losses, metrics=self.metric or ())
+
+    @property
+    def is_of_a_loss(self) -> bool:
+        """Whether anything was said about what the file trains by."""
+        return bool(self.loss or self.output or self.target or self.metric)
 
     def job(self, path: Path, trainable: Trainable, **length: int | None) -> JobSpec:
         """The job without its first values. Raises ArgumentError."""

@@ -41,12 +41,9 @@ def inspect_(file: ModelFile, *, model: ModelOptions) -> None:
 
     Nothing is sent. With --loss, what is printed is the graph that would be trained.
     """
-    from weft.model_report import report  # most commands build no graph
-
     if not file.exists():
         raise ArgumentError(f"there is no file {file}")
-    read = model.trainable(file) if model.loss is not None else model.model(file)
-    print(report(read.graph, read.values, read.warnings))  # noqa: T201 - the command's output
+    print(model.trainable(file) if model.is_of_a_loss else model.model(file))  # noqa: T201 - the command's output
 
 
 def export(
@@ -92,7 +89,11 @@ class ModelJob:
 
 def job_of_model(path: Path, model: ModelOptions, **length: int | None) -> ModelJob:
     """The job that the options make of the file. Warnings are shown. Raises ArgumentError, GraphRefusedError."""
+    from weft.model_report import per_worker  # most commands build no graph
+
     trainable = trainable_of(path, model)
+    for sentence in per_worker(trainable.graph) if model.workers > 1 else ():
+        _warn(f"warning: {sentence}")
     return ModelJob(model.job(path, trainable, **length).model_dump_json(), trainable.values)
 
 

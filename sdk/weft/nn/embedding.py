@@ -24,6 +24,9 @@ class Embedding(Layer):
     Parameter: weight (rows, width), which starts as `init` says, normal with deviation 1 unless set. The table is
     fetched and pushed by rows, so that it may be larger than a worker's memory; with `row_sparse=False` it travels
     whole. `padding_id`, a row's number or any other such as -1, stands for nothing: it gives zeros, which do not train.
+
+    With `lazy_update` a rule passes by the rows that a step does not touch; without, momentum and weight decay reach
+    them at every step, as in PyTorch's `nn.Embedding(sparse=False)`.
     """
 
     kind = "embedding"
@@ -35,6 +38,7 @@ class Embedding(Layer):
         padding_id: int | None = None,
         row_sparse: bool = True,
         *,
+        lazy_update: bool = True,
         dtype: DType | str = DType.FLOAT32,
         init: Init = STANDARD_NORMAL,
         name: str | None = None,
@@ -44,6 +48,7 @@ class Embedding(Layer):
         self.width = at_least_one("width", width)
         self.padding_id = None if padding_id is None else operator.index(padding_id)
         self.row_sparse = row_sparse
+        self.lazy_update = lazy_update
         self.dtype = dtype
         self.init = init
 
@@ -58,7 +63,14 @@ class Embedding(Layer):
                 node=self.scope.name,
             )
         shape = (self.rows, self.width)
-        weight = self.parameter("weight", shape, self.init, self._element_type(), row_sparse=self.row_sparse)
+        weight = self.parameter(
+            "weight",
+            shape,
+            self.init,
+            self._element_type(),
+            row_sparse=self.row_sparse,
+            lazy_update=self.lazy_update,
+        )
         return ops.embedding(weight, ids, padding_id=self.padding_id, name=self.label("" if at_head else "rows"))
 
     def _element_type(self) -> DType:
@@ -82,11 +94,14 @@ class EmbeddingBag(Embedding):
         row_sparse: bool = True,
         *,
         reduce: Literal["mean", "sum"] = "mean",
+        lazy_update: bool = True,
         dtype: DType | str = DType.FLOAT32,
         init: Init = STANDARD_NORMAL,
         name: str | None = None,
     ) -> None:
-        super().__init__(rows, width, padding_id, row_sparse, dtype=dtype, init=init, name=name)
+        super().__init__(
+            rows, width, padding_id, row_sparse, lazy_update=lazy_update, dtype=dtype, init=init, name=name
+        )
         if reduce not in REDUCTIONS:
             raise ArgumentError(f"reduce is {reduce!r}; it should be one of {', '.join(REDUCTIONS)}")
         self.reduce = reduce

@@ -61,12 +61,20 @@ class Layer(ABC):
         *,
         trainable: bool = True,
         row_sparse: bool = True,
+        lazy_update: bool = True,
     ) -> Expression:
         """The parameter `local`, made on the first call. Raises ShapeError where another call asks for another type."""
         made = self._parameters.get(local)
         if made is None:
             made = parameter(
-                local, shape, init(shape), dtype, trainable=trainable, row_sparse=row_sparse, scope=self.scope
+                local,
+                shape,
+                init(shape),
+                dtype,
+                trainable=trainable,
+                row_sparse=row_sparse,
+                lazy_update=lazy_update,
+                scope=self.scope,
             )
             self._parameters[local] = made
         if made.shape != shape or made.dtype != dtype:

@@ -18,7 +18,7 @@ from weft_graph.errors import GraphError
 from weft_graph.infer import infer
 from weft_graph.ir import Graph
 from weft_graph.json_form import graph_from_json, graph_to_json
-from weft_graph.losses.with_loss import LossOptions, WithLoss, with_loss
+from weft_graph.losses.with_loss import WithLoss, losses_of, with_loss
 from weft_graph.onnx_form.errors import OnnxError
 from weft_graph.onnx_form.files import read_bytes, read_file
 from weft_graph.onnx_form.imported import Imported, ReadOptions, TrainingStep
@@ -139,10 +139,10 @@ def _size(name: str) -> int:
 
 
 def _with_loss(graph: Graph, options: ReadRequest) -> WithLoss | None:
-    if not options.loss:
+    if not any(options.loss):
         return None
     what = (options.loss, options.output, options.target, options.classes_axis, options.ignore_index)
-    return with_loss(graph, LossOptions(*what, metrics=tuple(options.metric)))
+    return with_loss(graph, losses_of(*what), options.metric)
 
 
 def _answer(identifier: str, made: WithLoss | None, read: Imported) -> ReadModel:
@@ -155,7 +155,7 @@ def _answer(identifier: str, made: WithLoss | None, read: Imported) -> ReadModel
         graph=document,
         loss=None if made is None else made.loss,
         metrics={} if made is None else dict(made.metrics),
-        target=None if made is None else made.target or None,
+        targets=[] if made is None else list(made.targets),
         init_from=FromUpload(upload=identifier) if read.values else None,
         rule=None if read.step is None else _rule(read.step),
         inputs=[_value(input_.name, input_.type) for input_ in whole.inputs],
@@ -169,7 +169,7 @@ def _answer(identifier: str, made: WithLoss | None, read: Imported) -> ReadModel
             )
             for each in whole.parameters
         ],
-        warnings=list(read.warnings),
+        warnings=[*read.warnings, *(() if made is None else made.notes)],
     )
 
 

@@ -141,7 +141,7 @@ def test_what_pytorch_says_of_an_initializer_decides() -> None:
     ]
     proto.graph.metadata_props.add(key=SIGNATURE, value="\n".join(lines))
     found = roles(proto)
-    assert (found["factor"], found["w"], found["gamma"]) == ("trains", "constant", "trains")
+    assert (found["factor"], found["w"], found["gamma"]) == ("trains", "constant", "constant")
 
 
 def test_a_sparse_initializer_is_filled_with_zeros() -> None:

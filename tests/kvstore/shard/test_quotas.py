@@ -16,7 +16,13 @@ from store_raw import hello_of, push_of
 from weft_graph.program import Update
 from weft_kvstore import describe
 from weft_kvstore.client.store_client import StoreClient
-from weft_kvstore.description.records import CommitDescription, GrowthDescription, KeyDescription, StoreDescription
+from weft_kvstore.description.records import (
+    CommitDescription,
+    GrowthDescription,
+    KeyDescription,
+    Sparse,
+    StoreDescription,
+)
 from weft_kvstore.errors import StoreError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.quotas import Holds, Quotas
 from weft_kvstore.same_host.hold import Memory
@@ -62,9 +68,11 @@ def ones(size: int = SIZE) -> np.ndarray:
     return np.ones(size, np.float32)
 
 
+@pytest.mark.parametrize("sparse", list(Sparse))
 @pytest.mark.parametrize("rule", ["sgd", "momentum", "adam"])
-def test_what_a_job_needs_is_what_its_shard_holds(rule: str) -> None:
-    keys = [key_of("a", [1000], 2), key_of("b", [3, 7], 2), table_of("t", [100, 6], 2)]
+def test_what_a_job_needs_is_what_its_shard_holds(rule: str, sparse: Sparse) -> None:
+    table_key = msgspec.structs.replace(table_of("t", [100, 6], 2), sparse=sparse)
+    keys = [key_of("a", [1000], 2), key_of("b", [3, 7], 2), table_key]
     frozen = msgspec.structs.replace(key_of("frozen", [50], 2), slots=())
     merged = msgspec.structs.replace(key_of("merged", [50], 2), update=Update.GRADIENT)
     description = store_of([*keys, frozen, merged], slots=2, shards=2, rule=rule)
@@ -79,6 +87,8 @@ def test_what_a_job_needs_is_what_its_shard_holds(rule: str) -> None:
             noted += len(lot.state) * (NOTED_BYTES + NOTED_OF_A_SLOT * len(lot.state.spec.slots))
         (table,) = made.units
         bytes_held += table.held.arrays.nbytes
+        if table.held.history is not None:
+            bytes_held += table.held.history._seen.array.nbytes
         assert need.nbytes == bytes_held + noted
         assert need.rows == 50
     assert total.rows == 100

@@ -129,10 +129,11 @@ def test_lazy_rows_do_not_move_and_standard_ones_do() -> None:
     assert found == {Sparse.LAZY: [-1.0, -1.0, -1.0, 0.0], Sparse.STANDARD: [-1.75, -1.5, -1.0, 0.0]}
 
 
-@pytest.mark.parametrize("rule", ["adam", "momentum"])
+@pytest.mark.parametrize(("rule", "come"), [("adam", ROWS - 3), ("momentum", ROWS - 3), ("adamw", ROWS)])
 def test_rows_that_nobody_meets_are_swept_and_what_they_needed_is_forgotten(
-    rule: str, monkeypatch: pytest.MonkeyPatch
+    rule: str, come: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Three rows are never touched: they come into being where their first values decay."""
     monkeypatch.setattr(row_history, "MOST_BEHIND", 7)
     monkeypatch.setattr(row_history, "SWEEP_TURN", 4)
     description = described(standard(constant(table_of("t", (ROWS, WIDTH), 1), 1.0)), shards=2, rule=rule)
@@ -148,6 +149,7 @@ def test_rows_that_nobody_meets_are_swept_and_what_they_needed_is_forgotten(
         assert table.held.history.last == 60
         assert len(table.held.history.known) <= 7 + 2 * 5
         assert (table.held.history._seen.array[table.held.history._seen.array > 0] >= 60 - 7 - 5).all()
+    assert sum(table.touched for table in store.tables) == come
     assert store("pull_rows", "t", np.arange(ROWS), 60).tobytes() == dense.weight.tobytes()
 
 
@@ -235,7 +237,8 @@ def test_a_growing_table_replays_from_when_a_row_came() -> None:
         assert store("pull_rows", "t", asked, step + 1).tobytes() == wanted.tobytes(), step
 
 
-def test_a_long_replay_is_made_in_pieces_and_a_pull_waits_for_its_end() -> None:
+def test_a_long_replay_is_made_in_pieces_and_a_pull_waits_for_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_history, "LEAST_BEHIND", row_history.MOST_BEHIND)
     description = described(standard(constant(table_of("t", (600, 64), 1), 1.0)), rule="adam", slice_bytes=1 << 17)
     store = Store(description)
     ones = np.ones((600, 64), np.float32)

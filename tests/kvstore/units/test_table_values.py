@@ -16,6 +16,7 @@ from weft_kvstore.lot.update import RuleFailedError
 from weft_kvstore.merging.steps import Complete
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.sharding.routing import routing_of
+from weft_kvstore.tables import row_history
 from weft_kvstore.tables.rows import Rows
 from weft_kvstore.units.table_values import TableValues
 
@@ -108,7 +109,8 @@ def test_rows_that_were_not_admitted_are_dropped_and_counted() -> None:
     assert table.values.dropped == 4, "the first use of 4, and all of the others"
 
 
-def test_rows_that_missed_many_updates_are_long_to_read() -> None:
+def test_rows_that_missed_many_updates_are_long_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_history, "LEAST_BEHIND", row_history.MOST_BEHIND)
     table = Table(constant(a_table(), 1.0), sparse=Sparse.STANDARD)
     table.apply(1, 2)
     assert not table.values.is_long(places_of(1, 2))

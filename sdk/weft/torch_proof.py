@@ -1,0 +1,532 @@
+"""Whether a graph is the PyTorch module that it was made from: outputs and gradients of both, compared on the example.
+
+The module runs once in training, forward and backward by autograd, once in `eval()`, forward alone; the graph does the
+same with the installed evaluator. Randomness is off on both sides: dropout passes its input on, samples are fixed. The
+loss is the sum of all outputs, times numbers that are drawn once, so that each gradient takes part.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib.metadata import entry_points
+from typing import Any, Final
+
+import numpy as np
+
+from weft.errors import ModuleRefusedError
+from weft.model_report import paths
+from weft.records import Array
+from weft_graph.infer import infer
+from weft_graph.ir import ONNX_DOMAIN, Constant, Graph, Input, Node
+from weft_graph.onnx_dtypes import NUMBER_OF_DTYPE
+from weft_graph.passes.inference_mode import to_inference
+from weft_graph.types import DType, TensorType, array_type
+
+GRADIENTS: Final = "weft.gradients"
+"""The entry-point group of what computes gradients here and now."""
+
+_TOLERANCE: Final = {"float64": 1e-6, "float32": 1e-3, "float16": 5e-2, "bfloat16": 1e-1}
+"""Of the norm of a difference, relative; what rounding alone may do is asked of PyTorch where this is not enough.
+
+The exporter writes scalars in float32, also of models in float64."""
+_NOTHING: Final = 1e-6
+"""Of the largest gradient's norm: what is smaller may be rounding alone, as of a bias before a normalization."""
+_NUDGE: Final = 4.0
+"""Roundings by which parameters are moved, to see how far rounding moves gradients."""
+_LOUD: Final = 0.1
+"""Rounding that moves a gradient further than this says nothing about it."""
+_HALF: Final = 0.5
+"""What every sample is: of a uniform distribution, and of a normal one, in standard deviations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """The module with what it is fed, as tensors and as arrays by the graph's inputs."""
+
+    module: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    feeds: Mapping[str, Array]
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What PyTorch computes: outputs in order, gradients by parameter; None where autograd has none."""
+
+    outputs: list[Any]
+    gradients: dict[str, Array | None]
+
+
+def prove(
+    torch: Any, example: Example, graph: Graph, values: Mapping[str, Array], chosen: Callable[[str], bool]
+) -> str:
+    """One line that says what was compared. `chosen`: whether a user said of a parameter whether it trains.
+
+    Raises ModuleRefusedError, naming parameter and module, where graph and module differ.
+    """
+    started = time.perf_counter()
+    gradients = _gradients()
+    if gradients is None:
+        return "not compared with PyTorch: no evaluator is installed, pip install 'weft[cluster]'"
+    with torch.random.fork_rng(devices=[]), _kept_buffers(example.module) as changed_buffers:
+        theirs = _torch_run(torch, example)
+        changed = changed_buffers()
+    _check_buffers(changed, graph)
+    if len(theirs.outputs) != len(graph.outputs):
+        raise ModuleRefusedError(
+            f"the module gives {len(theirs.outputs)} tensors and its graph {len(graph.outputs)} outputs, so they "
+            "cannot be compared: return tensors, or a tuple or dictionary of them"
+        )
+    names = _names(example.module)
+    trains = {name for name in paths(graph) if name in names}
+    ours_outputs, ours = _weft_run(graph, values, example.feeds, trains, theirs, gradients)
+    compared = _Comparison(torch, example, graph, theirs)
+    compared.outputs(ours_outputs)
+    worst = compared.gradients(ours, trains, names, chosen)
+    evaluation = _check_evaluation(torch, example, graph, values, theirs, compared)
+    seconds = time.perf_counter() - started
+    return (
+        f"outputs and gradients of {len(ours)} parameters are PyTorch's on the example (largest difference {worst:.0e})"
+        f"{evaluation}; {seconds:.1f} s"
+    )
+
+
+def _gradients() -> Any:
+    points = sorted(entry_points(group=GRADIENTS), key=lambda point: point.name)
+    try:
+        return points[0].load() if points else None
+    except ImportError:
+        return None
+
+
+# --- PyTorch's side ------------------------------------------------------------------------------------------------
+
+
+def _torch_run(torch: Any, example: Example, *, nudge: float = 0.0) -> _Run:
+    named = {name: each for name, each in example.module.named_parameters() if each.requires_grad}
+    with torch.enable_grad(), _still(torch, example.module), _nudged(torch, named, nudge):
+        outputs = _tensors(torch, example.module(*example.args, **example.kwargs))
+        loss = None
+        for place, output in enumerate(outputs):
+            if output.is_floating_point() and output.requires_grad:
+                part = (output * torch.from_numpy(_drawn(place, tuple(output.shape))).to(output.dtype)).sum()
+                loss = part if loss is None else loss + part
+        if loss is None:
+            raise ModuleRefusedError("no output of the module depends on a parameter that requires a gradient")
+        found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+    gradients = {name: None if each is None else _array(torch, each) for name, each in zip(named, found, strict=True)}
+    return _Run([_array(torch, output) for output in outputs], gradients)
+
+
+def _tensors(torch: Any, outputs: Any) -> list[Any]:
+    return [each for each in torch.utils._pytree.tree_leaves(outputs) if isinstance(each, torch.Tensor)]
+
+
+def _array(torch: Any, tensor: Any) -> Array:
+    tensor = tensor.detach()
+    if tensor.is_sparse:
+        tensor = tensor.to_dense()
+    if tensor.dtype in {torch.bfloat16, torch.float16}:
+        tensor = tensor.float()
+    return np.array(tensor.cpu().numpy())
+
+
+def _drawn(place: int, shape: tuple[int, ...]) -> Array:
+    """Numbers by which an output counts in the loss, of norm 1 in the mean."""
+    drawn = np.random.default_rng(place).standard_normal(shape)
+    return np.asarray(1 + drawn if not shape else drawn / np.sqrt(max(drawn.size, 1)))
+
+
+@contextmanager
+def _nudged(torch: Any, named: Mapping[str, Any], nudge: float) -> Iterator[None]:
+    if not nudge:
+        yield
+        return
+    kept = {name: each.detach().clone() for name, each in named.items()}
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for each in named.values():
+            noise = torch.randn(each.shape, generator=generator).to(each.dtype)
+            each.mul_(1 + nudge * torch.finfo(each.dtype).eps * noise)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for name, each in named.items():
+                each.copy_(kept[name])
+
+
+@contextmanager
+def _kept_buffers(module: Any) -> Iterator[Callable[[], list[str]]]:
+    """Puts buffers back; what it gives lists those that were changed."""
+    kept = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
+
+    def changed() -> list[str]:
+        now = dict(module.named_buffers())
+        return [name for name, old in kept.items() if name in now and not _same(now[name], old)]
+
+    try:
+        yield changed
+    finally:
+        for name, buffer in module.named_buffers():
+            if name in kept and not _same(buffer, kept[name]):
+                buffer.detach().copy_(kept[name])
+
+
+def _same(left: Any, right: Any) -> bool:
+    return left.shape == right.shape and bool(((left == right) | (left.isnan() & right.isnan())).all())
+
+
+@contextmanager
+def _still(torch: Any, module: Any) -> Iterator[None]:
+    """Switches randomness off: dropout passes its input on, and samples are fixed."""
+    functional = torch.nn.functional
+    passing = {
+        functional.dropout, functional.dropout1d, functional.dropout2d, functional.dropout3d, functional.alpha_dropout,
+        functional.feature_alpha_dropout, torch.dropout, torch.feature_dropout, torch.alpha_dropout,
+        torch.feature_alpha_dropout,
+    }  # fmt: skip
+
+    class Passing(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs = dict(kwargs or {})
+            if function in passing:
+                return args[0] if args else kwargs["input"]
+            if function is functional.scaled_dot_product_attention:
+                args, kwargs = (*args[:4], 0.0, *args[5:]) if len(args) > 4 else args, {**kwargs, "dropout_p": 0.0}
+                if len(args) > 4:
+                    del kwargs["dropout_p"]
+            return function(*args, **kwargs)
+
+    class Fixed(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            name = function._schema.name.removeprefix("aten::")
+            fixed = _SAMPLES.get(name.removesuffix("_"))
+            if fixed is None:
+                return function(*args, **(kwargs or {}))
+            made = args[0] if name.endswith("_") else function(*args, **(kwargs or {}))
+            value = fixed(torch, args, kwargs or {})
+            return made.copy_(value) if isinstance(value, torch.Tensor) else made.fill_(value)
+
+    rates = [(each, each.dropout) for each in module.modules() if isinstance(getattr(each, "dropout", None), float)]
+    try:
+        for each, _ in rates:
+            each.dropout = 0.0
+        with _still_paths(module), Passing(), Fixed():
+            yield
+    finally:
+        for each, rate in rates:
+            each.dropout = rate
+
+
+@contextmanager
+def _still_paths(module: Any) -> Iterator[None]:
+    """Modules that drop whole paths stay in evaluation, in which they pass their input on."""
+    from weft.torch_takeover import drops_paths
+
+    held = [each for each in module.modules() if drops_paths(each) and each.training]
+    for each in held:
+        each.training = False
+    try:
+        yield
+    finally:
+        for each in held:
+            each.training = True
+
+
+def _bernoulli(torch: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+    rate = kwargs.get("p", args[1] if len(args) > 1 else args[0])
+    return (rate > _HALF).to(args[0].dtype) if isinstance(rate, torch.Tensor) else float(rate > _HALF)
+
+
+def _uniform(_torch: Any, args: Any, kwargs: Mapping[str, Any]) -> float:
+    low = kwargs.get("from", args[1] if len(args) > 1 else 0.0)
+    high = kwargs.get("to", args[2] if len(args) > 2 else 1.0)
+    return float(low + (high - low) * _HALF)
+
+
+def _normal(_torch: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+    mean = kwargs.get("mean", args[1] if len(args) > 1 else 0.0)
+    return mean + kwargs.get("std", args[2] if len(args) > 2 else 1.0) * _HALF
+
+
+_SAMPLES: Final[Mapping[str, Callable[[Any, Any, Mapping[str, Any]], Any]]] = {
+    "rand": lambda *_: _HALF,
+    "rand_like": lambda *_: _HALF,
+    "randn": lambda *_: _HALF,
+    "randn_like": lambda *_: _HALF,
+    "uniform": _uniform,
+    "normal": _normal,
+    "bernoulli": _bernoulli,
+    "exponential": lambda *_: float(-np.log(_HALF)),
+}
+"""ATen's functions that draw, without the `_` of those in place."""
+
+
+# --- weft's side ---------------------------------------------------------------------------------------------------
+
+
+def _weft_run(  # noqa: PLR0917  # one caller
+    graph: Graph,
+    values: Mapping[str, Array],
+    feeds: Mapping[str, Array],
+    trains: set[str],
+    theirs: _Run,
+    gradients: Any,
+) -> tuple[list[Array], dict[str, Array]]:
+    """(outputs in order, gradients by parameter)."""
+    fixed = _without_randomness(_sized(graph, feeds))
+    with_loss, loss = _with_loss(fixed, theirs.outputs)
+    kept = tuple(replace(each, trainable=each.name in trains) for each in with_loss.parameters)
+    read = {name for node in with_loss.nodes for name in node.inputs}.union(with_loss.outputs)
+    kept = tuple(each for each in kept if each.name in read)
+    whole = replace(with_loss, parameters=kept)
+    given = {each.name: values[each.name] for each in kept}
+    found, made = gradients(whole, loss, feeds, parameters=given)
+    return [found[name] for name in graph.outputs], made
+
+
+def _sized(graph: Graph, feeds: Mapping[str, Array]) -> Graph:
+    """The graph for inputs of these shapes alone."""
+    inputs = tuple(Input(each.name, TensorType(each.type.dtype, feeds[each.name].shape)) for each in graph.inputs)
+    return replace(graph, inputs=inputs)
+
+
+def _with_loss(graph: Graph, outputs: Sequence[Array]) -> tuple[Graph, str]:
+    """The graph with the sum of its outputs' parts, as PyTorch's side has it."""
+    types = infer(graph)
+    nodes, constants, parts = list(graph.nodes), list(graph.constants), []
+    for place, name in enumerate(graph.outputs):
+        type_ = types[name]
+        if not type_.dtype.is_float:
+            continue
+        stem = f"proof/{place}"
+        drawn = _drawn(place, outputs[place].shape).astype(type_.dtype.numpy)
+        constants.append(Constant(f"{stem}/drawn", np.ascontiguousarray(drawn)))
+        nodes.append(Node("Mul", f"{stem}/product", (name, f"{stem}/drawn"), (f"{stem}/product",)))
+        nodes.append(Node("ReduceSum", f"{stem}/sum", (f"{stem}/product",), (f"{stem}/sum",), {"keepdims": 0}))
+        to = {"to": NUMBER_OF_DTYPE[DType.FLOAT64 if type_.dtype is DType.FLOAT64 else DType.FLOAT32]}
+        nodes.append(Node("Cast", f"{stem}/part", (f"{stem}/sum",), (f"{stem}/part",), to))
+        parts.append(f"{stem}/part")
+    wide = {types[name].dtype for name in graph.outputs if types[name].dtype.is_float}
+    if len(wide) > 1 and DType.FLOAT64 in wide:
+        raise ModuleRefusedError("outputs are of float64 and of other types, and cannot be added up to be compared")
+    nodes.append(Node("Sum", "proof/loss", tuple(parts), ("proof/loss",)))
+    made = replace(graph, nodes=tuple(nodes), constants=tuple(constants), outputs=(*graph.outputs, "proof/loss"))
+    return made, "proof/loss"
+
+
+def _without_randomness(graph: Graph) -> Graph:
+    """Dropout passes its input on, and nodes that draw give what `_still` gives."""
+    types = infer(graph)
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        if node.domain != ONNX_DOMAIN or node.op_type not in _DRAWS:
+            nodes.append(node)
+        elif node.op_type == "Dropout":
+            nodes.append(replace(node, inputs=node.inputs[:1]))
+        else:
+            nodes.extend(_fixed_sample(node, types))
+    return replace(graph, nodes=tuple(nodes))
+
+
+_DRAWS: Final = {
+    "Dropout", "Bernoulli", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
+}  # fmt: skip
+
+
+def _fixed_sample(node: Node, types: Mapping[str, TensorType]) -> list[Node]:
+    """The nodes in the place of one that draws."""
+    (output,) = node.outputs
+    number = NUMBER_OF_DTYPE[types[output].dtype]
+    if node.op_type == "Bernoulli":
+        return [
+            Node("Round", f"{node.name}/fixed", node.inputs, (f"{output}/fixed",)),  # 0.5 goes to 0
+            Node("Cast", node.name, (f"{output}/fixed",), (output,), {"to": number}),
+        ]
+    attributes = {"mean": 0.0, "scale": 1.0, "low": 0.0, "high": 1.0, **node.attributes}
+    mean, scale, low, high = (float(attributes[name]) for name in ("mean", "scale", "low", "high"))  # type: ignore[arg-type]
+    value = mean + scale * _HALF if "Normal" in node.op_type else low + (high - low) * _HALF
+    made = {"value": value, "dtype": number}
+    if node.op_type.endswith("Like"):
+        shape = Node("Shape", f"{node.name}/shape", node.inputs, (f"{output}/shape",))
+        return [shape, Node("ConstantOfShape", node.name, (f"{output}/shape",), (output,), made)]
+    raise ModuleRefusedError(
+        f"node {node.name!r} ({node.op_type}) draws numbers of a fixed shape; draw them like a tensor"
+    )
+
+
+# --- Comparing -----------------------------------------------------------------------------------------------------
+
+
+class _Comparison:
+    """Differences of one run. What rounding does is asked of PyTorch once, where it is needed."""
+
+    def __init__(self, torch: Any, example: Example, graph: Graph, theirs: _Run) -> None:
+        self.torch = torch
+        self.example = example
+        self.graph = graph
+        self.theirs = theirs
+        self._moved: _Run | None = None
+
+    def moved(self) -> _Run:
+        if self._moved is None:
+            with self.torch.random.fork_rng(devices=[]), _kept_buffers(self.example.module):
+                self._moved = _torch_run(self.torch, self.example, nudge=_NUDGE)
+        return self._moved
+
+    def outputs(self, ours: Sequence[Array]) -> None:
+        for place, (name, theirs, own) in enumerate(zip(self.graph.outputs, self.theirs.outputs, ours, strict=True)):
+            if theirs.shape != own.shape:
+                raise ModuleRefusedError(f"output {name!r} is {array_type(own)}, and the module's {array_type(theirs)}")
+            error = _difference(own, theirs)
+            if error <= self.tolerance(own):
+                continue
+            if error * float(np.linalg.norm(theirs)) <= self._noise(theirs, self.moved().outputs[place]):
+                continue
+            raise ModuleRefusedError(
+                f"output {name!r} differs from the module's by {error:.2g} of its norm, on the example, in training "
+                f"without randomness. {self.first_cause()}"
+            )
+
+    def gradients(
+        self, ours: Mapping[str, Array], trains: set[str], names: Mapping[str, str], chosen: Callable[[str], bool]
+    ) -> float:
+        """The largest difference. Raises ModuleRefusedError."""
+        theirs = self.theirs.gradients
+        largest = max((float(np.linalg.norm(each)) for each in theirs.values() if each is not None), default=0.0)
+        by_own = {names[name]: name for name in trains}
+        worst = 0.0
+        for own in theirs.keys() | by_own.keys():
+            name, gradient = by_own.get(own), theirs.get(own)
+            if chosen(name or own):
+                continue
+            size = 0.0 if gradient is None else float(np.linalg.norm(gradient))
+            if name is None:
+                if size > _NOTHING * largest:
+                    raise ModuleRefusedError(
+                        f"parameter {own!r}{self.where(own)} has a gradient in PyTorch, and none in the graph that was "
+                        "exported: the exporter has lost how it is read"
+                    )
+                continue
+            made = ours[name].astype(np.float64)
+            if gradient is None:
+                if float(np.linalg.norm(made)) > _NOTHING * largest:
+                    raise ModuleRefusedError(self.no_gradient(own))
+                continue
+            distance = float(np.linalg.norm(made - gradient))
+            error = distance / max(size, _NOTHING * largest, 1e-300)
+            if error > self.tolerance(ours[name]):
+                moved = self.moved().gradients[own]
+                if moved is None or distance > self._noise(gradient, moved, largest):
+                    raise ModuleRefusedError(
+                        f"the gradient of parameter {own!r}{self.where(own)} differs from PyTorch's by {error:.2g} of "
+                        f"its norm, on the example. {self.first_cause()}"
+                    )
+            if size > 1e-4 * largest:
+                worst = max(worst, error)
+        return worst
+
+    def tolerance(self, array: Array) -> float:
+        floats = [each.type.dtype.value for each in self.graph.parameters if each.type.dtype.is_float]
+        return max((_TOLERANCE.get(name, 0.0) for name in (*floats, str(array.dtype))), default=1e-3)
+
+    def _noise(self, theirs: Array, moved: Array, largest: float = 0.0) -> float:
+        """How far rounding moves what PyTorch computes, with a margin; at most a share of its norm."""
+        if not np.issubdtype(theirs.dtype, np.floating):
+            return 0.0
+        size = max(float(np.linalg.norm(theirs)), 1e-4 * largest)
+        return min(16 * float(np.linalg.norm(moved.astype(np.float64) - theirs)), _LOUD * size)
+
+    def where(self, own: str) -> str:
+        owner = own.rpartition(".")[0]
+        kind = type(self.example.module.get_submodule(owner)).__name__
+        return f" of module {owner!r} ({kind})" if owner else f" of {kind}"
+
+    def no_gradient(self, own: str) -> str:
+        return (
+            f"parameter {own!r}{self.where(own)} has no gradient in PyTorch, and one in the graph that was exported: "
+            "it is read within torch.no_grad(), .data or the like, which leave no trace; use .detach() there, or "
+            f"from_torch(..., frozen={own!r})"
+        )
+
+    def first_cause(self) -> str:
+        return (
+            "The exporter has written something else than the module computes, or a block of torch.no_grad() that it "
+            "cannot see. Look at that module for what depends on values, sizes or hidden state; from_torch(..., "
+            "verify=False) trains the graph as it is"
+        )
+
+
+def _difference(ours: Array, theirs: Array) -> float:
+    """Relative, of norms; 1 where whole numbers or NaNs are not the same."""
+    if ours.dtype.kind in "iub" or theirs.dtype.kind in "iub":
+        return 0.0 if np.array_equal(ours, theirs) else 1.0
+    ours, theirs = ours.astype(np.float64), theirs.astype(np.float64)
+    finite = np.isfinite(theirs)
+    if not np.array_equal(finite, np.isfinite(ours)):
+        return 1.0
+    size = float(np.linalg.norm(theirs[finite]))
+    return float(np.linalg.norm(ours[finite] - theirs[finite])) / max(size, 1e-300) if finite.any() else 0.0
+
+
+def _names(module: Any) -> dict[str, str]:
+    """Every name of each parameter -> its first one, which `named_parameters` has."""
+    first: dict[int, str] = {}
+    return {name: first.setdefault(id(each), name) for name, each in module.named_parameters(remove_duplicate=False)}
+
+
+def _check_buffers(changed: Sequence[str], graph: Graph) -> None:
+    """Raises ModuleRefusedError for a buffer that forward changes, where it is not BatchNormalization's to keep."""
+    statistics = {
+        name for node in graph.nodes if node.op_type == "BatchNormalization" for name in node.inputs[3:5] if name
+    }
+    known = {constant.name for constant in graph.constants} | {each.name for each in graph.parameters}
+    for name in changed:
+        if name in known - statistics:
+            raise ModuleRefusedError(
+                f"buffer {name!r} is changed by each forward in training, and weft keeps buffers as they are: hold its "
+                f"module in eval() ({name.rpartition('.')[0]!r}), or compute it without a buffer"
+            )
+
+
+def _check_evaluation(  # noqa: PLR0917  # one caller
+    torch: Any, example: Example, graph: Graph, values: Mapping[str, Array], theirs: _Run, compared: _Comparison
+) -> str:
+    """Compares `module.eval()` with the graph as evaluation runs it. What is to be added to the line that is said."""
+    modes = [(each, each.training) for each in example.module.modules()]
+    if not any(mode for _, mode in modes):
+        return ""
+    try:
+        example.module.eval()
+        with torch.random.fork_rng(devices=[]), torch.no_grad(), _kept_buffers(example.module):
+            with _still(torch, example.module):
+                outputs = _tensors(torch, example.module(*example.args, **example.kwargs))
+            found = [_array(torch, output) for output in outputs]
+    finally:
+        for each, mode in modes:
+            each.training = mode
+    if len(found) != len(graph.outputs):
+        return (
+            f"; in eval() the module gives {len(found)} tensors, evaluation here the {len(graph.outputs)} of training"
+        )
+    fixed = _without_randomness(_sized(graph, example.feeds))
+    if any(node.op_type == "BatchNormalization" and node.attributes.get("training_mode") for node in fixed.nodes):
+        from weft.evaluation import run_graph
+
+        fixed = to_inference(fixed)
+        ours = run_graph(fixed, example.feeds, {each.name: values[each.name] for each in fixed.parameters})
+        own = [ours[name] for name in graph.outputs]
+    else:
+        own = list(theirs.outputs)
+    for name, mine, wanted in zip(graph.outputs, own, found, strict=True):
+        if mine.shape != wanted.shape or _difference(mine, wanted) > 2 * compared.tolerance(mine):
+            raise ModuleRefusedError(
+                f"evaluation differs: output {name!r} of module.eval() is not what the exported graph computes in "
+                "evaluation. weft knows Dropout, DropPath and BatchNorm to change there; what else asks for "
+                "self.training is exported as it trains. from_torch(..., verify=False) takes that as it is"
+            )
+    return ", and outputs in eval()"

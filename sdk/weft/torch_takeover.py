@@ -1,0 +1,308 @@
+"""What PyTorch's exporter has no right word for, said in words that it has: active while a module is exported.
+
+| In the module | Exported as |
+|---|---|
+| `torch.no_grad()` | what is computed in it, detached |
+| Dropout1d to 3d, alpha dropout, classes named `DropPath` or `StochasticDepth` | products with Dropout of ones |
+| `cross_entropy(label_smoothing=)` | `log_softmax` and sums |
+| `scatter_reduce`, `index_reduce` of a mean | sums over counts |
+| `embedding_bag` | `embedding` and a sum, mean or maximum over its rows |
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final
+
+from weft.errors import ModuleRefusedError
+
+_DROP_PATH: Final = re.compile(r"(DropPath|StochasticDepth)$")
+
+
+@contextmanager
+def taken_over(torch: Any, module: Any) -> Iterator[None]:
+    """Calls of the module are rewritten as the table says; what has no words raises ModuleRefusedError in `forward`."""
+    functional = torch.nn.functional
+    rewrites = _Rewrites(torch).table()
+
+    class Mode(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
+        """Sees each call of PyTorch's functions before the exporter does."""
+
+        within = False
+        """Whether the module's forward runs with gradients, so that blocks without them are its own."""
+        grad_is_off = False
+
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs = kwargs or {}
+            if function is torch._C._set_grad_enabled:  # what torch.no_grad() calls
+                self.grad_is_off = self.within and not args[0]
+                return function(*args, **kwargs)
+            if function is functional.embedding:
+                _check_embedding(args, kwargs)
+            rewrite = rewrites.get(function)
+            result = NotImplemented if rewrite is None else rewrite(*args, **kwargs)
+            if result is NotImplemented:
+                result = function(*args, **kwargs)
+            if self.grad_is_off and isinstance(result, torch.Tensor) and result.is_floating_point():
+                return result.detach()
+            return result
+
+    with ExitStack() as stack:
+        for each in module.modules():
+            if drops_paths(each):
+                _replace_forward(stack, each, _drop_path(functional, each))
+        mode = Mode()
+        whole = module.forward
+
+        @functools.wraps(whole)
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            mode.within = torch.is_grad_enabled()
+            try:
+                return whole(*args, **kwargs)
+            finally:
+                mode.within = mode.grad_is_off = False
+
+        _replace_forward(stack, module, forward)
+        stack.enter_context(mode)
+        yield
+
+
+def _check_embedding(args: Any, kwargs: Mapping[str, Any]) -> None:
+    """Raises ModuleRefusedError for what changes weights or scales gradients."""
+    given = dict(zip(("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq"), args))  # noqa: B905
+    given.update(kwargs)
+    for option in ("max_norm", "scale_grad_by_freq"):
+        if given.get(option):
+            raise ModuleRefusedError(_NO_EMBEDDING[option])
+
+
+_NO_EMBEDDING: Final = {
+    "max_norm": "an embedding has max_norm, which changes its rows in forward; weft lets only the optimizer change "
+    "parameters. Leave max_norm out",
+    "scale_grad_by_freq": "an embedding has scale_grad_by_freq, which weft's gradients do not follow. Leave it out",
+}
+
+
+def check_modules(torch: Any, module: Any) -> None:
+    """Raises ModuleRefusedError, naming the module and its option, for what cannot be taken over."""
+    for name, each in module.named_modules():
+        if not isinstance(each, torch.nn.Embedding | torch.nn.EmbeddingBag):
+            continue
+        for option in ("max_norm", "scale_grad_by_freq"):
+            if getattr(each, option):
+                kind = type(each).__name__
+                where = f"module {name!r} ({kind})" if name else f"the module ({kind})"
+                raise ModuleRefusedError(f"{where} has {_NO_EMBEDDING[option].partition(' has ')[2]}")
+
+
+def drops_paths(module: Any) -> bool:
+    """Whether the module is a DropPath by its name and what it has."""
+    rate = getattr(module, "drop_prob", getattr(module, "p", None))
+    is_rate = isinstance(rate, float | int) and not isinstance(rate, bool)
+    return bool(_DROP_PATH.search(type(module).__name__)) and is_rate and getattr(module, "scale_by_keep", True)
+
+
+def _drop_path(functional: Any, module: Any) -> Callable[..., Any]:
+    """A DropPath's forward that draws by Dropout."""
+    rate = getattr(module, "drop_prob", getattr(module, "p", 0.0))
+    is_whole = getattr(module, "mode", "row") == "batch"
+
+    def forward(x: Any, *_: Any, **__: Any) -> Any:
+        samples = 1 if is_whole else x.shape[0]
+        return x * functional.dropout(x.new_ones((samples,) + (1,) * (x.ndim - 1)), rate, module.training)
+
+    return forward
+
+
+def _replace_forward(stack: ExitStack, module: Any, forward: Callable[..., Any]) -> None:
+    """Until the stack is closed."""
+    had = module.__dict__.get("forward")
+    module.forward = forward
+
+    def restore() -> None:
+        if had is None:
+            del module.forward
+        else:
+            module.forward = had
+
+    stack.callback(restore)
+
+
+class _Rewrites:
+    """What stands for calls of PyTorch's functions, by their arguments; NotImplemented where a call is right."""
+
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
+        self.functional = torch.nn.functional
+
+    def table(self) -> dict[Any, Callable[..., Any]]:
+        """By function."""
+        torch, functional = self.torch, self.functional
+        return {
+            functional.dropout2d: self.channels,
+            functional.dropout3d: self.channels,
+            functional.dropout1d: self.channels_of_1d,
+            torch.feature_dropout: self.channels,
+            functional.alpha_dropout: self.alpha,
+            torch.alpha_dropout: self.alpha,
+            functional.feature_alpha_dropout: self.feature_alpha,
+            functional.cross_entropy: self.cross_entropy,
+            functional.embedding_bag: self.embedding_bag,
+            torch.scatter_reduce: self.scatter_reduce,
+            torch.Tensor.scatter_reduce: self.scatter_reduce,
+            torch.Tensor.scatter_reduce_: self.in_place(self.scatter_reduce),
+            torch.index_reduce: self.index_reduce,
+            torch.Tensor.index_reduce: self.index_reduce,
+            torch.Tensor.index_reduce_: self.in_place(self.index_reduce),
+        }
+
+    def channels(self, x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+        if not training or not p:
+            return x
+        shape = (*x.shape[:2], *(1,) * (x.ndim - 2)) if x.ndim > 2 else x.shape
+        return x * self.functional.dropout(x.new_ones(shape), p, True)
+
+    def channels_of_1d(self, x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+        if not training or not p:
+            return x
+        return x * self.functional.dropout(x.new_ones((*x.shape[:-1], 1)), p, True)
+
+    def alpha(
+        self, x: Any, p: float = 0.5, training: bool = False, inplace: bool = False, *, by_channel: bool = False
+    ) -> Any:
+        """Klambauer et al. 2017. The mask of Dropout is 0 or 1 / (1 - p), and 1 in evaluation: polynomials of it give
+        what is wanted at all three."""
+        if not training or not p:
+            return x
+        if p == 1:
+            return NotImplemented
+        low, scale = -1.7580993408473766, 1 / (1 - p)
+        a = ((1 - p) * (1 + p * low**2)) ** -0.5
+        b = -a * low * p
+        mask = self.functional.dropout(
+            x.new_ones((*x.shape[:2], *(1,) * (x.ndim - 2)) if by_channel else x.shape), p, True
+        )
+        bend = (a / scale - 1) / (scale - 1)
+        times = mask * ((1 - bend) + bend * mask)
+        first = a * low + b  # at 0; b at `scale`, 0 at 1
+        second = ((b - first) / scale + first) / (scale - 1)
+        plus = first + mask * (-first - second) + mask * mask * second
+        return x * times + plus
+
+    def feature_alpha(self, x: Any, p: float = 0.5, training: bool = False, inplace: bool = False) -> Any:
+        return self.alpha(x, p, training, by_channel=True)
+
+    def cross_entropy(
+        self,
+        input: Any,
+        target: Any,
+        weight: Any = None,
+        size_average: Any = None,
+        ignore_index: int = -100,
+        reduce: Any = None,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+    ) -> Any:
+        if not label_smoothing or size_average is not None or reduce is not None:
+            return NotImplemented
+        axis = 1 if input.ndim > 1 else 0
+        logs = self.functional.log_softmax(input, axis)
+        if target.is_floating_point():
+            return NotImplemented
+        counted = (target != ignore_index).to(logs.dtype)
+        known = self.torch.where(target != ignore_index, target, self.torch.zeros_like(target))
+        picked = self.torch.gather(logs, axis, known.unsqueeze(axis)).squeeze(axis)
+        if weight is None:
+            share, spread = counted, logs.mean(axis)
+        else:
+            share = weight[known] * counted
+            shape = [1] * logs.ndim
+            shape[axis] = -1
+            spread = (logs * weight.reshape(shape)).mean(axis)
+            picked = picked * weight[known]
+        each = -((1 - label_smoothing) * picked + label_smoothing * spread) * counted
+        if reduction == "none":
+            return each
+        return each.sum() if reduction == "sum" else each.sum() / share.sum()
+
+    def scatter_reduce(
+        self, input: Any, dim: int, index: Any, src: Any, reduce: str, *, include_self: bool = True
+    ) -> Any:
+        if reduce != "mean":
+            return NotImplemented
+        own = self.torch.ones_like(input) if include_self else self.torch.zeros_like(input)
+        counts = own.scatter_add(dim, index, self.torch.ones_like(src))
+        touched = self.torch.zeros_like(input).scatter_add(dim, index, self.torch.ones_like(src)) > 0
+        start = input if include_self else self.torch.where(touched, self.torch.zeros_like(input), input)
+        total = start.scatter_add(dim, index, src)
+        return self.torch.where(touched, total / counts.clamp(min=1), input)
+
+    def index_reduce(
+        self, input: Any, dim: int, index: Any, source: Any, reduce: str, *, include_self: bool = True
+    ) -> Any:
+        if reduce != "mean":
+            return NotImplemented
+        shape = [1] * source.ndim
+        shape[dim] = -1
+        wide = index.reshape(shape).expand_as(source)
+        return self.scatter_reduce(input, dim, wide, source, reduce, include_self=include_self)
+
+    @staticmethod
+    def in_place(function: Callable[..., Any]) -> Callable[..., Any]:
+        def changed(input: Any, *args: Any, **kwargs: Any) -> Any:
+            result = function(input, *args, **kwargs)
+            return result if result is NotImplemented else input.copy_(result)
+
+        return changed
+
+    def embedding_bag(
+        self,
+        input: Any,
+        weight: Any,
+        offsets: Any = None,
+        max_norm: float | None = None,
+        norm_type: float = 2,
+        scale_grad_by_freq: bool = False,
+        mode: str = "mean",
+        sparse: bool = False,
+        per_sample_weights: Any = None,
+        include_last_offset: bool = False,
+        padding_idx: int | None = None,
+    ) -> Any:
+        for option, value in (("max_norm", max_norm), ("scale_grad_by_freq", scale_grad_by_freq)):
+            if value:
+                raise ModuleRefusedError(_NO_EMBEDDING[option])
+        rows = self.functional.embedding(input, weight, padding_idx, sparse=sparse)
+        if padding_idx is None:
+            counted = self.torch.ones_like(input)
+        else:
+            counted = (input != (padding_idx if padding_idx >= 0 else weight.shape[0] + padding_idx)).to(
+                self.torch.int64
+            )
+        share = counted.to(rows.dtype).unsqueeze(-1)
+        if per_sample_weights is not None:
+            rows = rows * per_sample_weights.unsqueeze(-1)
+        if offsets is None:
+            if mode == "max":
+                low = self.torch.finfo(rows.dtype).min
+                most = self.torch.where(share > 0, rows, self.torch.full_like(rows, low)).amax(1)
+                return self.torch.where(share.sum(1) > 0, most, self.torch.zeros_like(most))
+            total = (rows * share).sum(1)
+            return total / share.sum(1).clamp(min=1) if mode == "mean" else total
+        starts = offsets[:-1] if include_last_offset else offsets
+        places = self.torch.arange(input.shape[0], device=input.device)
+        bag = (places.unsqueeze(1) >= starts.unsqueeze(0)).to(self.torch.int64).sum(1) - 1
+        empty = rows.new_zeros((starts.shape[0], rows.shape[1]))
+        wide = bag.unsqueeze(1).expand_as(rows)
+        if mode == "max":
+            raise ModuleRefusedError(
+                "an EmbeddingBag takes the maximum over bags that offsets name, which weft has no gradient of; feed it "
+                "ids of two dimensions, padded, with padding_idx"
+            )
+        total = empty.scatter_add(0, wide, rows * share)
+        if mode == "sum":
+            return total
+        return total / empty.scatter_add(0, wide, share.expand_as(rows)).clamp(min=1)
