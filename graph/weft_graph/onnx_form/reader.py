@@ -106,7 +106,8 @@ class _Reading:
         check_expansion(self.nodes, functions, self.options.limits.nodes)
         scope = Scope(self.shared, functions, self.draft, self.frame)
         scope.read(self.nodes)
-        self.shared.warnings.extend((*torch_export.folded(self.proto.node), *served(self.proto.node)))
+        told = (torch_export.folded(self.proto.node), torch_export.read_outside(self.notes), served(self.proto.node))
+        self.shared.warnings.extend(sentence for sentences in told for sentence in sentences)
         held = torch_export.held_norms(self.proto, self.notes)
         self.shared.warnings.extend(switch(self.draft, self.arrays, self.options, held))
 

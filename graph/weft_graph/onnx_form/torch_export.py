@@ -137,6 +137,23 @@ def folded(protos: Iterable[onnx.NodeProto]) -> list[str]:
     return sentences
 
 
+def read_outside(notes: Notes) -> list[str]:
+    """A sentence for each parameter that the same call reads in its module and outside of it.
+
+    A call within `torch.no_grad()` has lost its module, and nothing else tells of it.
+    """
+    readers: dict[str, dict[str, set[bool]]] = {}
+    for call in notes.calls.values():
+        for own in notes.parameters_of(call):
+            readers.setdefault(own, {}).setdefault(call.target, set()).add(call.module == _owner(own))
+    return [
+        f"parameter {own!r} is read in its module and outside of it: if that is within torch.no_grad(), "
+        "gradients flow here all the same; weft.from_torch knows"
+        for own, targets in readers.items()
+        if any(len(inside) > 1 for inside in targets.values())
+    ]
+
+
 def held_norms(graph: onnx.GraphProto, notes: Notes) -> frozenset[str]:
     """Names of nodes of BatchNorm modules that were in `eval()` while others trained: they stay in inference.
 

@@ -92,9 +92,9 @@ class CommitSpec(Model):
 
 
 class AverageSpec(Model):
-    """Shards keep the average of each trained parameter over the steps beside it, of a table's rows over the steps that
-    touch them. With `decay` it is the exponential mean, whose shares add up to 1 from the first step on (no bias
-    towards the start); without, all steps count alike."""
+    """Shards keep the average of each trained parameter over the steps beside it, of rows of a table with lazy updates
+    over the steps that touch them. With `decay` it is the exponential mean, whose shares add up to 1 from the first
+    step on (no bias towards the start); without, all steps count alike."""
 
     decay: Annotated[float, Field(gt=0, lt=1)] | None = None
     start: Annotated[int, Field(ge=0, lt=1 << 62)] = 0

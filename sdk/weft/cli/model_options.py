@@ -72,6 +72,15 @@ class ModelOptions:
         list[str] | None,
         _option("Initializers that are no parameters; may be repeated.", "--constant", metavar="PATTERN"),
     ] = None
+    lazy: Annotated[
+        list[str] | None,
+        _option(
+            "Tables of which only rows that a step reads are updated; may be repeated.", "--lazy", metavar="PATTERN"
+        ),
+    ] = None
+    verify: Annotated[
+        bool, _option("Refuse a file that is known to train otherwise than its PyTorch module.", "--verify/--no-verify")
+    ] = True
     samples: Annotated[str | None, _option("The file's word for the dimension of the samples.", "--samples")] = None
     shape: Annotated[
         list[str] | None,
@@ -103,7 +112,13 @@ class ModelOptions:
 
         shapes = dict(_shape(each) for each in self.shape or ())
         return from_onnx(
-            path, frozen=self.freeze or (), constants=self.constant or (), batch=self.samples, shapes=shapes
+            path,
+            frozen=self.freeze or (),
+            constants=self.constant or (),
+            lazy=self.lazy or (),
+            verify=self.verify,
+            batch=self.samples,
+            shapes=shapes,
         )
 
     def trainable(self, path: Path) -> Trainable:
