@@ -229,12 +229,17 @@ def run_of(
 
 
 def run_all(
-    job: Job, stores: Callable[[int], Store] | None = None, *, slots: Iterable[int] | None = None, **settings: object
+    job: Job,
+    stores: Callable[[int], Store] | None = None,
+    *,
+    slots: Iterable[int] | None = None,
+    documents: Mapping[str, bytes] | None = None,
+    **settings: object,
 ) -> list[Records]:
-    """Runs the slots side by side to their ends."""
+    """Runs the slots side by side to their ends. The server has `documents` for the keeper."""
     everything = []
     for slot in range(job.slots) if slots is None else slots:
-        records = Records()
+        records = Records(documents=dict(documents or {}) if slot == job.keeper else {})
         opened = None if stores is None else (lambda task, slot=slot: stores(slot))
         everything.append((run_of(job, slot, records, opened, **settings), records))
     for run, _ in everything:

@@ -84,9 +84,8 @@ def from_torch(
         trained = listed("parameters", parameters)
         idle = {name for name, value in module.named_parameters(remove_duplicate=False) if not value.requires_grad}
         model = _without_gradient(model, {name for name in idle if not _matches(name, trained)})
-        # What the reader warns of in a file: here it is exported in the module's own mode, and compared.
-        notes = onnx_form("weft_graph.onnx_form.torch_export")
-        moot = {*notes.folded(proto.graph.node), *(notes.read_outside(notes.notes_of(proto.graph)) if verify else ())}
+        # A Dropout that is not in the graph has a rate of 0, or is held in eval(): the module is exported as it trains.
+        moot = onnx_form("weft_graph.onnx_form.torch_export").folded(proto.graph.node)
         model = replace(model, warnings=(*(each for each in model.warnings if each not in moot), *said))
         if verify and training:
             chosen = [

@@ -4,7 +4,7 @@
 |---|---|
 | `torch.no_grad()` | what is computed in it, detached |
 | Dropout1d to 3d, alpha dropout, classes named `DropPath` or `StochasticDepth` | products with Dropout of ones |
-| `cross_entropy(label_smoothing=)` | `log_softmax` and sums |
+| `cross_entropy` of probabilities, or with `label_smoothing` | `log_softmax` and sums |
 | `scatter_reduce`, `index_reduce` of a mean | sums over counts |
 | `embedding_bag` | `embedding` and a sum, mean or maximum over its rows |
 """
@@ -206,24 +206,26 @@ class _Rewrites:
         reduction: str = "mean",
         label_smoothing: float = 0.0,
     ) -> Any:
-        if not label_smoothing or size_average is not None or reduce is not None:
+        of_probabilities = target.is_floating_point()
+        if not (label_smoothing or of_probabilities) or size_average is not None or reduce is not None:
             return NotImplemented
         axis = 1 if input.ndim > 1 else 0
         logs = self.functional.log_softmax(input, axis)
-        if target.is_floating_point():
-            return NotImplemented
-        counted = (target != ignore_index).to(logs.dtype)
-        known = self.torch.where(target != ignore_index, target, self.torch.zeros_like(target))
-        picked = self.torch.gather(logs, axis, known.unsqueeze(axis)).squeeze(axis)
-        if weight is None:
-            share, spread = counted, logs.mean(axis)
-        else:
-            share = weight[known] * counted
+        if weight is not None:
             shape = [1] * logs.ndim
             shape[axis] = -1
-            spread = (logs * weight.reshape(shape)).mean(axis)
-            picked = picked * weight[known]
-        each = -((1 - label_smoothing) * picked + label_smoothing * spread) * counted
+            logs = logs * weight.reshape(shape)
+        spread = logs.mean(axis)
+        if of_probabilities:
+            each = -((1 - label_smoothing) * (logs * target).sum(axis) + label_smoothing * spread)
+            share = self.torch.ones_like(each)
+        else:
+            is_counted = target != ignore_index
+            known = self.torch.where(is_counted, target, self.torch.zeros_like(target))
+            picked = self.torch.gather(logs, axis, known.unsqueeze(axis)).squeeze(axis)
+            share = is_counted.to(logs.dtype)
+            each = -((1 - label_smoothing) * picked + label_smoothing * spread) * share
+            share = share if weight is None else share * weight[known]
         if reduction == "none":
             return each
         return each.sum() if reduction == "sum" else each.sum() / share.sum()

@@ -86,6 +86,7 @@ class _Reading:
         restored = torch_export.restored(self.proto, self._initializers(), self.notes, verify=self.options.verify)
         self.nodes = list(torch_export.rewritten(restored.nodes, self.notes))
         self.tied, self.no_parameters = restored.tied, restored.constants
+        self.shared.warnings.extend(restored.warnings)
         self._reserve_names(restored.arrays)
         for name, array in restored.arrays.items():
             own = self.frame.define(name, "an initializer")
@@ -106,8 +107,7 @@ class _Reading:
         check_expansion(self.nodes, functions, self.options.limits.nodes)
         scope = Scope(self.shared, functions, self.draft, self.frame)
         scope.read(self.nodes)
-        told = (torch_export.folded(self.proto.node), torch_export.read_outside(self.notes), served(self.proto.node))
-        self.shared.warnings.extend(sentence for sentences in told for sentence in sentences)
+        self.shared.warnings.extend((*torch_export.folded(self.proto.node), *served(self.proto.node)))
         held = torch_export.held_norms(self.proto, self.notes)
         self.shared.warnings.extend(switch(self.draft, self.arrays, self.options, held))
 

@@ -32,6 +32,7 @@ _SIGNATURE: Final = "pkg.torch.export.ExportedProgram.graph_signature"
 _CLASSES: Final = "pkg.torch.onnx.class_hierarchy"
 _SCOPES: Final = "pkg.torch.onnx.name_scopes"
 _CALL: Final = "pkg.torch.onnx.fx_node"
+_STACK: Final = "pkg.torch.onnx.stack_trace"
 _REWRITTEN: Final = "pkg.onnxscript.rewriter.rule_name"
 
 _INPUT: Final = re.compile(r"^(\S+): (PARAMETER|BUFFER|CONSTANT_TENSOR) target='([^'\n]+)'", re.MULTILINE)
@@ -42,6 +43,10 @@ _FX_NODE: Final = re.compile(
     re.DOTALL,
 )
 _VALUE: Final = re.compile(r"%([A-Za-z_]\w*)")
+_FILE: Final = re.compile(r'File "([^"]+)"')
+_NUMBER: Final = re.compile(r"-?\d+(?:\.\d*)?(?:e[-+]?\d+)?")
+_PLAIN: Final = frozenset((0.0, 1.0, -1.0, 2.0, 0.5, np.inf, -np.inf, float(np.finfo(np.float32).min)))
+"""Numbers that stand in operators' definitions."""
 _DETACHED: Final = re.compile(r"^detach(_\d+)?$")
 
 PARAMETER: Final = "PARAMETER"
@@ -68,14 +73,21 @@ class Call:
     """The module that made the call, by its name in the whole; empty for the whole itself."""
     module_class: str
     """That module's class, such as `torch.nn.modules.dropout.Dropout2d`."""
+    layer: str
+    """The file of PyTorch's layers that the call stands in, such as `linear`; empty elsewhere."""
 
     def argument(self, place: int, name: str, default: str) -> str:
         return self.args[place] if place < len(self.args) else self.kwargs.get(name, default)
 
     @property
+    def text(self) -> str:
+        """All arguments."""
+        return ", ".join((*self.args, *self.kwargs.values()))
+
+    @property
     def values(self) -> list[str]:
         """Names of the values that it reads, in order."""
-        return [name for part in (*self.args, *self.kwargs.values()) for name in _VALUE.findall(part)]
+        return _VALUE.findall(self.text)
 
     @property
     def where(self) -> str:
@@ -137,23 +149,6 @@ def folded(protos: Iterable[onnx.NodeProto]) -> list[str]:
     return sentences
 
 
-def read_outside(notes: Notes) -> list[str]:
-    """A sentence for each parameter that the same call reads in its module and outside of it.
-
-    A call within `torch.no_grad()` has lost its module, and nothing else tells of it.
-    """
-    readers: dict[str, dict[str, set[bool]]] = {}
-    for call in notes.calls.values():
-        for own in notes.parameters_of(call):
-            readers.setdefault(own, {}).setdefault(call.target, set()).add(call.module == _owner(own))
-    return [
-        f"parameter {own!r} is read in its module and outside of it: if that is within torch.no_grad(), "
-        "gradients flow here all the same; weft.from_torch knows"
-        for own, targets in readers.items()
-        if any(len(inside) > 1 for inside in targets.values())
-    ]
-
-
 def held_norms(graph: onnx.GraphProto, notes: Notes) -> frozenset[str]:
     """Names of nodes of BatchNorm modules that were in `eval()` while others trained: they stay in inference.
 
@@ -193,11 +188,20 @@ def sparse_tables(notes: Notes) -> frozenset[str]:
 
 def check(graph: onnx.GraphProto, notes: Notes) -> None:
     """Raises OnnxError, naming the module and the remedy, for what would train otherwise than the module does."""
-    read = {name for proto in graph.node if proto.op_type != "BatchNormalization" for name in proto.input}
+    read = {name for proto in graph.node if not _keeps_statistics(proto, notes) for name in proto.input}
+    detached = {name for call in notes.calls.values() if call.target.startswith("aten.detach") for name in call.values}
     for call in notes.calls.values():
         wrong = _wrong(call)
         if wrong is not None:
             raise OnnxError(f"{call.where}: {wrong}", node=call.name)
+        lost = next((own for own in notes.parameters_of(call) if _has_lost_its_module(call, own)), None)
+        if lost is not None and call.name not in detached:
+            raise OnnxError(
+                f"parameter {lost!r}: module {_owner(lost)!r} is called within torch.no_grad() or the like, of "
+                "which a file keeps no trace; use weft.from_torch, .detach() in the module, or "
+                f"frozen={lost!r} and verify=False where it never trains",
+                node=lost,
+            )
     for kind, own in notes.mutated:
         if kind == PARAMETER:
             raise OnnxError(
@@ -228,6 +232,22 @@ def check(graph: onnx.GraphProto, notes: Notes) -> None:
                 "the detach out, so a gradient would flow; export it with optimize=False, or use weft.from_torch",
                 node=call.name,
             )
+
+
+def _keeps_statistics(proto: onnx.NodeProto, notes: Notes) -> bool:
+    """Whether the node is a BatchNormalization, or gives its statistics on to the next run of the same module."""
+    call = notes.calls.get(proto.output[0]) if proto.output else None
+    return proto.op_type == "BatchNormalization" or (call is not None and call.target.startswith(_BATCH_NORM))
+
+
+def _has_lost_its_module(call: Call, own: str) -> bool:
+    """Whether one of PyTorch's layers reads its parameter, and the call is said to be of a module around it.
+
+    Within `torch.no_grad()` calls lose the modules that they are made by.
+    """
+    around = f"{call.module}." if call.module else ""
+    is_around = call.module != _owner(own) and _owner(own).startswith(around)
+    return bool(call.layer) and is_around and not call.module_class.startswith(f"torch.nn.modules.{call.layer}.")
 
 
 def _is_folded_norm(proto: onnx.NodeProto, call: Call) -> bool:
@@ -274,6 +294,7 @@ class Restored:
     """Other own names of a parameter that several modules share."""
     constants: frozenset[str]
     """Initializers that are no parameter of the module's, though they look like one."""
+    warnings: Sequence[str] = ()
 
 
 def restored(graph: onnx.GraphProto, arrays: Mapping[str, Array], notes: Notes, *, verify: bool = True) -> Restored:
@@ -311,14 +332,23 @@ class _Restoring:
             self._node(place, proto)
 
     def result(self, verify: bool) -> Restored:
-        tied = self._tied()
+        tied, computed = self._tied(), self._computed()
         strange = frozenset(name for name in self.arrays if name not in self.notes.kinds)
         if verify:
-            self._check_lost(tied, strange)
+            self._check_lost(tied, computed)
         aliases: dict[str, tuple[str, ...]] = {}
         for other, own in sorted(tied.items()):
             aliases[own] = (*aliases.get(own, ()), other)
-        return Restored(self.nodes, self.arrays, aliases, strange)
+        warnings = []
+        if computed:
+            shown = ", ".join(map(repr, computed[:3])) + (
+                f" and {len(computed) - 3} others" if len(computed) > 3 else ""
+            )
+            warnings.append(
+                f"the exporter has computed constants: {shown}. They do not train; if parameters are in them, "
+                "export with optimize=False, or use weft.from_torch"
+            )
+        return Restored(self.nodes, self.arrays, aliases, strange, warnings)
 
     def _call(self, proto: onnx.NodeProto) -> Call | None:
         return self.notes.calls.get(proto.output[0]) if proto.output else None
@@ -326,7 +356,7 @@ class _Restoring:
     def _node(self, place: int, proto: onnx.NodeProto) -> None:
         call = self._call(proto)
         mentioned = [] if call is None else _in_nodes_order(call, self.notes.parameters_of(call))
-        if call is None or not mentioned or _is_folded_norm(proto, call):
+        if call is None or _is_folded_norm(proto, call):
             self.nodes.append(proto)
             return
         claimed = self.claimed[call.name]
@@ -341,7 +371,7 @@ class _Restoring:
                 claimed.add(missing[0])
                 inputs[index] = missing[0]
                 continue
-            weight = self._transposed(call, name, mentioned)
+            weight = self._transposed(call, name, mentioned) or self._equal_transpose(name)
             if weight is not None:
                 claimed.add(weight)
                 inputs[index] = self._transpose(weight, proto)
@@ -372,10 +402,19 @@ class _Restoring:
         array = self.arrays[name]
         if name in self.notes.kinds or array.ndim != 2 or not call.target.startswith("aten.linear"):
             return None
-        own = mentioned[0]
+        own = mentioned[0] if mentioned else ""
         if own not in self.arrays:
-            return own
+            return own or None
         return own if np.array_equal(self.arrays[own].T, array) else None
+
+    def _equal_transpose(self, name: str) -> str | None:
+        """The parameter whose transpose the initializer is by its bytes: another call reads it as it is."""
+        array = self.arrays[name]
+        if name in self.notes.kinds or array.ndim != 2 or array.dtype.kind not in "fV" or array.size < 2:
+            return None
+        shape = array.shape[::-1]
+        alike = (own for own in sorted(self.parameters) if own in self.given and self.given[own].shape == shape)
+        return next((own for own in alike if np.array_equal(self.given[own].T, array)), None)
 
     def _transpose(self, own: str, proto: onnx.NodeProto) -> str:
         name = next(name for name in proto.input if name in self.arrays and name not in self.notes.kinds)
@@ -425,12 +464,8 @@ class _Restoring:
             if (owner := own.rpartition(".")[0]) in readers
         }
 
-    def _check_lost(self, tied: Mapping[str, str], strange: Iterable[str]) -> None:
-        """Raises OnnxError for a parameter that is nowhere, while there is a table that nobody names."""
-        lost = sorted(self.parameters - self.arrays.keys() - tied.keys())
-        tables = [name for name in strange if self.arrays[name].dtype.kind in "fV" and self.arrays[name].size > 1]
-        read = {name for node in self.nodes for name in node.input}
-        tables = [name for name in tables if name in read]
+    def _check_lost(self, tied: Mapping[str, str], computed: Sequence[str]) -> None:
+        """Raises OnnxError for a parameter that is nowhere, while there is a constant that may come from it."""
         mentioned = {own for call in self.notes.calls.values() for own in self.notes.parameters_of(call)}
         folded = {
             own
@@ -438,16 +473,28 @@ class _Restoring:
             if (call := self._call(proto)) is not None and _is_folded_norm(proto, call)
             for own in self.notes.parameters_of(call)
         }
-        for own in lost:
-            if own in folded:  # a warning says it
-                continue
-            if own in mentioned or tables:
-                where = f", perhaps {tables[0]!r}" if tables else ""
+        for own in sorted(self.parameters - self.arrays.keys() - tied.keys() - folded):  # of `folded` a warning tells
+            if own in mentioned or computed:
+                where = f", perhaps {computed[0]!r}" if computed else ""
                 raise OnnxError(
-                    f"parameter {own!r} is not in the file: the exporter's optimizer has computed something from it "
-                    f"beforehand{where}, so it would not train; export it with optimize=False, or with dynamic_shapes",
+                    f"parameter {own!r} is not in the file: the exporter has left it out or computed something from it "
+                    f"beforehand{where}, so it would not train; export it with optimize=False, or use weft.from_torch",
                     node=own,
                 )
+
+    def _computed(self) -> list[str]:
+        """Constants that the exporter's optimizer has computed, no literals of the calls that read them."""
+        found: dict[str, None] = {}
+        for node in self.nodes:
+            call = self._call(node)
+            literals = set() if call is None else {float(np.float32(word)) for word in _NUMBER.findall(call.text)}
+            for name in node.input:
+                array = self.arrays.get(name)
+                if array is None or name in self.notes.kinds or array.dtype.kind not in "fV" or not array.size:
+                    continue
+                if array.size > 1 or float(np.float32(array.reshape(-1)[0])) not in literals | _PLAIN:
+                    found[name] = None
+        return list(found)
 
     def _fresh(self, stem: str) -> str:
         name, number = stem, 1
@@ -558,6 +605,7 @@ def _call_of(proto: onnx.NodeProto) -> Call | None:
         {key.strip(): value.strip() for key, _, value in pairs},
         _module_of(proto),
         _inner(properties.get(_CLASSES, "")),
+        _layer(properties.get(_STACK, "")),
     )
 
 
@@ -578,7 +626,7 @@ def _parts(listed: str) -> list[str]:
 
 def _number(word: str) -> str:
     """A number as it stands, 0 for anything else."""
-    return word if re.fullmatch(r"-?\d+(\.\d*)?(e-?\d+)?", word) else "0"
+    return word if _NUMBER.fullmatch(word) else "0"
 
 
 def _owner(own: str) -> str:
@@ -589,6 +637,12 @@ def _owner(own: str) -> str:
 def _module_of(proto: onnx.NodeProto) -> str:
     """The innermost module that the node comes from: of "['', 'layer1', 'layer1.bn', 'add_5']" the last but one."""
     return _inner(_properties(proto.metadata_props).get(_SCOPES, ""))
+
+
+def _layer(stack: str) -> str:
+    """`linear` of a stack that ends in torch/nn/modules/linear.py."""
+    _, found, file = (_FILE.findall(stack) or [""])[-1].rpartition("/torch/nn/modules/")
+    return file.removesuffix(".py") if found else ""
 
 
 def _inner(listed: str) -> str:

@@ -35,8 +35,8 @@ def keep_statistics(graph: Graph, *, source: Graph | None = None) -> RunningStat
 
     Errors point into `source`, the user's graph; without it that is `graph` itself.
 
-    Raises GraphRefusedError where a statistic is no parameter, is a trainable one, or gets values from two nodes, and
-    where a body would have one.
+    Raises GraphRefusedError where a statistic is no parameter, is a trainable one, or both mean and variance of a node,
+    and where a body would have one.
     """
     parameters = {parameter.name: parameter for parameter in graph.parameters}
     names = FreshNames(definition.name for definition in value_definitions(graph))
@@ -50,14 +50,16 @@ def keep_statistics(graph: Graph, *, source: Graph | None = None) -> RunningStat
             nodes.append(node)
             continue
         named = _naming_statistics(node, names)
-        nodes.append(named)
         for read, written in _STATISTICS:
             key = node.inputs[read]
             _check_statistic(
                 node, f"/nodes/{places[node.name]}/inputs/{read}", key, parameters.get(key), writers.get(key)
             )
+            # A module that runs twice in a step updates its statistics twice, one after the other.
+            named = replace(named, inputs=(*named.inputs[:read], updates.get(key, key), *named.inputs[read + 1 :]))
             updates[key] = named.outputs[written]
             writers[key] = node.name
+        nodes.append(named)
     return RunningStatistics(replace(graph, nodes=tuple(nodes)), MappingProxyType(updates))
 
 
@@ -91,10 +93,8 @@ def _check_statistic(node: Node, pointer: str, key: str, parameter: Parameter | 
         problem = "which is no parameter, so that its new value would be lost"
     elif parameter.trainable:
         problem = "which is a trainable parameter, and a running statistic has no gradient; make it not trainable"
-    elif writer is not None:
-        problem = (
-            f"which gets its new value from {'its variance' if writer == node.name else f'node {writer!r}'} already"
-        )
+    elif writer == node.name:
+        problem = "which gets its new value from its variance already"
     else:
         return
     message = f"node {node.name!r} (BatchNormalization) keeps a running statistic in {key!r}, {problem}"
