@@ -88,6 +88,7 @@ class Job:
     average: AverageSpec | None = None
     compression: StoreCompressionSpec | None = None
     evaluate_average: bool = False
+    slice_bytes: int = 256
     columns: Mapping[str, str] = field(default_factory=lambda: {"x": "x", "labels": "y"})
 
     def allocation(self, slot: int) -> WorkerAllocation:
@@ -127,7 +128,7 @@ class Job:
             keys=[key for plan in self.programs.keys for key in self._keys(plan)],
             rule=self.rule,
             hyper={"rate": self.rate, "weight_decay": 0.0} if self.hyper is None else dict(self.hyper),
-            slice_bytes=256,
+            slice_bytes=self.slice_bytes,
             merge="slot",
             mode=self.mode,
             commit=self.commit,

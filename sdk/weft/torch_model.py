@@ -228,6 +228,9 @@ def _exported(
                     verbose=False,
                 )
                 proto = program.model_proto  # it is made when it is asked for
+                if has_gradients:
+                    key = onnx_form("weft_graph.onnx_form.own_metadata").TAKEN_OVER
+                    proto.graph.metadata_props.add(key=key, value="true")
             return program, proto, heard
         except ModuleRefusedError:
             raise

@@ -113,7 +113,8 @@ class _Still(TorchDispatchMode):
             probability = args[1] if len(args) > 1 else (kwargs or {}).get("p", args[0])
             return result.copy_(torch.as_tensor(probability, dtype=result.dtype).expand_as(result))
         if name in {"randn", "randn_like", "normal_"}:
-            mean, deviation = (*args[1:3], 0.0, 1.0)[:2] if name == "normal_" and len(args) != 2 else (0.0, 1.0)
+            given = args[1:3] if name == "normal_" else ()
+            mean, deviation = (*given, *(0.0, 1.0)[len(given) :])
             return result.fill_(mean + deviation / 2)
         if name in {"rand", "rand_like"}:
             return result.fill_(0.5)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import inspect
 import zlib
@@ -43,11 +44,11 @@ pytestmark = pytest.mark.filterwarnings("default")
 
 STEPS, BATCH, SEED = 30, 8, 11
 SAMPLES = STEPS * BATCH
-EQUAL = {torch.float64: 1e-6, torch.float32: 1e-3}
+EQUAL = {torch.float64: 1e-6, torch.float32: 1e-4}
 """Of a parameter's norm. The exporter writes numbers such as 0.3 in float32 whatever the module computes in. In float32
 the sums of both sides round differently, and Adam divides a gradient by its own size, so what rounding leaves of a
 small one counts as much as a large one does."""
-MOVED = 10
+MOVED = 100
 """Each parameter that trains moves by more than this many times the tolerance."""
 WEIGHT_DECAY = 0.1
 
@@ -128,16 +129,18 @@ class Training:
     def inputs(self, module: nn.Module) -> dict[str, Tensor]:
         """All samples' inputs by the module's arguments: examples of the zoo, one after another."""
         torch.manual_seed(zlib.crc32(self.case.encode()))
-        names = list(inspect.signature(module.forward).parameters)
         drawn: dict[str, list[Tensor]] = {}
-        for _ in range(SAMPLES):  # an example has several samples
+        for _ in range(SAMPLES // 3):  # an example has three samples or more
             example = CASES[self.case].example()
-            named = example if isinstance(example, dict) else dict(zip(names, example, strict=True))
-            for name, value in named.items():
+            if not isinstance(example, dict):
+                example = inspect.signature(module.forward).bind(*example).arguments
+            for name, value in example.items():
                 drawn.setdefault(name, []).append(value.to(self.dtype) if value.is_floating_point() else value)
         return {name: torch.cat(values)[:SAMPLES] for name, values in drawn.items()}
 
     def targets(self) -> Tensor:
+        """All samples' labels."""
+        torch.manual_seed(zlib.crc32(f"{self.case}/targets".encode()))
         classes, *shape = self.target
         labels = torch.randint(0, classes, (SAMPLES, *shape))
         return labels.to(self.dtype) if self.loss == "bce_with_logits" else labels
@@ -157,7 +160,6 @@ TRAININGS = {
     "BYOL": Training("BYOL", sgd(0.05, 0.9)),
     "VQ-VAE": Training("VQ-VAE", adam(0.01)),
     "multi-task": Training("multi-task", adamw(0.01)),
-    "autoencoder": Training("convolutional autoencoder", sgd(0.1, 0.9)),
 }
 
 
@@ -171,6 +173,15 @@ def exports_are_quick() -> Iterator[None]:
         name = "_collect_all_valid_cia_ops_for_namespace"
         patch.setattr(operators, name, cache(getattr(operators, name)))
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def pytorch_has_one_thread() -> Iterator[None]:
+    """Several would wait for each other for longer than sums as small as these take."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("name", TRAININGS)
@@ -188,15 +199,14 @@ def test_a_module_trains_on_two_workers_as_in_pytorch(name: str, tmp_path: Path)
 
     names = own_names(module)
     kept = {each.name: each.array for each in made.graph.constants} | found
-    ours = {names.get(key, key): value for key, value in kept.items() if names.get(key, key) in first}
-    assert ours.keys() == expected.keys()
+    ours = {names.get(key, key): value for key, value in kept.items()}
+    assert expected.keys() <= ours.keys()
     wrong = []
     for key, value in expected.items():
         if key not in trained:
             assert ours[key].tobytes() == first[key].tobytes(), f"{key} does not train, but has changed"
             continue
         moved, error = _difference(value, first[key]), _difference(ours[key], value)
-        print(f"ROW {name} {key} {moved:.1e} {error:.1e}")
         if error > EQUAL[training.dtype] or moved < MOVED * EQUAL[training.dtype]:
             wrong.append(f"{key}: moved by {moved:.1e}, the difference is {error:.1e}")
     assert not wrong, "; ".join(wrong)
@@ -226,8 +236,9 @@ def _trained_by_weft(
     job = Job(
         convert(made.graph, loss=made.loss, metrics=made.metrics), data, STEPS, (0, SAMPLES), slots=2, batch=BATCH,
         seed=SEED, rule=rule, hyper=hyper, shards=("", ""), columns={key: key for key in columns},
-        given=tuple(each.name for each in made.graph.parameters),
+        given=tuple(each.name for each in made.graph.parameters), slice_bytes=1024,
     )  # fmt: skip
+    gc.freeze()  # each worker collects garbage when it ends, and would pass through all that the exporter has left
     with ExitStack() as stack:
         at, _ = stack.enter_context(served(description_from_json(job.store_spec().model_dump(mode="json"))))
         records = run_all(replace(job, shards=at.shards), documents={"given": save(dict(made.values))})

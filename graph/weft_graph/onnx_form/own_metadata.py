@@ -20,6 +20,9 @@ GROUP: Final = "weft.group"
 OPERATOR: Final = "weft.operator"
 """Of an Identity: the operator of weft's own domain that it stands for."""
 
+TAKEN_OVER: Final = "weft.taken_over"
+"""Of a graph: `true` where weft had it exported, with what is computed without gradients detached."""
+
 WAS: Final = "weft.was"
 """Of an Identity in a file for serving: the operator that training had in its place."""
 

@@ -24,7 +24,7 @@ from onnx import helper
 
 from weft_graph.onnx_form.errors import OnnxError
 from weft_graph.onnx_form.imported import Array
-from weft_graph.onnx_form.own_metadata import OPERATOR
+from weft_graph.onnx_form.own_metadata import OPERATOR, TAKEN_OVER, own_metadata
 from weft_graph.onnx_form.text import text
 from weft_graph.weft_domain import STOP_GRADIENT
 
@@ -43,6 +43,7 @@ _FX_NODE: Final = re.compile(
     re.DOTALL,
 )
 _VALUE: Final = re.compile(r"%([A-Za-z_]\w*)")
+_TRACED_APART: Final = "<eval_with_key>"
 _FILE: Final = re.compile(r'File "([^"]+)"')
 _NUMBER: Final = re.compile(r"-?\d+(?:\.\d*)?(?:e[-+]?\d+)?")
 _PLAIN: Final = frozenset((0.0, 1.0, -1.0, 2.0, 0.5, np.inf, -np.inf, float(np.finfo(np.float32).min)))
@@ -73,8 +74,8 @@ class Call:
     """The module that made the call, by its name in the whole; empty for the whole itself."""
     module_class: str
     """That module's class, such as `torch.nn.modules.dropout.Dropout2d`."""
-    layer: str
-    """The file of PyTorch's layers that the call stands in, such as `linear`; empty elsewhere."""
+    is_within_block: bool
+    """Whether the call stands in a block that the exporter traced apart, such as `torch.no_grad()`."""
 
     def argument(self, place: int, name: str, default: str) -> str:
         return self.args[place] if place < len(self.args) else self.kwargs.get(name, default)
@@ -189,19 +190,19 @@ def sparse_tables(notes: Notes) -> frozenset[str]:
 def check(graph: onnx.GraphProto, notes: Notes) -> None:
     """Raises OnnxError, naming the module and the remedy, for what would train otherwise than the module does."""
     read = {name for proto in graph.node if not _keeps_statistics(proto, notes) for name in proto.input}
-    detached = {name for call in notes.calls.values() if call.target.startswith("aten.detach") for name in call.values}
     for call in notes.calls.values():
         wrong = _wrong(call)
         if wrong is not None:
             raise OnnxError(f"{call.where}: {wrong}", node=call.name)
-        lost = next((own for own in notes.parameters_of(call) if _has_lost_its_module(call, own)), None)
-        if lost is not None and call.name not in detached:
-            raise OnnxError(
-                f"parameter {lost!r}: module {_owner(lost)!r} is called within torch.no_grad() or the like, of "
-                "which a file keeps no trace; use weft.from_torch, .detach() in the module, or "
-                f"frozen={lost!r} and verify=False where it never trains",
-                node=lost,
-            )
+    taken_over = own_metadata(graph.metadata_props).get(TAKEN_OVER) == "true"
+    unseen = None if taken_over else _without_gradients(graph, notes)
+    if unseen is not None:
+        told = ", ".join(map(repr, notes.parameters_of(unseen))) or "what follows from parameters"
+        raise OnnxError(
+            f"{unseen.where}: {unseen.target} of {told} is computed within torch.no_grad() or the like, and the file "
+            "would let gradients flow; use weft.from_torch, or .detach() in the module",
+            node=unseen.name,
+        )
     for kind, own in notes.mutated:
         if kind == PARAMETER:
             raise OnnxError(
@@ -240,14 +241,18 @@ def _keeps_statistics(proto: onnx.NodeProto, notes: Notes) -> bool:
     return proto.op_type == "BatchNormalization" or (call is not None and call.target.startswith(_BATCH_NORM))
 
 
-def _has_lost_its_module(call: Call, own: str) -> bool:
-    """Whether one of PyTorch's layers reads its parameter, and the call is said to be of a module around it.
-
-    Within `torch.no_grad()` calls lose the modules that they are made by.
-    """
-    around = f"{call.module}." if call.module else ""
-    is_around = call.module != _owner(own) and _owner(own).startswith(around)
-    return bool(call.layer) and is_around and not call.module_class.startswith(f"torch.nn.modules.{call.layer}.")
+def _without_gradients(graph: onnx.GraphProto, notes: Notes) -> Call | None:
+    """The first call in a `torch.no_grad()` that reads what follows from a parameter."""
+    follows = {own for own, kind in notes.kinds.items() if kind == PARAMETER}
+    for proto in graph.node:
+        if follows.isdisjoint(proto.input):
+            continue
+        call = notes.calls.get(proto.output[0]) if proto.output else None
+        if call is not None and call.is_within_block:
+            return call
+        if call is None or not call.target.startswith("aten.detach"):
+            follows.update(proto.output)
+    return None
 
 
 def _is_folded_norm(proto: onnx.NodeProto, call: Call) -> bool:
@@ -605,7 +610,7 @@ def _call_of(proto: onnx.NodeProto) -> Call | None:
         {key.strip(): value.strip() for key, _, value in pairs},
         _module_of(proto),
         _inner(properties.get(_CLASSES, "")),
-        _layer(properties.get(_STACK, "")),
+        (_FILE.findall(properties.get(_STACK, "")) or [""])[-1].startswith(_TRACED_APART),
     )
 
 
@@ -637,12 +642,6 @@ def _owner(own: str) -> str:
 def _module_of(proto: onnx.NodeProto) -> str:
     """The innermost module that the node comes from: of "['', 'layer1', 'layer1.bn', 'add_5']" the last but one."""
     return _inner(_properties(proto.metadata_props).get(_SCOPES, ""))
-
-
-def _layer(stack: str) -> str:
-    """`linear` of a stack that ends in torch/nn/modules/linear.py."""
-    _, found, file = (_FILE.findall(stack) or [""])[-1].rpartition("/torch/nn/modules/")
-    return file.removesuffix(".py") if found else ""
 
 
 def _inner(listed: str) -> str:
