@@ -23,8 +23,6 @@ class Case:
     example: Callable[[], Example]
     refused: str = ""
     """What `weft.from_torch` says where it has to refuse the module, as a regular expression."""
-    file_refused: str = ""
-    """The same of `weft.from_onnx`, for the file that the exporter writes when it is asked for nothing special."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Of `weft.from_torch`."""
     traps: tuple[str, ...] = ()

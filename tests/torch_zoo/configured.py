@@ -155,6 +155,7 @@ CASES = (
         _made(Decoder, "OPTForCausalLM", "OPT", **_SIZES, **_EAGER, ffn_dim=12, word_embed_proj_dim=WIDTH),
         _TOKENS,
         traps=("padding_idx", "tied weights", "Dropout"),
+        further=True,
     ),
     Case(
         "Llama, default attention and cache",
@@ -214,6 +215,7 @@ CASES = (
             num_experts_per_tok=2,
         ),
         _TOKENS,
+        further=True,
         **_SINGLE,
     ),
     Case(
@@ -231,6 +233,7 @@ CASES = (
         ),
         _TOKENS,
         traps=("tied weights",),
+        further=True,
         **_SINGLE,
     ),
     Case(
@@ -290,6 +293,26 @@ CASES = (
             position_buckets=4,
         ),
         _padded,
+        traps=("padding_idx", "Dropout"),
+        options=_STATIC,
+        further=True,
+        **_SINGLE,
+    ),
+    Case(
+        "DeBERTa, in float64",
+        "encoder",
+        _made(
+            Encoder,
+            "DebertaV2ForSequenceClassification",
+            "DebertaV2",
+            **_SIZES,
+            **_EAGER,
+            relative_attention=True,
+            pos_att_type=["p2c", "c2p"],
+            position_buckets=4,
+        ),
+        _padded,
+        r"deberta.*differs from PyTorch",
         traps=("padding_idx", "Dropout"),
         options=_STATIC,
         further=True,
@@ -387,6 +410,7 @@ CASES = (
         _IMAGES,
         traps=("DropPath",),
         options=_STATIC,
+        further=True,
     ),
     Case(
         "ConvNeXt of transformers",

@@ -337,6 +337,7 @@ CASES = (
         lambda: WithLosses(*LOSSES_OF_VALUES),
         _values,
         traps=("scalar loss", "several outputs"),
+        further=True,
     ),
     Case(
         "losses of bits",
@@ -367,13 +368,14 @@ CASES = (
         _probabilities,
         traps=("scalar loss",),
     ),
-    Case("loss over maps", "segmentation", Segments, _maps, traps=("scalar loss",)),
+    Case("loss over maps", "segmentation", Segments, _maps, traps=("scalar loss",), further=True),
     Case(
         "loss over maps, smoothed",
         "segmentation",
         lambda: Segments(label_smoothing=0.125),
         _maps,
         traps=("scalar loss", "label smoothing"),
+        further=True,
     ),
     Case(
         "loss gaussian nll",
@@ -456,14 +458,16 @@ CASES = (
         GAN,
         lambda: (torch.randn(4, 6), torch.randn(4, 3)),
         traps=("detach", "several outputs", "scalar loss"),
+        further=True,
     ),
-    Case("distillation", "distillation", Distillation, floats(4, 6), traps=("detach", "scalar loss")),
+    Case("distillation", "distillation", Distillation, floats(4, 6), traps=("detach", "scalar loss"), further=True),
     Case(
         "actor and critic",
         "reinforcement",
         ActorCritic,
         lambda: (torch.randn(4, 5), torch.randint(0, 3, (4,)), torch.randn(4)),
         traps=("detach", "several inputs", "scalar loss"),
+        further=True,
     ),
     Case("VAE", "VAE", VAE, floats(4, 8), traps=("random samples", "several outputs", "scalar loss")),
     Case(

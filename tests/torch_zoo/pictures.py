@@ -270,7 +270,7 @@ _LABELLED = labelled(3, 3, 8, 8, classes=5)
 
 CASES = (
     Case("LeNet", "conv net", LeNet, images(8, 1), traps=("logits",)),
-    Case("VGG", "conv net", _vgg, _IMAGES, traps=("Dropout",)),
+    Case("VGG", "conv net", _vgg, _IMAGES, traps=("Dropout",), further=True),
     Case(
         "ResNet, basic",
         "residual net",

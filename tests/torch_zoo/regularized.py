@@ -354,6 +354,7 @@ CASES = (
         norms_held_with_dropout,
         _ROWS,
         traps=("BatchNorm held in eval", "Dropout"),
+        further=True,
     ),
     Case(
         "all BatchNorm frozen",
@@ -415,9 +416,9 @@ CASES = (
     Case("spectral norm held", "GAN", lambda: spectral(held=True), _IMAGES, traps=("spectral_norm",)),
     Case("weight norm", "temporal conv net", weight_normed, floats(3, 2, 8), traps=("weight_norm",)),
     Case("weight norm by hooks", "perceptron", weight_normed_by_hooks, _ROWS, traps=("weight_norm",), further=True),
-    Case("orthogonal weight", "perceptron", orthogonal, _ROWS, r"linalg_solve"),
+    Case("orthogonal weight", "perceptron", orthogonal, _ROWS, r"linalg_solve", further=True),
     Case("norms of rows", "normalization", norms_of_rows, _ROWS, traps=("BatchNorm training",)),
-    Case("norms of maps", "normalization", norms_of_maps, _IMAGES),
+    Case("norms of maps", "normalization", norms_of_maps, _IMAGES, further=True),
     Case(
         "norms over time",
         "normalization",

@@ -176,6 +176,7 @@ CASES = (
         _graph_with_features,
         options=_STATIC,
         traps=("several inputs",),
+        further=True,
     ),
     Case(
         "scatter_reduce mean with itself",
@@ -193,9 +194,16 @@ CASES = (
         options=_STATIC,
         traps=("scatter_reduce mean",),
     ),
-    Case("scatter_reduce amax", "graph network", ScatterMax, _graph, options=_STATIC),
+    Case("scatter_reduce amax", "graph network", ScatterMax, _graph, options=_STATIC, further=True),
     Case("graph attention", "graph network", GraphAttention, _graph, options=_ANY_GRAPH),
     Case("DeepSets", "set network", DeepSets, _masked_set, traps=("several inputs",)),
     Case("set transformer", "set network", SetTransformer, lambda: (torch.randn(3, 5, 3),), further=True),
-    Case("PointNet", "point cloud", PointNet, lambda: (torch.randn(3, 3, 7),), traps=("BatchNorm training",)),
+    Case(
+        "PointNet",
+        "point cloud",
+        PointNet,
+        lambda: (torch.randn(3, 3, 7),),
+        traps=("BatchNorm training",),
+        further=True,
+    ),
 )

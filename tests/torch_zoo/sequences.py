@@ -336,7 +336,7 @@ _STEPS = floats(3, TIME, WIDTH)
 
 CASES = (
     Case("LSTM", "recurrent", _rnn(nn.LSTM), _TOKENS, traps=("several outputs", "integer inputs")),
-    Case("RNN", "recurrent", _rnn(nn.RNN, nonlinearity="relu"), _TOKENS, traps=("several outputs",)),
+    Case("RNN", "recurrent", _rnn(nn.RNN, nonlinearity="relu"), _TOKENS, traps=("several outputs",), further=True),
     Case(
         "bidirectional LSTM",
         "recurrent",
@@ -376,7 +376,7 @@ CASES = (
         traps=("Dropout",),
     ),
     Case("WaveNet", "WaveNet", WaveNet, _TOKENS, traps=("integer inputs", "logits")),
-    Case("scanned state space", "state space", StateSpace, floats(3, 3, 4), further=True),
+    Case("scanned state space", "state space", StateSpace, floats(3, 3, 4)),
     Case("masked attention", "attention", Masked, _padded(), traps=("several inputs", "several outputs")),
     Case(
         "attention with dropout and extra keys",
@@ -473,5 +473,5 @@ CASES = (
         lambda: {"x": torch.randn(4, 1), "t": torch.rand(4, 1)},
         traps=("dict example", "scalar loss"),
     ),
-    Case("Fourier features", "physics-informed", Fourier, floats(4, 2)),
+    Case("Fourier features", "physics-informed", Fourier, floats(4, 2), further=True),
 )

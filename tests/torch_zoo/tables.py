@@ -218,7 +218,6 @@ CASES = (
         _TOKENS,
         r"bag.*max_norm|max_norm.*bag",
         traps=("max_norm",),
-        further=True,
     ),
     Case(
         "scale_grad_by_freq",
@@ -235,7 +234,6 @@ CASES = (
         _TOKENS,
         r"bag.*scale_grad_by_freq|scale_grad_by_freq.*bag",
         traps=("scale_grad_by_freq",),
-        further=True,
     ),
     Case(
         "sparse embedding",
@@ -280,6 +278,7 @@ CASES = (
         _offsets(9, 0, 2, 2, 5),
         options=_STATIC,
         traps=("EmbeddingBag mean", "offsets", "padding_idx"),
+        further=True,
     ),
     Case(
         "bag max with offsets",

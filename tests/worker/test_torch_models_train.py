@@ -156,7 +156,7 @@ TRAININGS = {
     "LSTM": Training("LSTM", adam(0.01), "cross_entropy", (11,), LastPlace),
     "dense experts": Training("dense experts", adamw(0.01), "cross_entropy", (6,)),
     "DLRM, dense tables": Training("DLRM", adam(0.01), "bce_with_logits", (2,), dense_tables),
-    "DLRM, sparse tables": Training("DLRM", sgd(0.1), "bce_with_logits", (2,)),
+    "sparse bag": Training("bag mean", sgd(0.1), "cross_entropy", (4,)),
     "BYOL": Training("BYOL", sgd(0.05, 0.9)),
     "VQ-VAE": Training("VQ-VAE", adam(0.01)),
     "multi-task": Training("multi-task", adamw(0.01)),

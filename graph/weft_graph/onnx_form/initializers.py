@@ -108,10 +108,10 @@ def role_of(name: str, array: Array, said: Said, found: Reads, options: ReadOpti
         return Role.UNTRAINED, "running statistics"
     if said.kind not in {None, PARAMETER}:
         return Role.CONSTANT, _NO_PARAMETER.get(said.kind or "", "computed by the exporter")
+    if said.kind == PARAMETER:
+        return (Role.PARAMETER, "") if name in found.trained else (Role.UNTRAINED, "no gradient reaches it")
     if name not in found.trained:
         return Role.CONSTANT, "no gradient reaches it"
-    if said.kind == PARAMETER:
-        return Role.PARAMETER, ""
     if array.ndim and not _is_mask(array):
         return Role.PARAMETER, ""
     return Role.CONSTANT, "a mask" if array.ndim else "a single number"

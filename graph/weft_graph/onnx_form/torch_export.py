@@ -56,6 +56,7 @@ COMPUTED: Final = "COMPUTED"
 """Of an initializer that the module does not have: the exporter's optimizer has computed it."""
 
 _AS_IT_TRAINS: Final = "export it with train() and optimize=False, or read the module with weft.from_torch"
+_UNOPTIMIZED: Final = "export it with optimize=False, or use weft.from_torch"
 _BATCH_NORM: Final = "aten._native_batch_norm_legit"
 _HELD_NORM: Final = "aten._native_batch_norm_legit_no_training"
 
@@ -194,8 +195,7 @@ def check(graph: onnx.GraphProto, notes: Notes) -> None:
         wrong = _wrong(call)
         if wrong is not None:
             raise OnnxError(f"{call.where}: {wrong}", node=call.name)
-    taken_over = own_metadata(graph.metadata_props).get(TAKEN_OVER) == "true"
-    unseen = None if taken_over else _without_gradients(graph, notes)
+    unseen = None if _is_taken_over(graph) else _without_gradients(graph, notes)
     if unseen is not None:
         told = ", ".join(map(repr, notes.parameters_of(unseen))) or "what follows from parameters"
         raise OnnxError(
@@ -233,6 +233,11 @@ def check(graph: onnx.GraphProto, notes: Notes) -> None:
                 "the detach out, so a gradient would flow; export it with optimize=False, or use weft.from_torch",
                 node=call.name,
             )
+
+
+def _is_taken_over(graph: onnx.GraphProto) -> bool:
+    """Whether `weft.from_torch` had it exported."""
+    return own_metadata(graph.metadata_props).get(TAKEN_OVER) == "true"
 
 
 def _keeps_statistics(proto: onnx.NodeProto, notes: Notes) -> bool:
@@ -318,6 +323,7 @@ class _Restoring:
     def __init__(self, graph: onnx.GraphProto, arrays: Mapping[str, Array], notes: Notes) -> None:
         self.graph = graph
         self.notes = notes
+        self.taken_over = _is_taken_over(graph)
         self.given = arrays
         self.arrays = dict(arrays)
         self.nodes: list[onnx.NodeProto] = []
@@ -481,9 +487,10 @@ class _Restoring:
         for own in sorted(self.parameters - self.arrays.keys() - tied.keys() - folded):  # of `folded` a warning tells
             if own in mentioned or computed:
                 where = f", perhaps {computed[0]!r}" if computed else ""
+                remedy = "write its module otherwise" if self.taken_over else _UNOPTIMIZED
                 raise OnnxError(
                     f"parameter {own!r} is not in the file: the exporter has left it out or computed something from it "
-                    f"beforehand{where}, so it would not train; export it with optimize=False, or use weft.from_torch",
+                    f"beforehand{where}, so it would not train; {remedy}",
                     node=own,
                 )
 
@@ -492,7 +499,7 @@ class _Restoring:
         found: dict[str, None] = {}
         for node in self.nodes:
             call = self._call(node)
-            literals = set() if call is None else {float(np.float32(word)) for word in _NUMBER.findall(call.text)}
+            literals = set() if call is None else _literals(call.text)
             for name in node.input:
                 array = self.arrays.get(name)
                 if array is None or name in self.notes.kinds or array.dtype.kind not in "fV" or not array.size:
@@ -627,6 +634,12 @@ def _parts(listed: str) -> list[str]:
             start = place + 1
     rest = listed[start:].strip()
     return [*parts, rest] if rest else parts
+
+
+def _literals(listed: str) -> set[float]:
+    """The numbers in a call's arguments, as float32 has them."""
+    with np.errstate(over="ignore"):
+        return {float(np.float32(word)) for word in _NUMBER.findall(listed)}
 
 
 def _number(word: str) -> str:
