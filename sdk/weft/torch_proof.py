@@ -135,7 +135,7 @@ def _torch_run(torch: Any, example: Example, *, nudge: float = 0.0) -> _Run:
             raise ModuleRefusedError("no output of the module depends on a parameter that requires a gradient")
         found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
     gradients = {name: None if each is None else _array(torch, each) for name, each in zip(named, found, strict=True)}
-    return _Run([_array(torch, output) for output in outputs], gradients)
+    return _Run([_array(torch, output).copy() for output in outputs], gradients)
 
 
 def _tensors(torch: Any, outputs: Any) -> list[Any]:
@@ -148,13 +148,14 @@ def _array(torch: Any, tensor: Any) -> Array:
         tensor = tensor.to_dense()
     if tensor.dtype in {torch.bfloat16, torch.float16}:
         tensor = tensor.float()
-    return np.array(tensor.cpu().numpy())
+    array: Array = tensor.cpu().numpy()
+    return array
 
 
 def _drawn(place: int, shape: tuple[int, ...]) -> Array:
     """Numbers by which an output counts in the loss, of norm 1 in the mean."""
-    drawn = np.random.default_rng(place).standard_normal(shape)
-    return np.asarray(1 + drawn if not shape else drawn / np.sqrt(max(drawn.size, 1)))
+    drawn = np.random.default_rng(place).standard_normal(shape, dtype=np.float32)
+    return np.asarray(1 + drawn if not shape else drawn / np.float32(np.sqrt(max(drawn.size, 1))))
 
 
 @contextmanager
@@ -434,7 +435,7 @@ class _Comparison:
                         "exported: the exporter has lost how it is read"
                     )
                 continue
-            made = ours[name].astype(np.float64)
+            made = ours[name]
             if gradient is None:
                 if not float(np.linalg.norm(made)) <= nothing:  # nor NaN
                     raise ModuleRefusedError(self.no_gradient(own))
