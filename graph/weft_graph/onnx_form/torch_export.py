@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -37,17 +38,13 @@ _REWRITTEN: Final = "pkg.onnxscript.rewriter.rule_name"
 
 _INPUT: Final = re.compile(r"^(\S+): (PARAMETER|BUFFER|CONSTANT_TENSOR) target='([^'\n]+)'", re.MULTILINE)
 _MUTATION: Final = re.compile(r"^\S+: (PARAMETER|BUFFER)_MUTATION target='([^'\n]+)'", re.MULTILINE)
-_FX_NODE: Final = re.compile(
-    r"^%(\S+) : [^\[]*(?:\[num_users=\d+\] = )?call_function"
-    r"\[target=torch\.ops\.([\w.]+)\]\(args = \((.*)\), kwargs = \{(.*)\}\)\s*$",
-    re.DOTALL,
-)
 _VALUE: Final = re.compile(r"%([A-Za-z_]\w*)")
 _TRACED_APART: Final = "<eval_with_key>"
 _FILE: Final = re.compile(r'File "([^"]+)"')
 _NUMBER: Final = re.compile(r"-?\d+(?:\.\d*)?(?:e[-+]?\d+)?")
 _PLAIN: Final = frozenset((0.0, 1.0, -1.0, 2.0, 0.5, np.inf, -np.inf, float(np.finfo(np.float32).min)))
 """Numbers that stand in operators' definitions."""
+_ROW: Final = re.compile(r"\d{1,18}")
 _DETACHED: Final = re.compile(r"^detach(_\d+)?$")
 
 PARAMETER: Final = "PARAMETER"
@@ -328,6 +325,8 @@ class _Restoring:
         self.arrays = dict(arrays)
         self.nodes: list[onnx.NodeProto] = []
         self.parameters = {own for own, kind in notes.kinds.items() if kind == PARAMETER}
+        self.turned: dict[str, str] = {}
+        """Values that are a parameter's transpose -> the parameter."""
         self.claimed: dict[str, set[str]] = {}
         """Parameters that nodes of a call read already, by the call's name."""
         self.names = {name for proto in graph.node for name in (*proto.input, *proto.output)} | set(arrays)
@@ -385,7 +384,7 @@ class _Restoring:
             weight = self._transposed(call, name, mentioned) or self._equal_transpose(name)
             if weight is not None:
                 claimed.add(weight)
-                inputs[index] = self._transpose(weight, proto)
+                inputs[index] = self._transpose(weight, name)
         made = onnx.NodeProto()
         made.CopyFrom(proto)
         del made.input[:]
@@ -421,32 +420,41 @@ class _Restoring:
     def _equal_transpose(self, name: str) -> str | None:
         """The parameter whose transpose the initializer is by its bytes: another call reads it as it is."""
         array = self.arrays[name]
-        if name in self.notes.kinds or array.ndim != 2 or array.dtype.kind not in "fV" or array.size < 2:
+        if name in self.notes.kinds or not _is_table(array):
             return None
-        shape = array.shape[::-1]
-        alike = (own for own in sorted(self.parameters) if own in self.given and self.given[own].shape == shape)
-        return next((own for own in alike if np.array_equal(self.given[own].T, array)), None)
+        return self.by_bytes.get((array.shape[::-1], np.ascontiguousarray(array.T).tobytes()))
 
-    def _transpose(self, own: str, proto: onnx.NodeProto) -> str:
-        name = next(name for name in proto.input if name in self.arrays and name not in self.notes.kinds)
+    @cached_property
+    def by_bytes(self) -> dict[tuple[tuple[int, ...], bytes], str]:
+        """Parameters of two dimensions by their shape and bytes, where a constant has that shape turned."""
+        turned = {
+            array.shape[::-1] for name, array in self.given.items() if name not in self.notes.kinds and _is_table(array)
+        }
+        known = ((own, self.given[own]) for own in sorted(self.parameters, reverse=True) if own in self.given)
+        return {
+            (array.shape, array.tobytes()): own for own, array in known if _is_table(array) and array.shape in turned
+        }
+
+    def _transpose(self, own: str, name: str) -> str:
+        """The value that stands for the initializer: the parameter, turned."""
         self.arrays.setdefault(own, np.ascontiguousarray(self.arrays[name].T))
         output = self._fresh(f"{own}/transposed")
         self.nodes.append(helper.make_node("Transpose", [own], [output], name=output, perm=[1, 0]))
+        self.turned[output] = own
         return output
 
     def _zero_bias(self, proto: onnx.NodeProto, missing: Sequence[str]) -> None:
         """Gives the last node of a call a bias that was dropped, since it is zero."""
         if len(missing) != 1 or proto.op_type not in _BIAS or len(proto.input) < 2:
             return
-        weight = self.arrays.get(proto.input[1])
-        if weight is None:
-            weight = self._made_from(proto.input[1])
-        if weight is None:
+        name = proto.input[1]
+        weight = self.arrays[self.turned[name]].T if name in self.turned else self.arrays.get(name)
+        attributes = {attribute.name: attribute for attribute in proto.attribute}
+        place = _BIAS[proto.op_type](attributes)
+        if weight is None or weight.ndim <= max(place, 0):
             return
         (own,) = missing
-        attributes = {attribute.name: attribute for attribute in proto.attribute}
-        size = weight.shape[_BIAS[proto.op_type](attributes)]
-        self.arrays[own] = np.zeros(size, weight.dtype)
+        self.arrays[own] = np.zeros(weight.shape[place], weight.dtype)
         if proto.op_type != "MatMul":
             del proto.input[2:]
             proto.input.append(own)
@@ -454,13 +462,6 @@ class _Restoring:
         whole = proto.output[0]
         proto.output[0] = self._fresh(f"{whole}/product")
         self.nodes.append(helper.make_node("Add", [proto.output[0], own], [whole], name=self._fresh(f"{whole}/bias")))
-
-    def _made_from(self, name: str) -> Array | None:
-        """The value of a transposed weight."""
-        for node in self.nodes:
-            if node.op_type == "Transpose" and node.output[0] == name and node.input[0] in self.arrays:
-                return self.arrays[node.input[0]].T
-        return None
 
     def _tied(self) -> dict[str, str]:
         """Own names of parameters that are another's: a node of their module reads the other one."""
@@ -548,6 +549,11 @@ def _in_nodes_order(call: Call, parameters: list[str]) -> list[str]:
     return parameters[::-1] if call.target.startswith("aten.addmm") else parameters
 
 
+def _is_table(array: Array) -> bool:
+    """Whether it may be a weight of a product."""
+    return array.ndim == 2 and array.dtype.kind in "fV" and array.size > 1
+
+
 def _may_be(own: Array | None, array: Array) -> bool:
     """Whether a parameter, if its value is known, has that value."""
     return own is None or (own.shape == array.shape and np.array_equal(own, array))
@@ -562,11 +568,11 @@ def rewritten(protos: Iterable[onnx.NodeProto], notes: Notes) -> Iterator[onnx.N
         call = notes.calls.get(proto.output[0]) if proto.output else None
         if call is None:
             yield proto
-        elif proto.op_type == "Identity" and call.target.startswith("aten.detach"):
+        elif proto.op_type == "Identity" and call.target.startswith("aten.detach") and proto.input:
             yield _stop(proto.input[0], proto.output[0], proto.name)
-        elif proto.op_type == "Gather" and call.target.startswith("aten.embedding."):
-            padding = int(_number(call.argument(2, "padding_idx", "-1")))
-            yield from _padded(proto, padding) if padding >= 0 else (proto,)
+        elif proto.op_type == "Gather" and call.target.startswith("aten.embedding.") and len(proto.input) == 2:
+            padding = call.argument(2, "padding_idx", "-1")
+            yield from _padded(proto, int(padding)) if _ROW.fullmatch(padding) else (proto,)
         else:
             yield proto
 
@@ -604,14 +610,16 @@ def _constant(name: str, array: Array) -> onnx.NodeProto:
 
 
 def _call_of(proto: onnx.NodeProto) -> Call | None:
+    """Of "%add : [num_users=1] = call_function[target=torch.ops.aten.add.Tensor](args = (%x, 1), kwargs = {})"."""
     properties = _properties(proto.metadata_props)
-    found = _FX_NODE.match(properties.get(_CALL, ""))
-    if found is None:
+    head, has_target, rest = properties.get(_CALL, "").strip().partition("call_function[target=torch.ops.")
+    target, has_args, rest = rest.partition("](args = (")
+    args, has_kwargs, kwargs = rest.rpartition("), kwargs = {")
+    if not (has_target and has_args and has_kwargs and kwargs.endswith("})") and head.startswith("%")):
         return None
-    name, target, args, kwargs = found.groups()
-    pairs = (part.partition(":") for part in _parts(kwargs))
+    pairs = (part.partition(":") for part in _parts(kwargs[: -len("})")]))
     return Call(
-        name,
+        head[1:].partition(" ")[0],
         target,
         tuple(_parts(args)),
         {key.strip(): value.strip() for key, _, value in pairs},

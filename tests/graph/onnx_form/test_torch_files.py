@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -171,3 +172,36 @@ def test_padding_and_sparseness_of_embeddings_are_read() -> None:
     assert any(node.op_type == "StopGradient" for node in found.graph.nodes)
     asked = read(module, torch.randint(0, 9, (2, 3)), lazy=("padded.*",))
     assert all(each.lazy_update for each in asked.graph.parameters)
+
+
+HOSTILE = [
+    "%e : = call_function[target=torch.ops.aten.embedding.default](args = (%p_w, %i, 1e400), kwargs = {})",
+    "%e : = call_function[target=torch.ops.aten.embedding.default](args = (%p_w, %i, 99999999999999999999",
+    "%e : = call_function[target=torch.ops.aten.embedding.default](args = (), kwargs = {padding_idx: 7})",
+    "%e : [num_users=1] = call_function[target=torch.ops.aten.addmm.default](args = (%p_b, %i, %p_w), kwargs = {})",
+    "%e : = call_function[target=torch.ops.aten.linear.default](args = (%i, %p_b, (((((), kwargs = {{{{})",
+    "call_function[target=torch.ops.](args = (), kwargs = {})",
+    "%p_w" * 1000,
+]
+
+
+@pytest.mark.parametrize("said", HOSTILE)
+@pytest.mark.parametrize("op_type", ["Gather", "Gemm", "MatMul", "Identity"])
+def test_notes_that_nobody_vouches_for_are_read_or_refused(op_type: str, said: str) -> None:
+    inputs = {"Identity": ["w"], "Gather": ["w", "i"]}.get(op_type, ["x", "w"])
+    node = onnx.helper.make_node(op_type, inputs, ["y"], name="n")
+    node.metadata_props.add(key="pkg.torch.onnx.fx_node", value=said)
+    node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value="['', 'e'")
+    values = [onnx.numpy_helper.from_array(np.ones((3, 3), np.float32), "w")]
+    given = [
+        onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, (2, 3)),
+        onnx.helper.make_tensor_value_info("i", onnx.TensorProto.INT64, (2,)),
+    ]
+    out = [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)]
+    graph = onnx.helper.make_graph([node], "g", given, out, values)
+    signature = "p_w: PARAMETER target='w'\np_b: PARAMETER target='b'\np_y: PARAMETER target='y'\n"
+    graph.metadata_props.add(key="pkg.torch.export.ExportedProgram.graph_signature", value=signature)
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)])
+    for verify in (True, False):
+        with contextlib.suppress(OnnxError):
+            assert read_model(model, ReadOptions(verify=verify)).graph.outputs == ("y",)
