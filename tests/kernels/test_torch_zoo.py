@@ -4,7 +4,6 @@ refused with the reason. See `tests/torch_zoo`.
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import re
@@ -22,6 +21,7 @@ pytest.importorskip("onnxscript")
 pytest.importorskip("transformers")
 
 import weft  # noqa: E402
+from torch_exports import exports_are_quick  # noqa: E402, F401  # a fixture
 from torch_zoo.case import TRAPS, Case, Example  # noqa: E402
 from torch_zoo.oracle import Found, by_autograd, by_kernels, grown, own_names  # noqa: E402
 from torch_zoo.zoo import CASES, DAILY  # noqa: E402
@@ -39,18 +39,6 @@ UNHELPFUL_OF_A_MODULE = re.compile(r"optimize=False|(use|with) weft\.from_torch"
 """What a message may not advise whoever has called `weft.from_torch` already."""
 OUTCOMES: dict[str, str] = json.loads((Path(__file__).parents[1] / "torch_zoo" / "file_outcomes.json").read_text())
 NAMES = list(CASES) if os.environ.get("WEFT_TORCH_ZOO") == "all" else DAILY
-
-
-@pytest.fixture(scope="module", autouse=True)
-def exports_are_quick() -> Iterator[None]:
-    """What the exporter finds out about all of its operators at each export, it finds out once: most of its time."""
-    registry = importlib.import_module("torch.onnx._internal.exporter._registration").ONNXRegistry
-    operators = importlib.import_module("torch._export.utils")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(registry, "from_torchlib", staticmethod(cache(registry.from_torchlib)))
-        name = "_collect_all_valid_cia_ops_for_namespace"
-        patch.setattr(operators, name, cache(getattr(operators, name)))
-        yield
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import weft
+from torch_exports import exports_are_quick  # noqa: F401  # a fixture
 from weft_kernels.evaluate import gradients
 
 torch = pytest.importorskip("torch")

@@ -5,13 +5,12 @@
 from __future__ import annotations
 
 import gc
-import importlib
 import inspect
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +27,7 @@ from torch.utils._pytree import tree_leaves  # noqa: E402
 
 import weft  # noqa: E402
 from store_cluster import served  # noqa: E402
+from torch_exports import exports_are_quick  # noqa: E402, F401  # a fixture
 from torch_zoo.oracle import own_names  # noqa: E402
 from torch_zoo.zoo import CASES  # noqa: E402
 from weft.api.lifecycle import AllocationEvent  # noqa: E402
@@ -161,18 +161,6 @@ TRAININGS = {
     "VQ-VAE": Training("VQ-VAE", adam(0.01)),
     "multi-task": Training("multi-task", adamw(0.01)),
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def exports_are_quick() -> Iterator[None]:
-    """What the exporter finds out about all of its operators at each export, it finds out once: most of its time."""
-    registry = importlib.import_module("torch.onnx._internal.exporter._registration").ONNXRegistry
-    operators = importlib.import_module("torch._export.utils")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(registry, "from_torchlib", staticmethod(cache(registry.from_torchlib)))
-        name = "_collect_all_valid_cia_ops_for_namespace"
-        patch.setattr(operators, name, cache(getattr(operators, name)))
-        yield
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
+from torch_exports import exports_are_quick  # noqa: F401  # a fixture
 from weft_graph.onnx_form.errors import OnnxError
 from weft_graph.onnx_form.imported import Imported, ReadOptions
 from weft_graph.onnx_form.reader import read_model
