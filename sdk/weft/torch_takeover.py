@@ -28,6 +28,9 @@ def taken_over(torch: Any, module: Any) -> Iterator[None]:
     functional = torch.nn.functional
     rewrites = _Rewrites(torch).table()
 
+    def detached(value: Any) -> Any:
+        return value.detach() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
     class Mode(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         """Sees each call of PyTorch's functions before the exporter does."""
 
@@ -46,9 +49,7 @@ def taken_over(torch: Any, module: Any) -> Iterator[None]:
             result = NotImplemented if rewrite is None else rewrite(*args, **kwargs)
             if result is NotImplemented:
                 result = function(*args, **kwargs)
-            if self.grad_is_off and isinstance(result, torch.Tensor) and result.is_floating_point():
-                return result.detach()
-            return result
+            return torch.utils._pytree.tree_map(detached, result) if self.grad_is_off else result
 
     with ExitStack() as stack:
         for each in module.modules():
