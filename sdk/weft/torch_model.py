@@ -18,12 +18,13 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from weft.errors import ArgumentError, MissingPackageError, ModuleRefusedError
+from weft.errors import ArgumentError, MissingPackageError, ModuleRefusedError, WeftError
 from weft.model import Model
 from weft.onnx_model import Patterns, from_onnx, listed
 from weft.onnx_package import onnx_form
 from weft.torch_proof import Example, prove
 from weft.torch_takeover import check_modules, taken_over
+from weft_graph.errors import GraphError
 
 INSTALL = "pip install torch onnx onnxscript"
 
@@ -62,7 +63,7 @@ def from_torch(
     torch = _torch()
     if not isinstance(module, torch.nn.Module):
         raise ArgumentError(f"module is a torch.nn.Module, not {type(module).__name__}")
-    args, kwargs = _arguments(torch, example)
+    args, kwargs = _apart(torch, *_arguments(torch, example))
     shapes = _shapes(torch, module, dynamic, args, kwargs)
     names = {key: list(value) for key, value in (("input_names", input_names), ("output_names", output_names)) if value}
     if verify:
@@ -91,13 +92,16 @@ def from_torch(
             chosen = [
                 name for each in (parameters, constants, untrained, frozen) for name in listed("parameters", each)
             ]
-            proof = prove(
-                torch,
-                Example(module, args, kwargs, _feeds(torch, program, model, args, kwargs)),
-                model.graph,
-                model.values,
-                lambda name: _matches(name, chosen),
-            )
+            try:
+                made = Example(module, args, kwargs, _feeds(torch, program, model, args, kwargs))
+                proof = prove(torch, made, model.graph, model.values, lambda name: _matches(name, chosen))
+            except (WeftError, GraphError):
+                raise
+            except Exception as error:  # noqa: BLE001  # a module raises what it likes
+                raise ModuleRefusedError(
+                    f"the module could not be run for the comparison: {_said(error)}; verify=False skips that",
+                    reason=_chain(error),
+                ) from None
             sys.stderr.write(f"weft: {proof}\n")
             model = replace(model, proof=proof)
     return model
@@ -142,6 +146,19 @@ def _arguments(torch: Any, example: Any) -> tuple[tuple[Any, ...], dict[str, Any
     raise ArgumentError(
         f"example is a tensor, a tuple of tensors, or a mapping from argument to tensor, not {type(example).__name__}"
     )
+
+
+def _apart(torch: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A tensor that is given twice is two inputs; the exporter would make one of them."""
+    seen: set[int] = set()
+
+    def own(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or id(value) not in seen:
+            seen.add(id(value))
+            return value
+        return value.clone()
+
+    return tuple(own(value) for value in args), {name: own(value) for name, value in kwargs.items()}
 
 
 def _feeds(torch: Any, program: Any, model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def taken_over(torch: Any, module: Any) -> Iterator[None]:
 
     with ExitStack() as stack:
         for each in module.modules():
-            if drops_paths(each):
+            if drops_paths(each) and _scales_what_it_keeps(torch, each):
                 _replace_forward(stack, each, _drop_path(functional, each))
         mode = Mode()
         whole = module.forward
@@ -104,6 +104,18 @@ def drops_paths(module: Any) -> bool:
     rate = getattr(module, "drop_prob", getattr(module, "p", None))
     is_rate = isinstance(rate, float | int) and not isinstance(rate, bool)
     return bool(_DROP_PATH.search(type(module).__name__)) and is_rate and getattr(module, "scale_by_keep", True)
+
+
+def _scales_what_it_keeps(torch: Any, module: Any) -> bool:
+    """Whether the module drops samples at its rate and divides the others by the rest, as it is seen to do."""
+    rate = getattr(module, "drop_prob", getattr(module, "p", 0.0))
+    if not 0 < rate < 1 or not module.training or getattr(module, "mode", "row") == "batch":
+        return True
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        found = module(torch.ones(1024, 1)).reshape(-1)
+    kept = found[found != 0]
+    is_scaled = bool(torch.allclose(kept, torch.full_like(kept, 1 / (1 - rate)), rtol=1e-3))
+    return is_scaled and abs(1 - len(kept) / 1024 - rate) < 0.1  # of 1,024 draws
 
 
 def _drop_path(functional: Any, module: Any) -> Callable[..., Any]:

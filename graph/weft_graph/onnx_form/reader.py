@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -70,7 +70,7 @@ class _Reading:
         self.notes = torch_export.notes_of(self.proto)
         self.nodes: list[onnx.NodeProto] = []
         """The file's nodes as they are read: what PyTorch's exporter wrote is brought to what the module computes."""
-        self.tied: Mapping[str, tuple[str, ...]] = {}
+        self.tied: Mapping[str, Sequence[str]] = {}
         self.no_parameters: frozenset[str] = frozenset()
         self.reasons: dict[str, str] = {}
         self.arrays: dict[str, Array] = {}

@@ -297,7 +297,7 @@ class Restored:
 
     nodes: list[onnx.NodeProto]
     arrays: dict[str, Array]
-    tied: Mapping[str, tuple[str, ...]]
+    tied: Mapping[str, Sequence[str]]
     """Other own names of a parameter that several modules share."""
     constants: frozenset[str]
     """Initializers that are no parameter of the module's, though they look like one."""
@@ -325,6 +325,7 @@ class _Restoring:
         self.arrays = dict(arrays)
         self.nodes: list[onnx.NodeProto] = []
         self.parameters = {own for own, kind in notes.kinds.items() if kind == PARAMETER}
+        self.numbers: dict[str, int] = {}
         self.turned: dict[str, str] = {}
         """Values that are a parameter's transpose -> the parameter."""
         self.claimed: dict[str, set[str]] = {}
@@ -346,9 +347,9 @@ class _Restoring:
         strange = frozenset(name for name in self.arrays if name not in self.notes.kinds)
         if verify:
             self._check_lost(tied, computed)
-        aliases: dict[str, tuple[str, ...]] = {}
+        aliases: dict[str, list[str]] = {}
         for other, own in sorted(tied.items()):
-            aliases[own] = (*aliases.get(own, ()), other)
+            aliases.setdefault(own, []).append(other)
         warnings = []
         if computed:
             shown = ", ".join(map(repr, computed[:3])) + (
@@ -510,10 +511,11 @@ class _Restoring:
         return list(found)
 
     def _fresh(self, stem: str) -> str:
-        name, number = stem, 1
+        name, number = stem, self.numbers.get(stem, 1)
         while name in self.names:
             number += 1
             name = f"{stem}_{number}"
+        self.numbers[stem] = number
         self.names.add(name)
         return name
 
