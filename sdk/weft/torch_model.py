@@ -9,22 +9,25 @@ from __future__ import annotations
 import importlib
 import inspect
 import logging
-import re
+import random
 import sys
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import Any
 
-from weft.errors import ArgumentError, MissingPackageError, ModuleRefusedError, WeftError
+import numpy as np
+
+from weft.errors import ArgumentError, MissingPackageError, ModuleRefusedError
 from weft.model import Model
 from weft.onnx_model import Patterns, from_onnx, listed
 from weft.onnx_package import onnx_form
-from weft.torch_proof import Example, prove
+from weft.torch_errors import cause, chain, refusal
+from weft.torch_proof import Example, check_hooks, prove
 from weft.torch_takeover import check_modules, taken_over
-from weft_graph.errors import GraphError
+from weft_graph.types import BATCH
 
 INSTALL = "pip install torch onnx onnxscript"
 
@@ -53,9 +56,9 @@ def from_torch(
     a gradient are kept as they are; buffers are constants, but for running statistics. Embeddings with `sparse=True`
     are updated lazily, at the rows that a step reads, as by `SparseAdam`; others as PyTorch's optimizers do it.
 
-    With `verify` the module runs on the example, forward and backward, and its outputs and gradients are compared with
-    the graph's, by parameter; a line on standard error says what was compared. The other options are those of
-    `from_onnx`; `frozen` and its like are patterns of the module's own names.
+    With `verify` a module that is to train runs on the example, forward and backward, and its outputs and gradients are
+    compared with the graph's, by parameter; a line on standard error says what was compared. The other options are
+    those of `from_onnx`; `frozen` and its like are patterns of the module's own names.
 
     Raises ModuleRefusedError for a module that cannot be exported, or whose graph would train or evaluate otherwise,
     MissingPackageError where PyTorch or its exporter is not installed, OnnxError and its kin for what weft cannot take.
@@ -68,7 +71,8 @@ def from_torch(
     names = {key: list(value) for key, value in (("input_names", input_names), ("output_names", output_names)) if value}
     if verify:
         check_modules(torch, module)
-    with _in_training(module, training):
+        check_hooks(torch, module)
+    with _in_training(module, training), _kept_generators(torch):
         program, proto, said = _exported(
             torch, module, args, kwargs, {**names, "opset_version": opset, "dynamic_shapes": shapes}
         )
@@ -82,26 +86,20 @@ def from_torch(
             training=training,
             verify=verify,
         )
+        if verify and dynamic is True:
+            _check_batch(model)
         trained = listed("parameters", parameters)
         idle = {name for name, value in module.named_parameters(remove_duplicate=False) if not value.requires_grad}
         model = _without_gradient(model, {name for name in idle if not _matches(name, trained)})
         # A Dropout that is not in the graph has a rate of 0, or is held in eval(): the module is exported as it trains.
-        moot = onnx_form("weft_graph.onnx_form.torch_export").folded(proto.graph.node)
+        moot = onnx_form("weft_graph.onnx_form.torch_checks").folded(proto.graph.node)
         model = replace(model, warnings=(*(each for each in model.warnings if each not in moot), *said))
         if verify and training:
             chosen = [
                 name for each in (parameters, constants, untrained, frozen) for name in listed("parameters", each)
             ]
-            try:
-                made = Example(module, args, kwargs, _feeds(torch, program, model, args, kwargs))
-                proof = prove(torch, made, model.graph, model.values, lambda name: _matches(name, chosen))
-            except (WeftError, GraphError):
-                raise
-            except Exception as error:  # noqa: BLE001  # a module raises what it likes
-                raise ModuleRefusedError(
-                    f"the module could not be run for the comparison: {_said(error)}; verify=False skips that",
-                    reason=_chain(error),
-                ) from None
+            made = Example(module, args, kwargs, _feeds(torch, program, model, args, kwargs))
+            proof = prove(torch, made, model.graph, model.values, lambda name: _matches(name, chosen))
             sys.stderr.write(f"weft: {proof}\n")
             model = replace(model, proof=proof)
     return model
@@ -191,10 +189,14 @@ def _shapes(torch: Any, module: Any, dynamic: Any, args: tuple[Any, ...], kwargs
         return {0: batch} if isinstance(value, torch.Tensor) and value.dim() else None
 
     sizes: dict[int, str] = {}
-    for name, value in (*((f"example[{place}]", each) for place, each in enumerate(args)), *kwargs.items()):
-        if isinstance(value, torch.Tensor) and value.dim():
-            sizes.setdefault(value.shape[0], name)
-        if isinstance(value, torch.Tensor) and value.dim() and value.shape[0] < 2:
+    paths, _ = torch.utils._pytree.tree_flatten_with_path((args, dict(kwargs)))
+    for path, value in paths:
+        if not isinstance(value, torch.Tensor) or not value.dim():
+            continue
+        by_place = torch.utils._pytree.keystr(path[1:])
+        name = f"example{by_place}" if path[0].idx == 0 else str(path[1].key)
+        sizes.setdefault(value.shape[0], name)
+        if value.shape[0] < 2:
             raise ArgumentError(
                 f"{name} has {value.shape[0]} samples; an example has two or more, or the exporter takes the batch for "
                 "a number that never changes"
@@ -205,20 +207,39 @@ def _shapes(torch: Any, module: Any, dynamic: Any, args: tuple[Any, ...], kwargs
             f"{its} has {one} samples and {other} has {two}; where inputs do not all begin with the batch, `dynamic` "
             'says which do, as torch.export does: dynamic={"x": {0: "batch"}, "table": None}'
         )
+    firsts, by_name = torch.utils._pytree.tree_map(first, (args, dict(kwargs)))
+    rest, names = _signature(module)  # to the exporter `*args` are one argument
+    unnamed = sorted(kwargs.keys() - names) if names else []
+    if unnamed:
+        raise ArgumentError(
+            f"forward does not name {unnamed[0]!r}, which the exporter asks for: put the module in one whose forward "
+            f"names it, forward(self, {', '.join(kwargs)})"
+        )
     if kwargs:
-        return {name: first(value) for name, value in kwargs.items()}
-    firsts = [first(value) for value in args]
-    named = _before_others(module)
-    return tuple(firsts) if named is None else (*firsts[:named], tuple(firsts[named:]))
+        return by_name
+    return firsts if rest is None else (*firsts[:rest], tuple(firsts[rest:]))
 
 
-def _before_others(module: Any) -> int | None:
-    """How many arguments `forward` names before its `*args`, which the exporter takes as one; None without these."""
+def _check_batch(model: Model) -> None:
+    """Raises ModuleRefusedError where the exporter has fixed the batch, which forward made a number."""
+    for each in model.graph.inputs:
+        if each.type.shape and each.type.shape[0] != BATCH:
+            raise ModuleRefusedError(
+                f"the batch of input {each.name!r} is fixed at {each.type.shape[0]} samples, the example's: forward "
+                "makes a number of it, as len(x), int(x.shape[0]) and x.split(n) do. Compute with x.shape[0] as it is, "
+                "or pass dynamic=False, and train with batches of this size"
+            )
+
+
+def _signature(module: Any) -> tuple[int | None, set[str]]:
+    """(how many arguments `forward` names before `*args`, None without these, all names)."""
     try:
-        kinds = [each.kind for each in inspect.signature(module.forward).parameters.values()]
+        found = inspect.signature(module.forward).parameters
     except (TypeError, ValueError):
-        return None
-    return kinds.index(inspect.Parameter.VAR_POSITIONAL) if inspect.Parameter.VAR_POSITIONAL in kinds else None
+        return None, set()
+    kinds = [each.kind for each in found.values()]
+    rest = kinds.index(inspect.Parameter.VAR_POSITIONAL) if inspect.Parameter.VAR_POSITIONAL in kinds else None
+    return rest, {name for name, each in found.items() if each.kind is not inspect.Parameter.VAR_KEYWORD}
 
 
 # --- Exporting -----------------------------------------------------------------------------------------------------
@@ -237,7 +258,8 @@ def _exported(
             with torch.set_grad_enabled(has_gradients), taken_over(torch, module), _one_voice() as heard:
                 program = torch.onnx.export(
                     module,
-                    args,
+                    # A dictionary at the end would be taken for arguments by name.
+                    (*args, {}) if args and isinstance(args[-1], dict) else args,
                     kwargs=dict(kwargs) or None,
                     **options,
                     dynamo=True,
@@ -252,12 +274,12 @@ def _exported(
         except ModuleRefusedError:
             raise
         except Exception as error:  # noqa: BLE001  # the exporter raises whatever the module does
-            refused = _cause(error, ModuleRefusedError)
+            refused = cause(error, ModuleRefusedError)
             if refused is not None:
                 raise ModuleRefusedError(str(refused)) from None
             failure = failure or error
     assert failure is not None
-    raise ModuleRefusedError(_refusal(failure), reason=_chain(failure)) from None
+    raise ModuleRefusedError(refusal(failure), reason=chain(failure)) from None
 
 
 @contextmanager
@@ -287,88 +309,22 @@ def _concerns(warning: warnings.WarningMessage) -> bool:
     return not any(part in text for part in ("in training mode", "torch.jit", "_pytree", "The axis name"))
 
 
-_REMEDIES: Final = (
-    (
-        r"FakeTensor",
-        "a tensor is read by .data, or made in forward: use .detach(), or register it as a buffer",
-    ),
-    (
-        r"DynamicCache|past_key_values|EncoderDecoderCache|Cache\b",
-        "call the model with use_cache=False, in a module whose forward returns tensors",
-    ),
-    (
-        r"grouped_mm|experts|[Mm]oe\b",
-        'for a mixture of experts of transformers: model.set_experts_implementation("batched_mm")',
-    ),
-    (
-        r"masking_utils|sdpa_mask|vmap",
-        'build the model with attn_implementation="eager": its masks are computed in a way that cannot be exported',
-    ),
-    (
-        r"GuardOnDataDependent|data-dependent|Could not guard|unbacked|\bu\d+\b",
-        "what is computed, or its size, depends on values: write it with torch.where and masks, for all samples alike",
-    ),
-    (
-        r"Constraints violated|[Ss]pecializ|dynamic_shapes|dynamic shapes|Not all values of|mark_dynamic",
-        "the batch cannot have any size: pass dynamic=False, or what torch.export takes as dynamic_shapes",
-    ),
-    (
-        r"No ONNX function|DispatchError|No decompositions|not supported|ConversionError|NotImplementedError",
-        "one of its operators has no form in ONNX: write it with others",
-    ),
-)
-"""What the exporter says -> what helps."""
-
-
-def _refusal(error: Exception) -> str:
-    """One sentence of the exporter's, and the remedy."""
-    whole = _chain(error)
-    operator = re.search(r"No ONNX function found for <OpOverload\(op='([\w.]+)'", whole)
-    remedy = next((remedy for pattern, remedy in _REMEDIES if re.search(pattern, whole)), "")
-    said = f"no ONNX form of {operator[1]}" if operator else _said(error)
-    ends = f". {remedy[0].upper()}{remedy[1:]}" if remedy else ""
-    return f"PyTorch cannot export the module: {said}{ends}. `reason` of this error has all that the exporter said"
-
-
-def _said(error: Exception) -> str:
-    """The innermost exception in its own words, a line of them."""
-    inner: BaseException = error
-    while (inner.__cause__ or inner.__context__) is not None:
-        inner = inner.__cause__ or inner.__context__  # type: ignore[assignment]
-    lines = [line.strip() for line in str(inner).splitlines() if line.strip()]
-    first = next((line for line in lines if not line.startswith(("-", "#", "⬆", "<", "*"))), "")
-    return f"{type(inner).__name__}: {first[:240]}" if first else type(inner).__name__
-
-
-def _chain(error: BaseException) -> str:
-    """All that an exception and its causes say."""
-    parts: list[str] = []
-    seen: BaseException | None = error
-    while seen is not None and len(parts) < 16:
-        frames = seen.__traceback__
-        files = []
-        while frames is not None:
-            files.append(frames.tb_frame.f_code.co_filename.rpartition("/")[2])
-            frames = frames.tb_next
-        parts.append(f"{type(seen).__name__}: {seen}\n(in {', '.join(dict.fromkeys(files))})")
-        seen = seen.__cause__ or seen.__context__
-    return "\n".join(parts)
-
-
-def _cause(error: BaseException, kind: type[BaseException]) -> BaseException | None:
-    """The exception of that kind behind another."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, kind):
-            return seen
-        seen = seen.__cause__ or seen.__context__
-    return None
+@contextmanager
+def _kept_generators(torch: Any) -> Iterator[None]:
+    """Random generators go on where they stood."""
+    python, numpy = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
 
 
 @contextmanager
 def _in_training(module: Any, training: bool) -> Iterator[None]:
-    """Every module's own mode is put back, since some may be frozen in inference."""
-    modes = [(each, each.training) for each in module.modules()]
+    """Every module is afterwards as it was: its mode, since some may be held in inference, and what forward sets."""
+    kept = [(each, dict(vars(each))) for each in module.modules()]
     if training and not module.training:
         module.train()
     elif not training:
@@ -376,5 +332,6 @@ def _in_training(module: Any, training: bool) -> Iterator[None]:
     try:
         yield
     finally:
-        for each, mode in modes:
-            each.training = mode
+        for each, attributes in kept:
+            vars(each).clear()
+            vars(each).update(attributes)

@@ -2,11 +2,13 @@
 
 The module runs once in training, forward and backward by autograd, once in `eval()`, forward alone; the graph does the
 same with the installed evaluator. Randomness is off on both sides: dropout passes its input on, samples are fixed. The
-loss is the sum of all outputs, times numbers that are drawn once, so that each gradient takes part.
+loss is the sum of all outputs, times numbers that are drawn once, so that each gradient takes part. Outputs are
+compared at other numbers of samples, too, where the batch may have any.
 """
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,8 +19,11 @@ from typing import Any, Final
 import numpy as np
 
 from weft.errors import ModuleRefusedError
+from weft.evaluation import run_graph
 from weft.model_report import paths
 from weft.records import Array
+from weft.torch_errors import chain, said
+from weft.torch_takeover import DROPOUTS, drop_path_of
 from weft_graph.infer import infer
 from weft_graph.ir import ONNX_DOMAIN, Constant, Graph, Input, Node
 from weft_graph.onnx_dtypes import NUMBER_OF_DTYPE
@@ -41,6 +46,10 @@ _NUDGE: Final = 4.0
 """Roundings by which parameters are moved, to see how far rounding moves gradients."""
 _LOUD: Final = 0.1
 """Rounding that moves a gradient further than this says nothing about it."""
+_LOUDER: Final = 1e4
+"""By which a loss is multiplied to see that gradients of a backward that somebody wrote grow alike."""
+_OTHER: Final = 3
+"""Samples in the second comparison; a third one has more than twice the example's."""
 _HALF: Final = 0.5
 """What every sample is: of a uniform distribution, and of a normal one, in standard deviations."""
 
@@ -54,15 +63,24 @@ class Example:
     kwargs: Mapping[str, Any]
     feeds: Mapping[str, Array]
 
-    def first(self, torch: Any, count: int) -> Example:
-        """The same with its first samples alone."""
+    def of(self, torch: Any, count: int) -> Example:
+        """The same with so many samples: its first ones, again and again."""
 
-        def cut(value: Any) -> Any:
-            return value[:count] if isinstance(value, torch.Tensor) and value.dim() else value
+        def resized(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor) or not value.dim():
+                return value
+            return value.detach()[torch.arange(count) % value.shape[0]].requires_grad_(value.requires_grad)
 
-        args, kwargs = torch.utils._pytree.tree_map(cut, (self.args, dict(self.kwargs)))
-        feeds = {name: array[:count] if array.ndim else array for name, array in self.feeds.items()}
+        args, kwargs = torch.utils._pytree.tree_map(resized, (self.args, dict(self.kwargs)))
+        feeds = {
+            name: array[np.arange(count) % array.shape[0]] if array.ndim else array
+            for name, array in self.feeds.items()
+        }
         return Example(self.module, args, kwargs, feeds)
+
+    @property
+    def samples(self) -> int:
+        return next((array.shape[0] for array in self.feeds.values() if array.ndim), 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +89,8 @@ class _Run:
 
     outputs: list[Any]
     gradients: dict[str, Array | None]
+    own_backward: str | None
+    """The name of a `torch.autograd.Function` that somebody wrote, if one takes part."""
 
 
 def prove(
@@ -85,12 +105,21 @@ def prove(
     if gradients is None:
         return "not compared with PyTorch: no evaluator is installed, pip install 'weft[cluster]'"
     size = sum(each.type.size for each in graph.parameters) + sum(each.size for each in example.feeds.values())
-    is_cut = size > _LARGE and all(each.type.shape[:1] in {(), (BATCH,)} for each in graph.inputs)
+    is_large = size > _LARGE
+    has_batch = {each.type.shape[:1] for each in graph.inputs} <= {(), (BATCH,)} and example.samples > 1
+    is_cut = is_large and has_batch and example.samples > 2
+    whole = example
     if is_cut:
-        example = example.first(torch, 2)
+        example = example.of(torch, 2)
+    drawn = _drawn_elsewhere()
     with torch.random.fork_rng(devices=[]), _kept_buffers(example.module) as changed_buffers:
         theirs = _torch_run(torch, example)
         changed = changed_buffers()
+    if drawn != _drawn_elsewhere():
+        raise ModuleRefusedError(
+            "forward draws from Python's random or from numpy.random, which a graph would repeat as it is; draw from "
+            "torch (torch.rand, Dropout), or leave it out"
+        )
     _check_buffers(changed, graph)
     if len(theirs.outputs) != len(graph.outputs):
         raise ModuleRefusedError(
@@ -99,16 +128,29 @@ def prove(
         )
     names = _names(example.module)
     trains = {name for name in paths(graph) if name in names}
+    if not trains:
+        raise ModuleRefusedError(
+            "no parameter of the graph has a gradient, so there is nothing to train. "
+            + _Comparison(torch, example, graph, theirs).first_cause()
+        )
     ours_outputs, ours = _weft_run(graph, values, example.feeds, trains, theirs, gradients)
     compared = _Comparison(torch, example, graph, theirs)
     compared.outputs(ours_outputs)
-    worst = compared.gradients(ours, trains, names, chosen)
+    count, worst = compared.gradients(ours, trains, names, chosen)
     evaluation = _check_evaluation(torch, example, graph, values, theirs, compared)
+    for samples in _other_sizes(whole.samples, is_large) if has_batch else ():
+        _check_size(torch, example.of(torch, samples), graph, values)
     seconds = time.perf_counter() - started
     return (
-        f"outputs and gradients of {len(ours)} parameters are PyTorch's on {'two samples of ' if is_cut else ''}the "
+        f"outputs and gradients of {count} parameters are PyTorch's on {'two samples of ' if is_cut else ''}the "
         f"example (largest difference {worst:.0e}){evaluation}; {seconds:.1f} s"
     )
+
+
+def _drawn_elsewhere() -> tuple[Any, ...]:
+    """Where the generators of Python and NumPy stand."""
+    state: Any = np.random.get_state(legacy=False)
+    return random.getstate(), state["state"]["pos"], state["has_gauss"]
 
 
 def _gradients() -> Any:
@@ -124,22 +166,73 @@ def _gradients() -> Any:
 
 def _torch_run(torch: Any, example: Example, *, nudge: float = 0.0) -> _Run:
     named = {name: each for name, each in example.module.named_parameters() if each.requires_grad}
-    with torch.enable_grad(), _still(torch, example.module), _nudged(torch, named, nudge):
+    with torch.enable_grad(), _still(torch, example.module), _nudged(torch, named, nudge), _refusing():
         outputs = _tensors(torch, example.module(*example.args, **example.kwargs))
-        loss = None
-        for place, output in enumerate(outputs):
-            if output.is_floating_point() and output.requires_grad:
-                part = (output * torch.from_numpy(_drawn(place, tuple(output.shape))).to(output.dtype)).sum()
-                loss = part if loss is None else loss + part
-        if loss is None:
+        parts = [
+            (output * torch.from_numpy(_drawn(place, tuple(output.shape))).to(output)).sum()
+            for place, output in enumerate(outputs)
+            if output.is_floating_point() and output.requires_grad
+        ]
+        if not parts:
             raise ModuleRefusedError("no output of the module depends on a parameter that requires a gradient")
-        found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+        loss = sum(parts)
+        own_backward = _own_backward(torch, loss)
+        found = torch.autograd.grad(
+            loss, list(named.values()), allow_unused=True, retain_graph=own_backward is not None
+        )
+        if own_backward is not None:
+            louder = torch.autograd.grad(_LOUDER * loss, list(named.values()), allow_unused=True)
+            _check_growth(torch, own_backward, found, louder)
     gradients = {name: None if each is None else _array(torch, each) for name, each in zip(named, found, strict=True)}
-    return _Run([_array(torch, output).copy() for output in outputs], gradients)
+    return _Run([_array(torch, output).copy() for output in outputs], gradients, own_backward)
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Turns what a module raises, which may be anything, into a ModuleRefusedError."""
+    try:
+        yield
+    except ModuleRefusedError:
+        raise
+    except Exception as error:  # noqa: BLE001
+        raise ModuleRefusedError(
+            f"the module could not be run for the comparison: {said(error)}; verify=False skips that",
+            reason=chain(error),
+        ) from None
+
+
+def _own_backward(torch: Any, loss: Any) -> str | None:
+    """The name of a `torch.autograd.Function` that somebody wrote, if one takes part."""
+    seen, waiting = set(), [loss.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if isinstance(node, torch.autograd.function.BackwardCFunction):
+            return str(node.name()).removesuffix("Backward")
+        waiting.extend(following for following, _ in node.next_functions)
+    return None
+
+
+def _check_growth(torch: Any, function: str, found: Sequence[Any], louder: Sequence[Any]) -> None:
+    """Raises ModuleRefusedError where gradients do not grow as the loss does: their backward clips, or rounds."""
+    for gradient, loud in zip(found, louder, strict=True):
+        if gradient is None or loud is None:
+            continue
+        own = gradient.to_dense().double()
+        apart = loud.to_dense().double() / _LOUDER - own
+        if not bool(torch.linalg.vector_norm(apart) <= 1e-2 * torch.linalg.vector_norm(own)):
+            raise ModuleRefusedError(
+                f"the backward of {function}, a torch.autograd.Function, changes gradients by their size, and only "
+                "what it computes forward is exported; clip by the optimizer's clipping, or leave it out"
+            )
 
 
 def _tensors(torch: Any, outputs: Any) -> list[Any]:
-    return [each for each in torch.utils._pytree.tree_leaves(outputs) if isinstance(each, torch.Tensor)]
+    """Each tensor once, as a graph has its outputs."""
+    found = [each for each in torch.utils._pytree.tree_leaves(outputs) if isinstance(each, torch.Tensor)]
+    return list({id(each): each for each in found}.values())
 
 
 def _array(torch: Any, tensor: Any) -> Array:
@@ -165,11 +258,11 @@ def _nudged(torch: Any, named: Mapping[str, Any], nudge: float) -> Iterator[None
         return
     kept = {name: each.detach().clone() for name, each in named.items()}
     generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for each in named.values():
-            noise = torch.randn(each.shape, generator=generator).to(each.dtype)
-            each.mul_(1 + nudge * torch.finfo(each.dtype).eps * noise)
     try:
+        with torch.no_grad():
+            for each in named.values():
+                noise = torch.randn(each.shape, generator=generator).to(each)
+                each.mul_(1 + nudge * torch.finfo(each.dtype).eps * noise)
         yield
     finally:
         with torch.no_grad():
@@ -199,21 +292,31 @@ def _same(left: Any, right: Any) -> bool:
 
 
 @contextmanager
-def _still(torch: Any, module: Any) -> Iterator[None]:
-    """Switches randomness off: dropout passes its input on, and samples are fixed."""
+def _still(torch: Any, module: Any, *, is_training: bool = True) -> Iterator[None]:
+    """Switches randomness off: dropout passes its input on, and samples are fixed.
+
+    Raises ModuleRefusedError within `forward` for hooks on gradients, and for dropout that stays on in evaluation.
+    """
     functional = torch.nn.functional
-    passing = {
-        functional.dropout, functional.dropout1d, functional.dropout2d, functional.dropout3d, functional.alpha_dropout,
-        functional.feature_alpha_dropout, torch.dropout, torch.feature_dropout, torch.alpha_dropout,
-        torch.feature_alpha_dropout,
-    }  # fmt: skip
+    hooks = {torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook}
+    passing = {getattr(functional, name) for name in DROPOUTS if hasattr(functional, name)}
+    passing |= {getattr(torch, name) for name in DROPOUTS if hasattr(torch, name)}
 
     class Passing(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = dict(kwargs or {})
+            if function in hooks:
+                raise ModuleRefusedError(_NO_HOOKS.format("a tensor in forward"))
             if function in passing:
-                return args[0] if args else kwargs["input"]
+                given = {**dict(zip(("input", "p", "training"), args)), **kwargs}  # noqa: B905
+                is_on = given.get("training", given.get("train", "alpha" not in function.__name__))
+                if not is_training and is_on and given.get("p", 0.5):
+                    raise ModuleRefusedError(_STAYS_ON.format(f"{function.__name__}()"))
+                return given["input"]
             if function is functional.scaled_dot_product_attention:
+                rate = kwargs.get("dropout_p", args[4] if len(args) > 4 else 0.0)
+                if rate and not is_training:
+                    raise ModuleRefusedError(_STAYS_ON.format("the dropout_p of scaled_dot_product_attention()"))
                 args, kwargs = (*args[:4], 0.0, *args[5:]) if len(args) > 4 else args, {**kwargs, "dropout_p": 0.0}
                 if len(args) > 4:
                     del kwargs["dropout_p"]
@@ -230,22 +333,40 @@ def _still(torch: Any, module: Any) -> Iterator[None]:
             return made.copy_(value) if isinstance(value, torch.Tensor) else made.fill_(value)
 
     rates = [(each, each.dropout) for each in module.modules() if isinstance(getattr(each, "dropout", None), float)]
+    rates = rates if is_training else []
     try:
         for each, _ in rates:
             each.dropout = 0.0
-        with _still_paths(module), Passing(), Fixed():
+        with _still_paths(torch, module), Passing(), Fixed():
             yield
     finally:
         for each, rate in rates:
             each.dropout = rate
 
 
-@contextmanager
-def _still_paths(module: Any) -> Iterator[None]:
-    """Modules that drop whole paths stay in evaluation, in which they pass their input on."""
-    from weft.torch_takeover import drops_paths
+_NO_HOOKS: Final = (
+    "a hook on gradients is registered on {}, and a graph has none: clip by the optimizer's clipping, scale by "
+    "x * s + (x * (1 - s)).detach(), or leave the hook out"
+)
+_STAYS_ON: Final = (
+    "{} drops also in eval(), and weft switches dropout off where a model is evaluated: give it training=self.training"
+)
 
-    held = [each for each in module.modules() if drops_paths(each) and each.training]
+
+def check_hooks(torch: Any, module: Any) -> None:
+    """Raises ModuleRefusedError, naming the module or the parameter, for hooks on gradients."""
+    for name, each in module.named_modules():
+        if each._backward_hooks or each._backward_pre_hooks:
+            raise ModuleRefusedError(_NO_HOOKS.format(f"module {name!r}" if name else "the module"))
+    for name, each in module.named_parameters():
+        if each._backward_hooks or getattr(each, "_post_accumulate_grad_hooks", None):
+            raise ModuleRefusedError(_NO_HOOKS.format(f"parameter {name!r}"))
+
+
+@contextmanager
+def _still_paths(torch: Any, module: Any) -> Iterator[None]:
+    """Modules that drop whole paths stay in evaluation, in which they pass their input on."""
+    held = [each for each in module.modules() if drop_path_of(torch, each) is not None]
     for each in held:
         each.training = False
     try:
@@ -401,31 +522,33 @@ class _Comparison:
         return self._moved
 
     def outputs(self, ours: Sequence[Array]) -> None:
+        sizes = [float(np.linalg.norm(each)) for each in self.theirs.outputs if each.dtype.kind == "f"]
+        nothing = max(_NOTHING.get(name, 0.0) for name in self.dtypes) * max(1.0, *filter(np.isfinite, sizes))
         for place, (name, theirs, own) in enumerate(zip(self.graph.outputs, self.theirs.outputs, ours, strict=True)):
             if theirs.shape != own.shape:
                 raise ModuleRefusedError(f"output {name!r} is {array_type(own)}, and the module's {array_type(theirs)}")
-            error = _difference(own, theirs)
-            if error <= self.tolerance:
+            distance, size = _distance(own, theirs)
+            if distance <= self.tolerance * size + nothing:
                 continue
-            if error * float(np.linalg.norm(theirs)) <= self._noise(theirs, self.moved().outputs[place]):
+            if np.isfinite(distance) and distance <= self._noise(theirs, self.moved().outputs[place]):
                 continue
             raise ModuleRefusedError(
-                f"output {name!r} differs from the module's by {error:.2g} of its norm, on the example, in training "
-                f"without randomness. {self.first_cause()}"
+                f"output {name!r} differs from the module's by {distance / max(size, 1e-300):.2g} of its norm, on the "
+                f"example, in training without randomness. {self.first_cause()}"
             )
 
     def gradients(
         self, ours: Mapping[str, Array], trains: set[str], names: Mapping[str, str], chosen: Callable[[str], bool]
-    ) -> float:
-        """The largest difference. Raises ModuleRefusedError."""
+    ) -> tuple[int, float]:
+        """(how many were compared, the largest difference). Raises ModuleRefusedError."""
         theirs = self.theirs.gradients
         largest = max((float(np.linalg.norm(each)) for each in theirs.values() if each is not None), default=0.0)
         nothing = max(_NOTHING.get(name, 0.0) for name in self.dtypes) * largest
         by_own = {names[name]: name for name in trains}
-        worst = 0.0
+        worst, count = 0.0, 0
         for own in theirs.keys() | by_own.keys():
             name, gradient = by_own.get(own), theirs.get(own)
-            if chosen(name or own):
+            if chosen(name or own) and (name is None or gradient is None):
                 continue
             size = 0.0 if gradient is None else float(np.linalg.norm(gradient))
             if name is None:
@@ -436,10 +559,16 @@ class _Comparison:
                     )
                 continue
             made = ours[name]
+            if not np.isfinite(size):
+                raise ModuleRefusedError(
+                    f"PyTorch's own gradient of parameter {own!r}{self.where(own)} is not finite on the example, as of "
+                    "a root or a logarithm at 0: give another example, or mend the module"
+                )
             if gradient is None:
                 if not float(np.linalg.norm(made)) <= nothing:  # nor NaN
                     raise ModuleRefusedError(self.no_gradient(own))
                 continue
+            count += 1
             distance = float(np.linalg.norm(made - gradient))
             error = distance / max(size, nothing, 1e-300)
             if not distance <= self.tolerance * size + nothing:
@@ -451,7 +580,7 @@ class _Comparison:
                     )
             if size > 1e-4 * largest:
                 worst = max(worst, error)
-        return worst
+        return count, worst
 
     def _noise(self, theirs: Array, moved: Array, largest: float = 0.0) -> float:
         """How far rounding moves what PyTorch computes, with a margin; at most a share of its norm."""
@@ -473,6 +602,11 @@ class _Comparison:
         )
 
     def first_cause(self) -> str:
+        if self.theirs.own_backward is not None:
+            return (
+                f"The backward of {self.theirs.own_backward}, a torch.autograd.Function, is not exported, only what it "
+                "computes forward: write a straight-through estimate as x + (f(x) - x).detach()"
+            )
         return (
             "The exporter has written something else than the module computes, or a block of torch.no_grad() that it "
             "cannot see. Look at that module for what depends on values, sizes or hidden state; from_torch(..., "
@@ -480,16 +614,25 @@ class _Comparison:
         )
 
 
-def _difference(ours: Array, theirs: Array) -> float:
-    """Relative, of norms; 1 where whole numbers or NaNs are not the same."""
+def _distance(ours: Array, theirs: Array) -> tuple[float, float]:
+    """(the norm of the difference, the norm): infinite where whole numbers, or what is not finite, are not the same."""
     if ours.dtype.kind in "iub" or theirs.dtype.kind in "iub":
-        return 0.0 if np.array_equal(ours, theirs) else 1.0
+        return (0.0 if np.array_equal(ours, theirs) else np.inf), 0.0
     ours, theirs = ours.astype(np.float64), theirs.astype(np.float64)
     finite = np.isfinite(theirs)
-    if not np.array_equal(finite, np.isfinite(ours)):
-        return 1.0
-    size = float(np.linalg.norm(theirs[finite]))
-    return float(np.linalg.norm(ours[finite] - theirs[finite])) / max(size, 1e-300) if finite.any() else 0.0
+    is_same = np.array_equal(finite, np.isfinite(ours)) and np.array_equal(
+        ours[~finite], theirs[~finite], equal_nan=True
+    )
+    if not is_same:
+        return np.inf, 0.0
+    return float(np.linalg.norm(ours[finite] - theirs[finite])), float(np.linalg.norm(theirs[finite]))
+
+
+def _differs(ours: Array, theirs: Array, tolerance: float) -> bool:
+    if ours.shape != theirs.shape:
+        return True
+    distance, size = _distance(ours, theirs)
+    return not distance <= tolerance * max(size, 1e-3)
 
 
 def _names(module: Any) -> dict[str, str]:
@@ -522,7 +665,7 @@ def _check_evaluation(  # noqa: PLR0917  # one caller
     try:
         example.module.eval()
         with torch.random.fork_rng(devices=[]), torch.no_grad(), _kept_buffers(example.module):
-            with _still(torch, example.module):
+            with _still(torch, example.module, is_training=False), _refusing():
                 outputs = _tensors(torch, example.module(*example.args, **example.kwargs))
             found = [_array(torch, output) for output in outputs]
     finally:
@@ -534,18 +677,49 @@ def _check_evaluation(  # noqa: PLR0917  # one caller
         )
     fixed = _without_randomness(_sized(graph, example.feeds))
     if any(node.op_type == "BatchNormalization" and node.attributes.get("training_mode") for node in fixed.nodes):
-        from weft.evaluation import run_graph
-
         fixed = to_inference(fixed)
         ours = run_graph(fixed, example.feeds, {each.name: values[each.name] for each in fixed.parameters})
         own = [ours[name] for name in graph.outputs]
     else:
         own = list(theirs.outputs)
     for name, mine, wanted in zip(graph.outputs, own, found, strict=True):
-        if mine.shape != wanted.shape or _difference(mine, wanted) > 2 * compared.tolerance:
+        if _differs(mine, wanted, 2 * compared.tolerance):
             raise ModuleRefusedError(
                 f"evaluation differs: output {name!r} of module.eval() is not what the exported graph computes in "
                 "evaluation. weft knows Dropout, DropPath and BatchNorm to change there; what else asks for "
                 "self.training is exported as it trains. from_torch(..., verify=False) takes that as it is"
             )
     return ", and outputs in eval()"
+
+
+def _other_sizes(samples: int, is_large: bool) -> list[int]:
+    """Numbers of samples to compare outputs at: few and many, odd ones."""
+    sizes = [_OTHER] if is_large else [_OTHER, 2 * samples + 1]
+    return [size for size in sizes if size != samples]
+
+
+def _check_size(torch: Any, example: Example, graph: Graph, values: Mapping[str, Array]) -> None:
+    """Compares outputs alone, at another number of samples, if the module takes so many."""
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad(), _kept_buffers(example.module):
+            with _still(torch, example.module):
+                outputs = _tensors(torch, example.module(*example.args, **example.kwargs))
+            theirs = [_array(torch, output) for output in outputs]
+    except Exception:  # noqa: BLE001  # the module's own word that it takes no such batch
+        return
+    refused = ModuleRefusedError(
+        f"outputs differ for {example.samples} samples: forward asks for the size of the batch (x.shape[0], len(x), "
+        "split by a number), and the graph has the example's answer. Compute with x.shape[0] as a tensor's size, or "
+        "pass dynamic=False"
+    )
+    fixed = _without_randomness(_sized(graph, example.feeds))
+    try:
+        found = run_graph(fixed, example.feeds, {each.name: values[each.name] for each in fixed.parameters})
+    except Exception:  # noqa: BLE001  # whatever the evaluator says of it, PyTorch takes it
+        raise refused from None
+    ours = [found[name] for name in graph.outputs]
+    types = [*(each.type for each in graph.parameters), *(each.type for each in graph.inputs)]
+    tolerance = 10 * max(_TOLERANCE.get(type_.dtype.value, 0.0) for type_ in types)
+    for mine, wanted in zip(ours, theirs, strict=True):
+        if _differs(mine, wanted, tolerance):
+            raise refused

@@ -19,6 +19,10 @@ from typing import Any, Final
 
 from weft.errors import ModuleRefusedError
 
+DROPOUTS: Final = (
+    "dropout", "dropout1d", "dropout2d", "dropout3d", "feature_dropout", "alpha_dropout", "feature_alpha_dropout",
+)  # fmt: skip
+"""Functions of `torch` and of `torch.nn.functional`."""
 _DROP_PATH: Final = re.compile(r"(DropPath|StochasticDepth)$")
 
 
@@ -43,6 +47,8 @@ def taken_over(torch: Any, module: Any) -> Iterator[None]:
             if function is torch._C._set_grad_enabled:  # what torch.no_grad() calls
                 self.grad_is_off = self.within and not args[0]
                 return function(*args, **kwargs)
+            if function is torch.Tensor.data.__get__:  # the exporter crashes on it
+                return args[0].detach()
             if function is functional.embedding:
                 _check_embedding(args, kwargs)
             rewrite = rewrites.get(function)
@@ -53,8 +59,9 @@ def taken_over(torch: Any, module: Any) -> Iterator[None]:
 
     with ExitStack() as stack:
         for each in module.modules():
-            if drops_paths(each) and _scales_what_it_keeps(torch, each):
-                _replace_forward(stack, each, _drop_path(functional, each))
+            found = drop_path_of(torch, each)
+            if found is not None:
+                _replace_forward(stack, each, _drop_path(functional, each, *found))
         mode = Mode()
         whole = module.forward
 
@@ -99,29 +106,30 @@ def check_modules(torch: Any, module: Any) -> None:
                 raise ModuleRefusedError(f"{where} has {_NO_EMBEDDING[option].partition(' has ')[2]}")
 
 
-def drops_paths(module: Any) -> bool:
-    """Whether the module is a DropPath by its name and what it has."""
+def drop_path_of(torch: Any, module: Any) -> tuple[float, bool] | None:
+    """(rate, whether the samples of a batch are dropped together) of a module that drops paths, as it is seen to do.
+
+    None for another one, also if it has such a name, and where none is dropped.
+    """
     rate = getattr(module, "drop_prob", getattr(module, "p", None))
-    is_rate = isinstance(rate, float | int) and not isinstance(rate, bool)
-    return bool(_DROP_PATH.search(type(module).__name__)) and is_rate and getattr(module, "scale_by_keep", True)
-
-
-def _scales_what_it_keeps(torch: Any, module: Any) -> bool:
-    """Whether the module drops samples at its rate and divides the others by the rest, as it is seen to do."""
-    rate = getattr(module, "drop_prob", getattr(module, "p", 0.0))
-    if not 0 < rate < 1 or not module.training or getattr(module, "mode", "row") == "batch":
-        return True
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        found = module(torch.ones(1024, 1)).reshape(-1)
-    kept = found[found != 0]
-    is_scaled = bool(torch.allclose(kept, torch.full_like(kept, 1 / (1 - rate)), rtol=1e-3))
-    return is_scaled and abs(1 - len(kept) / 1024 - rate) < 0.1  # of 1,024 draws
-
-
-def _drop_path(functional: Any, module: Any) -> Callable[..., Any]:
-    """A DropPath's forward that draws by Dropout."""
-    rate = getattr(module, "drop_prob", getattr(module, "p", 0.0))
+    if not _DROP_PATH.search(type(module).__name__) or not isinstance(rate, float) or not 0 < rate < 1:
+        return None
+    if not module.training:
+        return None
     is_whole = getattr(module, "mode", "row") == "batch"
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            found = [module(torch.ones(1 if is_whole else 1024, 1)) for _ in range(1024 if is_whole else 1)]
+            drawn = torch.cat(found).reshape(-1)
+    except Exception:  # noqa: BLE001  # it takes something else than a DropPath does
+        return None
+    kept = drawn[drawn != 0]
+    is_scaled = bool(torch.allclose(kept, torch.full_like(kept, 1 / (1 - rate)), rtol=1e-3))
+    return (rate, is_whole) if is_scaled and abs(1 - len(kept) / 1024 - rate) < 0.1 else None  # of 1,024 draws
+
+
+def _drop_path(functional: Any, module: Any, rate: float, is_whole: bool) -> Callable[..., Any]:
+    """A DropPath's forward that draws by Dropout."""
 
     def forward(x: Any, *_: Any, **__: Any) -> Any:
         samples = 1 if is_whole else x.shape[0]
@@ -155,13 +163,14 @@ class _Rewrites:
         """By function."""
         torch, functional = self.torch, self.functional
         return {
-            functional.dropout2d: self.channels,
-            functional.dropout3d: self.channels,
-            functional.dropout1d: self.channels_of_1d,
-            torch.feature_dropout: self.channels,
-            functional.alpha_dropout: self.alpha,
-            torch.alpha_dropout: self.alpha,
-            functional.feature_alpha_dropout: self.feature_alpha,
+            functional.dropout1d: self.dropout(self.channels_of_1d),
+            functional.dropout2d: self.dropout(self.channels),
+            functional.dropout3d: self.dropout(self.channels),
+            torch.feature_dropout: self.dropout(self.channels),
+            functional.alpha_dropout: self.dropout(self.alpha, training=False),
+            torch.alpha_dropout: self.dropout(self.alpha),
+            functional.feature_alpha_dropout: self.dropout(self.feature_alpha, training=False),
+            torch.feature_alpha_dropout: self.dropout(self.feature_alpha),
             functional.cross_entropy: self.cross_entropy,
             functional.embedding_bag: self.embedding_bag,
             torch.scatter_reduce: self.scatter_reduce,
@@ -172,26 +181,32 @@ class _Rewrites:
             torch.Tensor.index_reduce_: self.in_place(self.index_reduce),
         }
 
-    def channels(self, x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-        if not training or not p:
-            return x
+    @staticmethod
+    def dropout(function: Callable[..., Any], training: bool = True) -> Callable[..., Any]:
+        """One of PyTorch's functions of dropout. `function(x, p)` gives what its mode of dropping computes."""
+
+        def dropped(
+            input: Any, p: float = 0.5, training: bool = training, inplace: bool = False, *, train: bool | None = None
+        ) -> Any:
+            if not (training if train is None else train) or not p:
+                return input
+            if p == 1:
+                return NotImplemented
+            result = function(input, p)
+            return input.copy_(result) if inplace else result
+
+        return dropped
+
+    def channels(self, x: Any, p: float) -> Any:
         shape = (*x.shape[:2], *(1,) * (x.ndim - 2)) if x.ndim > 2 else x.shape
         return x * self.functional.dropout(x.new_ones(shape), p, True)
 
-    def channels_of_1d(self, x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-        if not training or not p:
-            return x
+    def channels_of_1d(self, x: Any, p: float) -> Any:
         return x * self.functional.dropout(x.new_ones((*x.shape[:-1], 1)), p, True)
 
-    def alpha(
-        self, x: Any, p: float = 0.5, training: bool = False, inplace: bool = False, *, by_channel: bool = False
-    ) -> Any:
-        """Klambauer et al. 2017. The mask of Dropout is 0 or 1 / (1 - p), and 1 in evaluation: polynomials of it give
-        what is wanted at all three."""
-        if not training or not p:
-            return x
-        if p == 1:
-            return NotImplemented
+    def alpha(self, x: Any, p: float, *, by_channel: bool = False) -> Any:
+        """Klambauer et al. 2017. Dropout of ones is 0 or 1 / (1 - p) in training, and 1 in evaluation: the polynomials
+        of it take the values there that are wanted at each of the three."""
         low, scale = -1.7580993408473766, 1 / (1 - p)
         a = ((1 - p) * (1 + p * low**2)) ** -0.5
         b = -a * low * p
@@ -205,8 +220,8 @@ class _Rewrites:
         plus = first + mask * (-first - second) + mask * mask * second
         return x * times + plus
 
-    def feature_alpha(self, x: Any, p: float = 0.5, training: bool = False, inplace: bool = False) -> Any:
-        return self.alpha(x, p, training, by_channel=True)
+    def feature_alpha(self, x: Any, p: float) -> Any:
+        return self.alpha(x, p, by_channel=True)
 
     def cross_entropy(
         self,
@@ -220,8 +235,10 @@ class _Rewrites:
         label_smoothing: float = 0.0,
     ) -> Any:
         of_probabilities = target.is_floating_point()
-        if not (label_smoothing or of_probabilities) or size_average is not None or reduce is not None:
+        if not (label_smoothing or of_probabilities):
             return NotImplemented
+        if size_average is not None or reduce is not None:
+            reduction = self.torch.nn._reduction.legacy_get_string(size_average, reduce, emit_warning=False)
         axis = 1 if input.ndim > 1 else 0
         logs = self.functional.log_softmax(input, axis)
         if weight is not None:
@@ -309,6 +326,8 @@ class _Rewrites:
             return total / share.sum(1).clamp(min=1) if mode == "mean" else total
         starts = offsets[:-1] if include_last_offset else offsets
         places = self.torch.arange(input.shape[0], device=input.device)
+        if include_last_offset:
+            share = share * (places < offsets[-1]).to(rows.dtype).unsqueeze(-1)
         bag = (places.unsqueeze(1) >= starts.unsqueeze(0)).to(self.torch.int64).sum(1) - 1
         empty = rows.new_zeros((starts.shape[0], rows.shape[1]))
         wide = bag.unsqueeze(1).expand_as(rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import sys
 from collections.abc import Callable
@@ -294,6 +295,124 @@ def test_tables_are_lazy_where_the_embedding_is_sparse_or_somebody_says_so() -> 
     }
 
 
+AT_EDGES: dict[str, Callable[[Any], Any]] = {
+    "relu and its root": lambda a: torch.relu(a).sqrt()[:, 1:],
+    "clamp": lambda a: a.clamp(0, 2),
+    "clamp from below": lambda a: a.clamp(min=0),
+    "clamp by a tensor": lambda a: a.clamp(max=torch.full((4,), 2.0)),
+    "hardtanh": lambda a: functional.hardtanh(a, 0, 2),
+    "relu6": lambda a: functional.relu6(2 * a),
+    "hardswish": functional.hardswish,
+    "leaky_relu": functional.leaky_relu,
+    "prelu": lambda a: functional.prelu(a, torch.tensor([0.25])),
+    "elu": lambda a: functional.elu(a, 2.0),
+    "max over a dimension": lambda a: a.max(-1)[0],
+    "min over a dimension": lambda a: a.min(0, keepdim=True).values,
+    "maximum": lambda a: torch.maximum(a, torch.zeros_like(a)),
+    "std": lambda a: a.std(-1),
+    "vector_norm": lambda a: a.norm(3, dim=-1),
+    "sinc": torch.sinc,
+    "atan2": lambda a: torch.atan2(a, a.flip(1) - 1),
+    "logsigmoid": lambda a: functional.logsigmoid(a * 100),
+    "a loss of logits": lambda a: functional.binary_cross_entropy_with_logits(a * 100, torch.zeros(5, 4)),
+    "logaddexp": lambda a: torch.logaddexp(a * 100, a.flip(0) * 100),
+    "log1p": lambda a: torch.log1p(a * 1e-9),
+    "expm1": lambda a: torch.expm1(a * 1e-9),
+}
+"""Where the operators that the exporter writes have other gradients, or values, than PyTorch's calls."""
+
+
+@pytest.mark.parametrize("name", AT_EDGES)
+def test_where_an_operator_has_a_bound_a_pole_or_equals_the_gradient_is_pytorchs(name: str) -> None:
+    function = AT_EDGES[name]
+    edges = torch.tensor(
+        [[-1.0, 0.0, 1.0, 2.0], [0.0, 0.0, 0.0, 0.0], [3.0, 3.0, 3.0, 3.0], [-3.0, -3.0, -2.0, 0.5], [1.0, 5, -9, 2.0]]
+    )
+    module = Of(lambda m, a: function(a + m.shift), shift=nn.Parameter(torch.zeros(5, 4)))
+    weft.from_torch(module, edges, dynamic=False)  # compares them
+
+
+def test_what_was_not_compared_is_not_counted_and_what_was_chosen_is_compared() -> None:
+    module = Of(lambda m, a: Hidden.apply(m.layer(a)), layer=nn.Linear(8, 8))
+    with pytest.raises(weft.ArgumentError, match=r"differs from PyTorch's by 0\.6"):
+        weft.from_torch(module, x(), parameters="*")
+    assert "gradients of 1 parameters" in weft.from_torch(nn.Linear(8, 8), x(), frozen="bias").proof
+
+
+def test_outputs_of_zeros_are_compared() -> None:
+    from weft.torch_proof import _distance
+
+    zeros = np.zeros(3, np.float32)
+    for other in (np.ones(3, np.float32), np.full(3, np.nan, np.float32), np.arange(3)):
+        assert _distance(other, zeros)[0] > 1
+    assert _distance(zeros, zeros) == (0, 0)
+
+
+def test_a_module_and_generators_are_as_they_were_also_after_a_refusal() -> None:
+    class Counting(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 4)
+            self.calls = 0
+            self.last = None
+
+        def forward(self, inputs: Any) -> Any:
+            self.calls += 1
+            self.last = self.layer(functional.dropout(inputs, 0.5, self.training))
+            return torch.linalg.eigh(self.last.T @ self.last)[0] if self.calls > 1000 else self.last * self.gain
+
+    module, example = Counting(), x()
+    state, drawn = torch.get_rng_state(), random.getstate()
+    with pytest.raises(weft.ArgumentError, match="gain"):
+        weft.from_torch(module, example)
+    module.gain = 2.0
+    weft.from_torch(module, example)
+    assert (module.calls, module.last) == (0, None)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert random.getstate() == drawn
+
+
+@pytest.mark.parametrize("name", ["dropout1d", "dropout2d", "alpha_dropout", "feature_alpha_dropout"])
+def test_dropout_in_place_and_by_atens_name_is_kept(name: str) -> None:
+    def in_place(self: Any, inputs: Any) -> Any:
+        made = self.layer(inputs)
+        getattr(functional, name)(made, 0.5, True and self.training, inplace=True)
+        return made
+
+    read = weft.from_torch(Of(in_place, layer=nn.Linear(8, 8)), x(4, 3, 8), verify=True)
+    assert "Dropout" in {node.op_type for node in read.graph.nodes}
+    if hasattr(torch, name):
+        named = Of(lambda m, a: getattr(torch, name)(m.layer(a), p=0.5, train=m.training), layer=nn.Linear(8, 8))
+        assert "Dropout" in {node.op_type for node in weft.from_torch(named, x(4, 3, 8)).graph.nodes}
+
+
+def test_what_only_has_the_name_of_a_drop_path_is_left_as_it_is() -> None:
+    class StochasticDepth(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.p = nn.Linear(8, 8), 0.5
+
+        def forward(self, inputs: Any) -> Any:
+            return inputs + self.inner(inputs) * self.p
+
+    assert weft.from_torch(StochasticDepth(), x()).proof
+
+
+def test_an_example_may_be_nested_and_an_output_may_come_twice() -> None:
+    class Nested(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 4)
+
+        def forward(self, given: Any) -> Any:
+            made = self.layer(given["left"]) + self.layer(given["right"])
+            return made, made
+
+    read = weft.from_torch(Nested(), ({"left": x(), "right": x()},))
+    assert [each.type.shape for each in read.graph.inputs] == [("batch", 8), ("batch", 8)]
+    assert len(read.graph.outputs) == 1
+
+
 # --- What is refused -----------------------------------------------------------------------------------------------
 
 
@@ -324,6 +443,47 @@ class Hidden(torch.autograd.Function):  # type: ignore[misc, name-defined]
         return gradient * 5
 
 
+class Clipped(torch.autograd.Function):  # type: ignore[misc, name-defined]
+    @staticmethod
+    def forward(_: Any, inputs: Any) -> Any:
+        return inputs.clone()
+
+    @staticmethod
+    def backward(_: Any, gradient: Any) -> Any:
+        return gradient.clamp(-1, 1)
+
+
+class Straight(torch.autograd.Function):  # type: ignore[misc, name-defined]
+    @staticmethod
+    def forward(_: Any, inputs: Any) -> Any:
+        return inputs.round()
+
+    @staticmethod
+    def backward(_: Any, gradient: Any) -> Any:
+        return gradient
+
+
+class Unnamed(nn.Module):  # type: ignore[misc, name-defined]
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 4)
+
+    def forward(self, left: Any, **others: Any) -> Any:
+        return self.layer(left) + self.layer(others["right"])
+
+
+def hooked(self: Any, inputs: Any) -> Any:
+    made = self.layer(inputs)
+    made.register_hook(lambda gradient: gradient.clamp(-1, 1))
+    return made
+
+
+def with_hook(register: Callable[[Any], object]) -> Any:
+    module = nn.Sequential(nn.Linear(8, 8))
+    register(module)
+    return module
+
+
 def noisy(self: Any, inputs: Any) -> Any:
     made = self.layer(inputs)
     return made + torch.randn_like(made) if self.training else made
@@ -351,9 +511,62 @@ REFUSED: dict[str, tuple[Callable[[], tuple[Any, Any]], str]] = {
         lambda: (Of(lambda m, a: Hidden.apply(m.layer(a)), layer=nn.Linear(8, 8)), x()),
         r"the gradient of parameter 'layer.(weight|bias)' of module 'layer' .Linear. differs from PyTorch's by 0.6 ",
     ),
-    "data": (
-        lambda: (Of(lambda m, a: functional.linear(a, m.layer.weight.data) + m.layer(a), layer=nn.Linear(8, 8)), x()),
-        r"PyTorch cannot export the module: .* use .detach\(\)",
+    "a gradient that its own backward clips": (
+        lambda: (Of(lambda m, a: Clipped.apply(m.layer(a)), layer=nn.Linear(8, 8)), x()),
+        "the backward of Clipped, .* changes gradients by their size",
+    ),
+    "no gradient but one's own": (
+        lambda: (Of(lambda m, a: Straight.apply(m.layer(a)), layer=nn.Linear(8, 8)), x()),
+        r"no parameter of the graph has a gradient.* The backward of Straight.* x \+ \(f\(x\) - x\).detach\(\)",
+    ),
+    "a hook on a value": (lambda: (Of(hooked, layer=nn.Linear(8, 8)), x()), "on gradients is registered on a tensor"),
+    "a hook on a parameter": (
+        lambda: (with_hook(lambda m: m[0].weight.register_hook(abs)), x()),
+        "on gradients is registered on parameter '0.weight'",
+    ),
+    "a hook after a parameter": (
+        lambda: (with_hook(lambda m: m[0].weight.register_post_accumulate_grad_hook(abs)), x()),
+        "on gradients is registered on parameter '0.weight'",
+    ),
+    "a hook on a module": (
+        lambda: (with_hook(lambda m: m[0].register_full_backward_hook(print)), x()),
+        "on gradients is registered on module '0'",
+    ),
+    "dropout in evaluation": (
+        lambda: (Of(lambda m, a: functional.dropout(m.layer(a)), layer=nn.Linear(8, 8)), x()),
+        r"dropout\(\) drops also in eval",
+    ),
+    "Python's random numbers": (
+        lambda: (Of(lambda m, a: m.layer(a) * random.random(), layer=nn.Linear(8, 8)), x()),
+        "draws from Python's random",
+    ),
+    "NumPy's random numbers": (
+        lambda: (Of(lambda m, a: m.layer(a) * float(np.random.rand()), layer=nn.Linear(8, 8)), x()),
+        "draws from Python's random or from numpy.random",
+    ),
+    "the batch's size in a branch": (
+        lambda: (Of(lambda m, a: m.layer(a) * (2 if a.shape[0] > 4 else 1), layer=nn.Linear(8, 8)), x(8, 8)),
+        "outputs differ for 3 samples: forward asks for the size of the batch",
+    ),
+    "an odd batch": (
+        lambda: (Of(lambda m, a: m.layer(a) * (1 if a.shape[0] % 2 else 2), layer=nn.Linear(8, 8)), x(4, 8)),
+        "outputs differ for 3 samples",
+    ),
+    "the batch's size as a number": (
+        lambda: (Of(lambda m, a: m.layer(a) / float(len(a)), layer=nn.Linear(8, 8)), x()),
+        "the batch of input '.*' is fixed at 4 samples",
+    ),
+    "parts of four samples": (
+        lambda: (Of(lambda m, a: sum(each.sum(0) for each in m.layer(a).split(4)), layer=nn.Linear(8, 8)), x(8, 8)),
+        "the batch of input '.*' is fixed at 8 samples",
+    ),
+    "an infinite gradient": (
+        lambda: (Of(lambda m, a: torch.sqrt(m.layer(a) * 0), layer=nn.Linear(8, 8)), x()),
+        "PyTorch's own gradient of parameter 'layer.weight' .* is not finite on the example",
+    ),
+    "arguments without names": (
+        lambda: (Unnamed(), {"left": x(), "right": x()}),
+        "forward does not name 'right', .* forward.self, left, right.",
     ),
     "noise in training": (
         lambda: (Of(noisy, layer=nn.Linear(8, 8)), x()),

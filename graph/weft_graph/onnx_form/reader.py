@@ -12,7 +12,7 @@ import onnx
 from weft_graph.check import check
 from weft_graph.ir import GIVEN, Constant, Graph, Initializer, Input, Node, Parameter
 from weft_graph.onnx_dtypes import NUMBER_OF_DTYPE
-from weft_graph.onnx_form import torch_export
+from weft_graph.onnx_form import torch_checks, torch_notes
 from weft_graph.onnx_form.budget import Budget
 from weft_graph.onnx_form.draft import Draft
 from weft_graph.onnx_form.errors import OnnxError
@@ -30,6 +30,8 @@ from weft_graph.onnx_form.scope import Scope
 from weft_graph.onnx_form.shared import Shared
 from weft_graph.onnx_form.tensors import Tensors
 from weft_graph.onnx_form.text import legal, text
+from weft_graph.onnx_form.torch_forms import rewritten
+from weft_graph.onnx_form.torch_restore import restored
 from weft_graph.onnx_form.training import drop_unread_statistics, switch
 from weft_graph.onnx_form.value_types import declared_types
 from weft_graph.types import DType, TensorType, array_type
@@ -67,7 +69,7 @@ class _Reading:
         self.shared = Shared(options, Tensors(options.limits, files), Budget(options.limits))
         self.frame = Frame(self.shared, opsets_of(model.opset_import))
         self.draft = Draft(self.shared)
-        self.notes = torch_export.notes_of(self.proto)
+        self.notes = torch_notes.notes_of(self.proto)
         self.nodes: list[onnx.NodeProto] = []
         """The file's nodes as they are read: what PyTorch's exporter wrote is brought to what the module computes."""
         self.tied: Mapping[str, Sequence[str]] = {}
@@ -82,13 +84,13 @@ class _Reading:
         """Raises OnnxError."""
         self._check_counts()
         if self.options.verify:
-            torch_export.check(self.proto, self.notes)
-        restored = torch_export.restored(self.proto, self._initializers(), self.notes, verify=self.options.verify)
-        self.nodes = list(torch_export.rewritten(restored.nodes, self.notes))
-        self.tied, self.no_parameters = restored.tied, restored.constants
-        self.shared.warnings.extend(restored.warnings)
-        self._reserve_names(restored.arrays)
-        for name, array in restored.arrays.items():
+            torch_checks.check(self.proto, self.notes)
+        parts = restored(self.proto, self._initializers(), self.notes, verify=self.options.verify)
+        self.nodes = list(rewritten(parts.nodes, self.notes))
+        self.tied, self.no_parameters = parts.tied, parts.constants
+        self.shared.warnings.extend(parts.warnings)
+        self._reserve_names(parts.arrays)
+        for name, array in parts.arrays.items():
             own = self.frame.define(name, "an initializer")
             self.arrays[own] = array
             self.file_names[own] = name
@@ -107,8 +109,8 @@ class _Reading:
         check_expansion(self.nodes, functions, self.options.limits.nodes)
         scope = Scope(self.shared, functions, self.draft, self.frame)
         scope.read(self.nodes)
-        self.shared.warnings.extend((*torch_export.folded(self.proto.node), *served(self.proto.node)))
-        held = torch_export.held_norms(self.proto, self.notes)
+        self.shared.warnings.extend((*torch_checks.folded(self.proto.node), *served(self.proto.node)))
+        held = torch_checks.held_norms(self.proto, self.notes)
         self.shared.warnings.extend(switch(self.draft, self.arrays, self.options, held))
 
     def result(self) -> Imported:
@@ -178,8 +180,8 @@ class _Reading:
     def _parameters(self, outputs: tuple[str, ...]) -> tuple[Parameter, ...]:
         """Those of the initializers that train or are kept, in the file's order; one that nothing reads is left out."""
         found = reads(self.draft.nodes, outputs)
-        kinds = {**self.notes.kinds, **dict.fromkeys(self.no_parameters, torch_export.COMPUTED)}
-        lazy = torch_export.sparse_tables(self.notes)
+        kinds = {**self.notes.kinds, **dict.fromkeys(self.no_parameters, torch_notes.COMPUTED)}
+        lazy = torch_notes.sparse_tables(self.notes)
         said = {tensor.name: said_of(tensor, kinds.get(tensor.name)) for tensor in self.proto.initializer}
         read = {name for node in self.draft.nodes for name in node.inputs}.union(outputs)
         parameters: list[Parameter] = []

@@ -1,4 +1,4 @@
-"""Y = X, where it is below 0 `alpha` * (exp(X) - 1)."""
+"""Y = X, where it is below 0 `alpha` * (exp(X) - 1). At 0 the slope is `alpha`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from weft_graph.shapes.flow import incoming, scalar
 
 def _gradient(context: GradientContext) -> tuple[str | None, ...]:
     gradient, x = incoming(context), context.input(0)
-    negative = apply(context, "Less", x, scalar(context, 0, x))
+    negative = apply(context, "LessOrEqual", x, scalar(context, 0, x))
     # alpha * exp(X) is the output, higher by alpha.
     slope = apply(context, "Add", context.output(0), scalar(context, as_float(context.attribute("alpha")), x))
     share = apply(context, "Mul", gradient, slope)

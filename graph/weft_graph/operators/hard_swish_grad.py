@@ -1,4 +1,4 @@
-"""HardSwishGrad(gradient, X): gradient * (X / 3 + 1 / 2) within 3 of 0, the gradient above, 0 below."""
+"""HardSwishGrad(gradient, X): gradient * (X / 3 + 1 / 2) where X is less than 3 from 0, the gradient above, 0 below."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Y = X, where it is below 0 times `alpha`."""
+"""Y = X, where it is below 0 times `alpha`. At 0 the slope is `alpha`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from weft_graph.shapes.flow import incoming, scalar
 
 def _gradient(context: GradientContext) -> tuple[str | None, ...]:
     gradient, x = incoming(context), context.input(0)
-    negative = apply(context, "Less", x, scalar(context, 0, x))
+    negative = apply(context, "LessOrEqual", x, scalar(context, 0, x))
     share = apply(context, "Mul", gradient, scalar(context, as_float(context.attribute("alpha")), x))
     return (apply(context, "Where", negative, share, gradient),)
 

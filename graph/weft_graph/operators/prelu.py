@@ -1,4 +1,4 @@
-"""Y = X, where it is below 0 times `slope`, which broadcasts to X."""
+"""Y = X, where it is below 0 times `slope`, which broadcasts to X. At 0 that is the slope of Y, too."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _infer(context: InferContext) -> tuple[TensorType, ...]:
 def _gradient(context: GradientContext) -> tuple[str | None, ...]:
     gradient, x, slope = incoming(context), context.input(0), context.input(1)
     zero = scalar(context, 0, x)
-    negative = apply(context, "Less", x, zero)
+    negative = apply(context, "LessOrEqual", x, zero)
     gradients: list[str | None] = [None, None]
     if context.needs(0):
         share = apply(context, "Mul", gradient, slope)

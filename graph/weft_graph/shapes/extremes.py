@@ -10,7 +10,7 @@ from weft_graph.onnx_dtypes import NUMBER_OF_DTYPE
 from weft_graph.schema import GradientContext
 from weft_graph.shapes.broadcasting import sum_to
 from weft_graph.shapes.composing import apply
-from weft_graph.shapes.flow import incoming
+from weft_graph.shapes.flow import incoming, scalar
 from weft_graph.shapes.reductions import by_data, spread, summed
 
 
@@ -22,14 +22,17 @@ def hits(context: GradientContext, value: str, extreme: str) -> str:
 
 def shared_by_equals(context: GradientContext) -> tuple[str | None, ...]:
     """The gradients of Max and Min: each input's share of it, summed to the input's shape."""
-    gradient, inputs = incoming(context), context.node.inputs
+    gradient, inputs, extreme = incoming(context), context.node.inputs, context.output(0)
     if len(inputs) == 1:
         return (gradient,)
-    of_input = [hits(context, name, context.output(0)) for name in inputs]
-    count = apply(context, "Sum", *of_input)
+    count = apply(context, "Sum", *(hits(context, name, extreme) for name in inputs))
     share = apply(context, "Div", gradient, count)
+    zero = scalar(context, 0, extreme)
+    # Not a product of a share and a hit: an infinite gradient, as of a root at 0, times 0 would be NaN.
     return tuple(
-        sum_to(context, apply(context, "Mul", share, of_input[index]), name) if context.needs(index) else None
+        sum_to(context, apply(context, "Where", apply(context, "Equal", name, extreme), share, zero), name)
+        if context.needs(index)
+        else None
         for index, name in enumerate(inputs)
     )
 

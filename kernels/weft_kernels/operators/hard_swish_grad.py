@@ -16,5 +16,5 @@ def run(
 ) -> tuple[Array, ...]:
     xp = context.xp
     gradient, x = required(inputs)
-    slope = xp.where(x < -3, x.dtype.type(0), xp.where(x > 3, x.dtype.type(1), x / 3 + x.dtype.type(0.5)))
+    slope = xp.where(x <= -3, x.dtype.type(0), xp.where(x >= 3, x.dtype.type(1), x / 3 + x.dtype.type(0.5)))
     return (gradient * slope,)
