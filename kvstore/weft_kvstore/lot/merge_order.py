@@ -20,6 +20,9 @@ class MergeOrder(Protocol):
     def holds(self, step: int) -> bool:
         """Whether anything of a step may be added now that the step before it is applied."""
 
+    def has_all(self, step: int, merged: int, first: int, stop: int) -> bool:
+        """Whether `next` finds something for each of these slices."""
+
     def next(self, step: int, merged: int, first: int, stop: int) -> list[tuple[int, Laid]]:
         """Takes out what is to be added next at these slices, of which `merged` slots are merged in that step."""
 
@@ -45,6 +48,9 @@ class SlotOrder:
 
     def holds(self, step: int) -> bool:
         return (0, step) in self._shelves
+
+    def has_all(self, step: int, merged: int, first: int, stop: int) -> bool:
+        return (merged, step) in self._shelves and len(self._shelves[merged, step]) == stop - first
 
     def next(self, step: int, merged: int, first: int, stop: int) -> list[tuple[int, Laid]]:
         shelf = self._shelves.get((merged, step))
@@ -77,6 +83,9 @@ class ArrivalOrder:
 
     def holds(self, step: int) -> bool:
         return step in self._arrived
+
+    def has_all(self, step: int, merged: int, first: int, stop: int) -> bool:
+        return sum(len(shelf) for _, shelf in self._arrived.get(step, ())) >= stop - first
 
     def next(self, step: int, merged: int, first: int, stop: int) -> list[tuple[int, Laid]]:
         found: list[tuple[int, Laid]] = []

@@ -24,6 +24,7 @@ class LotSpec:
     `keys` by place in the description. `a_piece`: elements that the rule updates at once. `gate`: what holds each step
     until the slots have agreed on it, where they do. `computing` carries out what can be cut. `hold`: what holds a step
     whose hyper-parameters are being changed; `own` has those of keys, by place, that were changed for them alone.
+    `is_whole`: the lot is one key that is updated at once, when all its slices are merged; slices are how it travels.
     `pushed` and `pulled` say how gradients travel, and values; None as they are.
     """
 
@@ -43,6 +44,7 @@ class LotSpec:
     pushed: Choice | None = None
     pulled: Choice | None = None
     hold: HyperAgreement | None = None
+    is_whole: bool = False
     own: dict[int, KeyHyper] = field(default_factory=dict)
 
     @property
@@ -66,6 +68,11 @@ class LotSpec:
             return
         for low, high, place in ranges_alike(self.part.places[first:stop], first):
             yield low, high, self.own.get(place, self.hyper).at(step)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of a whole key."""
+        return tuple(self.keys[int(self.part.places[0])].shape)
 
     @property
     def unscaled(self) -> bool:

@@ -21,7 +21,7 @@ from weft_kvstore.lot.merge_order import ArrivalOrder, MergeOrder, SlotOrder
 from weft_kvstore.lot.sets import LotSets
 from weft_kvstore.lot.spec import LotSpec
 from weft_kvstore.lot.steps import LotSteps
-from weft_kvstore.lot.sums import LotSums, sum_dtype
+from weft_kvstore.lot.sums import LotSums, Sum, sum_dtype
 from weft_kvstore.lot.update import LotUpdate
 from weft_kvstore.lot.values import LotValues
 from weft_kvstore.merging.steps import PushRefusedError, contradiction
@@ -60,13 +60,13 @@ class LotState:
         self.spec = spec
         self.bounds = bounds
         self.steps = LotSteps(spec.slots, count, together=spec.together)
-        self.update = LotUpdate(spec, LotValues(values, bounds))
+        self.update = LotUpdate(spec, LotValues(values, bounds, in_one=spec.is_whole))
         self.sets = LotSets(spec, self.steps, self.update.values, given)
         self.applied: Callable[[int, int, int, int], None] | None = None
         """Told (slot, step, first, stop) of each slot's gradients when they are merged, where somebody asks."""
         self._sums = LotSums(count, bounds)
         self._sum_dtype = sum_dtype(values.dtype) if spec.update is Update.MEAN else values.dtype
-        self._adds_late = spec.update is Update.RULE and spec.rule.anywhere and spec.gate is None
+        self._adds_late = spec.update is Update.RULE and spec.rule.anywhere and spec.gate is None and not spec.is_whole
         self._order: MergeOrder = _order(spec, bounds)
         self._merged = np.zeros(count, np.int64)
         self._gate = None if spec.gate is None else LotGate(spec.gate, spec, self._sums, bounds)
@@ -142,7 +142,7 @@ class LotState:
                 for place, laid in self._order.next(version, merged, low, end):
                     self._add(place, version, laid)
                     todo.append((laid.first, laid.stop))
-            elif (piece := self._first_piece(low, end)) is not None:
+            elif self._is_due(merged, version) and (piece := self._first_piece(low, end)) is not None:
                 if piece[1] < end:
                     todo.append((piece[1], end))
                 if not self.spec.is_held(version) and (self._gate is None or self._gate.passes(version, *piece)):
@@ -200,6 +200,10 @@ class LotState:
             del self._early[place, step]
         return found
 
+    def _is_due(self, merged: int, version: int) -> bool:
+        """Whether slices of which so many slots are merged may be updated: those of a whole key wait for each other."""
+        return not self.spec.is_whole or self._alike(0, len(self)) == (len(self), merged, version)
+
     def _alike(self, first: int, stop: int) -> tuple[int, int, int]:
         """How far slices are alike from the first on, how many slots are merged in their next step, and which it is."""
         merged, version = int(self._merged[first]), int(self.steps.version[first])
@@ -209,7 +213,10 @@ class LotState:
         return (first + int(other.argmax()) if other.any() else stop), merged, version
 
     def _first_piece(self, first: int, stop: int) -> Range | None:
-        """The first slices of these that can be updated in one go: none of them lacks a value."""
+        """The first slices of these that can be updated in one go: none of them lacks a value. Of a whole key these
+        are all its slices."""
+        if self.spec.is_whole:
+            return None if self.sets.lacks(0, len(self)) else (0, len(self))
         ranges = self.sets.whole(first, stop)
         if not ranges:
             return None
@@ -230,7 +237,10 @@ class LotState:
         for low, high, contributors in ranges_alike(self._sums.contributors[first:stop].copy(), first):
             if not contributors:
                 self.update.without_gradient(low, high, step)
-            for total, addend in self._sums.take(low, high):
+            sums = self._sums.take(low, high)
+            if self.spec.is_whole and contributors:
+                sums = iter([Sum(_joined([one.total for one in sums]))])
+            for total, addend in sums:
                 self.update.with_gradient(total, contributors, step, addend)
         self._merged[first:stop] = 0
         self.steps.version[first:stop] = step + 1
@@ -252,7 +262,11 @@ class LotState:
                 todo.append((high, piece[1]))
             if self.spec.is_held(step):
                 continue
+            if self.spec.is_whole and not self._order.has_all(step, place, low, high):
+                continue
             found = [laid for _, laid in self._order.next(step, place, low, high)]
+            if self.spec.is_whole and found:
+                found = [_joined(found)]
             for laid in found:  # All before who waits is told: what was taken out is nowhere else.
                 self._apply_alone(place, step, laid)
             for laid in found:
@@ -267,6 +281,15 @@ class LotState:
         self.steps.version[first:stop] = self.steps.through[:, first:stop].min(axis=0)
         if self.applied is not None and laid.elements is not None:
             self.applied(self.spec.slots[place], step, first, stop)
+
+
+def _joined(parts: list[Laid]) -> Laid:
+    """Slices that follow each other, their elements in one array."""
+    if len(parts) == 1 and not parts[0].parts:
+        return parts[0]
+    whole = [one for laid in parts for one in laid.parts or (laid,)]
+    arrays = [one.elements for one in whole if one.elements is not None]
+    return Laid(whole[0].first, whole[-1].stop, np.concatenate(arrays) if arrays else None)
 
 
 def _order(spec: LotSpec, bounds: Array) -> MergeOrder:

@@ -17,10 +17,10 @@ LATE_ELEMENTS: Final = 1 << 17
 
 def sum_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """In what gradients are added whose mean is wanted: a mean of numbers that the type has is one that it has, and
-    their sum may be none."""
+    their sum may be none. There is no mean of int64, which a description with one is refused for."""
     if dtype.kind in "iu":
         return np.dtype(np.int64)
-    return np.dtype(np.float32) if dtype.itemsize < 4 else dtype
+    return np.dtype(np.float64) if dtype.itemsize < 8 else np.dtype(np.longdouble)
 
 
 class Sum(NamedTuple):

@@ -41,7 +41,8 @@ class LotUpdate:
         self.values = values
         count = int(values.bounds[-1])
         self.state = {
-            name: LotValues(np.full(count, spec.rule.state[name], values.dtype), values.bounds) for name in spec.state
+            name: LotValues(np.full(count, spec.rule.state[name], values.dtype), values.bounds, in_one=spec.is_whole)
+            for name in spec.state
         }
         self.updates = np.zeros(len(spec.part), np.int64)
         self.encoded: EncodedValues | None = None
@@ -99,7 +100,11 @@ class LotUpdate:
         total, addend = gradient
 
         def use(some: slice, given: Array) -> None:
-            rule.apply(weight[some], given, {name: array[some] for name, array in state.items()}, update, hyper)
+            if rule.whole:  # It sees the key as it is.
+                shaped = {name: array.reshape(self._spec.shape) for name, array in state.items()}
+                rule.apply(weight.reshape(self._spec.shape), given.reshape(self._spec.shape), shaped, update, hyper)
+            else:
+                rule.apply(weight[some], given, {name: array[some] for name, array in state.items()}, update, hyper)
 
         def add_and_use(low: int, high: int, more: Array) -> None:
             """The sum is used while it is in the cache, and never written to memory."""
@@ -153,6 +158,9 @@ class LotUpdate:
         """Elements of adjacent slices that the rule gets at once, from 0: where it may be cut anywhere, a part for each
         of those who compute, else slice by slice, so that no bit depends on which slices came together."""
         bounds = self.values.bounds[first : stop + 1] - self.values.bounds[first]
+        if self._spec.rule.whole:
+            yield 0, int(bounds[-1])
+            return
         if self._spec.rule.anywhere:
             end = int(bounds[-1])
             most = max(whole_blocks(-(-end // self._spec.computing.lanes)), CACHE_ELEMENTS)

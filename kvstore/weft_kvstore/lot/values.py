@@ -26,11 +26,12 @@ class LotValues:
 
     __slots__ = ("_block_of", "_blocks", "_edges", "bounds", "changed", "dtype")
 
-    def __init__(self, values: Array, bounds: Array) -> None:
+    def __init__(self, values: Array, bounds: Array, *, in_one: bool = False) -> None:
+        """`in_one`: all of it is one block, for who writes it all at once."""
         self.bounds = bounds
         self.changed: Array | None = None
         self.dtype: np.dtype[Any] = values.dtype
-        self._edges = _edges(bounds * self.dtype.itemsize)
+        self._edges = np.array([0, len(bounds) - 1]) if in_one else _edges(bounds * self.dtype.itemsize)
         self._block_of = np.repeat(np.arange(len(self._edges) - 1), np.diff(self._edges))
         source, itemsize = OneBuffer(bytes_of(values)), self.dtype.itemsize
         starts = bounds[self._edges].tolist()

@@ -81,7 +81,7 @@ class ShardPlaces:
 def shard_places(routing: Routing, shard: int) -> ShardPlaces:
     """Of one shard of this routing."""
     shared = shared_layout(routing)
-    lots = [lot for lot in routing.lots if lot.kind is LotKind.PLAIN and shard in lot.parts]
+    lots = [lot for lot in routing.lots if lot.kind is not LotKind.TABLE and shard in lot.parts]
     gradients, values = (
         {lot.number: _lot_places(routing, lot.parts[shard], starts[0]) for lot in lots}
         for starts in (shared.layout.gradients, shared.layout.values)
@@ -120,7 +120,7 @@ def _in_order(routing: Routing) -> list[int]:
     be whole for its user, so the small ones around it lie on the side of the shard that has them too."""
     order: list[int] = []
     for lot in routing.lots:
-        if lot.kind is not LotKind.PLAIN:
+        if lot.kind is LotKind.TABLE:
             continue
         small: list[int] = []
         last = -1

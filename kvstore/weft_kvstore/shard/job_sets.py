@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from weft_kvstore.shard.account import Account
 from weft_kvstore.shard.parts import ShardParts
 from weft_kvstore.shard.taken import Taken
-from weft_kvstore.shard.unit_runs import rows_of, slices_of
+from weft_kvstore.shard.unit_runs import rows_of
 from weft_kvstore.tables.rows import Rows
 from weft_kvstore.wire.push_run import Run
 from weft_kvstore.wire.row_chunks import chunks_apart
@@ -30,19 +30,12 @@ class JobSets:
 
     def slices(self, slot: int, run: Run, origin: Hashable) -> Taken:
         """Sets a run of slices."""
-        lot = self._parts.lots.get(run.lot)
-        if lot is not None:
-            laid = lot.laid(run)
-            self._account.own(laid.elements)
-            lot.state.sets.check(slot, run.step, laid.first, laid.stop, origin)
-            changed = lot.state.sets.accept(run.step, laid, origin)
-            return Taken(changed=True, ranges=[(lot, one) for one in changed])
-        unit = self._parts.whole(run.lot)
-        slices = slices_of(unit, run)
-        for index, _ in slices:  # all before any
-            unit.check_set(slot, run.step, (origin, index))
-        ready = [unit.accept_set(run.step, (index, array), (origin, index)) for index, array in slices]
-        return Taken([unit] if any(ready) else [], changed=True)
+        lot = self._parts.plain(run.lot)
+        laid = lot.laid(run)
+        self._account.own(laid.elements)
+        lot.state.sets.check(slot, run.step, laid.first, laid.stop, origin)
+        changed = lot.state.sets.accept(run.step, laid, origin)
+        return Taken(changed=True, ranges=[(lot, one) for one in changed])
 
     def chunks(self, slot: int, run: Run, origin: Hashable) -> Taken:
         """Sets rows of a table, each chunk by itself."""

@@ -26,7 +26,7 @@ from weft_kvstore.shard.live_hyper import LiveHyper
 from weft_kvstore.shard.parts import ShardParts
 from weft_kvstore.shard.specs import Specs
 from weft_kvstore.shard.taken import Taken
-from weft_kvstore.shard.unit_runs import rows_of, slices_of
+from weft_kvstore.shard.unit_runs import rows_of
 from weft_kvstore.shard.waits import Reason, pull_lacks, pull_waits_for, step_waits_for
 from weft_kvstore.sharding.routing import routing_of
 from weft_kvstore.tables.place import TablePlace
@@ -34,7 +34,6 @@ from weft_kvstore.tables.rows import Rows
 from weft_kvstore.units.row_pushes import ChunkRun
 from weft_kvstore.units.table_growth import promised
 from weft_kvstore.units.table_state import TableState
-from weft_kvstore.units.whole_state import WholeState
 from weft_kvstore.wire.cargo import Cargo
 from weft_kvstore.wire.codec import ProtocolError
 from weft_kvstore.wire.push_run import Run
@@ -121,7 +120,7 @@ class JobShard:
         return self.sets.waiting
 
     @property
-    def units(self) -> Iterable[WholeState | TableState]:
+    def units(self) -> Iterable[TableState]:
         """What merges as one here."""
         return self.parts.units.values()
 
@@ -131,20 +130,11 @@ class JobShard:
         Raises ProtocolError for a run that this shard does not have, and PushRefusedError where the push contradicts
         what is there.
         """
-        lot = self.lots.get(run.lot)
-        if lot is None:
-            return self._accept_slices(slot, run)
+        lot = self.parts.plain(run.lot)
         laid = lot.laid_apart(run, self.places.gradients[run.lot]) if run.place else lot.laid(run)
         self.account.own(laid.elements)
         lot.state.check(slot, run.step, laid.first, laid.stop, pushes=True)
         return Taken(arrivals=[(lot, one) for one in lot.state.accept(slot, run.step, laid)])
-
-    def _accept_slices(self, slot: int, run: Run) -> Taken:
-        unit = self.parts.whole(run.lot)
-        slices = slices_of(unit, run)
-        unit.check(slot, run.step, pushes=True)
-        ready = [unit.accept_slice(slot, run.step, index, array) for index, array in slices]
-        return Taken([unit]) if any(ready) else Taken()
 
     def accept_chunks(self, slot: int, run: Run) -> Taken:
         """Takes in a run of chunks of a push of rows. Raises as `accept` does."""
@@ -170,9 +160,9 @@ class JobShard:
         nothing = [(lot, lot.state.accept(slot, step, Laid(first, stop, None))) for lot, first, stop in runs]
         return Taken(ready, [(lot, one) for lot, arrivals in nothing for one in arrivals])
 
-    def _contributed(self, keys: Iterable[int]) -> tuple[list[WholeState | TableState], dict[int, Ranges]]:
+    def _contributed(self, keys: Iterable[int]) -> tuple[list[TableState], dict[int, Ranges]]:
         """What this shard has of these keys: units, and slices by lot. Raises ProtocolError."""
-        units: list[WholeState | TableState] = []
+        units: list[TableState] = []
         ranges: dict[int, Ranges] = {}
         for key in keys:
             if not key < len(self.description.keys):

@@ -1,4 +1,4 @@
-"""What one shard has of a job's keys: its plain lots, whole keys and tables, with their first values. Pure."""
+"""What one shard has of a job's keys: its lots of dense keys and its tables, with their first values. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from weft_kernels.id_draws import uniform_of_ids
-from weft_kvstore.description.first import first_elements, first_table_rows, is_given
+from weft_kvstore.description.first import first_table_rows, is_given
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError
 from weft_kvstore.lot.part import PlainLot, plain_lot
@@ -20,17 +20,16 @@ from weft_kvstore.tables.admission import CHANCE
 from weft_kvstore.tables.place import TablePlace
 from weft_kvstore.units.table_growth import grown
 from weft_kvstore.units.table_state import TableState
-from weft_kvstore.units.whole_state import WholeState
 from weft_kvstore.wire.codec import ProtocolError
 from weft_kvstore.wire.push_run import Run
 
 
 class ShardParts:
-    """By number of the lot: `lots` are merged slice by slice, `units` are one key each. Both are empty until `make`."""
+    """By number of the lot: `lots` are dense keys, `units` are tables. Both are empty until `make`."""
 
     def __init__(self, description: StoreDescription, routing: Routing, shard: int) -> None:
         self.lots: dict[int, PlainLot] = {}
-        self.units: dict[int, WholeState | TableState] = {}
+        self.units: dict[int, TableState] = {}
         self._description = description
         self._routing = routing
         self._shard = shard
@@ -45,12 +44,8 @@ class ShardParts:
                 if self._routing.tables[first].bytes_on(self._shard):
                     self.units[lot.number] = self._made_table(lot.number, first, specs, place)
             elif self._shard in lot.parts:
-                if lot.kind is LotKind.WHOLE:
-                    wanted(self._description.keys[first].key)
-                    self.units[lot.number] = self._made_whole(lot.number, first, specs)
-                else:
-                    spec = specs.of_lot(lot.number)
-                    self.lots[lot.number] = plain_lot(self._description, self._routing, spec, self._shard, wanted)
+                spec = specs.of_lot(lot.number)
+                self.lots[lot.number] = plain_lot(self._description, self._routing, spec, self._shard, wanted)
 
     def close(self) -> None:
         """Gives back what tables have on disk."""
@@ -59,13 +54,12 @@ class ShardParts:
 
     @property
     def tables(self) -> list[TableState]:
-        return [one for one in self.units.values() if isinstance(one, TableState)]
+        return list(self.units.values())
 
     @property
     def nbytes(self) -> int:
         """Bytes of the values, tables left out."""
-        whole = sum(one.nbytes for one in self.units.values() if isinstance(one, WholeState))
-        return whole + sum(one.state.nbytes for one in self.lots.values())
+        return sum(one.state.nbytes for one in self.lots.values())
 
     @property
     def table_bytes(self) -> int:
@@ -89,15 +83,9 @@ class ShardParts:
             raise ProtocolError(f"lot: {lot} has no slice on shard {self._shard}")
         return found
 
-    def whole(self, lot: int) -> WholeState:
-        found = self.units.get(lot)
-        if not isinstance(found, WholeState):
-            raise ProtocolError(f"lot: {lot} has no slice on shard {self._shard}")
-        return found
-
     def table(self, lot: int) -> TableState:
         found = self.units.get(lot)
-        if not isinstance(found, TableState):
+        if found is None:
             raise ProtocolError(f"lot: {lot} has no rows on shard {self._shard}")
         return found
 
@@ -118,9 +106,3 @@ class ShardParts:
             return TableState(spec, cut, self._shard, make, sparse=key.sparse, draw=draw, place=rows_at)
         except OSError as error:
             raise StoreError(f"key {key.key!r}: there is no place for its rows: {error}") from error
-
-    def _made_whole(self, number: int, place: int, specs: Specs) -> WholeState:
-        key, lot = self._description.keys[place], self._routing.lots[number]
-        values = first_elements(key, self._description.seed, 0, key.size).astype(key.dtype).reshape(key.shape)
-        cut = self._routing.cuts[place]
-        return WholeState(specs.of_unit(number), cut, values, pushed=lot.pushed, pulled=lot.pulled)

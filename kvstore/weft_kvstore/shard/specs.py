@@ -18,6 +18,7 @@ from weft_kvstore.merging.computing import Computing
 from weft_kvstore.merging.step_gate import StepGate
 from weft_kvstore.merging.work import LOT_PIECES, PIECE_ELEMENTS, PIECE_NODES
 from weft_kvstore.shard.live_hyper import LiveHyper
+from weft_kvstore.sharding.lots import LotKind
 from weft_kvstore.sharding.routing import Routing
 from weft_kvstore.units.key_rules import KeyRules
 
@@ -46,7 +47,7 @@ class Specs:
         self._rule = rule or rule_of(description)
 
     def of_lot(self, number: int) -> LotSpec:
-        """Of a plain lot, whose keys are updated as the first of them is."""
+        """Of a lot that is no table, whose keys are updated as the first of them is."""
         description, lot = self._description, self._routing.lots[number]
         key = description.keys[lot.keys[0]]
         return LotSpec(
@@ -58,18 +59,19 @@ class Specs:
             description.merge,
             description.mode,
             self._staleness(key),
-            self._rule,
+            self._rule_of(key),
             self._hyper(key),
-            a_piece=LOT_PIECES * a_piece(description.rule),
+            a_piece=LOT_PIECES * a_piece(description.rule if key.rule is None else key.rule),
             gate=self._gate,
             computing=self._computing,
             pushed=lot.pushed,
             pulled=lot.pulled,
             hold=self._live.agreement,
+            is_whole=lot.kind is LotKind.WHOLE,
         )
 
     def of_unit(self, number: int) -> KeyRules:
-        """Of a lot that is one key, whole or a table."""
+        """Of a table."""
         description, lot = self._description, self._routing.lots[number]
         key = description.keys[lot.keys[0]]
         return KeyRules(

@@ -8,7 +8,6 @@ from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
 
-from weft_kvstore.arrays.array import Array
 from weft_kvstore.arrays.zeros import zeros_on_demand
 from weft_kvstore.tables.growing_array import GrowingArray
 from weft_kvstore.tables.id_index import IdIndex
@@ -35,26 +34,6 @@ class SetsAhead(Protocol[S]):
 
     def values(self) -> Iterator[S | None]:
         """What was set, piece by piece; None where a piece had nothing."""
-
-
-class SlicesAhead:
-    """Slices by their number."""
-
-    def __init__(self) -> None:
-        self._held: dict[int, Array] = {}
-
-    def __len__(self) -> int:
-        return len(self._held)
-
-    @property
-    def nbytes(self) -> int:
-        return 0
-
-    def add(self, value: tuple[int, Array]) -> None:
-        self._held[value[0]] = value[1]
-
-    def values(self) -> Iterator[tuple[int, Array] | None]:
-        yield from self._held.items()
 
 
 class RowsAhead:

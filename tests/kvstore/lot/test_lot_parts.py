@@ -336,13 +336,17 @@ def test_a_pull_that_is_bound_waits_for_who_is_behind_and_names_it() -> None:
         ("int8", (100, 100), 100),
         ("int8", (-128, -128), -128),
         ("int8", (-3, 0), -2),
-        ("float16", (40000, 40000), 40000),
+        ("int32", (2**31 - 1, 2**31 - 1), 2**31 - 1),
+        ("float16", (60000, 60000), 60000),
+        ("float32", (3e38, 3e38), 3e38),
+        ("float64", (1.7e308, 1.7e308), 1.7e308),
     ],
 )
+@pytest.mark.parametrize("whole", [False, True])
 def test_a_mean_of_numbers_that_a_type_has_is_one_that_it_has(
-    kind: str, dtype: str, pushed: tuple[int, int], mean: int
+    kind: str, whole: bool, dtype: str, pushed: tuple[int, int], mean: int
 ) -> None:
-    key = msgspec.structs.replace(key_of("m", (5,), 2), dtype=dtype, update=Update.MEAN)
+    key = msgspec.structs.replace(key_of("m", (5,), 2), dtype=dtype, update=Update.MEAN, whole=whole)
     with stores_of(kind, store_of([key], slots=2, shards=1)) as stores:
         for store, number in zip(stores, pushed, strict=True):
             store.push("m", 0, np.full(5, number, dtype))

@@ -9,14 +9,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from store_cluster import constant, given, key_of, store_of, table_of
+from store_cluster import constant, key_of, store_of, table_of
 from store_raw import pull_of, push_of
 from weft_kernels.initializers import first_rows, first_values
 from weft_kernels.rules.record import Rule
 from weft_kvstore.arrays.array import Array
 from weft_kvstore.description import first
 from weft_kvstore.description.check import digest
-from weft_kvstore.description.records import Mode, StoreDescription
+from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.lot.values import BLOCK_BYTES
 from weft_kvstore.merging.steps import PushRefusedError
 from weft_kvstore.merging.work import PIECE_ELEMENTS
@@ -27,9 +27,8 @@ from weft_kvstore.shard.specs import a_piece
 from weft_kvstore.sharding.routing import routing_of
 from weft_kvstore.tables.rows import Rows
 from weft_kvstore.units.sets_ahead import RowsAhead
-from weft_kvstore.units.whole_state import WholeState
 from weft_kvstore.wire.codec import decode_reply, encode
-from weft_kvstore.wire.messages import Acknowledge, Cancel, Hello, Message, Ping, Pong, PushRefused, Values
+from weft_kvstore.wire.messages import Acknowledge, Cancel, Hello, Message, PushRefused, Values
 from weft_kvstore.wire.row_chunks import RowSource
 
 CREDIT = LinkSettings(credit_bytes=1 << 30, frame_bytes=1 << 20)
@@ -199,78 +198,11 @@ def test_a_pull_of_rows_shows_one_version_and_an_update_never_half() -> None:
     assert all(len(got) == rows * width * 4 for got in shard.values().values())
 
 
-def test_a_rule_is_applied_in_pieces_and_nobody_sees_half_of_it() -> None:
-    sizes: list[int] = []
-
-    def descend(weight: Array, gradient: Array, state: Any, step: int, hyper: Any) -> None:
-        sizes.append(weight.size)
-        weight -= gradient
-        state["sum"] += step
-
-    size = 3 * PIECE_ELEMENTS + 17
-    rule = Rule(name="mine", state={"sum": 0.0}, hyper={"rate": 1.0, "weight_decay": 0.0}, apply=descend)
-    key = msgspec.structs.replace(constant(key_of("w", [size], 1), 3.0), whole=True)
-    shard = Shard(store_of([key], slots=1, shards=1, slice_bytes=1 << 24), rule)
-    shard.say(push_of(0, [4 * size], step=0), np.ones(size, np.float32).tobytes())
-    shard.mind.work_once()
-    assert sizes == [PIECE_ELEMENTS]
-    shard.say(pull_of(1, 0, 0))
-    assert shard.values() == {}, "half of an update is shown to nobody"
-    shard.say(Ping())
-    assert isinstance(shard.heard[-1][0], Pong)
-    shard.work()
-    assert sizes == [PIECE_ELEMENTS] * 3 + [17]
-    assert shard.values()[1] == np.full(size, 2, np.float32).tobytes()
-    shard.say(pull_of(2, 0, 1, state=1))
-    assert shard.values()[2] == np.ones(size, np.float32).tobytes()
-
-
 def test_a_rule_of_many_nodes_has_smaller_pieces() -> None:
     nodes = [{"op_type": "Neg"}] * 256
     assert a_piece("adam") == PIECE_ELEMENTS
     assert a_piece({"name": "x", "graph": {"nodes": nodes[:10]}}) == PIECE_ELEMENTS
     assert a_piece({"name": "x", "graph": {"nodes": nodes}}) == PIECE_ELEMENTS // 16
-
-
-def test_what_is_set_during_an_update_is_refused_for_the_version_that_it_has_read() -> None:
-    size = 2 * PIECE_ELEMENTS
-    key = msgspec.structs.replace(given(key_of("w", [size], 1)), whole=True)
-    shard = Shard(store_of([key], slots=1, shards=1, slice_bytes=1 << 24, hyper={"rate": 1.0}))
-
-    def say(number: float, frame: int, **changed: int) -> None:
-        shard.say(push_of(0, [4 * size], frame=frame, **changed), np.full(size, number, np.float32).tobytes())
-
-    say(3, 1, cargo=1, request=6)
-    say(1, 2)
-    shard.mind.work_once()
-    say(5, 3, cargo=1, request=7)
-    assert "version 0: the value cannot be set: it is at version 1 already" in str(shard.heard)
-    shard.say(pull_of(1, 0, 1))
-    shard.work()
-    assert shard.values()[1] == np.full(size, 2, np.float32).tobytes()
-    say(1, 4, step=1)
-    shard.mind.work_once()
-    say(5, 5, step=2, cargo=1, request=8)
-    shard.work()
-    shard.say(pull_of(2, 0, 2))
-    assert shard.values()[2] == np.full(size, 5, np.float32).tobytes()
-
-
-def test_an_async_update_under_way_is_ended_when_its_slot_is_replaced() -> None:
-    size = 2 * PIECE_ELEMENTS
-    key = msgspec.structs.replace(constant(key_of("w", [size], 1), 3.0), whole=True)
-    description = store_of([key], slots=1, shards=1, slice_bytes=1 << 24, hyper={"rate": 1.0}, mode=Mode.ASYNC)
-    shard = Shard(description)
-    ones = np.ones(size, np.float32).tobytes()
-    for step in range(2):
-        shard.say(push_of(0, [4 * size], step=step, frame=step + 1), ones)
-    shard.mind.work_once()
-    shard.say(Hello("job", 1, 0, 2, bytes(16), 2, digest(description)))
-    shard.work()
-    shard.say(push_of(0, [4 * size], frame=1), ones)
-    shard.say(pull_of(1, 0, 1))
-    shard.work()
-    assert shard.values()[1] == np.full(size, 2, np.float32).tobytes(), "the first once, the second is forgotten"
 
 
 def test_answers_in_very_many_runs_are_bounded_however_few_bytes_they_have(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,47 +219,6 @@ def test_answers_in_very_many_runs_are_bounded_however_few_bytes_they_have(monke
     assert b"0" not in shard.mind.peers
     shard.flush()
     assert "12 bytes of values in 3 runs wait to be fetched already" in shard.heard[-1][0].reason
-
-
-def test_values_set_during_an_update_are_put_one_at_a_time_while_more_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many come, no piece puts more than one of them, and the update ends."""
-    size, put = 2 * PIECE_ELEMENTS, WholeState._put
-    key = msgspec.structs.replace(constant(key_of("w", [size], 1), 3.0), whole=True)
-    description = store_of([key], slots=1, shards=1, slice_bytes=1 << 24, hyper={"rate": 1.0}, mode=Mode.ASYNC)
-    shard, count, puts = Shard(description), iter(range(2, 102)), [0]
-
-    def counted(*args: Any) -> None:
-        puts[-1] += 1
-        put(*args)
-
-    def say() -> None:
-        puts.append(0)
-        number = next(count, None)
-        if number is not None:
-            value = np.full(size, number, np.float32)
-            shard.say(push_of(0, [4 * size], step=1, cargo=1, frame=number, request=number), value.tobytes())
-            puts.append(0)
-
-    monkeypatch.setattr(WholeState, "_put", counted)
-    shard.say(push_of(0, [4 * size], frame=1), np.ones(size, np.float32).tobytes())
-    shard.mind.work_once()
-    for _ in range(20):
-        say()
-    assert sum(puts) == 0, "the update is under way"
-    shard.say(pull_of(1, 0, 1))
-    said = 0
-    while 1 not in shard.values():
-        assert shard.mind.work_once()
-        say()
-        said += 1
-    assert 20 <= said < 30
-    assert max(puts) == 1
-    assert np.unique(np.frombuffer(shard.values()[1], np.float32)).size == 1
-    for _ in range(100):
-        say()
-    shard.work()
-    shard.say(pull_of(2, 0, 1))
-    assert shard.values()[2] == np.full(size, 101, np.float32).tobytes(), "the last one holds"
 
 
 def test_rows_set_ahead_cost_what_they_have_themselves_and_the_last_ones_hold() -> None:

@@ -123,7 +123,9 @@ class PlainStore:
                 if key.rows:
                     totals[key.key] = merged_rows([program.rows(slot, step, key.key) for slot in slots])
                 else:
-                    totals[key.key] = merged([program.gradient(slot, step, key.key) for slot in slots])
+                    gradients = [program.gradient(slot, step, key.key) for slot in slots]
+                    is_mean = key.update is Update.MEAN  # whose sum may have no float32
+                    totals[key.key] = merged([one.astype(np.float64) for one in gradients] if is_mean else gradients)
             factor = self._factor(totals)
             for key in program.description.keys:
                 if key.rows:
@@ -151,7 +153,7 @@ class PlainStore:
             descend(weight, velocity, gradient)
 
     def _factor(self, totals: dict[str, Any]) -> np.float32:
-        """By which gradients are multiplied: squares are summed within slices of 16 elements, whole keys and rows, and
+        """By which gradients are multiplied: squares are summed within slices of 16 elements and rows, and
         exactly beyond."""
         commit = self.program.description.commit
         if commit is None or commit.clip_norm is None:
@@ -162,7 +164,7 @@ class PlainStore:
             if key.rows:
                 sums += [float(np.square(row, dtype=np.float64).sum()) for row in total.values()]
             elif total is not None and key.update is not Update.MEAN:
-                flat, cut = np.square(total, dtype=np.float64).reshape(-1), total.size if key.whole else 16
+                flat, cut = np.square(total, dtype=np.float64).reshape(-1), 16
                 sums += [float(flat[low : low + cut].sum()) for low in range(0, flat.size, max(cut, 1))]
         return np.float32(min(1.0, commit.clip_norm / (math.sqrt(math.fsum(sums)) + 1e-6)))
 
@@ -172,7 +174,7 @@ class PlainStore:
         if total is None:
             return
         if key.update is Update.MEAN:
-            self.weights[key.key][...] = total / np.float32(contributors)
+            self.weights[key.key][...] = total / contributors
         elif key.update is Update.GRADIENT:
             self.weights[key.key] = total * factor
         else:

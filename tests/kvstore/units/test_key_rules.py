@@ -15,7 +15,7 @@ from weft_kvstore.units.key_rules import KeyRules
 
 
 def rules_of(slots: int = 1, mode: Mode = Mode.SYNC, update: Update = Update.RULE) -> KeyRules:
-    key = msgspec.structs.replace(key_of("w", (3,), slots), whole=True, update=update)
+    key = msgspec.structs.replace(key_of("w", (3, 1), slots), rows=True, update=update)
     (unit,) = JobShard(store_of([key], slots=1, shards=1, mode=mode, rule="adagrad"), 0).units
     return unit.spec
 

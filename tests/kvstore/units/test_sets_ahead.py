@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft_kvstore.arrays.array import Array
 from weft_kvstore.tables.rows import Rows, is_ascending
 from weft_kvstore.units import sets_ahead
-from weft_kvstore.units.sets_ahead import IdsAhead, RowsAhead, SetsAhead, SlicesAhead
+from weft_kvstore.units.sets_ahead import IdsAhead, RowsAhead, SetsAhead
 
 ROWS, WIDTH, A_PIECE = 40, 2, 7
 SETS = st.lists(st.sets(st.integers(0, ROWS - 1)), max_size=8)
@@ -77,13 +76,3 @@ def test_a_large_table_is_looked_through_a_part_at_a_time(monkeypatch: pytest.Mo
     ahead.add(rows_of({3, 30}, 1.0, np.int64))
     parts = list(ahead.values())
     assert [None if part is None else part.ids.tolist() for part in parts] == [None, [3], None, None, None, [30]]
-
-
-def test_slices_wait_by_their_number_and_lie_where_they_came_from() -> None:
-    ahead, arrays = SlicesAhead(), [np.full(3, number, np.float32) for number in range(3)]
-    for index, array in ((1, arrays[0]), (0, arrays[1]), (1, arrays[2])):
-        ahead.add((index, array))
-    found: dict[int, Array] = dict(one for one in ahead.values() if one is not None)
-    assert (len(ahead), ahead.nbytes) == (2, 0)
-    assert found[0] is arrays[1]
-    assert found[1] is arrays[2]

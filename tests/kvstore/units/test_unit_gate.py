@@ -28,7 +28,7 @@ class Gated:
     """The only unit of a shard with one slot, whose barrier of step 0 is in."""
 
     def __init__(self, commit: CommitDescription, update: Update = Update.RULE) -> None:
-        key = msgspec.structs.replace(key_of("w", (2,), 1), whole=True, update=update)
+        key = msgspec.structs.replace(key_of("w", (2, 1), 1), rows=True, update=update)
         (unit,) = JobShard(store_of([key], slots=1, shards=1), 0).units
         self.gate = StepGate(commit, 1)
         self.gate.expect(1)

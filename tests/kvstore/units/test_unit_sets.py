@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,6 @@ from weft_kvstore.merging.steps import PushRefusedError
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.units import unit_sets
 from weft_kvstore.units.key_rules import KeyRules
-from weft_kvstore.units.sets_ahead import SlicesAhead
 from weft_kvstore.units.unit_sets import Taken, UnitSets
 
 Value = tuple[int, np.ndarray[Any, np.dtype[Any]]]
@@ -24,6 +24,24 @@ Value = tuple[int, np.ndarray[Any, np.dtype[Any]]]
 
 def value_of(number: float, index: int = 0) -> Value:
     return index, np.full(1, number, np.float32)
+
+
+class Ahead:
+    """Numbers by their index."""
+
+    nbytes = 0
+
+    def __init__(self) -> None:
+        self.held: dict[int, Value] = {}
+
+    def __len__(self) -> int:
+        return len(self.held)
+
+    def add(self, value: Value) -> None:
+        self.held[value[0]] = value
+
+    def values(self) -> Iterator[Value | None]:
+        yield from self.held.values()
 
 
 class Unit:
@@ -35,7 +53,7 @@ class Unit:
         self.sets: UnitSets[Value] = UnitSets(
             rules_of(given_key(key) if given else key, mode),
             self.steps,  # type: ignore[arg-type]  # of steps only the version is looked at
-            SlicesAhead,
+            Ahead,
             fills=fills,
         )
         self.sent = 0
@@ -51,8 +69,8 @@ class Unit:
 
 
 def rules_of(key: KeyDescription, mode: Mode) -> KeyRules:
-    whole = msgspec.structs.replace(key, whole=True)
-    (unit,) = JobShard(store_of([whole], slots=2, shards=1, mode=mode), 0).units
+    table = msgspec.structs.replace(key, rows=True, shape=(1, 1))
+    (unit,) = JobShard(store_of([table], slots=2, shards=1, mode=mode), 0).units
     return unit.spec
 
 
