@@ -138,10 +138,6 @@ def _check_key(key: KeyDescription, slots: int) -> None:
         raise DescriptionError(f"{where}: shape {key.shape} has a negative extent")
     if key.update is Update.RULE and np.dtype(key.dtype).kind != "f":
         raise DescriptionError(f"{where}: a rule updates floating-point values, not {key.dtype}")
-    if key.update is Update.MEAN and key.dtype == "int64":
-        raise DescriptionError(
-            f"{where}: a mean of int64 is not exact, its sum may exceed the type; use int32 or float64"
-        )
     if len(set(key.slots)) != len(key.slots):
         raise DescriptionError(f"{where}: slots {key.slots} name one twice")
     if any(not 0 <= slot < slots for slot in key.slots):

@@ -17,9 +17,9 @@ LATE_ELEMENTS: Final = 1 << 17
 
 def sum_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """In what gradients are added whose mean is wanted: a mean of numbers that the type has is one that it has, and
-    their sum may be none. There is no mean of int64, which a description with one is refused for."""
+    their sum may be none. Sums of int64 are Python's numbers: slow, and exact."""
     if dtype.kind in "iu":
-        return np.dtype(np.int64)
+        return np.dtype(np.int64) if dtype.itemsize < 8 else np.dtype(np.object_)
     return np.dtype(np.float64) if dtype.itemsize < 8 else np.dtype(np.longdouble)
 
 

@@ -152,7 +152,7 @@ class LotUpdate:
         elif gradient.dtype.kind == "f":
             np.divide(gradient, contributors, out=weight, casting="same_kind")
         else:
-            np.floor_divide(gradient, contributors, out=weight, casting="same_kind")
+            weight[...] = np.floor_divide(gradient, contributors)
 
     def _pieces(self, first: int, stop: int) -> Iterator[Range]:
         """Elements of adjacent slices that the rule gets at once, from 0: where it may be cut anywhere, a part for each
