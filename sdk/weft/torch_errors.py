@@ -15,6 +15,10 @@ _REMEDIES: Final = (
         "call the model with use_cache=False, in a module whose forward returns tensors",
     ),
     (
+        r"distribution\.py|constraints\.py",
+        "pass validate_args=False to distributions: their checks look at values",
+    ),
+    (
         r"grouped_mm|experts|[Mm]oe\b",
         'for a mixture of experts of transformers: model.set_experts_implementation("batched_mm")',
     ),
@@ -55,7 +59,8 @@ def said(error: Exception) -> str:
         inner = inner.__cause__ or inner.__context__  # type: ignore[assignment]
     lines = [line.strip() for line in str(inner).splitlines() if line.strip()]
     first = next((line for line in lines if not line.startswith(("-", "#", "⬆", "<", "*"))), "")
-    return f"{type(inner).__name__}: {first[:240]}" if first else type(inner).__name__
+    first = first if len(first) <= 200 else first[:200].rpartition(". ")[0] or f"{first[:200]} ..."
+    return f"{type(inner).__name__}: {first}" if first else type(inner).__name__
 
 
 def chain(error: BaseException) -> str:

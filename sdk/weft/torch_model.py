@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import io
 import logging
 import random
 import sys
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -25,8 +26,8 @@ from weft.model import Model
 from weft.onnx_model import Patterns, from_onnx, listed
 from weft.onnx_package import onnx_form
 from weft.torch_errors import cause, chain, refusal
-from weft.torch_proof import Example, check_hooks, prove
-from weft.torch_takeover import check_modules, taken_over
+from weft.torch_proof import check_hooks, prove, run
+from weft.torch_takeover import check_memory, check_modules, taken_over
 from weft_graph.types import BATCH
 
 INSTALL = "pip install torch onnx onnxscript"
@@ -68,11 +69,16 @@ def from_torch(
         raise ArgumentError(f"module is a torch.nn.Module, not {type(module).__name__}")
     args, kwargs = _apart(torch, *_arguments(torch, example))
     shapes = _shapes(torch, module, dynamic, args, kwargs)
-    names = {key: list(value) for key, value in (("input_names", input_names), ("output_names", output_names)) if value}
     if verify:
         check_modules(torch, module)
+        check_memory(torch, module)
         check_hooks(torch, module)
     with _in_training(module, training), _kept_generators(torch):
+        # Before the export: what forward keeps for later (a mask in a cache) is then made of numbers.
+        with _kept_attributes(module):
+            ran = run(torch, module, args, kwargs, has_batch=dynamic is True) if verify and training else None
+        given = (("input_names", input_names), ("output_names", output_names or (ran.names if ran else ())))
+        names = {key: list(value) for key, value in given if value}
         program, proto, said = _exported(
             torch, module, args, kwargs, {**names, "opset_version": opset, "dynamic_shapes": shapes}
         )
@@ -94,14 +100,14 @@ def from_torch(
         # A Dropout that is not in the graph has a rate of 0, or is held in eval(): the module is exported as it trains.
         moot = onnx_form("weft_graph.onnx_form.torch_checks").folded(proto.graph.node)
         model = replace(model, warnings=(*(each for each in model.warnings if each not in moot), *said))
-        if verify and training:
+        if ran is not None:
             chosen = [
                 name for each in (parameters, constants, untrained, frozen) for name in listed("parameters", each)
             ]
-            made = Example(module, args, kwargs, _feeds(torch, program, model, args, kwargs))
-            proof = prove(torch, made, model.graph, model.values, lambda name: _matches(name, chosen))
+            feeds = _feeds(torch, program, model, args, kwargs)
+            proof = prove(torch, ran, feeds, model.graph, model.values, lambda name: _matches(name, chosen))
             sys.stderr.write(f"weft: {proof}\n")
-            model = replace(model, proof=proof)
+            model = replace(model, proof=proof, warnings=(*model.warnings, *ran.warnings))
     return model
 
 
@@ -147,16 +153,13 @@ def _arguments(torch: Any, example: Any) -> tuple[tuple[Any, ...], dict[str, Any
 
 
 def _apart(torch: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """A tensor that is given twice is two inputs; the exporter would make one of them."""
-    seen: set[int] = set()
+    """Copies: forward may write its inputs, and of a tensor that is given twice the exporter would make one input."""
 
     def own(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor) or id(value) not in seen:
-            seen.add(id(value))
-            return value
-        return value.clone()
+        return value.detach().clone() if isinstance(value, torch.Tensor) and value.layout is torch.strided else value
 
-    return tuple(own(value) for value in args), {name: own(value) for name, value in kwargs.items()}
+    apart: tuple[tuple[Any, ...], dict[str, Any]] = torch.utils._pytree.tree_map(own, (args, dict(kwargs)))
+    return apart
 
 
 def _feeds(torch: Any, program: Any, model: Model, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -226,8 +229,9 @@ def _check_batch(model: Model) -> None:
         if each.type.shape and each.type.shape[0] != BATCH:
             raise ModuleRefusedError(
                 f"the batch of input {each.name!r} is fixed at {each.type.shape[0]} samples, the example's: forward "
-                "makes a number of it, as len(x), int(x.shape[0]) and x.split(n) do. Compute with x.shape[0] as it is, "
-                "or pass dynamic=False, and train with batches of this size"
+                "makes a number of it, as len(x), int(x.shape[0]) and x.split(n) do, or an operator asks for it, as "
+                "einsum of three and take_along_dim do. Write that otherwise, or pass dynamic=False, and train with "
+                "batches of this size"
             )
 
 
@@ -289,7 +293,11 @@ def _one_voice() -> Iterator[list[str]]:
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)  # what goes wrong is in the exception, too
     try:
-        with warnings.catch_warnings(record=True) as caught:
+        with (
+            warnings.catch_warnings(record=True) as caught,
+            redirect_stdout(io.StringIO()),  # of what cannot be exported pages of graphs are printed
+            redirect_stderr(io.StringIO()),
+        ):
             warnings.simplefilter("always")
             yield sentences
     finally:
@@ -303,10 +311,16 @@ def _one_voice() -> Iterator[list[str]]:
 
 def _concerns(warning: warnings.WarningMessage) -> bool:
     """Whether the warning is a user's to act on: not that the module trains, nor what PyTorch says of itself."""
-    if issubclass(warning.category, DeprecationWarning | FutureWarning | PendingDeprecationWarning):
+    if issubclass(warning.category, DeprecationWarning | FutureWarning | PendingDeprecationWarning | ResourceWarning):
         return False
     text = str(warning.message)
-    return not any(part in text for part in ("in training mode", "torch.jit", "_pytree", "The axis name"))
+    return not any(part in text for part in _MEANINGLESS)
+
+
+_MEANINGLESS: Final = (
+    "in training mode", "torch.jit", "_pytree", "The axis name", "_flat_weights", "different number of inputs",
+    "side effects", "was assigned during export",
+)  # fmt: skip
 
 
 @contextmanager
@@ -322,16 +336,33 @@ def _kept_generators(torch: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _in_training(module: Any, training: bool) -> Iterator[None]:
-    """Every module is afterwards as it was: its mode, since some may be held in inference, and what forward sets."""
+def _kept_attributes(module: Any) -> Iterator[None]:
     kept = [(each, dict(vars(each))) for each in module.modules()]
-    if training and not module.training:
-        module.train()
-    elif not training:
-        module.eval()
     try:
         yield
     finally:
         for each, attributes in kept:
             vars(each).clear()
             vars(each).update(attributes)
+
+
+@contextmanager
+def _in_training(module: Any, training: bool) -> Iterator[None]:
+    """Every module is afterwards as it was: its mode, since some may be held in inference, and what forward sets."""
+    caches = [
+        (value, value.copy())
+        for each in module.modules()
+        for name, value in vars(each).items()
+        if type(value) in {dict, list, set} and not name.startswith("_")
+    ]
+    try:
+        with _kept_attributes(module):
+            if training and not module.training:
+                module.train()
+            elif not training:
+                module.eval()
+            yield
+    finally:
+        for value, before in caches:
+            value.clear()
+            value.extend(before) if isinstance(value, list) else value.update(before)

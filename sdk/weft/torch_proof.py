@@ -23,7 +23,8 @@ from weft.evaluation import run_graph
 from weft.model_report import paths
 from weft.records import Array
 from weft.torch_errors import chain, said
-from weft.torch_takeover import DROPOUTS, drop_path_of
+from weft.torch_takeover import DROPOUTS, NO_ASSIGNMENT, drop_path_of
+from weft_graph.errors import GraphError
 from weft_graph.infer import infer
 from weft_graph.ir import ONNX_DOMAIN, Constant, Graph, Input, Node
 from weft_graph.onnx_dtypes import NUMBER_OF_DTYPE
@@ -50,18 +51,18 @@ _LOUDER: Final = 1e4
 """By which a loss is multiplied to see that gradients of a backward that somebody wrote grow alike."""
 _OTHER: Final = 3
 """Samples in the second comparison; a third one has more than twice the example's."""
+_SEED: Final = 5489
 _HALF: Final = 0.5
 """What every sample is: of a uniform distribution, and of a normal one, in standard deviations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """The module with what it is fed, as tensors and as arrays by the graph's inputs."""
+    """The module with what it is fed."""
 
     module: Any
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
-    feeds: Mapping[str, Array]
 
     def of(self, torch: Any, count: int) -> Example:
         """The same with so many samples: its first ones, again and again."""
@@ -71,16 +72,24 @@ class Example:
                 return value
             return value.detach()[torch.arange(count) % value.shape[0]].requires_grad_(value.requires_grad)
 
-        args, kwargs = torch.utils._pytree.tree_map(resized, (self.args, dict(self.kwargs)))
-        feeds = {
-            name: array[np.arange(count) % array.shape[0]] if array.ndim else array
-            for name, array in self.feeds.items()
-        }
-        return Example(self.module, args, kwargs, feeds)
+        return Example(self.module, *torch.utils._pytree.tree_map(resized, (self.args, dict(self.kwargs))))
 
-    @property
-    def samples(self) -> int:
-        return next((array.shape[0] for array in self.feeds.values() if array.ndim), 1)
+    def called(self, torch: Any) -> Any:
+        """What the module gives for copies of the inputs, since it may write them."""
+
+        def copied(value: Any) -> Any:
+            return value.clone() if isinstance(value, torch.Tensor) else value
+
+        args, kwargs = torch.utils._pytree.tree_map(copied, (self.args, dict(self.kwargs)))
+        return self.module(*args, **kwargs)
+
+    def tensors(self, torch: Any) -> list[Any]:
+        leaves = torch.utils._pytree.tree_leaves((self.args, dict(self.kwargs)))
+        return [each for each in leaves if isinstance(each, torch.Tensor)]
+
+
+def _feeds_of(feeds: Mapping[str, Array], count: int) -> dict[str, Array]:
+    return {name: array[np.arange(count) % array.shape[0]] if array.ndim else array for name, array in feeds.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +100,112 @@ class _Run:
     gradients: dict[str, Array | None]
     own_backward: str | None
     """The name of a `torch.autograd.Function` that somebody wrote, if one takes part."""
+    draws: list[str]
+    """The functions that draw, without dropout."""
+    names: list[str]
+    """Of the outputs, where they are a mapping."""
 
 
-def prove(
-    torch: Any, example: Example, graph: Graph, values: Mapping[str, Array], chosen: Callable[[str], bool]
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What the module did on the `whole` example, or on two samples of it where it is large."""
+
+    whole: Example
+    example: Example
+    samples: int
+    """Of the whole example; 1 where its inputs have no batch."""
+    run: _Run
+    changed: list[str]
+    """Buffers that forward has changed."""
+    state: list[str]
+    """A sentence for each attribute that forward has changed."""
+    warnings: list[str]
+
+    @property
+    def names(self) -> list[str]:
+        return self.run.names
+
+
+def run(torch: Any, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, has_batch: bool) -> Ran:
+    """Runs the module, forward and backward, without randomness. `has_batch`: all inputs begin with the batch.
+
+    Raises ModuleRefusedError for what no graph repeats.
+    """
+    whole = example = Example(module, args, kwargs)
+    tensors = whole.tensors(torch)
+    samples = next((each.shape[0] for each in tensors if each.dim()), 1) if has_batch else 1
+    size = sum(each.numel() for each in (*module.parameters(), *tensors))
+    if size > _LARGE and samples > 2:
+        example = whole.of(torch, 2)
+    drawn, before = _drawn_elsewhere(), _attributes(torch, module)
+    with (
+        torch.random.fork_rng(devices=[]),
+        _kept_buffers(module) as changed_buffers,
+        _padded_encoders(torch, module) as padded,
+    ):
+        torch.manual_seed(_SEED)
+        found = _torch_run(torch, example)
+        changed = changed_buffers()
+        is_seeded = torch.initial_seed() != _SEED
+    if is_seeded or drawn != _drawn_elsewhere():
+        raise ModuleRefusedError(
+            "forward sets a seed, or draws from Python's random or from numpy.random, which a graph would repeat as it "
+            "is; draw from torch (torch.rand, Dropout), or leave it out"
+        )
+    after = _attributes(torch, module)
+    state = [
+        f"forward changes {name!r}, which the module keeps for its next call; the graph has it as it is now"
+        for name, value in after.items()
+        if name in before and before[name] is not value and before[name] != value
+    ]
+    warnings = [
+        "a TransformerEncoder has enable_nested_tensor on and is given src_key_padding_mask: PyTorch's eval() gives 0 "
+        "where it masks, weft's evaluation what training gives"
+    ]
+    return Ran(whole, example, samples, found, changed, state, [*state, *(warnings if padded else [])])
+
+
+def _attributes(torch: Any, module: Any) -> dict[str, Any]:
+    """Numbers, and the identities of tensors, among the attributes of all modules."""
+    return {
+        f"{name}.{key}".lstrip("."): id(value) if isinstance(value, torch.Tensor | tuple) else value
+        for name, each in module.named_modules()
+        for key, value in vars(each).items()
+        if (value is None or isinstance(value, int | float | tuple | torch.Tensor)) and key != "training"
+    }
+
+
+@contextmanager
+def _padded_encoders(torch: Any, module: Any) -> Iterator[list[Any]]:
+    """Gathers encoders that are given a mask of padding while the module runs, and write 0 there in eval()."""
+    found: list[Any] = []
+
+    def look(encoder: Any, args: Any, kwargs: Any) -> None:
+        if encoder.use_nested_tensor and (len(args) > 2 or kwargs.get("src_key_padding_mask") is not None):
+            found.append(encoder)
+
+    handles = [
+        each.register_forward_pre_hook(look, with_kwargs=True)
+        for each in module.modules()
+        if isinstance(each, torch.nn.TransformerEncoder)
+    ]
+    try:
+        yield found
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def prove(  # noqa: PLR0917  # one caller
+    torch: Any,
+    ran: Ran,
+    feeds: Mapping[str, Array],
+    graph: Graph,
+    values: Mapping[str, Array],
+    chosen: Callable[[str], bool],
 ) -> str:
-    """One line that says what was compared. `chosen`: whether a user said of a parameter whether it trains.
+    """One line that says what was compared. `feeds` has the whole example by the graph's inputs; `chosen`: whether a
+    user said of a parameter whether it trains.
 
     Raises ModuleRefusedError, naming parameter and module, where graph and module differ.
     """
@@ -104,42 +213,34 @@ def prove(
     gradients = _gradients()
     if gradients is None:
         return "not compared with PyTorch: no evaluator is installed, pip install 'weft[cluster]'"
-    size = sum(each.type.size for each in graph.parameters) + sum(each.size for each in example.feeds.values())
-    is_large = size > _LARGE
-    has_batch = {each.type.shape[:1] for each in graph.inputs} <= {(), (BATCH,)} and example.samples > 1
-    is_cut = is_large and has_batch and example.samples > 2
-    whole = example
-    if is_cut:
-        example = example.of(torch, 2)
-    drawn = _drawn_elsewhere()
-    with torch.random.fork_rng(devices=[]), _kept_buffers(example.module) as changed_buffers:
-        theirs = _torch_run(torch, example)
-        changed = changed_buffers()
-    if drawn != _drawn_elsewhere():
-        raise ModuleRefusedError(
-            "forward draws from Python's random or from numpy.random, which a graph would repeat as it is; draw from "
-            "torch (torch.rand, Dropout), or leave it out"
-        )
-    _check_buffers(changed, graph)
+    example, theirs = ran.example, ran.run
+    is_cut = example is not ran.whole
+    given = _feeds_of(feeds, 2) if is_cut else feeds
+    _check_buffers(ran.changed, graph)
     if len(theirs.outputs) != len(graph.outputs):
         raise ModuleRefusedError(
             f"the module gives {len(theirs.outputs)} tensors and its graph {len(graph.outputs)} outputs, so they "
             "cannot be compared: return tensors, or a tuple or dictionary of them"
         )
+    try:
+        infer(graph)
+    except GraphError as error:
+        raise ModuleRefusedError(f"the graph holds for this number of samples alone: {error}") from None
     names = _names(example.module)
     trains = {name for name in paths(graph) if name in names}
     if not trains:
         raise ModuleRefusedError(
             "no parameter of the graph has a gradient, so there is nothing to train. "
-            + _Comparison(torch, example, graph, theirs).first_cause()
+            + _Comparison(torch, ran, graph).first_cause()
         )
-    ours_outputs, ours = _weft_run(graph, values, example.feeds, trains, theirs, gradients)
-    compared = _Comparison(torch, example, graph, theirs)
+    ours_outputs, ours = _weft_run(graph, values, given, trains, theirs, gradients)
+    compared = _Comparison(torch, ran, graph)
     compared.outputs(ours_outputs)
     count, worst = compared.gradients(ours, trains, names, chosen)
-    evaluation = _check_evaluation(torch, example, graph, values, theirs, compared)
-    for samples in _other_sizes(whole.samples, is_large) if has_batch else ():
-        _check_size(torch, example.of(torch, samples), graph, values)
+    evaluation = _check_evaluation(torch, example, given, graph, values, compared)
+    has_batch = {each.type.shape[:1] for each in graph.inputs} <= {(), (BATCH,)}
+    for samples in _other_sizes(ran.samples, is_large=is_cut) if has_batch and ran.samples > 1 else ():
+        _check_size(torch, ran, samples, _feeds_of(feeds, samples), graph, values)
     seconds = time.perf_counter() - started
     return (
         f"outputs and gradients of {count} parameters are PyTorch's on {'two samples of ' if is_cut else ''}the "
@@ -166,8 +267,14 @@ def _gradients() -> Any:
 
 def _torch_run(torch: Any, example: Example, *, nudge: float = 0.0) -> _Run:
     named = {name: each for name, each in example.module.named_parameters() if each.requires_grad}
-    with torch.enable_grad(), _still(torch, example.module), _nudged(torch, named, nudge), _refusing():
-        outputs = _tensors(torch, example.module(*example.args, **example.kwargs))
+    with (
+        torch.enable_grad(),
+        _still(torch, example.module) as draws,
+        _nudged(torch, named, nudge),
+        _refusing(),
+    ):
+        whole = example.called(torch)
+        outputs = _tensors(torch, whole)
         parts = [
             (output * torch.from_numpy(_drawn(place, tuple(output.shape))).to(output)).sum()
             for place, output in enumerate(outputs)
@@ -184,7 +291,9 @@ def _torch_run(torch: Any, example: Example, *, nudge: float = 0.0) -> _Run:
             louder = torch.autograd.grad(_LOUDER * loss, list(named.values()), allow_unused=True)
             _check_growth(torch, own_backward, found, louder)
     gradients = {name: None if each is None else _array(torch, each) for name, each in zip(named, found, strict=True)}
-    return _Run([_array(torch, output).copy() for output in outputs], gradients, own_backward)
+    return _Run(
+        [_array(torch, output).copy() for output in outputs], gradients, own_backward, draws, _keys(torch, whole)
+    )
 
 
 @contextmanager
@@ -233,6 +342,14 @@ def _tensors(torch: Any, outputs: Any) -> list[Any]:
     """Each tensor once, as a graph has its outputs."""
     found = [each for each in torch.utils._pytree.tree_leaves(outputs) if isinstance(each, torch.Tensor)]
     return list({id(each): each for each in found}.values())
+
+
+def _keys(torch: Any, outputs: Any) -> list[str]:
+    """The keys of a mapping whose values are tensors, each another one."""
+    if not isinstance(outputs, Mapping) or not all(isinstance(each, torch.Tensor) for each in outputs.values()):
+        return []
+    is_plain = all(isinstance(key, str) and key.isidentifier() for key in outputs)
+    return list(outputs) if is_plain and len({id(each) for each in outputs.values()}) == len(outputs) else []
 
 
 def _array(torch: Any, tensor: Any) -> Array:
@@ -292,8 +409,8 @@ def _same(left: Any, right: Any) -> bool:
 
 
 @contextmanager
-def _still(torch: Any, module: Any, *, is_training: bool = True) -> Iterator[None]:
-    """Switches randomness off: dropout passes its input on, and samples are fixed.
+def _still(torch: Any, module: Any, *, is_training: bool = True) -> Iterator[list[str]]:
+    """Switches randomness off: dropout passes its input on, and samples are fixed. What is given lists what drew.
 
     Raises ModuleRefusedError within `forward` for hooks on gradients, and for dropout that stays on in evaluation.
     """
@@ -305,6 +422,8 @@ def _still(torch: Any, module: Any, *, is_training: bool = True) -> Iterator[Non
     class Passing(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = dict(kwargs or {})
+            if function == torch.Tensor.data.__set__:
+                raise ModuleRefusedError(NO_ASSIGNMENT)
             if function in hooks:
                 raise ModuleRefusedError(_NO_HOOKS.format("a tensor in forward"))
             if function in passing:
@@ -325,20 +444,22 @@ def _still(torch: Any, module: Any, *, is_training: bool = True) -> Iterator[Non
     class Fixed(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[misc]
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             name = function._schema.name.removeprefix("aten::")
-            fixed = _SAMPLES.get(name.removesuffix("_"))
+            fixed = _SAMPLES.get(name) or _SAMPLES.get(name.removesuffix("_"))
             if fixed is None:
                 return function(*args, **(kwargs or {}))
+            draws.append(name)
             made = args[0] if name.endswith("_") else function(*args, **(kwargs or {}))
             value = fixed(torch, args, kwargs or {})
             return made.copy_(value) if isinstance(value, torch.Tensor) else made.fill_(value)
 
+    draws: list[str] = []
     rates = [(each, each.dropout) for each in module.modules() if isinstance(getattr(each, "dropout", None), float)]
     rates = rates if is_training else []
     try:
         for each, _ in rates:
             each.dropout = 0.0
         with _still_paths(torch, module), Passing(), Fixed():
-            yield
+            yield draws
     finally:
         for each, rate in rates:
             each.dropout = rate
@@ -388,8 +509,8 @@ def _uniform(_torch: Any, args: Any, kwargs: Mapping[str, Any]) -> float:
 
 
 def _normal(_torch: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-    mean = kwargs.get("mean", args[1] if len(args) > 1 else 0.0)
-    return mean + kwargs.get("std", args[2] if len(args) > 2 else 1.0) * _HALF
+    mean, std, *_ = (*args, 0.0, 1.0) if not args else (*args, 1.0)
+    return kwargs.get("mean", mean) + kwargs.get("std", std) * _HALF
 
 
 _SAMPLES: Final[Mapping[str, Callable[[Any, Any, Mapping[str, Any]], Any]]] = {
@@ -399,6 +520,7 @@ _SAMPLES: Final[Mapping[str, Callable[[Any, Any, Mapping[str, Any]], Any]]] = {
     "randn_like": lambda *_: _HALF,
     "uniform": _uniform,
     "normal": _normal,
+    "normal_": lambda torch, args, kwargs: _normal(torch, args[1:], kwargs),
     "bernoulli": _bernoulli,
     "exponential": lambda *_: float(-np.log(_HALF)),
 }
@@ -504,9 +626,11 @@ def _fixed_sample(node: Node, types: Mapping[str, TensorType]) -> list[Node]:
 class _Comparison:
     """Differences of one run. What rounding does is asked of PyTorch once, where it is needed."""
 
-    def __init__(self, torch: Any, example: Example, graph: Graph, theirs: _Run) -> None:
+    def __init__(self, torch: Any, ran: Ran, graph: Graph) -> None:
+        theirs = ran.run
         self.torch = torch
-        self.example = example
+        self.state = ran.state
+        self.example = ran.example
         self.graph = graph
         self.theirs = theirs
         types = [*(each.type for each in graph.parameters), *(each.type for each in graph.inputs)]
@@ -523,7 +647,7 @@ class _Comparison:
 
     def outputs(self, ours: Sequence[Array]) -> None:
         sizes = [float(np.linalg.norm(each)) for each in self.theirs.outputs if each.dtype.kind == "f"]
-        nothing = max(_NOTHING.get(name, 0.0) for name in self.dtypes) * max(1.0, *filter(np.isfinite, sizes))
+        nothing = max(_NOTHING.get(name, 0.0) for name in self.dtypes) * max([1.0, *filter(np.isfinite, sizes)])
         for place, (name, theirs, own) in enumerate(zip(self.graph.outputs, self.theirs.outputs, ours, strict=True)):
             if theirs.shape != own.shape:
                 raise ModuleRefusedError(f"output {name!r} is {array_type(own)}, and the module's {array_type(theirs)}")
@@ -607,6 +731,8 @@ class _Comparison:
                 f"The backward of {self.theirs.own_backward}, a torch.autograd.Function, is not exported, only what it "
                 "computes forward: write a straight-through estimate as x + (f(x) - x).detach()"
             )
+        if self.state:
+            return self.state[0]
         return (
             "The exporter has written something else than the module computes, or a block of torch.no_grad() that it "
             "cannot see. Look at that module for what depends on values, sizes or hidden state; from_torch(..., "
@@ -656,7 +782,12 @@ def _check_buffers(changed: Sequence[str], graph: Graph) -> None:
 
 
 def _check_evaluation(  # noqa: PLR0917  # one caller
-    torch: Any, example: Example, graph: Graph, values: Mapping[str, Array], theirs: _Run, compared: _Comparison
+    torch: Any,
+    example: Example,
+    feeds: Mapping[str, Array],
+    graph: Graph,
+    values: Mapping[str, Array],
+    compared: _Comparison,
 ) -> str:
     """Compares `module.eval()` with the graph as evaluation runs it. What is to be added to the line that is said."""
     modes = [(each, each.training) for each in example.module.modules()]
@@ -665,8 +796,8 @@ def _check_evaluation(  # noqa: PLR0917  # one caller
     try:
         example.module.eval()
         with torch.random.fork_rng(devices=[]), torch.no_grad(), _kept_buffers(example.module):
-            with _still(torch, example.module, is_training=False), _refusing():
-                outputs = _tensors(torch, example.module(*example.args, **example.kwargs))
+            with _still(torch, example.module, is_training=False) as draws, _refusing():
+                outputs = _tensors(torch, example.called(torch))
             found = [_array(torch, output) for output in outputs]
     finally:
         for each, mode in modes:
@@ -675,10 +806,16 @@ def _check_evaluation(  # noqa: PLR0917  # one caller
         return (
             f"; in eval() the module gives {len(found)} tensors, evaluation here the {len(graph.outputs)} of training"
         )
-    fixed = _without_randomness(_sized(graph, example.feeds))
+    theirs = compared.theirs
+    if sorted(draws) != sorted(theirs.draws):
+        raise ModuleRefusedError(
+            f"forward draws random numbers ({', '.join(sorted({*theirs.draws, *draws}))}) otherwise in eval() than in "
+            "training, and weft switches off Dropout and DropPath alone: draw in both, or from_torch(..., verify=False)"
+        )
+    fixed = _without_randomness(_sized(graph, feeds))
     if any(node.op_type == "BatchNormalization" and node.attributes.get("training_mode") for node in fixed.nodes):
         fixed = to_inference(fixed)
-        ours = run_graph(fixed, example.feeds, {each.name: values[each.name] for each in fixed.parameters})
+        ours = run_graph(fixed, feeds, {each.name: values[each.name] for each in fixed.parameters})
         own = [ours[name] for name in graph.outputs]
     else:
         own = list(theirs.outputs)
@@ -686,35 +823,45 @@ def _check_evaluation(  # noqa: PLR0917  # one caller
         if _differs(mine, wanted, 2 * compared.tolerance):
             raise ModuleRefusedError(
                 f"evaluation differs: output {name!r} of module.eval() is not what the exported graph computes in "
-                "evaluation. weft knows Dropout, DropPath and BatchNorm to change there; what else asks for "
-                "self.training is exported as it trains. from_torch(..., verify=False) takes that as it is"
+                "evaluation. "
+                + (
+                    compared.state[0]
+                    if compared.state
+                    else "weft knows Dropout, DropPath and BatchNorm to change there; what else asks for self.training "
+                    "is exported as it trains. from_torch(..., verify=False) takes that as it is"
+                )
             )
     return ", and outputs in eval()"
 
 
-def _other_sizes(samples: int, is_large: bool) -> list[int]:
+def _other_sizes(samples: int, *, is_large: bool) -> list[int]:
     """Numbers of samples to compare outputs at: few and many, odd ones."""
     sizes = [_OTHER] if is_large else [_OTHER, 2 * samples + 1]
     return [size for size in sizes if size != samples]
 
 
-def _check_size(torch: Any, example: Example, graph: Graph, values: Mapping[str, Array]) -> None:
+def _check_size(  # noqa: PLR0917  # one caller
+    torch: Any, ran: Ran, samples: int, feeds: Mapping[str, Array], graph: Graph, values: Mapping[str, Array]
+) -> None:
     """Compares outputs alone, at another number of samples, if the module takes so many."""
+    example = ran.whole.of(torch, samples)
     try:
         with torch.random.fork_rng(devices=[]), torch.no_grad(), _kept_buffers(example.module):
             with _still(torch, example.module):
-                outputs = _tensors(torch, example.module(*example.args, **example.kwargs))
+                outputs = _tensors(torch, example.called(torch))
             theirs = [_array(torch, output) for output in outputs]
     except Exception:  # noqa: BLE001  # the module's own word that it takes no such batch
         return
     refused = ModuleRefusedError(
-        f"outputs differ for {example.samples} samples: forward asks for the size of the batch (x.shape[0], len(x), "
-        "split by a number), and the graph has the example's answer. Compute with x.shape[0] as a tensor's size, or "
-        "pass dynamic=False"
+        ran.state[0]
+        if ran.state
+        else f"outputs differ for {samples} samples: forward asks for the size of the batch (x.shape[0], len(x), split "
+        "by a number), and the graph has the example's answer. Compute with x.shape[0] as a tensor's size, or pass "
+        "dynamic=False"
     )
-    fixed = _without_randomness(_sized(graph, example.feeds))
+    fixed = _without_randomness(_sized(graph, feeds))
     try:
-        found = run_graph(fixed, example.feeds, {each.name: values[each.name] for each in fixed.parameters})
+        found = run_graph(fixed, feeds, {each.name: values[each.name] for each in fixed.parameters})
     except Exception:  # noqa: BLE001  # whatever the evaluator says of it, PyTorch takes it
         raise refused from None
     ours = [found[name] for name in graph.outputs]

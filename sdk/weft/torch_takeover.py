@@ -12,6 +12,8 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -23,6 +25,10 @@ DROPOUTS: Final = (
     "dropout", "dropout1d", "dropout2d", "dropout3d", "feature_dropout", "alpha_dropout", "feature_alpha_dropout",
 )  # fmt: skip
 """Functions of `torch` and of `torch.nn.functional`."""
+NO_ASSIGNMENT: Final = (
+    "forward assigns .data of a tensor, and only the optimizer changes parameters: clip them there, or compute with "
+    "the changed value"
+)
 _DROP_PATH: Final = re.compile(r"(DropPath|StochasticDepth)$")
 
 
@@ -31,6 +37,7 @@ def taken_over(torch: Any, module: Any) -> Iterator[None]:
     """Calls of the module are rewritten as the table says; what has no words raises ModuleRefusedError in `forward`."""
     functional = torch.nn.functional
     rewrites = _Rewrites(torch).table()
+    unstable = {torch.logcumsumexp, torch.Tensor.logcumsumexp, torch.special.log_ndtr}
 
     def detached(value: Any) -> Any:
         return value.detach() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
@@ -47,8 +54,19 @@ def taken_over(torch: Any, module: Any) -> Iterator[None]:
             if function is torch._C._set_grad_enabled:  # what torch.no_grad() calls
                 self.grad_is_off = self.within and not args[0]
                 return function(*args, **kwargs)
-            if function is torch.Tensor.data.__get__:  # the exporter crashes on it
+            if function == torch.Tensor.data.__get__:  # the exporter crashes on it
                 return args[0].detach()
+            if function == torch.Tensor.data.__set__:
+                raise ModuleRefusedError(NO_ASSIGNMENT)
+            if getattr(function, "__name__", "") == "_pack_padded_sequence":
+                raise ModuleRefusedError(
+                    "packed sequences have no form in ONNX: give the RNN the padded ones, and mask its outputs, or "
+                    "take outputs[arange, lengths - 1]. A backward direction then reads the padding"
+                )
+            if function in unstable:
+                raise ModuleRefusedError(
+                    f"{function.__name__} has no form in ONNX that bears large numbers: write it with logsumexp"
+                )
             if function is functional.embedding:
                 _check_embedding(args, kwargs)
             rewrite = rewrites.get(function)
@@ -74,8 +92,16 @@ def taken_over(torch: Any, module: Any) -> Iterator[None]:
                 mode.within = mode.grad_is_off = False
 
         _replace_forward(stack, module, forward)
+        _keep_recurrent_whole(torch)
         stack.enter_context(mode)
         yield
+
+
+def _keep_recurrent_whole(torch: Any) -> None:
+    """Recurrent calls are exported whole. After a first export PyTorch 2.13 cuts them into steps, whose number is then
+    fixed: it has learned to call kernels in Python for them, which it forgets here."""
+    for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
+        getattr(torch.ops.aten, name).input._dispatch_cache.clear()
 
 
 def _check_embedding(args: Any, kwargs: Mapping[str, Any]) -> None:
@@ -104,6 +130,29 @@ def check_modules(torch: Any, module: Any) -> None:
                 kind = type(each).__name__
                 where = f"module {name!r} ({kind})" if name else f"the module ({kind})"
                 raise ModuleRefusedError(f"{where} has {_NO_EMBEDDING[option].partition(' has ')[2]}")
+
+
+def check_memory(torch: Any, module: Any) -> None:
+    """Raises ModuleRefusedError for parameters that share memory and are not one: each would train by itself."""
+    owned: dict[str, Any] = {}
+    for name, each in module.named_parameters():
+        if isinstance(each, torch.nn.parameter.UninitializedTensorMixin):
+            raise ModuleRefusedError(f"parameter {name!r} has no shape yet: run the module once on the example before")
+        owned[name] = each
+    others = dict(module.named_buffers())
+    for name, each in module.named_modules():
+        held = {key: value for key, value in vars(each).items() if isinstance(value, torch.Tensor)}
+        others.update({f"{name}.{key}".lstrip("."): value for key, value in held.items()})
+    spans: list[tuple[int, int, str]] = []
+    for name, each in (*owned.items(), *others.items()):
+        if each.layout is torch.strided and each.numel() and each.grad_fn is None and each.device.type != "meta":
+            spans.append((each.data_ptr(), each.data_ptr() + each.numel() * each.element_size(), name))
+    for (_, stop, name), (start, _, other) in itertools.pairwise(sorted(spans)):
+        if start < stop and (name in owned or other in owned):
+            raise ModuleRefusedError(
+                f"{name!r} and {other!r} share memory and are two tensors, which would train apart: assign the "
+                "parameter itself (b.weight = a.weight), and compute what follows from it, as its transpose, in forward"
+            )
 
 
 def drop_path_of(torch: Any, module: Any) -> tuple[float, bool] | None:
@@ -172,6 +221,12 @@ class _Rewrites:
             functional.feature_alpha_dropout: self.dropout(self.feature_alpha, training=False),
             torch.feature_alpha_dropout: self.dropout(self.feature_alpha),
             functional.cross_entropy: self.cross_entropy,
+            functional.binary_cross_entropy: self.binary_cross_entropy,
+            functional.gaussian_nll_loss: self.gaussian_nll_loss,
+            torch.logaddexp2: self.logaddexp2,
+            torch.normal: self.normal,
+            torch.squeeze: self.squeeze,
+            torch.Tensor.squeeze: self.squeeze,
             functional.embedding_bag: self.embedding_bag,
             torch.scatter_reduce: self.scatter_reduce,
             torch.Tensor.scatter_reduce: self.scatter_reduce,
@@ -258,7 +313,63 @@ class _Rewrites:
             share = share if weight is None else share * weight[known]
         if reduction == "none":
             return each
-        return each.sum() if reduction == "sum" else each.sum() / share.sum()
+        if reduction == "sum":
+            return each.sum()
+        total = share.sum()  # of nothing the loss is no number, and its gradient 0
+        nothing = total == 0
+        return self.torch.where(nothing, total / total, each.sum() / self.torch.where(nothing, 1.0, total)).to(
+            each.dtype
+        )
+
+    def binary_cross_entropy(
+        self,
+        input: Any,
+        target: Any,
+        weight: Any = None,
+        size_average: Any = None,
+        reduce: Any = None,
+        reduction: str = "mean",
+    ) -> Any:
+        """PyTorch bounds the logarithms by -100, and the gradient by the least product of both probabilities."""
+        if size_average is not None or reduce is not None:
+            reduction = self.torch.nn._reduction.legacy_get_string(size_average, reduce, emit_warning=False)
+        p, rest = input.detach(), 1 - input.detach()
+        low = self.torch.finfo(p.dtype).tiny
+        logs = [self.torch.where(one > 0, one.clamp(min=low).log(), -100.0).clamp(min=-100.0) for one in (p, rest)]
+        slope = (p - target) / (p * rest).clamp(min=1e-12)
+        loss = -(target * logs[0] + (1 - target) * logs[1]) + slope.detach() * (input - p)
+        loss = loss if weight is None else loss * weight
+        return loss if reduction == "none" else loss.sum() if reduction == "sum" else loss.mean()
+
+    def gaussian_nll_loss(
+        self, input: Any, target: Any, var: Any, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
+    ) -> Any:
+        """Without its look at the values of `var`."""
+        if not isinstance(var, self.torch.Tensor):
+            var = self.torch.full_like(input, var)
+        if var.shape != input.shape and var.shape == input.shape[:-1]:
+            var = var.unsqueeze(-1)
+        var = var + (var.clamp(min=eps) - var).detach()
+        loss = 0.5 * (var.log() + (input - target) ** 2 / var)
+        if full:
+            loss = loss + 0.5 * math.log(2 * math.pi)
+        return loss if reduction == "none" else loss.sum() if reduction == "sum" else loss.mean()
+
+    def normal(self, mean: Any, std: Any = 1.0, *args: Any, **kwargs: Any) -> Any:
+        like = next((each for each in (mean, std) if isinstance(each, self.torch.Tensor)), None)
+        if like is None or args or kwargs:
+            return NotImplemented
+        return mean + std * self.torch.randn_like(like)
+
+    def squeeze(self, input: Any, *dims: Any, **kwargs: Any) -> Any:
+        """Without dimensions: those of 1 that have no symbol, for a batch of 1 stays a batch."""
+        if dims or kwargs:
+            return NotImplemented
+        ones = tuple(place for place, size in enumerate(input.shape) if type(size) is int and size == 1)
+        return self.torch.squeeze(input, ones)
+
+    def logaddexp2(self, input: Any, other: Any) -> Any:
+        return self.torch.logaddexp(input * math.log(2), other * math.log(2)) / math.log(2)
 
     def scatter_reduce(
         self, input: Any, dim: int, index: Any, src: Any, reduce: str, *, include_self: bool = True

@@ -9,6 +9,8 @@
 | `max`, `min` over a dimension | equals share the gradient | the first of them, by its place |
 | `std`, `vector_norm` at 0 | an infinite slope, and NaN | a slope of 0 |
 | `sinc` at 0 | 0 / 0 | 1, without a slope |
+| attention, at rows that are wholly masked | even shares, or NaN | 0 |
+| `binary_cross_entropy` of 0 or 1 | NaN | the bound of the logarithm, without a slope |
 | `atan2` beside an axis | y / 0 | the quotient that is at most 1 |
 | `log_sigmoid`, `logaddexp` far from 0 | the exponential overflows | Softplus |
 | `log1p`, `expm1` near 0 | the sum with 1 rounds it away | Atanh and Sinh |
@@ -31,6 +33,8 @@ from weft_graph.onnx_form.torch_notes import Call, Notes
 from weft_graph.weft_domain import STOP_GRADIENT
 
 _ROW: Final = re.compile(r"\d{1,18}")
+_MASKED: Final = -1e30
+"""What is added to a score that is masked is less: the type's lowest number, or minus infinity."""
 _PLACE: Final = re.compile(r"-?\d{1,3}")
 
 
@@ -172,6 +176,29 @@ def _root_of_norm(form: _Form) -> None:
         _root(form)
 
 
+def _masked_softmax(form: _Form) -> None:
+    """The node reads scores and a mask, added up."""
+    total = form.maker(form.proto.input[0], "Add")
+    if total is None:
+        return
+    last = form.constant(np.asarray([-1], np.int64))
+    highest = form.apply("ReduceMax", total.input[1], last, keepdims=1)
+    is_read = form.apply("Greater", highest, form.number(_MASKED, highest))
+    zero = form.number(0, total.output[0])
+    shares = form.apply("Softmax", form.apply("Where", is_read, total.output[0], zero), axis=-1)
+    form.end("Where", is_read, shares, zero)
+
+
+def _bounded_log(form: _Form) -> None:
+    """The larger one of a logarithm and its bound."""
+    value, bound = form.inputs if len(form.proto.input) == 2 else ("", "")
+    log = form.maker(value, "Log")
+    if log is None:
+        return
+    is_zero, number = form.not_zero(log.input[0])
+    form.end("Max", form.apply("Where", is_zero, bound, form.apply("Log", number)), bound)
+
+
 def _quotient_of_sinc(form: _Form) -> None:
     sine, angle = form.inputs
     form.end("Div", sine, form.not_zero(angle)[1])
@@ -273,6 +300,8 @@ _FORMS: Final[Mapping[tuple[str, str], Callable[[_Form], None]]] = {
     ("Sqrt", "aten.std"): _root,
     ("Pow", "aten.linalg_vector_norm"): _root_of_norm,
     ("Div", "aten.sinc"): _quotient_of_sinc,
+    ("Softmax", "aten.scaled_dot_product_attention"): _masked_softmax,
+    ("Max", "aten.maximum"): _bounded_log,
     ("Where", "aten.atan2"): _atan2,
     ("Log", "aten.log_sigmoid"): _log_sigmoid,
     ("Log", "aten.logaddexp"): _log_of_sum,

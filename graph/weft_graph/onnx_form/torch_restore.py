@@ -62,6 +62,8 @@ class _Restoring:
         """Values that are a parameter's transpose -> the parameter."""
         self.claimed: dict[str, set[str]] = {}
         """Parameters that nodes of a call read already, by the call's name."""
+        self.unsure: dict[str, str] = {}
+        """Parameters that a node reads whose call does not, and the node: something equal was merged with them."""
         self.names = {name for proto in graph.node for name in (*proto.input, *proto.output)} | set(arrays)
         self.last: dict[str, int] = {}
         """The place of the last node of each call, by the call's name."""
@@ -77,12 +79,17 @@ class _Restoring:
     def result(self, verify: bool) -> Restored:
         tied, computed = self._tied(), self._computed()
         strange = frozenset(name for name in self.arrays if name not in self.notes.kinds)
-        if verify:
-            self._check_lost(tied, computed)
+        lost = self._lost(tied, computed, verify=verify)
         aliases: dict[str, list[str]] = {}
         for other, own in sorted(tied.items()):
             aliases.setdefault(own, []).append(other)
         warnings = []
+        if lost:
+            shown = ", ".join(map(repr, lost[:3])) + (f" and {len(lost) - 3} others" if len(lost) > 3 else "")
+            warnings.append(
+                f"parameters are not in the file: {shown}. The module does not use them, or the exporter has computed "
+                "them away, as it does 0 and 1; they do not train"
+            )
         if computed:
             shown = ", ".join(map(repr, computed[:3])) + (
                 f" and {len(computed) - 3} others" if len(computed) > 3 else ""
@@ -118,6 +125,8 @@ class _Restoring:
             if weight is not None:
                 claimed.add(weight)
                 inputs[index] = self._transpose(weight, name)
+            elif name in self.parameters:
+                self.unsure.setdefault(name, proto.name)
         made = onnx.NodeProto()
         made.CopyFrom(proto)
         del made.input[:]
@@ -209,8 +218,9 @@ class _Restoring:
             if (owner := own.rpartition(".")[0]) in readers
         }
 
-    def _check_lost(self, tied: Mapping[str, str], computed: Sequence[str]) -> None:
-        """Raises OnnxError for a parameter that is nowhere, while there is a constant that may come from it."""
+    def _lost(self, tied: Mapping[str, str], computed: Sequence[str], *, verify: bool) -> list[str]:
+        """Parameters that are nowhere. With `verify` raises OnnxError where a constant may come from one, or another
+        was merged with it."""
         mentioned = {own for call in self.notes.calls.values() for own in self.notes.parameters_of(call)}
         folded = {
             own
@@ -218,8 +228,16 @@ class _Restoring:
             if (call := self._call(proto)) is not None and is_folded_norm(proto, call)
             for own in self.notes.parameters_of(call)
         }
-        for own in sorted(self.parameters - self.arrays.keys() - tied.keys() - folded):  # of `folded` a warning tells
-            if own in mentioned or computed:
+        for name, node in self.unsure.items() if verify else ():
+            if self.arrays[name].size == 1:
+                raise OnnxError(
+                    f"node {node!r} reads parameter {name!r}, which is no part of its call: the exporter has merged it "
+                    f"with an equal number; {_UNOPTIMIZED}",
+                    node=node,
+                )
+        lost = sorted(self.parameters - self.arrays.keys() - tied.keys() - folded)  # of `folded` a warning tells
+        for own in lost if verify else ():
+            if own in mentioned or computed or self.unsure:
                 where = f", perhaps {computed[0]!r}" if computed else ""
                 remedy = "write its module otherwise" if self.taken_over else _UNOPTIMIZED
                 raise OnnxError(
@@ -227,6 +245,7 @@ class _Restoring:
                     f"beforehand{where}, so it would not train; {remedy}",
                     node=own,
                 )
+        return lost
 
     def _computed(self) -> list[str]:
         """Constants that the exporter's optimizer has computed, no literals of the calls that read them."""
