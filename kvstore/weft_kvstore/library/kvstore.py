@@ -48,7 +48,8 @@ class KVStore:
 
     Steps are counted for each key: a push is the next step of its key, and a pull waits for the steps that this slot
     has pushed; in sync mode by all slots, in async mode by this one. `step=` and `version=` say it otherwise: version v
-    has seen steps 0 to v - 1. A push that is refused does not count: push again. Pulls of its key fail until then.
+    has seen steps 0 to v - 1. A push that is refused keeps its step: until it is pushed again with that `step=`, pulls
+    that need it fail, and `end_step` and pushes of its key without a number raise.
 
     Of one key, calls take effect in the order in which they are made. May be used from several threads, not from a
     forked process: connect there. A callback of a future runs on a thread of the store's own: it may begin calls, but

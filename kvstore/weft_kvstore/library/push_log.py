@@ -1,97 +1,122 @@
-"""What became of a slot's pushes, key by key: whether a step has to be pushed again. Futures are only looked at."""
+"""What became of a slot's pushes, key by key: which are under way, and which have to be pushed again."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any, Final
+import logging
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
 
 from weft_kvstore.errors import StoreLostError, StoreTimeoutError
-from weft_kvstore.library.step_counts import StepCounts
+from weft_kvstore.runtime.store_future import StoreFuture, before_failure
 
-MOST_FAILED: Final = 64
-"""Failed steps of a key that are remembered, the earliest: who goes on after so many does not look at them."""
+MOST_SILENT: Final = 64
+"""Failed steps of a key that are remembered where the shards were silent: who goes on after so many does not look."""
+
+_log = logging.getLogger("weft.store")
 
 
-@dataclass(slots=True)
-class PushedStep:
-    """A step of a key that has begun when the count was `before`."""
+class FailedPush(NamedTuple):
+    """A step of a key whose push failed."""
 
     step: int
-    before: int
-    error: BaseException | None = None
-    is_back: bool = False
-    """Whether it failed and does not count: the key's next push is this step, or one before it."""
+    error: BaseException
 
     @property
     def is_refused(self) -> bool:
         """Whether it is certain that the shards have not all of it. Where they were silent, they may."""
-        return self.error is not None and not isinstance(self.error, StoreTimeoutError | StoreLostError)
+        return not isinstance(self.error, StoreTimeoutError | StoreLostError)
 
 
 class PushLog:
     """Of each key the pushes that have not ended, and the steps whose push failed, until they are pushed again.
 
-    Failures are found when somebody asks, so who has seen a future fail finds the count as it is then.
+    A failure is here before the push's future ends, so who has seen a future fail finds it. Each call takes a time that
+    does not depend on how many pushes and pulls are under way.
     """
 
-    def __init__(self, counts: StepCounts) -> None:
-        self._counts = counts
-        self._open: dict[str, list[tuple[PushedStep, Future[Any]]]] = {}
-        self._failed: dict[str, dict[int, PushedStep]] = {}
+    def __init__(self) -> None:
+        self._open: dict[str, OrderedDict[int, Future[Any]]] = {}
+        """By key and step: the last push of it."""
+        self._guards: dict[str, deque[tuple[int, Future[Any]]]] = {}
+        """By key: versions that pulls wait for, and what fails them."""
+        self._failed: dict[str, dict[int, FailedPush]] = {}
+        self._lock = threading.RLock()
+        """Held for a moment: failures come on the store's thread. A signal's handler may call too."""
 
-    def take(self, names: Sequence[str], step: int | None) -> list[PushedStep]:
-        """Begins the next step of each key, or that which is given."""
-        befores = [self._counts[name] for name in names]
-        steps = self._counts.take(names, step)
-        for name, taken in zip(names, steps, strict=True):
-            failed = self._failed.get(name)
-            if failed:
-                self._failed[name] = {one: old for one, old in failed.items() if one != taken and not old.is_back}
-        return [PushedStep(*one) for one in zip(steps, befores, strict=True)]
+    def add(self, names: Sequence[str], steps: Sequence[int], pushed: Future[Any]) -> None:
+        """The steps are under way."""
+        with self._lock:
+            for name, step in zip(names, steps, strict=True):
+                self._under_way(name)
+                self._open.setdefault(name, OrderedDict())[step] = pushed
+                if name in self._failed:
+                    self._failed[name].pop(step, None)
+        before_failure(pushed, lambda error: self._fail(names, steps, pushed, error))
 
-    def give_back(self, names: Sequence[str], steps: Sequence[PushedStep]) -> None:
-        """Nothing of them has left."""
-        for name, one in zip(names, steps, strict=True):
-            self._counts.give_back(name, one.step, one.before)
+    def guards(self, names: Sequence[str], versions: Sequence[int]) -> list[Future[Any]]:
+        """Futures that fail when a push under way fails without which one of these versions does not come."""
+        found: dict[int, Future[Any]] = {}
+        guard: Future[Any] | None = None
+        with self._lock:
+            for name, version in zip(names, versions, strict=True):
+                under_way = self._under_way(name)
+                if len(under_way) == 1:
+                    ((step, pushed),) = under_way.items()
+                    if step < version:
+                        found[id(pushed)] = pushed
+                elif under_way:
+                    guard = guard or StoreFuture()
+                    found[id(guard)] = guard
+                    self._guards.setdefault(name, deque()).append((version, guard))
+        return list(found.values())
 
-    def add(self, names: Sequence[str], steps: Sequence[PushedStep], pushed: Future[Any]) -> None:
-        """They are under way."""
-        for name, one in zip(names, steps, strict=True):
-            self._open.setdefault(name, []).append((one, pushed))
+    def failed(self, name: str, version: int) -> FailedPush | None:
+        """The earliest failed step without which there is no such version."""
+        return self._earliest(name, lambda one: one.step < version)
 
-    def settle(self, names: Iterable[str]) -> None:
-        """Looks at what has ended. A refused push that was the last one begun does not count."""
-        for name in names:
-            under_way = self._open.get(name)
-            if under_way:
-                self._open[name] = [one for one in under_way if not self._has_ended(name, *one)]
+    def refused(self, name: str, version: int) -> FailedPush | None:
+        """The same, of those that the shards certainly have not."""
+        return self._earliest(name, lambda one: one.step < version and one.is_refused)
 
-    def waiting(self, name: str, version: int) -> list[Future[Any]]:
-        """Pushes under way without which there is no such version."""
-        return [pushed for one, pushed in self._open.get(name, ()) if one.step < version]
-
-    def failed(self, name: str, version: int | None = None) -> PushedStep | None:
-        """The earliest failed step without which there is no such version; with None, no version of what was pushed."""
-        failed = self._failed.get(name)
-        if not failed:
+    def _earliest(self, name: str, counts: Callable[[FailedPush], bool]) -> FailedPush | None:
+        if name not in self._failed:
             return None
-        last = self._counts[name] if version is None else version
-        found = [one for one in failed.values() if one.step < last or (version is None and one.is_back)]
-        return min(found, key=lambda one: one.step, default=None)
+        with self._lock:
+            return min(filter(counts, self._failed[name].values()), default=None, key=lambda one: one.step)
 
-    def _has_ended(self, name: str, one: PushedStep, pushed: Future[Any]) -> bool:
-        if not pushed.done():
-            return False
-        one.error = pushed.exception()
-        failed = self._failed.setdefault(name, {})
-        if one.error is None:
-            failed.pop(one.step, None)
-        elif len(failed) < MOST_FAILED or self._counts[name] == one.step + 1:
-            failed[one.step] = one
-            # The latest first: each makes the one before it the last one begun.
-            for old in sorted(failed.values(), key=lambda each: -each.step):
-                if old.is_refused and not old.is_back:
-                    old.is_back = self._counts.give_back(name, old.step, old.before)
-        return True
+    def _under_way(self, name: str) -> OrderedDict[int, Future[Any]]:
+        """The pushes of a key that have not ended, without those at the head that have."""
+        under_way, guards = self._open.get(name), self._guards.get(name)
+        if under_way is None:
+            return OrderedDict()
+        while under_way and (first := next(iter(under_way.items())))[1].done():
+            del under_way[first[0]]
+        while guards and (not under_way or guards[0][0] <= next(iter(under_way))):
+            guards.popleft()
+        return under_way
+
+    def _fail(self, names: Iterable[str], steps: Iterable[int], pushed: Future[Any], error: BaseException) -> None:
+        """A push fails: pulls that wait for it do too."""
+        ends: list[Future[Any]] = []
+        is_refused = False
+        with self._lock:
+            for name, step in zip(names, steps, strict=True):
+                if self._open[name].get(step) is not pushed:
+                    continue  # It was pushed again.
+                del self._open[name][step]
+                one, failed = FailedPush(step, error), self._failed.setdefault(name, {})
+                is_refused = one.is_refused
+                if is_refused or len(failed) < MOST_SILENT:
+                    failed[step] = one
+                guards = self._guards.pop(name, deque())
+                ends += [guard for version, guard in guards if version > step]
+                self._guards[name] = deque(one for one in guards if one[0] <= step)
+        if is_refused:
+            _log.warning("it has to be pushed again: %s", error)
+        for guard in ends:
+            with suppress(InvalidStateError):  # Pushes of several of its keys may fail at once.
+                guard.set_exception(error)

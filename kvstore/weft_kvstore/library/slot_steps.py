@@ -14,7 +14,7 @@ from weft_kvstore.description.key_name import user_key
 from weft_kvstore.errors import StoreError, StoreRefusedError
 from weft_kvstore.library.array_traffic import ArrayTraffic
 from weft_kvstore.library.key_book import KeyBook
-from weft_kvstore.library.push_log import PushedStep, PushLog
+from weft_kvstore.library.push_log import FailedPush, PushLog
 from weft_kvstore.library.step_counts import StepCounts
 from weft_kvstore.store import BulkStore
 
@@ -38,7 +38,7 @@ class SlotSteps:
         self._book = book
         self._traffic = traffic
         self._counts = StepCounts(book.pushed, start)
-        self._log = PushLog(self._counts)
+        self._log = PushLog()
         self._unseen = set(book.pushed)
         """Keys that the slot pushes and that have not told yet which step they are at."""
         self._lock = threading.RLock()
@@ -51,9 +51,7 @@ class SlotSteps:
 
     def of(self, name: str) -> int:
         """Steps of a key that were begun."""
-        with self._lock:
-            self._log.settle([name])
-            return self._counts[name]
+        return self._counts[name]
 
     def has_begun(self, name: str) -> bool:
         """Whether a step of the key was begun here."""
@@ -65,17 +63,17 @@ class SlotSteps:
         """Begins a step of each key; what raises has begun none."""
         check_number(step, f"{self._book.call(call)}: step")
         with self._lock:
-            self._log.settle(names)
+            befores = [self._counts[name] for name in names]
             if step is None:
-                self._check_no_gap(call, names)
-            taken = self._log.take(names, None if step is None else int(step))
-            steps = [one.step for one in taken]
+                for name, before in zip(names, befores, strict=True):
+                    self._check_none_refused(call, name, before)
+            steps = self._counts.take(names, None if step is None else int(step))
             try:
                 pushed = self._traffic.bring(names, arrays, lambda hosts: hand_over(steps, hosts))
-            except BaseException:
-                self._log.give_back(names, taken)
+            except BaseException:  # Nothing has left.
+                self._counts.give_back(names, steps, befores)
                 raise
-            self._log.add(names, taken, pushed)
+            self._log.add(names, steps, pushed)
         return pushed
 
     def set(
@@ -90,7 +88,8 @@ class SlotSteps:
         """Ends all steps up to this one: each with the keys that were not pushed in it."""
         check_number(step, f"{self._book.call('end_step')}: step")
         with self._lock:
-            self._check_ended(step)
+            for name in self._book.pushed:
+                self._check_none_refused("end_step", name, self._counts.last(step) + 1)
             try:
                 ended = self._counts.end(None if step is None else int(step))
             except ValueError as error:
@@ -101,16 +100,14 @@ class SlotSteps:
     def versions(self, call: str, names: Sequence[str], version: int | None) -> tuple[list[int], list[Future[Any]]]:
         """Which version of each key is meant, and the pushes without which there will be none: they guard a pull."""
         check_number(version, f"{self._book.call(call)}: version")
-        found: dict[int, Future[Any]] = {}
         with self._lock:
-            self._log.settle(names)
             versions = [self._counts[name] if version is None else int(version) for name in names]
+            guards = self._log.guards(names, versions)
             for name, at in zip(names, versions, strict=True):
-                failed = self._log.failed(name, version)
+                failed = self._log.failed(name, at)
                 if failed is not None:
                     return versions, [self._failure(failed)]
-                found.update((id(pushed), pushed) for pushed in self._log.waiting(name, at))
-        return versions, list(found.values())
+        return versions, guards
 
     def are_seen(self, names: Sequence[str]) -> bool:
         """Whether all of these keys have told which step they are at, as far as the slot pushes them."""
@@ -129,23 +126,14 @@ class SlotSteps:
                 )
         self._unseen.difference_update(names)
 
-    def _check_no_gap(self, call: str, names: Sequence[str]) -> None:
-        """Raises StoreRefusedError where a step before the next one was refused: without it, none after it applies."""
-        for name in names:
-            failed = self._log.failed(name, self._counts[name])
-            if failed is not None and failed.is_refused:
-                raise StoreRefusedError(f"{self._book.where(call, user_key(name))}: {_again(failed)}")
+    def _check_none_refused(self, call: str, name: str, version: int) -> None:
+        """Raises StoreRefusedError where a step of the key before `version` was refused: until it is pushed again no
+        step behind it applies, and what was pushed in it is nowhere."""
+        refused = self._log.refused(name, version)
+        if refused is not None:
+            raise StoreRefusedError(f"{self._book.where(call, user_key(name))}: {_again(refused)}")
 
-    def _check_ended(self, step: int | None) -> None:
-        """Raises StoreRefusedError where a step is to be ended whose push was refused: it would count as nothing."""
-        self._log.settle(self._book.pushed)
-        last = self._counts.last(step)
-        for name in self._book.pushed:
-            failed = self._log.failed(name, last + 1)
-            if failed is not None and failed.is_back:
-                raise StoreRefusedError(f"{self._book.where('end_step', user_key(name))}: {_again(failed)}")
-
-    def _failure(self, failed: PushedStep) -> Future[Any]:
+    def _failure(self, failed: FailedPush) -> Future[Any]:
         """A future that has failed as the push did. Where a shard has been lost for good since, it says so."""
         future: Future[Any] = Future()
         error = failed.error
@@ -165,7 +153,6 @@ def check_number(number: int | None, where: str, *, may_lack: bool = True) -> No
         raise StoreRefusedError(f"{where}: a number from 0 to 2**62 - 1, not {number!r}")
 
 
-def _again(failed: PushedStep) -> str:
+def _again(failed: FailedPush) -> str:
     """What is to be done about it."""
-    what = "does not count: push it again" if failed.is_back else f"has to be pushed again, with step={failed.step}"
-    return f"step {failed.step} {what}; its push failed: {failed.error}"
+    return f"step {failed.step} has to be pushed again, with step={failed.step}; its push failed: {failed.error}"

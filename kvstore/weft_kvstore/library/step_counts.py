@@ -44,12 +44,11 @@ class StepCounts:
             self._counts[name] = max(self._counts[name], taken + 1)
         return steps
 
-    def give_back(self, name: str, taken: int, before: int) -> bool:
-        """A step that was taken when the count was `before` does not count: so if it is the last one begun."""
-        is_last = self._counts[name] == taken + 1 and before <= taken
-        if is_last:
-            self._counts[name] = before
-        return is_last
+    def give_back(self, names: Sequence[str], taken: Sequence[int], befores: Sequence[int]) -> None:
+        """Steps that were taken when the counts were `befores` have not begun; where a later one has, they stay."""
+        for name, step, before in zip(names, taken, befores, strict=True):
+            if self._counts[name] == step + 1 and before <= step:
+                self._counts[name] = before
 
     def last(self, step: int | None) -> int:
         """The last step that `end` would end."""

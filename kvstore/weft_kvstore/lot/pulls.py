@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -24,65 +25,97 @@ FEW_WAITS: Final = 8
 """So many are looked at one by one: that takes less time than one look at arrays."""
 
 
-class LotPulls:
-    """Pulls of which slices of the lot are open. Who is answered is forgotten at once: what was pulled is held by
-    nobody here; who has given up, now and then.
+class _Waits:
+    """Pulls that wait for one version, by identity. `added` has, of each that came, from which slice to behind which it
+    wanted some: so who waits for some slices is found without a look at the others."""
 
-    `_spans` has, of each pull that was added since it was made, from which slice to behind which it wanted some, and
-    its identity: so who waits for some slices is found without a look at the others.
+    __slots__ = ("added", "pulls", "spans")
+
+    def __init__(self) -> None:
+        self.pulls: dict[int, PullWait] = {}
+        self.added: list[tuple[int, int, int]] = []
+        self.spans: Array | None = None
+
+    def near(self, first: int, stop: int) -> list[PullWait]:
+        """Those that wanted some of these slices when they came, and maybe others where they are few."""
+        if len(self.pulls) <= FEW_WAITS:
+            return list(self.pulls.values())
+        if self.spans is None:
+            self.spans = np.array(self.added, np.int64).reshape(-1, 3)
+        near = self.spans[(self.spans[:, 0] < stop) & (self.spans[:, 1] > first), 2]
+        return [self.pulls[one] for one in dict.fromkeys(near.tolist()) if one in self.pulls]
+
+
+class LotPulls:
+    """Pulls of which slices of the lot are open, by the version that they wait for: those of a version that no slice
+    has reached are not looked at. Who is answered is forgotten at once: what was pulled is held by nobody here; who has
+    given up, now and then.
+
+    `_versions` are those of `_waits`, in order. `_added` counts the pulls that came since the last look for those that
+    were given up.
     """
 
     def __init__(self, lot: LotState) -> None:
         self._lot = lot
-        self._waits: dict[int, PullWait] = {}
-        self._added: list[tuple[int, int, int]] = []
-        self._spans: Array | None = None
+        self._waits: dict[int, _Waits] = {}
+        self._versions: list[int] = []
+        self._added = 0
         self._most = LEAST_WAITS
 
     @property
     def waits(self) -> list[PullWait]:
-        """All of them, in the order in which they came."""
-        return list(self._waits.values())
+        """All of them, by version, and in the order in which they came."""
+        return [one for version in self._versions for one in self._waits[version].pulls.values()]
 
     def wait_for(self, wait: PullWait) -> None:
         """A pull that has open slices here."""
-        if len(self._added) >= self._most:  # A peer that asks and gives up again must not fill the memory.
+        if self._added >= self._most:  # A peer that asks and gives up again must not fill the memory.
             self._tidy()
         self._enter(wait)
 
     def waiting(self, first: int, stop: int) -> list[PullWait]:
-        """The pulls that wait for any of these slices."""
-        if not self._waits:
+        """The pulls that wait for any of these slices, unless for a version that none of them has reached."""
+        if not self._versions:
             return []
-        number = self._lot.spec.number
-        found = self._near(first, stop) if len(self._waits) > FEW_WAITS else list(self._waits.values())
-        return [one for one in found if number in one.open and one.open[number].overlaps(first, stop)]
-
-    def _near(self, first: int, stop: int) -> list[PullWait]:
-        """Those that wanted some of these slices when they came."""
-        if self._spans is None:
-            self._spans = np.array(self._added, np.int64).reshape(-1, 3)
-        near = self._spans[(self._spans[:, 0] < stop) & (self._spans[:, 1] > first), 2]
-        return [self._waits[one] for one in dict.fromkeys(near.tolist()) if one in self._waits]
+        steps, number = self._lot.steps, self._lot.spec.number
+        reached = steps.version if self._lot.spec.together or not steps.slots else steps.through
+        count = bisect_right(self._versions, int(reached[..., first:stop].max()))
+        near = [one for version in self._versions[:count] for one in self._waits[version].near(first, stop)]
+        return [one for one in near if number in one.open and one.open[number].overlaps(first, stop)]
 
     def tidy(self, waits: Iterable[PullWait]) -> None:
         """Forgets those of these that have nothing open here any more."""
         for one in waits:
             if self._lot.spec.number not in one.open:
-                self._waits.pop(id(one), None)
+                version = self._version_of(one)
+                some = self._waits[version]
+                del some.pulls[id(one)]
+                if not some.pulls:
+                    del self._waits[version]
+                    del self._versions[bisect_left(self._versions, version)]
 
     def _tidy(self) -> None:
-        self.tidy(list(self._waits.values()))
-        self._added = []
-        for one in self._waits.values():
+        open_ = [one for one in self.waits if self._lot.spec.number in one.open]
+        self._waits, self._versions, self._added = {}, [], 0
+        for one in open_:
             self._enter(one)
-        self._most = max(2 * len(self._waits), LEAST_WAITS)
+        self._most = max(2 * len(open_), LEAST_WAITS)
 
     def _enter(self, wait: PullWait) -> None:
-        first, stop = wait.open[self._lot.spec.number].span
-        self._waits[id(wait)] = wait
-        self._added.append((first, stop, id(wait)))
-        self._spans = None
+        version = self._version_of(wait)
+        some = self._waits.get(version)
+        if some is None:
+            some = self._waits[version] = _Waits()
+            insort(self._versions, version)
+        some.pulls[id(wait)] = wait
+        some.added.append((*wait.open[self._lot.spec.number].span, id(wait)))
+        some.spans = None
+        self._added += 1
+
+    def _version_of(self, wait: PullWait) -> int:
+        """The version before which it is not answered; 0 where the lot is at every version for it."""
+        of = self._of(wait)
+        return 0 if not self._lot.steps.slots or of == [] else wait.version
 
     def ready(self, wait: PullWait, first: int, stop: int) -> list[Range]:
         """The open slices among these that can answer."""

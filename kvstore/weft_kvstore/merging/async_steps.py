@@ -27,6 +27,10 @@ class AsyncSteps(Generic[G]):
         return min(self._through.values(), default=0)
 
     @property
+    def newest(self) -> int:
+        return max(self._through.values(), default=0)
+
+    @property
     def begun(self) -> int:
         waiting = [step + 1 for steps in self._waiting.values() for step in steps]
         return max([*self._through.values(), *waiting], default=0)

@@ -42,6 +42,10 @@ class Steps(Protocol[G]):
     def version(self) -> int: ...
 
     @property
+    def newest(self) -> int:
+        """How many steps the slot is through with that is furthest ahead: no pull sees a later version."""
+
+    @property
     def begun(self) -> int:
         """The first step of which nothing has come of any slot, nor of a later one."""
 

@@ -66,6 +66,10 @@ class SyncSteps(Generic[G]):
         return self._version
 
     @property
+    def newest(self) -> int:
+        return self._version
+
+    @property
     def begun(self) -> int:
         return max((step + 1 for step, one in self._open.items() if one.settled), default=self._version)
 

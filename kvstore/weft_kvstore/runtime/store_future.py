@@ -39,6 +39,8 @@ class StoreFuture(Future[T]):
         self._state = _RUNNING
         self.driver = driver
         self._hooks: list[Callable[[Future[T]], None]] = []
+        self._failure: BaseException | None = None
+        self._failure_hooks: list[Callable[[BaseException], None]] = []
 
     def result(self, timeout: float | None = None) -> T:
         if self._state != _FINISHED and self.driver is not None:
@@ -58,6 +60,23 @@ class StoreFuture(Future[T]):
                 return
         hook(self)
 
+    def hook_failure(self, hook: Callable[[BaseException], None]) -> None:
+        """Calls it when the future is about to fail, or now; see `before_failure`."""
+        with self._condition:
+            if self._failure is None:
+                if self._state != _FINISHED:
+                    self._failure_hooks.append(hook)
+                return
+        hook(self._failure)
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        with self._condition:
+            self._failure = exception
+            hooks, self._failure_hooks = self._failure_hooks, []
+        for hook in hooks:
+            hook(exception)  # type: ignore[arg-type]  # None is for those who clear a future, and nobody does
+        super().set_exception(exception)
+
     def call_back(self) -> None:
         """Calls the callbacks."""
         super()._invoke_callbacks()  # type: ignore[misc]  # typeshed does not have it
@@ -69,7 +88,7 @@ class StoreFuture(Future[T]):
 
     def _invoke_callbacks(self) -> None:
         """Called once by what ends it, when its state is set already."""
-        hooks, self._hooks = self._hooks, []
+        hooks, self._hooks, self._failure_hooks = self._hooks, [], []
         for hook in hooks:
             try:
                 hook(self)
@@ -97,3 +116,12 @@ def on_end(future: Future[Any], hook: Callable[[Future[Any]], None]) -> None:
 def driver_of(*futures: Future[Any]) -> Driver | None:
     """What brings the first of them that has one to its end."""
     return next((one.driver for one in futures if isinstance(one, StoreFuture) and one.driver is not None), None)
+
+
+def before_failure(future: Future[Any], hook: Callable[[BaseException], None]) -> None:
+    """Calls the hook with the future's error before anybody sees it fail, or now; it is as those of `on_end`. Of a
+    future that is not the store's own, when it has failed."""
+    if isinstance(future, StoreFuture):
+        future.hook_failure(hook)
+    else:
+        future.add_done_callback(lambda ended: None if (error := ended.exception()) is None else hook(error))

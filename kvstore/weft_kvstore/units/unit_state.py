@@ -207,11 +207,13 @@ class UnitState(Work, ABC, Generic[G, S]):
 
     def answerable(self) -> list[PullWait]:
         """The pulls that can be answered now; it keeps the others."""
-        return self.waits.take(self.can_answer)
+        return self.waits.take(self.steps.newest, self.can_answer)
 
     def wait_for(self, wait: PullWait) -> None:
         """A pull that cannot be answered now."""
-        self.waits.add(wait)
+        slots = self.spec.slots
+        counts = slots and (self.spec.mode is Mode.SYNC or wait.settled or wait.slot in slots)
+        self.waits.add(wait, wait.version if counts else 0)  # Others see what there is.
 
     def replace(self, slot: int) -> None:
         """A newer incarnation fills the slot: what the old one pushed and is not merged is forgotten."""

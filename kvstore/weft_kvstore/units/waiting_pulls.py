@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -12,34 +13,45 @@ LEAST_WAITS: Final = 64
 
 
 class WaitingPulls:
-    """In the order in which they came. Of those that were given up no more are kept than there are others, or
-    `LEAST_WAITS`."""
+    """By the version that they wait for, and in the order in which they came. Of those that were given up no more are
+    kept than there are others, or `LEAST_WAITS`."""
 
-    __slots__ = ("_most", "_waits")
+    __slots__ = ("_came", "_most", "_waits")
 
     def __init__(self) -> None:
-        self._waits: list[PullWait] = []
+        self._waits: list[tuple[int, int, PullWait]] = []
         self._most = LEAST_WAITS
+        self._came = 0
 
     def __len__(self) -> int:
         return len(self._waits)
 
     def __iter__(self) -> Iterator[PullWait]:
-        return iter(self._waits)
+        return (wait for _, _, wait in sorted(self._waits))
 
-    def add(self, wait: PullWait) -> None:
-        """One more."""
-        self._waits.append(wait)
+    def add(self, wait: PullWait, version: int) -> None:
+        """One more, which cannot be answered before a version."""
+        self._came += 1
+        heapq.heappush(self._waits, (version, self._came, wait))
         if len(self._waits) > self._most:  # A peer that asks and gives up again must not fill the memory.
-            self._waits = [one for one in self._waits if not one.dropped]
+            self._waits = [one for one in self._waits if not one[2].dropped]
+            heapq.heapify(self._waits)
             self._most = max(2 * len(self._waits), LEAST_WAITS)
 
-    def take(self, is_ready: Callable[[PullWait], bool]) -> list[PullWait]:
-        """Those that can be answered now, which wait no more."""
+    def take(self, version: int, is_ready: Callable[[PullWait], bool]) -> list[PullWait]:
+        """Those that can be answered at a version, which wait no more. Others than of it and before are not looked
+        at."""
         ready: list[PullWait] = []
-        waits, self._waits = self._waits, []
-        for wait in waits:
+        kept: list[tuple[int, int, PullWait]] = []
+        while self._waits and self._waits[0][0] <= version:
+            one = heapq.heappop(self._waits)
+            wait = one[2]
             if wait.dropped:
                 continue
-            (ready if is_ready(wait) else self._waits).append(wait)
+            if is_ready(wait):
+                ready.append(wait)
+            else:
+                kept.append(one)
+        for one in kept:
+            heapq.heappush(self._waits, one)
         return ready

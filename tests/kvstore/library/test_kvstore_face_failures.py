@@ -27,7 +27,7 @@ from weft_kvstore import (
 )
 from weft_kvstore.library.meetings import Meetings
 from weft_kvstore.library.push_log import PushLog
-from weft_kvstore.library.step_counts import StepCounts
+from weft_kvstore.runtime.store_future import StoreFuture, before_failure
 
 Make = Callable[..., Sequence[KVStore]]
 
@@ -64,42 +64,55 @@ def test_a_refused_row_stops_nobody(make: Make) -> None:
     assert [store.pull_rows("t", [0]).result(WAIT_S).tolist() for store in stores] == [[[-2.0, -2.0]]] * 2
 
 
-def test_a_refused_step_does_not_count(make: Make) -> None:
+def test_a_refused_step_is_asked_for_until_it_is_pushed_again(make: Make) -> None:
     (store,) = make(describe({"w": zero(2)}, rule="sgd", rate=1.0))
-    assert refused(store.push("w", ones(2), step=7))
-    assert store.steps("w") == 0
-    with pytest.raises(StoreRefusedError, match=r"step 7 does not count: push it again; its push failed: .*step 7"):
+    assert refused(store.push("w", ones(2), step=3))
+    assert store.steps("w") == 4
+    told = r"of key 'w': step 3 has to be pushed again, with step=3; its push failed: .*step 3: more than 2 steps ahead"
+    for call in (store.push, store.pushpull):
+        with pytest.raises(StoreRefusedError, match=told):
+            call("w", ones(2))
+    with pytest.raises(StoreRefusedError, match=told):
+        store.end_step()
+    with pytest.raises(StoreRefusedError, match=told.removeprefix("of key 'w': ")):
         store.pull("w").result(WAIT_S)
-    assert store.pushpull("w", ones(2)).result(WAIT_S).tolist() == [-1.0, -1.0]
+    assert store.pull("w", version=0).result(WAIT_S).tolist() == [0.0, 0.0]
+    for step in range(4):
+        store.push("w", ones(2), step=step).result(WAIT_S)
+    assert store.pushpull("w", ones(2)).result(WAIT_S).tolist() == [-5.0, -5.0]
 
 
-def test_pushes_too_far_ahead_are_pushed_again_without_numbers(make: Make) -> None:
+def test_what_was_pushed_too_far_ahead_is_not_replaced_by_what_is_pushed_next(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    stores = make(describe({"w": zero()}, slots=2, rule="sgd", rate=1.0))
+    pushes = [stores[0].push("w", np.float32(10**step)) for step in range(4)]
+    assert refused(pushes[-1])
+    assert "it has to be pushed again: slot 0: " in caplog.text
+    for _ in range(4):
+        stores[1].push("w", np.float32(0)).result(WAIT_S)
+    with pytest.raises(
+        StoreRefusedError, match=r"step 3 has to be pushed again, with step=3; .*more than 2 steps ahead"
+    ):
+        stores[0].push("w", np.float32(10**4))
+    stores[0].push("w", np.float32(10**3), step=3).result(WAIT_S)
+    for store in stores:
+        store.push("w", np.float32(10**4 if store.slot == 0 else 0)).result(WAIT_S)
+    assert stores[0].pull("w").result(WAIT_S) == -11111.0
+
+
+def test_several_steps_that_were_refused_are_asked_for_one_after_the_other(make: Make) -> None:
     stores = make(describe({"w": zero(2)}, slots=2, rule="sgd", rate=1.0))
     pushes = [stores[0].push("w", ones(2)) for _ in range(5)]
     assert [refused(push) for push in pushes[3:]] == [True, True]
-    assert stores[0].steps("w") == 3
-    stores[0].end_step().result(WAIT_S)
-    with pytest.raises(StoreRefusedError, match="slot 0: end_step of key 'w': step 3 does not count: push it again"):
-        stores[0].end_step()
-    for _ in range(3):
+    for _ in range(5):
         stores[1].push("w", ones(2)).result(WAIT_S)
-    assert stores[1].pull("w").result(WAIT_S).tolist() == [-6.0, -6.0]
-    both = [store.pushpull("w", ones(2)) for _ in range(2) for store in stores]
-    assert both[-1].result(WAIT_S).tolist() == [-10.0, -10.0]
+    for step in (3, 4):
+        with pytest.raises(StoreRefusedError, match=f"step {step} has to be pushed again"):
+            stores[0].push("w", ones(2))
+        stores[0].push("w", ones(2), step=step).result(WAIT_S)
+    assert stores[1].pull("w").result(WAIT_S).tolist() == [-10.0, -10.0]
     assert [store.steps("w") for store in stores] == [5, 5]
-
-
-def test_a_step_of_the_middle_is_asked_for_until_it_is_pushed_again(make: Make) -> None:
-    (store,) = make(describe({"w": zero(2)}, rule="sgd", rate=1.0))
-    lost = store.push("w", ones(2), step=9)
-    store._slot_calls._steps._counts.take(["w"], 10)  # as if the next one had gone out before the refusal came
-    assert refused(lost)
-    told = "step 9 has to be pushed again, with step=9; its push failed: "
-    with pytest.raises(StoreRefusedError, match=told):
-        store.push("w", ones(2))
-    with pytest.raises(StoreRefusedError, match=told):
-        store.pull("w").result(WAIT_S)
-    assert store.pull("w", version=0).result(WAIT_S).tolist() == [0.0, 0.0]
 
 
 def ended(error: Exception | None = None) -> Future[None]:
@@ -112,38 +125,65 @@ def ended(error: Exception | None = None) -> Future[None]:
 
 
 def test_the_earliest_failed_push_is_remembered_until_its_step_is_pushed_again() -> None:
-    counts = StepCounts(["w"])
-    log = PushLog(counts)
-    for error in (StoreTimeoutError("late"), StoreRefusedError("far"), None):
-        log.add(["w"], log.take(["w"], None), ended(error))
-    log.settle(["w"])
-    first, second = log.failed("w"), log.failed("w", 1)
-    assert first is not None
-    assert first is second
-    assert (first.step, first.is_back, first.is_refused) == (0, False, False)
-    assert log.failed("w", 0) is None
-    log.add(["w"], log.take(["w"], 0), ended())
-    log.settle(["w"])
-    later = log.failed("w")
-    assert later is not None
-    assert (later.step, later.is_back, later.is_refused) == (1, False, True)
-    log.take(["w"], 1)
-    assert log.failed("w") is None
-    assert counts["w"] == 3
+    log = PushLog()
+    for step, error in enumerate([StoreTimeoutError("late"), StoreRefusedError("far"), None]):
+        log.add(["w"], [step], ended(error))
+    assert (log.failed("w", 1), log.failed("w", 0)) == (log.failed("w", 3), None)
+    earliest, refused = log.failed("w", 3), log.refused("w", 3)
+    assert earliest is not None
+    assert refused is not None
+    assert [(one.step, one.is_refused) for one in (earliest, refused)] == [(0, False), (1, True)]
+    log.add(["w"], [0], ended())
+    assert log.failed("w", 3) == refused
+    log.add(["w"], [1], ended())
+    assert log.failed("w", 3) is None
 
 
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
-def test_refused_pushes_give_their_counts_back_in_whatever_order_they_end(order: tuple[int, ...]) -> None:
-    counts = StepCounts(["w"], 3)
-    log, pushes = PushLog(counts), [Future[None]() for _ in range(3)]
+def test_a_failure_of_a_push_counts_only_if_the_step_was_not_pushed_again() -> None:
+    log, first, second = PushLog(), StoreFuture[None](), StoreFuture[None]()
+    log.add(["w"], [0], first)
+    log.add(["w"], [0], second)
+    first.set_exception(StoreTimeoutError("late"))
+    assert log.failed("w", 1) is None
+    second.set_exception(StoreTimeoutError("later"))
+    assert str(log.failed("w", 1).error) == "later"  # type: ignore[union-attr]  # it is there
+
+
+def test_a_failure_is_known_before_anybody_sees_the_push_fail() -> None:
+    log, push, seen = PushLog(), StoreFuture[None](), list[bool]()
+    log.add(["w"], [0], push)
+    before_failure(push, lambda _: seen.append(push.done() or log.failed("w", 1) is None))
+    push.set_exception(StoreRefusedError("far"))
+    assert seen == [False]
+
+
+class Looked(StoreFuture[None]):
+    """Counts how often it is asked about, and by how many it is watched."""
+
+    looks = 0
+
+    def done(self) -> bool:
+        Looked.looks += 1
+        return super().done()
+
+    def hook(self, hook: Callable[[Future[None]], None]) -> None:
+        Looked.looks += 1
+        super().hook(hook)
+
+
+def test_a_push_and_a_pull_look_at_no_more_pushes_the_more_are_under_way() -> None:
+    Looked.looks, log, count = 0, PushLog(), 1000
+    pushes, guards = [Looked() for _ in range(count)], list[list[Future[None]]]()
+    for step, push in enumerate(pushes):
+        log.add(["w"], [step], push)
+        guards.append(log.guards(["w"], [step + 1]))
+    assert Looked.looks <= 3 * count
+    pushes[600].set_exception(StoreRefusedError("far"))
+    assert [any(one.done() for one in some) for some in guards] == [False] * 600 + [True] * 400
     for push in pushes:
-        log.add(["w"], log.take(["w"], None), push)
-    for number in order:
-        pushes[number].set_exception(StoreRefusedError("far"))
-        log.settle(["w"])
-    assert counts["w"] == 3
-    assert [one.step for one in log.take(["w"], None)] == [3]
-    assert log.failed("w") is None
+        if push is not pushes[600]:
+            push.set_result(None)
+    assert log.guards(["w"], [count]) == []
 
 
 class LosesOnce:

@@ -313,6 +313,27 @@ def test_values_of_two_versions_of_each_key_may_wait_whatever_waits_of_others() 
         lot.state.sets.check(0, 5, 1, 2, "another")
 
 
+@pytest.mark.parametrize("mode", [Mode.SYNC, Mode.ASYNC])
+def test_pulls_of_versions_to_come_are_not_looked_at(mode: Mode) -> None:
+    """A step costs as much with a thousand pulls ahead as with one."""
+    lot, count, looked = plain_lot("a", slots=1, mode=mode), 1000, 0
+    for version in range(1, count + 1):
+        wait = PullWait(None, version, version, slot=0, state=False, reading=Reading.OWN)
+        wait.want(lot.state.spec.number, 0, 1)
+        lot.pulls.wait_for(wait)
+    for step in range(count):
+        for arrival in lot.state.accept(0, step, Laid(0, 1, floats(1))):
+            list(lot.state.merging(arrival))
+        found = lot.pulls.waiting(0, 1)
+        assert [one.version for one in found if lot.pulls.ready(one, 0, 1)] == [step + 1]
+        looked += len(found)
+        for one in found:
+            one.answered(lot.state.spec.number, 0, 1)
+        lot.pulls.tidy(found)
+    assert looked == count
+    assert lot.pulls.waits == []
+
+
 def test_a_pull_that_is_bound_waits_for_who_is_behind_and_names_it() -> None:
     lot = plain_lot("a", slots=3, mode=Mode.STALE, bound=1)
     own, other = (PullWait(None, 1, 2, slot=slot, state=False, reading=Reading.OWN) for slot in (0, 7))
