@@ -334,8 +334,8 @@ class _Rewrites:
         if size_average is not None or reduce is not None:
             reduction = self.torch.nn._reduction.legacy_get_string(size_average, reduce, emit_warning=False)
         p, rest = input.detach(), 1 - input.detach()
-        low = self.torch.finfo(p.dtype).tiny
-        logs = [self.torch.where(one > 0, one.clamp(min=low).log(), -100.0).clamp(min=-100.0) for one in (p, rest)]
+        where = self.torch.where
+        logs = [where(one > 0, where(one > 0, one, 1.0).log(), -100.0).clamp(min=-100.0) for one in (p, rest)]
         slope = (p - target) / (p * rest).clamp(min=1e-12)
         loss = -(target * logs[0] + (1 - target) * logs[1]) + slope.detach() * (input - p)
         loss = loss if weight is None else loss * weight

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import re
 import sys
@@ -316,6 +317,12 @@ AT_EDGES: dict[str, Callable[[Any], Any]] = {
     "logsigmoid": lambda a: functional.logsigmoid(a * 100),
     "a loss of logits": lambda a: functional.binary_cross_entropy_with_logits(a * 100, torch.zeros(5, 4)),
     "logaddexp": lambda a: torch.logaddexp(a * 100, a.flip(0) * 100),
+    "logaddexp2": lambda a: torch.logaddexp2(a * 1e4, -a * 1e4),
+    "a loss of probabilities": lambda a: functional.binary_cross_entropy(torch.sigmoid(a * 100), torch.ones(5, 4)),
+    "gaussian_nll_loss": lambda a: functional.gaussian_nll_loss(a, torch.ones(5, 4), a.abs()),
+    "no float that is finite": lambda a: a.masked_fill(torch.ones(4, dtype=torch.bool), -torch.inf) + 0 * a,
+    "normal": lambda a: a + torch.normal(torch.zeros_like(a), 1.0),
+    "a value without dimensions of 1": lambda a: a[:, :1].squeeze(),
     "log1p": lambda a: torch.log1p(a * 1e-9),
     "expm1": lambda a: torch.expm1(a * 1e-9),
 }
@@ -330,6 +337,74 @@ def test_where_an_operator_has_a_bound_a_pole_or_equals_the_gradient_is_pytorchs
     )
     module = Of(lambda m, a: function(a + m.shift), shift=nn.Parameter(torch.zeros(5, 4)))
     weft.from_torch(module, edges, dynamic=False)  # compares them
+
+
+def test_rows_of_attention_that_are_wholly_masked_are_zero() -> None:
+    class Attention(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+            self.many = nn.MultiheadAttention(8, 2, batch_first=True)
+
+        def forward(self, inputs: Any, padding: Any) -> Any:
+            made = self.layer(inputs).unsqueeze(1)
+            mask = ~padding[:, None, None, :].expand(-1, 1, inputs.shape[1], -1)
+            own = functional.scaled_dot_product_attention(made, made, made, attn_mask=mask).squeeze(1)
+            return own + self.many(inputs, inputs, inputs, key_padding_mask=padding, need_weights=False)[0]
+
+    padding = torch.zeros(3, 5, dtype=torch.bool)
+    padding[0], padding[1, 3:] = True, True
+    assert weft.from_torch(Attention(), (x(3, 5, 8), padding)).proof
+
+
+@functools.lru_cache
+def triangle(size: int) -> Any:
+    return torch.triu(torch.ones(size, size))
+
+
+def test_what_forward_keeps_in_caches_is_made_of_numbers_afterwards() -> None:
+    def cached(self: Any, inputs: Any) -> Any:
+        if 8 not in self.cache:
+            self.cache[8] = torch.arange(8).float()
+        return self.layer(inputs) @ triangle(8) + self.cache[8]
+
+    triangle.cache_clear()
+    module, inputs = Of(cached, layer=nn.Linear(8, 8), cache={}), x()
+    weft.from_torch(module, inputs)
+    assert module.cache == {}
+    assert type(triangle(8)) is torch.Tensor
+    module(inputs).sum().backward()
+    assert type(module.layer.weight.grad) is torch.Tensor
+
+
+def test_what_forward_keeps_for_its_next_call_is_said() -> None:
+    def carries(self: Any, inputs: Any) -> Any:
+        outputs, self.last = self.layer(inputs, self.last)
+        return outputs
+
+    module = Of(carries, layer=nn.GRU(8, 4, batch_first=True), last=None)
+    (warning,) = weft.from_torch(module, x(3, 5, 8)).warnings
+    assert warning.startswith("forward changes 'last', which the module keeps for its next call")
+
+
+def test_recurrent_layers_are_exported_whole_each_time() -> None:
+    for _ in range(2):
+        read = weft.from_torch(nn.GRU(8, 4, batch_first=True), x(3, 5, 8), dynamic={"input": {0: "batch", 1: "time"}})
+        assert "GRU" in {node.op_type for node in read.graph.nodes}
+
+
+def test_outputs_have_the_names_of_a_mapping_and_inputs_are_left_alone() -> None:
+    def forward(self: Any, inputs: Any) -> Any:
+        inputs.mul_(2)
+        made = self.layer(inputs).squeeze()
+        return {"score": made, "loss": (made**2).mean()}
+
+    inputs = x()
+    before = inputs.clone()
+    read = weft.from_torch(Of(forward, layer=nn.Linear(8, 1)), inputs)
+    assert read.graph.outputs == ("score", "loss")
+    assert torch.equal(inputs, before)
+    assert "score  float32[batch]" in str(read)
 
 
 def test_what_was_not_compared_is_not_counted_and_what_was_chosen_is_compared() -> None:
@@ -478,6 +553,41 @@ def hooked(self: Any, inputs: Any) -> Any:
     return made
 
 
+def clipped_weights(self: Any, inputs: Any) -> Any:
+    self.layer.weight.data.clamp_(-1, 1)
+    return self.layer(inputs)
+
+
+def assigned(self: Any, inputs: Any) -> Any:
+    self.layer.weight.data = self.layer.weight.data.clamp(-1, 1)
+    return self.layer(inputs)
+
+
+def shared(share: Callable[[Any], object]) -> Any:
+    module = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    share(module)
+    return module
+
+
+def jittered(self: Any, inputs: Any) -> Any:
+    return self.layer(inputs + 0.1 * (2 * torch.rand_like(inputs) - 1) if self.training else inputs)
+
+
+def seeded(self: Any, inputs: Any) -> Any:
+    torch.manual_seed(0)
+    return self.layer(inputs) + torch.randn_like(inputs)
+
+
+def falling(self: Any, inputs: Any) -> Any:
+    made = self.layer(inputs) * self.factor
+    self.factor *= 0.9
+    return made
+
+
+def packed(self: Any, inputs: Any, lengths: Any) -> Any:
+    return self.layer(nn.utils.rnn.pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False))[1]
+
+
 def with_hook(register: Callable[[Any], object]) -> Any:
     module = nn.Sequential(nn.Linear(8, 8))
     register(module)
@@ -559,6 +669,37 @@ REFUSED: dict[str, tuple[Callable[[], tuple[Any, Any]], str]] = {
     "parts of four samples": (
         lambda: (Of(lambda m, a: sum(each.sum(0) for each in m.layer(a).split(4)), layer=nn.Linear(8, 8)), x(8, 8)),
         "the batch of input '.*' is fixed at 8 samples",
+    ),
+    "data that is written": (
+        lambda: (Of(clipped_weights, layer=nn.Linear(8, 8)), x()),
+        "parameter 'layer.weight' is changed by the module's own forward",
+    ),
+    "data that is assigned": (lambda: (Of(assigned, layer=nn.Linear(8, 8)), x()), "forward assigns .data of a tensor"),
+    "memory that two parameters share": (
+        lambda: (shared(lambda m: setattr(m[1].weight, "data", m[0].weight.data)), x()),
+        "'0.weight' and '1.weight' share memory",
+    ),
+    "a parameter that is another's transpose": (
+        lambda: (shared(lambda m: setattr(m[1], "weight", nn.Parameter(m[0].weight.t()))), x()),
+        "'0.weight' and '1.weight' share memory",
+    ),
+    "a parameter without a shape": (lambda: (nn.Sequential(nn.LazyLinear(4)), x()), "'0.weight' has no shape yet"),
+    "noise that is 0 in the middle": (
+        lambda: (Of(jittered, layer=nn.Linear(8, 8)), x()),
+        r"draws random numbers \(rand_like\) otherwise in eval",
+    ),
+    "a seed": (lambda: (Of(seeded, layer=nn.Linear(8, 8)), x()), "forward sets a seed"),
+    "a factor that falls": (
+        lambda: (Of(falling, layer=nn.Linear(8, 8), factor=1.0), x()),
+        "forward changes 'factor', which the module keeps",
+    ),
+    "packed sequences": (
+        lambda: (Of(packed, layer=nn.GRU(8, 4, batch_first=True)), (x(3, 5, 8), torch.tensor([5, 2, 3]))),
+        "packed sequences have no form in ONNX",
+    ),
+    "sums that overflow": (
+        lambda: (Of(lambda m, a: torch.logcumsumexp(m.layer(a), 1), layer=nn.Linear(8, 8)), x()),
+        "logcumsumexp has no form in ONNX that bears large numbers",
     ),
     "an infinite gradient": (
         lambda: (Of(lambda m, a: torch.sqrt(m.layer(a) * 0), layer=nn.Linear(8, 8)), x()),

@@ -206,3 +206,21 @@ def test_notes_that_nobody_vouches_for_are_read_or_refused(op_type: str, said: s
     for verify in (True, False):
         with contextlib.suppress(OnnxError):
             assert read_model(model, ReadOptions(verify=verify)).graph.outputs == ("y",)
+
+
+def test_a_parameter_that_the_exporter_has_computed_away_is_told_and_one_that_it_has_merged_is_refused() -> None:
+    def scaled(function: Callable[..., Any], value: float) -> Any:
+        return Of(function, layer=nn.Linear(8, 8), scale=nn.Parameter(torch.tensor(value)))
+
+    gain = read(scaled(lambda m, a: m.layer(a) * m.scale, 1.0), torch.randn(2, 8))
+    assert "scale" not in trained(gain), "the exporter does not do it any more"
+    assert any("parameters are not in the file: 'scale'" in warning for warning in gain.warnings)
+    with pytest.raises(OnnxError, match="reads parameter 'scale', which is no part of its call"):
+        read(scaled(lambda m, a: torch.tanh(m.layer(a) * m.scale) * 2.0, 2.0), torch.randn(2, 8))
+    eyes = Of(lambda m, a: torch.tanh(a @ m.left.t()) @ m.right, left=eye(), right=eye())
+    with pytest.raises(OnnxError, match="parameter 'left' is not in the file"):
+        read(eyes, torch.randn(2, 8))
+
+
+def eye() -> Any:
+    return nn.Parameter(torch.eye(8))
