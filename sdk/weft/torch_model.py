@@ -26,7 +26,8 @@ from weft.model import Model
 from weft.onnx_model import Patterns, from_onnx, listed
 from weft.onnx_package import onnx_form
 from weft.torch_errors import cause, chain, refusal
-from weft.torch_proof import check_hooks, prove, run
+from weft.torch_proof import prove
+from weft.torch_run import check_hooks, run
 from weft.torch_takeover import check_memory, check_modules, taken_over
 from weft_graph.types import BATCH
 
