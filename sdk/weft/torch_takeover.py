@@ -123,12 +123,22 @@ _NO_EMBEDDING: Final = {
 def check_modules(torch: Any, module: Any) -> None:
     """Raises ModuleRefusedError, naming the module and its option, for what cannot be taken over."""
     for name, each in module.named_modules():
+        where = f"module {name!r} ({type(each).__name__})" if name else f"the module ({type(each).__name__})"
+        if isinstance(each, torch.jit.ScriptModule):
+            raise ModuleRefusedError(
+                f"{where} is scripted, which cannot be exported: give the module that was scripted"
+            )
+        is_norm = isinstance(each, torch.nn.modules.batchnorm._BatchNorm)
+        if is_norm and each.momentum is None and each.track_running_stats:
+            raise ModuleRefusedError(
+                f"{where} has momentum=None, an average of all steps, which weft does not keep: give it a momentum"
+            )
+        if isinstance(each, torch.nn.Dropout) and each.p == 1:
+            raise ModuleRefusedError(f"{where} has p=1, so nothing behind it would train: leave it out")
         if not isinstance(each, torch.nn.Embedding | torch.nn.EmbeddingBag):
             continue
         for option in ("max_norm", "scale_grad_by_freq"):
             if getattr(each, option):
-                kind = type(each).__name__
-                where = f"module {name!r} ({kind})" if name else f"the module ({kind})"
                 raise ModuleRefusedError(f"{where} has {_NO_EMBEDDING[option].partition(' has ')[2]}")
 
 

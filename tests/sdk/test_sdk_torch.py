@@ -688,6 +688,12 @@ REFUSED: dict[str, tuple[Callable[[], tuple[Any, Any]], str]] = {
         lambda: (Of(jittered, layer=nn.Linear(8, 8)), x()),
         r"draws random numbers \(rand_like\) otherwise in eval",
     ),
+    "a scripted module": (lambda: (torch.jit.script(nn.Linear(8, 8)), x()), "is scripted, .* give the module"),
+    "an average of all steps": (
+        lambda: (nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8, momentum=None)), x()),
+        "module '1' .BatchNorm1d. has momentum=None",
+    ),
+    "dropout of all": (lambda: (nn.Sequential(nn.Linear(8, 8), nn.Dropout(1.0)), x()), "'1' .Dropout. has p=1"),
     "a seed": (lambda: (Of(seeded, layer=nn.Linear(8, 8)), x()), "forward sets a seed"),
     "a factor that falls": (
         lambda: (Of(falling, layer=nn.Linear(8, 8), factor=1.0), x()),
