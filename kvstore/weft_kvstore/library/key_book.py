@@ -70,32 +70,53 @@ class KeyBook:
             raise StoreRefusedError(f"{self.where(call, key)}: the store has no such key; {self._what_there_is(key)}")
         return found
 
-    def find(self, key: object, call: str, *, rows: bool) -> KeyDescription:
-        """A table where `rows`, else a key that is none."""
+    def find(self, key: object, call: str, *, rows: bool | None, pushes: bool = False) -> KeyDescription:
+        """A table where `rows`, else a key that is none; with None any key. One that the slot contributes to where it
+        `pushes`."""
         found = self.known(key, call)
-        if found.rows and not rows:
+        if found.rows and rows is False:
             told = f"say which rows, with {call}_rows" if call in _BY_ROWS else f"of tables there is no {call}"
             raise StoreRefusedError(f"{self.where(call, key)}: it is a table: {told}")
         if rows and not found.rows:
             raise StoreRefusedError(f"{self.where(call, key)}: it is no table: call {call.removesuffix('_rows')}")
-        return found
-
-    def pushing(self, key: object, call: str, *, rows: bool) -> KeyDescription:
-        """A key that the slot contributes to."""
-        found = self.find(key, call, rows=rows)
-        if self.slot not in found.slots:
+        if pushes and self.slot not in found.slots:
             raise StoreRefusedError(f"{self.where(call, key)}: only slots {list(found.slots)} contribute to it")
         return found
 
-    def given(self, key: object) -> KeyDescription:
-        """A key whose first value a worker says."""
-        found = self.known(key, "init")
-        if not is_given(found):
+    def listed(
+        self, call: str, key: object, *values: Any, rows: bool | None = False, pushes: bool = False
+    ) -> tuple[bool, list[Any], list[KeyDescription], list[list[Any]]]:
+        """Whether one key was given; the keys as they were given and as `find` finds them, and for each of `values` one
+        value a key: None stands for nothing for all.
+
+        Raises StoreRefusedError where there are more or fewer values than keys, or a key is named twice.
+        """
+        if isinstance(key, str | int | np.integer):
+            return True, [key], [self.find(key, call, rows=rows, pushes=pushes)], [[value] for value in values]
+        where = self.call(call)
+        if not isinstance(key, Sequence) or isinstance(key, bytes | bytearray | memoryview):
+            raise StoreRefusedError(f"{where}: a key or a list of keys, not {type(key).__name__}")
+        keys = list(key)
+        specs = [self.find(one, call, rows=rows, pushes=pushes) for one in keys]
+        if len({spec.key for spec in specs}) < len(specs):
+            names = [spec.key for spec in specs]
+            twice = next(name for number, name in enumerate(names) if name in names[:number])
+            raise StoreRefusedError(f"{where}: key {user_key(twice)!r} is named twice")
+        found = []
+        for value in values:
+            if value is not None and (not isinstance(value, list | tuple) or len(value) != len(keys)):
+                told = f"{len(value)} values" if isinstance(value, list | tuple) else type(value).__name__
+                raise StoreRefusedError(f"{where}: {len(keys)} keys take a list of as many values, not {told}")
+            found.append([None] * len(keys) if value is None else list(value))
+        return False, keys, specs, found
+
+    def check_given(self, key: object, spec: KeyDescription) -> None:
+        """Raises StoreRefusedError for a key whose first value no worker says."""
+        if not is_given(spec):
             raise StoreRefusedError(
-                f"{self.where('init', key)}: the shards make its first value ({found.initializer.op_type}); one can be "
+                f"{self.where('init', key)}: the shards make its first value ({spec.initializer.op_type}); one can be "
                 'given where the description says initializer = "given"'
             )
-        return found
 
     def check_sync(self, call: str) -> None:
         """Raises StoreRefusedError where versions are each slot's own."""
@@ -140,29 +161,3 @@ class KeyBook:
         if twin in names:
             return f"there is {twin!r}, which is another"
         return f"there are {', '.join(map(repr, names[:8]))}{', ...' if len(names) > 8 else ''}" if names else "none"
-
-
-def listed(key: object, where: str, *values: Any) -> tuple[bool, list[Any], list[list[Any]]]:
-    """Whether one key was given; the keys, and for each of `values` one value a key. None stands for nothing for all.
-
-    Raises StoreRefusedError where there are more or fewer values than keys, or a key is named twice.
-    """
-    if isinstance(key, str | int | np.integer):
-        return True, [key], [[value] for value in values]
-    if not isinstance(key, Sequence) or isinstance(key, bytes | bytearray | memoryview):
-        raise StoreRefusedError(f"{where}: a key or a list of keys, not {type(key).__name__}")
-    keys = list(key)
-    twice = (
-        [one for number, one in enumerate(keys) if one in keys[:number]]
-        if len(set(map(repr, keys))) < len(keys)
-        else []
-    )
-    if twice:
-        raise StoreRefusedError(f"{where}: key {twice[0]!r} is named twice")
-    found = []
-    for value in values:
-        if value is not None and (not isinstance(value, list | tuple) or len(value) != len(keys)):
-            told = f"{len(value)} values" if isinstance(value, list | tuple) else type(value).__name__
-            raise StoreRefusedError(f"{where}: {len(keys)} keys take a list of as many values, not {told}")
-        found.append([None] * len(keys) if value is None else list(value))
-    return False, keys, found

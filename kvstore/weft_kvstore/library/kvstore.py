@@ -187,7 +187,8 @@ class KVStore:
         self, key: UserKey | Keys, *, version: int | None = None, settled: bool = False, out: Any = None
     ) -> Future[Any]:
         """The key's value once all that this slot has pushed is in it, or at `version`: a new array of the caller's, or
-        `out`, which may be a GPU's. In async mode, `settled` waits for that version of every slot.
+        `out`, which may be a GPU's, or a parameter of PyTorch. In async mode, `settled` waits for that version of every
+        slot.
 
         It fails where the push failed that it would wait for.
         """

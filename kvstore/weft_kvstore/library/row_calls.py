@@ -14,7 +14,7 @@ from weft_kvstore.description.key_name import user_key
 from weft_kvstore.description.records import KeyDescription
 from weft_kvstore.errors import StoreRefusedError
 from weft_kvstore.library.array_traffic import ArrayTraffic
-from weft_kvstore.library.key_book import KeyBook, listed
+from weft_kvstore.library.key_book import KeyBook
 from weft_kvstore.library.slot_steps import SlotSteps
 from weft_kvstore.library.user_array import checked, checked_ids, checked_outs, flat_ids, form_of, is_on_device
 from weft_kvstore.operations.arguments import MAX_PULLED_ROWS
@@ -58,8 +58,8 @@ class RowCalls:
 
     def pull(self, key: object, ids: Any, out: Any, version: int | None, *, settled: bool) -> Future[Any]:
         call = "pull_rows"
-        single, keys, (wanted, outs) = listed(key, self._book.call(call), ids, out)
-        specs, given = self._asked(call, keys, wanted)
+        single, keys, specs, (wanted, outs) = self._book.listed(call, key, ids, out, rows=True)
+        given = self._asked(call, keys, wanted)
         shapes = [(*form_of(one)[1], *spec.shape[1:]) for spec, one in zip(specs, given, strict=True)]
         forms = [(np.dtype(spec.dtype), shape) for spec, shape in zip(specs, shapes, strict=True)]
         arrays = checked_outs(outs, forms, lambda number: self._book.where(call, keys[number]))
@@ -80,8 +80,8 @@ class RowCalls:
 
     def pull_state(self, key: object, ids: Any, version: int | None, *, settled: bool) -> Future[Any]:
         call = "pull_state_rows"
-        single, keys, (wanted,) = listed(key, self._book.call(call), ids)
-        specs, given = self._asked(call, keys, wanted)
+        single, keys, specs, (wanted,) = self._book.listed(call, key, ids, rows=True)
+        given = self._asked(call, keys, wanted)
         shapes = [(*form_of(one)[1], *spec.shape[1:]) for spec, one in zip(specs, given, strict=True)]
         names, given = [spec.key for spec in specs], self._seen(call, specs, given)
         versions, guards = self._steps.versions(call, names, version)
@@ -107,9 +107,7 @@ class RowCalls:
         self, call: str, key: object, ids: Any, rows: Any, *, pushing: bool
     ) -> tuple[list[KeyDescription], list[Any]]:
         """The tables, and by turns the ids and the rows of each, checked."""
-        _, keys, (all_ids, all_rows) = listed(key, self._book.call(call), ids, rows)
-        find = self._book.pushing if pushing else self._book.find
-        specs = [find(one, call, rows=True) for one in keys]
+        _, keys, specs, (all_ids, all_rows) = self._book.listed(call, key, ids, rows, rows=True, pushes=pushing)
         given: list[Any] = []
         for one, spec, some, values in zip(keys, specs, all_ids, all_rows, strict=True):
             where = self._book.where(call, one)
@@ -119,18 +117,15 @@ class RowCalls:
             given += [seen, checked(values, np.dtype(spec.dtype), shape, f"{where}: rows")]
         return specs, given
 
-    def _asked(
-        self, call: str, keys: Sequence[object], wanted: Sequence[Any]
-    ) -> tuple[list[KeyDescription], list[Any]]:
-        """The tables and the ids of each, in the caller's shape."""
-        specs = [self._book.find(one, call, rows=True) for one in keys]
+    def _asked(self, call: str, keys: Sequence[object], wanted: Sequence[Any]) -> list[Any]:
+        """The ids of each table, in the caller's shape."""
         found = [checked_ids(one, self._book.where(call, name)) for name, one in zip(keys, wanted, strict=True)]
         for name, ids in zip(keys, found, strict=True):
             count = math.prod(form_of(ids)[1])
             if count > MAX_PULLED_ROWS:
                 told = f"{count} rows; a call may ask for {MAX_PULLED_ROWS}"
                 raise StoreRefusedError(f"{self._book.where(call, name)}: {told}")
-        return specs, found
+        return found
 
     def _flat(self, call: str, specs: Sequence[KeyDescription], hosts: list[Array]) -> list[tuple[Array, Array]]:
         """Ids (n) and rows (n, ...) of each table."""

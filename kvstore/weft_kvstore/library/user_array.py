@@ -13,6 +13,15 @@ from weft_kvstore.errors import StoreRefusedError
 _CPU: Final = 1
 """DLPack's number of the host (kDLCPU)."""
 
+_NO_ARRAY: Final = (TypeError, ValueError, OverflowError, BufferError, RuntimeError)
+"""What libraries raise where NumPy cannot have an array of theirs."""
+
+_OF_NUMPY: Final = frozenset(
+    {"bool", "uint8", "uint16", "uint32", "uint64", "complex64", "complex128"}
+    | {"int8", "int16", "int32", "int64", "float16", "float32", "float64"}
+)
+"""What PyTorch's types are called that NumPy has too."""
+
 
 def is_on_device(value: object) -> bool:
     """Whether it is an array in a GPU's memory: CuPy's, or whoever else's has the CUDA array interface."""
@@ -32,7 +41,7 @@ def as_array(value: object, dtype: np.dtype[Any], where: str) -> Any:
 
     Arrays keep their dtype, for a conversion would be a copy nobody asked for; Python's numbers and lists get `dtype`.
     """
-    _check_unmasked(value, where)
+    _check_plain(value, where)
     if isinstance(value, np.ndarray) or is_on_device(value):
         return value
     try:
@@ -43,8 +52,7 @@ def as_array(value: object, dtype: np.dtype[Any], where: str) -> Any:
         if array.size and (array.dtype.kind not in "biuf" or not np.can_cast(array.dtype, dtype, "same_kind")):
             raise TypeError(_not_such(value, array, dtype))
         return array if isinstance(value, np.generic) else np.asarray(value, dtype)
-    except (TypeError, ValueError, OverflowError, BufferError, RuntimeError) as error:
-        # RuntimeError: PyTorch's, for a tensor that needs a gradient
+    except _NO_ARRAY as error:
         raise StoreRefusedError(f"{where}: {error}") from None
 
 
@@ -61,20 +69,27 @@ def checked(value: object, dtype: np.dtype[Any], shape: tuple[int, ...], where: 
     array = as_array(value, dtype, where)
     found = form_of(array)
     if found != (dtype, shape):
-        hint = f"; convert it with .astype({str(dtype)!r})" if found[0] != dtype and found[1] == shape else ""
+        how = f".to(torch.{dtype})" if _is_tensor(value) else f".astype({str(dtype)!r})"
+        hint = f"; convert it with {how}" if found[0] != dtype and found[1] == shape else ""
         raise StoreRefusedError(f"{where}: it is {found[0]}{list(found[1])}, the key {dtype}{list(shape)}{hint}")
     return np.ascontiguousarray(array) if isinstance(array, np.ndarray) and shape else array
 
 
 def checked_out(out: Any, dtype: np.dtype[Any], shape: tuple[int, ...], where: str) -> Any:
-    """The array that is to be written, as it is: nothing else would be seen by the caller. Raises StoreRefusedError."""
-    _check_unmasked(out, f"{where}: out")
+    """The array that is to be written, as it is: nothing else would be seen by the caller. Of a parameter that has a
+    gradient it is the data. Raises StoreRefusedError."""
+    if _is_tensor(out) and out.requires_grad and out.is_leaf:
+        out = out.detach()
+    _check_plain(out, f"{where}: out")
     if not isinstance(out, np.ndarray) and not is_on_device(out):
-        view = np.asarray(out) if hasattr(out, "__dlpack__") else None
+        try:
+            views = [np.asarray(out) for _ in range(2)] if hasattr(out, "__dlpack__") else []
+        except _NO_ARRAY as error:
+            raise StoreRefusedError(f"{where}: out: {error}") from None
         # Two views of one array begin at one place; two copies, both alive, do not.
-        if view is None or view.ctypes.data != np.asarray(out).ctypes.data:
+        if len({view.ctypes.data for view in views}) != 1:
             raise StoreRefusedError(f"{where}: out: an array that can be written, not {type(out).__name__}")
-        out = view
+        out = views[0]
     if form_of(out) != (dtype, shape):
         found = form_of(out)
         raise StoreRefusedError(f"{where}: out: it is {found[0]}{list(found[1])}, the value {dtype}{list(shape)}")
@@ -95,7 +110,7 @@ def checked_outs(
 
 def checked_ids(ids: object, where: str) -> Any:
     """Ids of rows, whole numbers of any shape; a GPU's array as it is. Raises StoreRefusedError."""
-    array = _beyond_int64(ids)
+    array = _of_python(ids, where) if isinstance(ids, int | list | tuple) else None
     if array is None:
         array = as_array(ids, np.dtype(np.int64), f"{where}: ids")
     dtype, _ = form_of(array)
@@ -116,23 +131,41 @@ def flat_ids(ids: Array, where: str, *, any_64_bits: bool = False) -> Array:
     return np.ascontiguousarray(ids.reshape(-1), np.int64)
 
 
-def _beyond_int64(ids: object) -> Array | None:
+def _of_python(ids: object, where: str) -> Array | None:
     """Python's own whole numbers where some are such as only uint64 has: NumPy takes those beside others for float64.
-    None for anything else; what is wrong with it is told by whoever makes an array of it."""
-    if not isinstance(ids, int | list | tuple):
-        return None
+    None for anything else; what is wrong with it is told by whoever makes an array of it, but for booleans, which NumPy
+    takes beside whole numbers for 0 and 1."""
     try:
-        if np.asarray(ids).dtype.kind == "i" or set(map(type, np.asarray(ids, object).flat)) != {int}:
-            return None
-        return np.asarray(ids, np.uint64)
-    except (TypeError, ValueError, OverflowError):
+        kinds = set(map(type, np.asarray(ids, object).flat))
+        if kinds.isdisjoint({bool, np.bool_}):
+            return np.asarray(ids, np.uint64) if kinds == {int} and np.asarray(ids).dtype.kind != "i" else None
+    except _NO_ARRAY:
         return None
+    raise StoreRefusedError(f"{where}: ids: whole numbers, not bool")
 
 
-def _check_unmasked(value: object, where: str) -> None:
-    """Raises StoreRefusedError for an array that has values which do not count: to the store they all do."""
+def _is_tensor(value: object) -> bool:
+    """Whether it is PyTorch's, which is not imported here."""
+    return hasattr(value, "requires_grad") and hasattr(value, "layout")
+
+
+def _check_plain(value: Any, where: str) -> None:
+    """Raises StoreRefusedError for what is more than the numbers in its memory, or has such as NumPy has not."""
+    told = None
     if isinstance(value, np.ma.MaskedArray):
-        raise StoreRefusedError(f"{where}: it is a masked array, and a mask would be lost: fill it first, .filled(0)")
+        told = "a masked array, and a mask would be lost: fill it first, .filled(0)"
+    elif not isinstance(value, np.ndarray) and _is_tensor(value):
+        layout, dtype = (str(one).removeprefix("torch.") for one in (value.layout, value.dtype))
+        if layout != "strided":
+            told = f"a sparse tensor ({layout}): make it dense first, .to_dense()"
+        elif dtype not in _OF_NUMPY:
+            told = f"a tensor of {dtype}, which NumPy does not have: convert it first, .to(torch.float32)"
+        elif value.requires_grad:
+            told = "a tensor that requires a gradient: leave that behind first, .detach()"
+        elif value.is_neg():
+            told = "a tensor that is yet to be negated: do that first, .resolve_neg()"
+    if told is not None:
+        raise StoreRefusedError(f"{where}: it is {told}")
 
 
 def _from_dlpack(value: Any) -> Array:

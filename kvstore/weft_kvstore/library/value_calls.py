@@ -12,7 +12,7 @@ from weft_kvstore.arrays.array import Array
 from weft_kvstore.description.records import KeyDescription
 from weft_kvstore.errors import StoreRefusedError
 from weft_kvstore.library.array_traffic import ArrayTraffic
-from weft_kvstore.library.key_book import KeyBook, listed
+from weft_kvstore.library.key_book import KeyBook
 from weft_kvstore.library.many_keys import ManyKeys
 from weft_kvstore.library.slot_steps import SlotSteps
 from weft_kvstore.library.user_array import checked, checked_outs
@@ -35,11 +35,11 @@ class ValueCalls:
         self._many = ManyKeys(store)
 
     def init(self, key: object, value: Any, by: int | None) -> Future[None]:
-        call = self._book.call("init")
-        _, keys, (values,) = listed(key, call, value)
-        specs = [self._book.given(one) for one in keys]
+        _, keys, specs, (values,) = self._book.listed("init", key, value, rows=None)
+        for one, spec in zip(keys, specs, strict=True):
+            self._book.check_given(one, spec)
         if by is not None and not 0 <= by < self._book.slots:
-            raise StoreRefusedError(f"{call}: by: slot {by} of {self._book.slots}")
+            raise StoreRefusedError(f"{self._book.call('init')}: by: slot {by} of {self._book.slots}")
         if by not in {None, self._book.slot} or self._steps.start:  # Who takes over finds what was given.
             return finished(None)
         for one, spec, first in zip(keys, specs, values, strict=True):
@@ -54,8 +54,7 @@ class ValueCalls:
         return self._steps.set("init", [spec.key for spec in specs], 0, arrays, give)
 
     def push(self, call: str, key: object, gradient: Any, step: int | None) -> Future[None]:
-        _, keys, (gradients,) = listed(key, self._book.call(call), gradient)
-        specs = [self._book.pushing(one, call, rows=False) for one in keys]
+        _, keys, specs, (gradients,) = self._book.listed(call, key, gradient, pushes=True)
         arrays, names = self._wholes(call, keys, specs, gradients, "gradient"), [spec.key for spec in specs]
         return self._steps.push(call, names, step, arrays, lambda steps, hosts: self._many.push(names, steps, hosts))
 
@@ -78,8 +77,8 @@ class ValueCalls:
 
     def pull_state(self, key: object, version: int | None, *, settled: bool) -> Future[Any]:
         call = "pull_state"
-        single, keys, _ = listed(key, self._book.call(call))
-        names = [self._book.find(one, call, rows=False).key for one in keys]
+        single, _, specs, _ = self._book.listed(call, key)
+        names = [spec.key for spec in specs]
         versions, guards = self._steps.versions(call, names, version)
 
         def begin(_: list[Array]) -> Future[Any]:
@@ -89,8 +88,7 @@ class ValueCalls:
         return self._traffic.bring(names, [], begin)
 
     def set(self, key: object, value: Any, version: int) -> Future[None]:
-        _, keys, (values,) = listed(key, self._book.call("set"), value)
-        specs = [self._book.find(one, "set", rows=False) for one in keys]
+        _, keys, specs, (values,) = self._book.listed("set", key, value)
         arrays, names = self._wholes("set", keys, specs, values, "value"), [spec.key for spec in specs]
         return self._steps.set(
             "set", names, version, arrays, lambda versions, hosts: self._many.set(names, versions, hosts)
@@ -99,14 +97,13 @@ class ValueCalls:
     def read_consistent(self, key: object) -> Future[tuple[int, list[Array]]]:
         call = "read_consistent"
         self._book.check_sync(call)
-        _, keys, _ = listed(key, self._book.call(call))
-        names = [self._book.find(one, call, rows=False).key for one in keys]
+        _, _, specs, _ = self._book.listed(call, key)
+        names = [spec.key for spec in specs]
         return self._traffic.bring(names, [], lambda _: self._store.read_consistent(names))
 
     def _asked(self, call: str, key: object, out: Any) -> tuple[bool, list[KeyDescription], list[Any], list[Any]]:
         """Whether one key was given; the keys, the caller's arrays, and these as they are written."""
-        single, keys, (outs,) = listed(key, self._book.call(call), out)
-        specs = [self._book.find(one, call, rows=False) for one in keys]
+        single, keys, specs, (outs,) = self._book.listed(call, key, out)
         if out is None:
             return single, specs, outs, outs
         forms = [_form(spec) for spec in specs]

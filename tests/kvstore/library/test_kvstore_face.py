@@ -6,6 +6,7 @@ import gc
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from typing import Any
 
 import numpy as np
 import pytest
@@ -264,6 +265,33 @@ def test_arrays_go_when_nobody_has_them_and_not_when_cycles_are_collected(make: 
         gc.enable()
 
 
+SAME: list[tuple[str, Callable[[KVStore, list[Any]], Any]]] = [
+    ("init", lambda one, keys: one.init(keys, [ones(2)] * 2)),
+    ("push", lambda one, keys: one.push(keys, [ones(2)] * 2)),
+    ("pull", lambda one, keys: one.pull(keys)),
+    ("pushpull", lambda one, keys: one.pushpull(keys, [ones(2)] * 2)),
+    ("pull_state", lambda one, keys: one.pull_state(keys)),
+    ("set", lambda one, keys: one.set(keys, [ones(2)] * 2, version=1)),
+    ("read_consistent", lambda one, keys: one.read_consistent(keys)),
+    ("push_rows", lambda one, keys: one.push_rows(keys, [[0]] * 2, [ones(1, 2)] * 2)),
+    ("pull_rows", lambda one, keys: one.pull_rows(keys, [[0]] * 2)),
+    ("pull_state_rows", lambda one, keys: one.pull_state_rows(keys, [[0]] * 2)),
+    ("set_rows", lambda one, keys: one.set_rows(keys, [[0]] * 2, [ones(1, 2)] * 2, version=1)),
+]
+
+
+@pytest.mark.parametrize(("call", "make"), SAME, ids=[call for call, _ in SAME])
+@pytest.mark.parametrize("again", [np.int64, np.uint8])
+def test_a_key_is_named_twice_whatever_type_its_number_has(
+    call: str, make: Callable[[KVStore, list[Any]], Any], again: type[np.integer[Any]]
+) -> None:
+    key = Key(shape=(4, 2), rows=True, initializer=0.0) if call.endswith("_rows") else Key(shape=(2,))
+    with KVStore.local(describe({7: key}, rule="sgd", rate=1.0)) as store:
+        with pytest.raises(StoreRefusedError, match=f"slot 0: {call}: key 7 is named twice"):
+            make(store, [7, again(7)])
+        assert store.steps(7) == 0
+
+
 BOTH = {"w": zero(3), "t": Key(shape=(4, 2), rows=True, initializer=0.0), "g": (2,)}
 BOTH["u"] = BOTH["t"]
 
@@ -324,6 +352,10 @@ BOTH["u"] = BOTH["t"]
         (lambda one: one.pull("w", out=np.empty(3)), r"out: it is float64\[3\], the value float32\[3\]"),
         (lambda one: one.pushpull("w", ones(3), out=np.empty(2)), r"pushpull of key 'w': out: it is float64\[2\]"),
         (lambda one: one.pull("w", out=np.broadcast_to(np.float32(0), 3)), "out: it cannot be written"),
+        (lambda one: one.pull_rows("t", [1, True]), "pull_rows of key 't': ids: whole numbers, not bool"),
+        (lambda one: one.pull_rows("t", [[1, 2], [np.True_, 0]]), "ids: whole numbers, not bool"),
+        (lambda one: one.pull_rows("t", True), "ids: whole numbers, not bool"),
+        (lambda one: one.push_rows("t", [2**63, True], ones(2, 2)), "ids: whole numbers, not bool"),
         (
             lambda one: one.pull_rows("t", [0.5]),
             "pull_rows of key 't': ids: whole numbers are expected, not list of float64",
