@@ -52,7 +52,7 @@ def test_a_module_trains_as_autograd_does_or_is_refused(name: str) -> None:
     assert _state(module) == before, "from_torch has changed the module"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMES if len(NAMES) > len(DAILY) else NAMES[::2])
 def test_a_file_by_the_exporters_defaults_trains_so_is_refused_or_warned_of(name: str) -> None:
     """What becomes of each is written down; nothing differs without a word but what leaves no trace in a file."""
     assert _outcome_of_file(CASES[name]) == OUTCOMES[name]
