@@ -27,6 +27,7 @@ from weft_kvstore.description.records import (
     Mode,
     Sparse,
     StoreDescription,
+    descriptions,
 )
 from weft_kvstore.description.table import wrong_table
 from weft_kvstore.encryption.curve_keys import CurveKeyError, check_public
@@ -115,7 +116,7 @@ def digest(description: StoreDescription) -> bytes:
     neutral = msgspec.structs.replace(description, shards=("",) * len(description.shards), curve_keys=())
     encoded = msgspec.json.encode(neutral)
     # Read back once: a number given as 1 where the field is a float must not differ from 1.0.
-    again = msgspec.json.encode(msgspec.json.decode(encoded, type=StoreDescription), order="deterministic")
+    again = msgspec.json.encode(descriptions.from_json(encoded), order="deterministic")
     return hashlib.blake2b(again, digest_size=16).digest()
 
 

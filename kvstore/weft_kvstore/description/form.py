@@ -30,6 +30,7 @@ from weft_kvstore.description.records import (
     Sparse,
     StoreDescription,
 )
+from weft_kvstore.structs import Reader
 
 SLICE_BYTES: Final = 1 << 17
 """Of a slice, where nothing else is said."""
@@ -122,10 +123,13 @@ class DescriptionForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     barrier: bool = True
 
 
+_forms: Final[Reader[DescriptionForm]] = Reader(DescriptionForm)
+
+
 def described(document: Mapping[str, Any]) -> StoreDescription:
     """The description that a document of the short form means. Raises DescriptionError, which names the field."""
     try:
-        form = msgspec.convert(document, DescriptionForm)
+        form = _forms.from_builtins(document)
     except msgspec.ValidationError as error:
         raise DescriptionError(_told(str(error), document)) from None
     _check_shards(form.shards, form.curve_keys)
