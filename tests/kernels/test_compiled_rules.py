@@ -14,7 +14,7 @@ import weft
 from rule_documents import momentum, normalized, rule_document
 from weft import ops
 from weft.user_rule import UserRule
-from weft_kernels.rules import cache_blocks
+from weft_kernels.rules import cache_blocks, compiled
 from weft_kernels.rules.lookup import rule_from
 from weft_kernels.rules.record import Rule
 from weft_kernels.run import KernelError
@@ -154,3 +154,14 @@ def test_an_operator_that_fails_is_named() -> None:
     rule = rule_from(momentum())
     with pytest.raises(KernelError, match=r"node 'kept' \(Mul\)|node 'v' \(Add\)"):
         rule.apply(np.zeros(3), np.zeros(4), {"velocity": np.zeros(5)}, 1, rule.hyper)
+
+
+def test_a_rule_with_a_norm_keeps_a_bounded_number_of_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    bound: list[object] = []
+    inner = compiled.bound_rule
+    monkeypatch.setattr(compiled, "PROGRAMS_KEPT", 2)
+    monkeypatch.setattr(compiled, "bound_rule", lambda *given: inner(*given) if not bound.append(given[2]) else None)
+    rule = rule_from(normalized())
+    for size in (1, 2, 2, 1, 3, 3, 1):
+        run(rule, np.ones(size), [np.ones(size)], {})
+    assert bound == [(1,), (2,), (3,), (1,)]

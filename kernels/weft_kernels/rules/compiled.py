@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from weft_kernels.rules.cache_blocks import cache_blocks
 from weft_kernels.rules.half import with_half
 from weft_kernels.rules.record import Hyper, Rule, State
 from weft_kernels.run import KernelError
+
+PROGRAMS_KEPT: Final = 256
+"""Of a rule that needs keys whole, one for each shape: more than a model has."""
 
 
 def compiled(document: Mapping[str, Any]) -> Rule:
@@ -167,6 +170,8 @@ class _Whole:
         met = (weight.dtype.name, weight.shape)
         program = self._programs.get(met)
         if program is None:
+            if len(self._programs) >= PROGRAMS_KEPT:
+                self._programs = {}
             bound = bound_rule(self._rule, DType(weight.dtype.name), weight.shape)
             program = self._programs[met] = _Program(self._rule, bound)
         arrays = {WEIGHT: weight, "gradient": gradient, **{name: state[name] for name in self._rule.state}}

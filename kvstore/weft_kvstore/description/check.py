@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -27,13 +28,20 @@ from weft_kvstore.description.records import (
     Mode,
     Sparse,
     StoreDescription,
+    descriptions,
 )
 from weft_kvstore.description.table import wrong_table
 from weft_kvstore.encryption.curve_keys import CurveKeyError, check_public
 from weft_kvstore.settings import MAX_SLICE_BYTES
+from weft_kvstore.structs import Reader
 
 DTYPES: Final = frozenset({"float16", "float32", "float64", "int8", "int16", "int32", "int64"})
 """What a value may be made of; the wire is little-endian."""
+
+RULES_KEPT: Final = 64
+"""Of the process's stores: a store has one, and a few for tables."""
+
+_documents: Final[Reader[Any]] = Reader(Any)
 
 
 class DescriptionError(ValueError):
@@ -82,7 +90,7 @@ def rule_of(description: StoreDescription, key: KeyDescription | None = None) ->
     DescriptionError where there is no such rule, or a number that it lacks or that is none."""
     where = "" if key is None else f"key {key.key!r}: "
     try:
-        rule = rule_from(description.rule if key is None or key.rule is None else key.rule)
+        rule = compiled_once(description.rule if key is None or key.rule is None else key.rule)
     except ValueError as error:
         raise DescriptionError(f"{where}{error}") from error
     hyper = hyper_of(description, key)
@@ -97,6 +105,20 @@ def rule_of(description: StoreDescription, key: KeyDescription | None = None) ->
             raise DescriptionError(f"{where}hyper: {name!r}: {error}") from error
     average = description.average
     return rule if average is None else averaged(rule, average.decay, average.start)
+
+
+def compiled_once(document: str | Mapping[str, Any]) -> Rule:
+    """`rule_from`, which compiles a user's rule once however many keys have it. Raises ValueError."""
+    try:
+        encoded = msgspec.msgpack.encode(document)
+    except (TypeError, ValueError, OverflowError, RecursionError):  # The rule itself says what is wrong in its words.
+        return rule_from(document)
+    return _rule_of_bytes(encoded)
+
+
+@lru_cache(RULES_KEPT)
+def _rule_of_bytes(document: bytes) -> Rule:
+    return rule_from(_documents.from_msgpack(document))
 
 
 def hyper_of(
@@ -115,7 +137,7 @@ def digest(description: StoreDescription) -> bytes:
     neutral = msgspec.structs.replace(description, shards=("",) * len(description.shards), curve_keys=())
     encoded = msgspec.json.encode(neutral)
     # Read back once: a number given as 1 where the field is a float must not differ from 1.0.
-    again = msgspec.json.encode(msgspec.json.decode(encoded, type=StoreDescription), order="deterministic")
+    again = msgspec.json.encode(descriptions.from_json(encoded), order="deterministic")
     return hashlib.blake2b(again, digest_size=16).digest()
 
 

@@ -11,9 +11,8 @@ import msgspec
 
 from weft_graph.program import Update
 from weft_graph.rules.built_in import BUILT_IN
-from weft_kernels.rules.lookup import rule_from
 from weft_kvstore.compression.description import CompressionDescription, Kind, StoreCompression
-from weft_kvstore.description.check import DescriptionError, check_description
+from weft_kvstore.description.check import DescriptionError, check_description, compiled_once
 from weft_kvstore.description.initializer_form import initializer_of
 from weft_kvstore.description.key_name import BARRIER_KEY, UserKey, store_name, user_key
 from weft_kvstore.description.limits import check_port, check_size, check_slots, check_text
@@ -30,6 +29,7 @@ from weft_kvstore.description.records import (
     Sparse,
     StoreDescription,
 )
+from weft_kvstore.structs import Reader
 
 SLICE_BYTES: Final = 1 << 17
 """Of a slice, where nothing else is said."""
@@ -122,10 +122,13 @@ class DescriptionForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     barrier: bool = True
 
 
+_forms: Final[Reader[DescriptionForm]] = Reader(DescriptionForm)
+
+
 def described(document: Mapping[str, Any]) -> StoreDescription:
     """The description that a document of the short form means. Raises DescriptionError, which names the field."""
     try:
-        form = msgspec.convert(document, DescriptionForm)
+        form = _forms.from_builtins(document)
     except msgspec.ValidationError as error:
         raise DescriptionError(_told(str(error), document)) from None
     _check_shards(form.shards, form.curve_keys)
@@ -226,7 +229,7 @@ def _is_whole(form: DescriptionForm) -> bool:
                 )
         return False
     try:
-        return rule_from(form.rule).whole
+        return compiled_once(form.rule).whole
     except ValueError as error:
         raise DescriptionError(str(error)) from None
 

@@ -13,8 +13,11 @@ from weft_graph.program import Update
 from weft_kvstore.description.check import DescriptionError
 from weft_kvstore.description.limits import check_drawn, check_first
 from weft_kvstore.description.records import InitializerDescription
+from weft_kvstore.structs import Reader
 
 FirstForm: TypeAlias = float | str | dict[str, Any]
+
+_initializers: Final[Reader[InitializerDescription]] = Reader(InitializerDescription)
 
 _DRAWS: Final = {"uniform": ("RandomUniform", ("low", "high")), "normal": ("RandomNormal", ("mean", "scale"))}
 """Short names of initializers, and the attributes that their two numbers are."""
@@ -40,7 +43,7 @@ def _drawn(value: dict[str, Any], where: str) -> InitializerDescription:
     """From `{"op_type": ..., "attributes": ...}`, or a law's name with its two numbers."""
     if "op_type" in value:
         try:
-            return msgspec.convert(value, InitializerDescription)
+            return _initializers.from_builtins(value)
         except msgspec.ValidationError as error:
             raise DescriptionError(f"{where}: {error}") from None
     kind, numbers = next(iter(value.items()), ("nothing", None))

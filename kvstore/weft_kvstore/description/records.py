@@ -12,6 +12,7 @@ import numpy as np
 
 from weft_graph.program import Update
 from weft_kvstore.compression.description import StoreCompression
+from weft_kvstore.structs import Reader
 
 LEAST_SCALE: Final = 2.0**-24
 MOST_SCALE: Final = 2.0**24
@@ -163,6 +164,9 @@ class StoreDescription(msgspec.Struct, frozen=True):
     curve_keys: tuple[str, ...] = ()
 
 
+descriptions: Final[Reader[StoreDescription]] = Reader(StoreDescription)
+
+
 def description_from_json(document: Mapping[str, Any]) -> StoreDescription:
     """Reads the JSON form. Raises msgspec.ValidationError, which names the path, where it does not fit."""
-    return msgspec.convert(document, StoreDescription)
+    return descriptions.from_builtins(document)

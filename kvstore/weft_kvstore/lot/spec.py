@@ -21,11 +21,11 @@ from weft_kvstore.sharding.lots import LotPart
 class LotSpec:
     """Lot `number` with what this shard has of it.
 
-    `keys` by place in the description. `a_piece`: elements that the rule updates at once. `gate`: what holds each step
-    until the slots have agreed on it, where they do. `computing` carries out what can be cut. `hold`: what holds a step
-    whose hyper-parameters are being changed; `own` has those of keys, by place, that were changed for them alone.
-    `is_whole`: the lot is one key that is updated at once, when all its slices are merged; slices are how it travels.
-    `pushed` and `pulled` say how gradients travel, and values; None as they are.
+    `keys` by place in the description. `a_piece`: elements that the rule updates at once, of `slices_a_piece` slices at
+    most. `gate`: what holds each step until the slots have agreed on it, where they do. `computing` carries out what
+    can be cut. `hold`: what holds a step whose hyper-parameters are being changed; `own` has those of keys, by place,
+    that were changed for them alone. `is_whole`: the lot is one key that is updated at once, when all its slices are
+    merged; slices are how it travels. `pushed` and `pulled` say how gradients travel, and values; None as they are.
     """
 
     number: int
@@ -39,6 +39,7 @@ class LotSpec:
     rule: Rule
     hyper: KeyHyper
     a_piece: int
+    slices_a_piece: int
     gate: StepGate | None
     computing: Computing
     pushed: Choice | None = None

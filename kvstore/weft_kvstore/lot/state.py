@@ -222,7 +222,7 @@ class LotState:
             return None
         low, high = ranges[0]
         most = int(np.searchsorted(self.bounds, self.bounds[low] + self.spec.a_piece, side="right")) - 1
-        return low, min(max(most, low + 1), high)
+        return low, min(max(most, low + 1), low + self.spec.slices_a_piece, high)
 
     def _add(self, place: int, step: int, laid: Laid) -> None:
         """Adds a slot's gradients to sums of equally many slots; the last as the rule runs, where that may be."""

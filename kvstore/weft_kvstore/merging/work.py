@@ -15,6 +15,9 @@ LOT_PIECES: Final = 2
 PIECE_NODES: Final = 16
 """Nodes of a user's rule that may meet as many elements; with more of them a piece has fewer."""
 
+PIECE_CALLS: Final = 128
+"""Slices that such a rule updates in a piece, however small: each is a call of its own, and all of them some 20 ms."""
+
 PIECE_BYTES: Final = 1 << 23
 """What a piece counts for in a job's turn, at most."""
 

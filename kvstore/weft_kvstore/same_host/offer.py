@@ -7,6 +7,7 @@ from typing import Annotated, Final
 import msgspec
 
 from weft_kvstore.same_host.errors import ArenaError
+from weft_kvstore.structs import Reader
 
 OFFER_VERSION: Final = 1
 NAME_BYTES: Final = 16
@@ -33,8 +34,8 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field=
 
 
 _encoder = msgspec.msgpack.Encoder()
-_offers = msgspec.msgpack.Decoder(Offer)
-_answers = msgspec.msgpack.Decoder(Answer)
+_offers: Final[Reader[Offer]] = Reader(Offer)
+_answers: Final[Reader[Answer]] = Reader(Answer)
 
 
 def encode(packet: Offer | Answer) -> bytes:
@@ -44,7 +45,7 @@ def encode(packet: Offer | Answer) -> bytes:
 def decode_offer(packet: bytes) -> Offer:
     """Raises ArenaError for bytes that are no offer of this version."""
     try:
-        offer = _offers.decode(packet)
+        offer = _offers.from_msgpack(packet)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ArenaError(f"no offer of an arena: {error}") from error
     if offer.version != OFFER_VERSION:
@@ -55,7 +56,7 @@ def decode_offer(packet: bytes) -> Offer:
 def decode_answer(packet: bytes) -> Answer:
     """Raises ArenaError for bytes that are no answer."""
     try:
-        return _answers.decode(packet)
+        return _answers.from_msgpack(packet)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ArenaError(f"no answer to an offer: {error}") from error
 

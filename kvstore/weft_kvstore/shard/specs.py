@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from weft_graph.program import Update
 from weft_kernels.blocks import VECTOR_BLOCK
 from weft_kernels.rules.record import Rule
 from weft_kvstore.description.check import rule_of
@@ -16,7 +17,7 @@ from weft_kvstore.hyper.key_hyper import KeyHyper
 from weft_kvstore.lot.spec import LotSpec
 from weft_kvstore.merging.computing import Computing
 from weft_kvstore.merging.step_gate import StepGate
-from weft_kvstore.merging.work import LOT_PIECES, PIECE_ELEMENTS, PIECE_NODES
+from weft_kvstore.merging.work import LOT_PIECES, PIECE_CALLS, PIECE_ELEMENTS, PIECE_NODES
 from weft_kvstore.shard.live_hyper import LiveHyper
 from weft_kvstore.sharding.lots import LotKind
 from weft_kvstore.sharding.routing import Routing
@@ -50,18 +51,22 @@ class Specs:
         """Of a lot that is no table, whose keys are updated as the first of them is."""
         description, lot = self._description, self._routing.lots[number]
         key = description.keys[lot.keys[0]]
+        rule = self._rule_of(key)
+        part = lot.parts[self._shard]
+        by_slice = key.update is Update.RULE and lot.kind is LotKind.PLAIN and not rule.anywhere
         return LotSpec(
             number,
-            lot.parts[self._shard],
+            part,
             description.keys,
             key.slots,
             key.update,
             description.merge,
             description.mode,
             self._staleness(key),
-            self._rule_of(key),
+            rule,
             self._hyper(key),
-            a_piece=LOT_PIECES * a_piece(description.rule if key.rule is None else key.rule),
+            a_piece=LOT_PIECES * a_piece(description.rule),
+            slices_a_piece=PIECE_CALLS * PIECE_NODES // nodes_of(description.rule) if by_slice else len(part),
             gate=self._gate,
             computing=self._computing,
             pushed=lot.pushed,
@@ -105,7 +110,10 @@ class Specs:
 
 def a_piece(rule: str | Mapping[str, Any]) -> int:
     """Elements that the rule updates in some 50 ms at most; whole blocks, so that cutting changes no bit."""
-    if isinstance(rule, str) or "graph" not in rule:
-        return PIECE_ELEMENTS
-    nodes = max(len(rule["graph"]["nodes"]), PIECE_NODES)
-    return PIECE_ELEMENTS * PIECE_NODES // nodes // VECTOR_BLOCK * VECTOR_BLOCK
+    return PIECE_ELEMENTS * PIECE_NODES // nodes_of(rule) // VECTOR_BLOCK * VECTOR_BLOCK
+
+
+def nodes_of(rule: str | Mapping[str, Any]) -> int:
+    """Of a user's rule; `PIECE_NODES` where it has fewer, and for a built-in one."""
+    nodes = () if isinstance(rule, str) or "graph" not in rule else rule["graph"]["nodes"]
+    return max(len(nodes), PIECE_NODES)

@@ -5,7 +5,7 @@ header = magic b"WEFT", one byte of format version, one MessagePack map. Nothing
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import compress
 from operator import attrgetter, not_
 from typing import Final, TypeVar
@@ -14,6 +14,7 @@ import msgspec
 
 from weft_kvstore.arrays.buffers import Buffer
 from weft_kvstore.settings import MAX_FRAME_BYTES
+from weft_kvstore.structs import Reader
 from weft_kvstore.wire.messages import Message, Pull, Push, Reply, Request, Values
 
 MAGIC: Final = b"WEFT"
@@ -25,8 +26,8 @@ _M = TypeVar("_M")
 _PREFIX: Final = MAGIC + bytes([FORMAT_VERSION])
 
 _encoder = msgspec.msgpack.Encoder()
-_requests = msgspec.msgpack.Decoder(Request)
-_replies = msgspec.msgpack.Decoder(Reply)
+_requests: Final[Reader[Request]] = Reader(Request)
+_replies: Final[Reader[Reply]] = Reader(Reply)
 
 _NAMES: Final[dict[type[object], tuple[str, ...]]] = {
     Push: ("cargo", "request", "lot", "step", "first", "count", "chunks", "nbytes"),
@@ -48,15 +49,15 @@ def encode(message: Message, payload: Buffer | None = None) -> list[Buffer]:
 
 def decode_request(parts: Sequence[Buffer]) -> tuple[Request, memoryview]:
     """What a client says, and its payload, a view of the second part. Raises ProtocolError."""
-    return _decode(parts, _requests)
+    return _decode(parts, _requests.from_msgpack)
 
 
 def decode_reply(parts: Sequence[Buffer]) -> tuple[Reply, memoryview]:
     """What a shard says, and its payload, a view of the second part. Raises ProtocolError."""
-    return _decode(parts, _replies)
+    return _decode(parts, _replies.from_msgpack)
 
 
-def _decode(parts: Sequence[Buffer], decoder: msgspec.msgpack.Decoder[_M]) -> tuple[_M, memoryview]:
+def _decode(parts: Sequence[Buffer], decode: Callable[[Buffer], _M]) -> tuple[_M, memoryview]:
     if not 1 <= len(parts) <= 2:
         raise ProtocolError(f"a message has 1 or 2 parts, not {len(parts)}")
     header = memoryview(parts[0])
@@ -70,7 +71,7 @@ def _decode(parts: Sequence[Buffer], decoder: msgspec.msgpack.Decoder[_M]) -> tu
         found = header[4] if header.nbytes > len(MAGIC) else None
         raise ProtocolError(f"header: format version {found}, this side speaks {FORMAT_VERSION}")
     try:
-        message = decoder.decode(header[len(_PREFIX) :])
+        message = decode(header[len(_PREFIX) :])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"header: {error}") from error
     _check_columns(message)

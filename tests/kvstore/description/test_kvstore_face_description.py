@@ -13,7 +13,9 @@ import pytest
 from rule_documents import rule_document
 from store_cluster import constant, key_of, store_of
 from weft_graph.program import Update
-from weft_kvstore import DescriptionError, Key, describe, read_description
+from weft_kernels.rules.compiled import compiled
+from weft_kernels.rules.record import Rule
+from weft_kvstore import DescriptionError, Key, KVStore, describe, read_description
 from weft_kvstore.description.records import InitializerDescription, KeyDescription
 from weft_kvstore.sharding.holdings import holdings, size
 
@@ -247,3 +249,25 @@ def test_a_hyper_parameter_has_to_fit_only_where_a_rule_has_it() -> None:
     growing = {"schedule": "exponential", "start": 0.1, "factor": 2.0, "steps": 10}
     assert describe({"w": Key(shape=(3,))}, rule="sgd", rate=growing)
     assert describe({"w": Key(shape=(3,), multipliers={"rate": 0.0})}, rule="sgd", rate=1e300)
+
+
+def test_a_rule_is_compiled_once_however_many_keys_have_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    def counted(document: dict[str, Any]) -> Rule:
+        seen.append(document["name"])
+        return compiled(document)
+
+    monkeypatch.setattr("weft_kernels.rules.lookup.compiled", counted)
+    moved = [("Mul", "move", ("speed", "gradient")), ("Sub", "w", ("weight", "move"))]
+    rule = {**rule_document(moved, {"weight": "w"}, hyper={"speed": 0.5}), "name": "counted"}
+    other = {**rule, "hyper": {"speed": 0.25}}
+    dense = [{"key": f"w{one}", "shape": [2], "initializer": 0} for one in range(5)]
+    tables = [{**key, "key": f"t{one}", "shape": [2, 2], "rows": True} for one, key in enumerate(dense)]
+    keys = [*dense, *({**key, "rule": rule} for key in tables[:3]), *({**key, "rule": other} for key in tables[3:])]
+    path = written(tmp_path, json.dumps({"keys": keys, "rule": rule, "shards": ["tcp://127.0.0.1:5555"]}), "one.json")
+    description = read_description(path)
+    assert [one.key.key for one in holdings(description)[0]] == [key["key"] for key in keys]
+    with KVStore.local(description) as store:
+        assert [store.hyper(key)["speed"] for key in ("w0", "t0", "t4")] == [0.5, 0.5, 0.25]
+    assert seen == ["counted"] * 2

@@ -203,3 +203,37 @@ def test_the_example_trains_alike_over_shards_and_in_one_process(
     (reached,) = set(accuracies(told[0]) + accuracies(told[1]) + accuracies(capsys.readouterr().out))
     assert len(accuracies(told[0] + told[1])) == 2
     assert reached > 0.85
+
+
+AT_ONCE = """
+import os, sys, threading
+import numpy as np
+from weft_kvstore import KVStore, describe
+
+description = describe({"w": np.zeros(4, np.float32)}, slots=8, rule="sgd", shards=["tcp://127.0.0.1:9"])
+sys.setswitchinterval(1e-5)
+
+def connect(slot, begin):
+    begin.wait()
+    KVStore.connect(description, slot, wait_s=0).close()
+
+def eight():
+    begin = threading.Barrier(8)
+    threads = [threading.Thread(target=connect, args=(slot, begin)) for slot in range(8)]
+    for each in (threading.Thread.start, threading.Thread.join):
+        for thread in threads:
+            each(thread)
+
+for _ in range(10):
+    child = os.fork()
+    if not child:
+        eight()
+        os._exit(0)
+    ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert ended == 0, f"a process ended with {ended}"
+"""
+
+
+def test_threads_may_connect_at_once_first_thing_in_a_process() -> None:
+    done = subprocess.run([sys.executable, "-c", AT_ONCE], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr

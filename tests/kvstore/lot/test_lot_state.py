@@ -114,7 +114,12 @@ class Play:
         self.gate = StepGate(case.commit, case.slots) if case.commit is not None else None
         if self.gate is not None:
             self.gate.expect(len(part))
-        spec = replace(made.state.spec, a_piece=self.choose.choice([1, 6, 1000]), gate=self.gate)
+        spec = replace(
+            made.state.spec,
+            a_piece=self.choose.choice([1, 6, 1000]),
+            slices_a_piece=self.choose.choice([1, 3, 1000]),
+            gate=self.gate,
+        )
         order = sorted(range(len(keys)), key=lambda place: (case.priorities[place], place))
         values = np.concatenate([first_elements(keys[place], 7, 0, keys[place].size) for place in order])
         self.given = np.array([is_given(keys[place]) for place in part.places])

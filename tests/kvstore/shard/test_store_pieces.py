@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
+from rule_documents import rule_document
 from store_cluster import constant, key_of, store_of, table_of
 from store_raw import pull_of, push_of
 from weft_kernels.initializers import first_rows, first_values
 from weft_kernels.rules.record import Rule
 from weft_kvstore.arrays.array import Array
 from weft_kvstore.description import first
-from weft_kvstore.description.check import digest
-from weft_kvstore.description.records import StoreDescription
+from weft_kvstore.description.check import digest, rule_of
+from weft_kvstore.description.records import Mode, StoreDescription
 from weft_kvstore.lot.values import BLOCK_BYTES
 from weft_kvstore.merging.steps import PushRefusedError
-from weft_kvstore.merging.work import PIECE_ELEMENTS
+from weft_kvstore.merging.work import PIECE_CALLS, PIECE_ELEMENTS, PIECE_NODES
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.mind import ShardMind
@@ -28,7 +30,7 @@ from weft_kvstore.sharding.routing import routing_of
 from weft_kvstore.tables.rows import Rows
 from weft_kvstore.units.sets_ahead import RowsAhead
 from weft_kvstore.wire.codec import decode_reply, encode
-from weft_kvstore.wire.messages import Acknowledge, Cancel, Hello, Message, PushRefused, Values
+from weft_kvstore.wire.messages import Acknowledge, Cancel, Hello, Message, Ping, Pong, PushRefused, Values
 from weft_kvstore.wire.row_chunks import RowSource
 
 CREDIT = LinkSettings(credit_bytes=1 << 30, frame_bytes=1 << 20)
@@ -203,6 +205,31 @@ def test_a_rule_of_many_nodes_has_smaller_pieces() -> None:
     assert a_piece("adam") == PIECE_ELEMENTS
     assert a_piece({"name": "x", "graph": {"nodes": nodes[:10]}}) == PIECE_ELEMENTS
     assert a_piece({"name": "x", "graph": {"nodes": nodes}}) == PIECE_ELEMENTS // 16
+
+
+@pytest.mark.parametrize("mode", [Mode.SYNC, Mode.ASYNC])
+def test_a_rule_that_is_called_for_each_slice_is_called_a_bounded_number_of_times_between_two_looks(mode: Mode) -> None:
+    count, nodes = 1000, 64
+    chain = [("Add", f"n{one}", (f"n{one - 1}" if one else "weight", "gradient")) for one in range(nodes)]
+    graph = rule_document(chain, {"weight": f"n{nodes - 1}"})
+    key = constant(key_of("w", [count], 1), 3.0)
+    calls: list[int] = []
+
+    def apply(weight: Array, *_: object) -> None:
+        calls.append(weight.size)
+        weight += 1
+
+    description = store_of([key], slots=1, shards=1, slice_bytes=4, rule=graph, mode=mode)
+    shard = Shard(description, replace(rule_of(description), apply=apply))
+    shard.say(pull_of(1, 0, 1, count=count))
+    shard.say(push_of(0, [4 * count], count=count), np.ones(count, np.float32).tobytes())
+    most = PIECE_CALLS * PIECE_NODES // nodes
+    looks: list[int] = [0]
+    shard.work(lambda: looks.append(len(calls)) or shard.say(Ping()))
+    assert calls == [1] * count
+    assert max(np.diff(looks)) == most
+    assert sum(isinstance(message, Pong) for message, _ in shard.heard) == len(looks) - 1 >= count // most
+    assert shard.values()[1] == np.full(count, 4, np.float32).tobytes()
 
 
 def test_answers_in_very_many_runs_are_bounded_however_few_bytes_they_have(monkeypatch: pytest.MonkeyPatch) -> None:
