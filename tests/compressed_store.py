@@ -10,11 +10,10 @@ import numpy as np
 
 from store_cluster import constant, key_of, store_of
 from weft_graph.program import Update
-from weft_kvstore.compression.choice import codec_of
-from weft_kvstore.compression.codec import Codec
-from weft_kvstore.compression.description import CompressionDescription, Kind, StoreCompression
+from weft_kvstore.compression.codecs import Codec
+from weft_kvstore.compression.description import CompressionDescription, Kind, StoreCompression, codec_of
 from weft_kvstore.description.records import KeyDescription, StoreDescription
-from weft_kvstore.sharding.slices import slices_of
+from weft_kvstore.sharding import slices_of
 
 Array = np.ndarray[tuple[int, ...], np.dtype[Any]]
 

@@ -12,19 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from weft_kvstore.client.face import StoreFace, end_futures
-from weft_kvstore.client.mind import ClientMind
-from weft_kvstore.client.speaker import Speaker
+from weft_kvstore.client.calls import StoreFace, end_futures
+from weft_kvstore.client.protocol import ClientMind, Speaker
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.operations.arguments import Arguments
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.sharding.lots import LotPart
-from weft_kvstore.sharding.routing import routing_of
-from weft_kvstore.wire.cargo import Cargo
+from weft_kvstore.sharding import LotPart, routing_of
 from weft_kvstore.wire.codec import decode_request, encode
 from weft_kvstore.wire.messages import (
     Acknowledge,
     Cancel,
+    Cargo,
     Failed,
     FailureCode,
     Hello,

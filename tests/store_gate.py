@@ -14,9 +14,8 @@ from typing import Self
 import msgspec
 import zmq
 
-from weft_kvstore.wire.cargo import Cargo
 from weft_kvstore.wire.codec import ProtocolError, decode_reply, decode_request, encode
-from weft_kvstore.wire.messages import Acknowledge, Hello, Push, Values
+from weft_kvstore.wire.messages import Acknowledge, Cargo, Hello, Push, Values
 
 HOLD_S = 3.0
 """How long a round may take to fill; then what is there is let in, so that nothing waits for ever."""

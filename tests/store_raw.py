@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import zmq
 
-from weft_kvstore.arrays.buffers import Buffer
+from weft_kvstore.arrays import Buffer
 from weft_kvstore.description.check import digest
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.wire.codec import decode_reply, encode

@@ -11,9 +11,8 @@ from collections import deque
 from concurrent.futures import Future
 from typing import Any
 
-from weft_kvstore.client.face import StoreFace, end_futures
-from weft_kvstore.client.mind import ClientMind
-from weft_kvstore.client.speaker import Speaker
+from weft_kvstore.client.calls import StoreFace, end_futures
+from weft_kvstore.client.protocol import ClientMind, Speaker
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.operations.arguments import Arguments
 from weft_kvstore.settings import LinkSettings

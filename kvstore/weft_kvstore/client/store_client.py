@@ -8,24 +8,22 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from types import TracebackType
 
-from weft_kvstore.arrays.array import Array
+from weft_kvstore.arrays import Array
+from weft_kvstore.client.calls import StoreFace
 from weft_kvstore.client.connection import LinkState
-from weft_kvstore.client.face import StoreFace
-from weft_kvstore.client.lead import Lead
 from weft_kvstore.client.memory import ClientMemory
-from weft_kvstore.client.mind import ClientMind
+from weft_kvstore.client.poller import Lead
+from weft_kvstore.client.protocol import ClientMind, Speaker
 from weft_kvstore.client.sockets import ClientSockets
-from weft_kvstore.client.speaker import Speaker
 from weft_kvstore.description.records import StoreDescription
-from weft_kvstore.encryption.curve_keys import CurveKeyError, CurveKeys
-from weft_kvstore.encryption.link_keys import LinkKeys
-from weft_kvstore.encryption.pairs import check_pair, new_curve_keys
+from weft_kvstore.encryption.curve_keys import CurveKeyError, CurveKeys, LinkKeys
+from weft_kvstore.encryption.key_files import check_pair, new_curve_keys
 from weft_kvstore.operations.arguments import Arguments
-from weft_kvstore.operations.residual_operation import ResidualOperation
-from weft_kvstore.same_host.shared_layout import shared_layout
+from weft_kvstore.operations.keys import ResidualOperation
+from weft_kvstore.same_host.layout import shared_layout
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.sharding.routing import routing_of
-from weft_kvstore.statistics.records import ClientStatistics, LinkStatistics
+from weft_kvstore.sharding import routing_of
+from weft_kvstore.statistics import ClientStatistics, LinkStatistics
 
 
 class StoreClient(StoreFace):

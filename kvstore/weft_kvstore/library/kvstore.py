@@ -11,25 +11,25 @@ from types import TracebackType
 from typing import Any, TypeAlias, overload
 
 from weft_graph.rules.built_in import rule_name
-from weft_kvstore.arrays.array import Array
+from weft_kvstore.arrays import Array
 from weft_kvstore.client.store_client import StoreClient
-from weft_kvstore.description.file import read_description
-from weft_kvstore.description.key_name import UserKey
+from weft_kvstore.description.describing import read_description
+from weft_kvstore.description.form import UserKey
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.encryption.curve_keys import CurveKeys
 from weft_kvstore.encryption.key_files import read_curve_keys
 from weft_kvstore.errors import StoreError
-from weft_kvstore.library.awaiting import await_shards
-from weft_kvstore.library.own_buffers import OwnBuffers
-from weft_kvstore.library.slot_calls import SlotCalls
+from weft_kvstore.library.arrays import OwnBuffers
+from weft_kvstore.library.calls import SlotCalls
+from weft_kvstore.library.steps import await_shards
 from weft_kvstore.local.local_store import LocalStore
+from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.runtime.joined_future import joined
-from weft_kvstore.runtime.own_process import OwnProcess
+from weft_kvstore.runtime.process import OwnProcess
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.statistics.records import ClientStatistics
+from weft_kvstore.statistics import ClientStatistics
 from weft_kvstore.step_outcome import StepOutcome
 from weft_kvstore.store import BufferStore, BulkStore
-from weft_kvstore.tables.place import TablePlace
 
 Keys: TypeAlias = list[str] | list[int] | list[UserKey] | tuple[UserKey, ...]
 Described: TypeAlias = StoreDescription | str | os.PathLike[str]

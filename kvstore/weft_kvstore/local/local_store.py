@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from weft_kvstore.arrays.array import Array
-from weft_kvstore.client.face import StoreFace, end_futures
+from weft_kvstore.arrays import Array
+from weft_kvstore.client.calls import StoreFace, end_futures
 from weft_kvstore.client.memory import ClientMemory
 from weft_kvstore.description.check import check_description
 from weft_kvstore.description.records import StoreDescription
@@ -19,11 +19,11 @@ from weft_kvstore.errors import StoreError
 from weft_kvstore.local.mind import LocalMind
 from weft_kvstore.operations.arguments import Arguments
 from weft_kvstore.operations.operation import Operation
-from weft_kvstore.runtime.store_future import StoreFuture
+from weft_kvstore.rows.memory import TablePlace
+from weft_kvstore.runtime.futures import StoreFuture
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.statistics.records import ClientStatistics
+from weft_kvstore.statistics import ClientStatistics
 from weft_kvstore.store import BulkStore
-from weft_kvstore.tables.place import TablePlace
 
 LONGEST_SLEEP_S = 60.0
 

@@ -8,27 +8,23 @@ from typing import Any, Final
 
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError, StoreLostError, StorePassedError, StoreRefusedError, StoreTimeoutError
-from weft_kvstore.hyper.agreement import ChangeRefusedError, Proposal
+from weft_kvstore.hyper import ChangeRefusedError, Proposal
 from weft_kvstore.lot.part import PlainLot
-from weft_kvstore.merging.answer import Answer
-from weft_kvstore.merging.pull_wait import PullWait
+from weft_kvstore.merging.pulls import Answer, PullWait
 from weft_kvstore.merging.steps import PushRefusedError
-from weft_kvstore.operations.barrier_operation import BarrierOperation
-from weft_kvstore.operations.commit_operation import CommitOperation, outcome_of
-from weft_kvstore.operations.hyper_operation import Change, HyperOperation
+from weft_kvstore.operations.agreement import BarrierOperation, Change, CommitOperation, HyperOperation, outcome_of
 from weft_kvstore.operations.operation import Operation, PullOperation, SendOperation
 from weft_kvstore.operations.row_operation import PullRowsOperation, PushRowsOperation
-from weft_kvstore.runtime.deadlines import Deadlines
+from weft_kvstore.rows.memory import TablePlace
+from weft_kvstore.rows.rows import Rows
+from weft_kvstore.runtime.futures import Deadlines
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.merger import Merger
-from weft_kvstore.sharding.routing import routing_of
-from weft_kvstore.tables.place import TablePlace
-from weft_kvstore.tables.rows import Rows
-from weft_kvstore.units.unit_state import AnyUnit
-from weft_kvstore.wire.cargo import Cargo
-from weft_kvstore.wire.push_run import Run
-from weft_kvstore.wire.value_run import ValueRun
+from weft_kvstore.sharding import routing_of
+from weft_kvstore.tables.steps import AnyUnit
+from weft_kvstore.wire.messages import Cargo
+from weft_kvstore.wire.runs import Run, ValueRun
 
 LOCAL: Final = "local"
 """The one job."""

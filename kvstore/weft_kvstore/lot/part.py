@@ -8,21 +8,19 @@ from typing import Final
 
 import numpy as np
 
-from weft_kvstore.arrays.array import Array
-from weft_kvstore.arrays.shelf import Laid, laid_apart
-from weft_kvstore.compression.codec import PayloadError
-from weft_kvstore.compression.slice_codec import SliceCodec
-from weft_kvstore.description.first import first_elements, is_given
-from weft_kvstore.description.records import StoreDescription
+from weft_kvstore.arrays import Array, Laid, laid_apart
+from weft_kvstore.compression.codecs import PayloadError
+from weft_kvstore.compression.slices import SliceCodec
+from weft_kvstore.description.records import StoreDescription, first_elements, is_given
 from weft_kvstore.lot.pulls import LotPulls
-from weft_kvstore.lot.spec import LotSpec
 from weft_kvstore.lot.state import LotState
-from weft_kvstore.same_host.peer_memory import placed
-from weft_kvstore.same_host.shared_layout import LotPlaces
-from weft_kvstore.sharding.routing import Routing
-from weft_kvstore.wire.cargo import Cargo
+from weft_kvstore.lot.update import LotSpec
+from weft_kvstore.same_host.layout import LotPlaces
+from weft_kvstore.same_host.peers import placed
+from weft_kvstore.sharding import Routing
 from weft_kvstore.wire.codec import ProtocolError
-from weft_kvstore.wire.push_run import Run
+from weft_kvstore.wire.messages import Cargo
+from weft_kvstore.wire.runs import Run
 
 FIRST_ELEMENTS: Final = 1 << 22
 """First values that are made before it is asked whether the job is still wanted: some 200 ms."""

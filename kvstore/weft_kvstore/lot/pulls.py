@@ -8,14 +8,11 @@ from typing import Final
 
 import numpy as np
 
-from weft_kvstore.arrays.array import Array
-from weft_kvstore.arrays.ranges import Range, ranges_alike, ranges_where
+from weft_kvstore.arrays import Array, Range, ranges_alike, ranges_where
 from weft_kvstore.description.records import Mode
-from weft_kvstore.lot.encoded_values import EncodedValues
 from weft_kvstore.lot.state import LotState
-from weft_kvstore.lot.values import LotValues
-from weft_kvstore.merging.answer import Answer
-from weft_kvstore.merging.pull_wait import PullWait
+from weft_kvstore.lot.values import EncodedValues, LotValues
+from weft_kvstore.merging.pulls import Answer, PullWait
 from weft_kvstore.wire.messages import Reading
 
 LEAST_WAITS: Final = 64

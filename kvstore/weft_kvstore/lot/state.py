@@ -12,17 +12,11 @@ from typing import NamedTuple
 import numpy as np
 
 from weft_graph.program import Update
-from weft_kvstore.arrays.array import Array
-from weft_kvstore.arrays.ranges import Range, ranges_alike
-from weft_kvstore.arrays.shelf import Laid, Shelf, laid_as
+from weft_kvstore.arrays import Array, Laid, Range, Shelf, laid_as, ranges_alike
 from weft_kvstore.description.records import Merge
-from weft_kvstore.lot.gate import LotGate
-from weft_kvstore.lot.merge_order import ArrivalOrder, MergeOrder, SlotOrder
-from weft_kvstore.lot.sets import LotSets
-from weft_kvstore.lot.spec import LotSpec
-from weft_kvstore.lot.steps import LotSteps
-from weft_kvstore.lot.sums import LotSums, Sum, sum_dtype
-from weft_kvstore.lot.update import LotUpdate
+from weft_kvstore.lot.steps import LotSets, LotSteps
+from weft_kvstore.lot.sums import ArrivalOrder, LotGate, LotSums, MergeOrder, SlotOrder, Sum, sum_dtype
+from weft_kvstore.lot.update import LotSpec, LotUpdate
 from weft_kvstore.lot.values import LotValues
 from weft_kvstore.merging.steps import PushRefusedError, contradiction
 

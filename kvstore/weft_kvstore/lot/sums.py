@@ -1,15 +1,127 @@
-"""The sums of a lot's steps that are being merged. Pure."""
+"""Gradients of a lot's steps: which is added next, their sums, and the gate where these are measured. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from itertools import pairwise
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
-from weft_kvstore.arrays.array import Array
-from weft_kvstore.arrays.ranges import Range
-from weft_kvstore.arrays.shelf import Laid, Shelf
+from weft_graph.program import Update
+from weft_kvstore.arrays import Array, Laid, Range, Ranges, Shelf, exact_sum, ranges_where
+from weft_kvstore.lot.update import LotSpec
+from weft_kvstore.merging.step_gate import StepGate
+
+# --- Gradients that are in and not merged, and which of them is added next --------------------------------------------
+
+
+class MergeOrder(Protocol):
+    """Elements by contributing slot (its number) and step. `bounds` of a lot are those of its shelves."""
+
+    def put(self, place: int, step: int, laid: Laid) -> None: ...
+
+    def is_next(self, place: int, step: int, merged: int) -> bool:
+        """Whether what comes of a slot is added at once where `merged` slots are merged in that step."""
+
+    def holds(self, step: int) -> bool:
+        """Whether anything of a step may be added now that the step before it is applied."""
+
+    def has_all(self, step: int, merged: int, first: int, stop: int) -> bool:
+        """Whether `next` finds something for each of these slices."""
+
+    def next(self, step: int, merged: int, first: int, stop: int) -> list[tuple[int, Laid]]:
+        """Takes out what is to be added next at these slices, of which `merged` slots are merged in that step."""
+
+    def forget(self, place: int) -> None:
+        """What a slot has here never came."""
+
+
+class SlotOrder:
+    """The slots one after the other, so that a sum is the same bits for any order of arrival."""
+
+    def __init__(self, bounds: Array) -> None:
+        self._bounds = bounds
+        self._shelves: dict[tuple[int, int], Shelf] = {}
+
+    def put(self, place: int, step: int, laid: Laid) -> None:
+        shelf = self._shelves.get((place, step))
+        if shelf is None:
+            shelf = self._shelves[place, step] = Shelf(self._bounds)
+        shelf.put(laid)
+
+    def is_next(self, place: int, step: int, merged: int) -> bool:
+        return place == merged
+
+    def holds(self, step: int) -> bool:
+        return (0, step) in self._shelves
+
+    def has_all(self, step: int, merged: int, first: int, stop: int) -> bool:
+        return (merged, step) in self._shelves and len(self._shelves[merged, step]) == stop - first
+
+    def next(self, step: int, merged: int, first: int, stop: int) -> list[tuple[int, Laid]]:
+        shelf = self._shelves.get((merged, step))
+        if shelf is None:
+            return []
+        found = shelf.take(first, stop)
+        if not shelf:
+            del self._shelves[merged, step]
+        return [(merged, laid) for laid in found]
+
+    def forget(self, place: int) -> None:
+        for key in [key for key in self._shelves if key[0] == place]:
+            del self._shelves[key]
+
+
+class ArrivalOrder:
+    """In the order in which they came. Invariant: no shelf is empty."""
+
+    def __init__(self, bounds: Array) -> None:
+        self._bounds = bounds
+        self._arrived: dict[int, list[tuple[int, Shelf]]] = {}
+
+    def put(self, place: int, step: int, laid: Laid) -> None:
+        shelf = Shelf(self._bounds)
+        shelf.put(laid)
+        self._arrived.setdefault(step, []).append((place, shelf))
+
+    def is_next(self, place: int, step: int, merged: int) -> bool:
+        return step not in self._arrived
+
+    def holds(self, step: int) -> bool:
+        return step in self._arrived
+
+    def has_all(self, step: int, merged: int, first: int, stop: int) -> bool:
+        return sum(len(shelf) for _, shelf in self._arrived.get(step, ())) >= stop - first
+
+    def next(self, step: int, merged: int, first: int, stop: int) -> list[tuple[int, Laid]]:
+        found: list[tuple[int, Laid]] = []
+        left = Ranges()
+        left.add(first, stop)
+        for place, shelf in self._arrived.get(step, ()):
+            taken = [laid for low, high in list(left) for laid in shelf.take(low, high)]
+            for laid in taken:  # Of each slice what came first; others may have another first one.
+                left.remove(laid.first, laid.stop)
+                found.append((place, laid))
+            if not left:
+                break
+        if found:
+            self._tidy(step)
+        return found
+
+    def forget(self, place: int) -> None:
+        for step in list(self._arrived):
+            self._arrived[step] = [one for one in self._arrived[step] if one[0] != place]
+            self._tidy(step)
+
+    def _tidy(self, step: int) -> None:
+        self._arrived[step] = [one for one in self._arrived[step] if one[1]]
+        if not self._arrived[step]:
+            del self._arrived[step]
+
+
+# --- The sums of a lot's steps that are being merged ------------------------------------------------------------------
+
 
 LATE_ELEMENTS: Final = 1 << 17
 """What is added late has so many elements at least: an update of each piece costs more than to add small ones."""
@@ -177,3 +289,64 @@ def _writable(laid: Laid) -> Laid:
     if laid.elements is None or laid.elements.flags.writeable:
         return laid
     return Laid(laid.first, laid.stop, laid.elements.copy())
+
+
+# --- Slices of a lot at the gate of their shard: what is merged of a step is measured, and goes on as agreed on -------
+
+
+_NEVER: Final = -1
+
+
+class LotGate:
+    """Invariant: `_told` (slices) is the last step that the gate was told of, and each is told once. `sums` are of the
+    slices, which begin at `bounds` (elements)."""
+
+    __slots__ = ("_bounds", "_gate", "_is_summed", "_sums", "_told", "_unscaled")
+
+    def __init__(self, gate: StepGate, spec: LotSpec, sums: LotSums, bounds: Array) -> None:
+        self._gate = gate
+        self._is_summed = spec.update is not Update.MEAN
+        self._unscaled = spec.unscaled
+        self._sums = sums
+        self._bounds = bounds
+        self._told = np.full(len(spec.part), _NEVER, np.int64)
+
+    def passes(self, step: int, first: int, stop: int) -> bool:
+        """Whether the slots have agreed on a step: the sums of its slices are clipped then, or dropped where the step
+        is skipped. The first time what they amount to is measured."""
+        for low, high in ranges_where(self._told[first:stop] != step, first):
+            squares = self._measured(low, high) if self._is_summed else 0
+            self._told[low:high] = step
+            self._gate.hold(step, squares, high - low)
+        verdict = self._gate.verdict(step)
+        if verdict is None:
+            return False
+        if verdict.factor is None:
+            self._sums.take(first, stop)
+        elif self._is_summed and verdict.factor != 1.0:
+            _multiply(self._sums.look(first, stop), verdict.factor)
+        return True
+
+    def _measured(self, first: int, stop: int) -> int | None:
+        """The exact sum of the slices' sums of squares, each in float64; None where that is not finite. What was
+        multiplied by the loss scale is divided by it."""
+        sums = self._sums.look(first, stop)
+        if self._gate.scale != 1.0 and not self._unscaled:
+            _multiply(sums, 1.0 / self._gate.scale)
+        found: list[Array] = []
+        for laid in sums:
+            assert laid.elements is not None
+            for low, high in self._slices(laid):
+                found.append(np.square(laid.elements[low:high], dtype=np.float64).sum(keepdims=True))
+        return exact_sum(np.concatenate(found)) if found else 0
+
+    def _slices(self, laid: Laid) -> Iterator[Range]:
+        """Where its slices begin and end among its elements."""
+        edges = (self._bounds[laid.first : laid.stop + 1] - self._bounds[laid.first]).tolist()
+        return pairwise(edges)
+
+
+def _multiply(sums: list[Laid], factor: float) -> None:
+    for laid in sums:
+        assert laid.elements is not None
+        np.multiply(laid.elements, laid.elements.dtype.type(factor), out=laid.elements)

@@ -1,21 +1,22 @@
-"""The values of a lot on a shard: one flat array, in blocks that are copied where slices are written while lent. Pure.
-
-A block has whole slices of at most `BLOCK_BYTES` together: it fills a frame, and is what a copy costs where a reader is
-slower than the slots.
-"""
+"""Values of a lot on a shard, as they are and as they travel encoded. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 
-from weft_kvstore.arrays.array import Array
-from weft_kvstore.arrays.buffers import bytes_of
-from weft_kvstore.wire.lending import Lendable
-from weft_kvstore.wire.out_run import OneBuffer
+from weft_kvstore.arrays import Array, Range, bytes_of, ranges_where
+from weft_kvstore.compression.description import Choice
+from weft_kvstore.compression.slices import SliceCodec, SliceEncoder
+from weft_kvstore.wire.out_run import Lendable, OneBuffer
+
+# --- The values of a lot on a shard: one flat array, in blocks that are copied where slices are written while lent ----
+# A block has whole slices of at most `BLOCK_BYTES` together: it fills a frame, and is what a copy costs where a reader
+# is slower than the slots.
+
 
 BLOCK_BYTES: Final = 1 << 23
 
@@ -84,3 +85,51 @@ def _edges(bounds: Array) -> Array:
         fit = int(np.searchsorted(bounds, bounds[at] + BLOCK_BYTES, side="right")) - 1
         edges.append(min(max(fit, at + 1), count))
     return np.array(edges, np.int64)
+
+
+# --- The values of a lot, or of a whole key, as they travel encoded to workers: made once for all of them -------------
+# What travels     | Is encoded                                                    | With a residual
+# -----------------|---------------------------------------------------------------|---------------------
+# weights          | when somebody first asks for them after they have changed     | never
+# merged gradients | when a step applies, whoever asks; a value that was set never | where the store says
+
+
+class EncodedValues:
+    """`values` are the bytes, lent and copied as values are. `changed` (slices) bool: of which slices they are not
+    those of the value; whoever writes the value sets it. `residual` (elements) is what merged gradients owe to all
+    workers; None where nothing is kept."""
+
+    __slots__ = ("_codec", "_encoder", "changed", "residual", "values")
+
+    def __init__(self, choice: Choice, bounds: Array, *, merged: bool) -> None:
+        """`bounds` (slices + 1, int64): where slices begin, elements. `merged`: the value is a merged gradient."""
+        self._codec = SliceCodec(choice.codec, bounds)
+        self.values = LotValues(np.empty(int(self._codec.begins[-1]), np.uint8), self._codec.begins)
+        self.changed: Array = np.ones(len(bounds) - 1, np.bool_)
+        self.residual = np.zeros(int(bounds[-1]), choice.codec.dtype) if merged and choice.residual else None
+        self._encoder = SliceEncoder(choice.codec, bounds, self.residual) if merged else None
+
+    def merged(self, step: int, first: int, stop: int, total: Array | None) -> None:
+        """The merged gradient of a step is these slices' value; None where there is none."""
+        encoder, bounds = self._encoder, self._codec.bounds
+        assert encoder is not None
+        for low, high, out in self.values.written(first, stop):
+            if total is None:
+                out[:] = encoder.encode_nothing(step, low, high - low)
+            else:
+                elements = total[bounds[low] - bounds[first] : bounds[high] - bounds[first]]
+                encoder.encode(step, low, high - low, elements, out=out)
+        self.changed[first:stop] = False
+
+    def missing(self, first: int, stop: int) -> list[Range]:
+        """Slices among these whose bytes are to be made."""
+        return [] if self._encoder is not None else ranges_where(self.changed[first:stop], first)
+
+    def make(self, parts: Iterable[tuple[int, int, Array]]) -> None:
+        """Encodes weights: slices from the first number to before the second, and their elements."""
+        bounds = self._codec.bounds
+        for first, stop, elements in parts:
+            for low, high, out in self.values.written(first, stop):
+                some = elements[bounds[low] - bounds[first] : bounds[high] - bounds[first]]
+                self._codec.encode(low, high, some, out)
+            self.changed[first:stop] = False

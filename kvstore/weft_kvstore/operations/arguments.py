@@ -11,23 +11,18 @@ from typing import Any, Final
 
 import numpy as np
 
-from weft_kvstore.arrays.array import Array
+from weft_kvstore.arrays import Array
 from weft_kvstore.description.check import check_description
 from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription
 from weft_kvstore.errors import StoreRefusedError
-from weft_kvstore.hyper.range import checked_numbers
-from weft_kvstore.operations.barrier_operation import BarrierOperation
-from weft_kvstore.operations.calls import Asked, AskedKeys, Gives, Sent, SentKeys
-from weft_kvstore.operations.commit_operation import CommitOperation
-from weft_kvstore.operations.hyper_operation import Change, HyperOperation
-from weft_kvstore.operations.key_operation import KeyPull, PushOperation
-from weft_kvstore.operations.key_set import KeySet
-from weft_kvstore.operations.known_keys import KnownKeys
+from weft_kvstore.hyper import checked_numbers
+from weft_kvstore.operations.agreement import BarrierOperation, Change, CommitOperation, HyperOperation
+from weft_kvstore.operations.keys import KeyPull, PushOperation
+from weft_kvstore.operations.operation import Asked, AskedKeys, Gives, Sent, SentKeys
+from weft_kvstore.operations.plan import KeySet, KnownKeys
 from weft_kvstore.operations.row_operation import PullRowsOperation, PushRowsOperation
-from weft_kvstore.tables.ids import check_ids
-from weft_kvstore.tables.rows import last_rows, summed_rows
-from weft_kvstore.wire.cargo import Cargo
-from weft_kvstore.wire.messages import Reading
+from weft_kvstore.rows.rows import check_ids, last_rows, summed_rows
+from weft_kvstore.wire.messages import Cargo, Reading
 
 MAX_PULLED_ROWS: Final = 1 << 22
 """Rows of one call, at most: a shard holds the ids of what is asked until it can be answered."""

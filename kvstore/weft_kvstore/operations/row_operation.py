@@ -9,18 +9,14 @@ import numpy as np
 
 from weft_graph.weft_domain import ID_BYTES
 from weft_kernels.row_copies import put_rows
-from weft_kvstore.arrays.array import Array
-from weft_kvstore.arrays.buffers import bytes_of
-from weft_kvstore.operations.calls import Asked, Sent
-from weft_kvstore.operations.operation import Link, PullOperation, SendOperation, SentRun
-from weft_kvstore.sharding.routing import Routing
-from weft_kvstore.sharding.row_cut import RowCut, chunks_of
-from weft_kvstore.tables.rows import Rows, wanted_rows
-from weft_kvstore.wire.cargo import Cargo, SentEntry
+from weft_kvstore.arrays import Array, bytes_of
+from weft_kvstore.operations.operation import Asked, Link, PullOperation, SendOperation, Sent, SentRun
+from weft_kvstore.rows.rows import Rows, wanted_rows
+from weft_kvstore.sharding import Routing, RowCut, chunks_of
 from weft_kvstore.wire.codec import ProtocolError
+from weft_kvstore.wire.messages import Cargo, SentEntry
 from weft_kvstore.wire.out_run import OneBuffer, OutRun
-from weft_kvstore.wire.row_chunks import RowSource
-from weft_kvstore.wire.value_run import ValueRun
+from weft_kvstore.wire.runs import RowSource, ValueRun
 
 
 class PushRowsOperation(SendOperation):

@@ -1,4 +1,4 @@
-"""The shard's hands: one thread with a socket that carries out what the mind decides."""
+"""A shard behind its sockets: one thread that receives, works and answers."""
 
 from __future__ import annotations
 
@@ -7,32 +7,170 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Final
 
 import zmq
 
+from weft_kvstore.arrays import Buffer
 from weft_kvstore.description.check import check_description
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.encryption.curve_authenticator import CurveAuthenticator
-from weft_kvstore.errors import StoreError
+from weft_kvstore.errors import StoreError, StoreTimeoutError
 from weft_kvstore.quotas import Quotas
-from weft_kvstore.runtime.wake import Wakeup
-from weft_kvstore.same_host.door import Door
-from weft_kvstore.same_host.errors import ArenaError
+from weft_kvstore.rows.memory import TablePlace
+from weft_kvstore.runtime.process import Wakeup
+from weft_kvstore.same_host.handover import Door
+from weft_kvstore.same_host.memory import ArenaError
 from weft_kvstore.serving.apply_pool import ApplyPool
-from weft_kvstore.serving.commands import Commands
-from weft_kvstore.serving.router import Router
-from weft_kvstore.settings import LinkSettings
+from weft_kvstore.settings import MAX_FRAME_BYTES, LinkSettings
 from weft_kvstore.shard.account import Ledger
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.mind import ShardMind
-from weft_kvstore.sharding.need import need_of
-from weft_kvstore.statistics.queue_depth import depths
-from weft_kvstore.statistics.records import ShardStatistics
-from weft_kvstore.statistics.stages import StageTimes
-from weft_kvstore.tables.place import TablePlace
+from weft_kvstore.sharding import need_of
+from weft_kvstore.statistics import ShardStatistics, StageTimes, depths
+from weft_kvstore.wire.codec import MAX_HEADER_BYTES
+
+# --- A shard's socket: a ROUTER that clients connect to ---------------------------------------------------------------
+
+
+QUEUED_MESSAGES: Final = 1000
+"""Messages that ZeroMQ holds for one peer, either way; a peer that does not read is dropped."""
+
+COPIED_BYTES: Final = 1 << 19
+"""A shorter part of a message is copied: for one that is not, a thread is woken once it has left. It takes as long."""
+
+HANDSHAKE_MS: Final = 5000
+"""A connection that has not ended its handshake by then is closed: silent ones would use up the file descriptors."""
+
+_GONE: Final = frozenset({zmq.EHOSTUNREACH, zmq.EAGAIN})
+"""The connection is gone, or the peer does not read. It may come again by a Hello."""
+
+
+class Router:
+    """Bound to `bind` when made; `endpoint` is where. Used by one thread at a time, and polled as `socket`.
+    `authenticator`: who is let in, where links are encrypted. Raises StoreError where it cannot be bound."""
+
+    def __init__(self, bind: str, authenticator: CurveAuthenticator | None = None) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.socket = self._context.socket(zmq.ROUTER)
+        self.socket.linger = 0
+        self.socket.sndhwm = self.socket.rcvhwm = QUEUED_MESSAGES
+        self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES + MAX_HEADER_BYTES)
+        self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self.socket.copy_threshold = COPIED_BYTES
+        self.socket.handshake_ivl = HANDSHAKE_MS
+        self._authenticator = authenticator
+        try:
+            if authenticator is not None:
+                authenticator.apply_to(self._context, self.socket)
+            self.socket.bind(bind)
+        except (zmq.ZMQError, RuntimeError) as error:  # The latter where the authenticator's thread does not start.
+            self.close()
+            raise StoreError(f"cannot bind {bind}: {error}") from error
+        self.endpoint: str = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.bytes_sent = 0
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether a message has come."""
+        return bool(int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)  # A poll makes a poller each time.
+
+    def receive(self) -> tuple[bytes, Sequence[Buffer]]:
+        """A message that has come: the identity of its connection, and its parts, which nobody else has."""
+        identity, *frames = self.socket.recv_multipart(copy=False)
+        return identity.bytes, [frame.buffer for frame in frames]
+
+    def send(self, identity: bytes, parts: Sequence[Buffer]) -> bool:
+        """Sends a message; False where its connection is gone, or does not read. Never waits."""
+        try:
+            self.socket.send_multipart([identity, *parts], zmq.NOBLOCK, copy=False)
+        except zmq.ZMQError as error:
+            if error.errno not in _GONE:
+                raise
+            return False
+        self.bytes_sent += sum(map(len, parts))
+        return True
+
+    @property
+    def is_closed(self) -> bool:
+        return self._context.closed
+
+    def close(self) -> None:
+        """Closes it; what was not sent is dropped."""
+        self.socket.close(0)
+        if self._authenticator is not None:
+            self._authenticator.stop()
+        self._context.term()
+
+
+# --- What other threads have a thread carry out, one thing after the other --------------------------------------------
+
+
+COMMAND_TIMEOUT_S: Final = 30.0
+
+
+class Commands:
+    """Of the thread that serves `named`. `wake` makes it look here soon."""
+
+    def __init__(self, named: str, wake: Callable[[], None]) -> None:
+        self._named = named
+        self._wake = wake
+        self._waiting: deque[tuple[Callable[[], None], Future[None]]] = deque()
+        self._is_over = True
+        self._lock = threading.Lock()
+        """Held while a command is appended, and while none may be any more."""
+
+    def begin(self) -> None:
+        """The thread takes commands from now on."""
+        self._is_over = False
+
+    def carry_out(self, work: Callable[[], None]) -> None:
+        """Carries out work on the thread, and waits for it. Raises what the work raises, StoreError where the thread
+        takes none, and StoreTimeoutError for what has not begun in time, and will not: what has begun is waited for, so
+        that no caller gives up what is done after all."""
+        future: Future[None] = Future()
+        with self._lock:
+            if self._is_over:
+                raise StoreError(f"{self._named} is not running")
+            self._waiting.append((work, future))
+        self._wake()
+        try:
+            future.result(COMMAND_TIMEOUT_S)
+        except TimeoutError as error:
+            if not future.cancel():
+                future.result()
+                return
+            raise StoreTimeoutError(f"{self._named} did not answer for {COMMAND_TIMEOUT_S} s") from error
+
+    def work(self) -> None:
+        """Carries out what waits: on the thread."""
+        while self._waiting:
+            work, future = self._waiting.popleft()
+            if not future.set_running_or_notify_cancel():
+                continue  # Its caller has gone, and has been told that it was not done.
+            try:
+                work()
+            except Exception as error:  # noqa: BLE001 - the caller waits for it, on another thread; it is raised there
+                future.set_exception(error)
+            else:
+                future.set_result(None)
+
+    def end(self) -> None:
+        """None is taken any more, and what waits is not done. Idempotent."""
+        with self._lock:
+            self._is_over = True
+        while self._waiting:
+            future = self._waiting.popleft()[1]
+            if future.set_running_or_notify_cancel():
+                future.set_exception(StoreError(f"{self._named} was stopped"))
+
+
+# --- The shard's hands: one thread with a socket that carries out what the mind decides -------------------------------
+
 
 MESSAGES_A_ROUND: Final = 64
 """Messages read before a slice is merged, so that a flood cannot starve the merging."""

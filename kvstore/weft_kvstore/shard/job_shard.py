@@ -1,42 +1,253 @@
-"""A job's part on one shard: what it does with each thing that comes. Pure.
-
-Used by the shard behind its sockets and by the local store without any.
-"""
+"""A job's part on one shard: what it does with each thing that comes. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
+from operator import mul
+from typing import NamedTuple, TypeAlias
 
 from weft_kernels.rules.record import Rule
-from weft_kvstore.arrays.ranges import Ranges
-from weft_kvstore.arrays.shelf import Laid
+from weft_kvstore.arrays import Array, Laid, Range, Ranges
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError
 from weft_kvstore.lot.part import PlainLot
-from weft_kvstore.merging.computing import Computing, InTurn
-from weft_kvstore.merging.pull_wait import PullWait
+from weft_kvstore.lot.state import Arrival
+from weft_kvstore.merging.pulls import PullWait
 from weft_kvstore.merging.step_gate import StepGate
+from weft_kvstore.merging.work import Computing, InTurn
 from weft_kvstore.quotas import Holds
-from weft_kvstore.same_host.shared_layout import ShardPlaces, shard_places
+from weft_kvstore.rows.memory import TablePlace
+from weft_kvstore.rows.rows import Rows, is_ascending
+from weft_kvstore.same_host.layout import ShardPlaces, shard_places
 from weft_kvstore.shard.account import Account
-from weft_kvstore.shard.job_pulls import JobPulls
-from weft_kvstore.shard.job_sets import JobSets
-from weft_kvstore.shard.live_hyper import LiveHyper
-from weft_kvstore.shard.parts import ShardParts
-from weft_kvstore.shard.specs import Specs
-from weft_kvstore.shard.taken import Taken
-from weft_kvstore.shard.unit_runs import rows_of
-from weft_kvstore.shard.waits import Reason, pull_lacks, pull_waits_for, step_waits_for
-from weft_kvstore.sharding.routing import routing_of
-from weft_kvstore.tables.place import TablePlace
-from weft_kvstore.tables.rows import Rows
-from weft_kvstore.units.row_pushes import ChunkRun
-from weft_kvstore.units.table_growth import promised
-from weft_kvstore.units.table_state import TableState
-from weft_kvstore.wire.cargo import Cargo
+from weft_kvstore.shard.parts import LiveHyper, ShardParts, Specs
+from weft_kvstore.sharding import routing_of
+from weft_kvstore.tables.pushes import ChunkRun
+from weft_kvstore.tables.state import TableState, promised
+from weft_kvstore.tables.steps import AnyUnit
 from weft_kvstore.wire.codec import ProtocolError
-from weft_kvstore.wire.push_run import Run
+from weft_kvstore.wire.messages import Cargo
+from weft_kvstore.wire.runs import Run, check_chunks, chunks_apart, unpacked_ids, unpacked_rows
+
+# --- What follows on a shard from something that came -----------------------------------------------------------------
+
+
+class Taken(NamedTuple):
+    """What follows from something that came: `units` may now merge, and so may `arrivals` of lots. Where values were
+    set, units have `changed` or ranges of lots have, and pulls may have waited for it; where the last ids of a `pull`
+    came, units can answer it instead."""
+
+    units: Sequence[AnyUnit] = ()
+    arrivals: Sequence[tuple[PlainLot, Arrival]] = ()
+    changed: bool = False
+    ranges: Sequence[tuple[PlainLot, Range]] = ()
+    pull: PullWait | None = None
+
+
+# --- The rows of a run of a table -------------------------------------------------------------------------------------
+
+
+def rows_of(table: TableState, run: Run, account: Account) -> Rows:
+    """A run of rows, to be written, which counts as the job's, with what it may bring into being. They are copied where
+    the payload is no place for them. Raises ProtocolError."""
+    rows = unpacked_rows(run, table.cut, table.shard, table.spec.key)
+    more = promised(table, run, exact=False)
+    if not all(array.flags.writeable and array.flags.aligned for array in (rows.ids, rows.values)):
+        rows = Rows(rows.ids.copy(), rows.values.copy())
+        more += Holds(rows.nbytes)
+    elif rows.ids.base is None:  # Places on the shard, where they are not the ids themselves.
+        more += Holds(rows.ids.nbytes)
+    # Views of views keep alive what lies beneath.
+    account.keep(rows.values if rows.values.base is None else rows.values.base, more.nbytes, more.rows)
+    return rows
+
+
+# --- Values that clients set on a shard, in order with what is pushed: slices, and rows of tables ---------------------
+
+
+class JobSets:
+    """Those of one job. `origin` tells the parts of one set from those of another, so that each is taken in once. All
+    raise ProtocolError for what this shard does not have, PushRefusedError where it contradicts what is there; what is
+    refused changes nothing."""
+
+    def __init__(self, parts: ShardParts, account: Account) -> None:
+        self._parts = parts
+        self._account = account
+
+    @property
+    def waiting(self) -> int:
+        """Parts that were set for versions that are still to come; may be asked on any thread."""
+        in_lots = sum(one.state.sets.waiting for one in list(self._parts.lots.values()))
+        return in_lots + sum(one.waiting_sets for one in list(self._parts.units.values()))
+
+    def slices(self, slot: int, run: Run, origin: Hashable) -> Taken:
+        """Sets a run of slices."""
+        lot = self._parts.plain(run.lot)
+        laid = lot.laid(run)
+        self._account.own(laid.elements)
+        lot.state.sets.check(slot, run.step, laid.first, laid.stop, origin)
+        changed = lot.state.sets.accept(run.step, laid, origin)
+        return Taken(changed=True, ranges=[(lot, one) for one in changed])
+
+    def chunks(self, slot: int, run: Run, origin: Hashable) -> Taken:
+        """Sets rows of a table, each chunk by itself."""
+        table = self._parts.table(run.lot)
+        chunks = list(enumerate(chunks_apart(rows_of(table, run, self._account), table.cut.rows_up), run.first))
+        for index, _ in chunks:  # all before any
+            table.check_set(slot, run.step, (origin, index))
+        changed = [table.accept_set(run.step, part, (origin, index)) for index, part in chunks]
+        return Taken([table] if any(changed) else [], changed=True)
+
+    def rows(self, slot: int, lot: int, version: int, rows: Rows, origin: Hashable) -> Taken:
+        """Sets rows by their places, where there is one shard."""
+        table = self._parts.table(lot)
+        table.check_set(slot, version, origin)
+        return Taken([table] if table.accept_set(version, rows, origin) else [], changed=True)
+
+
+# --- What clients ask of a job on a shard, entry by entry, with the ids of rows that they want ------------------------
+
+
+class JobPulls:
+    """Takes in what is asked of one job. All raise ProtocolError for what this shard does not have."""
+
+    def __init__(self, parts: ShardParts, shard: int, account: Account) -> None:
+        self._parts = parts
+        self._shard = shard
+        self._account = account
+
+    def ask(self, wait: PullWait, lot: int, first: int, count: int, chunks: int) -> list[AnyUnit]:
+        """Takes in an entry of a pull: the units that have to answer it. Slices of plain lots are open in it then.
+
+        A pull of a table waits for `chunks` chunks of ids first; no other pull has any.
+        """
+        unit = self._parts.units.get(lot)
+        if isinstance(unit, TableState):
+            check_chunks(unit.cut.rows_on(self._shard), unit.cut.ids_up, chunks, unit.spec.key)
+            if wait.open or wait.open_units:
+                raise ProtocolError(f"Pull.lot: {lot} is a table, and is asked for together with others")
+            wait.expect(lot, chunks)
+            return []
+        if chunks:
+            raise ProtocolError(f"Pull.chunks: {chunks} of lot {lot}, which is no table")
+        if wait.chunks or lot in wait.open_units:
+            raise ProtocolError(f"Pull.lot: {lot} is asked for twice, or beside a table")
+        if unit is not None:
+            wait.open_units.add(lot)
+            return [unit]
+        self._parts.plain(lot).check_range(first, count, "Pull.first")
+        wait.want(lot, first, first + count)
+        return []
+
+    def ids(self, wait: PullWait, run: Run) -> Taken:
+        """Takes in a run of the ids of a pull."""
+        table = self._parts.units.get(run.lot)
+        if not isinstance(table, TableState) or run.lot not in wait.open_units or run.chunks != wait.chunks:
+            raise ProtocolError(f"Push.request: {wait.request} does not ask for {run.chunks} chunks of lot {run.lot}")
+        ids = unpacked_ids(run, table.cut, self._shard, table.spec.key)
+        for one in ids:
+            self._account.own(one)
+        if not wait.add_ids(run.first, ids):
+            return Taken(pull=wait)
+        if not is_ascending(wait.places):
+            raise ProtocolError(f"ids: rows of key {table.spec.key!r} that do not ascend")
+        return Taken(self.rows(wait, run.lot, wait.places), pull=wait)
+
+    def rows(self, wait: PullWait, lot: int, places: Array) -> list[AnyUnit]:
+        """Takes in a pull of rows by their places. Returns as `ask` does."""
+        wait.ids = places
+        return [self._parts.table(lot)]
+
+    def answer_bytes(self, wait: PullWait) -> int:
+        """What the answer to a pull of rows takes until it has arrived; other answers take no memory of their own."""
+        tables = [self._parts.units[number] for number in wait.open_units]
+        arrays = [len(one.spec.state) if wait.state else 1 for one in tables]
+        rows = [one.cut.row_bytes if isinstance(one, TableState) else 0 for one in tables]
+        return 0 if wait.ids is None else len(wait.ids) * sum(map(mul, arrays, rows))
+
+
+# --- Who waits for whom on a shard, in words: what a pull lacks, and a step that is not measured ----------------------
+
+
+Reason: TypeAlias = tuple[str, list[int]]
+"""What is waited for, in words, and the slots that are missing."""
+
+
+def pull_waits_for(parts: ShardParts, wait: PullWait) -> Reason:
+    """What an open pull waits for; no slot is missing where all was answered."""
+    for number in wait.open:
+        text, missing = parts.lots[number].pulls.waits_for(wait)
+        if missing:
+            return text, missing
+    for number in sorted(wait.open_units):
+        unit = parts.units[number]
+        if _lacks_ids(unit, wait):
+            return f"the ids of key {unit.spec.key!r} have not all come", []
+        if not unit.can_answer(wait):
+            return unit.waits_for(wait)
+    for number in wait.open:
+        return parts.lots[number].pulls.waits_for(wait)
+    return "every slice was answered", []
+
+
+def pull_lacks(parts: ShardParts, gate: StepGate | None, wait: PullWait, absent: Collection[int]) -> Reason | None:
+    """What an open pull waits for of slots that are `absent`, and which; None where nothing. There may be many pulls:
+    of parts only those are looked at to which such a slot contributes, and all where a gate lets any slot hold them."""
+    for number in wait.open:
+        lot = parts.lots[number]
+        if gate is not None or _both(lot.state.spec.slots, absent):
+            text, missing = lot.pulls.waits_for(wait)
+            if lost := _both(missing, absent):
+                return text, lost
+    for number in wait.open_units:
+        unit = parts.units[number]
+        if (gate is not None or _both(unit.spec.slots, absent)) and not _lacks_ids(unit, wait):
+            text, missing = unit.waits_for(wait)
+            if lost := _both(missing, absent):
+                return text, lost
+    return None
+
+
+def step_waits_for(parts: ShardParts, gate: StepGate, step: int) -> Reason:
+    """What a step that is not measured waits for."""
+    text, missing = gate.missing(step)
+    if missing:
+        return text, missing
+    for unit in parts.units.values():
+        if unit.spec.slots and unit.version <= step:
+            behind = unit.steps.missing(step + 1, 0, settled=True)
+            if behind[1]:
+                return f"key {unit.spec.key!r} {behind[0]}", behind[1]
+    for lot in parts.lots.values():
+        found = _lot_waits_for(lot, step)
+        if found is not None:
+            return found
+    return text, missing
+
+
+def _lot_waits_for(lot: PlainLot, step: int) -> Reason | None:
+    """What a step waits for at the first slice of a lot that has not merged it."""
+    if not lot.state.spec.slots:
+        return None
+    behind = lot.state.steps.came.min(axis=0) <= step
+    if not behind.any():
+        return None
+    at = int(behind.argmax())
+    text, missing = lot.state.steps.missing(at, step + 1, None)
+    return f"{lot.state.spec.key_named(at)} {text}", missing
+
+
+def _lacks_ids(unit: AnyUnit, wait: PullWait) -> bool:
+    return wait.ids is None and isinstance(unit, TableState)
+
+
+def _both(some: Iterable[int], others: Collection[int]) -> list[int]:
+    return [one for one in some if one in others]
+
+
+# --- A job's part on one shard: what it does with each thing that comes -----------------------------------------------
+# Used by the shard behind its sockets and by the local store without any.
 
 
 class OpenStoppedError(StoreError):

@@ -8,26 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from weft_kvstore.arrays.buffers import Buffer
+from weft_kvstore.arrays import Buffer
 from weft_kvstore.errors import StoreError
-from weft_kvstore.same_host.peer_memory import Arenas
+from weft_kvstore.same_host.peers import Arenas
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.account import Ledger
-from weft_kvstore.shard.answers import Answers
-from weft_kvstore.shard.asked_pulls import asked_pulls
-from weft_kvstore.shard.departures import Outgoing
-from weft_kvstore.shard.door import Job, Namespace
-from weft_kvstore.shard.greeting import Greeting
-from weft_kvstore.shard.hearing import Hearing
-from weft_kvstore.shard.hyper_talk import HyperTalk
+from weft_kvstore.shard.handlers import Greeting, HyperTalk, StepTalk, because, give_up
+from weft_kvstore.shard.inbox import Hearing
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.shard.links import Links
+from weft_kvstore.shard.links import Links, Outgoing
 from weft_kvstore.shard.merger import Merger
-from weft_kvstore.shard.peer import Peer
-from weft_kvstore.shard.peer_waits import because, give_up
-from weft_kvstore.shard.pushes import Pushes
-from weft_kvstore.shard.step_talk import StepTalk
-from weft_kvstore.statistics.job_statistics import JobStatistics
+from weft_kvstore.shard.peer import Job, Namespace, Peer
+from weft_kvstore.shard.pushes import Answers, Pushes, asked_pulls
+from weft_kvstore.statistics import JobStatistics
 from weft_kvstore.wire.codec import ProtocolError, decode_request
 from weft_kvstore.wire.messages import (
     Acknowledge,

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from weft_kvstore.arrays.buffers import Buffer
+from weft_kvstore.arrays import Buffer
 from weft_kvstore.settings import MAX_FRAME_BYTES
 from weft_kvstore.structs import Reader
 from weft_kvstore.wire.messages import Message, Pull, Push, Reply, Request, Values

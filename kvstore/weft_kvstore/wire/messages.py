@@ -1,21 +1,47 @@
-"""What client and shard say to each other. `docs/wire.md` gives the bytes.
-
-Lists of one message are columns: entry i of each belongs to run i. A run is `count` adjacent slices of what the shard
-has of one lot, the first of them numbered `first`; `nbytes` is the length of all of them together. Lots are numbered as
-in `weft_kvstore.sharding.lots`. Of a table, a run is of adjacent chunks instead, of `chunks` in all; else `chunks` is
-0.
-
-Client and shard of one host may share memory, the client's *arena*: a payload then is there, from byte `at` on, and no
-second part comes; and a run whose `place` is 1 is in the places of its keys (`weft_kvstore.same_host.shared_layout`)
-and no part of the payload. `place` may be empty, where no run is.
-"""
+"""What client and shard say to each other. `docs/wire.md` gives the bytes; the order of fields is the wire format."""
 
 from __future__ import annotations
 
 from enum import IntEnum, StrEnum
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
+
+# --- What a client's frame may carry in one run -----------------------------------------------------------------------
+
+
+class Cargo(IntEnum):
+    """The wire's numbers for it."""
+
+    GRADIENT = 0
+    VALUE = 1
+    IDS = 2
+
+
+class SentEntry(NamedTuple):
+    """What a run that a client sends says beside slice numbers: see `messages.Push`."""
+
+    cargo: Cargo
+    request: int
+    lot: int
+    step: int
+    chunks: int
+    place: bool = False
+    """Whether their bytes are in the places of their keys in the client's arena, and may be read there."""
+
+
+# --- What client and shard say to each other --------------------------------------------------------------------------
+# `docs/wire.md` gives the bytes.
+#
+# Lists of one message are columns: entry i of each belongs to run i. A run is `count` adjacent slices of what the shard
+# has of one lot, the first of them numbered `first`; `nbytes` is the length of all of them together. Lots are numbered
+# as in `weft_kvstore.sharding`. Of a table, a run is of adjacent chunks instead, of `chunks` in all; else `chunks`
+# is 0.
+#
+# Client and shard of one host may share memory, the client's *arena*: a payload then is there, from byte `at` on, and
+# no second part comes; and a run whose `place` is 1 is in the places of its keys
+# (`weft_kvstore.same_host.layout`) and no part of the payload. `place` may be empty, where no run is.
+
 
 MAX_RUNS: Final = 4096
 """Runs, requests or keys in one message, at most."""

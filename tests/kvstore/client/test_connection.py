@@ -11,9 +11,9 @@ from weft_kvstore.client.connection import (
     LAST_RETRY_S,
     Connection,
     Due,
+    HandshakeFailure,
     LinkState,
 )
-from weft_kvstore.client.handshake_failure import HandshakeFailure
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.wire.codec import ProtocolError
 from weft_kvstore.wire.messages import RefusalCode, Refused, Welcome

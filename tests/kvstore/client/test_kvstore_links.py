@@ -14,11 +14,11 @@ import pytest
 from store_cluster import key_of, store_of
 from store_simulation import Simulation
 from weft_kvstore.client.connection import LinkState
-from weft_kvstore.client.long_waits import QUIET_S, TOLD_AFTER_S
+from weft_kvstore.client.protocol import QUIET_S, TOLD_AFTER_S
 from weft_kvstore.description.records import InitializerDescription, KeyDescription, StoreDescription
 from weft_kvstore.errors import StoreLostError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.lot.pulls import LotPulls
-from weft_kvstore.merging.pull_wait import PullWait
+from weft_kvstore.merging.pulls import PullWait
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.mind import ShardMind

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from weft_kvstore.client.standby import GRACE_S, LONGEST_PAUSE_S, LOOKS, Standby
+from weft_kvstore.client.protocol import GRACE_S, LONGEST_PAUSE_S, LOOKS, Standby
 
 
 def looked(standby: Standby, leads: int, *, is_open: bool = False) -> float:

@@ -18,8 +18,8 @@ from same_host_children import wait_until
 from store_cluster import WAIT_S, clients_of, key_of, served, store_of
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.errors import StoreError
+from weft_kvstore.runtime.futures import on_end
 from weft_kvstore.runtime.joined_future import joined, then
-from weft_kvstore.runtime.store_future import on_end
 from weft_kvstore.settings import LinkSettings
 
 KEYS = ["k0", "k1", "k2", "k3"]
@@ -156,9 +156,9 @@ def test_the_thread_stands_by_after_a_caller_has_led_and_leads_again(monkeypatch
             one.pull("k0", 0).result(WAIT_S)
             return own.is_asleep and not own.over_sockets
 
-        monkeypatch.setattr("weft_kvstore.client.standby.LOOKS", 1 << 40)
+        monkeypatch.setattr("weft_kvstore.client.protocol.LOOKS", 1 << 40)
         wait_until(stands_by)
-        monkeypatch.setattr("weft_kvstore.client.standby.LOOKS", 0)
+        monkeypatch.setattr("weft_kvstore.client.protocol.LOOKS", 0)
         wait_until(lambda: own.is_watching)
 
 

@@ -20,18 +20,16 @@ from store_cluster import WAIT_S, constant, key_of, store_of, stores_of, table_o
 from store_raw import hello_of
 from store_simulation import Simulation
 from weft_graph.program import Update
+from weft_kvstore import hyper as hyper_module
 from weft_kvstore.description.describing import describe
 from weft_kvstore.description.records import Mode, StoreDescription
 from weft_kvstore.errors import StoreRefusedError
-from weft_kvstore.hyper import agreement as hyper_agreement
-from weft_kvstore.hyper import timeline as hyper_timeline
-from weft_kvstore.hyper.agreement import MOST_AHEAD
-from weft_kvstore.hyper.timeline import HyperTimeline
+from weft_kvstore.hyper import MOST_AHEAD, HyperTimeline
 from weft_kvstore.library.key_book import CHANGES_KEPT, KeyBook
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.shard.live_hyper import LiveHyper
 from weft_kvstore.shard.mind import ShardMind
+from weft_kvstore.shard.parts import LiveHyper
 from weft_kvstore.store import BulkStore
 from weft_kvstore.wire.codec import decode_reply, encode
 from weft_kvstore.wire.messages import (
@@ -408,7 +406,7 @@ def test_changes_that_wait_are_bounded_in_number_until_their_steps_come(
     make: Make, key: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In whatever order they come."""
-    monkeypatch.setattr(hyper_agreement, "MOST_WAITING", 10)
+    monkeypatch.setattr(hyper_module, "MOST_WAITING", 10)
     store = make(described(1, 2))
     for step in range(10, 0, -1):
         store.set_hyper({"rate": 1.0}, step=step, key=key).result(WAIT_S)
@@ -429,7 +427,7 @@ def test_a_timeline_that_is_read_while_it_is_written_shows_one_state_or_the_next
     expected = [timeline.at(9), {"rate": 9.0}]
 
     def at_each_line(frame: FrameType, *_: object) -> Any:
-        if frame.f_code.co_filename == hyper_timeline.__file__:
+        if frame.f_code.co_filename == hyper_module.__file__:
             sys.settrace(None)
             seen.append(timeline.at(9))
             sys.settrace(at_each_line)

@@ -25,9 +25,8 @@ from weft_kvstore import (
     StoreTimeoutError,
     describe,
 )
-from weft_kvstore.library.meetings import Meetings
-from weft_kvstore.library.push_log import PushLog
-from weft_kvstore.runtime.store_future import StoreFuture, before_failure
+from weft_kvstore.library.steps import Meetings, PushLog
+from weft_kvstore.runtime.futures import StoreFuture, before_failure
 
 Make = Callable[..., Sequence[KVStore]]
 

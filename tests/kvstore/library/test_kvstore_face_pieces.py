@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from face_stores import WAIT_S
 from store_cluster import constant, key_of, store_of
 from weft_kvstore import KVStore
-from weft_kvstore.arrays.array import Array
-from weft_kvstore.description.key_name import store_name, user_key
-from weft_kvstore.library.step_counts import StepCounts
+from weft_kvstore.arrays import Array
+from weft_kvstore.description.form import store_name, user_key
+from weft_kvstore.library.key_book import StepCounts
 from weft_kvstore.runtime.joined_future import finished, joined, then
 from weft_kvstore.store import Pulled
 

@@ -10,13 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from weft_kvstore.compression.choice import Choice, choice_of
-from weft_kvstore.compression.codec import Codec
-from weft_kvstore.compression.description import CompressionDescription, Kind
+from weft_kvstore.compression.codecs import Codec
+from weft_kvstore.compression.description import Choice, CompressionDescription, Kind, choice_of
 from weft_kvstore.lot import values as lot_values
-from weft_kvstore.lot.encoded_values import EncodedValues
-from weft_kvstore.lot.values import LotValues
-from weft_kvstore.wire.lending import Loan
+from weft_kvstore.lot.values import EncodedValues, LotValues
+from weft_kvstore.wire.out_run import Loan
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -10,11 +10,9 @@ import pytest
 
 from store_cluster import key_of, store_of
 from weft_graph.program import Update
-from weft_kvstore.arrays.array import Array
-from weft_kvstore.arrays.shelf import Laid
+from weft_kvstore.arrays import Array, Laid
 from weft_kvstore.description.records import CommitDescription, LossScaling
-from weft_kvstore.lot.gate import LotGate
-from weft_kvstore.lot.sums import LotSums
+from weft_kvstore.lot.sums import LotGate, LotSums
 from weft_kvstore.merging.step_gate import Measurement, StepGate
 from weft_kvstore.shard.job_shard import JobShard
 

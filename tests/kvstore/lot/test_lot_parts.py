@@ -14,21 +14,19 @@ from hypothesis import strategies as st
 from store_cluster import constant, key_of, store_of, stores_of, table_of
 from weft_graph.program import Update
 from weft_kernels.rules.record import Rule
-from weft_kvstore.arrays.ranges import Ranges, ranges_alike, ranges_where
-from weft_kvstore.arrays.shelf import Laid, Shelf, laid_apart
+from weft_kvstore.arrays import Laid, Ranges, Shelf, laid_apart, ranges_alike, ranges_where
 from weft_kvstore.description.records import Merge, Mode
 from weft_kvstore.lot import values as lot_values
 from weft_kvstore.lot.part import PlainLot
 from weft_kvstore.lot.steps import LotSteps
 from weft_kvstore.lot.sums import LotSums
 from weft_kvstore.lot.values import LotValues
-from weft_kvstore.merging.pull_wait import PullWait
+from weft_kvstore.merging.pulls import PullWait
 from weft_kvstore.merging.steps import PushRefusedError
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.sharding.lots import LotKind
-from weft_kvstore.sharding.routing import routing_of
-from weft_kvstore.wire.lending import Loan
+from weft_kvstore.sharding import LotKind, routing_of
 from weft_kvstore.wire.messages import Reading
+from weft_kvstore.wire.out_run import Loan
 
 some_range = st.tuples(st.integers(0, 30), st.integers(1, 10)).map(lambda one: (one[0], one[0] + one[1]))
 

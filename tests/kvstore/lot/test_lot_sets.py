@@ -13,12 +13,10 @@ from hypothesis import strategies as st
 
 from store_cluster import given as given_key
 from store_cluster import key_of, store_of
-from weft_kvstore.arrays.ranges import ranges_alike
-from weft_kvstore.arrays.shelf import Laid
+from weft_kvstore.arrays import Laid, ranges_alike
 from weft_kvstore.description.records import Mode
-from weft_kvstore.lot import sets as lot_sets
-from weft_kvstore.lot.sets import LotSets
-from weft_kvstore.lot.steps import LotSteps
+from weft_kvstore.lot import steps as lot_steps
+from weft_kvstore.lot.steps import LotSets, LotSteps
 from weft_kvstore.lot.values import LotValues
 from weft_kvstore.merging.steps import PushRefusedError
 from weft_kvstore.settings import SETS_AHEAD, SETS_WAITING
@@ -213,7 +211,7 @@ def test_a_key_to_which_nobody_contributes_is_set_at_once_at_any_version() -> No
 
 
 def test_calls_are_known_again_by_the_last_of_them_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lot_sets, "SETS_KEPT", 2)
+    monkeypatch.setattr(lot_steps, "SETS_KEPT", 2)
     lot = Lot()
     for number in range(3):
         lot.set(number, 0, 0, 3, number)

@@ -16,22 +16,20 @@ from hypothesis import strategies as st
 
 from store_cluster import given as given_key
 from store_cluster import key_of, store_of
-from weft_kvstore.arrays.exact_sum import norm_of
-from weft_kvstore.arrays.shelf import Laid
-from weft_kvstore.description.first import first_elements, is_given
-from weft_kvstore.description.records import CommitDescription, LossScaling, Merge, Mode
+from weft_kvstore.arrays import Laid, norm_of
+from weft_kvstore.description.records import CommitDescription, LossScaling, Merge, Mode, first_elements, is_given
 from weft_kvstore.lot import values as lot_values
 from weft_kvstore.lot.pulls import LotPulls
 from weft_kvstore.lot.state import LotState
 from weft_kvstore.lot.steps import LotSteps
-from weft_kvstore.merging.pull_wait import PullWait
+from weft_kvstore.merging.pulls import PullWait
 from weft_kvstore.merging.step_gate import StepGate
 from weft_kvstore.merging.steps import PushRefusedError
 from weft_kvstore.settings import STEPS_AHEAD
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.step_outcome import clip_factor
-from weft_kvstore.wire.lending import Loan
 from weft_kvstore.wire.messages import Reading
+from weft_kvstore.wire.out_run import Loan
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -17,16 +17,15 @@ from weft_graph.program import Update
 from weft_kernels.blocks import CACHE_ELEMENTS, VECTOR_BLOCK
 from weft_kernels.rules.record import Rule
 from weft_kernels.run import KernelError
-from weft_kvstore.arrays.shelf import Laid
-from weft_kvstore.hyper.key_hyper import KeyHyper
+from weft_kvstore.arrays import Laid
+from weft_kvstore.hyper import KeyHyper
 from weft_kvstore.lot import update as lot_update
 from weft_kvstore.lot import values as lot_values
-from weft_kvstore.lot.spec import LotSpec
-from weft_kvstore.lot.update import LotUpdate, RuleFailedError
+from weft_kvstore.lot.update import LotSpec, LotUpdate, RuleFailedError
 from weft_kvstore.lot.values import LotValues
-from weft_kvstore.merging.computing import Task
+from weft_kvstore.merging.work import Task
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.wire.lending import Loan
+from weft_kvstore.wire.out_run import Loan
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft_kvstore.arrays.shelf import Laid, laid_apart
-from weft_kvstore.lot.merge_order import ArrivalOrder, MergeOrder, SlotOrder
+from weft_kvstore.arrays import Laid, laid_apart
+from weft_kvstore.lot.sums import ArrivalOrder, MergeOrder, SlotOrder
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -11,8 +11,7 @@ import pytest
 from store_cluster import constant, given, key_of, store_of
 from weft_graph.program import Update
 from weft_kernels.rules.record import Rule
-from weft_kvstore.arrays.array import Array
-from weft_kvstore.arrays.shelf import Laid
+from weft_kvstore.arrays import Array, Laid
 from weft_kvstore.description.records import Mode
 from weft_kvstore.lot.state import LotState
 from weft_kvstore.shard.job_shard import JobShard

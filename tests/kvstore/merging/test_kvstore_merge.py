@@ -11,16 +11,16 @@ import pytest
 
 from store_cluster import constant, key_of, store_of
 from weft_kernels.rules.record import Rule
-from weft_kvstore.arrays.shelf import Laid
+from weft_kvstore.arrays import Laid
 from weft_kvstore.description.check import DescriptionError, check_description, digest
 from weft_kvstore.description.records import Merge
 from weft_kvstore.lot.state import Arrival, LotState
-from weft_kvstore.merging.pull_wait import PullWait
+from weft_kvstore.merging.pulls import PullWait
 from weft_kvstore.merging.steps import PushRefusedError
 from weft_kvstore.merging.work import Work
+from weft_kvstore.shard.account import QUANTUM_BYTES
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.shard.turns import QUANTUM_BYTES
-from weft_kvstore.shard.work_queue import LEAST_BYTES, WorkQueue
+from weft_kvstore.shard.merger import LEAST_BYTES, WorkQueue
 from weft_kvstore.wire.messages import Reading
 
 SIZE = 50

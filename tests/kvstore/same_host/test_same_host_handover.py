@@ -16,19 +16,26 @@ import numpy as np
 import pytest
 
 from same_host_children import Child, arena_maps, arenas_anywhere, open_files, wait_until
-from weft_kvstore.same_host.arena import Arena
-from weft_kvstore.same_host.door import MAX_WAITING, OFFER_TIMEOUT_S, Door
-from weft_kvstore.same_host.errors import ArenaError
-from weft_kvstore.same_host.handover import Handover, HandoverState
+from weft_kvstore.same_host.handover import (
+    MAX_WAITING,
+    OFFER_TIMEOUT_S,
+    Answer,
+    Door,
+    Handover,
+    HandoverState,
+    Offer,
+    address_of,
+    decode_answer,
+    encode,
+)
 from weft_kvstore.same_host.layout import lay_out
-from weft_kvstore.same_host.offer import Answer, Offer, address_of, decode_answer, encode
-from weft_kvstore.same_host.sealed_memory import sealed_memory
+from weft_kvstore.same_host.memory import Arena, ArenaError, sealed_memory
 
 MOST = 1 << 20
 
 CLIENT = """
 import sys
-from weft_kvstore.same_host.arena import Arena
+from weft_kvstore.same_host.memory import Arena
 from weft_kvstore.same_host.handover import Handover
 from weft_kvstore.same_host.layout import lay_out
 from same_host_children import wait_until
@@ -50,7 +57,7 @@ for line in sys.stdin:
 
 SHARD = """
 import sys
-from weft_kvstore.same_host.door import Door
+from weft_kvstore.same_host.handover import Door
 from same_host_children import wait_until
 door = Door()
 tickets = [door.expect(1 << 20) for _ in range(2)]
@@ -358,7 +365,7 @@ def test_a_truncated_arena_cannot_be_had() -> None:
 def test_whoever_punches_holes_or_writes_meanwhile_gets_wrong_numbers_and_no_crash() -> None:
     script = """
 import ctypes, mmap, sys
-from weft_kvstore.same_host.arena import Arena
+from weft_kvstore.same_host.memory import Arena
 from weft_kvstore.same_host.handover import Handover
 from weft_kvstore.same_host.layout import lay_out
 arena = Arena(lay_out([1 << 20], gradient_places=1, value_places=0))

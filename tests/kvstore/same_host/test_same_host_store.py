@@ -33,11 +33,12 @@ from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreLostError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.local.local_store import LocalStore
-from weft_kvstore.same_host import link_memory, peer_memory, shared_layout
-from weft_kvstore.same_host.arena import Arena
+from weft_kvstore.same_host import layout as same_host_layout
+from weft_kvstore.same_host import peers as same_host_peers
 from weft_kvstore.same_host.handover import Handover, HandoverState
+from weft_kvstore.same_host.memory import Arena
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.sharding.routing import routing_of
+from weft_kvstore.sharding import routing_of
 from weft_kvstore.wire.messages import Acknowledge, PushRefused, RefusalCode, Refused, Released, Welcome
 
 STEPS = 3
@@ -53,7 +54,7 @@ def shared_files() -> set[str]:
 @pytest.fixture(autouse=True)
 def everything_is_shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Payloads of any length pass through the arena; and no memory is left that was not there before."""
-    for module in (link_memory, peer_memory):
+    for module in (same_host_peers, same_host_peers):
         monkeypatch.setattr(module, "LEAST_SHARED_BYTES", 1)
     gc.collect()  # What an earlier test has left to the collector would be missing afterwards.
     before = arena_maps(), shared_files()
@@ -115,8 +116,8 @@ def test_bits_are_those_that_come_through_sockets() -> None:
 
 def test_where_the_stage_is_full_payloads_travel_as_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slot that is ahead fills its stage: what it sends is read only when the slot before it has come."""
-    monkeypatch.setattr(shared_layout, "MIN_STAGE_BYTES", 4096)
-    monkeypatch.setattr(shared_layout, "MAX_STAGE_BYTES", 4096)
+    monkeypatch.setattr(same_host_layout, "MIN_STAGE_BYTES", 4096)
+    monkeypatch.setattr(same_host_layout, "MAX_STAGE_BYTES", 4096)
     link = replace(LINK, frame_bytes=1024)
     with served(keys_of(2)) as (description, _), clients_of(description, link) as clients:
         wait_until_shared(clients)
@@ -289,7 +290,7 @@ def test_a_stranger_may_not_speak_of_an_arena_that_it_did_not_bring() -> None:
 
 
 def brought(welcome: Welcome, description: StoreDescription) -> tuple[Arena, Handover]:
-    arena = Arena(shared_layout.shared_layout(routing_of(description)).layout)
+    arena = Arena(same_host_layout.shared_layout(routing_of(description)).layout)
     given = Handover(welcome.door, welcome.ticket, lambda: arena)
     wait_until(lambda: given.receive() or given.state is HandoverState.TAKEN, given.fileno())
     return arena, given
@@ -358,11 +359,11 @@ def test_an_arena_that_goes_while_its_bytes_are_awaited_is_refused_and_not_read(
 def test_places_are_apart_and_a_lot_lies_in_few_pieces(shards: int) -> None:
     keys = [key_of(f"k{at}", ((704 if at % 3 == 0 else 16 * (at % 5)),), 1) for at in range(40)]
     routing = routing_of(store_of(keys, slots=1, shards=shards, slice_bytes=256))
-    layout = shared_layout.shared_layout(routing)
+    layout = same_host_layout.shared_layout(routing)
     rooms = [*layout.stages, *layout.windows]
     taken = [(room.start, room.stop) for room in rooms]
     for shard in range(shards):
-        places = shared_layout.shard_places(routing, shard)
+        places = same_host_layout.shard_places(routing, shard)
         assert (places.nbytes, places.window) == (layout.nbytes, layout.windows[shard])
         for kind in (places.gradients, places.values):
             for number, lot in kind.items():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from store_cluster import gradients_of, key_of, store_of
-from weft_kvstore.arrays.shelf import Laid
+from weft_kvstore.arrays import Laid
 from weft_kvstore.serving.apply_pool import ApplyPool
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.shard.job_shard import JobShard

@@ -21,8 +21,7 @@ from weft.api.lifecycle import AllocationEvent
 from weft.api.membership import Holder
 from weft.api.store import StoreSpec
 from weft_kvstore.client.store_client import StoreClient
-from weft_kvstore.description.first import first_elements
-from weft_kvstore.description.records import KeyDescription, StoreDescription, description_from_json
+from weft_kvstore.description.records import KeyDescription, StoreDescription, description_from_json, first_elements
 from weft_kvstore.errors import StoreLostError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.lot import part as lot_part
 from weft_kvstore.serving.daemon import Lease, ShardDaemon, ShardSettings, advertised, changes

@@ -19,14 +19,13 @@ from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard import inbox as shard_inbox
 from weft_kvstore.shard import links as shard_links
-from weft_kvstore.shard.company import Company
-from weft_kvstore.shard.departures import SHARED_BYTES
-from weft_kvstore.shard.door import STRANGERS
+from weft_kvstore.shard.account import QUANTUM_BYTES, Company, Turns
 from weft_kvstore.shard.inbox import AT_ONCE_BYTES, MOST_LETTERS, Inbox, Letter, letter_of
 from weft_kvstore.shard.job_shard import JobShard
+from weft_kvstore.shard.links import SHARED_BYTES
+from weft_kvstore.shard.merger import BYTES_PER_S, LEAST_BYTES, WorkQueue
 from weft_kvstore.shard.mind import ShardMind
-from weft_kvstore.shard.turns import QUANTUM_BYTES, Turns
-from weft_kvstore.shard.work_queue import BYTES_PER_S, LEAST_BYTES, WorkQueue
+from weft_kvstore.shard.peer import STRANGERS
 from weft_kvstore.wire.codec import decode_reply, encode
 from weft_kvstore.wire.messages import MAX_RUNS, Cancel, Ping, Pong, Pull, Refused, Values
 

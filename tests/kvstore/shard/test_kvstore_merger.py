@@ -13,17 +13,17 @@ from store_cluster import key_of, store_of
 from weft_kernels.rules.record import Rule
 from weft_kvstore.local.mind import LocalMind
 from weft_kvstore.lot.part import PlainLot
-from weft_kvstore.merging.pull_wait import PullWait
+from weft_kvstore.merging.pulls import PullWait
 from weft_kvstore.operations.operation import Link, Operation
+from weft_kvstore.rows.rows import Rows
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.merger import Merger
-from weft_kvstore.sharding.routing import Routing
-from weft_kvstore.tables.rows import Rows
-from weft_kvstore.units.unit_state import AnyUnit
+from weft_kvstore.sharding import Routing
+from weft_kvstore.tables.steps import AnyUnit
 from weft_kvstore.wire.codec import ProtocolError
 from weft_kvstore.wire.messages import Reading
-from weft_kvstore.wire.push_run import Run
+from weft_kvstore.wire.runs import Run
 
 DESCRIPTION = store_of([key_of("w", [8], 2)], slots=2, shards=1)
 

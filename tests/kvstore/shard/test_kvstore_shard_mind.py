@@ -15,7 +15,7 @@ from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.mind import ShardMind
-from weft_kvstore.units.table_values import TableValues
+from weft_kvstore.tables.values import TableValues
 from weft_kvstore.wire.codec import decode_reply, encode
 from weft_kvstore.wire.messages import Barrier, Cancel, Failed, Hello, Message, Pull, Push, PushRefused, Values
 

@@ -25,14 +25,14 @@ from weft_kvstore.description.records import (
 )
 from weft_kvstore.errors import StoreError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.quotas import Holds, Quotas
-from weft_kvstore.same_host.hold import Memory
-from weft_kvstore.serving import commands
+from weft_kvstore.same_host.peers import Memory
+from weft_kvstore.serving import shard_server as serving_shard_server
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.account import Account, Ledger, QuotaError
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.mind import ShardMind
-from weft_kvstore.sharding.need import NOTED_BYTES, NOTED_OF_A_SLOT, need_of
+from weft_kvstore.sharding import NOTED_BYTES, NOTED_OF_A_SLOT, need_of
 from weft_kvstore.wire.codec import encode
 
 LINK = LinkSettings(silence_s=WAIT_S, request_timeout_s=WAIT_S, same_host=False)
@@ -413,7 +413,7 @@ def test_a_job_that_was_not_opened_in_time_is_not_opened_later(monkeypatch: pyte
         other.start()
         assert begun.wait(WAIT_S)
         with monkeypatch.context() as patched:
-            patched.setattr(commands, "COMMAND_TIMEOUT_S", 0.02)
+            patched.setattr(serving_shard_server, "COMMAND_TIMEOUT_S", 0.02)
             with pytest.raises(StoreTimeoutError, match="did not answer"):
                 server.open(description, 0)
         go_on.set()
@@ -426,7 +426,7 @@ def test_a_job_that_was_not_opened_in_time_is_not_opened_later(monkeypatch: pyte
 
 def test_a_command_that_has_begun_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     go_on = threading.Event()
-    monkeypatch.setattr(commands, "COMMAND_TIMEOUT_S", 0.02)
+    monkeypatch.setattr(serving_shard_server, "COMMAND_TIMEOUT_S", 0.02)
     done: list[bool] = []
 
     def slow() -> None:

@@ -25,7 +25,7 @@ from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.local.local_store import LocalStore
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import MAX_FRAME_BYTES, LinkSettings
-from weft_kvstore.statistics.records import ShardStatistics
+from weft_kvstore.statistics import ShardStatistics
 from weft_kvstore.wire.codec import FORMAT_VERSION, MAGIC, MAX_HEADER_BYTES, encode
 from weft_kvstore.wire.messages import (
     MAX_RUNS,
@@ -494,7 +494,7 @@ def test_runs_that_wait_are_bounded_however_few_pulls_have_them(shard: Served) -
 
 
 def test_ids_that_wait_are_bounded(shard: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft_kvstore.shard.push_runs.MAX_IDS_BYTES", 3 * 8 * ROWS)
+    monkeypatch.setattr("weft_kvstore.shard.pushes.MAX_IDS_BYTES", 3 * 8 * ROWS)
     before = shard.statistics().malformed
     with raw_peer(shard.endpoint) as peer:
         assert isinstance(peer.greet(hello_of(shard.description, SPARE)), Welcome)

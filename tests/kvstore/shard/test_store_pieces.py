@@ -15,23 +15,23 @@ from store_cluster import constant, key_of, store_of, table_of
 from store_raw import pull_of, push_of
 from weft_kernels.initializers import first_rows, first_values
 from weft_kernels.rules.record import Rule
-from weft_kvstore.arrays.array import Array
-from weft_kvstore.description import first
+from weft_kvstore.arrays import Array
+from weft_kvstore.description import records as first
 from weft_kvstore.description.check import digest, rule_of
 from weft_kvstore.description.records import Mode, StoreDescription
 from weft_kvstore.lot.values import BLOCK_BYTES
 from weft_kvstore.merging.steps import PushRefusedError
 from weft_kvstore.merging.work import PIECE_CALLS, PIECE_ELEMENTS, PIECE_NODES
+from weft_kvstore.rows.rows import Rows
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.mind import ShardMind
-from weft_kvstore.shard.specs import a_piece
-from weft_kvstore.sharding.routing import routing_of
-from weft_kvstore.tables.rows import Rows
-from weft_kvstore.units.sets_ahead import RowsAhead
+from weft_kvstore.shard.parts import a_piece
+from weft_kvstore.sharding import routing_of
+from weft_kvstore.tables.sets import RowsAhead
 from weft_kvstore.wire.codec import decode_reply, encode
 from weft_kvstore.wire.messages import Acknowledge, Cancel, Hello, Message, Ping, Pong, PushRefused, Values
-from weft_kvstore.wire.row_chunks import RowSource
+from weft_kvstore.wire.runs import RowSource
 
 CREDIT = LinkSettings(credit_bytes=1 << 30, frame_bytes=1 << 20)
 
@@ -233,7 +233,7 @@ def test_a_rule_that_is_called_for_each_slice_is_called_a_bounded_number_of_time
 
 
 def test_answers_in_very_many_runs_are_bounded_however_few_bytes_they_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft_kvstore.shard.answers.MAX_QUEUED_RUNS", 3)
+    monkeypatch.setattr("weft_kvstore.shard.pushes.MAX_QUEUED_RUNS", 3)
     shard = Shard(store_of([constant(key_of("w", [8], 1), 3.0)], slots=1, shards=1, slice_bytes=4))
     for request in range(1, 4):
         shard.mind.receive(b"0", encode(pull_of(request, 0, 0)), 0.0)

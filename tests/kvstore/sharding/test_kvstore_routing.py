@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from store_cluster import key_of, store_of, table_of
 from weft_graph.program import Update
 from weft_kvstore.description.records import KeyDescription, StoreDescription
-from weft_kvstore.sharding.lots import LotKind
-from weft_kvstore.sharding.routing import routing_of, slices_of
+from weft_kvstore.sharding import LotKind, routing_of, slices_of
 
 sizes = st.lists(st.integers(0, 5000), min_size=1, max_size=30)
 

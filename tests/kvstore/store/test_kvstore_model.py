@@ -27,17 +27,17 @@ from store_simulation import Simulation
 from weft_graph.ir import Initializer
 from weft_graph.program import Update
 from weft_kernels.initializers import first_values
-from weft_kvstore.client.face import StoreFace
+from weft_kvstore.client.calls import StoreFace
 from weft_kvstore.description.records import CommitDescription, KeyDescription, Merge, Mode, StoreDescription
 from weft_kvstore.errors import StoreRefusedError
 from weft_kvstore.lot.part import PlainLot
 from weft_kvstore.lot.pulls import LotPulls
-from weft_kvstore.merging.async_steps import AsyncSteps
-from weft_kvstore.merging.pull_wait import PullWait
+from weft_kvstore.merging.pulls import PullWait
+from weft_kvstore.merging.steps import AsyncSteps
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.shard.answers import Answers
-from weft_kvstore.units.table_state import TableState
-from weft_kvstore.units.unit_state import AnyUnit
+from weft_kvstore.shard.pushes import Answers
+from weft_kvstore.tables.state import TableState
+from weft_kvstore.tables.steps import AnyUnit
 from weft_kvstore.wire.messages import Reading
 
 RATE, MOMENTUM = 0.1, 0.9

@@ -28,13 +28,12 @@ from store_raw import hello_of, push_of, raw_peer
 from store_simulation import Simulation
 from weft_kvstore import Key, KVStore, describe
 from weft_kvstore.client.store_client import StoreClient
-from weft_kvstore.compression.choice import codec_of
-from weft_kvstore.compression.description import CompressionDescription, Kind, StoreCompression
+from weft_kvstore.compression.description import CompressionDescription, Kind, StoreCompression, codec_of
 from weft_kvstore.description.records import CommitDescription, LossScaling, StoreDescription
 from weft_kvstore.errors import StoreLostError, StoreRefusedError
-from weft_kvstore.operations.residual_operation import ResidualOperation
+from weft_kvstore.operations.keys import ResidualOperation
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.sharding.routing import routing_of
+from weft_kvstore.sharding import routing_of
 from weft_kvstore.store import Store
 from weft_kvstore.wire.codec import decode_reply, decode_request, encode
 from weft_kvstore.wire.messages import Pull, RefusalCode, Refused, Values, Welcome

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 
-import weft_kvstore.client.mind
+import weft_kvstore.client.protocol
 import weft_kvstore.shard.mind
 from same_host_children import wait_until
 from store_messages import REQUESTS
@@ -71,7 +71,7 @@ def heard(
 def test_the_exchange_is_what_passes_between_client_and_shard(monkeypatch: pytest.MonkeyPatch) -> None:
     log: list[tuple[str, Any, bytes]] = []
     heard(monkeypatch, weft_kvstore.shard.mind, "decode_request", "client", log)
-    heard(monkeypatch, weft_kvstore.client.mind, "decode_reply", "shard", log)
+    heard(monkeypatch, weft_kvstore.client.protocol, "decode_reply", "shard", log)
     ones = InitializerDescription("ConstantOfShape", {"value": 1.0})
     key = KeyDescription("w", "float32", (4,), ones, Update.RULE, 0, (0,))
     with ShardServer("tcp://127.0.0.1:0") as server:

@@ -7,17 +7,15 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from weft_kvstore.arrays.array import Array
+from weft_kvstore.arrays import Array
 from weft_kvstore.description.records import GrowthDescription
 from weft_kvstore.merging.steps import PushRefusedError
-from weft_kvstore.sharding.row_cut import RowCut, chunks_of
-from weft_kvstore.tables.row_sums import MOST_PARTS, merged
-from weft_kvstore.tables.rows import Rows, is_ascending
-from weft_kvstore.units.row_pushes import ChunkRun, RowPushes
-from weft_kvstore.wire.cargo import Cargo
+from weft_kvstore.rows.rows import MOST_PARTS, Rows, is_ascending, merged
+from weft_kvstore.sharding import RowCut, chunks_of
+from weft_kvstore.tables.pushes import ChunkRun, RowPushes
 from weft_kvstore.wire.codec import ProtocolError
-from weft_kvstore.wire.push_run import Run
-from weft_kvstore.wire.row_chunks import RowSource, chunks_apart, unpacked_ids, unpacked_rows
+from weft_kvstore.wire.messages import Cargo
+from weft_kvstore.wire.runs import RowSource, Run, chunks_apart, unpacked_ids, unpacked_rows
 
 
 def cut_of(shards: int, width: int, rows_up: int, growth: GrowthDescription | None = None) -> RowCut:
