@@ -39,7 +39,7 @@ def merged_key(name: str, shape: tuple[int, ...], slots: int = SLOTS) -> KeyDesc
 def compressed_store(
     *, slots: int = SLOTS, shards: int = 2, mode: str = "sync", **setting: CompressionDescription | None
 ) -> StoreDescription:
-    """Two weights of one lot, one that is whole, one of float64, a small one that travels as it is; a merged one."""
+    """Two weights of one bucket, one that is whole, one of float64, a small one that travels as it is; a merged one."""
     keys = [
         key_of("w", (90, 17), slots, priority=2),
         key_of("v", (700,), slots, priority=1),
@@ -76,7 +76,7 @@ class PlainTwoBit:
 
 
 class PlainCodec:
-    """A key as one run of its slices, by the codec alone: no store, lots, shards or frames."""
+    """A key as one run of its slices, by the codec alone: no store, buckets, shards or frames."""
 
     def __init__(self, key: KeyDescription, slice_bytes: int, one: CompressionDescription) -> None:
         dtype = np.dtype(key.dtype)

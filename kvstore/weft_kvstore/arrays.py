@@ -143,7 +143,7 @@ def ranges_alike(values: Array, offset: int = 0) -> list[tuple[int, int, int]]:
 # --- Elements of slices that wait for something, to be taken by ranges of slices --------------------------------------
 
 
-class Laid(NamedTuple):
+class Segment(NamedTuple):
     """Slices `first` to before `stop`, and their elements; None where there is nothing to be had for them.
 
     Where the elements do not lie in one array, `parts` are slices that follow each other, each with its own; `elements`
@@ -153,26 +153,26 @@ class Laid(NamedTuple):
     first: int
     stop: int
     elements: Array | None
-    parts: tuple[Laid, ...] = ()
+    parts: tuple[Segment, ...] = ()
 
 
-def laid_apart(parts: Sequence[Laid]) -> Laid:
+def laid_apart(parts: Sequence[Segment]) -> Segment:
     """Slices that follow each other, as one."""
     if len(parts) == 1:
         return parts[0]
-    return Laid(parts[0].first, parts[-1].stop, parts[0].elements, tuple(parts))
+    return Segment(parts[0].first, parts[-1].stop, parts[0].elements, tuple(parts))
 
 
-def laid_as(laid: Laid, dtype: np.dtype[Any]) -> Laid:
+def laid_as(laid: Segment, dtype: np.dtype[Any]) -> Segment:
     """The same with elements of another type, which are new arrays where they are not of it already."""
     if laid.elements is None:
         return laid
     parts = tuple(laid_as(part, dtype) for part in laid.parts)
     elements = parts[0].elements if parts else laid.elements.astype(dtype, copy=False)
-    return Laid(laid.first, laid.stop, elements, parts)
+    return Segment(laid.first, laid.stop, elements, parts)
 
 
-class Shelf:
+class PendingSegments:
     """Invariant: what lies here does not overlap. `bounds[i]` is the element at which slice i begins."""
 
     __slots__ = ("_bounds", "_first", "_laid")
@@ -180,7 +180,7 @@ class Shelf:
     def __init__(self, bounds: Array) -> None:
         self._bounds = bounds
         self._first: list[int] = []
-        self._laid: list[Laid] = []
+        self._laid: list[Segment] = []
 
     def __bool__(self) -> bool:
         return bool(self._laid)
@@ -193,7 +193,7 @@ class Shelf:
     def nbytes(self) -> int:
         return sum(one.elements.nbytes for one in self._laid if one.elements is not None)
 
-    def put(self, laid: Laid) -> None:
+    def put(self, laid: Segment) -> None:
         for part in laid.parts:
             self.put(part)
         if laid.parts:
@@ -202,18 +202,18 @@ class Shelf:
         self._first.insert(at, laid.first)
         self._laid.insert(at, laid)
 
-    def within(self, first: int, stop: int) -> list[Laid]:
+    def within(self, first: int, stop: int) -> list[Segment]:
         """What lies within a range, whole where it goes beyond; it stays."""
         low, high = self._span(first, stop)
         return self._laid[low:high]
 
-    def take(self, first: int, stop: int) -> list[Laid]:
+    def take(self, first: int, stop: int) -> list[Segment]:
         """Takes out what lies within a range, cut at its ends."""
         low, high = self._span(first, stop)
         if low >= high:
             return []
         found = self._laid[low:high]
-        kept: list[Laid] = []
+        kept: list[Segment] = []
         if found[0].first < first:
             kept.append(self.part(found[0], found[0].first, first))
             found[0] = self.part(found[0], first, found[0].stop)
@@ -230,15 +230,15 @@ class Shelf:
             low += 1
         return low, bisect_left(self._first, stop)
 
-    def part(self, laid: Laid, first: int, stop: int) -> Laid:
+    def part(self, laid: Segment, first: int, stop: int) -> Segment:
         """Some of its slices; the elements are views."""
         if laid.parts:
             found = [one for one in laid.parts if first < one.stop and one.first < stop]
             return laid_apart([self.part(one, max(one.first, first), min(one.stop, stop)) for one in found])
         if laid.elements is None:
-            return Laid(first, stop, None)
+            return Segment(first, stop, None)
         origin = self._bounds[laid.first]
-        return Laid(first, stop, laid.elements[self._bounds[first] - origin : self._bounds[stop] - origin])
+        return Segment(first, stop, laid.elements[self._bounds[first] - origin : self._bounds[stop] - origin])
 
 
 # --- Sums of numbers without any rounding, so that no order or grouping of them can be told from the result -----------

@@ -1,4 +1,4 @@
-"""How keys are cut into slices, lots and rows, and which shard has what: pure functions of the description."""
+"""How keys are cut into slices, buckets and rows, and which shard has what: pure functions of the description."""
 
 from __future__ import annotations
 
@@ -144,24 +144,26 @@ def chunks_of(count: int, a_chunk: int) -> int:
     return max(-(-count // a_chunk), 1)
 
 
-# --- Lots: what a shard keeps and updates as one ----------------------------------------------------------------------
+# --- Buckets: what a shard keeps and updates as one -------------------------------------------------------------------
 # A pure function of the description and of who has which slice.
 #
-# Keys that are updated alike (same dtype, slots, update, multipliers, compression) lie in one lot, the most urgent
+# Keys that are updated alike (same dtype, slots, update, multipliers, compression) lie in one bucket, the most urgent
 # first, one behind the other; so that what is done to a slice is done to any run of them at once. A key that is
-# `whole`, and a table, are a lot of their own. Lots are numbered in the order in which their first keys are described.
+# `whole`, and a table, are a bucket of their own. Buckets are numbered in the order in which their first keys are
+# described.
 
 
-class LotKind(Enum):
+class BucketKind(Enum):
     PLAIN = "plain"
     WHOLE = "whole"
     TABLE = "table"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LotPart:
-    """What a shard has of a lot: slices, numbered from 0. Slice i is slice `indices[i]` of the key at `places[i]`, of
-    that key's priority `priorities[i]`, and lies at bytes `bounds[i]` to `bounds[i + 1]` of the lot's values here.
+class BucketPart:
+    """What a shard has of a bucket: slices, numbered from 0. Slice i is slice `indices[i]` of the key at `places[i]`,
+    of that key's priority `priorities[i]`, and lies at bytes `bounds[i]` to `bounds[i + 1]` of the bucket's values
+    here.
 
     Priorities ascend. All arrays are int64.
     """
@@ -176,36 +178,36 @@ class LotPart:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Lot:
+class Bucket:
     """`keys`: the places of its keys in the description, in the order in which they lie. `parts` by shard; of a table
     there are none, for its rows are numbered by their ids. `pushed` and `pulled`: how its gradients travel, and its
     values; None as they are."""
 
     number: int
-    kind: LotKind
+    kind: BucketKind
     keys: tuple[int, ...]
-    parts: Mapping[int, LotPart]
+    parts: Mapping[int, BucketPart]
     pushed: Choice | None
     pulled: Choice | None
 
 
-def lots_of(
+def buckets_of(
     description: StoreDescription, cuts: Sequence[KeySlices], runs: Sequence[Mapping[int, range]]
-) -> tuple[Lot, ...]:
-    """All lots; `runs[place][shard]` are the slices that a shard has of a key."""
+) -> tuple[Bucket, ...]:
+    """All buckets; `runs[place][shard]` are the slices that a shard has of a key."""
     alike: dict[Any, list[int]] = {}
     for place, key in enumerate(description.keys):
         alike.setdefault(_likeness(description, place, key), []).append(place)
-    found: list[Lot] = []
+    found: list[Bucket] = []
     for number, places in enumerate(alike.values()):
         first = description.keys[places[0]]
-        kind = LotKind.TABLE if first.rows else LotKind.WHOLE if first.whole else LotKind.PLAIN
+        kind = BucketKind.TABLE if first.rows else BucketKind.WHOLE if first.whole else BucketKind.PLAIN
         ordered = tuple(sorted(places, key=lambda place: (description.keys[place].priority, place)))
-        parts = {} if kind is LotKind.TABLE else _parts(description.keys, ordered, cuts, runs)
+        parts = {} if kind is BucketKind.TABLE else _parts(description.keys, ordered, cuts, runs)
         setting = _setting(description, first)
         pushed = choice_of(pushed_of(setting, first), first.dtype)
         pulled = choice_of(pulled_of(setting, first), first.dtype)
-        found.append(Lot(number, kind, ordered, parts, pushed, pulled))
+        found.append(Bucket(number, kind, ordered, parts, pushed, pulled))
     return tuple(found)
 
 
@@ -229,8 +231,8 @@ def _parts(
     ordered: Sequence[int],
     cuts: Sequence[KeySlices],
     runs: Sequence[Mapping[int, range]],
-) -> Mapping[int, LotPart]:
-    found: dict[int, LotPart] = {}
+) -> Mapping[int, BucketPart]:
+    found: dict[int, BucketPart] = {}
     for shard in sorted({shard for place in ordered for shard in runs[place]}):
         here = [(place, runs[place][shard]) for place in ordered if shard in runs[place]]
         counts = [len(run) for _, run in here]
@@ -239,7 +241,7 @@ def _parts(
         lengths = np.concatenate([_lengths(cuts[place], run) for place, run in here])
         priorities = np.repeat([keys[place].priority for place, _ in here], counts)
         bounds = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        found[shard] = LotPart(places, indices, priorities, bounds)
+        found[shard] = BucketPart(places, indices, priorities, bounds)
     return found
 
 
@@ -262,17 +264,17 @@ class Routing:
     """`shards` is their number. `cuts` by key's place; `runs[key][shard]` are the slices that the shard has of the key.
     `tables`, by key's place, have neither.
 
-    `lots` are what shards keep as one: key `place` is in lot `lot_of[place]`, and the first slice that a shard has of
-    it is slice `first_in_lot[place][shard]` there.
+    `buckets` are what shards keep as one: key `place` is in bucket `lot_of[place]`, and the first slice that a shard
+    has of it is slice `first_in_lot[place][shard]` there.
     """
 
     shards: int
     cuts: tuple[KeySlices, ...]
     runs: tuple[Mapping[int, range], ...]
     tables: Mapping[int, RowCut]
-    lots: tuple[Lot, ...]
-    lot_of: tuple[int, ...]
-    first_in_lot: tuple[Mapping[int, int], ...]
+    buckets: tuple[Bucket, ...]
+    bucket_of: tuple[int, ...]
+    first_in_bucket: tuple[Mapping[int, int], ...]
 
 
 def routing_of(description: StoreDescription) -> Routing:
@@ -285,20 +287,20 @@ def routing_of(description: StoreDescription) -> Routing:
         if key.rows
     }
     runs = tuple(_deal(cut, loads, whole=key.whole) for key, cut in zip(description.keys, cuts, strict=True))
-    lots = lots_of(description, cuts, runs)
-    lot_of = {place: lot.number for lot in lots for place in lot.keys}
+    buckets = buckets_of(description, cuts, runs)
+    bucket_of = {place: bucket.number for bucket in buckets for place in bucket.keys}
     firsts: list[dict[int, int]] = [{} for _ in description.keys]
-    for lot in lots:
-        for shard, part in lot.parts.items():
+    for bucket in buckets:
+        for shard, part in bucket.parts.items():
             begun = 0
-            for place in lot.keys:
+            for place in bucket.keys:
                 if shard in runs[place]:
                     firsts[place][shard] = begun
                     begun += len(runs[place][shard])
             assert begun == len(part)
     places = range(len(description.keys))
     return Routing(
-        len(description.shards), cuts, runs, tables, lots, tuple(lot_of[place] for place in places), tuple(firsts)
+        len(description.shards), cuts, runs, tables, buckets, tuple(bucket_of[place] for place in places), tuple(firsts)
     )
 
 

@@ -1,6 +1,6 @@
 """The networked store: one slot's connections to all shards, and the threads that drive them.
 
-`StoreClient` makes an operation of each call and hands it to `ClientMind`, which decides what is sent to which shard,
+`StoreClient` makes an operation of each call and hands it to `ClientCore`, which decides what is sent to which shard,
 and when, and takes in what comes back. `ClientSockets` carries that out. The thread that does so is the caller that
 waits for a result, or else a thread of the client's own.
 

@@ -16,12 +16,12 @@ from weft_kvstore.runtime.joined_future import joined
 from weft_kvstore.runtime.process import OwnProcess
 from weft_kvstore.step_outcome import StepOutcome
 from weft_kvstore.store import Pulled, joined_pulls
-from weft_kvstore.wire.messages import MAX_RUNS, Cargo, Reading
+from weft_kvstore.wire.messages import MAX_RUNS, PayloadKind, Reading
 
 _READING: Final = {False: Reading.OWN, True: Reading.SETTLED}
 
 
-class StoreFace:
+class StoreCalls:
     """Every call raises StoreError in a child of the process that made the store.
 
     `submit` is called with each operation that is in order, on the caller's thread; it must not wait, and raises
@@ -35,24 +35,34 @@ class StoreFace:
         self._driver = driver
 
     def push(self, key: str, step: int, gradient: Array) -> Future[None]:
-        return self._begin(lambda future: self._arguments.push(future, key, step, gradient, cargo=Cargo.GRADIENT))
+        return self._begin(
+            lambda future: self._arguments.push(future, key, step, gradient, payload_kind=PayloadKind.GRADIENT)
+        )
 
     def push_many(self, keys: Sequence[str], step: int, gradients: Sequence[Array]) -> Future[None]:
         return self._begin(
-            lambda future: self._arguments.push_many(future, keys, step, gradients, cargo=Cargo.GRADIENT)
+            lambda future: self._arguments.push_many(future, keys, step, gradients, payload_kind=PayloadKind.GRADIENT)
         )
 
     def push_rows(self, key: str, step: int, ids: Array, rows: Array) -> Future[None]:
-        return self._begin(lambda future: self._arguments.push_rows(future, key, step, ids, rows, cargo=Cargo.GRADIENT))
+        return self._begin(
+            lambda future: self._arguments.push_rows(future, key, step, ids, rows, payload_kind=PayloadKind.GRADIENT)
+        )
 
     def set(self, key: str, version: int, value: Array) -> Future[None]:
-        return self._begin(lambda future: self._arguments.push(future, key, version, value, cargo=Cargo.VALUE))
+        return self._begin(
+            lambda future: self._arguments.push(future, key, version, value, payload_kind=PayloadKind.VALUE)
+        )
 
     def set_many(self, keys: Sequence[str], version: int, values: Sequence[Array]) -> Future[None]:
-        return self._begin(lambda future: self._arguments.push_many(future, keys, version, values, cargo=Cargo.VALUE))
+        return self._begin(
+            lambda future: self._arguments.push_many(future, keys, version, values, payload_kind=PayloadKind.VALUE)
+        )
 
     def set_rows(self, key: str, version: int, ids: Array, rows: Array) -> Future[None]:
-        return self._begin(lambda future: self._arguments.push_rows(future, key, version, ids, rows, cargo=Cargo.VALUE))
+        return self._begin(
+            lambda future: self._arguments.push_rows(future, key, version, ids, rows, payload_kind=PayloadKind.VALUE)
+        )
 
     def pull(self, key: str, version: int, *, settled: bool = False, out: Array | None = None) -> Future[Array]:
         reading = _READING[settled]

@@ -43,12 +43,12 @@ def push_message(frame: SentFrame, acknowledge: list[int], at: int | None = None
     """The header of a frame. `at`: where its payload is in the arena; `placed`: runs of it are in their places there.
     `acknowledge`: frames that have arrived here."""
     entries, first, count, nbytes = zip(*frame.runs(), strict=True)
-    cargo, request, lot, step, chunks, place = map(list, zip(*entries, strict=True))
+    payload_kind, request, bucket, step, chunks, place = map(list, zip(*entries, strict=True))
     return Push(
         frame.number,
-        cargo,
+        payload_kind,
         request,
-        lot,
+        bucket,
         step,
         list(first),
         list(count),
@@ -73,9 +73,9 @@ def pull_messages(pulls: Iterable[PullOperation], shard: int, *, shared: bool) -
         number, asked, chunks = pull.number, pull.asked, pull.chunks(shard)
         state, reading = int(asked.names is not None), int(asked.reading)
         compressed = int(pull.may_be_compressed)
-        for lot, first, count in asks:
+        for bucket, first, count in asks:
             message.request.append(number)
-            message.lot.append(lot)
+            message.bucket.append(bucket)
             message.version.append(asked.version)
             message.state.append(state)
             message.reading.append(reading)
@@ -240,8 +240,8 @@ def _not_in_place(pieces: Sequence[SentPiece]) -> list[SentPiece]:
 
 
 class ClientLink:
-    """`reopen` tells the hands to make a new socket before they send what is in `outgoing`; `door` that the arena can
-    be brought there, with its ticket.
+    """`reopen` tells the hands to make a new socket before they send what is in `outgoing`; `listener` that the arena
+    can be brought there, with its ticket.
 
     `requests` are pulls and barriers that are not answered, by number, in the order asked.
     """
@@ -255,7 +255,7 @@ class ClientLink:
         self.requests: dict[int, AskOperation] = {}
         self.outgoing: list[list[Buffer]] = []
         self.reopen = False
-        self.door: tuple[bytes, bytes] | None = None
+        self.listener: tuple[bytes, bytes] | None = None
         self.frames_sent = 0
         self.frames_received = 0
         self.payload_bytes_sent = 0
@@ -332,8 +332,8 @@ class ClientLink:
         if isinstance(message, Refused):
             self.connection.turn_away(message, now)
         elif self.connection.welcome(message, now):
-            if self._same_host and message.door:
-                self.door = message.door, message.ticket
+            if self._same_host and message.listener:
+                self.listener = message.listener, message.ticket
             for request in self.requests.values():
                 request.make(self)
 
@@ -389,7 +389,7 @@ class ClientLink:
         self.reopen = True
         self._new_pulls.clear()
         self._acknowledge.clear()
-        self.door = None
+        self.listener = None
         again = self.arena.begin_anew()
         self.outbox.shared = False
         for run in self.outbox.requeue(again):

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from weft_kvstore.client.protocol import GRACE_S, Standby
+from weft_kvstore.client.core import GRACE_S, SparePoller
 from weft_kvstore.client.sockets import ClientSockets, Readable
 from weft_kvstore.errors import StoreError
 from weft_kvstore.operations.operation import Operation
@@ -66,7 +66,7 @@ class Followers:
 LONGEST_SLEEP_S: Final = 60.0
 
 
-class Sleeper:
+class PollWait:
     """One thread at a time sleeps by it; any may call `wake`.
 
     Who is about to sleep says so by `lie_down`, then looks whether there is something to do, and sleeps if not; who has
@@ -127,7 +127,7 @@ class Sleeper:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Which of a client's threads works on its mind and sockets: whoever waits for a future, else a thread of its own.
+# Which of a client's threads works on its core and sockets: whoever waits for a future, else a thread of its own.
 #
 # For a small round trip, threads that take turns cost more than the work. So a call begins and sends its operation by
 # itself, and who waits for a result reads and goes on until it is there.
@@ -135,8 +135,8 @@ class Sleeper:
 # Lock       | Held                                                                | By
 # -----------|---------------------------------------------------------------------|-------------------------------
 # `_leading` | while a caller waits and works, also asleep                         | one caller, the leader
-# `_working` | while anything is done to mind or sockets; never asleep             | a leader, a call, the thread
-# `_door`    | for a moment: to hand something over                                | anybody
+# `_working` | while anything is done to core or sockets; never asleep             | a leader, a call, the thread
+# `_listener`    | for a moment: to hand something over                                | anybody
 #
 # The thread leads while no caller does. Where one has led in the last moments it stands by, and looks again after
 # `GRACE_S`: a program that calls and waits in a loop never wakes it. Who leaves work behind that cannot wait so long
@@ -152,7 +152,7 @@ CALLS_BEGIN: Final = 4
 the thread begins together shares its messages."""
 
 
-class Lead:
+class Poller:
     """Leads a client's work. `submit`, `drive` and `close` are called from any thread of the process; `name` is that
     of the one it has.
 
@@ -171,7 +171,7 @@ class Lead:
         """The thread that has `_working`."""
         self._waiters: set[int] = set()
         """The threads that lead, or are about to find out whether they do."""
-        self._door = threading.RLock()  # A signal's handler may call while its own thread holds it.
+        self._listener = threading.RLock()  # A signal's handler may call while its own thread holds it.
         self._closing = False
         self._gone = False
         self._failure: BaseException | None = None
@@ -180,9 +180,9 @@ class Lead:
         self._led_for: StoreFuture[Any] | None = None
         self._leads = 0
         """Times that a caller has led."""
-        self._leader = Sleeper(sockets)
-        self._own = Sleeper(sockets)
-        self._standby = Standby()
+        self._leader = PollWait(sockets)
+        self._own = PollWait(sockets)
+        self._spare_poller = SparePoller()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -217,7 +217,7 @@ class Lead:
             self._leader.wake()
         if not future.has_callbacks:
             return
-        with self._door:
+        with self._listener:
             here = self._gone
             if not here:
                 self._to_call_back.append(future)
@@ -233,7 +233,7 @@ class Lead:
             self._thread.join()
 
     def _submit(self, operation: Operation) -> None:
-        with self._door:
+        with self._listener:
             if self._closing:
                 raise StoreError(f"{self._sockets.told(operation)}: the store was closed")
             self._sockets.submitted.append(operation)
@@ -249,9 +249,9 @@ class Lead:
     def _begin(self) -> None:
         """A call's share: it sends. Who sleeps over the sockets may not hear of what comes meanwhile."""
         self._sockets.begin(time.monotonic())
-        for sleeper in (self._leader, self._own):
-            if sleeper.is_watching and (self._sockets.unread() or self._sockets.tick_at < sleeper.until):
-                sleeper.wake()
+        for poll_wait in (self._leader, self._own):
+            if poll_wait.is_watching and (self._sockets.unread() or self._sockets.tick_at < poll_wait.until):
+                poll_wait.wake()
 
     def _rouse(self) -> None:
         """Somebody has to look at once. Who is not asleep looks before it sleeps, or when it leaves."""
@@ -280,19 +280,19 @@ class Lead:
             self._worker = None
             self._working.release()
 
-    def _round(self, sleeper: Sleeper, is_over: Callable[[], bool]) -> None:
+    def _round(self, poll_wait: PollWait, is_over: Callable[[], bool]) -> None:
         """Reads what came, then sends, so what is urgent overtakes. Futures end before anything is sent: who waits for
         one goes on meanwhile; and who has nothing else under way leaves receipts to his next call, or to the thread."""
         sockets = self._sockets
-        sockets.receive(sleeper.news)
+        sockets.receive(poll_wait.news)
         sockets.end_futures()
         if sockets.open or sockets.submitted or not is_over():
             sockets.go_on(time.monotonic())
             sockets.end_futures()
         # Said before `_working` is let go of: whoever works after this knows that somebody sleeps.
-        sleeper.lie_down(sockets.tick_at, over_sockets=True)
+        poll_wait.lie_down(sockets.tick_at, over_sockets=True)
         if is_over() or sockets.submitted or self._to_call_back or sockets.unread():
-            sleeper.stay_up()
+            poll_wait.stay_up()
 
     def _drive(self, future: StoreFuture[Any], until: float, interrupts: Interrupts | None) -> None:
         thread = threading.get_ident()
@@ -311,7 +311,7 @@ class Lead:
         """Leads, with `_leading` held, and hands on."""
         try:
             self._led_for = future
-            self._lead(future, until, interrupts)
+            self._poller(future, until, interrupts)
         finally:
             self._led_for = None
             self._leader.stay_up()
@@ -319,7 +319,7 @@ class Lead:
             self._leading.release()
             self._hand_on()
 
-    def _lead(self, future: StoreFuture[Any], until: float, interrupts: Interrupts | None) -> None:
+    def _poller(self, future: StoreFuture[Any], until: float, interrupts: Interrupts | None) -> None:
         """Works until it is done, or there is no time left."""
         leader = self._leader
         leader.news = {}
@@ -382,12 +382,12 @@ class Lead:
     def _pause(self) -> float:
         """How long the thread has nothing to do; 0 where it is to lead."""
         sockets = self._sockets
-        pause_s = self._standby.pause_s(self._leads, is_led=self._leading.locked(), is_due=sockets.is_due)
+        pause_s = self._spare_poller.pause_s(self._leads, is_led=self._leading.locked(), is_due=sockets.is_due)
         if pause_s is not None:
             return pause_s
         if sockets.owes_receipts and self._working.acquire(blocking=False):
             self._work(self._begin)
-        return self._standby.idle_pause_s(is_open=bool(sockets.open))
+        return self._spare_poller.idle_pause_s(is_open=bool(sockets.open))
 
     def _stand_by(self, pause_s: float) -> None:
         own, led = self._own, self._leading.locked()
@@ -397,7 +397,7 @@ class Lead:
         if is_over or self._closing or self._to_call_back or (not led and self._sockets.is_due):
             own.stay_up()
         elif own.sleep(math.inf):
-            self._standby.woken(self._leads)
+            self._spare_poller.woken(self._leads)
 
     def _lead_alone(self) -> None:
         own = self._own
@@ -417,7 +417,7 @@ class Lead:
 
     def _end(self, failure: BaseException | None) -> None:
         """The thread is to release everything. The first who says so says why."""
-        with self._door:
+        with self._listener:
             if not self._closing:
                 self._failure = failure
             self._closing = True
@@ -438,7 +438,7 @@ class Lead:
             self._sockets.release()
         finally:
             self._working.release()
-            with self._door:
+            with self._listener:
                 self._gone = True
             self._call_back()
             with self._leading:  # Who leads has been woken, and goes.

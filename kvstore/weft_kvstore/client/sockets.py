@@ -14,8 +14,8 @@ from zmq.utils.monitor import recv_monitor_message
 from weft_kvstore.arrays import Buffer
 from weft_kvstore.client.calls import end_futures
 from weft_kvstore.client.connection import HandshakeFailure
+from weft_kvstore.client.core import ClientCore
 from weft_kvstore.client.memory import ClientMemory
-from weft_kvstore.client.protocol import ClientMind
 from weft_kvstore.encryption.curve_keys import LinkKeys
 from weft_kvstore.errors import StoreError
 from weft_kvstore.operations.operation import Operation
@@ -157,7 +157,7 @@ def _readable(socket: zmq.Socket[bytes]) -> bool:
     return bool(int(socket.get(_EVENTS)) & _READABLE)
 
 
-# --- A client's sockets, and what passes between them and its mind ----------------------------------------------------
+# --- A client's sockets, and what passes between them and its core ----------------------------------------------------
 # Hands without a thread: who leads moves them.
 
 
@@ -172,7 +172,7 @@ Readable: TypeAlias = dict[int, int]
 
 
 class ClientSockets:
-    """One thread at a time uses it; `Lead` says which.
+    """One thread at a time uses it; `Poller` says which.
 
     `submitted` is what was handed over and has not begun. A socket's descriptor says that something came since it was
     last looked at, so whoever is about to wait for descriptors asks `unread` first. `changes` counts sockets that came
@@ -181,7 +181,7 @@ class ClientSockets:
 
     def __init__(
         self,
-        mind: ClientMind,
+        core: ClientCore,
         memory: ClientMemory,
         endpoints: Sequence[str],
         keys: Sequence[LinkKeys] = (),
@@ -189,7 +189,7 @@ class ClientSockets:
         """`keys`: of each shard's link, where links are encrypted."""
         self.submitted: deque[Operation] = deque()
         self.changes = 0
-        self._mind = mind
+        self._core = core
         self._memory = memory
         self._endpoints = tuple(endpoints)
         self._keys = dict(enumerate(keys))
@@ -204,40 +204,40 @@ class ClientSockets:
     @property
     def tick_at(self) -> float:
         """When a round has something to do, whatever comes."""
-        return self._mind.tick_at
+        return self._core.tick_at
 
     @property
     def open(self) -> int:
         """Operations that have begun and not ended."""
-        return len(self._mind)
+        return len(self._core)
 
     @property
     def is_due(self) -> bool:
         """Whether somebody has to go on at once: something waits to begin, for credit, or to end its future."""
         return bool(
-            self.submitted or self._mind.outcomes or any(link.outbox.queued_slices for link in self._mind.links)
+            self.submitted or self._core.outcomes or any(link.outbox.queued_slices for link in self._core.links)
         )
 
     @property
     def owes_receipts(self) -> bool:
         """Whether a shard waits to hear what has arrived."""
-        return any([link.owes_receipts for link in self._mind.links])  # noqa: C419  # a list is faster for so few
+        return any([link.owes_receipts for link in self._core.links])  # noqa: C419  # a list is faster for so few
 
     def told(self, operation: Operation) -> str:
         """Whose call it is, as every error begins."""
-        return self._mind.told(operation)
+        return self._core.told(operation)
 
     def end_futures(self) -> None:
         """Ends the futures of what has ended."""
-        if self._mind.outcomes:
-            outcomes, self._mind.outcomes = self._mind.outcomes, []
+        if self._core.outcomes:
+            outcomes, self._core.outcomes = self._core.outcomes, []
             end_futures(outcomes)
 
     def begin(self, now: float) -> None:
         """Begins what was handed over, and sends what may leave. Reads nothing and ends no future."""
         while self.submitted:
-            self._mind.begin(self.submitted.popleft(), now)
-        self._mind.flush(now)
+            self._core.begin(self.submitted.popleft(), now)
+        self._core.flush(now)
         self._send()
 
     def receive(self, readable: Readable) -> None:
@@ -255,9 +255,9 @@ class ClientSockets:
     def go_on(self, now: float) -> None:
         """Begins what was handed over, looks at deadlines, and sends: after what came, so what is urgent overtakes."""
         while self.submitted:
-            self._mind.begin(self.submitted.popleft(), now)
-        self._mind.tick(now)
-        self._mind.flush(now)
+            self._core.begin(self.submitted.popleft(), now)
+        self._core.tick(now)
+        self._core.flush(now)
         self._reopen()
         self._send()
         self._bring()
@@ -283,8 +283,8 @@ class ClientSockets:
         """Fails what is open, for that reason, and says good-bye; `end_futures` comes next."""
         waiting, self.submitted = self.submitted, deque()
         for operation in waiting:
-            self._mind.outcomes.append((operation, None, StoreError(f"{self.told(operation)}: {reason}")))
-        self._mind.close(reason)
+            self._core.outcomes.append((operation, None, StoreError(f"{self.told(operation)}: {reason}")))
+        self._core.close(reason)
 
     def release(self) -> None:
         """Sends the good-byes, and closes everything."""
@@ -312,28 +312,28 @@ class ClientSockets:
             handover = self._handovers.get(shard)
             if handover is not None and handover.state is HandoverState.OFFERED:
                 self._hear(shard, handover)
-            self._mind.receive(shard, parts, time.monotonic())
+            self._core.receive(shard, parts, time.monotonic())
 
     def _has_ended(self, shard: int, link_socket: LinkSocket) -> None:
-        """Tells the mind that a connection has ended, and how."""
+        """Tells the core that a connection has ended, and how."""
         how, now = link_socket.shut_out, time.monotonic()
         if how is None:
-            self._mind.disconnected(shard, now)
+            self._core.disconnected(shard, now)
         else:
             keys = self._keys.get(shard)
-            self._mind.shut_out(shard, how, now, key=None if keys is None else keys.own.public)
+            self._core.shut_out(shard, how, now, key=None if keys is None else keys.own.public)
 
     def _send(self) -> None:
-        for link in self._mind.links:
+        for link in self._core.links:
             if link.outgoing and (link_socket := self._sockets.get(link.shard)) is not None:
                 outgoing, link.outgoing = link.outgoing, []
                 for parts in outgoing:
                     if not link_socket.send(parts):
-                        self._mind.disconnected(link.shard, time.monotonic())
+                        self._core.disconnected(link.shard, time.monotonic())
                         break
 
     def _reopen(self) -> None:
-        for link in self._mind.links:
+        for link in self._core.links:
             if link.reopen:
                 link.reopen = False
                 self._drop(link.shard, 0)
@@ -342,29 +342,29 @@ class ClientSockets:
                         self._context, self._endpoints[link.shard], self._keys.get(link.shard)
                     )
                 except zmq.ZMQError as error:
-                    self._mind.cannot_connect(link.shard, str(error))
+                    self._core.cannot_connect(link.shard, str(error))
                     continue
                 self.changes += 1
 
     def _bring(self) -> None:
-        """Offers the arena to shards of this host that have just welcomed this client. Their doors are left for later
-        while its memory is taken."""
+        """Offers the arena to shards of this host that have just welcomed this client. Their listeners are left for
+        later while its memory is taken."""
         if self._taking is not None and not self._is_over():
             return
-        for link in self._mind.links:
-            if link.door is not None:
-                name, ticket = link.door
+        for link in self._core.links:
+            if link.listener is not None:
+                name, ticket = link.listener
                 self._let_go(link.shard)
                 handover = Handover(name, ticket, self._offered)
                 if self._taking is not None:
                     return
-                link.door = None
+                link.listener = None
                 if handover.fileno() >= 0:
                     self._handovers[link.shard] = handover
                     self.changes += 1
 
     def _offered(self) -> Arena:
-        """The arena, once a door was found. Raises ArenaError while its memory is taken."""
+        """The arena, once a listener was found. Raises ArenaError while its memory is taken."""
         if not self._memory.is_taken:
             self._taking, self._took = Wakeup(), False
             self.changes += 1
@@ -379,14 +379,14 @@ class ClientSockets:
             taking.wake()
 
     def _is_over(self) -> bool:
-        """Whether no memory is being taken any more. Where there was none, doors are left alone: payloads travel as
+        """Whether no memory is being taken any more. Where there was none, listeners are left alone: payloads travel as
         bytes."""
         if not self._took:
             return False
         self._end_taking()
         if not self._memory.is_taken:
-            for link in self._mind.links:
-                link.door = None
+            for link in self._core.links:
+                link.listener = None
         return True
 
     def _end_taking(self) -> None:
@@ -398,7 +398,7 @@ class ClientSockets:
     def _hear(self, shard: int, handover: Handover) -> None:
         """The shard has mapped the arena, or will not, or is gone."""
         handover.receive()
-        self._mind.shares(shard, taken=handover.state is HandoverState.TAKEN)
+        self._core.shares(shard, taken=handover.state is HandoverState.TAKEN)
         if handover.fileno() < 0:
             del self._handovers[shard]
             self.changes += 1

@@ -89,7 +89,7 @@ def _slot_and_key(name: str) -> tuple[int, str]:
     return int(parts[1]), parts[2]
 
 
-# --- A codec over the slices of a lot, a run or a key: where their bytes lie, and back to elements --------------------
+# --- A codec over the slices of a bucket, a run or a key: where their bytes lie, and back to elements -----------------
 
 
 class SliceCodec:

@@ -3,6 +3,6 @@
 A call looks its keys up, checks and copies the user's arrays, takes the key's next step, and hands the result to a
 `Store`, the networked or the local one. A push that fails is remembered, and the next push of the key raises.
 
-Read `kvstore` (the public class), `key_book` (keys by name, and at which step each is), `steps` (steps that were begun,
-failed pushes, barriers), `arrays` (NumPy, PyTorch, CuPy) and `calls` (all calls on values and on rows).
+Read `kvstore` (the public class), `key_registry` (keys by name, and at which step each is), `steps` (steps that were
+begun, failed pushes, barriers), `arrays` (NumPy, PyTorch, CuPy) and `calls` (all calls on values and on rows).
 """

@@ -23,8 +23,8 @@ from weft_kvstore.library.arrays import (
     form_of,
     is_on_device,
 )
-from weft_kvstore.library.key_book import KeyBook
-from weft_kvstore.library.steps import Meetings, SlotSteps, check_number
+from weft_kvstore.library.key_registry import KeyRegistry
+from weft_kvstore.library.steps import Barriers, SlotSteps, check_number
 from weft_kvstore.operations.arguments import MAX_PULLED_ROWS
 from weft_kvstore.rows.rows import check_ids
 from weft_kvstore.runtime.joined_future import finished, joined
@@ -159,25 +159,25 @@ class ValueCalls:
     """`key` is always one key or a list, and the future's result has the same form. All raise StoreRefusedError, at
     once, for arguments that do not fit; then nothing was begun."""
 
-    def __init__(self, store: BulkStore, book: KeyBook, steps: SlotSteps, traffic: ArrayTraffic) -> None:
+    def __init__(self, store: BulkStore, registry: KeyRegistry, steps: SlotSteps, traffic: ArrayTraffic) -> None:
         self._store = store
-        self._book = book
+        self._registry = registry
         self._steps = steps
         self._traffic = traffic
         self._many = ManyKeys(store)
 
     def init(self, key: object, value: Any, by: int | None) -> Future[None]:
-        _, keys, specs, (values,) = self._book.listed("init", key, value, rows=None)
+        _, keys, specs, (values,) = self._registry.listed("init", key, value, rows=None)
         for one, spec in zip(keys, specs, strict=True):
-            self._book.check_given(one, spec)
-        if by is not None and not 0 <= by < self._book.slots:
-            raise StoreRefusedError(f"{self._book.call('init')}: by: slot {by} of {self._book.slots}")
-        if by not in {None, self._book.slot} or self._steps.start:  # Who takes over finds what was given.
+            self._registry.check_given(one, spec)
+        if by is not None and not 0 <= by < self._registry.slots:
+            raise StoreRefusedError(f"{self._registry.call('init')}: by: slot {by} of {self._registry.slots}")
+        if by not in {None, self._registry.slot} or self._steps.start:  # Who takes over finds what was given.
             return finished(None)
         for one, spec, first in zip(keys, specs, values, strict=True):
             if first is None or self._steps.has_begun(spec.key):
                 told = "slot {} has to give a value" if first is None else "slot {} has begun its steps: see set"
-                raise StoreRefusedError(f"{self._book.where('init', one)}: {told.format(self._book.slot)}")
+                raise StoreRefusedError(f"{self._registry.where('init', one)}: {told.format(self._registry.slot)}")
         arrays = self._wholes("init", keys, specs, values, "value")
 
         def give(_: list[int], hosts: list[Array]) -> Future[None]:
@@ -186,7 +186,7 @@ class ValueCalls:
         return self._steps.set("init", [spec.key for spec in specs], 0, arrays, give)
 
     def push(self, call: str, key: object, gradient: Any, step: int | None) -> Future[None]:
-        _, keys, specs, (gradients,) = self._book.listed(call, key, gradient, pushes=True)
+        _, keys, specs, (gradients,) = self._registry.listed(call, key, gradient, pushes=True)
         arrays, names = self._wholes(call, keys, specs, gradients, "gradient"), [spec.key for spec in specs]
         return self._steps.push(call, names, step, arrays, lambda steps, hosts: self._many.push(names, steps, hosts))
 
@@ -209,7 +209,7 @@ class ValueCalls:
 
     def pull_state(self, key: object, version: int | None, *, settled: bool) -> Future[Any]:
         call = "pull_state"
-        single, _, specs, _ = self._book.listed(call, key)
+        single, _, specs, _ = self._registry.listed(call, key)
         names = [spec.key for spec in specs]
         versions, guards = self._steps.versions(call, names, version)
 
@@ -220,7 +220,7 @@ class ValueCalls:
         return self._traffic.bring(names, [], begin)
 
     def set(self, key: object, value: Any, version: int) -> Future[None]:
-        _, keys, specs, (values,) = self._book.listed("set", key, value)
+        _, keys, specs, (values,) = self._registry.listed("set", key, value)
         arrays, names = self._wholes("set", keys, specs, values, "value"), [spec.key for spec in specs]
         return self._steps.set(
             "set", names, version, arrays, lambda versions, hosts: self._many.set(names, versions, hosts)
@@ -228,18 +228,18 @@ class ValueCalls:
 
     def read_consistent(self, key: object) -> Future[tuple[int, list[Array]]]:
         call = "read_consistent"
-        self._book.check_sync(call)
-        _, _, specs, _ = self._book.listed(call, key)
+        self._registry.check_sync(call)
+        _, _, specs, _ = self._registry.listed(call, key)
         names = [spec.key for spec in specs]
         return self._traffic.bring(names, [], lambda _: self._store.read_consistent(names))
 
     def _asked(self, call: str, key: object, out: Any) -> tuple[bool, list[KeyDescription], list[Any], list[Any]]:
         """Whether one key was given; the keys, the caller's arrays, and these as they are written."""
-        single, keys, specs, (outs,) = self._book.listed(call, key, out)
+        single, keys, specs, (outs,) = self._registry.listed(call, key, out)
         if out is None:
             return single, specs, outs, outs
         forms = [_form(spec) for spec in specs]
-        return single, specs, outs, checked_outs(outs, forms, lambda number: self._book.where(call, keys[number]))
+        return single, specs, outs, checked_outs(outs, forms, lambda number: self._registry.where(call, keys[number]))
 
     def _wholes(
         self, call: str, keys: Sequence[object], specs: Sequence[KeyDescription], values: Sequence[Any], what: str
@@ -251,7 +251,7 @@ class ValueCalls:
             if type(value) is np.ndarray and value.dtype == dtype and value.shape == shape and value.flags.c_contiguous:
                 found.append(value)
             else:
-                found.append(checked(value, dtype, shape, f"{self._book.where(call, one)}: {what}"))
+                found.append(checked(value, dtype, shape, f"{self._registry.where(call, one)}: {what}"))
         return found
 
     def _give(self, spec: KeyDescription, value: Array) -> Future[None]:
@@ -277,9 +277,9 @@ class RowCalls:
     once, for arguments that do not fit, but for ids on a GPU, which are looked at on the host: that is told by the
     future, and there the step does not count."""
 
-    def __init__(self, store: BulkStore, book: KeyBook, steps: SlotSteps, traffic: ArrayTraffic) -> None:
+    def __init__(self, store: BulkStore, registry: KeyRegistry, steps: SlotSteps, traffic: ArrayTraffic) -> None:
         self._store = store
-        self._book = book
+        self._registry = registry
         self._steps = steps
         self._traffic = traffic
 
@@ -307,11 +307,11 @@ class RowCalls:
 
     def pull(self, key: object, ids: Any, out: Any, version: int | None, *, settled: bool) -> Future[Any]:
         call = "pull_rows"
-        single, keys, specs, (wanted, outs) = self._book.listed(call, key, ids, out, rows=True)
+        single, keys, specs, (wanted, outs) = self._registry.listed(call, key, ids, out, rows=True)
         given = self._asked(call, keys, wanted)
         shapes = [(*form_of(one)[1], *spec.shape[1:]) for spec, one in zip(specs, given, strict=True)]
         forms = [(np.dtype(spec.dtype), shape) for spec, shape in zip(specs, shapes, strict=True)]
-        arrays = checked_outs(outs, forms, lambda number: self._book.where(call, keys[number]))
+        arrays = checked_outs(outs, forms, lambda number: self._registry.where(call, keys[number]))
         names, given = [spec.key for spec in specs], self._seen(call, specs, given)
         versions, guards = self._steps.versions(call, names, version)
         targets = self._traffic.targets(arrays)
@@ -329,7 +329,7 @@ class RowCalls:
 
     def pull_state(self, key: object, ids: Any, version: int | None, *, settled: bool) -> Future[Any]:
         call = "pull_state_rows"
-        single, keys, specs, (wanted,) = self._book.listed(call, key, ids, rows=True)
+        single, keys, specs, (wanted,) = self._registry.listed(call, key, ids, rows=True)
         given = self._asked(call, keys, wanted)
         shapes = [(*form_of(one)[1], *spec.shape[1:]) for spec, one in zip(specs, given, strict=True)]
         names, given = [spec.key for spec in specs], self._seen(call, specs, given)
@@ -356,10 +356,10 @@ class RowCalls:
         self, call: str, key: object, ids: Any, rows: Any, *, pushing: bool
     ) -> tuple[list[KeyDescription], list[Any]]:
         """The tables, and by turns the ids and the rows of each, checked."""
-        _, keys, specs, (all_ids, all_rows) = self._book.listed(call, key, ids, rows, rows=True, pushes=pushing)
+        _, keys, specs, (all_ids, all_rows) = self._registry.listed(call, key, ids, rows, rows=True, pushes=pushing)
         given: list[Any] = []
         for one, spec, some, values in zip(keys, specs, all_ids, all_rows, strict=True):
-            where = self._book.where(call, one)
+            where = self._registry.where(call, one)
             found = checked_ids(some, where)
             shape = (*form_of(found)[1], *spec.shape[1:])
             (seen,) = self._seen(call, [spec], [found])
@@ -368,12 +368,12 @@ class RowCalls:
 
     def _asked(self, call: str, keys: Sequence[object], wanted: Sequence[Any]) -> list[Any]:
         """The ids of each table, in the caller's shape."""
-        found = [checked_ids(one, self._book.where(call, name)) for name, one in zip(keys, wanted, strict=True)]
+        found = [checked_ids(one, self._registry.where(call, name)) for name, one in zip(keys, wanted, strict=True)]
         for name, ids in zip(keys, found, strict=True):
             count = math.prod(form_of(ids)[1])
             if count > MAX_PULLED_ROWS:
                 told = f"{count} rows; a call may ask for {MAX_PULLED_ROWS}"
-                raise StoreRefusedError(f"{self._book.where(call, name)}: {told}")
+                raise StoreRefusedError(f"{self._registry.where(call, name)}: {told}")
         return found
 
     def _flat(self, call: str, specs: Sequence[KeyDescription], hosts: list[Array]) -> list[tuple[Array, Array]]:
@@ -391,7 +391,7 @@ class RowCalls:
         for spec, ids in zip(specs, all_ids, strict=True):
             flat = ids
             if not is_on_device(ids):
-                where = self._book.where(call, user_key(spec.key))
+                where = self._registry.where(call, user_key(spec.key))
                 flat = flat_ids(ids, where, any_64_bits=spec.growth is not None)
                 check_ids(flat, spec, where)
             found.append(flat)
@@ -421,19 +421,19 @@ class SlotCalls:
     """Raises StoreRefusedError, at once, for arguments that do not fit; then nothing was begun."""
 
     def __init__(self, store: BulkStore, description: StoreDescription, slot: int, step: int) -> None:
-        self.book = KeyBook(description, slot)
+        self.registry = KeyRegistry(description, slot)
         self._store = store
         self._description = description
         self._traffic = ArrayTraffic()
-        self._steps = SlotSteps(store, self.book, self._traffic, step)
-        self._meetings = Meetings(store)
+        self._steps = SlotSteps(store, self.registry, self._traffic, step)
+        self._barriers = Barriers(store)
         self._changing = threading.Lock()
         """Held for a moment, while the book is told of a change."""
-        self.values = ValueCalls(store, self.book, self._steps, self._traffic)
-        self.rows = RowCalls(store, self.book, self._steps, self._traffic)
+        self.values = ValueCalls(store, self.registry, self._steps, self._traffic)
+        self.rows = RowCalls(store, self.registry, self._steps, self._traffic)
 
     def steps(self, key: object) -> int:
-        return self._steps.of(self.book.known(key, "steps").key)
+        return self._steps.of(self.registry.known(key, "steps").key)
 
     def end_step(self, step: int | None) -> Future[StepOutcome | None]:
         def end(ended: Sequence[tuple[int, list[str]]]) -> Future[StepOutcome | None]:
@@ -446,17 +446,17 @@ class SlotCalls:
         if self._description.commit is not None:
             return joined([self.end_step(None)], _nothing)
         if all(key.key != BARRIER_KEY for key in self._description.keys):
-            raise StoreRefusedError(f"{self.book.call('barrier')}: the store was described with barrier = false")
-        return self._meetings.meet()
+            raise StoreRefusedError(f"{self.registry.call('barrier')}: the store was described with barrier = false")
+        return self._barriers.meet()
 
     def set_hyper(self, name: str, value: float, step: int | None, key: object) -> Future[int]:
-        of = None if key is None else self.book.known(key, "set_hyper").key
-        number = self.book.checked_number(name, value, key)
-        check_number(step, f"{self.book.call('set_hyper')}: step")
+        of = None if key is None else self.registry.known(key, "set_hyper").key
+        number = self.registry.checked_number(name, value, key)
+        check_number(step, f"{self.registry.call('set_hyper')}: step")
 
         def changed(begun: list[int]) -> int:
             with self._changing:
-                self.book.changed(of, begun[0], {name: number})
+                self.registry.changed(of, begun[0], {name: number})
             return begun[0]
 
         return joined([self._store.set_hyper({name: number}, step=step, key=of)], changed)

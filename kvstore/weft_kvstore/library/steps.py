@@ -20,7 +20,7 @@ from weft_kvstore.description.form import BARRIER_KEY, user_key
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.library.arrays import ArrayTraffic
-from weft_kvstore.library.key_book import KeyBook, StepCounts
+from weft_kvstore.library.key_registry import KeyRegistry, StepCounts
 from weft_kvstore.runtime.futures import StoreFuture, before_failure
 from weft_kvstore.runtime.joined_future import joined, then
 from weft_kvstore.store import BulkStore
@@ -155,13 +155,13 @@ class SlotSteps:
     Calls raise StoreRefusedError where a number cannot be meant; then nothing was begun.
     """
 
-    def __init__(self, store: BulkStore, book: KeyBook, traffic: ArrayTraffic, start: int) -> None:
+    def __init__(self, store: BulkStore, registry: KeyRegistry, traffic: ArrayTraffic, start: int) -> None:
         self._store = store
-        self._book = book
+        self._registry = registry
         self._traffic = traffic
-        self._counts = StepCounts(book.pushed, start)
+        self._counts = StepCounts(registry.pushed, start)
         self._log = PushLog()
-        self._unseen = set(book.pushed)
+        self._unseen = set(registry.pushed)
         """Keys that the slot pushes and that have not told yet which step they are at."""
         self._lock = threading.RLock()
         """Held while steps are counted and handed over, which waits for nothing. A signal's handler may call too."""
@@ -183,7 +183,7 @@ class SlotSteps:
         self, call: str, names: list[str], step: int | None, arrays: list[Any], hand_over: HandOver[None]
     ) -> Future[None]:
         """Begins a step of each key; what raises has begun none."""
-        check_number(step, f"{self._book.call(call)}: step")
+        check_number(step, f"{self._registry.call(call)}: step")
         with self._lock:
             befores = [self._counts[name] for name in names]
             if step is None:
@@ -202,26 +202,26 @@ class SlotSteps:
         self, call: str, names: list[str], version: int, arrays: list[Any], hand_over: HandOver[None]
     ) -> Future[None]:
         """Hands over values of a version."""
-        check_number(version, f"{self._book.call(call)}: version", may_lack=False)
+        check_number(version, f"{self._registry.call(call)}: version", may_lack=False)
         with self._lock:
             return self._traffic.bring(names, arrays, lambda hosts: hand_over([int(version)] * len(names), hosts))
 
     def end(self, step: int | None, hand_over: Callable[[list[tuple[int, list[str]]]], Future[R]]) -> Future[R]:
         """Ends all steps up to this one: each with the keys that were not pushed in it."""
-        check_number(step, f"{self._book.call('end_step')}: step")
+        check_number(step, f"{self._registry.call('end_step')}: step")
         with self._lock:
-            for name in self._book.pushed:
+            for name in self._registry.pushed:
                 self._check_none_refused("end_step", name, self._counts.last(step) + 1)
             try:
                 ended = self._counts.end(None if step is None else int(step))
             except ValueError as error:
-                raise StoreRefusedError(f"{self._book.call('end_step')}: {error}") from None
+                raise StoreRefusedError(f"{self._registry.call('end_step')}: {error}") from None
             skipped = {name for _, nothing in ended for name in nothing}
             return self._traffic.bring(sorted(skipped), [], lambda _: hand_over(ended))
 
     def versions(self, call: str, names: Sequence[str], version: int | None) -> tuple[list[int], list[Future[Any]]]:
         """Which version of each key is meant, and the pushes without which there will be none: they guard a pull."""
-        check_number(version, f"{self._book.call(call)}: version")
+        check_number(version, f"{self._registry.call(call)}: version")
         with self._lock:
             versions = [self._counts[name] if version is None else int(version) for name in names]
             guards = self._log.guards(names, versions)
@@ -242,8 +242,8 @@ class SlotSteps:
             if name in self._unseen and version > self._counts[name]:
                 told = f"it has seen {version} steps of this slot, and this process has begun {self._counts[name]}"
                 raise StoreRefusedError(
-                    f"{self._book.where('pull', user_key(name))}: {told}: another one was here before it, and what is "
-                    f"pushed again counts for nothing; to go on, connect with step={version}, and with a higher "
+                    f"{self._registry.where('pull', user_key(name))}: {told}: another one was here before it, and what "
+                    f"is pushed again counts for nothing; to go on, connect with step={version}, and with a higher "
                     "incarnation= where the other may still live; to start over, restart the shards"
                 )
         self._unseen.difference_update(names)
@@ -253,7 +253,7 @@ class SlotSteps:
         step behind it applies, and what was pushed in it is nowhere."""
         refused = self._log.refused(name, version)
         if refused is not None:
-            raise StoreRefusedError(f"{self._book.where(call, user_key(name))}: {_again(refused)}")
+            raise StoreRefusedError(f"{self._registry.where(call, user_key(name))}: {_again(refused)}")
 
     def _failure(self, failed: FailedPush) -> Future[Any]:
         """A future that has failed as the push did. Where a shard has been lost for good since, it says so."""
@@ -339,7 +339,7 @@ _CALL: Final = re.compile(rf"(push|pull) of key {BARRIER_KEY!r}, (step|version) 
 _MISSING: Final = re.compile(rf"key {BARRIER_KEY!r} has seen \d+ steps; step \d+ waits for slots (\d[\d, ]*)")
 
 
-class Meetings:
+class Barriers:
     """Calls wait in `_waiting`; the first of them is under way while `_is_busy`.
 
     One that fails fails those that wait behind it. Where its push failed, the next call makes it again: no number is

@@ -8,14 +8,14 @@ import numpy as np
 
 from weft_kvstore.arrays import Array, Ranges
 from weft_kvstore.wire.messages import Reading
-from weft_kvstore.wire.out_run import Lendable, OneBuffer
+from weft_kvstore.wire.out_run import OneBuffer, Pinnable
 
 # --- A pull on a shard, until it is answered --------------------------------------------------------------------------
 
 
 class PullWait:
-    """A pull on this shard by `slot`; `link` is whoever asked. `open` has, by lot, the slices that are not answered;
-    `open_units` the lots that answer as one and have not. `compressed`: values may be encoded for it.
+    """A pull on this shard by `slot`; `link` is whoever asked. `open` has, by bucket, the slices that are not answered;
+    `open_units` the buckets that answer as one and have not. `compressed`: values may be encoded for it.
 
     Of a table, `ids` are the places (n) of the rows on this shard, once all `chunks` of them have come.
     """
@@ -86,26 +86,26 @@ class PullWait:
         self.ids = None
         self._parts = {}
 
-    def want(self, lot: int, first: int, stop: int) -> None:
+    def want(self, bucket: int, first: int, stop: int) -> None:
         """These slices have to answer."""
-        self.open.setdefault(lot, Ranges()).add(first, stop)
+        self.open.setdefault(bucket, Ranges()).add(first, stop)
 
-    def answered(self, lot: int, first: int, stop: int) -> None:
+    def answered(self, bucket: int, first: int, stop: int) -> None:
         """These slices have."""
-        ranges = self.open[lot]
+        ranges = self.open[bucket]
         ranges.remove(first, stop)
         if not ranges:
-            del self.open[lot]
+            del self.open[bucket]
 
     @property
     def places(self) -> Array:
         """The ids that have come, one chunk behind the other."""
         return np.concatenate([self._parts[number] for number in sorted(self._parts)])
 
-    def expect(self, lot: int, chunks: int) -> None:
+    def expect(self, bucket: int, chunks: int) -> None:
         """So many chunks of ids will come, and then the table can answer."""
         self.chunks = chunks
-        self.open_units.add(lot)
+        self.open_units.add(bucket)
 
     def add_ids(self, first: int, chunks: list[Array]) -> bool:
         """Takes in chunks of ids, each once. True when these were the last that were missing."""
@@ -121,7 +121,7 @@ class PullWait:
 
 
 class Answer(NamedTuple):
-    """Slices, or chunks, from `first` on of a lot at a version: the pull's array number `array`. Part i of them has
+    """Slices, or chunks, from `first` on of a bucket at a version: the pull's array number `array`. Part i of them has
     bytes `bounds[i]` to `bounds[i + 1]` of `source` and priority `priorities[i]`, or `priority` where those are None.
 
     `compressed`: the bytes are encoded. They are parts of `held` from `part` on, which are lent until they arrive;
@@ -129,12 +129,12 @@ class Answer(NamedTuple):
     """
 
     array: int
-    lot: int
+    bucket: int
     version: int
     first: int
     bounds: Array
     source: OneBuffer
-    held: Lendable | None
+    held: Pinnable | None
     priority: int
     priorities: Array | None = None
     part: int = 0

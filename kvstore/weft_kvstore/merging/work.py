@@ -12,8 +12,8 @@ from typing import ClassVar, Final, Protocol
 PIECE_ELEMENTS: Final = 1 << 20
 """Elements that a piece computes, of first values or of an update by a rule of a few nodes: some 10 ms."""
 
-LOT_PIECES: Final = 2
-"""Such pieces that a plain lot's update takes at once: it crosses memory once, and is what a shard does most."""
+BUCKET_PIECES: Final = 2
+"""Such pieces that a plain bucket's update takes at once: it crosses memory once, and is what a shard does most."""
 
 PIECE_NODES: Final = 16
 """Nodes of a user's rule that may meet as many elements; with more of them a piece has fewer."""

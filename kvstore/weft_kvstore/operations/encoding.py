@@ -97,7 +97,7 @@ class GradientEncoders:
         kept = [
             (key, routing.cuts[place], choice.codec)
             for place, key in enumerate(description.keys)
-            if slot in key.slots and (choice := routing.lots[routing.lot_of[place]].pushed) and choice.residual
+            if slot in key.slots and (choice := routing.buckets[routing.bucket_of[place]].pushed) and choice.residual
         ]
         self._residuals = Residuals(slot, {key.key: (key.size, codec.dtype) for key, _, codec in kept})
         self._encoders: dict[str, SliceEncoder] = {}

@@ -30,7 +30,7 @@ from weft_kvstore.same_host.peers import GivenArrays, are_given
 from weft_kvstore.sharding import Routing
 from weft_kvstore.store import Pulled
 from weft_kvstore.wire.codec import ProtocolError
-from weft_kvstore.wire.messages import Cargo, Reading, SentEntry
+from weft_kvstore.wire.messages import PayloadKind, Reading, SentEntry
 from weft_kvstore.wire.out_run import OutRun, Source
 from weft_kvstore.wire.runs import ValueRun
 
@@ -55,7 +55,7 @@ class PushOperation(SendOperation):
         self._in_place = False
 
     def look(self, memory: GivenArrays) -> None:
-        gradients = self.sent.cargo is Cargo.GRADIENT
+        gradients = self.sent.payload_kind is PayloadKind.GRADIENT
         self._in_place = gradients and are_given(memory.gradients, self.sent.keys.places, self.arrays)
 
     def use(self, encoders: GradientEncoders) -> None:
@@ -63,7 +63,7 @@ class PushOperation(SendOperation):
 
     def cut(self, routing: Routing) -> dict[int, list[SentRun]]:
         plan = self.sent.keys.plan(routing)
-        if plan.has_pushed and self.sent.cargo is Cargo.GRADIENT and self._encoders is not None:
+        if plan.has_pushed and self.sent.payload_kind is PayloadKind.GRADIENT and self._encoders is not None:
             self._of_keys = self._encoders.begin(self.sent.keys, self.sent.step)
             self._begun = True
         return {shard: [self._out_run(run) for run in runs] for shard, runs in plan.runs.items()}
@@ -78,7 +78,7 @@ class PushOperation(SendOperation):
 
     def _out_run(self, run: PlanRun) -> SentRun:
         place = self._in_place and run.pushed is None
-        entry = SentEntry(self.sent.cargo, self.number, run.lot, self.sent.step, 0, place)
+        entry = SentEntry(self.sent.payload_kind, self.number, run.bucket, self.sent.step, 0, place)
         bounds, source = self._bytes(run)
         return OutRun(entry, run.first, bounds, source, priority=run.priority, owner=self, priorities=run.priorities)
 
@@ -122,11 +122,11 @@ class KeyPull(PullOperation):
 
     def asks(self, shard: int) -> list[tuple[int, int, int]]:
         runs = self._plan.runs.get(shard, ()) if self._plan is not None else ()
-        return [(run.lot, run.first, run.count) for run in runs]
+        return [(run.bucket, run.first, run.count) for run in runs]
 
     def write(self, shard: int, came: ValueRun) -> int:
         self.check_version(came.version)
-        run = self._run_of(shard, came.lot, came.first)
+        run = self._run_of(shard, came.bucket, came.first)
         if run is None or came.stop > run.stop or came.array >= len(self._landings):
             raise ProtocolError(
                 f"Values.first: {_slices(came)}, array {came.array}; {self} asks shard {shard} for "
@@ -183,9 +183,9 @@ class KeyPull(PullOperation):
                 return Pulled(arrays[0], *self._key_versions())
         raise AssertionError(self.asked.gives)
 
-    def _run_of(self, shard: int, lot: int, first: int) -> PlanRun | None:
+    def _run_of(self, shard: int, bucket: int, first: int) -> PlanRun | None:
         """The run of the plan that a slice lies in, or begins beyond."""
-        runs = self._plan.of_lot.get((shard, lot)) if self._plan is not None else None
+        runs = self._plan.of_bucket.get((shard, bucket)) if self._plan is not None else None
         if runs is None:
             return None
         place = bisect_right(runs, first, key=_FIRST) - 1 if len(runs) > 1 else 0
@@ -193,7 +193,9 @@ class KeyPull(PullOperation):
         return run if place >= 0 and run.first <= first else None
 
     def _told(self, shard: int) -> str:
-        asked = [f"slices {first} to {first + count - 1} of lot {lot}" for lot, first, count in self.asks(shard)[:4]]
+        asked = [
+            f"slices {first} to {first + count - 1} of bucket {bucket}" for bucket, first, count in self.asks(shard)[:4]
+        ]
         return ", ".join(asked) or "none"
 
     def _key_versions(self) -> tuple[Array, Array]:
@@ -218,7 +220,7 @@ def _unseen(arrays: int, slices: int) -> Array:
 
 
 def _slices(came: ValueRun) -> str:
-    return f"slices {came.first} to {came.stop - 1} of lot {came.lot}"
+    return f"slices {came.first} to {came.stop - 1} of bucket {came.bucket}"
 
 
 # --- What a slot owes of its gradients, for a snapshot and back -------------------------------------------------------

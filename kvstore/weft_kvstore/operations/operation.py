@@ -15,7 +15,16 @@ from weft_kvstore.operations.plan import KeySet
 from weft_kvstore.same_host.peers import GivenArrays
 from weft_kvstore.sharding import Routing
 from weft_kvstore.wire.codec import ProtocolError
-from weft_kvstore.wire.messages import Cancel, Cargo, HyperAnswer, HyperDecided, Measured, Message, Reading, SentEntry
+from weft_kvstore.wire.messages import (
+    Cancel,
+    HyperAnswer,
+    HyperDecided,
+    Measured,
+    Message,
+    PayloadKind,
+    Reading,
+    SentEntry,
+)
 from weft_kvstore.wire.out_run import OutRun
 from weft_kvstore.wire.runs import ValueRun
 
@@ -23,14 +32,14 @@ from weft_kvstore.wire.runs import ValueRun
 # `place` is the key's place in the description.
 
 
-_CALLS: Final = {Cargo.GRADIENT: ("push", "step"), Cargo.VALUE: ("set", "version")}
+_CALLS: Final = {PayloadKind.GRADIENT: ("push", "step"), PayloadKind.VALUE: ("set", "version")}
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
     """A gradient of a step, or a value to be set at a version, of some rows of a table."""
 
-    cargo: Cargo
+    payload_kind: PayloadKind
     name: str
     place: int
     step: int
@@ -42,7 +51,7 @@ class Sent:
         return (self.place,)
 
     def __str__(self) -> str:
-        call, step = _CALLS[self.cargo]
+        call, step = _CALLS[self.payload_kind]
         return f"{call} of {'rows of ' if self.rows else ''}key {self.name!r}, {step} {self.step}"
 
 
@@ -50,7 +59,7 @@ class Sent:
 class SentKeys:
     """Gradients of a step, or values to be set at a version, of some keys."""
 
-    cargo: Cargo
+    payload_kind: PayloadKind
     keys: KeySet
     step: int
 
@@ -59,7 +68,7 @@ class SentKeys:
         return self.keys.places
 
     def __str__(self) -> str:
-        call, step = _CALLS[self.cargo]
+        call, step = _CALLS[self.payload_kind]
         return f"{call} of {self.keys}, {step} {self.step}"
 
 
@@ -267,7 +276,7 @@ class SendOperation(Operation):
 
     @property
     def sets(self) -> Sequence[int]:
-        return self.sent.places if self.sent.cargo is Cargo.VALUE else ()
+        return self.sent.places if self.sent.payload_kind is PayloadKind.VALUE else ()
 
     def prepare(self, routing: Routing) -> dict[int, int]:
         self.runs = self.cut(routing)
@@ -345,7 +354,7 @@ class PullOperation(AskOperation):
 
     @abstractmethod
     def asks(self, shard: int) -> list[tuple[int, int, int]]:
-        """What it wants of a shard, once it was prepared: (lot, first slice, slices); at most 4,096 of them."""
+        """What it wants of a shard, once it was prepared: (bucket, first slice, slices); at most 4,096 of them."""
 
     def chunks(self, shard: int) -> int:
         """How many chunks of ids a shard gets."""

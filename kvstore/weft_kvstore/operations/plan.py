@@ -20,14 +20,14 @@ from weft_kvstore.errors import StoreRefusedError
 from weft_kvstore.operations.runs import Part, PlanRun, PullLayout, pull_layout
 from weft_kvstore.sharding import Routing, RowCut, row_cut
 
-# --- Where the values of some keys lie on the shards, as runs of lots that are as long as can be ----------------------
+# --- Where the values of some keys lie on the shards, as runs of buckets that are as long as can be -------------------
 # Made once for a set of keys and used by every push and pull of them, so that a call does nothing for each slice.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyPlan:
-    """`runs` by shard, and `of_lot` by shard and lot, ascending; `counts` how many slices each shard has, `total` how
-    many there are.
+    """`runs` by shard, and `of_bucket` by shard and bucket, ascending; `counts` how many slices each shard has,
+    `total` how many there are.
 
     `part_firsts` (parts) int64 has the number of each part's first slice, over all runs in the order of their `begin`,
     and `part_positions` (parts) its key's. `packed` and `single` are where a pull's values go: see `PullLayout`.
@@ -35,7 +35,7 @@ class KeyPlan:
     """
 
     runs: Mapping[int, tuple[PlanRun, ...]]
-    of_lot: Mapping[tuple[int, int], Sequence[PlanRun]]
+    of_bucket: Mapping[tuple[int, int], Sequence[PlanRun]]
     counts: Mapping[int, int]
     total: int
     part_firsts: Array
@@ -52,27 +52,27 @@ def key_plan(
     """The plan of the keys at these places of the description, which are distinct."""
     here: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for position, place in enumerate(places):
-        for shard, first in routing.first_in_lot[place].items():
-            here.setdefault((shard, routing.lot_of[place]), []).append((first, position))
+        for shard, first in routing.first_in_bucket[place].items():
+            here.setdefault((shard, routing.bucket_of[place]), []).append((first, position))
     runs: dict[int, list[PlanRun]] = {}
     firsts: list[int] = []
     number = total = 0
-    for shard, lot in sorted(here):
-        for adjacent in _adjacent(routing, places, shard, sorted(here[shard, lot])):
-            made = _run(routing, places, adjacent, shard=shard, lot=lot, number=number, begin=total)
+    for shard, bucket in sorted(here):
+        for adjacent in _adjacent(routing, places, shard, sorted(here[shard, bucket])):
+            made = _run(routing, places, adjacent, shard=shard, bucket=bucket, number=number, begin=total)
             runs.setdefault(shard, []).append(made)
             firsts += [total + first - made.first for first, _ in adjacent]
             total += made.count
             number += 1
     found = {shard: tuple(some) for shard, some in runs.items()}
     in_order = [run for some in found.values() for run in some]
-    of_lot: dict[tuple[int, int], list[PlanRun]] = {}
+    of_bucket: dict[tuple[int, int], list[PlanRun]] = {}
     for shard, some in found.items():
         for run in some:
-            of_lot.setdefault((shard, run.lot), []).append(run)
+            of_bucket.setdefault((shard, run.bucket), []).append(run)
     return KeyPlan(
         runs=found,
-        of_lot=of_lot,
+        of_bucket=of_bucket,
         counts={shard: sum(run.count for run in some) for shard, some in found.items()},
         total=total,
         part_firsts=np.array(firsts, np.int64),
@@ -104,11 +104,11 @@ def _run(
     keys: Sequence[tuple[int, int]],
     *,
     shard: int,
-    lot: int,
+    bucket: int,
     number: int,
     begin: int,
 ) -> PlanRun:
-    held = routing.lots[lot].parts[shard]
+    held = routing.buckets[bucket].parts[shard]
     first = keys[0][0]
     stop = keys[-1][0] + len(routing.runs[places[keys[-1][1]]][shard])
     priorities = held.priorities[first:stop]
@@ -122,7 +122,7 @@ def _run(
     bounds = held.bounds[first : stop + 1] - held.bounds[first]
     return PlanRun(
         number=number,
-        lot=lot,
+        bucket=bucket,
         first=first,
         count=stop - first,
         begin=begin,
@@ -134,8 +134,8 @@ def _run(
         partial=tuple(number for number, part in enumerate(parts) if not part.whole),
         pick=itemgetter(*(part.position for part in parts)),
         part_slices=(*(one - first for one, _ in keys), stop - first),
-        pushed=_codec(routing.lots[lot].pushed, bounds),
-        pulled=_codec(routing.lots[lot].pulled, bounds),
+        pushed=_codec(routing.buckets[bucket].pushed, bounds),
+        pulled=_codec(routing.buckets[bucket].pulled, bounds),
     )
 
 

@@ -32,7 +32,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlanRun:
-    """Adjacent slices of what a shard has of a lot: run `number` of a plan, whose slices are numbered from `begin`.
+    """Adjacent slices of what a shard has of a bucket: run `number` of a plan, whose slices are numbered from `begin`.
 
     Slice `first + i` has bytes `bounds[i]` to `bounds[i + 1]` of the run, and priority `priorities[i]`; where all have
     one, it is `priority` and they are None. `parts` are what its keys have there, one behind the other; part i begins
@@ -44,7 +44,7 @@ class PlanRun:
     """
 
     number: int
-    lot: int
+    bucket: int
     first: int
     count: int
     begin: int
@@ -108,7 +108,7 @@ def source_of(run: PlanRun, arrays: Sequence[Array]) -> Source:
 
 
 # --- Where pulled values go: arrays that are the caller's, and small ones side by side in one buffer ------------------
-# Small keys that are neighbours in a lot come one behind the other in a frame; where they lie so here too, one copy
+# Small keys that are neighbours in a bucket come one behind the other in a frame; where they lie so here too, one copy
 # puts all of them in place.
 
 

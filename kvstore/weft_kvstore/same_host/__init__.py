@@ -2,7 +2,7 @@
 
 A client process has one *arena*: sealed anonymous memory with fixed *places* for each key's gradients and values, and
 *spare* parts through which every other payload passes. Every shard on its host is given the same arena, through a Unix
-socket whose name the shard tells in its Welcome: the *door*. From then on a message may say where in the arena its
+socket whose name the shard tells in its Welcome: the *listener*. From then on a message may say where in the arena its
 payload is.
 
 Read `layout` (where the places lie, and who has the spare parts; pure), `memory` (the mapped memory, and what is

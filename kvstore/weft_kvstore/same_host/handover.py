@@ -18,7 +18,7 @@ import msgspec
 from weft_kvstore.same_host.memory import Arena, ArenaError, Mapping, check_sealed
 from weft_kvstore.structs import Reader
 
-# --- What client and shard say to each other at the door: one packet of MessagePack each way --------------------------
+# --- What client and shard say to each other at the listener: one packet of MessagePack each way ----------------------
 # See `docs/same-host.md`.
 
 
@@ -79,10 +79,10 @@ def refusal(reason: str) -> Answer:
 
 
 def address_of(name: bytes) -> bytes:
-    """Where the door of this name stands: Linux's abstract names, which no file system holds and which are seen within
-    one network namespace. Raises ArenaError for what is no name."""
+    """Where the listener of this name stands: Linux's abstract names, which no file system holds and which are seen
+    within one network namespace. Raises ArenaError for what is no name."""
     if len(name) != NAME_BYTES:
-        raise ArenaError(f"a door's name has {NAME_BYTES} bytes, not {len(name)}")
+        raise ArenaError(f"a listener's name has {NAME_BYTES} bytes, not {len(name)}")
     return b"\0weft-same-host-" + name.hex().encode()
 
 
@@ -149,8 +149,8 @@ class HandoverState(Enum):
 
 
 class Handover:
-    """Offers what `arena` gives, which is asked for once the door was found; never waits, and never raises for what the
-    other end does.
+    """Offers what `arena` gives, which is asked for once the listener was found; never waits, and never raises for
+    what the other end does.
 
     `name` and `ticket` are what the shard's Welcome says. The connection stays while the shard may use the arena: its
     end tells either side at once that the other one is gone. Belongs to one thread.
@@ -163,7 +163,7 @@ class Handover:
         try:
             self._offer(name, ticket, arena, os.geteuid() if user is None else user)
         except (OSError, ArenaError) as error:
-            self._end(HandoverState.REFUSED, f"no way to the shard's door on this host: {error}")
+            self._end(HandoverState.REFUSED, f"no way to the shard's listener on this host: {error}")
 
     def fileno(self) -> int:
         """Readable when `receive` has something to do; -1 once there is no connection."""
@@ -253,7 +253,7 @@ class _Expected:
     mapping: Mapping | None = None
 
 
-class Door:
+class ArenaListener:
     """A Unix socket with a name drawn at random. `name` and a ticket of `expect`, a secret, go into a client's Welcome.
 
     The kernel says whose process connects: one of another user than `user` (this process's own unless given) is turned
@@ -276,7 +276,7 @@ class Door:
             self._epoll = select.epoll()
         except (OSError, AttributeError) as error:
             self._socket.close()
-            raise ArenaError(f"no door for clients of this host: {error}") from error
+            raise ArenaError(f"no listener for clients of this host: {error}") from error
         self._epoll.register(self._socket, select.EPOLLIN)
 
     def fileno(self) -> int:
@@ -333,7 +333,7 @@ class Door:
         self._epoll.close()
         self._socket.close()
 
-    def __enter__(self) -> Door:
+    def __enter__(self) -> ArenaListener:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from weft_kvstore.arrays import Array, Range
-from weft_kvstore.sharding import LotKind, LotPart, Routing
+from weft_kvstore.sharding import BucketKind, BucketPart, Routing
 
 # --- Where each key's places lie in an arena: a pure function of the keys' lengths ------------------------------------
 # Offsets are in bytes.
@@ -101,7 +101,7 @@ MIN_STAGE_BYTES: Final = 64 << 10
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SharedLayout:
-    """`layout` has one place for the gradient and one for the value of each key of a plain lot, by key's place.
+    """`layout` has one place for the gradient and one for the value of each key of a plain bucket, by key's place.
 
     For each shard, `stages` is where the client lays payloads for it, and `windows` where the shard lays those of its
     answers.
@@ -116,12 +116,12 @@ class SharedLayout:
         return self.layout.nbytes
 
 
-class LotPlaces:
-    """Where slices of a lot on a shard lie among the places of one kind."""
+class BucketPlaces:
+    """Where slices of a bucket on a shard lie among the places of one kind."""
 
     __slots__ = ("_bounds", "_firsts", "_offsets")
 
-    def __init__(self, part: LotPart, offsets: Array) -> None:
+    def __init__(self, part: BucketPart, offsets: Array) -> None:
         """`offsets` (slices) int64 in the arena."""
         lengths = np.diff(part.bounds)
         breaks = np.flatnonzero(offsets[1:] != offsets[:-1] + lengths[:-1]) + 1
@@ -144,20 +144,20 @@ class LotPlaces:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardPlaces:
-    """What one shard uses of the arenas of its clients: `gradients` and `values` by number of a plain lot."""
+    """What one shard uses of the arenas of its clients: `gradients` and `values` by number of a plain bucket."""
 
     nbytes: int
     window: range
-    gradients: Mapping[int, LotPlaces]
-    values: Mapping[int, LotPlaces]
+    gradients: Mapping[int, BucketPlaces]
+    values: Mapping[int, BucketPlaces]
 
 
 def shard_places(routing: Routing, shard: int) -> ShardPlaces:
     """Of one shard of this routing."""
     shared = shared_layout(routing)
-    lots = [lot for lot in routing.lots if lot.kind is not LotKind.TABLE and shard in lot.parts]
+    buckets = [bucket for bucket in routing.buckets if bucket.kind is not BucketKind.TABLE and shard in bucket.parts]
     gradients, values = (
-        {lot.number: _lot_places(routing, lot.parts[shard], starts[0]) for lot in lots}
+        {bucket.number: _bucket_places(routing, bucket.parts[shard], starts[0]) for bucket in buckets}
         for starts in (shared.layout.gradients, shared.layout.values)
     )
     return ShardPlaces(shared.nbytes, shared.windows[shard], gradients, values)
@@ -183,22 +183,22 @@ def shared_layout(routing: Routing) -> SharedLayout:
     return SharedLayout(layout, rooms[: len(stages)], rooms[len(stages) :])
 
 
-def _lot_places(routing: Routing, part: LotPart, starts: Array) -> LotPlaces:
-    """Of a plain lot on a shard; `starts` (keys) int64 are the keys' places of one kind."""
+def _bucket_places(routing: Routing, part: BucketPart, starts: Array) -> BucketPlaces:
+    """Of a plain bucket on a shard; `starts` (keys) int64 are the keys' places of one kind."""
     steps = np.array([cut.step_bytes for cut in routing.cuts], np.int64)
-    return LotPlaces(part, starts[part.places] + part.indices * steps[part.places])
+    return BucketPlaces(part, starts[part.places] + part.indices * steps[part.places])
 
 
 def _in_order(routing: Routing) -> list[int]:
-    """The keys of plain lots so that what a shard has of a lot lies in as few pieces as can be: a key that is cut must
-    be whole for its user, so the small ones around it lie on the side of the shard that has them too."""
+    """The keys of plain buckets so that what a shard has of a bucket lies in as few pieces as can be: a key that is
+    cut must be whole for its user, so the small ones around it lie on the side of the shard that has them too."""
     order: list[int] = []
-    for lot in routing.lots:
-        if lot.kind is LotKind.TABLE:
+    for bucket in routing.buckets:
+        if bucket.kind is BucketKind.TABLE:
             continue
         small: list[int] = []
         last = -1
-        for place in lot.keys:
+        for place in bucket.keys:
             runs = routing.runs[place]
             if len(runs) < 2:
                 small.append(place)
@@ -222,7 +222,7 @@ def _between(routing: Routing, small: Sequence[int], left: int, right: int) -> l
 
 
 def _bytes_on(routing: Routing, shard: int) -> int:
-    parts = sum(int(lot.parts[shard].bounds[-1]) for lot in routing.lots if shard in lot.parts)
+    parts = sum(int(bucket.parts[shard].bounds[-1]) for bucket in routing.buckets if shard in bucket.parts)
     return parts + sum(table.bytes_on(shard) for table in routing.tables.values())
 
 

@@ -10,14 +10,14 @@ import numpy as np
 
 from weft_kvstore.arrays import Array, Buffer, Range
 from weft_kvstore.errors import StoreError
-from weft_kvstore.same_host.layout import LotPlaces, ShardPlaces, SpareSpace
+from weft_kvstore.same_host.layout import BucketPlaces, ShardPlaces, SpareSpace
 from weft_kvstore.wire.codec import ProtocolError
 
 # --- Bytes of a client's arena that are read where they lie -----------------------------------------------------------
 
 
 class Memory(Protocol):
-    """An arena as a mind sees it."""
+    """An arena as a core sees it."""
 
     nbytes: int
 
@@ -27,7 +27,7 @@ class Memory(Protocol):
 
 class _Hold:
     """What a view of an arena belongs to. That nobody can read a frame's bytes any more is known by nothing but that
-    no array over them is left: sums, shelves and rules need not count who still has a part."""
+    no array over them is left: sums, pending segments and rules need not count who still has a part."""
 
     __slots__ = ("__array_interface__", "_bytes", "_let_go")
 
@@ -55,7 +55,7 @@ LEAST_SHARED_BYTES: Final = 16 << 10
 
 
 class Arenas(Protocol):
-    """Where clients of this host bring their arenas, as the shard's mind sees it."""
+    """Where clients of this host bring their arenas, as the shard's core sees it."""
 
     name: bytes
 
@@ -77,8 +77,8 @@ class PeerMemory:
     def __init__(self, memory: Memory, places: ShardPlaces) -> None:
         whole = places.nbytes <= memory.nbytes
         self.memory = memory
-        self.places: Mapping[int, LotPlaces] = places.values if whole else {}
-        """Of values, by lot; none where the arena is too short."""
+        self.places: Mapping[int, BucketPlaces] = places.values if whole else {}
+        """Of values, by bucket; none where the arena is too short."""
         self._window = SpareSpace(places.window if whole else range(0))
 
     def hold(self, let_go: Callable[[], None]) -> Array:
@@ -92,11 +92,11 @@ class PeerMemory:
             self._write(offset, parts)
         return offset
 
-    def put(self, lot: int, first: int, stop: int, parts: Sequence[Buffer]) -> None:
+    def put(self, bucket: int, first: int, stop: int, parts: Sequence[Buffer]) -> None:
         """Copies the values of slices to the places of their keys."""
         source = np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), np.uint8)
         at = 0
-        for _, (start, end) in self.places[lot].pieces(first, stop):
+        for _, (start, end) in self.places[bucket].pieces(first, stop):
             self.memory.bytes_at(start, end - start)[:] = source[at : at + end - start]
             at += end - start
 

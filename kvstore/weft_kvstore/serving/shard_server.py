@@ -23,13 +23,13 @@ from weft_kvstore.errors import StoreError, StoreTimeoutError
 from weft_kvstore.quotas import Quotas
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.runtime.process import Wakeup
-from weft_kvstore.same_host.handover import Door
+from weft_kvstore.same_host.handover import ArenaListener
 from weft_kvstore.same_host.memory import ArenaError
 from weft_kvstore.serving.apply_pool import ApplyPool
 from weft_kvstore.settings import MAX_FRAME_BYTES, LinkSettings
 from weft_kvstore.shard.account import Ledger
+from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.shard.mind import ShardMind
 from weft_kvstore.sharding import need_of
 from weft_kvstore.statistics import ShardStatistics, StageTimes, depths
 from weft_kvstore.wire.codec import MAX_HEADER_BYTES
@@ -169,7 +169,7 @@ class Commands:
                 future.set_exception(StoreError(f"{self._named} was stopped"))
 
 
-# --- The shard's hands: one thread with a socket that carries out what the mind decides -------------------------------
+# --- The shard's hands: one thread with a socket that carries out what the core decides -------------------------------
 
 
 MESSAGES_A_ROUND: Final = 64
@@ -211,7 +211,7 @@ class ShardServer:
         self._tables = tables
         self._ledger = Ledger(quotas)
         self._reserving = threading.Lock()
-        self._mind = ShardMind(os.urandom(16), settings, self._ledger, let_go=self._let_go)
+        self._core = ShardCore(os.urandom(16), settings, self._ledger, let_go=self._let_go)
         self._router = Router(bind, authenticator)
         self.endpoint = self._router.endpoint
         self._stages = StageTimes()
@@ -219,8 +219,8 @@ class ShardServer:
         """Whether what is to be sent waited for what had come meanwhile: an answer may go with it."""
         self._next_tick = self._last_round = clock()
         self._wakeup = Wakeup()
-        self._door = _door() if settings.same_host else None
-        self._mind.arenas = self._door
+        self._listener = _listener() if settings.same_host else None
+        self._core.arenas = self._listener
         self._commands = Commands(f"the shard at {self.endpoint}", self._wakeup.wake)
         self._stopping = False
         self.ended = threading.Event()
@@ -261,7 +261,7 @@ class ShardServer:
                 description, shard, computing=self._pool, tables=self._tables, account=account, stopped=stopped
             )
             opened = made
-            self._commands.carry_out(lambda: self._mind.open(opened))
+            self._commands.carry_out(lambda: self._core.open(opened))
         except BaseException:
             self._ledger.release(account)
             if made is not None:
@@ -270,7 +270,7 @@ class ShardServer:
 
     def close_job(self, job: str, term: int | None = None) -> None:
         """Drops a job, in one term or in all; its clients' futures fail. No harm if there is none."""
-        self._commands.carry_out(lambda: self._mind.close_job(job, term, f"job {job!r} was closed on this shard"))
+        self._commands.carry_out(lambda: self._core.close_job(job, term, f"job {job!r} was closed on this shard"))
 
     def stop(self) -> None:
         """Closes everything. Idempotent."""
@@ -292,32 +292,32 @@ class ShardServer:
 
     def statistics(self) -> ShardStatistics:
         """Counts of this moment; they may move while they are read."""
-        mind, peers = self._mind, list(self._mind.peers.values())
+        core, peers = self._core, list(self._core.peers.values())
         return ShardStatistics(
             bytes_sent=self._router.bytes_sent,
-            bytes_received=mind.counts.bytes_received,
-            shared_bytes_sent=mind.counts.shared.sent,
-            shared_bytes_received=mind.counts.shared.received,
-            frames_sent=mind.counts.frames_sent,
-            frames_received=mind.counts.frames_received,
-            malformed=mind.counts.malformed,
-            refused=mind.counts.refused,
-            unknown_links=mind.counts.unknown_links,
-            jobs=len(mind.jobs),
+            bytes_received=core.counts.bytes_received,
+            shared_bytes_sent=core.counts.shared.sent,
+            shared_bytes_received=core.counts.shared.received,
+            frames_sent=core.counts.frames_sent,
+            frames_received=core.counts.frames_received,
+            malformed=core.counts.malformed,
+            refused=core.counts.refused,
+            unknown_links=core.counts.unknown_links,
+            jobs=len(core.jobs),
             links=len(peers),
-            work_slices=len(mind.work),
+            work_slices=len(core.work),
             queued_bytes=sum(peer.outbox.queued_bytes for peer in peers),
             in_flight_bytes=sum(peer.outbox.in_flight_bytes for peer in peers),
             waiting_pulls=sum(len(peer.pulls) for peer in peers),
-            waiting_sets=sum(job.shard.waiting_sets for job in list(mind.jobs.values())),
+            waiting_sets=sum(job.shard.waiting_sets for job in list(core.jobs.values())),
             apply_threads=tuple(self._pool.statistics()),
-            arenas=self._door.arenas if self._door is not None else 0,
-            arena_refusals=self._door.refused if self._door is not None else 0,
-            waiting_messages=mind.waiting_messages,
-            silenced_links=mind.silenced_links,
+            arenas=self._listener.arenas if self._listener is not None else 0,
+            arena_refusals=self._listener.refused if self._listener is not None else 0,
+            waiting_messages=core.waiting_messages,
+            silenced_links=core.silenced_links,
             stages=self._stages.told(),
-            queues=depths(mind.work.waiting(), [one for peer in peers for one in peer.outbox.waiting()]),
-            per_job=tuple(mind.job_statistics(self._clock())),
+            queues=depths(core.work.waiting(), [one for peer in peers for one in peer.outbox.waiting()]),
+            per_job=tuple(core.job_statistics(self._clock())),
             quotas=self._ledger.quotas,
         )
 
@@ -325,8 +325,8 @@ class ShardServer:
         poller = zmq.Poller()
         poller.register(self._router.socket, zmq.POLLIN)
         poller.register(self._wakeup.fileno(), zmq.POLLIN)
-        if self._door is not None:
-            poller.register(self._door.fileno(), zmq.POLLIN)
+        if self._listener is not None:
+            poller.register(self._listener.fileno(), zmq.POLLIN)
         try:
             while not self._stopping:
                 self._round(poller)
@@ -347,31 +347,31 @@ class ShardServer:
         busy = self._work()
         now = self._clock()
         if busy:
-            self._stages.add(self._mind.work.stage, now - begun)
+            self._stages.add(self._core.work.stage, now - begun)
         if now >= self._next_tick:
             self._next_tick = now + self._settings.ping_s / 2
-            self._mind.tick(now)
-            if self._door is not None:
-                self._door.tick(now)
-        if self._mind.wants_flush():
+            self._core.tick(now)
+            if self._listener is not None:
+                self._listener.tick(now)
+        if self._core.wants_flush():
             if not self._waited and self._router.is_readable:
                 self._waited = True
                 return
-            self._mind.flush(now)
+            self._core.flush(now)
         self._waited = False
-        if self._mind.outgoing:
+        if self._core.outgoing:
             filled = self._clock()
             self._send()
             self._stages.answer += filled - now
             self._stages.send += self._clock() - filled
-        if not busy and not self._mind.work and not self._mind.wants_flush():
+        if not busy and not self._core.work and not self._core.wants_flush():
             idle = self._clock()
             events = dict(poller.poll(max(math.ceil((self._next_tick - idle) * 1000), 0)))
             self._stages.idle += self._clock() - idle
             if self._wakeup.fileno() in events:
                 self._wakeup.clear()
-            if self._door is not None and self._door.fileno() in events:
-                self._door.receive(self._clock())
+            if self._listener is not None and self._listener.fileno() in events:
+                self._listener.receive(self._clock())
 
     def _let_go(self) -> None:
         """Bytes of an arena are read no more; whoever waits for them is told in the next round."""
@@ -379,22 +379,22 @@ class ShardServer:
             self._wakeup.wake()
 
     def _work(self) -> bool:
-        if not self._mind.is_shared:
-            return self._mind.work_once()
+        if not self._core.is_shared:
+            return self._core.work_once()
         begun = self._cpu_clock()
-        busy = self._mind.work_once()
-        self._mind.work.took(self._cpu_clock() - begun)
+        busy = self._core.work_once()
+        self._core.work.took(self._cpu_clock() - begun)
         return busy
 
     def _receive(self) -> None:
         begun = self._clock()
         until = begun + RECEIVE_S
-        for _ in range(MESSAGES_SHARED if self._mind.is_shared else MESSAGES_A_ROUND):
+        for _ in range(MESSAGES_SHARED if self._core.is_shared else MESSAGES_A_ROUND):
             if not self._router.is_readable:
                 return
             identity, parts = self._router.receive()
             came = self._clock()
-            self._mind.hear(identity, parts, came)
+            self._core.hear(identity, parts, came)
             done = self._clock()
             self._stages.receive += came - begun
             self._stages.decode += done - came
@@ -403,29 +403,29 @@ class ShardServer:
             begun = done
 
     def _send(self) -> None:
-        outgoing, self._mind.outgoing = self._mind.outgoing, []
+        outgoing, self._core.outgoing = self._core.outgoing, []
         for identity, parts in outgoing:
             if not self._router.send(identity, parts):
-                self._mind.lose(identity)
+                self._core.lose(identity)
 
     def _shut(self) -> None:
         self._stopping = True
         self._commands.end()
         self._router.close()
-        for identity in list(self._mind.peers):
-            self._mind.lose(identity)
-        if self._door is not None:
-            self._door.close()
+        for identity in list(self._core.peers):
+            self._core.lose(identity)
+        if self._listener is not None:
+            self._listener.close()
         self._wakeup.close()
         self._pool.close()
-        for job in self._mind.jobs.values():
+        for job in self._core.jobs.values():
             job.shard.close()
 
 
-def _door() -> Door | None:
+def _listener() -> ArenaListener | None:
     """Where clients of this host bring their arenas; None where the system has no such thing."""
     try:
-        return Door()
+        return ArenaListener()
     except ArenaError as error:
         _log.info("no shared memory with clients of this host: %s", error)
         return None

@@ -1,10 +1,10 @@
 """All that a shard decides: connections, jobs, quotas, merging, answers. No sockets, threads or clocks.
 
-`ShardMind` takes messages and the time in and says which messages leave. A message waits in the inbox until it is its
-job's turn; frames of gradients go to the job's lots and tables; what is complete is merged, the most urgent first; and
-answers leave in turn.
+`ShardCore` takes messages and the time in and says which messages leave. A message waits in the inbox until it is its
+job's turn; frames of gradients go to the job's buckets and tables; what is complete is merged, the most urgent first;
+and answers leave in turn.
 
-Read `mind` (the whole), `peer` (a client, and its Hello), `links` (all clients, and what leaves), `inbox` (what comes),
-`pushes` and `handlers` (what each message does), `job_shard` (a job's part of the shard), `parts` (its lots and
+Read `core` (the whole), `peer` (a client, and its Hello), `links` (all clients, and what leaves), `inbox` (what comes),
+`pushes` and `handlers` (what each message does), `job_shard` (a job's part of the shard), `parts` (its buckets and
 tables), `merger` (the work) and `account` (quotas and turns).
 """

@@ -160,7 +160,7 @@ QUANTUM_BYTES: Final = 1 << 20
 J = TypeVar("J", bound=Hashable)
 
 
-class Turns(Generic[J]):
+class FairQueue(Generic[J]):
     """`_used` has what each has used; `_now` is where whoever went last began."""
 
     __slots__ = ("_now", "_used")
@@ -191,7 +191,7 @@ class Turns(Generic[J]):
 # --- Whether jobs share a shard just now ------------------------------------------------------------------------------
 
 
-class Company(Generic[J]):
+class ActiveJobs(Generic[J]):
     """Who was heard since the tick before the last one: for half a second at least, as a shard ticks."""
 
     __slots__ = ("_before", "_lately", "is_shared")

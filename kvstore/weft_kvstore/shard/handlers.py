@@ -34,7 +34,7 @@ from weft_kvstore.wire.messages import (
 # --- How a connection begins: a Hello, and what is answered to it -----------------------------------------------------
 
 
-class Greeting:
+class Handshake:
     """`boot` is 16 bytes drawn when the process starts."""
 
     def __init__(self, links: Links, settings: LinkSettings, boot: bytes) -> None:
@@ -57,16 +57,16 @@ class Greeting:
         peer = Peer(identity, hello, self._settings, now)
         peer.account = verdict.job.shard.account
         peer.shared = verdict.job.shared, links.counts.shared
-        links.company.forget(STRANGERS)
-        links.company.hear(peer.job)
+        links.active_jobs.forget(STRANGERS)
+        links.active_jobs.hear(peer.job)
         links.peers[identity] = verdict.job.links[hello.slot] = peer
         links.share()
         verdict.job.come(hello.slot, now)
-        door = links.arenas.begin(peer)
-        if door:
+        listener = links.arenas.begin(peer)
+        if listener:
             links.due(peer)
         silence_ms = int(self._settings.silence_s * 1000)
-        links.say(identity, Welcome(hello.session, self._boot, silence_ms, door, peer.ticket))
+        links.say(identity, Welcome(hello.session, self._boot, silence_ms, listener, peer.ticket))
 
 
 def _fill(job: Job, hello: Hello) -> None:
@@ -80,7 +80,7 @@ def _fill(job: Job, hello: Hello) -> None:
 # --- What a shard answers to those who change hyper-parameters --------------------------------------------------------
 
 
-class HyperTalk:
+class HyperHandlers:
     """On all connections; what a proposal has held is left to `work` once it holds it no more."""
 
     def __init__(self, links: Links, work: Merger[Namespace]) -> None:
@@ -150,7 +150,7 @@ def _in_doubt(job: Job, now: float, silence_s: float) -> tuple[Peer, HyperDoubt]
 # --- What a shard answers of whole steps: barriers, what they amount to, and commits ----------------------------------
 
 
-class StepTalk:
+class StepHandlers:
     """On all connections; what may be merged then is left to `work`."""
 
     def __init__(self, links: Links, work: Merger[Namespace]) -> None:

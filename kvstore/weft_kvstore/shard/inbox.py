@@ -201,7 +201,7 @@ class Inbox(Generic[J]):
 _log = logging.getLogger("weft.shard")
 
 
-class Hearing:
+class Ingress:
     """`receive` gets a message when it is its turn. Connections that said more than anybody may are silenced: they are
     not listened to until they have been quiet for long enough."""
 
@@ -235,9 +235,9 @@ class Hearing:
         lane = self._inbox.lane_of(identity) or (peer.job if peer is not None else links.lost_job(identity))
         if lane is None:
             lane = STRANGERS
-        if links.company.hear(lane):
+        if links.active_jobs.hear(lane):
             links.share()
-        if not links.company.is_shared and not self._inbox.has(lane):
+        if not links.active_jobs.is_shared and not self._inbox.has(lane):
             self._read(identity, parts, now)
             return
         if identity in self._silenced:
@@ -254,7 +254,7 @@ class Hearing:
 
     def tick(self, now: float, silence_s: float) -> None:
         """Some time has passed."""
-        self._links.company.tick()
+        self._links.active_jobs.tick()
         self._links.share()
         for identity in [one for one, heard in self._silenced.items() if now - heard > silence_s]:
             del self._silenced[identity]

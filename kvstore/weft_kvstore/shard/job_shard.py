@@ -8,11 +8,11 @@ from operator import mul
 from typing import NamedTuple, TypeAlias
 
 from weft_kernels.rules.record import Rule
-from weft_kvstore.arrays import Array, Laid, Range, Ranges
+from weft_kvstore.arrays import Array, Range, Ranges, Segment
+from weft_kvstore.bucket.part import PlainBucket
+from weft_kvstore.bucket.state import Arrival
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError
-from weft_kvstore.lot.part import PlainLot
-from weft_kvstore.lot.state import Arrival
 from weft_kvstore.merging.pulls import PullWait
 from weft_kvstore.merging.step_gate import StepGate
 from weft_kvstore.merging.work import Computing, InTurn
@@ -25,23 +25,23 @@ from weft_kvstore.shard.parts import LiveHyper, ShardParts, Specs
 from weft_kvstore.sharding import routing_of
 from weft_kvstore.tables.pushes import ChunkRun
 from weft_kvstore.tables.state import TableState, promised
-from weft_kvstore.tables.steps import AnyUnit
+from weft_kvstore.tables.steps import AnyTable
 from weft_kvstore.wire.codec import ProtocolError
-from weft_kvstore.wire.messages import Cargo
+from weft_kvstore.wire.messages import PayloadKind
 from weft_kvstore.wire.runs import Run, check_chunks, chunks_apart, unpacked_ids, unpacked_rows
 
 # --- What follows on a shard from something that came -----------------------------------------------------------------
 
 
 class Taken(NamedTuple):
-    """What follows from something that came: `units` may now merge, and so may `arrivals` of lots. Where values were
-    set, units have `changed` or ranges of lots have, and pulls may have waited for it; where the last ids of a `pull`
-    came, units can answer it instead."""
+    """What follows from something that came: `units` may now merge, and so may `arrivals` of buckets. Where values were
+    set, units have `changed` or ranges of buckets have, and pulls may have waited for it; where the last ids of a
+    `pull` came, units can answer it instead."""
 
-    units: Sequence[AnyUnit] = ()
-    arrivals: Sequence[tuple[PlainLot, Arrival]] = ()
+    units: Sequence[AnyTable] = ()
+    arrivals: Sequence[tuple[PlainBucket, Arrival]] = ()
     changed: bool = False
-    ranges: Sequence[tuple[PlainLot, Range]] = ()
+    ranges: Sequence[tuple[PlainBucket, Range]] = ()
     pull: PullWait | None = None
 
 
@@ -78,30 +78,30 @@ class JobSets:
     @property
     def waiting(self) -> int:
         """Parts that were set for versions that are still to come; may be asked on any thread."""
-        in_lots = sum(one.state.sets.waiting for one in list(self._parts.lots.values()))
-        return in_lots + sum(one.waiting_sets for one in list(self._parts.units.values()))
+        in_buckets = sum(one.state.sets.waiting for one in list(self._parts.buckets.values()))
+        return in_buckets + sum(one.waiting_sets for one in list(self._parts.units.values()))
 
     def slices(self, slot: int, run: Run, origin: Hashable) -> Taken:
         """Sets a run of slices."""
-        lot = self._parts.plain(run.lot)
-        laid = lot.laid(run)
+        bucket = self._parts.plain(run.bucket)
+        laid = bucket.laid(run)
         self._account.own(laid.elements)
-        lot.state.sets.check(slot, run.step, laid.first, laid.stop, origin)
-        changed = lot.state.sets.accept(run.step, laid, origin)
-        return Taken(changed=True, ranges=[(lot, one) for one in changed])
+        bucket.state.sets.check(slot, run.step, laid.first, laid.stop, origin)
+        changed = bucket.state.sets.accept(run.step, laid, origin)
+        return Taken(changed=True, ranges=[(bucket, one) for one in changed])
 
     def chunks(self, slot: int, run: Run, origin: Hashable) -> Taken:
         """Sets rows of a table, each chunk by itself."""
-        table = self._parts.table(run.lot)
+        table = self._parts.table(run.bucket)
         chunks = list(enumerate(chunks_apart(rows_of(table, run, self._account), table.cut.rows_up), run.first))
         for index, _ in chunks:  # all before any
             table.check_set(slot, run.step, (origin, index))
         changed = [table.accept_set(run.step, part, (origin, index)) for index, part in chunks]
         return Taken([table] if any(changed) else [], changed=True)
 
-    def rows(self, slot: int, lot: int, version: int, rows: Rows, origin: Hashable) -> Taken:
+    def rows(self, slot: int, bucket: int, version: int, rows: Rows, origin: Hashable) -> Taken:
         """Sets rows by their places, where there is one shard."""
-        table = self._parts.table(lot)
+        table = self._parts.table(bucket)
         table.check_set(slot, version, origin)
         return Taken([table] if table.accept_set(version, rows, origin) else [], changed=True)
 
@@ -117,34 +117,36 @@ class JobPulls:
         self._shard = shard
         self._account = account
 
-    def ask(self, wait: PullWait, lot: int, first: int, count: int, chunks: int) -> list[AnyUnit]:
-        """Takes in an entry of a pull: the units that have to answer it. Slices of plain lots are open in it then.
+    def ask(self, wait: PullWait, bucket: int, first: int, count: int, chunks: int) -> list[AnyTable]:
+        """Takes in an entry of a pull: the units that have to answer it. Slices of plain buckets are open in it then.
 
         A pull of a table waits for `chunks` chunks of ids first; no other pull has any.
         """
-        unit = self._parts.units.get(lot)
+        unit = self._parts.units.get(bucket)
         if isinstance(unit, TableState):
             check_chunks(unit.cut.rows_on(self._shard), unit.cut.ids_up, chunks, unit.spec.key)
             if wait.open or wait.open_units:
-                raise ProtocolError(f"Pull.lot: {lot} is a table, and is asked for together with others")
-            wait.expect(lot, chunks)
+                raise ProtocolError(f"Pull.bucket: {bucket} is a table, and is asked for together with others")
+            wait.expect(bucket, chunks)
             return []
         if chunks:
-            raise ProtocolError(f"Pull.chunks: {chunks} of lot {lot}, which is no table")
-        if wait.chunks or lot in wait.open_units:
-            raise ProtocolError(f"Pull.lot: {lot} is asked for twice, or beside a table")
+            raise ProtocolError(f"Pull.chunks: {chunks} of bucket {bucket}, which is no table")
+        if wait.chunks or bucket in wait.open_units:
+            raise ProtocolError(f"Pull.bucket: {bucket} is asked for twice, or beside a table")
         if unit is not None:
-            wait.open_units.add(lot)
+            wait.open_units.add(bucket)
             return [unit]
-        self._parts.plain(lot).check_range(first, count, "Pull.first")
-        wait.want(lot, first, first + count)
+        self._parts.plain(bucket).check_range(first, count, "Pull.first")
+        wait.want(bucket, first, first + count)
         return []
 
     def ids(self, wait: PullWait, run: Run) -> Taken:
         """Takes in a run of the ids of a pull."""
-        table = self._parts.units.get(run.lot)
-        if not isinstance(table, TableState) or run.lot not in wait.open_units or run.chunks != wait.chunks:
-            raise ProtocolError(f"Push.request: {wait.request} does not ask for {run.chunks} chunks of lot {run.lot}")
+        table = self._parts.units.get(run.bucket)
+        if not isinstance(table, TableState) or run.bucket not in wait.open_units or run.chunks != wait.chunks:
+            raise ProtocolError(
+                f"Push.request: {wait.request} does not ask for {run.chunks} chunks of bucket {run.bucket}"
+            )
         ids = unpacked_ids(run, table.cut, self._shard, table.spec.key)
         for one in ids:
             self._account.own(one)
@@ -152,12 +154,12 @@ class JobPulls:
             return Taken(pull=wait)
         if not is_ascending(wait.places):
             raise ProtocolError(f"ids: rows of key {table.spec.key!r} that do not ascend")
-        return Taken(self.rows(wait, run.lot, wait.places), pull=wait)
+        return Taken(self.rows(wait, run.bucket, wait.places), pull=wait)
 
-    def rows(self, wait: PullWait, lot: int, places: Array) -> list[AnyUnit]:
+    def rows(self, wait: PullWait, bucket: int, places: Array) -> list[AnyTable]:
         """Takes in a pull of rows by their places. Returns as `ask` does."""
         wait.ids = places
-        return [self._parts.table(lot)]
+        return [self._parts.table(bucket)]
 
     def answer_bytes(self, wait: PullWait) -> int:
         """What the answer to a pull of rows takes until it has arrived; other answers take no memory of their own."""
@@ -177,7 +179,7 @@ Reason: TypeAlias = tuple[str, list[int]]
 def pull_waits_for(parts: ShardParts, wait: PullWait) -> Reason:
     """What an open pull waits for; no slot is missing where all was answered."""
     for number in wait.open:
-        text, missing = parts.lots[number].pulls.waits_for(wait)
+        text, missing = parts.buckets[number].pulls.waits_for(wait)
         if missing:
             return text, missing
     for number in sorted(wait.open_units):
@@ -187,7 +189,7 @@ def pull_waits_for(parts: ShardParts, wait: PullWait) -> Reason:
         if not unit.can_answer(wait):
             return unit.waits_for(wait)
     for number in wait.open:
-        return parts.lots[number].pulls.waits_for(wait)
+        return parts.buckets[number].pulls.waits_for(wait)
     return "every slice was answered", []
 
 
@@ -195,9 +197,9 @@ def pull_lacks(parts: ShardParts, gate: StepGate | None, wait: PullWait, absent:
     """What an open pull waits for of slots that are `absent`, and which; None where nothing. There may be many pulls:
     of parts only those are looked at to which such a slot contributes, and all where a gate lets any slot hold them."""
     for number in wait.open:
-        lot = parts.lots[number]
-        if gate is not None or _both(lot.state.spec.slots, absent):
-            text, missing = lot.pulls.waits_for(wait)
+        bucket = parts.buckets[number]
+        if gate is not None or _both(bucket.state.spec.slots, absent):
+            text, missing = bucket.pulls.waits_for(wait)
             if lost := _both(missing, absent):
                 return text, lost
     for number in wait.open_units:
@@ -219,26 +221,26 @@ def step_waits_for(parts: ShardParts, gate: StepGate, step: int) -> Reason:
             behind = unit.steps.missing(step + 1, 0, settled=True)
             if behind[1]:
                 return f"key {unit.spec.key!r} {behind[0]}", behind[1]
-    for lot in parts.lots.values():
-        found = _lot_waits_for(lot, step)
+    for bucket in parts.buckets.values():
+        found = _bucket_waits_for(bucket, step)
         if found is not None:
             return found
     return text, missing
 
 
-def _lot_waits_for(lot: PlainLot, step: int) -> Reason | None:
-    """What a step waits for at the first slice of a lot that has not merged it."""
-    if not lot.state.spec.slots:
+def _bucket_waits_for(bucket: PlainBucket, step: int) -> Reason | None:
+    """What a step waits for at the first slice of a bucket that has not merged it."""
+    if not bucket.state.spec.slots:
         return None
-    behind = lot.state.steps.came.min(axis=0) <= step
+    behind = bucket.state.steps.came.min(axis=0) <= step
     if not behind.any():
         return None
     at = int(behind.argmax())
-    text, missing = lot.state.steps.missing(at, step + 1, None)
-    return f"{lot.state.spec.key_named(at)} {text}", missing
+    text, missing = bucket.state.steps.missing(at, step + 1, None)
+    return f"{bucket.state.spec.key_named(at)} {text}", missing
 
 
-def _lacks_ids(unit: AnyUnit, wait: PullWait) -> bool:
+def _lacks_ids(unit: AnyTable, wait: PullWait) -> bool:
     return wait.ids is None and isinstance(unit, TableState)
 
 
@@ -280,8 +282,8 @@ class JobShard:
         """What holds each step until the slots have agreed on it, where they do."""
         self._routing = routing_of(description)
         self.parts = ShardParts(description, self._routing, shard)
-        self.lots: Mapping[int, PlainLot] = self.parts.lots
-        self.live = LiveHyper(description, self._routing, shard, self.parts.lots, self.parts.units)
+        self.buckets: Mapping[int, PlainBucket] = self.parts.buckets
+        self.live = LiveHyper(description, self._routing, shard, self.parts.buckets, self.parts.units)
         """The hyper-parameters, which may be changed."""
         self.sets = JobSets(self.parts, self.account)
         """What takes in values that are set."""
@@ -317,8 +319,8 @@ class JobShard:
 
     def reads_in_place(self, run: Run) -> bool:
         """Whether it does nothing with the bytes of a run but compute: what is checked, or kept, has to be copied."""
-        lot = self.lots.get(run.lot)
-        return run.cargo == Cargo.GRADIENT and lot is not None and lot.pushed is None
+        bucket = self.buckets.get(run.bucket)
+        return run.payload_kind == PayloadKind.GRADIENT and bucket is not None and bucket.pushed is None
 
     @property
     def nbytes(self) -> int:
@@ -341,21 +343,21 @@ class JobShard:
         Raises ProtocolError for a run that this shard does not have, and PushRefusedError where the push contradicts
         what is there.
         """
-        lot = self.parts.plain(run.lot)
-        laid = lot.laid_apart(run, self.places.gradients[run.lot]) if run.place else lot.laid(run)
+        bucket = self.parts.plain(run.bucket)
+        laid = bucket.laid_apart(run, self.places.gradients[run.bucket]) if run.place else bucket.laid(run)
         self.account.own(laid.elements)
-        lot.state.check(slot, run.step, laid.first, laid.stop, pushes=True)
-        return Taken(arrivals=[(lot, one) for one in lot.state.accept(slot, run.step, laid)])
+        bucket.state.check(slot, run.step, laid.first, laid.stop, pushes=True)
+        return Taken(arrivals=[(bucket, one) for one in bucket.state.accept(slot, run.step, laid)])
 
     def accept_chunks(self, slot: int, run: Run) -> Taken:
         """Takes in a run of chunks of a push of rows. Raises as `accept` does."""
-        table = self.parts.table(run.lot)
+        table = self.parts.table(run.bucket)
         came = ChunkRun(run.first, run.stop, rows_of(table, run, self.account))
         return Taken([table]) if table.accept_run(slot, run.step, came, run.chunks) else Taken()
 
-    def accept_rows(self, slot: int, lot: int, step: int, rows: Rows) -> Taken:
+    def accept_rows(self, slot: int, bucket: int, step: int, rows: Rows) -> Taken:
         """Takes over all rows of a push, where there is one shard. Raises as `accept` does."""
-        table = self.parts.table(lot)
+        table = self.parts.table(bucket)
         table.check(slot, step, pushes=True)
         return Taken([table]) if table.accept(slot, step, rows) else Taken()
 
@@ -364,25 +366,27 @@ class JobShard:
         units, ranges = self._contributed(keys)
         for unit in units:  # all before any: what is refused changes nothing
             unit.check(slot, step, pushes=False)
-        runs = [(self.lots[number], first, stop) for number, some in ranges.items() for first, stop in some]
-        for lot, first, stop in runs:
-            lot.state.check(slot, step, first, stop, pushes=False)
+        runs = [(self.buckets[number], first, stop) for number, some in ranges.items() for first, stop in some]
+        for bucket, first, stop in runs:
+            bucket.state.check(slot, step, first, stop, pushes=False)
         ready = [unit for unit in units if unit.accept(slot, step, None)]
-        nothing = [(lot, lot.state.accept(slot, step, Laid(first, stop, None))) for lot, first, stop in runs]
-        return Taken(ready, [(lot, one) for lot, arrivals in nothing for one in arrivals])
+        nothing = [
+            (bucket, bucket.state.accept(slot, step, Segment(first, stop, None))) for bucket, first, stop in runs
+        ]
+        return Taken(ready, [(bucket, one) for bucket, arrivals in nothing for one in arrivals])
 
     def _contributed(self, keys: Iterable[int]) -> tuple[list[TableState], dict[int, Ranges]]:
-        """What this shard has of these keys: units, and slices by lot. Raises ProtocolError."""
+        """What this shard has of these keys: units, and slices by bucket. Raises ProtocolError."""
         units: list[TableState] = []
         ranges: dict[int, Ranges] = {}
         for key in keys:
             if not key < len(self.description.keys):
                 raise ProtocolError(f"Barrier.nothing: key {key}, there are {len(self.description.keys)}")
-            number = self._routing.lot_of[key]
+            number = self._routing.bucket_of[key]
             if number in self.parts.units:
                 units.append(self.parts.units[number])
             elif self.shard in self._routing.runs[key]:
-                first = self._routing.first_in_lot[key][self.shard]
+                first = self._routing.first_in_bucket[key][self.shard]
                 ranges.setdefault(number, Ranges()).add(first, first + len(self._routing.runs[key][self.shard]))
         return units, ranges
 
@@ -400,8 +404,8 @@ class JobShard:
         """A newer incarnation fills the slot: its unmerged pushes are forgotten."""
         if self.gate is not None:
             self.gate.replace(slot)
-        for lot in self.lots.values():
-            lot.state.replace(slot)
+        for bucket in self.buckets.values():
+            bucket.state.replace(slot)
         for unit in self.units:
             unit.replace(slot)
 
@@ -419,7 +423,7 @@ class JobShard:
 
     def may_grow(self, run: Run, *, exact: bool) -> Holds:
         """What a run may bring into being beside its own bytes. Raises ProtocolError."""
-        unit = self.parts.units.get(run.lot)
+        unit = self.parts.units.get(run.bucket)
         return promised(unit, run, exact=exact) if isinstance(unit, TableState) else Holds()
 
     def _gate(self, message: str) -> StepGate:

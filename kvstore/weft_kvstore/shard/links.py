@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 from weft_kvstore.arrays import Array, Buffer
 from weft_kvstore.merging.steps import PushRefusedError
 from weft_kvstore.same_host.peers import Arenas, PeerMemory
-from weft_kvstore.shard.account import Company, Turns
+from weft_kvstore.shard.account import ActiveJobs, FairQueue
 from weft_kvstore.shard.peer import Job, Namespace, Peer
 from weft_kvstore.statistics import SharedBytes
 from weft_kvstore.wire.codec import ProtocolError, encode
@@ -26,7 +26,7 @@ SHARED_BYTES: Final = 1 << 21
 Outgoing: TypeAlias = tuple[bytes, list[Buffer]]
 
 
-class Departures:
+class Egress:
     """`room` is how many bytes each job may have under way, where several share the shard: as many as that one whose
     links have the least credit together, for on a line that they share they get parts in proportion.
 
@@ -37,7 +37,7 @@ class Departures:
         self.room: int | None = None
         self._waiting: dict[Namespace, dict[bytes, Peer]] = {}
         self._held: set[Namespace] = set()
-        self._turns: Turns[Namespace] = Turns()
+        self._turns: FairQueue[Namespace] = FairQueue()
 
     def __bool__(self) -> bool:
         """Whether any may send."""
@@ -200,32 +200,32 @@ class Releases:
 
 
 class PeerArenas:
-    """`door` is where they are brought; None where the shard shares no memory. `let_go` is called when bytes of one
+    """`listener` is where they are brought; None where the shard shares no memory. `let_go` is called when bytes of one
     are let go, on whatever thread that happens."""
 
     def __init__(self, jobs: Mapping[Namespace, Job], let_go: Callable[[], None]) -> None:
-        self.door: Arenas | None = None
+        self.listener: Arenas | None = None
         self._jobs = jobs
         self._releases = Releases(let_go)
 
     def begin(self, peer: Peer) -> bytes:
-        """A new connection gets a ticket; the door's name, which is empty where there is none."""
-        if self.door is None:
+        """A new connection gets a ticket; the listener's name, which is empty where there is none."""
+        if self.listener is None:
             return b""
-        peer.ticket = self.door.expect(self._jobs[peer.job].shard.places.nbytes)
+        peer.ticket = self.listener.expect(self._jobs[peer.job].shard.places.nbytes)
         self._releases.begin(peer)
-        return self.door.name
+        return self.listener.name
 
     def lose(self, peer: Peer) -> None:
         """A connection is gone."""
-        if self.door is not None:
-            self.door.forget(peer.ticket)
+        if self.listener is not None:
+            self.listener.forget(peer.ticket)
             peer.memory = None
             self._releases.lose(peer)
 
     def look(self, peer: Peer) -> PeerMemory | None:
         """The arena that a client has brought, if it has."""
-        found = self.door.arena(peer.ticket) if self.door is not None and peer.ticket else None
+        found = self.listener.arena(peer.ticket) if self.listener is not None and peer.ticket else None
         peer.outbox.shared = found is not None
         if found is None:
             peer.memory = None
@@ -268,7 +268,7 @@ class Counts:
 
 class Links:
     """`peers`, by the identity that the socket gives them, have said Hello to one of the `jobs`. `outgoing` collects
-    what is to be sent at once; `departures` are the connections that may have values or receipts besides. `company`
+    what is to be sent at once; `egress` are the connections that may have values or receipts besides. `active_jobs`
     knows which jobs were heard lately."""
 
     def __init__(self, let_go: Callable[[], None]) -> None:
@@ -276,8 +276,8 @@ class Links:
         self.peers: dict[bytes, Peer] = {}
         self.outgoing: list[Outgoing] = []
         self.counts = Counts()
-        self.departures = Departures()
-        self.company: Company[Namespace] = Company()
+        self.egress = Egress()
+        self.active_jobs: ActiveJobs[Namespace] = ActiveJobs()
         self.arenas = PeerArenas(self.jobs, let_go)
         self._lost: dict[bytes, Namespace] = {}
 
@@ -288,7 +288,7 @@ class Links:
     def due(self, peer: Peer) -> None:
         """It may have something to be sent, if it is a peer still: its own message may have lost it, or its job."""
         if self.is_here(peer):
-            self.departures[peer.identity] = peer
+            self.egress[peer.identity] = peer
 
     def is_here(self, peer: Peer) -> bool:
         """Whether it was not lost."""
@@ -301,7 +301,7 @@ class Links:
     def lose(self, identity: bytes) -> None:
         """The connection is gone, or is to be forgotten. No harm if it is none."""
         peer = self.peers.pop(identity, None)
-        self.departures.pop(identity, peer)
+        self.egress.pop(identity, peer)
         if peer is None:
             return
         self._lost[identity] = peer.job
@@ -321,7 +321,7 @@ class Links:
             self.say(peer.identity, Refused(RefusalCode.CLOSED, reason[:2048]))
             self.lose(peer.identity)
         self._lost = {identity: whose for identity, whose in self._lost.items() if whose != job}
-        self.departures.drop(job)
+        self.egress.drop(job)
         return found
 
     def refuse(self, identity: bytes, error: ProtocolError) -> None:
@@ -337,5 +337,5 @@ class Links:
 
     def share(self) -> None:
         """Says what each job may have under way, where several are heard."""
-        heard = self.company.all()
-        self.departures.share(room_of(self.jobs[one] for one in heard if one in self.jobs))
+        heard = self.active_jobs.all()
+        self.egress.share(room_of(self.jobs[one] for one in heard if one in self.jobs))

@@ -1,4 +1,4 @@
-"""What one shard has of a job's keys: lots, tables, their updates, hyper-parameters and first values. Pure."""
+"""What one shard has of a job's keys: buckets, tables, their updates, hyper-parameters and first values. Pure."""
 
 from __future__ import annotations
 
@@ -13,46 +13,46 @@ from weft_graph.program import Update
 from weft_kernels.blocks import VECTOR_BLOCK
 from weft_kernels.id_draws import uniform_of_ids
 from weft_kernels.rules.record import Rule
+from weft_kvstore.bucket.part import PlainBucket, plain_bucket
+from weft_kvstore.bucket.update import BucketSpec
 from weft_kvstore.description.check import hyper_of, is_ruled, rule_of
 from weft_kvstore.description.records import KeyDescription, StoreDescription, first_table_rows, is_given
 from weft_kvstore.errors import StoreError
 from weft_kvstore.hyper import HyperAgreement, HyperTimeline, KeyHyper, Least, check_range, range_of
-from weft_kvstore.lot.part import PlainLot, plain_lot
-from weft_kvstore.lot.update import LotSpec
 from weft_kvstore.merging.step_gate import StepGate
-from weft_kvstore.merging.work import LOT_PIECES, PIECE_CALLS, PIECE_ELEMENTS, PIECE_NODES, Computing
+from weft_kvstore.merging.work import BUCKET_PIECES, PIECE_CALLS, PIECE_ELEMENTS, PIECE_NODES, Computing
 from weft_kvstore.quotas import Holds
 from weft_kvstore.rows.growth import CHANCE
 from weft_kvstore.rows.memory import TablePlace
-from weft_kvstore.sharding import LotKind, Routing
+from weft_kvstore.sharding import BucketKind, Routing
 from weft_kvstore.tables.spec import KeyRules
 from weft_kvstore.tables.state import TableState, grown
-from weft_kvstore.tables.steps import AnyUnit
+from weft_kvstore.tables.steps import AnyTable
 from weft_kvstore.wire.codec import ProtocolError
 from weft_kvstore.wire.runs import Run
 
-# --- A shard's hyper-parameters, of all its lots and units, and their changes while the job runs ----------------------
+# --- A shard's hyper-parameters, of all its buckets and units, and their changes while the job runs -------------------
 
 
 NOTHING = (0, "nobody has begun")
 
 
 class LiveHyper:
-    """`lots` and `units`, by number of the lot, are those of the shard, once it has them."""
+    """`buckets` and `units`, by number of the bucket, are those of the shard, once it has them."""
 
     def __init__(
         self,
         description: StoreDescription,
         routing: Routing,
         shard: int,
-        lots: Mapping[int, PlainLot],
-        units: Mapping[int, AnyUnit],
+        buckets: Mapping[int, PlainBucket],
+        units: Mapping[int, AnyTable],
     ) -> None:
         self.agreement = HyperAgreement(self, decides=shard == 0)
         self._description = description
         self._routing = routing
         self._shard = shard
-        self._lots = lots
+        self._buckets = buckets
         self._units = units
         self._job = HyperTimeline()
         self._ranges: dict[str, Least] = {}
@@ -86,8 +86,8 @@ class LiveHyper:
     def begun(self, place: int | None) -> tuple[int, str]:
         """See `Changed`."""
         if place is not None:
-            return self._begun(self._routing.lot_of[place], place)
-        return max((self._begun(lot, None) for lot in (*self._lots, *self._units)), default=NOTHING)
+            return self._begun(self._routing.bucket_of[place], place)
+        return max((self._begun(bucket, None) for bucket in (*self._buckets, *self._units)), default=NOTHING)
 
     def waiting(self, place: int | None) -> int:
         """See `Changed`."""
@@ -113,44 +113,44 @@ class LiveHyper:
 
     def _own(self, place: int, *, make: bool) -> HyperTimeline | None:
         """What is changed for one key; None where it has nothing here, or nothing was and none is to be made."""
-        lot = self._routing.lot_of[place]
-        if lot in self._units:
-            return self._units[lot].spec.hyper.own
-        plain = self._lots.get(lot)
+        bucket = self._routing.bucket_of[place]
+        if bucket in self._units:
+            return self._units[bucket].spec.hyper.own
+        plain = self._buckets.get(bucket)
         if plain is None or self._shard not in self._routing.runs[place]:
             return None
         spec = plain.state.spec
         if place not in spec.own:
-            if not make:  # A lot whose keys have numbers of their own is updated key by key.
+            if not make:  # A bucket whose keys have numbers of their own is updated key by key.
                 return None
             spec.own[place] = self.numbers(self._description.keys[place], spec.rule)
         return spec.own[place].own
 
-    def _begun(self, lot: int, place: int | None) -> tuple[int, str]:
-        unit = self._units.get(lot)
+    def _begun(self, bucket: int, place: int | None) -> tuple[int, str]:
+        unit = self._units.get(bucket)
         if unit is not None:
             return unit.begun() if _is_ruled(unit.spec) else NOTHING
-        plain = self._lots.get(lot)
+        plain = self._buckets.get(bucket)
         if plain is None or not _is_ruled(plain.state.spec):
             return NOTHING
         if place is None:
             return plain.state.begun(0, len(plain.state))
         if self._shard not in self._routing.runs[place]:
             return NOTHING
-        first = self._routing.first_in_lot[place][self._shard]
+        first = self._routing.first_in_bucket[place][self._shard]
         return plain.state.begun(first, first + len(self._routing.runs[place][self._shard]))
 
     def _least(self) -> int:
         """The first step that is not applied somewhere: none before it is asked for any more."""
-        in_lots = [int(one.state.steps.version.min()) for one in self._lots.values() if _is_ruled(one.state.spec)]
-        return min(in_lots + [one.version for one in self._units.values() if _is_ruled(one.spec)], default=0)
+        in_buckets = [int(one.state.steps.version.min()) for one in self._buckets.values() if _is_ruled(one.state.spec)]
+        return min(in_buckets + [one.version for one in self._units.values() if _is_ruled(one.spec)], default=0)
 
 
-def _is_ruled(spec: LotSpec | KeyRules) -> bool:
+def _is_ruled(spec: BucketSpec | KeyRules) -> bool:
     return spec.update is Update.RULE and bool(spec.slots)
 
 
-# --- How a shard's lots and units are updated, read off the job's description -----------------------------------------
+# --- How a shard's buckets and units are updated, read off the job's description --------------------------------------
 
 
 class Specs:
@@ -176,14 +176,14 @@ class Specs:
         self._computing = computing
         self._rule = rule or rule_of(description)
 
-    def of_lot(self, number: int) -> LotSpec:
-        """Of a lot that is no table, whose keys are updated as the first of them is."""
-        description, lot = self._description, self._routing.lots[number]
-        key = description.keys[lot.keys[0]]
+    def of_bucket(self, number: int) -> BucketSpec:
+        """Of a bucket that is no table, whose keys are updated as the first of them is."""
+        description, bucket = self._description, self._routing.buckets[number]
+        key = description.keys[bucket.keys[0]]
         rule = self._rule_of(key)
-        part = lot.parts[self._shard]
-        by_slice = key.update is Update.RULE and lot.kind is LotKind.PLAIN and not rule.anywhere
-        return LotSpec(
+        part = bucket.parts[self._shard]
+        by_slice = key.update is Update.RULE and bucket.kind is BucketKind.PLAIN and not rule.anywhere
+        return BucketSpec(
             number,
             part,
             description.keys,
@@ -194,20 +194,20 @@ class Specs:
             self._staleness(key),
             rule,
             self._hyper(key),
-            a_piece=LOT_PIECES * a_piece(description.rule),
+            a_piece=BUCKET_PIECES * a_piece(description.rule),
             slices_a_piece=PIECE_CALLS * PIECE_NODES // nodes_of(description.rule) if by_slice else len(part),
             gate=self._gate,
             computing=self._computing,
-            pushed=lot.pushed,
-            pulled=lot.pulled,
+            pushed=bucket.pushed,
+            pulled=bucket.pulled,
             hold=self._live.agreement,
-            is_whole=lot.kind is LotKind.WHOLE,
+            is_whole=bucket.kind is BucketKind.WHOLE,
         )
 
     def of_unit(self, number: int) -> KeyRules:
         """Of a table."""
-        description, lot = self._description, self._routing.lots[number]
-        key = description.keys[lot.keys[0]]
+        description, bucket = self._description, self._routing.buckets[number]
+        key = description.keys[bucket.keys[0]]
         return KeyRules(
             key.key,
             number,
@@ -224,7 +224,7 @@ class Specs:
             a_piece=a_piece(description.rule if key.rule is None else key.rule),
             gate=self._gate,
             hold=self._live.agreement,
-            unscaled=lot.pushed is not None and lot.pushed.residual,
+            unscaled=bucket.pushed is not None and bucket.pushed.residual,
         )
 
     def _staleness(self, key: KeyDescription) -> int:
@@ -248,14 +248,14 @@ def nodes_of(rule: str | Mapping[str, Any]) -> int:
     return max(len(nodes), PIECE_NODES)
 
 
-# --- What one shard has of a job's keys: its lots of dense keys and its tables, with their first values ---------------
+# --- What one shard has of a job's keys: its buckets of dense keys and its tables, with their first values ------------
 
 
 class ShardParts:
-    """By number of the lot: `lots` are dense keys, `units` are tables. Both are empty until `make`."""
+    """By number of the bucket: `buckets` are dense keys, `units` are tables. Both are empty until `make`."""
 
     def __init__(self, description: StoreDescription, routing: Routing, shard: int) -> None:
-        self.lots: dict[int, PlainLot] = {}
+        self.buckets: dict[int, PlainBucket] = {}
         self.units: dict[int, TableState] = {}
         self._description = description
         self._routing = routing
@@ -265,14 +265,14 @@ class ShardParts:
         """Makes the first values; `wanted` is asked meanwhile, with a key's name, whether that is still to be, and
         raises where it is not. Raises ValueError for an initializer that there is not, StoreError where rows of a
         table have no `place`."""
-        for lot in self._routing.lots:
-            first = lot.keys[0]
-            if lot.kind is LotKind.TABLE:
+        for bucket in self._routing.buckets:
+            first = bucket.keys[0]
+            if bucket.kind is BucketKind.TABLE:
                 if self._routing.tables[first].bytes_on(self._shard):
-                    self.units[lot.number] = self._made_table(lot.number, first, specs, place)
-            elif self._shard in lot.parts:
-                spec = specs.of_lot(lot.number)
-                self.lots[lot.number] = plain_lot(self._description, self._routing, spec, self._shard, wanted)
+                    self.units[bucket.number] = self._made_table(bucket.number, first, specs, place)
+            elif self._shard in bucket.parts:
+                spec = specs.of_bucket(bucket.number)
+                self.buckets[bucket.number] = plain_bucket(self._description, self._routing, spec, self._shard, wanted)
 
     def close(self) -> None:
         """Gives back what tables have on disk."""
@@ -286,7 +286,7 @@ class ShardParts:
     @property
     def nbytes(self) -> int:
         """Bytes of the values, tables left out."""
-        return sum(one.state.nbytes for one in self.lots.values())
+        return sum(one.state.nbytes for one in self.buckets.values())
 
     @property
     def table_bytes(self) -> int:
@@ -296,32 +296,32 @@ class ShardParts:
     @property
     def contributed(self) -> int:
         """Slices and units to which slots contribute."""
-        slices = sum(len(one.state) for one in self.lots.values() if one.state.spec.slots)
+        slices = sum(len(one.state) for one in self.buckets.values() if one.state.spec.slots)
         return slices + sum(1 for one in self.units.values() if one.spec.slots)
 
     def grown(self) -> Holds:
         """What the tables have come to."""
         return grown(self.tables)
 
-    def plain(self, lot: int) -> PlainLot:
-        """A plain lot. Raises ProtocolError, as the others do, where it is none that is here."""
-        found = self.lots.get(lot)
+    def plain(self, bucket: int) -> PlainBucket:
+        """A plain bucket. Raises ProtocolError, as the others do, where it is none that is here."""
+        found = self.buckets.get(bucket)
         if found is None:
-            raise ProtocolError(f"lot: {lot} has no slice on shard {self._shard}")
+            raise ProtocolError(f"bucket: {bucket} has no slice on shard {self._shard}")
         return found
 
-    def table(self, lot: int) -> TableState:
-        found = self.units.get(lot)
+    def table(self, bucket: int) -> TableState:
+        found = self.units.get(bucket)
         if found is None:
-            raise ProtocolError(f"lot: {lot} has no rows on shard {self._shard}")
+            raise ProtocolError(f"bucket: {bucket} has no rows on shard {self._shard}")
         return found
 
     def named(self, slot: int, run: Run) -> str:
         """The words by which an error names a slot's run; it need not be one that this shard has."""
-        lot, unit = self.lots.get(run.lot), self.units.get(run.lot)
-        if lot is not None and run.first < len(lot.state):
-            return f"slot {slot}, {lot.state.spec.named(run.first)}, step {run.step}"
-        return f"slot {slot}, lot {run.lot}, step {run.step}" if unit is None else unit.where(slot, run.step)
+        bucket, unit = self.buckets.get(run.bucket), self.units.get(run.bucket)
+        if bucket is not None and run.first < len(bucket.state):
+            return f"slot {slot}, {bucket.state.spec.named(run.first)}, step {run.step}"
+        return f"slot {slot}, bucket {run.bucket}, step {run.step}" if unit is None else unit.where(slot, run.step)
 
     def _made_table(self, number: int, place: int, specs: Specs, rows_at: TablePlace | None) -> TableState:
         key, cut, seed = self._description.keys[place], self._routing.tables[place], self._description.seed

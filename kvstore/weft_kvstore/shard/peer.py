@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
 from weft_kvstore.arrays import Buffer
+from weft_kvstore.bucket.part import PlainBucket
 from weft_kvstore.description.check import digest
 from weft_kvstore.description.records import Mode
-from weft_kvstore.lot.part import PlainLot
 from weft_kvstore.merging.pulls import Answer, PullWait
 from weft_kvstore.same_host.peers import PeerMemory
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.account import Account
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.statistics import JobStatistics, SharedBytes, Stragglers
-from weft_kvstore.tables.steps import AnyUnit
+from weft_kvstore.tables.steps import AnyTable
 from weft_kvstore.wire.codec import ProtocolError, encode
 from weft_kvstore.wire.messages import MAX_RUNS, Acknowledge, Done, Hello, RefusalCode, Refused, Released, Values
-from weft_kvstore.wire.out_run import Loan, OutRun
+from weft_kvstore.wire.out_run import OutRun, Pin
 from weft_kvstore.wire.outbox import Outbox, OutFrame
 
 # --- A connection that has said Hello, as its shard sees it -----------------------------------------------------------
@@ -41,7 +41,7 @@ class AnswerEntry(NamedTuple):
 
     request: int
     array: int
-    lot: int
+    bucket: int
     version: int
     compressed: int
     place: bool = False
@@ -64,7 +64,7 @@ class Peer:
         self.slot = hello.slot
         self.hello = hello
         self.heard = now
-        self.outbox: Outbox[AnswerEntry, Loan] = Outbox(settings, loopback=hello.loopback)
+        self.outbox: Outbox[AnswerEntry, Pin] = Outbox(settings, loopback=hello.loopback)
         self.pulls: dict[int, PullWait] = {}
         self.open_entries = 0
         self.ids_bytes = 0
@@ -79,10 +79,10 @@ class Peer:
         self.measures: dict[int, int] = {}
         self.account = Account()
         self.shared: tuple[SharedBytes, ...] = ()
-        self._answers: dict[int, dict[int, OutRun[AnswerEntry, Loan]]] = {}
+        self._answers: dict[int, dict[int, OutRun[AnswerEntry, Pin]]] = {}
         """The runs of each request that wait in the outbox, by their number there."""
 
-    def answer(self, wait: PullWait, one: AnyUnit) -> Iterator[None]:
+    def answer(self, wait: PullWait, one: AnyTable) -> Iterator[None]:
         """Hands an answer over to the outbox, and stops after each piece; its bytes are kept as they are until they
         are acknowledged."""
         for part in one.answers(wait):
@@ -92,15 +92,15 @@ class Peer:
             yield
             if wait.dropped:
                 return
-        wait.open_units.discard(one.spec.lot)
+        wait.open_units.discard(one.spec.bucket)
         self._look(wait)
 
-    def answer_range(self, wait: PullWait, lot: PlainLot, first: int, stop: int) -> None:
-        """The same for slices of a lot, which are ready."""
+    def answer_range(self, wait: PullWait, bucket: PlainBucket, first: int, stop: int) -> None:
+        """The same for slices of a bucket, which are ready."""
         place = wait.place and not wait.state
-        for part in lot.pulls.answers(wait, first, stop):
+        for part in bucket.pulls.answers(wait, first, stop):
             self._put(wait, part, place=place)
-        wait.answered(lot.state.spec.number, first, stop)
+        wait.answered(bucket.state.spec.number, first, stop)
         self._look(wait)
 
     def asks(self, wait: PullWait) -> None:
@@ -152,7 +152,7 @@ class Peer:
             return encode(_values(frame, self._receipts(), None, placed=False), frame.payload())
         return self._shared(frame, self.memory)
 
-    def _shared(self, frame: OutFrame[AnswerEntry, Loan], memory: PeerMemory) -> list[Buffer]:
+    def _shared(self, frame: OutFrame[AnswerEntry, Pin], memory: PeerMemory) -> list[Buffer]:
         """A frame whose bytes are copied to where the client has them at once; so no array stays lent."""
         parts: list[Buffer] = []
         nbytes = 0
@@ -160,7 +160,7 @@ class Peer:
             run, cut = piece.run, piece.run.source.cut(piece.start, piece.stop)
             if run.entry.place and memory.places:
                 first = run.first + piece.first
-                memory.put(run.entry.lot, first, first + piece.count, cut)
+                memory.put(run.entry.bucket, first, first + piece.count, cut)
             else:
                 parts += cut
                 nbytes += piece.stop - piece.start
@@ -178,21 +178,21 @@ class Peer:
         if part.held is None:
             self.account.taken_over(part.source.base)
         entry = AnswerEntry(
-            wait.request, part.array, part.lot, part.version, int(part.compressed), place and not part.compressed
+            wait.request, part.array, part.bucket, part.version, int(part.compressed), place and not part.compressed
         )
-        run: OutRun[AnswerEntry, Loan] = OutRun(
+        run: OutRun[AnswerEntry, Pin] = OutRun(
             entry,
             part.first,
             part.bounds,
             part.source,
             priority=part.priority,
-            owner=Loan(part.held, part.part, part.parts),
+            owner=Pin(part.held, part.part, part.parts),
             priorities=part.priorities,
         )
         self.outbox.put(run)
         self._answers.setdefault(wait.request, {})[run.seq] = run
 
-    def _has_left(self, run: OutRun[AnswerEntry, Loan]) -> None:
+    def _has_left(self, run: OutRun[AnswerEntry, Pin]) -> None:
         """Nothing of a run waits any more. A frame may have several pieces of it."""
         runs = self._answers.get(run.entry.request, {})
         runs.pop(run.seq, None)
@@ -244,14 +244,14 @@ class Peer:
             run.owner.give_back(0, run.count)
 
 
-def _values(frame: OutFrame[AnswerEntry, Loan], acknowledge: list[int], at: int | None, *, placed: bool) -> Values:
+def _values(frame: OutFrame[AnswerEntry, Pin], acknowledge: list[int], at: int | None, *, placed: bool) -> Values:
     entries, first, count, nbytes = zip(*frame.runs(), strict=True)
-    request, array, lot, version, compressed, place = map(list, zip(*entries, strict=True))
+    request, array, bucket, version, compressed, place = map(list, zip(*entries, strict=True))
     return Values(
         frame.number,
         request,
         array,
-        lot,
+        bucket,
         version,
         list(first),
         list(count),

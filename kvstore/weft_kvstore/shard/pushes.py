@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from weft_kvstore.arrays import Array
-from weft_kvstore.lot.part import PlainLot
+from weft_kvstore.bucket.part import PlainBucket
 from weft_kvstore.merging.pulls import PullWait
 from weft_kvstore.merging.steps import PushRefusedError
 from weft_kvstore.quotas import Holds
@@ -18,9 +18,9 @@ from weft_kvstore.shard.job_shard import JobShard, Taken
 from weft_kvstore.shard.links import Links
 from weft_kvstore.shard.merger import BATCH_BYTES, Merger
 from weft_kvstore.shard.peer import MAX_IDS_BYTES, Namespace, Peer
-from weft_kvstore.tables.steps import AnyUnit
+from weft_kvstore.tables.steps import AnyTable
 from weft_kvstore.wire.codec import ProtocolError, payload_bytes
-from weft_kvstore.wire.messages import Cargo, Failed, FailureCode, Pull, Push, PushRefused, Reading
+from weft_kvstore.wire.messages import Failed, FailureCode, PayloadKind, Pull, Push, PushRefused, Reading
 from weft_kvstore.wire.runs import Run, runs_of
 
 # --- Whether what a client asks for exceeds the quotas of a shard -----------------------------------------------------
@@ -56,7 +56,7 @@ def own_run(shard: JobShard, run: Run) -> Run:
     if run.arena is None or shard.reads_in_place(run):
         return run
     if run.place:
-        raise ProtocolError(f"Push.place: 1 for a run of lot {run.lot}, which has to be copied")
+        raise ProtocolError(f"Push.place: 1 for a run of bucket {run.bucket}, which has to be copied")
     own = memoryview(np.frombuffer(run.payload, np.uint8).copy())  # type: ignore[arg-type]  # an array is a buffer
     return run._replace(payload=own, arena=None)
 
@@ -70,17 +70,17 @@ def take_run(shard: JobShard, peer: Peer, run: Run) -> Taken:
     if own is not run:
         shard.account.taken_over(own.payload)
     run = own
-    match run.cargo:
-        case Cargo.GRADIENT:
+    match run.payload_kind:
+        case PayloadKind.GRADIENT:
             return shard.accept_chunks(peer.slot, run) if run.chunks else shard.accept(peer.slot, run)
-        case Cargo.VALUE:
+        case PayloadKind.VALUE:
             origin = (peer.hello.process, run.request)
             take = shard.sets.chunks if run.chunks else shard.sets.slices
             return take(peer.slot, run, origin)
-        case Cargo.IDS:
+        case PayloadKind.IDS:
             return _ids(shard, peer, run)
         case other:
-            raise ProtocolError(f"Push.cargo: {other} is none that there is")
+            raise ProtocolError(f"Push.payload_kind: {other} is none that there is")
 
 
 def _ids(shard: JobShard, peer: Peer, run: Run) -> Taken:
@@ -98,15 +98,15 @@ def _ids(shard: JobShard, peer: Peer, run: Run) -> Taken:
 # --- A message of pulls as what it asks for: one wait for each request ------------------------------------------------
 
 
-def asked_pulls(shard: JobShard, peer: Peer, pull: Pull) -> list[tuple[PullWait, list[AnyUnit]]]:
+def asked_pulls(shard: JobShard, peer: Peer, pull: Pull) -> list[tuple[PullWait, list[AnyTable]]]:
     """The pulls of a message, open on the peer from now on, each with the units that have to answer it. Raises
     ProtocolError."""
     alike = zip(pull.version, pull.state, pull.reading, pull.compressed, strict=True)
-    columns = (pull.request, alike, pull.lot, pull.first, pull.count, pull.chunks)
+    columns = (pull.request, alike, pull.bucket, pull.first, pull.count, pull.chunks)
     in_place = {request for request, place in zip(pull.request, pull.place, strict=False) if place}
     ask = shard.pulls.ask
-    asked: dict[int, tuple[PullWait, list[AnyUnit]]] = {}
-    for request, (version, state, reading, compressed), lot, first, count, chunks in zip(*columns, strict=True):
+    asked: dict[int, tuple[PullWait, list[AnyTable]]] = {}
+    for request, (version, state, reading, compressed), bucket, first, count, chunks in zip(*columns, strict=True):
         if request not in asked:
             if request in peer.pulls:
                 raise ProtocolError(f"Pull.request: {request} is open already")
@@ -127,7 +127,7 @@ def asked_pulls(shard: JobShard, peer: Peer, pull: Pull) -> list[tuple[PullWait,
         if not same or wait.reading != reading:
             raise ProtocolError(f"Pull.request: {request} asks in two ways")
         peer.asks_for(wait)
-        units += ask(wait, lot, first, count, chunks)
+        units += ask(wait, bucket, first, count, chunks)
     return list(asked.values())
 
 
@@ -152,7 +152,7 @@ class Answers:
         self.fail = fail
         self._links = links
 
-    def answer(self, wait: PullWait, unit: AnyUnit) -> Iterator[None]:
+    def answer(self, wait: PullWait, unit: AnyTable) -> Iterator[None]:
         """See `Answering`."""
         peer: Peer = wait.link
         if not self._may_queue(peer):
@@ -163,11 +163,11 @@ class Answers:
         if not wait.dropped:
             self._links.due(peer)
 
-    def answer_range(self, wait: PullWait, lot: PlainLot, first: int, stop: int) -> None:
+    def answer_range(self, wait: PullWait, bucket: PlainBucket, first: int, stop: int) -> None:
         """See `Answering`."""
         peer: Peer = wait.link
         if self._may_queue(peer):
-            peer.answer_range(wait, lot, first, stop)
+            peer.answer_range(wait, bucket, first, stop)
             self._links.due(peer)
 
     def refuse(self, wait: PullWait, reason: str) -> None:
@@ -229,7 +229,7 @@ class Pushes:
                 return
         peer.acknowledge.append(push.frame)
         links.due(peer)
-        if push.cargo[-1] == Cargo.GRADIENT:
+        if push.payload_kind[-1] == PayloadKind.GRADIENT:
             job.stragglers.came(peer.slot, push.step[-1], peer.heard)
 
     @staticmethod

@@ -174,7 +174,7 @@ def _parts(*rows: Rows) -> set[int]:
 _NEVER: Final = -1
 
 
-class UnitGate(Generic[G]):
+class TableGate(Generic[G]):
     """Invariant: `_measured` is the last step that the gate was told of, and each is told once."""
 
     __slots__ = ("_elements", "_gate", "_measured", "_spec")

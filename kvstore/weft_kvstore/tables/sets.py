@@ -138,7 +138,7 @@ class Taken(Enum):
     """It holds once the update under way has ended."""
 
 
-class UnitSets(Generic[S]):
+class TableSets(Generic[S]):
     """`reached` is the version that the last update leads to: what one under way has read is set no more.
 
     Invariants: `_ahead` holds only versions beyond the present one; `_late` is empty while no update is under way.

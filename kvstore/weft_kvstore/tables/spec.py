@@ -11,9 +11,9 @@ import numpy as np
 
 from weft_graph.program import Update
 from weft_kernels.rules.record import Rule
+from weft_kvstore.bucket.update import RULE_ERRORS, RuleFailedError
 from weft_kvstore.description.records import Merge, Mode
 from weft_kvstore.hyper import HyperAgreement, KeyHyper
-from weft_kvstore.lot.update import RULE_ERRORS, RuleFailedError
 from weft_kvstore.merging.step_gate import StepGate
 from weft_kvstore.merging.work import PIECE_ELEMENTS
 
@@ -22,14 +22,14 @@ from weft_kvstore.merging.work import PIECE_ELEMENTS
 class KeyRules:
     """How the key is merged and updated.
 
-    `lot` is its number; `given` says that there is no first value: it is set. `a_piece`: elements that the rule updates
-    at once. `gate`: what all units of the shard wait for before they apply a step, where steps are committed.
+    `bucket` is its number; `given` says that there is no first value: it is set. `a_piece`: elements that the rule
+    updates at once. `gate`: what all units of the shard wait for before they apply a step, where steps are committed.
     `unscaled`: gradients arrive divided by the loss scale. `hold`: what holds a step whose hyper-parameters are being
     changed.
     """
 
     key: str
-    lot: int
+    bucket: int
     priority: int
     dtype: np.dtype[Any]
     slots: tuple[int, ...]

@@ -22,9 +22,9 @@ from weft_kvstore.sharding import RowCut, chunks_of
 from weft_kvstore.tables.pushes import ChunkRun, RowPushes, RowTotal
 from weft_kvstore.tables.sets import IdsAhead, RowsAhead, SetsAhead
 from weft_kvstore.tables.spec import KeyRules
-from weft_kvstore.tables.steps import UnitState
+from weft_kvstore.tables.steps import TableSteps
 from weft_kvstore.tables.values import MakeRows, TableValues
-from weft_kvstore.wire.messages import Cargo
+from weft_kvstore.wire.messages import PayloadKind
 from weft_kvstore.wire.out_run import OneBuffer
 from weft_kvstore.wire.runs import Run, unpacked_rows
 
@@ -33,7 +33,7 @@ from weft_kvstore.wire.runs import Run, unpacked_rows
 # they are first pushed or set.
 
 
-class TableState(UnitState[Rows, Rows]):
+class TableState(TableSteps[Rows, Rows]):
     """Invariant: `_waiting_bytes` are those of gradients that came since a merge began."""
 
     __slots__ = ("_pushes", "_table", "_total", "_waiting_bytes", "cut", "shard")
@@ -171,7 +171,7 @@ class TableState(UnitState[Rows, Rows]):
                 chunks = np.arange(chunks_of(len(some), a_chunk) + 1)
                 bounds = np.minimum(chunks * a_chunk * self.cut.row_bytes, array.nbytes)
                 source, first = OneBuffer(bytes_of(array)), low // a_chunk
-                yield Answer(number, self.spec.lot, version, first, bounds, source, None, self.spec.priority)
+                yield Answer(number, self.spec.bucket, version, first, bounds, source, None, self.spec.priority)
 
     def is_one_piece(self, wait: PullWait) -> bool:
         if wait.ids is None:
@@ -237,7 +237,7 @@ def grown(tables: Iterable[TableState]) -> Holds:
 
 def promised(table: TableState, run: Run, *, exact: bool) -> Holds:
     """What rows that a push or a set names may add to a growing table: each of them, or `exact` those that it lacks."""
-    if table.cut.growth is None or run.cargo == Cargo.IDS or not run.chunks:
+    if table.cut.growth is None or run.payload_kind == PayloadKind.IDS or not run.chunks:
         return Holds()
     if exact:
         found = unpacked_rows(run, table.cut, table.shard, table.spec.key)

@@ -13,8 +13,8 @@ from weft_kvstore.description.records import Mode
 from weft_kvstore.merging.pulls import Answer, PullWait
 from weft_kvstore.merging.steps import AsyncSteps, Complete, G, Steps, SyncSteps
 from weft_kvstore.merging.work import PIECE_BYTES, PIECE_ELEMENTS, Work
-from weft_kvstore.tables.pushes import UnitGate
-from weft_kvstore.tables.sets import SetsAhead, Taken, UnitSets
+from weft_kvstore.tables.pushes import TableGate
+from weft_kvstore.tables.sets import SetsAhead, TableSets, Taken
 from weft_kvstore.tables.spec import KeyRules
 from weft_kvstore.wire.messages import Reading
 
@@ -76,7 +76,7 @@ class WaitingPulls:
 S = TypeVar("S")
 
 
-class UnitState(Work, ABC, Generic[G, S]):
+class TableSteps(Work, ABC, Generic[G, S]):
     """A unit. `G` is a gradient, `S` a value that was set. `updates` counts the steps that changed it.
 
     An update is made in pieces, and what is half made is shown to nobody: `_changing` while it is, and no pull can be
@@ -94,8 +94,8 @@ class UnitState(Work, ABC, Generic[G, S]):
         *,
         fills: bool = False,
     ) -> None:
-        """`add` gives the sum of two gradients, and may write the first; `elements` is of `UnitGate`; `nothing_ahead`
-        and `fills` are of `UnitSets`."""
+        """`add` gives the sum of two gradients, and may write the first; `elements` is of `TableGate`; `nothing_ahead`
+        and `fills` are of `TableSets`."""
         super().__init__(spec.priority)
         self.spec = spec
         self.steps: Steps[G] = (
@@ -103,13 +103,13 @@ class UnitState(Work, ABC, Generic[G, S]):
             if spec.mode is Mode.SYNC
             else AsyncSteps(spec.slots, spec.staleness if spec.mode is Mode.STALE else None)
         )
-        self.sets: UnitSets[S] = UnitSets(spec, self.steps, nothing_ahead, fills=fills)
+        self.sets: TableSets[S] = TableSets(spec, self.steps, nothing_ahead, fills=fills)
         self.waits = WaitingPulls()
         self.updates = 0
         self.applied: Callable[[int, int], None] | None = None
         """Told (slot, step) of each slot's gradient that is applied by itself, where somebody asks."""
         self.merge_is_due = False
-        self._gate: UnitGate[G] | None = None if spec.gate is None else UnitGate(spec.gate, spec, elements)
+        self._gate: TableGate[G] | None = None if spec.gate is None else TableGate(spec.gate, spec, elements)
         self._changing = False
 
     @property
@@ -288,4 +288,4 @@ class UnitState(Work, ABC, Generic[G, S]):
         return f"{key} {text}", missing
 
 
-AnyUnit: TypeAlias = UnitState[Any, Any]
+AnyTable: TypeAlias = TableSteps[Any, Any]

@@ -135,44 +135,44 @@ class OutRun(Generic[E, W]):
 # --- Arrays whose bytes travel while others want to write them --------------------------------------------------------
 
 
-class Lendable:
-    """An array in parts, whose bytes may be on their way to a peer: `lent` (parts) counts how often each is. A part is
-    not written while lent. `source` has the bytes, from `start` on."""
+class Pinnable:
+    """An array in parts, whose bytes may be on their way to a peer: `pinned` (parts) counts how often each is. A part
+    is not written while lent. `source` has the bytes, from `start` on."""
 
-    __slots__ = ("array", "lent", "source", "start")
+    __slots__ = ("array", "pinned", "source", "start")
 
     def __init__(self, array: Array, source: OneBuffer, start: int, parts: int) -> None:
         self.array = array
         self.source = source
         self.start = start
-        self.lent = np.zeros(parts, np.int32)
+        self.pinned = np.zeros(parts, np.int32)
 
     def is_lent(self, first: int, stop: int) -> bool:
         """Whether any of these parts is."""
-        return bool(self.lent[first:stop].any())
+        return bool(self.pinned[first:stop].any())
 
-    def copied(self) -> Lendable:
+    def copied(self) -> Pinnable:
         """The same elsewhere, lent to nobody."""
-        return lendable(self.array.copy(), len(self.lent))
+        return lendable(self.array.copy(), len(self.pinned))
 
 
-class Loan:
+class Pin:
     """Parts `first` and those behind it, lent until they have arrived; nothing where no array is held."""
 
     __slots__ = ("_first", "_held")
 
-    def __init__(self, held: Lendable | None, first: int, count: int) -> None:
+    def __init__(self, held: Pinnable | None, first: int, count: int) -> None:
         self._held = held
         self._first = first
         if held is not None:
-            held.lent[first : first + count] += 1
+            held.pinned[first : first + count] += 1
 
     def give_back(self, first: int, count: int) -> None:
         """So many of the loan's parts have arrived, or never left; numbered from 0 in it."""
         if self._held is not None:
-            self._held.lent[self._first + first : self._first + first + count] -= 1
+            self._held.pinned[self._first + first : self._first + first + count] -= 1
 
 
-def lendable(array: Array, parts: int) -> Lendable:
+def lendable(array: Array, parts: int) -> Pinnable:
     """A C-contiguous array, by itself."""
-    return Lendable(array, OneBuffer(bytes_of(array)), 0, parts)
+    return Pinnable(array, OneBuffer(bytes_of(array)), 0, parts)

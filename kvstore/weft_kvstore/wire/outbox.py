@@ -12,7 +12,7 @@ from weft_kvstore.settings import LinkSettings
 from weft_kvstore.wire.codec import ProtocolError
 from weft_kvstore.wire.messages import MAX_RUNS
 from weft_kvstore.wire.out_run import NOTHING, OutRun, Source
-from weft_kvstore.wire.rate import Departure, LinkRate, link_bounds
+from weft_kvstore.wire.rate import LinkRate, SentFrame, link_bounds
 
 # --- A frame that leaves: what travels in it, and its bytes -----------------------------------------------------------
 
@@ -47,7 +47,7 @@ class OutFrame(NamedTuple, Generic[E, W]):
     number: int
     pieces: tuple[Piece[E, W], ...]
     nbytes: int
-    departure: Departure
+    sent_frame: SentFrame
 
     def runs(self) -> list[FrameRun[E]]:
         """What the header says of it: pieces that continue one another are one run."""
@@ -163,8 +163,8 @@ class Outbox(Generic[E, W]):
         if not taken:
             return None
         self._frame_number += 1
-        departure = self.rate.departure(now, full=self.queued_slices > 0)
-        frame = OutFrame(self._frame_number, tuple(taken), total, departure)
+        sent_frame = self.rate.sent_frame(now, full=self.queued_slices > 0)
+        frame = OutFrame(self._frame_number, tuple(taken), total, sent_frame)
         self._frames[frame.number] = frame
         self.in_flight_bytes += total
         return frame
@@ -176,7 +176,7 @@ class Outbox(Generic[E, W]):
             raise ProtocolError(f"header: Acknowledge.frame: {number} is not under way")
         self.in_flight_bytes -= frame.nbytes
         if frame.nbytes and not self._shared:
-            self.rate.acknowledged(frame.departure, frame.nbytes, now, self.credit_bytes)
+            self.rate.acknowledged(frame.sent_frame, frame.nbytes, now, self.credit_bytes)
             self._follow_rate()
         else:
             self.rate.passed_by()

@@ -32,7 +32,7 @@ MIN_ELAPSED_S: Final = 1e-5
 """Shorter times are the clock's and the scheduler's, not the link's."""
 
 
-class Departure(NamedTuple):
+class SentFrame(NamedTuple):
     """When a frame left."""
 
     at: float
@@ -55,19 +55,19 @@ class LinkRate:
         self._starved = False
         self._seen = False
 
-    def departure(self, now: float, *, full: bool) -> Departure:
+    def sent_frame(self, now: float, *, full: bool) -> SentFrame:
         """A mark to keep with a frame that leaves now; `full`: the credit, not a lack of slices, ends the sending."""
         if not self._under_way:
             self._begin(now)
         self._under_way += 1
         self._starved = self._starved or not full
-        return Departure(now)
+        return SentFrame(now)
 
-    def acknowledged(self, departure: Departure, nbytes: int, now: float, credit: int) -> None:
+    def acknowledged(self, sent_frame: SentFrame, nbytes: int, now: float, credit: int) -> None:
         """A frame of `nbytes` has arrived; `credit` is what may be under way at this moment."""
         self._under_way -= 1
         self._bytes += nbytes
-        trip = max(now - departure.at, MIN_ELAPSED_S)
+        trip = max(now - sent_frame.at, MIN_ELAPSED_S)
         self.round_trip_s = min(self.round_trip_s, trip) if self._seen else trip
         self._seen = True
         whole = self._bytes >= WINDOW_CREDITS * credit

@@ -16,19 +16,19 @@ from weft_kvstore.sharding import RowCut, chunks_of
 from weft_kvstore.wire.codec import ProtocolError
 from weft_kvstore.wire.messages import Push, Values
 
-# --- One run of what a client sends: adjacent slices of a lot, or chunks of a table's rows or ids ---------------------
+# --- One run of what a client sends: adjacent slices of a bucket, or chunks of a table's rows or ids ------------------
 
 
 class Run(NamedTuple):
-    """Slices `first` to `first + count` of a lot, or as many of `chunks` chunks; `payload` has their bytes.
+    """Slices `first` to `first + count` of a bucket, or as many of `chunks` chunks; `payload` has their bytes.
 
     `step` is the version of a value, `request` the number of the client's call. Where the bytes lie in the client's
     `arena`, which is read-only, they may change at any time; with `place` 1 they are in the places of their keys.
     """
 
-    cargo: int
+    payload_kind: int
     request: int
-    lot: int
+    bucket: int
     step: int
     first: int
     count: int  # type: ignore[assignment]  # nobody asks a tuple's `count` of it
@@ -46,26 +46,35 @@ class Run(NamedTuple):
 def runs_of(push: Push, payload: memoryview, arena: Array | None = None) -> Iterator[Run]:
     """The runs of a frame; the codec has checked that its columns are of one length and `nbytes` adds up. The payload
     is in the `arena` where there is one."""
-    columns = (push.cargo, push.request, push.lot, push.step, push.first, push.count, push.chunks, push.nbytes)
+    columns = (
+        push.payload_kind,
+        push.request,
+        push.bucket,
+        push.step,
+        push.first,
+        push.count,
+        push.chunks,
+        push.nbytes,
+    )
     places = push.place or repeat(0, len(push.nbytes))
     begin = 0
-    for cargo, request, lot, step, first, count, chunks, nbytes, place in zip(*columns, places, strict=True):
+    for payload_kind, request, bucket, step, first, count, chunks, nbytes, place in zip(*columns, places, strict=True):
         stop = begin if place else begin + nbytes
-        yield Run(cargo, request, lot, step, first, count, chunks, payload[begin:stop], nbytes, place, arena)
+        yield Run(payload_kind, request, bucket, step, first, count, chunks, payload[begin:stop], nbytes, place, arena)
         begin = stop
 
 
-# --- One run of what a shard answers: adjacent slices of a lot, or chunks of a table's rows ---------------------------
+# --- One run of what a shard answers: adjacent slices of a bucket, or chunks of a table's rows ------------------------
 
 
 class ValueRun(NamedTuple):
-    """Slices, or chunks, `first` to `first + count` of a lot at a version: of the pull's array number `array`.
+    """Slices, or chunks, `first` to `first + count` of a bucket at a version: of the pull's array number `array`.
 
     `payload` has their bytes, encoded where they are `compressed`; None where they are in the places of their keys.
     """
 
     array: int
-    lot: int
+    bucket: int
     version: int
     first: int
     count: int  # type: ignore[assignment]  # nobody asks a tuple's `count` of it
@@ -80,17 +89,17 @@ class ValueRun(NamedTuple):
 def value_runs(values: Values, payload: memoryview) -> Iterator[tuple[int, ValueRun]]:
     """The runs of a frame, each with the request that it answers; the codec has checked that its columns are of one
     length and `nbytes` adds up."""
-    columns = (values.request, values.array, values.lot, values.version, values.first, values.count, values.nbytes)
+    columns = (values.request, values.array, values.bucket, values.version, values.first, values.count, values.nbytes)
     places = values.place or repeat(0, len(values.nbytes))
     begin = 0
-    for request, array, lot, version, first, count, nbytes, compressed, place in zip(
+    for request, array, bucket, version, first, count, nbytes, compressed, place in zip(
         *columns, values.compressed, places, strict=True
     ):
         if place:
-            yield request, ValueRun(array, lot, version, first, count, None)
+            yield request, ValueRun(array, bucket, version, first, count, None)
             continue
         stop = begin + nbytes
-        yield request, ValueRun(array, lot, version, first, count, payload[begin:stop], bool(compressed))
+        yield request, ValueRun(array, bucket, version, first, count, payload[begin:stop], bool(compressed))
         begin = stop
 
 

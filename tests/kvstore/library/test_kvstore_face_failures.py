@@ -25,7 +25,7 @@ from weft_kvstore import (
     StoreTimeoutError,
     describe,
 )
-from weft_kvstore.library.steps import Meetings, PushLog
+from weft_kvstore.library.steps import Barriers, PushLog
 from weft_kvstore.runtime.futures import StoreFuture, before_failure
 
 Make = Callable[..., Sequence[KVStore]]
@@ -243,11 +243,11 @@ class RefusesOnce:
 def test_a_refused_barrier_is_made_again_with_its_number(make: Make) -> None:
     (store,) = make(describe({"w": zero(2)}, rule="sgd"))
     once = RefusesOnce(store._store)
-    meetings = Meetings(once)  # type: ignore[arg-type]
-    meetings.meet().result(WAIT_S)
+    barriers = Barriers(once)  # type: ignore[arg-type]
+    barriers.meet().result(WAIT_S)
     with pytest.raises(StoreRefusedError, match="no"):
-        meetings.meet().result(WAIT_S)
-    meetings.meet().result(WAIT_S)
+        barriers.meet().result(WAIT_S)
+    barriers.meet().result(WAIT_S)
     assert once.pushed == [0, 1, 1]
 
 

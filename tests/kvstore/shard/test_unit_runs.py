@@ -12,7 +12,7 @@ from weft_kvstore.quotas import Holds
 from weft_kvstore.shard.account import Account
 from weft_kvstore.shard.job_shard import JobShard, rows_of
 from weft_kvstore.tables.state import TableState
-from weft_kvstore.wire.messages import Cargo
+from weft_kvstore.wire.messages import PayloadKind
 from weft_kvstore.wire.runs import Run
 
 IDS = np.array([1, 4, 6], np.int64)
@@ -28,7 +28,7 @@ def table(shards: int = 1) -> TableState:
 
 
 def run_of(payload: memoryview) -> Run:
-    return Run(Cargo.GRADIENT, 1, 0, 0, 0, 1, 1, payload)
+    return Run(PayloadKind.GRADIENT, 1, 0, 0, 0, 1, 1, payload)
 
 
 def payload_at(offset: int, ids: np.ndarray = IDS) -> memoryview:

@@ -35,7 +35,7 @@ from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.sharding import routing_of
 from weft_kvstore.tables.state import TableState
 from weft_kvstore.wire.codec import ProtocolError
-from weft_kvstore.wire.messages import Cargo, Reading
+from weft_kvstore.wire.messages import PayloadKind, Reading
 from weft_kvstore.wire.runs import Run
 
 WIDTH = 3
@@ -94,9 +94,11 @@ class Cluster:
         self.simulation = Simulation(description)
         self.choose = random.Random(1)
 
-    def push(self, slot: int, step: int, ids: Array, values: Array, cargo: Cargo = Cargo.GRADIENT) -> None:
+    def push(
+        self, slot: int, step: int, ids: Array, values: Array, payload_kind: PayloadKind = PayloadKind.GRADIENT
+    ) -> None:
         store = self.simulation.stores[slot]
-        send = store.push_rows if cargo is Cargo.GRADIENT else store.set_rows
+        send = store.push_rows if payload_kind is PayloadKind.GRADIENT else store.set_rows
         self.simulation.finish(self.choose, send("t", step, ids, values))
 
     def pull(self, ids: Array, version: int, *, state: bool = False) -> Any:
@@ -107,7 +109,7 @@ class Cluster:
 
     @property
     def tables(self) -> list[TableState]:
-        return [table_in(job.shard) for mind in self.simulation.shards for job in mind.jobs.values()]
+        return [table_in(job.shard) for core in self.simulation.shards for job in core.jobs.values()]
 
     def touched(self) -> int:
         return sum(table.touched for table in self.tables)
@@ -263,8 +265,8 @@ def test_a_row_that_comes_back_begins_anew_with_its_state() -> None:
 def test_rows_that_are_set_wait_for_their_version_and_need_no_admission() -> None:
     cluster = Cluster(described(constant(growing(growth=GrowthDescription(uses=9)), 0.0), shards=2))
     ids = ids_of(2**64 - 1, 4, 4)
-    cluster.push(0, 1, ids, np.arange(9, dtype=np.float32).reshape(3, 3), Cargo.VALUE)
-    cluster.push(0, 1, ids_of(8), np.ones((1, 3), np.float32), Cargo.VALUE)
+    cluster.push(0, 1, ids, np.arange(9, dtype=np.float32).reshape(3, 3), PayloadKind.VALUE)
+    cluster.push(0, 1, ids_of(8), np.ones((1, 3), np.float32), PayloadKind.VALUE)
     assert cluster.touched() == 0
     cluster.push(0, 0, ids_of(4, 5), np.ones((2, 3), np.float32))
     assert cluster.pull(ids_of(4, 5, 8, 2**64 - 1), 1)[:, 0].tolist() == [6.0, 0.0, 1.0, 0.0]
@@ -276,10 +278,10 @@ def test_rows_that_are_set_wait_for_their_version_and_need_no_admission() -> Non
 
 def test_a_given_growing_table_waits_for_each_row() -> None:
     cluster = Cluster(described(given_key(growing()), shards=1))
-    cluster.push(0, 0, ids_of(2**63), np.ones((1, 3), np.float32), Cargo.VALUE)
+    cluster.push(0, 0, ids_of(2**63), np.ones((1, 3), np.float32), PayloadKind.VALUE)
     cluster.push(0, 0, ids_of(2**63, 3), np.ones((2, 3), np.float32))
     assert cluster.tables[0].version == 0
-    cluster.push(0, 0, ids_of(3), 4 * np.ones((1, 3), np.float32), Cargo.VALUE)
+    cluster.push(0, 0, ids_of(3), 4 * np.ones((1, 3), np.float32), PayloadKind.VALUE)
     assert cluster.pull(ids_of(2**63, 3), 1)[:, 0].tolist() == [0.5, 3.5]
 
 
@@ -309,13 +311,13 @@ def test_ids_from_a_hostile_peer_are_refused_by_name(payload: Array, first: int,
     job = JobShard(described(growing(), shards=2), 0)
     wait = PullWait(None, 1, 0, slot=0, state=False, reading=Reading.OWN)
     wait.expect(0, chunks)
-    run = Run(Cargo.IDS, 1, 0, 0, first, 1, chunks, memoryview(payload.tobytes()))
+    run = Run(PayloadKind.IDS, 1, 0, 0, first, 1, chunks, memoryview(payload.tobytes()))
     with pytest.raises(ProtocolError, match=told):
         job.pulls.ids(wait, run)
     row = np.zeros((len(payload), WIDTH), np.float32)
     values = payload.tobytes() + row.tobytes()
     with pytest.raises(ProtocolError, match=told):
-        job.accept_chunks(0, Run(Cargo.GRADIENT, 1, 0, 0, first, 1, chunks, memoryview(values)))
+        job.accept_chunks(0, Run(PayloadKind.GRADIENT, 1, 0, 0, first, 1, chunks, memoryview(values)))
     assert table_in(job).touched == 0
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from store_cluster import key_of, store_of
 from weft_graph.program import Update
+from weft_kvstore.bucket.update import RuleFailedError
 from weft_kvstore.description.records import Mode
-from weft_kvstore.lot.update import RuleFailedError
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.tables.spec import KeyRules
 

@@ -56,7 +56,7 @@ class Store:
 
     @property
     def tables(self) -> list[TableState]:
-        jobs = [job for mind in self.simulation.shards for job in mind.jobs.values()]
+        jobs = [job for core in self.simulation.shards for job in core.jobs.values()]
         return [unit for job in jobs for unit in job.shard.units if isinstance(unit, TableState)]
 
 
@@ -248,11 +248,11 @@ def test_a_long_replay_is_made_in_pieces_and_a_pull_waits_for_its_end(monkeypatc
     for step in range(1, 120):
         store("push_rows", "t", step, np.array([0]), ones[:1])
         dense.update(np.array([0]), ones[:1])
-    mind = store.simulation.shards[0]
+    core = store.simulation.shards[0]
     pulled = store.simulation.stores[0].pull_rows("t", np.arange(600), 120)
     pieces = 0
     while not pulled.done():
-        pieces += int(bool(mind.work))
+        pieces += int(bool(core.work))
         assert store.simulation.step(store.choose)
         store.simulation._pump()
     assert pieces >= 2

@@ -11,8 +11,8 @@ import pytest
 from store_cluster import constant, store_of, table_of
 from store_cluster import given as given_key
 from weft_kvstore.arrays import Array
+from weft_kvstore.bucket.update import RuleFailedError
 from weft_kvstore.description.records import GrowthDescription, KeyDescription, Sparse
-from weft_kvstore.lot.update import RuleFailedError
 from weft_kvstore.merging.steps import Complete
 from weft_kvstore.rows import arrays as rows_arrays
 from weft_kvstore.rows.rows import Rows

@@ -18,7 +18,7 @@ from weft_kvstore.merging.step_gate import StepGate
 from weft_kvstore.merging.steps import Complete
 from weft_kvstore.merging.work import PIECE_ELEMENTS
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.tables.pushes import UnitGate
+from weft_kvstore.tables.pushes import TableGate
 
 NORM = 5.0
 """Of the gradient (3, 4)."""
@@ -33,7 +33,7 @@ class Gated:
         self.gate = StepGate(commit, 1)
         self.gate.expect(1)
         self.gate.arrive(0, 0)
-        self.unit: UnitGate[Array] = UnitGate(self.gate, unit.spec, np.ravel)
+        self.unit: TableGate[Array] = TableGate(self.gate, unit.spec, np.ravel)
 
     def passing(self, total: Array | None) -> Complete[Array] | None:
         return ended(self.unit.passing(Complete(0, 1, total)))[0]

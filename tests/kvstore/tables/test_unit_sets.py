@@ -16,7 +16,7 @@ from weft_kvstore.description.records import KeyDescription, Mode
 from weft_kvstore.merging.steps import PushRefusedError
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.tables import sets as tables_sets
-from weft_kvstore.tables.sets import Taken, UnitSets
+from weft_kvstore.tables.sets import TableSets, Taken
 from weft_kvstore.tables.spec import KeyRules
 
 Value = tuple[int, np.ndarray[Any, np.dtype[Any]]]
@@ -50,7 +50,7 @@ class Unit:
     def __init__(self, *, mode: Mode = Mode.SYNC, given: bool = False, slots: int = 2, fills: bool = False) -> None:
         key = key_of("w", (1,), slots)
         self.steps = SimpleNamespace(version=0)
-        self.sets: UnitSets[Value] = UnitSets(
+        self.sets: TableSets[Value] = TableSets(
             rules_of(given_key(key) if given else key, mode),
             self.steps,  # type: ignore[arg-type]  # of steps only the version is looked at
             Ahead,

@@ -1,4 +1,5 @@
-"""A lot against slices that are kept one by one, in plain NumPy: whatever the cuts, the order and the repetitions."""
+"""A bucket against slices that are kept one by one, in plain NumPy: whatever the cuts, the order and the
+repetitions."""
 
 from __future__ import annotations
 
@@ -16,12 +17,12 @@ from hypothesis import strategies as st
 
 from store_cluster import given as given_key
 from store_cluster import key_of, store_of
-from weft_kvstore.arrays import Laid, norm_of
+from weft_kvstore.arrays import Segment, norm_of
+from weft_kvstore.bucket import values as bucket_values
+from weft_kvstore.bucket.pulls import BucketPulls
+from weft_kvstore.bucket.state import BucketState
+from weft_kvstore.bucket.steps import BucketSteps
 from weft_kvstore.description.records import CommitDescription, LossScaling, Merge, Mode, first_elements, is_given
-from weft_kvstore.lot import values as lot_values
-from weft_kvstore.lot.pulls import LotPulls
-from weft_kvstore.lot.state import LotState
-from weft_kvstore.lot.steps import LotSteps
 from weft_kvstore.merging.pulls import PullWait
 from weft_kvstore.merging.step_gate import StepGate
 from weft_kvstore.merging.steps import PushRefusedError
@@ -29,7 +30,7 @@ from weft_kvstore.settings import STEPS_AHEAD
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.step_outcome import clip_factor
 from weft_kvstore.wire.messages import Reading
-from weft_kvstore.wire.out_run import Loan
+from weft_kvstore.wire.out_run import Pin
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -40,7 +41,7 @@ ELEMENTS = 4
 
 @dataclass(frozen=True)
 class Case:
-    """What a lot is like, and what its slots do."""
+    """What a bucket is like, and what its slots do."""
 
     shapes: tuple[int, ...]
     priorities: tuple[int, ...]
@@ -80,7 +81,7 @@ def cases(draw: st.DrawFn, mode: Mode = Mode.SYNC) -> Case:
 
 @dataclass
 class Play:
-    """A lot, the pieces of work that wait for it in no order, and a diary of what it merged."""
+    """A bucket, the pieces of work that wait for it in no order, and a diary of what it merged."""
 
     case: Case
     choose: random.Random
@@ -92,7 +93,7 @@ class Play:
     factors: dict[int, float | None] = field(default_factory=dict)
     scales: dict[int, float] = field(default_factory=dict)
     calls: int = 0
-    lent: list[tuple[Loan, int, memoryview, bytes]] = field(default_factory=list)
+    pinned: list[tuple[Pin, int, memoryview, bytes]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         case = self.case
@@ -107,7 +108,7 @@ class Play:
             mode=case.mode,
             commit=case.commit,
         )
-        (made,) = JobShard(self.description, 0).lots.values()
+        (made,) = JobShard(self.description, 0).buckets.values()
         part = made.state.spec.part
         self.gate = StepGate(case.commit, case.slots) if case.commit is not None else None
         if self.gate is not None:
@@ -122,8 +123,8 @@ class Play:
         values = np.concatenate([first_elements(keys[place], 7, 0, keys[place].size) for place in order])
         self.given = np.array([is_given(keys[place]) for place in part.places])
         self.first = values.copy()
-        self.state = LotState(spec, values, self.given.copy())
-        self.pulls = LotPulls(self.state)
+        self.state = BucketState(spec, values, self.given.copy())
+        self.pulls = BucketPulls(self.state)
         self.state.applied = self._applied
         self.incarnation = [0] * case.slots
         self.arrived: set[tuple[int, int]] = set()
@@ -163,7 +164,7 @@ class Play:
                 raise
             return False
         parts = [self.gradient(slot, step, one, self.incarnation[slot]) for one in range(first, stop)]
-        laid = Laid(first, stop, None if nothing else np.concatenate(parts))
+        laid = Segment(first, stop, None if nothing else np.concatenate(parts))
         self.work += [self.state.merging(one) for one in self.state.accept(slot, step, laid)]
         return True
 
@@ -176,11 +177,11 @@ class Play:
             self.state.sets.check(0, version, first, stop, origin)
         except PushRefusedError:
             return
-        changed = self.state.sets.accept(version, Laid(first, stop, np.concatenate(values)), origin)
+        changed = self.state.sets.accept(version, Segment(first, stop, np.concatenate(values)), origin)
         self.work += [self.state.advancing(*one) for one in changed]
         if self.choose.random() < 0.3:
             again = [self.drawn(3, one, size=self.size(one)) for one in range(first, stop)]
-            assert self.state.sets.accept(version, Laid(first, stop, np.concatenate(again)), origin) == []
+            assert self.state.sets.accept(version, Segment(first, stop, np.concatenate(again)), origin) == []
         for number, value in zip(range(first, stop), values, strict=True):
             self.told[version, number] = value
 
@@ -190,20 +191,20 @@ class Play:
             if next(one, None) is None:
                 self.work.remove(one)
 
-    def lend(self) -> None:
+    def pin(self) -> None:
         """A reader takes some slices away with it for a while."""
         wait = PullWait(None, 1, 0, slot=0, state=self.choose.random() < 0.5, reading=Reading.OWN)
         wait.want(self.state.spec.number, 0, self.slices)
         for first, stop in self.pulls.ready(wait, 0, self.slices):
             for part in self.pulls.answers(wait, first, stop):
                 payload = memoryview(part.source.base)[int(part.bounds[0]) : int(part.bounds[-1])]
-                self.lent.append((Loan(part.held, part.part, part.parts), part.parts, payload, bytes(payload)))
+                self.pinned.append((Pin(part.held, part.part, part.parts), part.parts, payload, bytes(payload)))
 
     def give_back(self) -> None:
-        while self.lent:
-            loan, parts, payload, before = self.lent.pop()
+        while self.pinned:
+            pin, parts, payload, before = self.pinned.pop()
             assert bytes(payload) == before, "what is lent was written"
-            loan.give_back(0, parts)
+            pin.give_back(0, parts)
 
     def go_on(self) -> None:
         """Commits what is measured."""
@@ -263,7 +264,7 @@ class Play:
         for _ in range(choose.randint(0, 3)):
             self.work_once()
         if choose.random() < 0.2:
-            self.lend()
+            self.pin()
         if choose.random() < 0.2:
             self.give_back()
         if self.gate is not None and choose.random() < 0.5:
@@ -386,7 +387,7 @@ def check_clipped(play: Play, step: int, factor: float | None) -> None:
 
 def played(case: Case, choose: random.Random) -> Play:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(lot_values, "BLOCK_BYTES", choose.choice([16, 80, 1 << 20]))
+        patched.setattr(bucket_values, "BLOCK_BYTES", choose.choice([16, 80, 1 << 20]))
         play = Play(case, choose)
         with np.errstate(all="ignore"):
             play.run()
@@ -399,7 +400,7 @@ quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCh
 
 @quick
 @given(cases(), st.integers(0, 1 << 30))
-def test_in_sync_a_lot_has_the_bits_of_its_slices(case: Case, seed: int) -> None:
+def test_in_sync_a_bucket_has_the_bits_of_its_slices(case: Case, seed: int) -> None:
     played(case, random.Random(seed))
 
 
@@ -414,20 +415,20 @@ def test_what_came_early_is_looked_at_once_more_when_it_is_due(mode: Mode, monke
     """A gradient must not cost what waits of all others."""
     keys = [key_of(f"k{number}", [ELEMENTS], 1) for number in range(40)]
     description = msgspec.structs.replace(store_of(keys, slots=1, shards=1), mode=mode)
-    (lot,) = JobShard(description, 0).lots.values()
-    state, looks, accept = lot.state, 0, LotSteps.accept
+    (bucket,) = JobShard(description, 0).buckets.values()
+    state, looks, accept = bucket.state, 0, BucketSteps.accept
 
     def counted(*what: Any, **more: Any) -> Any:
         nonlocal looks
         looks += 1
         return accept(*what, **more)
 
-    monkeypatch.setattr(LotSteps, "accept", counted)
+    monkeypatch.setattr(BucketSteps, "accept", counted)
     pushed = 0
     for step in reversed(range(STEPS_AHEAD + 1)):
         for number in range(len(keys)):
             state.check(0, step, number, number + 1, pushes=True)
-            found = state.accept(0, step, Laid(number, number + 1, np.full(ELEMENTS, step, np.float32)))
+            found = state.accept(0, step, Segment(number, number + 1, np.full(ELEMENTS, step, np.float32)))
             pushed += 1
             wanted = [] if step else list(range(STEPS_AHEAD + 1))
             assert [(one.step, one.laid.first) for one in found] == [(at, number) for at in wanted]

@@ -1,4 +1,4 @@
-"""Values that are set in a lot, against slices that are kept one by one in plain dicts."""
+"""Values that are set in a bucket, against slices that are kept one by one in plain dicts."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from store_cluster import given as given_key
 from store_cluster import key_of, store_of
-from weft_kvstore.arrays import Laid, ranges_alike
+from weft_kvstore.arrays import Segment, ranges_alike
+from weft_kvstore.bucket import steps as bucket_steps
+from weft_kvstore.bucket.steps import BucketSets, BucketSteps
+from weft_kvstore.bucket.values import BucketValues
 from weft_kvstore.description.records import Mode
-from weft_kvstore.lot import steps as lot_steps
-from weft_kvstore.lot.steps import LotSets, LotSteps
-from weft_kvstore.lot.values import LotValues
 from weft_kvstore.merging.steps import PushRefusedError
 from weft_kvstore.settings import SETS_AHEAD, SETS_WAITING
 from weft_kvstore.shard.job_shard import JobShard
@@ -31,20 +31,20 @@ FIRST = -1.0
 """What every value is before anything is set."""
 
 
-class Lot:
+class Bucket:
     """Three keys' slices of up to two numbers, of which the second key has a first value."""
 
     def __init__(self, *, mode: Mode = Mode.SYNC, slots: int = 1) -> None:
         keys = [given_key(key_of("a", (5,), slots)), key_of("b", (3,), slots), given_key(key_of("c", (1,), slots))]
         description = store_of(keys, slots=max(slots, 1), shards=1, slice_bytes=8)
-        (made,) = JobShard(msgspec.structs.replace(description, mode=mode), 0).lots.values()
+        (made,) = JobShard(msgspec.structs.replace(description, mode=mode), 0).buckets.values()
         spec, self.bounds = made.state.spec, made.state.bounds
-        self.steps = LotSteps(spec.slots, SLICES, together=spec.together)
-        self.held = LotValues(np.full(int(self.bounds[-1]), FIRST, np.float32), self.bounds)
-        self.sets = LotSets(spec, self.steps, self.held, GIVEN.copy())
+        self.steps = BucketSteps(spec.slots, SLICES, together=spec.together)
+        self.held = BucketValues(np.full(int(self.bounds[-1]), FIRST, np.float32), self.bounds)
+        self.sets = BucketSets(spec, self.steps, self.held, GIVEN.copy())
 
-    def laid(self, number: float, first: int, stop: int) -> Laid:
-        return Laid(first, stop, np.full(int(self.bounds[stop] - self.bounds[first]), number, np.float32))
+    def laid(self, number: float, first: int, stop: int) -> Segment:
+        return Segment(first, stop, np.full(int(self.bounds[stop] - self.bounds[first]), number, np.float32))
 
     def set(self, number: float, version: int, first: int, stop: int, origin: object) -> list[tuple[int, int]]:
         self.sets.check(0, version, first, stop, origin)
@@ -116,115 +116,115 @@ advances = st.tuples(st.just("advance"), ranges, st.just(0), st.just(0))
 @given(st.lists(st.one_of(sets, sets, advances), max_size=30))
 def test_slices_are_set_as_they_would_be_one_by_one(events: list[tuple[str, tuple[int, int], int, int]]) -> None:
     """Whatever calls overlap, come again, come for later versions, or are refused."""
-    lot, plain, calls = Lot(), Plain(), dict[int, int]()
+    bucket, plain, calls = Bucket(), Plain(), dict[int, int]()
     for number, (what, (first, stop), version, origin) in enumerate(events):
         if what == "advance":
-            lot.advance(first, stop)
+            bucket.advance(first, stop)
             plain.advance(first, stop)
         else:
             version = calls.setdefault(origin, version)  # noqa: PLW2901  # A call is for one version.
             refused = plain.refused(version, first, stop, origin)
             if refused:
                 with pytest.raises(PushRefusedError, match="the value cannot be set") as caught:
-                    lot.sets.check(0, version, first, stop, origin)
+                    bucket.sets.check(0, version, first, stop, origin)
                 assert any(NAMED[one] in str(caught.value) for one in refused), "the error names one that is wrong"
             else:
-                changed = lot.set(number, version, first, stop, origin)
+                changed = bucket.set(number, version, first, stop, origin)
                 at_once = [one for low, high in changed for one in range(low, high)]
                 assert at_once == plain.set(number, version, first, stop, origin)
-        assert lot.values == plain.values
-        assert lot.sets.waiting == sum(map(len, plain.ahead))
+        assert bucket.values == plain.values
+        assert bucket.sets.waiting == sum(map(len, plain.ahead))
         lacks = [bool(GIVEN[one]) and plain.values[one] == FIRST for one in range(SLICES)]
-        assert lot.sets.lacking(0, SLICES).tolist() == lacks
-        assert lot.sets.lacks(first, stop) == any(lacks[first:stop])
-        whole = [one for low, high in lot.sets.whole(first, stop) for one in range(low, high)]
+        assert bucket.sets.lacking(0, SLICES).tolist() == lacks
+        assert bucket.sets.lacks(first, stop) == any(lacks[first:stop])
+        whole = [one for low, high in bucket.sets.whole(first, stop) for one in range(low, high)]
         assert whole == [one for one in range(first, stop) if not lacks[one]]
 
 
 def test_values_of_two_versions_wait_for_each_slice_whatever_waits_for_those_it_travels_with() -> None:
-    lot = Lot()
-    lot.set(1, 1, 0, 3, "one")
-    lot.set(2, 2, 3, 6, "other")
-    assert lot.set(3, 3, 0, 6, "both") == []
+    bucket = Bucket()
+    bucket.set(1, 1, 0, 3, "one")
+    bucket.set(2, 2, 3, 6, "other")
+    assert bucket.set(3, 3, 0, 6, "both") == []
     with pytest.raises(PushRefusedError, match=r"'b', slice 0, version 4: .* wait for versions \[2, 3\] already"):
-        lot.sets.check(0, 4, 3, 6, "more")
+        bucket.sets.check(0, 4, 3, 6, "more")
     with pytest.raises(PushRefusedError, match=r"'a', slice 0, version 2: .* wait for versions \[1, 3\] already"):
-        lot.sets.check(0, 2, 0, 6, "what waits of b does not help a")
+        bucket.sets.check(0, 2, 0, 6, "what waits of b does not help a")
 
 
 def test_a_value_for_a_version_that_waits_takes_the_place_of_the_one_before_it() -> None:
-    lot = Lot()
-    lot.set(5, 1, 0, 6, "one")
-    lot.set(6, 1, 2, 4, "other")
-    lot.advance(0, 6)
-    assert lot.values == [5, 5, 6, 6, 5, 5]
-    assert lot.sets.waiting == 0
+    bucket = Bucket()
+    bucket.set(5, 1, 0, 6, "one")
+    bucket.set(6, 1, 2, 4, "other")
+    bucket.advance(0, 6)
+    assert bucket.values == [5, 5, 6, 6, 5, 5]
+    assert bucket.sets.waiting == 0
 
 
 def test_what_comes_again_does_not_undo_what_was_set_since() -> None:
-    lot = Lot()
-    lot.set(1, 0, 0, 2, "first")
-    lot.set(2, 0, 0, 3, "second")
-    assert lot.set(1, 0, 0, 3, "first") == [(2, 3)], "only what had not come"
-    assert lot.values[:3] == [2, 2, 1]
+    bucket = Bucket()
+    bucket.set(1, 0, 0, 2, "first")
+    bucket.set(2, 0, 0, 3, "second")
+    assert bucket.set(1, 0, 0, 3, "first") == [(2, 3)], "only what had not come"
+    assert bucket.values[:3] == [2, 2, 1]
 
 
 def test_the_version_that_has_just_passed_is_too_late_unless_it_comes_again() -> None:
-    lot = Lot()
-    lot.set(1, 0, 0, 3, "call")
-    lot.advance(0, 3)
-    lot.sets.check(0, 0, 0, 3, "call")
-    assert lot.sets.accept(0, lot.laid(9, 0, 3), "call") == []
-    assert lot.values[:3] == [1, 1, 1]
+    bucket = Bucket()
+    bucket.set(1, 0, 0, 3, "call")
+    bucket.advance(0, 3)
+    bucket.sets.check(0, 0, 0, 3, "call")
+    assert bucket.sets.accept(0, bucket.laid(9, 0, 3), "call") == []
+    assert bucket.values[:3] == [1, 1, 1]
     with pytest.raises(PushRefusedError, match=r"slot 4, key 'a', slice 0, version 0: .* it is at version 1 already"):
-        lot.sets.check(4, 0, 0, 3, "another")
+        bucket.sets.check(4, 0, 0, 3, "another")
 
 
 def test_how_far_ahead_a_value_may_be_set() -> None:
-    lot = Lot()
-    lot.sets.check(0, SETS_AHEAD, 0, SLICES, "call")
-    lot.advance(0, 5)
-    lot.sets.check(0, SETS_AHEAD + 1, 0, 5, "call")
+    bucket = Bucket()
+    bucket.sets.check(0, SETS_AHEAD, 0, SLICES, "call")
+    bucket.advance(0, 5)
+    bucket.sets.check(0, SETS_AHEAD + 1, 0, 5, "call")
     with pytest.raises(
         PushRefusedError, match=f"'c', slice 0, version 9: .* more than {SETS_AHEAD} ahead of version 0"
     ):
-        lot.sets.check(0, SETS_AHEAD + 1, 0, SLICES, "call")
+        bucket.sets.check(0, SETS_AHEAD + 1, 0, SLICES, "call")
 
 
 @pytest.mark.parametrize("mode", [Mode.ASYNC, Mode.STALE])
 def test_where_slots_go_on_by_themselves_a_first_value_is_given_once(mode: Mode) -> None:
-    lot = Lot(mode=mode)
-    assert lot.set(1, 0, 0, 2, "one") == [(0, 2)]
-    assert lot.set(2, 0, 0, SLICES, "a process that began anew") == [(2, 6)]
-    assert lot.values == [1, 1, 2, 2, 2, 2]
-    assert lot.set(3, 7, 0, SLICES, "a value that is meant") == [(0, 6)]
-    assert lot.set(4, 5, 5, 6, "versions are each slot's own") == [(5, 6)]
-    assert lot.values == [3, 3, 3, 3, 3, 4]
-    assert lot.sets.waiting == 0
+    bucket = Bucket(mode=mode)
+    assert bucket.set(1, 0, 0, 2, "one") == [(0, 2)]
+    assert bucket.set(2, 0, 0, SLICES, "a process that began anew") == [(2, 6)]
+    assert bucket.values == [1, 1, 2, 2, 2, 2]
+    assert bucket.set(3, 7, 0, SLICES, "a value that is meant") == [(0, 6)]
+    assert bucket.set(4, 5, 5, 6, "versions are each slot's own") == [(5, 6)]
+    assert bucket.values == [3, 3, 3, 3, 3, 4]
+    assert bucket.sets.waiting == 0
 
 
 def test_a_key_to_which_nobody_contributes_is_set_at_once_at_any_version() -> None:
-    lot = Lot(slots=0)
+    bucket = Bucket(slots=0)
     for number, version in enumerate([0, 0, 1000, 3]):
-        assert lot.set(number, version, 0, SLICES, number) == [(0, SLICES)]
-        assert lot.values == [number] * SLICES
+        assert bucket.set(number, version, 0, SLICES, number) == [(0, SLICES)]
+        assert bucket.values == [number] * SLICES
 
 
 def test_calls_are_known_again_by_the_last_of_them_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lot_steps, "SETS_KEPT", 2)
-    lot = Lot()
+    monkeypatch.setattr(bucket_steps, "SETS_KEPT", 2)
+    bucket = Bucket()
     for number in range(3):
-        lot.set(number, 0, 0, 3, number)
-    assert lot.set(9, 0, 0, 3, 2) == lot.set(9, 0, 0, 3, 1) == []
-    assert lot.values[:3] == [2, 2, 2]
-    assert lot.set(9, 0, 0, 3, 0) == [(0, 3)]
+        bucket.set(number, 0, 0, 3, number)
+    assert bucket.set(9, 0, 0, 3, 2) == bucket.set(9, 0, 0, 3, 1) == []
+    assert bucket.values[:3] == [2, 2, 2]
+    assert bucket.set(9, 0, 0, 3, 0) == [(0, 3)]
 
 
 def test_the_callers_array_is_written_no_more_once_it_was_set() -> None:
-    """What waits is the frame's own memory; what is set is the lot's."""
-    lot = Lot()
-    laid = lot.laid(1, 0, SLICES)
-    lot.sets.accept(0, laid._replace(stop=3, elements=laid.elements[:5]), "call")  # type: ignore[index]
+    """What waits is the frame's own memory; what is set is the bucket's."""
+    bucket = Bucket()
+    laid = bucket.laid(1, 0, SLICES)
+    bucket.sets.accept(0, laid._replace(stop=3, elements=laid.elements[:5]), "call")  # type: ignore[index]
     assert laid.elements is not None
     laid.elements[:] = 77
-    assert lot.values[:3] == [1, 1, 1]
+    assert bucket.values[:3] == [1, 1, 1]

@@ -1,4 +1,4 @@
-"""The shard's mind, spoken to message by message."""
+"""The shard's core, spoken to message by message."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from store_raw import pull_of, push_of
 from weft_kvstore.description.check import digest
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.settings import LinkSettings
+from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.shard.mind import ShardMind
 from weft_kvstore.tables.values import TableValues
 from weft_kvstore.wire.codec import decode_reply, encode
 from weft_kvstore.wire.messages import Barrier, Cancel, Failed, Hello, Message, Pull, Push, PushRefused, Values
 
 SIZE = 256
-"""Elements of a key: one slice of 1 KiB. Key n is slice n of the only lot."""
+"""Elements of a key: one slice of 1 KiB. Key n is slice n of the only bucket."""
 
 
 def a_store(keys: int = 1, slots: int = 2, rule: str = "sgd") -> StoreDescription:
@@ -28,26 +28,26 @@ def a_store(keys: int = 1, slots: int = 2, rule: str = "sgd") -> StoreDescriptio
 
 
 class Shard:
-    """A shard's mind with every slot welcomed. `say` gives the answers that leave before anything is merged."""
+    """A shard's core with every slot welcomed. `say` gives the answers that leave before anything is merged."""
 
     def __init__(self, description: StoreDescription, settings: LinkSettings | None = None) -> None:
-        self.mind = ShardMind(bytes(16), settings or LinkSettings())
-        self.mind.open(JobShard(description, 0))
+        self.core = ShardCore(bytes(16), settings or LinkSettings())
+        self.core.open(JobShard(description, 0))
         for slot in range(description.slots):
             hello = Hello("job", 1, slot, 1, bytes([slot]) * 16, 1, digest(description))
             self.say(slot, hello)
 
     def say(self, slot: int, message: Message, payload: bytes | None = None, now: float = 0.0) -> list[Any]:
-        self.mind.receive(bytes([slot]), encode(message, payload), now)
+        self.core.receive(bytes([slot]), encode(message, payload), now)
         return self.flush()
 
     def flush(self) -> list[Any]:
-        self.mind.flush(0.0)
-        sent, self.mind.outgoing = self.mind.outgoing, []
+        self.core.flush(0.0)
+        sent, self.core.outgoing = self.core.outgoing, []
         return [decode_reply(parts)[0] for _, parts in sent]
 
     def work(self) -> list[Any]:
-        while self.mind.work_once():
+        while self.core.work_once():
             pass
         return self.flush()
 
@@ -97,11 +97,11 @@ def test_a_refused_run_takes_no_other_with_it() -> None:
 def test_bytes_under_way_to_a_peer_that_was_lost_are_not_written() -> None:
     """The socket may still read them: a peer that stalls and resumes would get half of a later step."""
     shard = Shard(a_store(slots=2))
-    shard.mind.receive(bytes([0]), encode(pull_of(1, 0, 0)), 0.0)
-    shard.mind.flush(0.0)
-    (frame,) = [parts for _, parts in shard.mind.outgoing if len(parts) == 2]
+    shard.core.receive(bytes([0]), encode(pull_of(1, 0, 0)), 0.0)
+    shard.core.flush(0.0)
+    (frame,) = [parts for _, parts in shard.core.outgoing if len(parts) == 2]
     before = bytes(frame[1])
-    shard.mind.lose(bytes([0]))
+    shard.core.lose(bytes([0]))
     description = a_store(slots=2)
     shard.say(0, Hello("job", 1, 0, 1, bytes(16), 2, digest(description)))
     for slot in (0, 1):
@@ -116,7 +116,7 @@ def test_pulls_of_the_state_take_no_memory_of_their_own() -> None:
     shard = Shard(a_store(slots=1, rule="momentum"), LinkSettings(credit_bytes=64, frame_bytes=64))
     for request in range(1, 50):
         shard.pull(0, version=0, request=request, state=1)
-    peer = shard.mind.peers[bytes([0])]
+    peer = shard.core.peers[bytes([0])]
     waiting = peer.outbox.clear()
     assert len(waiting) == 48, "one is under way, as the credit allows"
     assert len({id(one.source) for one in waiting}) == 1
@@ -126,7 +126,7 @@ def test_what_was_pulled_and_is_cancelled_does_not_leave() -> None:
     shard = Shard(a_store(slots=1), LinkSettings(credit_bytes=64, frame_bytes=64))
     assert of(Values, shard.pull(0, version=0, request=1)), "alone, it may exceed the credit"
     shard.pull(0, version=0, request=2)
-    peer = shard.mind.peers[bytes([0])]
+    peer = shard.core.peers[bytes([0])]
     assert peer.outbox.queued_slices == 1
     shard.say(0, Cancel([2]))
     assert peer.outbox.queued_slices == 0
@@ -140,15 +140,15 @@ def test_a_job_that_is_closed_in_one_of_its_own_messages_leaves_the_others_alone
     def none(*_: object, **__: object) -> None:
         raise MemoryError("no memory for rows")
 
-    mind = ShardMind(bytes(16), LinkSettings(same_host=False))
+    core = ShardCore(bytes(16), LinkSettings(same_host=False))
     jobs = {name: store_of([table_of("t", [8, 4], 1)], slots=1, shards=1, job=name) for name in "abc"}
 
     def hear(name: str, message: Message, payload: bytes | None = None) -> None:
-        mind.hear(name.encode(), encode(message, payload), 1.0)
-        while mind.work_once():
+        core.hear(name.encode(), encode(message, payload), 1.0)
+        while core.work_once():
             pass
-        if mind.wants_flush():
-            mind.flush(1.0)
+        if core.wants_flush():
+            core.flush(1.0)
 
     def pull(name: str) -> None:
         hear(name, Pull([1], [0], [0], [0], [0], [0], [0], [1], [0]))
@@ -159,16 +159,16 @@ def test_a_job_that_is_closed_in_one_of_its_own_messages_leaves_the_others_alone
             hear(name, Push(1, [2], [1], [0], [0], [0], [1], [1], [8]), ids)
 
     for name, description in jobs.items():
-        mind.open(JobShard(description, 0))
+        core.open(JobShard(description, 0))
         hear(name, Hello(name, 1, 0, 1, bytes(16), 1, digest(description)))
-    assert mind.is_shared
+    assert core.is_shared
     for name in jobs:
-        mind.outgoing.clear()
+        core.outgoing.clear()
         pull(name)
-        found = [decode_reply(parts)[0] for _, parts in mind.outgoing]
+        found = [decode_reply(parts)[0] for _, parts in core.outgoing]
         assert bool(of(Values, found)) is (name != "a")
-    assert [name for name, _ in mind.jobs] == ["b", "c"]
-    mind.fail(("a", 1), "again")
+    assert [name for name, _ in core.jobs] == ["b", "c"]
+    core.fail(("a", 1), "again")
 
 
 def test_a_cancel_looks_at_nothing_but_the_answers_to_its_requests() -> None:
@@ -182,7 +182,7 @@ def test_a_cancel_looks_at_nothing_but_the_answers_to_its_requests() -> None:
     shard = Shard(a_store(slots=1), LinkSettings(credit_bytes=64, frame_bytes=64))
     for request in range(1, 20):
         shard.pull(0, version=0, request=request)
-    outbox = shard.mind.peers[bytes([0])].outbox
+    outbox = shard.core.peers[bytes([0])].outbox
     watched = outbox._heap = Watched(outbox._heap)
     shard.say(0, Cancel(list(range(100, 1100))))
     shard.say(0, Cancel([3, 4]))

@@ -1,4 +1,4 @@
-"""Values of a lot on a shard, as they are and as they travel encoded. Pure."""
+"""Values of a bucket on a shard, as they are and as they travel encoded. Pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 from weft_kvstore.arrays import Array, Range, bytes_of, ranges_where
 from weft_kvstore.compression.description import Choice
 from weft_kvstore.compression.slices import SliceCodec, SliceEncoder
-from weft_kvstore.wire.out_run import Lendable, OneBuffer
+from weft_kvstore.wire.out_run import OneBuffer, Pinnable
 
-# --- The values of a lot on a shard: one flat array, in blocks that are copied where slices are written while lent ----
+# --- The values of a bucket on a shard: one flat array, in blocks that are copied where slices are written while lent -
 # A block has whole slices of at most `BLOCK_BYTES` together: it fills a frame, and is what a copy costs where a reader
 # is slower than the slots.
 
@@ -21,7 +21,7 @@ from weft_kvstore.wire.out_run import Lendable, OneBuffer
 BLOCK_BYTES: Final = 1 << 23
 
 
-class LotValues:
+class BucketValues:
     """Values (elements) whose slice i has elements `bounds[i]` to `bounds[i + 1]`. Where `changed` (slices, bool) is
     there, it is set for slices that are written."""
 
@@ -37,11 +37,11 @@ class LotValues:
         source, itemsize = OneBuffer(bytes_of(values)), self.dtype.itemsize
         starts = bounds[self._edges].tolist()
         self._blocks = [
-            Lendable(values[start:stop], source, start * itemsize, parts)
+            Pinnable(values[start:stop], source, start * itemsize, parts)
             for (start, stop), parts in zip(pairwise(starts), np.diff(self._edges).tolist(), strict=True)
         ]
 
-    def blocks(self, first: int, stop: int) -> Iterator[tuple[int, int, Lendable]]:
+    def blocks(self, first: int, stop: int) -> Iterator[tuple[int, int, Pinnable]]:
         """The blocks that slices `first` to before `stop` lie in, each with the slices that do."""
         for number in range(int(self._block_of[first]), int(self._block_of[stop - 1]) + 1):
             low, high = int(self._edges[number]), int(self._edges[number + 1])
@@ -70,7 +70,7 @@ class LotValues:
         """Which part of its block a slice is."""
         return first - int(self._edges[self._block_of[first]])
 
-    def byte_bounds(self, first: int, stop: int, held: Lendable) -> Array:
+    def byte_bounds(self, first: int, stop: int, held: Pinnable) -> Array:
         """Where slices of one block begin and end in its source: (stop - first + 1) int64."""
         edge = int(self._edges[self._block_of[first]])
         found: Array = (self.bounds[first : stop + 1] - self.bounds[edge]) * self.dtype.itemsize + held.start
@@ -87,7 +87,7 @@ def _edges(bounds: Array) -> Array:
     return np.array(edges, np.int64)
 
 
-# --- The values of a lot, or of a whole key, as they travel encoded to workers: made once for all of them -------------
+# --- The values of a bucket, or of a whole key, as they travel encoded to workers: made once for all of them ----------
 # What travels     | Is encoded                                                    | With a residual
 # -----------------|---------------------------------------------------------------|---------------------
 # weights          | when somebody first asks for them after they have changed     | never
@@ -104,7 +104,7 @@ class EncodedValues:
     def __init__(self, choice: Choice, bounds: Array, *, merged: bool) -> None:
         """`bounds` (slices + 1, int64): where slices begin, elements. `merged`: the value is a merged gradient."""
         self._codec = SliceCodec(choice.codec, bounds)
-        self.values = LotValues(np.empty(int(self._codec.begins[-1]), np.uint8), self._codec.begins)
+        self.values = BucketValues(np.empty(int(self._codec.begins[-1]), np.uint8), self._codec.begins)
         self.changed: Array = np.ones(len(bounds) - 1, np.bool_)
         self.residual = np.zeros(int(bounds[-1]), choice.codec.dtype) if merged and choice.residual else None
         self._encoder = SliceEncoder(choice.codec, bounds, self.residual) if merged else None

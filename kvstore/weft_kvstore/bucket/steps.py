@@ -1,4 +1,4 @@
-"""The steps of a lot's slices: which are in and merged by slot, and the values that were set between them. Pure."""
+"""The steps of a bucket's slices: which are in and merged by slot, and the values that were set between them. Pure."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from weft_kvstore.arrays import Array, Laid, Range, Ranges, Shelf, ranges_where
-from weft_kvstore.lot.update import LotSpec
-from weft_kvstore.lot.values import LotValues
+from weft_kvstore.arrays import Array, PendingSegments, Range, Ranges, Segment, ranges_where
+from weft_kvstore.bucket.update import BucketSpec
+from weft_kvstore.bucket.values import BucketValues
 from weft_kvstore.merging.steps import PushRefusedError, check_contributes, contradiction, numbers, waits
 from weft_kvstore.settings import SETS_AHEAD, SETS_WAITING, STEPS_AHEAD
 
-# --- Which steps of a lot's slices are in and merged, by slot: numbers alone, over any run of slices at once ----------
+# --- Which steps of a bucket's slices are in and merged, by slot: numbers alone, over any run of slices at once -------
 
 
 NEVER: Final = -1
@@ -23,7 +23,7 @@ STEPS_SAID: Final = STEPS_AHEAD + 1
 """Steps of which a slot may be in while another is in none of them: so many are told apart by what was said of them."""
 
 
-class LotSteps:
+class BucketSteps:
     """`came[p]`: how many steps of contributing slot number p are in, by slice, and `through[p]` how many are merged.
     `version` counts those that are merged of every slot and applied.
 
@@ -124,31 +124,31 @@ def _word(step: int | Array, *, pushes: bool) -> Any:
     return 2 * step + int(not pushes)
 
 
-# --- Values that were set in a lot: at once, for a version to come, and where there is no first value -----------------
+# --- Values that were set in a bucket: at once, for a version to come, and where there is no first value --------------
 
 
 SETS_KEPT: Final = 1024
 """How many of the last calls that set something are known again, should they come again after a broken connection."""
 
 
-class LotSets:
+class BucketSets:
     """Invariant: `_ahead` holds only versions beyond the present one of their slices."""
 
     __slots__ = ("_ahead", "_given", "_lacking", "_spec", "_steps", "_taken", "_values")
 
-    def __init__(self, spec: LotSpec, steps: LotSteps, values: LotValues, given: Array) -> None:
+    def __init__(self, spec: BucketSpec, steps: BucketSteps, values: BucketValues, given: Array) -> None:
         self._spec = spec
         self._steps = steps
         self._values = values
         self._given = given
         self._lacking = given.copy()
-        self._ahead: dict[int, Shelf] = {}
+        self._ahead: dict[int, PendingSegments] = {}
         self._taken: OrderedDict[Hashable, Ranges] = OrderedDict()
 
     @property
     def waiting(self) -> int:
         """Slices that were set for versions that are still to come."""
-        return sum(len(shelf) for shelf in list(self._ahead.values()))
+        return sum(len(pending) for pending in list(self._ahead.values()))
 
     def lacks(self, first: int, stop: int) -> bool:
         """Whether one of these slices was never set, and has no first value."""
@@ -181,13 +181,13 @@ class LotSets:
             full = self._full(version, low, high)
             if full.any():
                 at = low + int(full.argmax())
-                waiting = sorted(one for one, shelf in self._ahead.items() if shelf.within(at, at + 1))
+                waiting = sorted(one for one, pending in self._ahead.items() if pending.within(at, at + 1))
                 told = f"values wait for versions {waiting} already"
                 raise PushRefusedError(f"{self._where(slot, version, at)}: {told}")
 
-    def accept(self, version: int, laid: Laid, origin: Hashable) -> list[Range]:
+    def accept(self, version: int, laid: Segment, origin: Hashable) -> list[Range]:
         """Takes in what `check` lets pass, once. The ranges for which pulls or a merge may have waited."""
-        shelf, changed = Shelf(self._values.bounds), []
+        pending, changed = PendingSegments(self._values.bounds), []
         for low, high in self._new(laid.first, laid.stop, origin):
             now = self._steps.version[low:high]
             if not self._holds_at_once:
@@ -196,12 +196,12 @@ class LotSets:
                 later = np.zeros(high - low, np.bool_)
                 at_once = ~later if version or not self._spec.slots else self._open(low, high)
             for first, stop in ranges_where(at_once, low):
-                self._put(shelf.part(laid, first, stop))
+                self._put(pending.part(laid, first, stop))
                 changed.append((first, stop))
             for first, stop in ranges_where(later, low):
-                ahead = self._ahead.setdefault(version, Shelf(self._values.bounds))
+                ahead = self._ahead.setdefault(version, PendingSegments(self._values.bounds))
                 ahead.take(first, stop)
-                ahead.put(shelf.part(laid, first, stop))
+                ahead.put(pending.part(laid, first, stop))
         self._know(laid.first, laid.stop, origin)
         return changed
 
@@ -230,15 +230,15 @@ class LotSets:
         """At which slices no value for one more version can wait (stop - first) bool: each counts for itself, whatever
         it travels with."""
         waiting, there = np.zeros(stop - first, np.int64), np.zeros(stop - first, np.bool_)
-        for ahead, shelf in self._ahead.items():
-            for laid in shelf.within(first, stop):
+        for ahead, pending in self._ahead.items():
+            for laid in pending.within(first, stop):
                 here = slice(max(laid.first - first, 0), laid.stop - first)
                 waiting[here] += 1
                 there[here] |= ahead == version
         found: Array = (waiting >= SETS_WAITING) & ~there & (self._steps.version[first:stop] < version)
         return found
 
-    def _put(self, laid: Laid) -> None:
+    def _put(self, laid: Segment) -> None:
         elements, origin = laid.elements, self._values.bounds[laid.first]
         assert elements is not None
         for low, high, weight in self._values.written(laid.first, laid.stop):

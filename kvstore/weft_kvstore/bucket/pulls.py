@@ -1,4 +1,4 @@
-"""Who waits for a lot's slices, and what answers them. Pure."""
+"""Who waits for a bucket's slices, and what answers them. Pure."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Final
 import numpy as np
 
 from weft_kvstore.arrays import Array, Range, ranges_alike, ranges_where
+from weft_kvstore.bucket.state import BucketState
+from weft_kvstore.bucket.values import BucketValues, EncodedValues
 from weft_kvstore.description.records import Mode
-from weft_kvstore.lot.state import LotState
-from weft_kvstore.lot.values import EncodedValues, LotValues
 from weft_kvstore.merging.pulls import Answer, PullWait
 from weft_kvstore.wire.messages import Reading
 
 LEAST_WAITS: Final = 64
-"""Pulls of a lot that may wait before those that were given up are looked for."""
+"""Pulls of a bucket that may wait before those that were given up are looked for."""
 
 FEW_WAITS: Final = 8
 """So many are looked at one by one: that takes less time than one look at arrays."""
@@ -43,8 +43,8 @@ class _Waits:
         return [self.pulls[one] for one in dict.fromkeys(near.tolist()) if one in self.pulls]
 
 
-class LotPulls:
-    """Pulls of which slices of the lot are open, by the version that they wait for: those of a version that no slice
+class BucketPulls:
+    """Pulls of which slices of the bucket are open, by the version that they wait for: those of a version that no slice
     has reached are not looked at. Who is answered is forgotten at once: what was pulled is held by nobody here; who has
     given up, now and then.
 
@@ -52,8 +52,8 @@ class LotPulls:
     were given up.
     """
 
-    def __init__(self, lot: LotState) -> None:
-        self._lot = lot
+    def __init__(self, bucket: BucketState) -> None:
+        self._bucket = bucket
         self._waits: dict[int, _Waits] = {}
         self._versions: list[int] = []
         self._added = 0
@@ -74,8 +74,8 @@ class LotPulls:
         """The pulls that wait for any of these slices, unless for a version that none of them has reached."""
         if not self._versions:
             return []
-        steps, number = self._lot.steps, self._lot.spec.number
-        reached = steps.version if self._lot.spec.together or not steps.slots else steps.through
+        steps, number = self._bucket.steps, self._bucket.spec.number
+        reached = steps.version if self._bucket.spec.together or not steps.slots else steps.through
         count = bisect_right(self._versions, int(reached[..., first:stop].max()))
         near = [one for version in self._versions[:count] for one in self._waits[version].near(first, stop)]
         return [one for one in near if number in one.open and one.open[number].overlaps(first, stop)]
@@ -83,7 +83,7 @@ class LotPulls:
     def tidy(self, waits: Iterable[PullWait]) -> None:
         """Forgets those of these that have nothing open here any more."""
         for one in waits:
-            if self._lot.spec.number not in one.open:
+            if self._bucket.spec.number not in one.open:
                 version = self._version_of(one)
                 some = self._waits[version]
                 del some.pulls[id(one)]
@@ -92,7 +92,7 @@ class LotPulls:
                     del self._versions[bisect_left(self._versions, version)]
 
     def _tidy(self) -> None:
-        open_ = [one for one in self.waits if self._lot.spec.number in one.open]
+        open_ = [one for one in self.waits if self._bucket.spec.number in one.open]
         self._waits, self._versions, self._added = {}, [], 0
         for one in open_:
             self._enter(one)
@@ -105,18 +105,18 @@ class LotPulls:
             some = self._waits[version] = _Waits()
             insort(self._versions, version)
         some.pulls[id(wait)] = wait
-        some.added.append((*wait.open[self._lot.spec.number].span, id(wait)))
+        some.added.append((*wait.open[self._bucket.spec.number].span, id(wait)))
         some.spans = None
         self._added += 1
 
     def _version_of(self, wait: PullWait) -> int:
-        """The version before which it is not answered; 0 where the lot is at every version for it."""
+        """The version before which it is not answered; 0 where the bucket is at every version for it."""
         of = self._of(wait)
-        return 0 if not self._lot.steps.slots or of == [] else wait.version
+        return 0 if not self._bucket.steps.slots or of == [] else wait.version
 
     def ready(self, wait: PullWait, first: int, stop: int) -> list[Range]:
         """The open slices among these that can answer."""
-        ranges = wait.open.get(self._lot.spec.number)
+        ranges = wait.open.get(self._bucket.spec.number)
         found: list[Range] = []
         runs = ranges.overlaps(first, stop) if ranges is not None else []
         if len(runs) > FEW_WAITS and not self._is_reached(wait, first, stop):
@@ -127,67 +127,69 @@ class LotPulls:
 
     def passed(self, wait: PullWait, first: int, stop: int) -> str | None:
         """Why a pull of an exact version can never be answered, once one of its open slices is beyond it."""
-        ranges = wait.open.get(self._lot.spec.number)
+        ranges = wait.open.get(self._bucket.spec.number)
         if wait.reading is not Reading.EXACT or ranges is None:
             return None
         for low, high in ranges.overlaps(first, stop):
-            beyond = self._lot.steps.version[low:high] > wait.version
+            beyond = self._bucket.steps.version[low:high] > wait.version
             if beyond.any():
                 at = low + int(beyond.argmax())
-                return f"{self._lot.spec.named(at)} is at version {self._lot.steps.version[at]}: it has passed"
+                return f"{self._bucket.spec.named(at)} is at version {self._bucket.steps.version[at]}: it has passed"
         return None
 
     def answers(self, wait: PullWait, first: int, stop: int) -> Iterator[Answer]:
         """What answers it for slices that are `ready`."""
         seen = self._seen(wait, first, stop)
         versions = np.full(stop - first, wait.version) if seen is None else np.maximum(seen, wait.version)
-        update = self._lot.update
+        update = self._bucket.update
         for low, high, version in ranges_alike(versions, first):
             if wait.compressed and version and not wait.state and update.encoded is not None:
                 yield from self._encoded(update.encoded, low, high, version)
                 continue
-            held = [update.state[name] for name in self._lot.spec.state] if wait.state else [update.values]
+            held = [update.state[name] for name in self._bucket.spec.state] if wait.state else [update.values]
             for number, values in enumerate(held):
-                yield from self._lent(number, values, low, high, version)
+                yield from self._pinned(number, values, low, high, version)
 
     def waits_for(self, wait: PullWait) -> tuple[str, list[int]]:
         """What an open pull waits for here, in words, and the slots that are missing."""
-        lot = self._lot
-        for low, high in wait.open[lot.spec.number]:
+        bucket = self._bucket
+        for low, high in wait.open[bucket.spec.number]:
             can = self._can(wait, low, high)
             if not can.all():
                 return self._missing(wait, low + int(can.argmin()))
         return "every slice was answered", []
 
     def _missing(self, wait: PullWait, slice_: int) -> tuple[str, list[int]]:
-        lot = self._lot
-        key = lot.spec.key_named(slice_)
+        bucket = self._bucket
+        key = bucket.spec.key_named(slice_)
         seen = self._seen(wait, slice_, slice_ + 1)
-        due = lot.spec.together and not (missing := lot.steps.missing_in(slice_, int(lot.steps.version[slice_])))
-        if lot.sets.lacks(slice_, slice_ + 1) and (due or seen is None or seen[0] >= wait.version):
+        due = bucket.spec.together and not (
+            missing := bucket.steps.missing_in(slice_, int(bucket.steps.version[slice_]))
+        )
+        if bucket.sets.lacks(slice_, slice_ + 1) and (due or seen is None or seen[0] >= wait.version):
             return f"{key} was never set", []
-        version = int(lot.steps.version[slice_])
-        if due and lot.spec.hold is not None and lot.spec.hold.holds(version):
-            return f"{key} has seen {version} steps; step {version} waits for {lot.spec.hold.told()}", []
-        if due and lot.spec.gate is not None:
-            told, missing = lot.spec.gate.missing(version)
+        version = int(bucket.steps.version[slice_])
+        if due and bucket.spec.hold is not None and bucket.spec.hold.holds(version):
+            return f"{key} has seen {version} steps; step {version} waits for {bucket.spec.hold.told()}", []
+        if due and bucket.spec.gate is not None:
+            told, missing = bucket.spec.gate.missing(version)
             return f"{key} has seen {version} steps; {told}", missing
         bound = self._bound(wait)
         if bound is not None and (seen is None or seen[0] >= wait.version):
-            text, missing = lot.steps.missing(slice_, bound, list(range(len(lot.steps.slots))))
+            text, missing = bucket.steps.missing(slice_, bound, list(range(len(bucket.steps.slots))))
         else:
-            text, missing = lot.steps.missing(slice_, wait.version, self._of(wait))
+            text, missing = bucket.steps.missing(slice_, wait.version, self._of(wait))
         return f"{key} {text}", missing
 
     def _can(self, wait: PullWait, first: int, stop: int) -> Array:
         """Which slices can answer (stop - first) bool."""
         seen = self._seen(wait, first, stop)
-        has_value = ~self._lot.sets.lacking(first, stop)
+        has_value = ~self._bucket.sets.lacking(first, stop)
         can: Array = has_value
         if seen is not None:
             can = has_value & (seen == wait.version if wait.reading is Reading.EXACT else seen >= wait.version)
         if (bound := self._bound(wait)) is not None:
-            can = can & (self._lot.steps.version[first:stop] >= bound)
+            can = can & (self._bucket.steps.version[first:stop] >= bound)
         return can
 
     def _is_reached(self, wait: PullWait, first: int, stop: int) -> bool:
@@ -197,12 +199,12 @@ class LotPulls:
 
     def _bound(self, wait: PullWait) -> int | None:
         """How many steps every slot must be through with, whoever asks; None where there is no such bound."""
-        spec = self._lot.spec
+        spec = self._bucket.spec
         return wait.version - spec.staleness if spec.mode is Mode.STALE and spec.slots and not wait.settled else None
 
     def _seen(self, wait: PullWait, first: int, stop: int) -> Array | None:
         """The version that each slice has for this pull; None where it is at every version."""
-        steps = self._lot.steps
+        steps = self._bucket.steps
         of = self._of(wait)
         if not steps.slots or of == []:
             return None
@@ -211,29 +213,29 @@ class LotPulls:
 
     def _of(self, wait: PullWait) -> list[int] | None:
         """The numbers of the slots whose own steps count; None where steps apply together."""
-        lot = self._lot
-        if lot.spec.together:
+        bucket = self._bucket
+        if bucket.spec.together:
             return None
         if wait.settled:
-            return list(range(len(lot.steps.slots)))
-        place = lot.steps.number_of(wait.slot)
+            return list(range(len(bucket.steps.slots)))
+        place = bucket.steps.number_of(wait.slot)
         return [] if place is None else [place]
 
     def _encoded(self, encoded: EncodedValues, first: int, stop: int, version: int) -> Iterator[Answer]:
         """Encoded slices, and those as they are of which there are no such bytes."""
-        values = self._lot.update.values
+        values = self._bucket.update.values
         for low, high in encoded.missing(first, stop):
             encoded.make(values.elements(low, high))
         for low, high, changed in ranges_alike(encoded.changed[first:stop], first):
             if changed:
-                yield from self._lent(0, values, low, high, version)
+                yield from self._pinned(0, values, low, high, version)
             else:
-                yield from self._lent(0, encoded.values, low, high, version, compressed=True)
+                yield from self._pinned(0, encoded.values, low, high, version, compressed=True)
 
-    def _lent(
-        self, array: int, values: LotValues, first: int, stop: int, version: int, *, compressed: bool = False
+    def _pinned(
+        self, array: int, values: BucketValues, first: int, stop: int, version: int, *, compressed: bool = False
     ) -> Iterator[Answer]:
-        number, part = self._lot.spec.number, self._lot.spec.part
+        number, part = self._bucket.spec.number, self._bucket.spec.part
         for low, high, held in values.blocks(first, stop):
             bounds = values.byte_bounds(low, high, held)
             priority, priorities = _priorities(part.priorities[low:high])

@@ -38,7 +38,7 @@ LONGEST_PAUSE_S: Final = 60.0
 """Between two looks at a caller that leads and does not leave."""
 
 
-class Standby:
+class SparePoller:
     """`leads` counts the times that a caller has led: where it has changed, one has led since the last look.
 
     `_looks` counts the looks since then that found nobody who leads; from `LOOKS` on the thread leads by itself.
@@ -84,7 +84,7 @@ class Standby:
 
 
 @dataclass(frozen=True, slots=True)
-class Speaker:
+class Sender:
     """One client. `incarnation` counts those that its slot has had, one after the other; `process` are 16 bytes that
     are drawn once per client."""
 
@@ -163,7 +163,7 @@ Outcome: TypeAlias = tuple[Operation, Any, StoreError | None]
 """An operation that has ended: its result, or its error."""
 
 
-class ClientMind:
+class ClientCore:
     """One slot's operations on all shards. `outcomes` collects what has ended, each operation once. `tick_at` is when
     `tick` has something to do again; before that it does nothing.
 
@@ -174,7 +174,7 @@ class ClientMind:
     def __init__(
         self,
         description: StoreDescription,
-        speaker: Speaker,
+        sender: Sender,
         *,
         settings: LinkSettings,
         endpoints: Sequence[str],
@@ -182,12 +182,12 @@ class ClientMind:
         memory: GivenArrays | None = None,
     ) -> None:
         self.routing: Routing = routing_of(description)
-        self._encoders = GradientEncoders(description, self.routing, speaker.slot)
+        self._encoders = GradientEncoders(description, self.routing, sender.slot)
         self.outcomes: list[Outcome] = []
         self.memory = memory
         self._settings = settings
-        self._slot = speaker.slot
-        hello = speaker.hello(description)
+        self._slot = sender.slot
+        hello = sender.hello(description)
         self.links = [ClientLink(shard, endpoint, hello, settings, now) for shard, endpoint in enumerate(endpoints)]
         self._replies = Replies(self, self.links)
         self._open: dict[int, Operation] = {}

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from weft_kvstore.bucket import values as bucket_values
+from weft_kvstore.bucket.values import BucketValues, EncodedValues
 from weft_kvstore.compression.codecs import Codec
 from weft_kvstore.compression.description import Choice, CompressionDescription, Kind, choice_of
-from weft_kvstore.lot import values as lot_values
-from weft_kvstore.lot.values import EncodedValues, LotValues
-from weft_kvstore.wire.out_run import Loan
+from weft_kvstore.wire.out_run import Pin
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -43,7 +43,7 @@ def numbers(first: int, stop: int, seed: int) -> Array:
     return np.random.default_rng(seed).standard_normal(int(BOUNDS[stop] - BOUNDS[first])).astype(np.float32)
 
 
-def held_in(values: LotValues) -> bytes:
+def held_in(values: BucketValues) -> bytes:
     return b"".join(some.tobytes() for _, _, some in values.elements(0, SLICES))
 
 
@@ -69,7 +69,7 @@ def test_merged_gradients_are_encoded_as_each_slice_would_be_by_itself(
     name: str, events: list[tuple[tuple[int, int], bool]], block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever was merged together; where nobody had anything, what is owed stays owed."""
-    monkeypatch.setattr(lot_values, "BLOCK_BYTES", block)
+    monkeypatch.setattr(bucket_values, "BLOCK_BYTES", block)
     choice = choice_named(name)
     encoded = EncodedValues(choice, BOUNDS, merged=True)
     plain = Plain(choice.codec, keeps=choice.residual)
@@ -100,9 +100,9 @@ def test_weights_are_encoded_once_after_they_have_changed(
     name: str, events: list[tuple[tuple[int, int], bool]], block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody writes some, or asks for some."""
-    monkeypatch.setattr(lot_values, "BLOCK_BYTES", block)
+    monkeypatch.setattr(bucket_values, "BLOCK_BYTES", block)
     choice = choice_named(name)
-    weights = LotValues(numbers(0, SLICES, 99), BOUNDS)
+    weights = BucketValues(numbers(0, SLICES, 99), BOUNDS)
     encoded = EncodedValues(choice, BOUNDS, merged=False)
     weights.changed = encoded.changed
     assert encoded.residual is None, "weights have none whatever is said of gradients"
@@ -126,7 +126,7 @@ def test_weights_are_encoded_once_after_they_have_changed(
         assert b"".join(found) == b"".join(part for part in plain.parts[first:stop] if part is not None)
 
 
-def parts_of(values: LotValues, first: int, stop: int) -> Iterable[tuple[int, int, Array]]:
+def parts_of(values: BucketValues, first: int, stop: int) -> Iterable[tuple[int, int, Array]]:
     return list(values.elements(first, stop))
 
 
@@ -138,15 +138,15 @@ def test_bytes_that_are_on_their_way_are_not_written(*, merged: bool) -> None:
         if merged:
             encoded.merged(seed, 0, SLICES, numbers(0, SLICES, seed))
         else:
-            encoded.make(parts_of(LotValues(numbers(0, SLICES, seed), BOUNDS), 0, SLICES))
+            encoded.make(parts_of(BucketValues(numbers(0, SLICES, seed), BOUNDS), 0, SLICES))
 
     make(0)
     ((first, stop, held),) = encoded.values.blocks(0, SLICES)
-    loan = Loan(held, first, stop)
+    pin = Pin(held, first, stop)
     before = bytes(held.source.base)
     make(1)
     assert bytes(held.source.base) == before != held_in(encoded.values)
-    loan.give_back(0, stop)
+    pin.give_back(0, stop)
 
 
 def test_a_merged_gradient_of_a_step_is_encoded_once() -> None:

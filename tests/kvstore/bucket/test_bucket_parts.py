@@ -1,4 +1,4 @@
-"""What a lot is made of, each part by itself: ranges, shelves, numbering, blocks of values, sums, steps."""
+"""What a bucket is made of, each part by itself: ranges, pending segments, numbering, blocks of values, sums, steps."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from hypothesis import strategies as st
 from store_cluster import constant, key_of, store_of, stores_of, table_of
 from weft_graph.program import Update
 from weft_kernels.rules.record import Rule
-from weft_kvstore.arrays import Laid, Ranges, Shelf, laid_apart, ranges_alike, ranges_where
+from weft_kvstore.arrays import PendingSegments, Ranges, Segment, laid_apart, ranges_alike, ranges_where
+from weft_kvstore.bucket import values as bucket_values
+from weft_kvstore.bucket.part import PlainBucket
+from weft_kvstore.bucket.steps import BucketSteps
+from weft_kvstore.bucket.sums import BucketSums
+from weft_kvstore.bucket.values import BucketValues
 from weft_kvstore.description.records import Merge, Mode
-from weft_kvstore.lot import values as lot_values
-from weft_kvstore.lot.part import PlainLot
-from weft_kvstore.lot.steps import LotSteps
-from weft_kvstore.lot.sums import LotSums
-from weft_kvstore.lot.values import LotValues
 from weft_kvstore.merging.pulls import PullWait
 from weft_kvstore.merging.steps import PushRefusedError
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.sharding import LotKind, routing_of
+from weft_kvstore.sharding import BucketKind, routing_of
 from weft_kvstore.wire.messages import Reading
-from weft_kvstore.wire.out_run import Loan
+from weft_kvstore.wire.out_run import Pin
 
 some_range = st.tuples(st.integers(0, 30), st.integers(1, 10)).map(lambda one: (one[0], one[0] + one[1]))
 
@@ -65,33 +65,33 @@ def bounds_of(sizes: list[int]) -> np.ndarray:
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=12), st.integers(0, 1 << 30))
 def test_a_shelf_gives_each_slices_elements_once(sizes: list[int], seed: int) -> None:
     choose, bounds, count = random.Random(seed), bounds_of(sizes), len(sizes)
-    shelf, plain = Shelf(bounds), dict[int, list[float] | None]()
+    pending, plain = PendingSegments(bounds), dict[int, list[float] | None]()
     for _ in range(20):
         first = choose.randrange(count)
         stop = choose.randint(first + 1, count)
         if choose.random() < 0.5 and not any(one in plain for one in range(first, stop)):
             elements = np.random.default_rng(choose.randrange(99)).standard_normal(int(bounds[stop] - bounds[first]))
-            laid = Laid(first, stop, None if choose.random() < 0.2 else elements)
-            shelf.put(laid)
+            laid = Segment(first, stop, None if choose.random() < 0.2 else elements)
+            pending.put(laid)
             for one in range(first, stop):
                 part = elements[bounds[one] - bounds[first] : bounds[one + 1] - bounds[first]]
                 plain[one] = None if laid.elements is None else part.tolist()
             continue
-        whole = shelf.within(first, stop)
+        whole = pending.within(first, stop)
         assert {one for laid in whole for one in range(laid.first, laid.stop)} >= plain.keys() & set(range(first, stop))
         assert all(laid.first < stop and first < laid.stop for laid in whole)
         found: dict[int, list[float] | None] = {}
-        for laid in shelf.take(first, stop):
+        for laid in pending.take(first, stop):
             assert first <= laid.first < laid.stop <= stop
             for one in range(laid.first, laid.stop):
-                (part,) = [shelf.part(laid, one, one + 1).elements]
+                (part,) = [pending.part(laid, one, one + 1).elements]
                 found[one] = None if part is None else part.tolist()
         assert found == {one: plain.pop(one) for one in range(first, stop) if one in plain}
-    assert len(shelf) == len(plain)
-    assert shelf.nbytes == sum(8 * len(part) for part in plain.values() if part is not None)
+    assert len(pending) == len(plain)
+    assert pending.nbytes == sum(8 * len(part) for part in plain.values() if part is not None)
 
 
-def test_keys_that_are_alike_lie_in_one_lot_the_most_urgent_first() -> None:
+def test_keys_that_are_alike_lie_in_one_bucket_the_most_urgent_first() -> None:
     keys = [
         key_of("late", (5,), 2, priority=9),
         msgspec.structs.replace(key_of("whole", (6,), 2), whole=True),
@@ -105,16 +105,16 @@ def test_keys_that_are_alike_lie_in_one_lot_the_most_urgent_first() -> None:
         key_of("none", (0,), 2),
     ]
     routing = routing_of(store_of(keys, slots=2, shards=1, slice_bytes=16))
-    assert [lot.keys for lot in routing.lots] == [(9, 2, 0, 5), (1,), (3,), (4,), (6,), (7,), (8,)]
-    kinds = [LotKind.PLAIN, LotKind.WHOLE, LotKind.TABLE, *[LotKind.PLAIN] * 3, LotKind.WHOLE]
-    assert [lot.kind for lot in routing.lots] == kinds
-    assert routing.lot_of == (0, 1, 0, 2, 3, 0, 4, 5, 6, 0)
-    part = routing.lots[0].parts[0]
+    assert [bucket.keys for bucket in routing.buckets] == [(9, 2, 0, 5), (1,), (3,), (4,), (6,), (7,), (8,)]
+    kinds = [BucketKind.PLAIN, BucketKind.WHOLE, BucketKind.TABLE, *[BucketKind.PLAIN] * 3, BucketKind.WHOLE]
+    assert [bucket.kind for bucket in routing.buckets] == kinds
+    assert routing.bucket_of == (0, 1, 0, 2, 3, 0, 4, 5, 6, 0)
+    part = routing.buckets[0].parts[0]
     assert part.places.tolist() == [2, 2, 2, 0, 0, 5]
     assert part.indices.tolist() == [0, 1, 2, 0, 1, 0]
     assert part.priorities.tolist() == [1, 1, 1, 9, 9, 9]
     assert part.bounds.tolist() == [0, 16, 32, 36, 52, 56, 60]
-    assert routing.first_in_lot[5] == {0: 5}
+    assert routing.first_in_bucket[5] == {0: 5}
 
 
 @settings(deadline=None)
@@ -123,8 +123,8 @@ def test_every_slice_lies_on_one_shard_and_priorities_ascend(shapes: list[tuple[
     keys = [key_of(f"k{number}", (size,), 1, priority=urgent) for number, (size, urgent) in enumerate(shapes)]
     routing = routing_of(store_of(keys, slots=1, shards=shards, slice_bytes=16))
     found: list[tuple[int, int, int]] = []
-    for lot in routing.lots:
-        for part in lot.parts.values():
+    for bucket in routing.buckets:
+        for part in bucket.parts.values():
             assert (np.diff(part.priorities) >= 0).all()
             lengths = np.diff(part.bounds).tolist()
             found += zip(part.places.tolist(), part.indices.tolist(), lengths, strict=True)
@@ -135,17 +135,17 @@ def test_every_slice_lies_on_one_shard_and_priorities_ascend(shapes: list[tuple[
 
 @pytest.fixture
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lot_values, "BLOCK_BYTES", 32)
+    monkeypatch.setattr(bucket_values, "BLOCK_BYTES", 32)
 
 
 @pytest.mark.usefixtures("_small_blocks")
 def test_a_block_is_copied_only_where_slices_that_are_lent_are_written() -> None:
     """Blocks of two slices of 16 bytes; the last one, of 40, is a block of its own."""
-    values = LotValues(np.arange(30, dtype=np.float32), bounds_of([4, 4, 4, 4, 4, 10]))
+    values = BucketValues(np.arange(30, dtype=np.float32), bounds_of([4, 4, 4, 4, 4, 10]))
     blocks = list(values.blocks(1, 6))
     assert [(low, high) for low, high, _ in blocks] == [(1, 2), (2, 4), (4, 5), (5, 6)]
     arrays = [held.array for _, _, held in blocks]
-    loan = Loan(blocks[1][2], values.part(3), 1)
+    pin = Pin(blocks[1][2], values.part(3), 1)
     for first, stop, copies in [(2, 3, [False] * 4), (0, 3, [False] * 4), (3, 4, [False, True, False, False])]:
         for low, high, elements in values.written(first, stop):
             elements[:] = -1.0
@@ -155,8 +155,8 @@ def test_a_block_is_copied_only_where_slices_that_are_lent_are_written() -> None
     assert arrays[1][4:].tolist() == [12.0, 13.0, 14.0, 15.0], "what is lent is as it was"
     joined = np.concatenate([elements for _, _, elements in values.written(0, 6)])
     assert joined.tolist() == [-1.0] * 16 + list(range(16, 30))
-    loan.give_back(0, 1)
-    assert not blocks[1][2].lent.any()
+    pin.give_back(0, 1)
+    assert not blocks[1][2].pinned.any()
     (_, _, second) = next(iter(values.blocks(3, 4)))
     assert values.byte_bounds(2, 4, second).tolist() == [second.start, second.start + 16, second.start + 32]
 
@@ -172,9 +172,9 @@ def test_sums_are_made_from_the_left_whatever_the_cuts(
     monkeypatch: pytest.MonkeyPatch, sizes: list[int], seed: int, late: int, looked: bool
 ) -> None:
     """Also where the last gradients are added by who takes the sums: those of `late` elements and more."""
-    monkeypatch.setattr("weft_kvstore.lot.sums.LATE_ELEMENTS", late)
+    monkeypatch.setattr("weft_kvstore.bucket.sums.LATE_ELEMENTS", late)
     choose, bounds = random.Random(seed), bounds_of(sizes)
-    sums, generator = LotSums(len(sizes), bounds), np.random.default_rng(seed)
+    sums, generator = BucketSums(len(sizes), bounds), np.random.default_rng(seed)
     total: np.ndarray | None = None
     count = choose.randint(1, 4)
 
@@ -182,10 +182,10 @@ def test_sums_are_made_from_the_left_whatever_the_cuts(
         cuts = sorted({0, len(sizes), *(choose.randrange(len(sizes)) for _ in range(3))})
         return list(pairwise(cuts))
 
-    def laid(gradient: np.ndarray, first: int, stop: int) -> Laid:
+    def laid(gradient: np.ndarray, first: int, stop: int) -> Segment:
         elements = gradient[bounds[first] : bounds[stop]].copy()
         elements.flags.writeable = choose.random() < 0.5
-        return Laid(first, stop, elements)
+        return Segment(first, stop, elements)
 
     for number in range(count):
         magnitude = 10.0 ** generator.integers(-4, 5, bounds[-1])
@@ -218,7 +218,7 @@ def where(number: int) -> str:
 
 def test_what_a_slot_says_of_each_of_its_last_steps_is_known() -> None:
     """Slot 1 is in none of them, so that all of them still count."""
-    steps = LotSteps((0, 1), 4, together=True)
+    steps = BucketSteps((0, 1), 4, together=True)
     for step, pushes in enumerate([False, True, False]):
         assert steps.accept(0, step, 0, 4, pushes=pushes) == ([(0, 4)], [])
     for step, pushes in enumerate([False, True, False]):
@@ -238,7 +238,7 @@ def test_what_a_slot_says_of_each_of_its_last_steps_is_known() -> None:
 
 
 def test_the_word_of_a_slot_that_was_replaced_is_forgotten_where_it_is_not_merged() -> None:
-    steps = LotSteps((0, 1), 4, together=True)
+    steps = BucketSteps((0, 1), 4, together=True)
     steps.accept(0, 0, 0, 2, pushes=True)
     steps.accept(0, 0, 2, 4, pushes=False)
     with pytest.raises(PushRefusedError, match="slice 2: the slot declared nothing before and pushes now"):
@@ -249,103 +249,105 @@ def test_the_word_of_a_slot_that_was_replaced_is_forgotten_where_it_is_not_merge
     assert steps.accept(0, 0, 0, 4, pushes=True) == ([(2, 4)], [])
 
 
-def plain_lot(
+def plain_bucket(
     *names: str, slots: int = 2, mode: Mode = Mode.SYNC, merge: Merge = Merge.SLOT, bound: int = 0
-) -> PlainLot:
+) -> PlainBucket:
     """Each key is a slice of one number, which is 0; a gradient is taken from it."""
     rule = Rule("less", {}, {}, lambda weight, gradient, *_: np.subtract(weight, gradient, out=weight))
     keys = [constant(key_of(name, [1], slots), 0.0) for name in names]
     description = store_of(keys, slots=slots, shards=1, merge=merge, mode=mode)
-    (lot,) = JobShard(msgspec.structs.replace(description, staleness=bound), 0, rule=rule).lots.values()
-    return lot
+    (bucket,) = JobShard(msgspec.structs.replace(description, staleness=bound), 0, rule=rule).buckets.values()
+    return bucket
 
 
 def floats(*numbers: float) -> np.ndarray:
     return np.array(numbers, np.float32)
 
 
-def values_in(lot: PlainLot) -> list[float]:
-    return [one for _, _, held in lot.state.update.values.blocks(0, len(lot.state)) for one in held.array.tolist()]
+def values_in(bucket: PlainBucket) -> list[float]:
+    return [
+        one for _, _, held in bucket.state.update.values.blocks(0, len(bucket.state)) for one in held.array.tolist()
+    ]
 
 
 def test_by_arrival_what_waits_in_pieces_goes_on_in_all_of_them() -> None:
     """Step 1 waits, and of its two slices another slot came first."""
-    lot = plain_lot("a", "b", merge=Merge.ARRIVAL)
+    bucket = plain_bucket("a", "b", merge=Merge.ARRIVAL)
     arrivals = []
     for slot, first, stop in [(0, 0, 1), (1, 0, 2), (0, 1, 2)]:
-        arrivals += lot.state.accept(slot, 0, Laid(first, stop, floats(*[1.0] * (stop - first))))
-        arrivals += lot.state.accept(slot, 1, Laid(first, stop, floats(*[1.0] * (stop - first))))
+        arrivals += bucket.state.accept(slot, 0, Segment(first, stop, floats(*[1.0] * (stop - first))))
+        arrivals += bucket.state.accept(slot, 1, Segment(first, stop, floats(*[1.0] * (stop - first))))
     for arrival in sorted(arrivals, key=lambda one: -one.step):
-        list(lot.state.merging(arrival))
-    assert lot.state.steps.version.tolist() == [2, 2]
-    assert values_in(lot) == [-4.0, -4.0]
+        list(bucket.state.merging(arrival))
+    assert bucket.state.steps.version.tolist() == [2, 2]
+    assert values_in(bucket) == [-4.0, -4.0]
 
 
 def test_where_slots_go_on_by_themselves_no_step_is_applied_before_the_one_before_it() -> None:
-    lot = plain_lot("a", "b", mode=Mode.ASYNC)
+    bucket = plain_bucket("a", "b", mode=Mode.ASYNC)
     applied: list[tuple[int, int]] = []
-    lot.state.applied = lambda _slot, step, first, stop: applied.extend((one, step) for one in range(first, stop))
-    (late,) = lot.state.accept(0, 0, Laid(0, 2, floats(1, 2)))
-    (urgent,) = lot.state.accept(0, 1, Laid(0, 2, floats(3, 4)))
-    assert list(lot.state.merging(urgent)) == []
-    list(lot.state.merging(late))
+    bucket.state.applied = lambda _slot, step, first, stop: applied.extend((one, step) for one in range(first, stop))
+    (late,) = bucket.state.accept(0, 0, Segment(0, 2, floats(1, 2)))
+    (urgent,) = bucket.state.accept(0, 1, Segment(0, 2, floats(3, 4)))
+    assert list(bucket.state.merging(urgent)) == []
+    list(bucket.state.merging(late))
     assert applied == [(0, 0), (1, 0), (0, 1), (1, 1)]
-    assert lot.state.steps.through[0].tolist() == [2, 2]
-    assert values_in(lot) == [-4.0, -6.0]
+    assert bucket.state.steps.through[0].tolist() == [2, 2]
+    assert values_in(bucket) == [-4.0, -6.0]
 
 
 def test_a_slot_that_pushed_early_cannot_have_had_nothing() -> None:
-    lot = plain_lot("a", "b")
-    lot.state.accept(0, 2, Laid(1, 2, floats(1)))
+    bucket = plain_bucket("a", "b")
+    bucket.state.accept(0, 2, Segment(1, 2, floats(1)))
     with pytest.raises(PushRefusedError, match="slot 0, key 'b', slice 0, step 2: the slot pushed before and declares"):
-        lot.state.check(0, 2, 0, 2, pushes=False)
-    lot.state.check(0, 2, 0, 2, pushes=True)
+        bucket.state.check(0, 2, 0, 2, pushes=False)
+    bucket.state.check(0, 2, 0, 2, pushes=True)
 
 
 def test_values_of_two_versions_of_each_key_may_wait_whatever_waits_of_others() -> None:
-    lot = plain_lot("a", "b", slots=1)
+    bucket = plain_bucket("a", "b", slots=1)
     for version, number in [(1, 0), (2, 0), (3, 1), (4, 1)]:
-        lot.state.sets.check(0, version, number, number + 1, "origin")
-        lot.state.sets.accept(version, Laid(number, number + 1, floats(version)), (version, number))
+        bucket.state.sets.check(0, version, number, number + 1, "origin")
+        bucket.state.sets.accept(version, Segment(number, number + 1, floats(version)), (version, number))
     with pytest.raises(PushRefusedError, match=r"key 'b', slice 0, version 5: .*wait for versions \[3, 4\] already"):
-        lot.state.sets.check(0, 5, 1, 2, "another")
+        bucket.state.sets.check(0, 5, 1, 2, "another")
 
 
 @pytest.mark.parametrize("mode", [Mode.SYNC, Mode.ASYNC])
 def test_pulls_of_versions_to_come_are_not_looked_at(mode: Mode) -> None:
     """A step costs as much with a thousand pulls ahead as with one."""
-    lot, count, looked = plain_lot("a", slots=1, mode=mode), 1000, 0
+    bucket, count, looked = plain_bucket("a", slots=1, mode=mode), 1000, 0
     for version in range(1, count + 1):
         wait = PullWait(None, version, version, slot=0, state=False, reading=Reading.OWN)
-        wait.want(lot.state.spec.number, 0, 1)
-        lot.pulls.wait_for(wait)
+        wait.want(bucket.state.spec.number, 0, 1)
+        bucket.pulls.wait_for(wait)
     for step in range(count):
-        for arrival in lot.state.accept(0, step, Laid(0, 1, floats(1))):
-            list(lot.state.merging(arrival))
-        found = lot.pulls.waiting(0, 1)
-        assert [one.version for one in found if lot.pulls.ready(one, 0, 1)] == [step + 1]
+        for arrival in bucket.state.accept(0, step, Segment(0, 1, floats(1))):
+            list(bucket.state.merging(arrival))
+        found = bucket.pulls.waiting(0, 1)
+        assert [one.version for one in found if bucket.pulls.ready(one, 0, 1)] == [step + 1]
         looked += len(found)
         for one in found:
-            one.answered(lot.state.spec.number, 0, 1)
-        lot.pulls.tidy(found)
+            one.answered(bucket.state.spec.number, 0, 1)
+        bucket.pulls.tidy(found)
     assert looked == count
-    assert lot.pulls.waits == []
+    assert bucket.pulls.waits == []
 
 
 def test_a_pull_that_is_bound_waits_for_who_is_behind_and_names_it() -> None:
-    lot = plain_lot("a", slots=3, mode=Mode.STALE, bound=1)
+    bucket = plain_bucket("a", slots=3, mode=Mode.STALE, bound=1)
     own, other = (PullWait(None, 1, 2, slot=slot, state=False, reading=Reading.OWN) for slot in (0, 7))
     for wait in (own, other):
-        wait.want(lot.state.spec.number, 0, 1)
+        wait.want(bucket.state.spec.number, 0, 1)
     for slot, step in [(0, 0), (0, 1), (1, 0)]:
-        for arrival in lot.state.accept(slot, step, Laid(0, 1, floats(1))):
-            list(lot.state.merging(arrival))
+        for arrival in bucket.state.accept(slot, step, Segment(0, 1, floats(1))):
+            list(bucket.state.merging(arrival))
     for wait in (own, other):
-        assert lot.pulls.ready(wait, 0, 1) == []
-        assert lot.pulls.waits_for(wait)[1] == [2]
-    for arrival in lot.state.accept(2, 0, Laid(0, 1, floats(1))):
-        list(lot.state.merging(arrival))
-    assert [lot.pulls.ready(wait, 0, 1) for wait in (own, other)] == [[(0, 1)]] * 2
+        assert bucket.pulls.ready(wait, 0, 1) == []
+        assert bucket.pulls.waits_for(wait)[1] == [2]
+    for arrival in bucket.state.accept(2, 0, Segment(0, 1, floats(1))):
+        list(bucket.state.merging(arrival))
+    assert [bucket.pulls.ready(wait, 0, 1) for wait in (own, other)] == [[(0, 1)]] * 2
 
 
 @pytest.mark.parametrize("kind", ["network", "local"])

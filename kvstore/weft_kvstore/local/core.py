@@ -1,4 +1,4 @@
-"""All that the local store decides: the shard's mind, without messages. Pure: the time is a parameter."""
+"""All that the local store decides: the shard's core, without messages. Pure: the time is a parameter."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import logging
 from collections.abc import Iterator
 from typing import Any, Final
 
+from weft_kvstore.bucket.part import PlainBucket
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError, StoreLostError, StorePassedError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.hyper import ChangeRefusedError, Proposal
-from weft_kvstore.lot.part import PlainLot
 from weft_kvstore.merging.pulls import Answer, PullWait
 from weft_kvstore.merging.steps import PushRefusedError
 from weft_kvstore.operations.agreement import BarrierOperation, Change, CommitOperation, HyperOperation, outcome_of
@@ -22,8 +22,8 @@ from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.merger import Merger
 from weft_kvstore.sharding import routing_of
-from weft_kvstore.tables.steps import AnyUnit
-from weft_kvstore.wire.messages import Cargo
+from weft_kvstore.tables.steps import AnyTable
+from weft_kvstore.wire.messages import PayloadKind
 from weft_kvstore.wire.runs import Run, ValueRun
 
 LOCAL: Final = "local"
@@ -32,7 +32,7 @@ LOCAL: Final = "local"
 _log = logging.getLogger("weft.store")
 
 
-class LocalMind:
+class LocalCore:
     """The one shard of a description, and the operations of all slots. `outcomes` collects what has ended."""
 
     def __init__(self, description: StoreDescription, settings: LinkSettings, tables: TablePlace | None = None) -> None:
@@ -171,8 +171,8 @@ class LocalMind:
         request = self._next()
         for out in send.cut(self._routing).get(0, ()):
             entry, copy = out.entry, bytearray().join(out.source.cut(int(out.bounds[0]), int(out.bounds[-1])))
-            run = Run(entry.cargo, request, entry.lot, entry.step, out.first, out.count, 0, memoryview(copy))
-            if entry.cargo is Cargo.GRADIENT:
+            run = Run(entry.payload_kind, request, entry.bucket, entry.step, out.first, out.count, 0, memoryview(copy))
+            if entry.payload_kind is PayloadKind.GRADIENT:
                 self._merger.take(LOCAL, self._shard.accept(slot, run))
             else:
                 self._merger.take(LOCAL, self._shard.sets.slices(slot, run, request))
@@ -182,11 +182,11 @@ class LocalMind:
         self.rows_pushed[slot] += send.rows_pushed
         if not self._routing.tables[sent.place].bytes_on(0):
             return  # A table without elements.
-        lot = self._routing.lot_of[sent.place]
-        if sent.cargo is Cargo.GRADIENT:
-            self._merger.take(LOCAL, self._shard.accept_rows(slot, lot, sent.step, rows))
+        bucket = self._routing.bucket_of[sent.place]
+        if sent.payload_kind is PayloadKind.GRADIENT:
+            self._merger.take(LOCAL, self._shard.accept_rows(slot, bucket, sent.step, rows))
         else:
-            self._merger.take(LOCAL, self._shard.sets.rows(slot, lot, sent.step, rows, self._next()))
+            self._merger.take(LOCAL, self._shard.sets.rows(slot, bucket, sent.step, rows, self._next()))
 
     def _pull(self, slot: int, pull: PullOperation, now: float) -> None:
         rows = pull.ids.get(0) if isinstance(pull, PullRowsOperation) else None
@@ -201,15 +201,15 @@ class LocalMind:
         )
         self._open[wait.request] = wait
         self._deadlines.add(now + self._timeout_s, wait.request)
-        units: list[AnyUnit] = []
+        units: list[AnyTable] = []
         if rows is None:
-            for lot, first, count in pull.asks(0):
-                units += self._shard.pulls.ask(wait, lot, first, count, 0)
+            for bucket, first, count in pull.asks(0):
+                units += self._shard.pulls.ask(wait, bucket, first, count, 0)
         else:
             units += self._shard.pulls.rows(wait, pull.asks(0)[0][0], rows)
         self._merger.ask(LOCAL, wait, units, self._shard)
 
-    def answer(self, wait: PullWait, unit: AnyUnit) -> Iterator[None]:
+    def answer(self, wait: PullWait, unit: AnyTable) -> Iterator[None]:
         """See `Answering`."""
         for part in unit.answers(wait):
             if part is None:
@@ -218,14 +218,14 @@ class LocalMind:
                     return
                 continue
             self._write(wait, part)
-        wait.open_units.discard(unit.spec.lot)
+        wait.open_units.discard(unit.spec.bucket)
         self._look(wait)
 
-    def answer_range(self, wait: PullWait, lot: PlainLot, first: int, stop: int) -> None:
+    def answer_range(self, wait: PullWait, bucket: PlainBucket, first: int, stop: int) -> None:
         """See `Answering`."""
-        for part in lot.pulls.answers(wait, first, stop):
+        for part in bucket.pulls.answers(wait, first, stop):
             self._write(wait, part)
-        wait.answered(lot.state.spec.number, first, stop)
+        wait.answered(bucket.state.spec.number, first, stop)
         self._look(wait)
 
     def refuse(self, wait: PullWait, reason: str) -> None:
@@ -242,7 +242,7 @@ class LocalMind:
     def _write(wait: PullWait, part: Answer) -> None:
         payload = part.source.base[int(part.bounds[0]) : int(part.bounds[-1])]
         pull: PullOperation = wait.link
-        came = ValueRun(part.array, part.lot, part.version, part.first, part.parts, payload, part.compressed)
+        came = ValueRun(part.array, part.bucket, part.version, part.first, part.parts, payload, part.compressed)
         pull.settle(0, pull.write(0, came))
 
     def _look(self, wait: PullWait) -> None:

@@ -24,7 +24,7 @@ CHANGES_KEPT: Final = 2 * MOST_WAITING
 steps to come, and as many of before."""
 
 
-class KeyBook:
+class KeyRegistry:
     """Finds keys; an error begins with slot, call and key."""
 
     def __init__(self, description: StoreDescription, slot: int) -> None:

@@ -1,4 +1,4 @@
-"""How a lot's slices are updated: what all of them have in common, and the rule carried out. Pure."""
+"""How a bucket's slices are updated: what all of them have in common, and the rule carried out. Pure."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from weft_kernels.blocks import CACHE_ELEMENTS, whole_blocks
 from weft_kernels.kernel import Array
 from weft_kernels.rules.record import Hyper, Rule, State
 from weft_kernels.run import KernelError
-from weft_kvstore.arrays import Laid, Range, ranges_alike
+from weft_kvstore.arrays import Range, Segment, ranges_alike
+from weft_kvstore.bucket.values import BucketValues, EncodedValues
 from weft_kvstore.compression.description import Choice
 from weft_kvstore.description.records import KeyDescription, Merge, Mode
 from weft_kvstore.hyper import HyperAgreement, KeyHyper
-from weft_kvstore.lot.values import EncodedValues, LotValues
 from weft_kvstore.merging.step_gate import StepGate
 from weft_kvstore.merging.work import Computing
-from weft_kvstore.sharding import LotPart
+from weft_kvstore.sharding import BucketPart
 
-# --- What all slices of a plain lot on a shard have in common ---------------------------------------------------------
+# --- What all slices of a plain bucket on a shard have in common ------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class LotSpec:
-    """Lot `number` with what this shard has of it.
+class BucketSpec:
+    """Bucket `number` with what this shard has of it.
 
     `keys` by place in the description. `a_piece`: elements that the rule updates at once, of `slices_a_piece` slices at
     most. `gate`: what holds each step until the slots have agreed on it, where they do. `computing` carries out what
     can be cut. `hold`: what holds a step whose hyper-parameters are being changed; `own` has those of keys, by place,
-    that were changed for them alone. `is_whole`: the lot is one key that is updated at once, when all its slices are
+    that were changed for them alone. `is_whole`: the bucket is one key that is updated at once, when all its slices are
     merged; slices are how it travels. `pushed` and `pulled` say how gradients travel, and values; None as they are.
     """
 
     number: int
-    part: LotPart
+    part: BucketPart
     keys: tuple[KeyDescription, ...]
     slots: tuple[int, ...]
     update: Update
@@ -97,7 +97,7 @@ class LotSpec:
         return f"key {self.keys[int(self.part.places[slice_])].key!r}"
 
 
-# --- Carries out updates of a lot's slices: weights and the rule's state in, and out ----------------------------------
+# --- Carries out updates of a bucket's slices: weights and the rule's state in, and out -------------------------------
 
 
 ADDED_ELEMENTS: Final = 2 * CACHE_ELEMENTS
@@ -111,18 +111,18 @@ class RuleFailedError(Exception):
     """A rule cannot make an update: the job ends, not the shard. The text names the rule, key, slice and step."""
 
 
-class LotUpdate:
+class BucketUpdate:
     """`values` are the weights, `state` the rule's arrays. `updates` counts, by slice, the updates made. `encoded` are
     the weights as they travel to workers, where they do so in fewer bytes."""
 
     __slots__ = ("_spec", "encoded", "state", "updates", "values")
 
-    def __init__(self, spec: LotSpec, values: LotValues) -> None:
+    def __init__(self, spec: BucketSpec, values: BucketValues) -> None:
         self._spec = spec
         self.values = values
         count = int(values.bounds[-1])
         self.state = {
-            name: LotValues(np.full(count, spec.rule.state[name], values.dtype), values.bounds, in_one=spec.is_whole)
+            name: BucketValues(np.full(count, spec.rule.state[name], values.dtype), values.bounds, in_one=spec.is_whole)
             for name in spec.state
         }
         self.updates = np.zeros(len(spec.part), np.int64)
@@ -139,7 +139,7 @@ class LotUpdate:
             if self.encoded is not None:
                 self.encoded.merged(step, first, stop, None)
 
-    def with_gradient(self, total: Laid, contributors: int, step: int, addend: Array | None = None) -> None:
+    def with_gradient(self, total: Segment, contributors: int, step: int, addend: Array | None = None) -> None:
         """Applies a sum of gradients, which may be written, as the update of `step`. A rule that may be cut anywhere
         adds the `addend` (elements) to it. Raises RuleFailedError."""
         for first, stop, updates in ranges_alike(self.updates[total.first : total.stop], total.first):
@@ -215,14 +215,14 @@ class LotUpdate:
             where = f"{where} to {self._spec.named(last)}"
         return RuleFailedError(f"rule {self._spec.rule.name!r} failed on {where}, step {step}: {error}")
 
-    def _elements_of(self, total: Laid, elements: Array | None, first: int, stop: int) -> Array:
+    def _elements_of(self, total: Segment, elements: Array | None, first: int, stop: int) -> Array:
         """Of the elements of a total's slices those of some of them."""
         assert elements is not None
         origin = self.values.bounds[total.first]
         return elements[self.values.bounds[first] - origin : self.values.bounds[stop] - origin]
 
     @staticmethod
-    def _in_block(values: LotValues, first: int, stop: int) -> Array:
+    def _in_block(values: BucketValues, first: int, stop: int) -> Array:
         """Slices of one block, to be written."""
         ((_, _, found),) = values.written(first, stop)
         return found

@@ -1,4 +1,4 @@
-"""A whole key is a lot of one key: its slices travel and are merged one by one, and are updated together."""
+"""A whole key is a bucket of one key: its slices travel and are merged one by one, and are updated together."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 from store_cluster import constant, given, key_of, store_of
 from weft_graph.program import Update
 from weft_kernels.rules.record import Rule
-from weft_kvstore.arrays import Array, Laid
+from weft_kvstore.arrays import Array, Segment
+from weft_kvstore.bucket.state import BucketState
 from weft_kvstore.description.records import Mode
-from weft_kvstore.lot.state import LotState
 from weft_kvstore.shard.job_shard import JobShard
 
 SHAPE = (8, 5)
@@ -36,14 +36,14 @@ class Whole:
         key = msgspec.structs.replace(constant(key_of("w", SHAPE, 2), 3.0), whole=True, update=update)
         key = given(key) if is_given else key
         description = store_of([key], slots=2, shards=1, slice_bytes=64, mode=mode)
-        self.state: LotState = JobShard(description, 0, rule=rule).lots[0].state
+        self.state: BucketState = JobShard(description, 0, rule=rule).buckets[0].state
 
     def push(self, slot: int, first: int, stop: int, number: float | None, step: int = 0) -> list[tuple[int, int]]:
         """The slices that have changed."""
         count = int(self.state.bounds[stop] - self.state.bounds[first])
         elements = None if number is None else np.full(count, number, np.float32)
         found = []
-        for arrival in self.state.accept(slot, step, Laid(first, stop, elements)):
+        for arrival in self.state.accept(slot, step, Segment(first, stop, elements)):
             found += [(change.first, change.stop) for change in self.state.merging(arrival)]
         return found
 
@@ -109,20 +109,20 @@ def test_one_that_is_given_waits_until_each_slice_is_set() -> None:
         assert list(whole.state.advancing(0, SLICES)) == []
         elements = np.full(int(np.diff(whole.state.bounds)[slice_]), slice_, np.float32)
         whole.state.sets.check(0, 0, slice_, slice_ + 1, slice_)
-        whole.state.sets.accept(0, Laid(slice_, slice_ + 1, elements), slice_)
+        whole.state.sets.accept(0, Segment(slice_, slice_ + 1, elements), slice_)
     assert [change[:2] for change in whole.state.advancing(0, SLICES)] == [(0, SLICES)]
     assert whole.value.tolist() == [-2.0] * 16 + [-1.0] * 16 + [0.0] * 8
 
 
 def test_what_travels_is_not_written_and_a_copy_takes_its_place() -> None:
     whole = Whole()
-    lent = [
+    pinned = [
         next(values.blocks(0, SLICES))[2] for values in (whole.state.update.values, whole.state.update.state["sum"])
     ]
-    before = [held.array.tobytes() for held in lent]
-    for held in lent:
-        held.lent[1] += 1
+    before = [held.array.tobytes() for held in pinned]
+    for held in pinned:
+        held.pinned[1] += 1
     whole.push(0, 0, 3, 1)
     whole.push(1, 0, 3, 1)
-    assert [held.array.tobytes() for held in lent] == before
+    assert [held.array.tobytes() for held in pinned] == before
     assert whole.value.tolist() == [1.0] * 40

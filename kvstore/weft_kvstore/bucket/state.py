@@ -1,4 +1,4 @@
-"""A plain lot on a shard: what is in of each step, merged and applied, over any run of slices at once. Pure.
+"""A plain bucket on a shard: what is in of each step, merged and applied, over any run of slices at once. Pure.
 
 Gradients are taken in at once (`accept`), and merged in the order of their priorities (`merging`), piece by piece. A
 slice's value is at one version at any time: what is half made is shown to nobody.
@@ -12,12 +12,12 @@ from typing import NamedTuple
 import numpy as np
 
 from weft_graph.program import Update
-from weft_kvstore.arrays import Array, Laid, Range, Shelf, laid_as, ranges_alike
+from weft_kvstore.arrays import Array, PendingSegments, Range, Segment, laid_as, ranges_alike
+from weft_kvstore.bucket.steps import BucketSets, BucketSteps
+from weft_kvstore.bucket.sums import ArrivalOrder, BucketGate, BucketSums, MergeOrder, SlotOrder, Sum, sum_dtype
+from weft_kvstore.bucket.update import BucketSpec, BucketUpdate
+from weft_kvstore.bucket.values import BucketValues
 from weft_kvstore.description.records import Merge
-from weft_kvstore.lot.steps import LotSets, LotSteps
-from weft_kvstore.lot.sums import ArrivalOrder, LotGate, LotSums, MergeOrder, SlotOrder, Sum, sum_dtype
-from weft_kvstore.lot.update import LotSpec, LotUpdate
-from weft_kvstore.lot.values import LotValues
 from weft_kvstore.merging.steps import PushRefusedError, contradiction
 
 
@@ -39,33 +39,33 @@ class Arrival(NamedTuple):
     place: int
     life: int
     step: int
-    laid: Laid
+    laid: Segment
 
 
-class LotState:
+class BucketState:
     """Invariants: a slice's sum is of its next step; `_merged` counts the slots in it. `_lives` counts the incarnations
     of each slot. `_early[p, step]` has what came of slot number p before the step before: no more than STEPS_AHEAD
     steps of a slice, and none that is due."""
 
-    def __init__(self, spec: LotSpec, values: Array, given: Array) -> None:
+    def __init__(self, spec: BucketSpec, values: Array, given: Array) -> None:
         """`values` are the first values (elements); where a slice is `given` (slices) bool they are set later."""
         count = len(spec.part)
         bounds = spec.part.bounds // values.dtype.itemsize
         self.spec = spec
         self.bounds = bounds
-        self.steps = LotSteps(spec.slots, count, together=spec.together)
-        self.update = LotUpdate(spec, LotValues(values, bounds, in_one=spec.is_whole))
-        self.sets = LotSets(spec, self.steps, self.update.values, given)
+        self.steps = BucketSteps(spec.slots, count, together=spec.together)
+        self.update = BucketUpdate(spec, BucketValues(values, bounds, in_one=spec.is_whole))
+        self.sets = BucketSets(spec, self.steps, self.update.values, given)
         self.applied: Callable[[int, int, int, int], None] | None = None
         """Told (slot, step, first, stop) of each slot's gradients when they are merged, where somebody asks."""
-        self._sums = LotSums(count, bounds)
+        self._sums = BucketSums(count, bounds)
         self._sum_dtype = sum_dtype(values.dtype) if spec.update is Update.MEAN else values.dtype
         self._adds_late = spec.update is Update.RULE and spec.rule.anywhere and spec.gate is None and not spec.is_whole
         self._order: MergeOrder = _order(spec, bounds)
         self._merged = np.zeros(count, np.int64)
-        self._gate = None if spec.gate is None else LotGate(spec.gate, spec, self._sums, bounds)
+        self._gate = None if spec.gate is None else BucketGate(spec.gate, spec, self._sums, bounds)
         self._lives = [0] * len(spec.slots)
-        self._early: dict[tuple[int, int], Shelf] = {}
+        self._early: dict[tuple[int, int], PendingSegments] = {}
 
     def __len__(self) -> int:
         """How many slices."""
@@ -95,7 +95,7 @@ class LotState:
                 where = self._where(slot, step, max(laid.first, first))
                 raise PushRefusedError(f"{where}: {contradiction(before=not pushes)}")
 
-    def accept(self, slot: int, step: int, laid: Laid) -> list[Arrival]:
+    def accept(self, slot: int, step: int, laid: Segment) -> list[Arrival]:
         """Takes in what `check` lets pass: gradients, which are written later, or that there are none. What may now be
         merged; what was in before changes nothing: exactly once holds."""
         place = self.steps.place_of(slot, "")
@@ -172,25 +172,25 @@ class LotState:
     def _where(self, slot: int, step: int, slice_: int) -> str:
         return f"slot {slot}, {self.spec.named(slice_)}, step {step}"
 
-    def _taken(self, place: int, step: int, laid: Laid) -> list[Arrival]:
+    def _taken(self, place: int, step: int, laid: Segment) -> list[Arrival]:
         pushes = laid.elements is not None
         taken, early = self.steps.accept(place, step, laid.first, laid.stop, pushes=pushes)
-        cut = Shelf(self.bounds)
+        cut = PendingSegments(self.bounds)
         for first, stop in early:
-            shelf = self._early.setdefault((place, step), Shelf(self.bounds))
-            shelf.take(first, stop)  # What was sent again takes the place of what came first: it is the same.
-            shelf.put(cut.part(laid, first, stop))
+            pending = self._early.setdefault((place, step), PendingSegments(self.bounds))
+            pending.take(first, stop)  # What was sent again takes the place of what came first: it is the same.
+            pending.put(cut.part(laid, first, stop))
         life = self._lives[place]
         return [Arrival(place, life, step, cut.part(laid, first, stop)) for first, stop in taken]
 
-    def _timely(self, place: int, step: int, fresh: list[Arrival]) -> list[Laid]:
+    def _timely(self, place: int, step: int, fresh: list[Arrival]) -> list[Segment]:
         """Takes out what has come early from a slot of a step, of the slices whose step before has just been taken in:
         nothing else has become due."""
-        shelf = self._early.get((place, step))
-        if shelf is None:
+        pending = self._early.get((place, step))
+        if pending is None:
             return []
-        found = [laid for one in fresh for laid in shelf.take(one.laid.first, one.laid.stop)]
-        if not shelf:
+        found = [laid for one in fresh for laid in pending.take(one.laid.first, one.laid.stop)]
+        if not pending:
             del self._early[place, step]
         return found
 
@@ -218,7 +218,7 @@ class LotState:
         most = int(np.searchsorted(self.bounds, self.bounds[low] + self.spec.a_piece, side="right")) - 1
         return low, min(max(most, low + 1), low + self.spec.slices_a_piece, high)
 
-    def _add(self, place: int, step: int, laid: Laid) -> None:
+    def _add(self, place: int, step: int, laid: Segment) -> None:
         """Adds a slot's gradients to sums of equally many slots; the last as the rule runs, where that may be."""
         last = self._adds_late and int(self._merged[laid.first]) + 1 == len(self.spec.slots)
         self._sums.add(laid_as(laid, self._sum_dtype), last=last)
@@ -267,7 +267,7 @@ class LotState:
                 todo.append((laid.first, laid.stop))
                 yield Change(laid.first, laid.stop, goes_on=True)
 
-    def _apply_alone(self, place: int, step: int, laid: Laid) -> None:
+    def _apply_alone(self, place: int, step: int, laid: Segment) -> None:
         first, stop = laid.first, laid.stop
         if laid.elements is not None:
             self.update.with_gradient(laid, 1, step)
@@ -277,15 +277,15 @@ class LotState:
             self.applied(self.spec.slots[place], step, first, stop)
 
 
-def _joined(parts: list[Laid]) -> Laid:
+def _joined(parts: list[Segment]) -> Segment:
     """Slices that follow each other, their elements in one array."""
     if len(parts) == 1 and not parts[0].parts:
         return parts[0]
     whole = [one for laid in parts for one in laid.parts or (laid,)]
     arrays = [one.elements for one in whole if one.elements is not None]
-    return Laid(whole[0].first, whole[-1].stop, np.concatenate(arrays) if arrays else None)
+    return Segment(whole[0].first, whole[-1].stop, np.concatenate(arrays) if arrays else None)
 
 
-def _order(spec: LotSpec, bounds: Array) -> MergeOrder:
+def _order(spec: BucketSpec, bounds: Array) -> MergeOrder:
     """Where each slot goes on by itself, only its own steps have an order."""
     return SlotOrder(bounds) if spec.merge is Merge.SLOT or not spec.together else ArrivalOrder(bounds)

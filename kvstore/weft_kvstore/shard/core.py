@@ -13,8 +13,8 @@ from weft_kvstore.errors import StoreError
 from weft_kvstore.same_host.peers import Arenas
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.account import Ledger
-from weft_kvstore.shard.handlers import Greeting, HyperTalk, StepTalk, because, give_up
-from weft_kvstore.shard.inbox import Hearing
+from weft_kvstore.shard.handlers import Handshake, HyperHandlers, StepHandlers, because, give_up
+from weft_kvstore.shard.inbox import Ingress
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.links import Links, Outgoing
 from weft_kvstore.shard.merger import Merger
@@ -44,7 +44,7 @@ from weft_kvstore.wire.messages import (
 )
 
 
-class ShardMind:
+class ShardCore:
     """Every job and every connection of one shard process. `boot` is 16 bytes drawn when the process starts.
 
     `let_go` is called when bytes of an arena are let go, on whatever thread that happens: `flush` is due then.
@@ -65,11 +65,11 @@ class ShardMind:
         self.peers = self.links.peers
         self.counts = self.links.counts
         self.work: Merger[Namespace] = Merger(Answers(self.links, self.fail), priorities=settings.priorities)
-        self._hearing = Hearing(self.links, self.work, self.receive)
-        self._greeting = Greeting(self.links, settings, boot)
+        self._ingress = Ingress(self.links, self.work, self.receive)
+        self._handshake = Handshake(self.links, settings, boot)
         self._pushes = Pushes(self.links, self.work, self.ledger)
-        self._steps = StepTalk(self.links, self.work)
-        self._hyper = HyperTalk(self.links, self.work)
+        self._steps = StepHandlers(self.links, self.work)
+        self._hyper = HyperHandlers(self.links, self.work)
 
     @property
     def outgoing(self) -> list[Outgoing]:
@@ -83,11 +83,11 @@ class ShardMind:
     @property
     def arenas(self) -> Arenas | None:
         """Where clients of this host bring their arenas; None where nothing is shared with them."""
-        return self.links.arenas.door
+        return self.links.arenas.listener
 
     @arenas.setter
-    def arenas(self, door: Arenas | None) -> None:
-        self.links.arenas.door = door
+    def arenas(self, listener: Arenas | None) -> None:
+        self.links.arenas.listener = listener
 
     def open(self, shard: JobShard) -> None:
         """Adds a job. Raises StoreError where it is here already."""
@@ -107,19 +107,19 @@ class ShardMind:
     @property
     def is_shared(self) -> bool:
         """Whether more than one job was heard lately."""
-        return self.links.company.is_shared
+        return self.links.active_jobs.is_shared
 
     def hear(self, identity: bytes, parts: Sequence[Buffer], now: float) -> None:
         """One message: it is received at once, or where jobs share the shard at its job's turn. What fails ends its
         connection, not the others' service."""
-        self._hearing.hear(identity, parts, now)
+        self._ingress.hear(identity, parts, now)
 
     def receive(self, identity: bytes, parts: Sequence[Buffer], now: float) -> None:
         """One message. What is no message, or not from a client of a job here, is counted and answered with Refused."""
         try:
             message, payload = decode_request(parts)
             if isinstance(message, Hello):
-                self._greeting.hello(identity, message, now)
+                self._handshake.hello(identity, message, now)
                 return
             peer = self.peers.get(identity)
             if peer is None:
@@ -180,12 +180,12 @@ class ShardMind:
     @property
     def waiting_messages(self) -> int:
         """Messages that wait for their job's turn."""
-        return self._hearing.waiting
+        return self._ingress.waiting
 
     @property
     def silenced_links(self) -> int:
         """Connections that are not listened to."""
-        return self._hearing.silenced
+        return self._ingress.silenced
 
     def job_statistics(self, now: float) -> list[JobStatistics]:
         """Of each job; may be called on any thread."""
@@ -202,24 +202,24 @@ class ShardMind:
 
     def wants_flush(self) -> bool:
         """Whether `flush` is due: nothing is left to merge, enough was merged, or a link that has values is idle."""
-        departures = self.links.departures
+        egress = self.links.egress
         for peer in self.links.arenas.settled():
             self.links.due(peer)
-        if not departures:
+        if not egress:
             return False
         if not self.work or self.work.batch_is_full:
             return True
-        return any(peer.outbox.queued_slices and not peer.outbox.in_flight_bytes for peer in departures.peers())
+        return any(peer.outbox.queued_slices and not peer.outbox.in_flight_bytes for peer in egress.peers())
 
     def flush(self, now: float) -> None:
         """Puts acknowledgements and as many frames as credit allows into `outgoing`."""
         self.work.begin_batch()
-        departures, outgoing = self.links.departures, self.links.outgoing
-        peers = list(departures.peers())
+        egress, outgoing = self.links.egress, self.links.outgoing
+        peers = list(egress.peers())
         for peer in peers:
             outgoing += [(peer.identity, parts) for parts in peer.receipts()]
             self.links.arenas.look(peer)
-        for one in departures.frames(now, self.jobs):
+        for one in egress.frames(now, self.jobs):
             self.counts.frames_sent += 1
             outgoing.append(one)
         for peer in peers:
@@ -228,7 +228,7 @@ class ShardMind:
     def tick(self, now: float) -> None:
         """Forgets silent connections, and fails what waits for absent slots. To be called every ping or so."""
         silence_s = self.settings.silence_s
-        self._hearing.tick(now, silence_s)
+        self._ingress.tick(now, silence_s)
         for peer in [one for one in self.peers.values() if now - one.heard > silence_s]:
             self.lose(peer.identity)
         for job in self.jobs.values():
@@ -238,5 +238,5 @@ class ShardMind:
     def _close(self, namespace: Namespace, reason: str) -> None:
         self.ledger.release(self.jobs[namespace].shard.account)
         self.work.drop(namespace)
-        self._hearing.drop(namespace)
+        self._ingress.drop(namespace)
         self.links.drop(namespace, reason).shard.close()

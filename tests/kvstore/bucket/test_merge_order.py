@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft_kvstore.arrays import Laid, laid_apart
-from weft_kvstore.lot.sums import ArrivalOrder, MergeOrder, SlotOrder
+from weft_kvstore.arrays import Segment, laid_apart
+from weft_kvstore.bucket.sums import ArrivalOrder, MergeOrder, SlotOrder
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -33,13 +33,13 @@ def elements_of(number: int, first: int, stop: int) -> Array:
     return 1000.0 * number + np.arange(BOUNDS[first], BOUNDS[stop])
 
 
-def laid_of(number: int, first: int, stop: int, *, apart: bool) -> Laid:
+def laid_of(number: int, first: int, stop: int, *, apart: bool) -> Segment:
     if not apart:
-        return Laid(first, stop, elements_of(number, first, stop))
-    return laid_apart([Laid(one, one + 1, elements_of(number, one, one + 1)) for one in range(first, stop)])
+        return Segment(first, stop, elements_of(number, first, stop))
+    return laid_apart([Segment(one, one + 1, elements_of(number, one, one + 1)) for one in range(first, stop)])
 
 
-def by_slice(number: int, laid: Laid) -> dict[int, tuple[int, list[float]]]:
+def by_slice(number: int, laid: Segment) -> dict[int, tuple[int, list[float]]]:
     """Each slice of what was taken out, with the contributing slot and its elements."""
     assert laid.elements is not None
     assert not laid.parts
@@ -146,8 +146,8 @@ def test_what_a_slot_has_here_never_came_once_it_is_forgotten(make: Callable[[Ar
 @pytest.mark.parametrize("make", [SlotOrder, ArrivalOrder])
 def test_that_a_slot_had_nothing_waits_as_its_gradients_do(make: Callable[[Array], MergeOrder]) -> None:
     order = make(BOUNDS)
-    order.put(0, 0, Laid(1, 5, None))
+    order.put(0, 0, Segment(1, 5, None))
     (only,) = order.next(0, 0, 2, 4)
-    assert only == (0, Laid(2, 4, None))
+    assert only == (0, Segment(2, 4, None))
     assert [(laid.first, laid.stop) for _, laid in order.next(0, 0, 0, SLICES)] == [(1, 2), (4, 5)]
     assert not order.holds(0)

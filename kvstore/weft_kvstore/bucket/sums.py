@@ -1,4 +1,4 @@
-"""Gradients of a lot's steps: which is added next, their sums, and the gate where these are measured. Pure."""
+"""Gradients of a bucket's steps: which is added next, their sums, and the gate where these are measured. Pure."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 
 from weft_graph.program import Update
-from weft_kvstore.arrays import Array, Laid, Range, Ranges, Shelf, exact_sum, ranges_where
-from weft_kvstore.lot.update import LotSpec
+from weft_kvstore.arrays import Array, PendingSegments, Range, Ranges, Segment, exact_sum, ranges_where
+from weft_kvstore.bucket.update import BucketSpec
 from weft_kvstore.merging.step_gate import StepGate
 
 # --- Gradients that are in and not merged, and which of them is added next --------------------------------------------
 
 
 class MergeOrder(Protocol):
-    """Elements by contributing slot (its number) and step. `bounds` of a lot are those of its shelves."""
+    """Elements by contributing slot (its number) and step. `bounds` of a bucket are those of its pending segments."""
 
-    def put(self, place: int, step: int, laid: Laid) -> None: ...
+    def put(self, place: int, step: int, laid: Segment) -> None: ...
 
     def is_next(self, place: int, step: int, merged: int) -> bool:
         """Whether what comes of a slot is added at once where `merged` slots are merged in that step."""
@@ -30,7 +30,7 @@ class MergeOrder(Protocol):
     def has_all(self, step: int, merged: int, first: int, stop: int) -> bool:
         """Whether `next` finds something for each of these slices."""
 
-    def next(self, step: int, merged: int, first: int, stop: int) -> list[tuple[int, Laid]]:
+    def next(self, step: int, merged: int, first: int, stop: int) -> list[tuple[int, Segment]]:
         """Takes out what is to be added next at these slices, of which `merged` slots are merged in that step."""
 
     def forget(self, place: int) -> None:
@@ -42,48 +42,48 @@ class SlotOrder:
 
     def __init__(self, bounds: Array) -> None:
         self._bounds = bounds
-        self._shelves: dict[tuple[int, int], Shelf] = {}
+        self._pendings: dict[tuple[int, int], PendingSegments] = {}
 
-    def put(self, place: int, step: int, laid: Laid) -> None:
-        shelf = self._shelves.get((place, step))
-        if shelf is None:
-            shelf = self._shelves[place, step] = Shelf(self._bounds)
-        shelf.put(laid)
+    def put(self, place: int, step: int, laid: Segment) -> None:
+        pending = self._pendings.get((place, step))
+        if pending is None:
+            pending = self._pendings[place, step] = PendingSegments(self._bounds)
+        pending.put(laid)
 
     def is_next(self, place: int, step: int, merged: int) -> bool:
         return place == merged
 
     def holds(self, step: int) -> bool:
-        return (0, step) in self._shelves
+        return (0, step) in self._pendings
 
     def has_all(self, step: int, merged: int, first: int, stop: int) -> bool:
-        return (merged, step) in self._shelves and len(self._shelves[merged, step]) == stop - first
+        return (merged, step) in self._pendings and len(self._pendings[merged, step]) == stop - first
 
-    def next(self, step: int, merged: int, first: int, stop: int) -> list[tuple[int, Laid]]:
-        shelf = self._shelves.get((merged, step))
-        if shelf is None:
+    def next(self, step: int, merged: int, first: int, stop: int) -> list[tuple[int, Segment]]:
+        pending = self._pendings.get((merged, step))
+        if pending is None:
             return []
-        found = shelf.take(first, stop)
-        if not shelf:
-            del self._shelves[merged, step]
+        found = pending.take(first, stop)
+        if not pending:
+            del self._pendings[merged, step]
         return [(merged, laid) for laid in found]
 
     def forget(self, place: int) -> None:
-        for key in [key for key in self._shelves if key[0] == place]:
-            del self._shelves[key]
+        for key in [key for key in self._pendings if key[0] == place]:
+            del self._pendings[key]
 
 
 class ArrivalOrder:
-    """In the order in which they came. Invariant: no shelf is empty."""
+    """In the order in which they came. Invariant: no pending segments is empty."""
 
     def __init__(self, bounds: Array) -> None:
         self._bounds = bounds
-        self._arrived: dict[int, list[tuple[int, Shelf]]] = {}
+        self._arrived: dict[int, list[tuple[int, PendingSegments]]] = {}
 
-    def put(self, place: int, step: int, laid: Laid) -> None:
-        shelf = Shelf(self._bounds)
-        shelf.put(laid)
-        self._arrived.setdefault(step, []).append((place, shelf))
+    def put(self, place: int, step: int, laid: Segment) -> None:
+        pending = PendingSegments(self._bounds)
+        pending.put(laid)
+        self._arrived.setdefault(step, []).append((place, pending))
 
     def is_next(self, place: int, step: int, merged: int) -> bool:
         return step not in self._arrived
@@ -92,14 +92,14 @@ class ArrivalOrder:
         return step in self._arrived
 
     def has_all(self, step: int, merged: int, first: int, stop: int) -> bool:
-        return sum(len(shelf) for _, shelf in self._arrived.get(step, ())) >= stop - first
+        return sum(len(pending) for _, pending in self._arrived.get(step, ())) >= stop - first
 
-    def next(self, step: int, merged: int, first: int, stop: int) -> list[tuple[int, Laid]]:
-        found: list[tuple[int, Laid]] = []
+    def next(self, step: int, merged: int, first: int, stop: int) -> list[tuple[int, Segment]]:
+        found: list[tuple[int, Segment]] = []
         left = Ranges()
         left.add(first, stop)
-        for place, shelf in self._arrived.get(step, ()):
-            taken = [laid for low, high in list(left) for laid in shelf.take(low, high)]
+        for place, pending in self._arrived.get(step, ()):
+            taken = [laid for low, high in list(left) for laid in pending.take(low, high)]
             for laid in taken:  # Of each slice what came first; others may have another first one.
                 left.remove(laid.first, laid.stop)
                 found.append((place, laid))
@@ -120,7 +120,7 @@ class ArrivalOrder:
             del self._arrived[step]
 
 
-# --- The sums of a lot's steps that are being merged ------------------------------------------------------------------
+# --- The sums of a bucket's steps that are being merged ---------------------------------------------------------------
 
 
 LATE_ELEMENTS: Final = 1 << 17
@@ -138,11 +138,11 @@ def sum_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 class Sum(NamedTuple):
     """A sum: the elements of `total`, and where `addend` is there (elements of the same slices) that added to them."""
 
-    total: Laid
+    total: Segment
     addend: Array | None = None
 
 
-class LotSums:
+class BucketSums:
     """Of each slice one sum, that of its next step. `contributors` counts the gradients in it, by slice.
 
     Invariant: what lies in `_addends`, and is not added yet, has a total of the same slice.
@@ -152,11 +152,11 @@ class LotSums:
 
     def __init__(self, slices: int, bounds: Array) -> None:
         self._bounds = bounds
-        self._totals = Shelf(bounds)
-        self._addends = Shelf(bounds)
+        self._totals = PendingSegments(bounds)
+        self._addends = PendingSegments(bounds)
         self.contributors = np.zeros(slices, np.int64)
 
-    def add(self, laid: Laid, *, last: bool = False) -> None:
+    def add(self, laid: Segment, *, last: bool = False) -> None:
         """Adds gradients, from the left to the right: sum + gradient. Their memory is taken over, and written unless it
         is read-only. What is the `last` is added by who takes the sum, and crosses memory once less."""
         if laid.elements is None:
@@ -168,8 +168,8 @@ class LotSums:
             self._add(laid)
         self.contributors[laid.first : laid.stop] += 1
 
-    def _put_off(self, laid: Laid) -> None:
-        now: list[Laid] = []
+    def _put_off(self, laid: Segment) -> None:
+        now: list[Segment] = []
         for part in laid.parts or (laid,):
             at = part.first
             for total in self._totals.within(part.first, part.stop):
@@ -185,13 +185,13 @@ class LotSums:
             if at < part.stop:
                 now.append(self._totals.part(part, at, part.stop))
         if now:
-            self._add(Laid(now[0].first, now[-1].stop, now[0].elements, tuple(now)))
+            self._add(Segment(now[0].first, now[-1].stop, now[0].elements, tuple(now)))
 
     def _settle(self, first: int, stop: int) -> None:
         for addend in self._addends.take(first, stop) if self._addends else ():
             self._add(addend)
 
-    def _add(self, laid: Laid) -> None:
+    def _add(self, laid: Segment) -> None:
         fresh = _Fresh(self._bounds, laid)
         for part in laid.parts or (laid,):
             at = part.first
@@ -219,7 +219,7 @@ class LotSums:
         addends = self._addends.take(first, stop) if self._addends else []
         return _sums(self._totals, totals, addends) if addends else map(Sum, totals)
 
-    def look(self, first: int, stop: int) -> list[Laid]:
+    def look(self, first: int, stop: int) -> list[Segment]:
         """The sums of these slices, to be written; they stay."""
         self._settle(first, stop)
         found = [_writable(laid) for laid in self._totals.take(first, stop)]
@@ -228,7 +228,7 @@ class LotSums:
         return found
 
 
-def _sums(shelf: Shelf, totals: list[Laid], addends: list[Laid]) -> Iterator[Sum]:
+def _sums(pending: PendingSegments, totals: list[Segment], addends: list[Segment]) -> Iterator[Sum]:
     """Totals with what is to be added to them, cut where one of both ends."""
     coming = iter(addends)
     addend = next(coming, None)
@@ -236,15 +236,15 @@ def _sums(shelf: Shelf, totals: list[Laid], addends: list[Laid]) -> Iterator[Sum
         at = total.first
         while addend is not None and addend.first < total.stop:
             if at < addend.first:
-                yield Sum(shelf.part(total, at, addend.first))
+                yield Sum(pending.part(total, at, addend.first))
             at = min(addend.stop, total.stop)
             low = max(addend.first, total.first)
-            yield Sum(shelf.part(total, low, at), shelf.part(addend, low, at).elements)
+            yield Sum(pending.part(total, low, at), pending.part(addend, low, at).elements)
             if addend.stop > total.stop:
                 break
             addend = next(coming, None)
         if at < total.stop:
-            yield Sum(shelf.part(total, at, total.stop))
+            yield Sum(pending.part(total, at, total.stop))
 
 
 class _Fresh:
@@ -253,14 +253,14 @@ class _Fresh:
 
     __slots__ = ("_array", "_bounds", "_kept", "_laid", "_made")
 
-    def __init__(self, bounds: Array, laid: Laid) -> None:
+    def __init__(self, bounds: Array, laid: Segment) -> None:
         self._bounds = bounds
         self._laid = laid
         self._array: Array | None = None
-        self._kept: list[Laid] = []
+        self._kept: list[Segment] = []
         self._made: list[Range] = []
 
-    def keep(self, laid: Laid) -> None:
+    def keep(self, laid: Segment) -> None:
         """Slices whose sum has an array already."""
         self._kept.append(laid)
 
@@ -276,8 +276,8 @@ class _Fresh:
             self._made.append((first, stop))
         return self._of(first, stop)
 
-    def sums(self) -> list[Laid]:
-        return self._kept + [Laid(first, stop, self._of(first, stop)) for first, stop in self._made]
+    def sums(self) -> list[Segment]:
+        return self._kept + [Segment(first, stop, self._of(first, stop)) for first, stop in self._made]
 
     def _of(self, first: int, stop: int) -> Array:
         assert self._array is not None
@@ -285,25 +285,25 @@ class _Fresh:
         return self._array[self._bounds[first] - origin : self._bounds[stop] - origin]
 
 
-def _writable(laid: Laid) -> Laid:
+def _writable(laid: Segment) -> Segment:
     if laid.elements is None or laid.elements.flags.writeable:
         return laid
-    return Laid(laid.first, laid.stop, laid.elements.copy())
+    return Segment(laid.first, laid.stop, laid.elements.copy())
 
 
-# --- Slices of a lot at the gate of their shard: what is merged of a step is measured, and goes on as agreed on -------
+# --- Slices of a bucket at the gate of their shard: what is merged of a step is measured, and goes on as agreed on ----
 
 
 _NEVER: Final = -1
 
 
-class LotGate:
+class BucketGate:
     """Invariant: `_told` (slices) is the last step that the gate was told of, and each is told once. `sums` are of the
     slices, which begin at `bounds` (elements)."""
 
     __slots__ = ("_bounds", "_gate", "_is_summed", "_sums", "_told", "_unscaled")
 
-    def __init__(self, gate: StepGate, spec: LotSpec, sums: LotSums, bounds: Array) -> None:
+    def __init__(self, gate: StepGate, spec: BucketSpec, sums: BucketSums, bounds: Array) -> None:
         self._gate = gate
         self._is_summed = spec.update is not Update.MEAN
         self._unscaled = spec.unscaled
@@ -340,13 +340,13 @@ class LotGate:
                 found.append(np.square(laid.elements[low:high], dtype=np.float64).sum(keepdims=True))
         return exact_sum(np.concatenate(found)) if found else 0
 
-    def _slices(self, laid: Laid) -> Iterator[Range]:
+    def _slices(self, laid: Segment) -> Iterator[Range]:
         """Where its slices begin and end among its elements."""
         edges = (self._bounds[laid.first : laid.stop + 1] - self._bounds[laid.first]).tolist()
         return pairwise(edges)
 
 
-def _multiply(sums: list[Laid], factor: float) -> None:
+def _multiply(sums: list[Segment], factor: float) -> None:
     for laid in sums:
         assert laid.elements is not None
         np.multiply(laid.elements, laid.elements.dtype.type(factor), out=laid.elements)
