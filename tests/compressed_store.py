@@ -10,11 +10,10 @@ import numpy as np
 
 from store_cluster import constant, key_of, store_of
 from weft_graph.program import Update
-from weft_kvstore.compression.choice import codec_of
-from weft_kvstore.compression.codec import Codec
-from weft_kvstore.compression.description import CompressionDescription, Kind, StoreCompression
+from weft_kvstore.compression.codecs import Codec
+from weft_kvstore.compression.description import CompressionDescription, Kind, StoreCompression, codec_of
 from weft_kvstore.description.records import KeyDescription, StoreDescription
-from weft_kvstore.sharding.slices import slices_of
+from weft_kvstore.sharding import slices_of
 
 Array = np.ndarray[tuple[int, ...], np.dtype[Any]]
 
@@ -40,7 +39,7 @@ def merged_key(name: str, shape: tuple[int, ...], slots: int = SLOTS) -> KeyDesc
 def compressed_store(
     *, slots: int = SLOTS, shards: int = 2, mode: str = "sync", **setting: CompressionDescription | None
 ) -> StoreDescription:
-    """Two weights of one lot, one that is whole, one of float64, a small one that travels as it is; a merged one."""
+    """Two weights of one bucket, one that is whole, one of float64, a small one that travels as it is; a merged one."""
     keys = [
         key_of("w", (90, 17), slots, priority=2),
         key_of("v", (700,), slots, priority=1),
@@ -77,7 +76,7 @@ class PlainTwoBit:
 
 
 class PlainCodec:
-    """A key as one run of its slices, by the codec alone: no store, lots, shards or frames."""
+    """A key as one run of its slices, by the codec alone: no store, buckets, shards or frames."""
 
     def __init__(self, key: KeyDescription, slice_bytes: int, one: CompressionDescription) -> None:
         dtype = np.dtype(key.dtype)

@@ -11,7 +11,7 @@ import msgspec
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.encryption.curve_authenticator import CurveAuthenticator
 from weft_kvstore.encryption.curve_keys import CurveKeys
-from weft_kvstore.encryption.pairs import new_curve_keys
+from weft_kvstore.encryption.key_files import new_curve_keys
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
 

@@ -17,7 +17,7 @@ from weft_kvstore.description.records import InitializerDescription, KeyDescript
 from weft_kvstore.local.local_store import LocalStore
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.sharding.routing import routing_of
+from weft_kvstore.sharding import routing_of
 from weft_kvstore.store import Store
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float32]]

@@ -12,7 +12,7 @@ import zmq
 
 from store_cluster import WAIT_S, key_of, store_of
 from store_raw import RawPeer, hello_of, pull_of, push_of
-from weft_kvstore.arrays.buffers import Buffer
+from weft_kvstore.arrays import Buffer
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.wire.codec import decode_reply, encode
 from weft_kvstore.wire.messages import Acknowledge, Ping, Values, Welcome

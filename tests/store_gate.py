@@ -14,9 +14,8 @@ from typing import Self
 import msgspec
 import zmq
 
-from weft_kvstore.wire.cargo import Cargo
 from weft_kvstore.wire.codec import ProtocolError, decode_reply, decode_request, encode
-from weft_kvstore.wire.messages import Acknowledge, Hello, Push, Values
+from weft_kvstore.wire.messages import Acknowledge, Hello, PayloadKind, Push, Values
 
 HOLD_S = 3.0
 """How long a round may take to fill; then what is there is let in, so that nothing waits for ever."""
@@ -29,7 +28,7 @@ Pick = Callable[[Sequence[int]], int]
 """Which of these slots, ascending, is next."""
 
 Arrival = tuple[int, int, int, int]
-"""(slot, lot, step, slice of the shard)."""
+"""(slot, bucket, step, slice of the shard)."""
 
 
 def forward(slots: Sequence[int]) -> int:
@@ -102,7 +101,7 @@ class PushGate:
         self._context.destroy(linger=0)
 
     def orders(self) -> dict[tuple[int, int, int], list[int]]:
-        """(lot, step, slice) -> the slots in the order in which their gradients reached the shard."""
+        """(bucket, step, slice) -> the slots in the order in which their gradients reached the shard."""
         found: dict[tuple[int, int, int], list[int]] = {}
         for slot, *of in self.arrivals:
             found.setdefault((of[0], of[1], of[2]), []).append(slot)
@@ -167,8 +166,8 @@ class PushGate:
             link = ready[self._pick(sorted(ready))]
             message = link.waiting.popleft()
             push = _pushed(message)
-            for lot, step, first, count in zip(push.lot, push.step, push.first, push.count, strict=True):
-                self.arrivals += [(link.slot, lot, step, first + place) for place in range(count)]
+            for bucket, step, first, count in zip(push.bucket, push.step, push.first, push.count, strict=True):
+                self.arrivals += [(link.slot, bucket, step, first + place) for place in range(count)]
             self._deliver(link, message)
             seen.append((link, message))
             if self._repeat:
@@ -202,7 +201,7 @@ def _pushed(message: list[bytes]) -> Push:
 def _push(message: list[bytes]) -> Push | None:
     """The gradients of a message; ids of rows that are asked for go on."""
     request = decode_request(message)[0]
-    return request if isinstance(request, Push) and Cargo.GRADIENT in request.cargo else None
+    return request if isinstance(request, Push) and PayloadKind.GRADIENT in request.payload_kind else None
 
 
 def _slices(message: list[bytes]) -> int:

@@ -19,9 +19,9 @@ REQUESTS: dict[str, tuple[m.Request, bytes | None]] = {
     "push": (
         m.Push(
             frame=7,
-            cargo=[0, 2],
+            payload_kind=[0, 2],
             request=[10, 12],
-            lot=[0, 2],
+            bucket=[0, 2],
             step=[9, 9],
             first=[0, 3],
             count=[2, 1],
@@ -33,9 +33,9 @@ REQUESTS: dict[str, tuple[m.Request, bytes | None]] = {
     "push-arena": (
         m.Push(
             frame=8,
-            cargo=[0, 0],
+            payload_kind=[0, 0],
             request=[10, 10],
-            lot=[0, 0],
+            bucket=[0, 0],
             step=[9, 9],
             first=[0, 3],
             count=[2, 1],
@@ -50,7 +50,7 @@ REQUESTS: dict[str, tuple[m.Request, bytes | None]] = {
     "pull-arena": (
         m.Pull(
             request=[11],
-            lot=[0],
+            bucket=[0],
             version=[1],
             state=[0],
             reading=[0],
@@ -65,7 +65,7 @@ REQUESTS: dict[str, tuple[m.Request, bytes | None]] = {
     "pull": (
         m.Pull(
             request=[11, 11, 12],
-            lot=[0, 1, 2],
+            bucket=[0, 1, 2],
             version=[1, 1, 2**40],
             state=[0, 0, 1],
             reading=[2, 2, 1],
@@ -94,13 +94,13 @@ REQUESTS: dict[str, tuple[m.Request, bytes | None]] = {
 
 REPLIES: dict[str, tuple[m.Reply, bytes | None]] = {
     "welcome": (m.Welcome(session=5, boot=DIGEST, silence_ms=5000), None),
-    "welcome-door": (m.Welcome(session=5, boot=DIGEST, silence_ms=5000, door=DIGEST, ticket=PROCESS), None),
+    "welcome-listener": (m.Welcome(session=5, boot=DIGEST, silence_ms=5000, listener=DIGEST, ticket=PROCESS), None),
     "released": (m.Released(frame=[0, 7]), None),
     "refused": (m.Refused(m.RefusalCode.STALE_TERM, "job 'job-1' is in term 3 here, term 2 is over"), None),
     "push-refused": (m.PushRefused(frame=7, run=1, reason="more than 2 steps ahead"), None),
     "values": (
         m.Values(
-            frame=8, request=[11], array=[0], lot=[1], version=[1], first=[0], count=[3], nbytes=[12], compressed=[1]
+            frame=8, request=[11], array=[0], bucket=[1], version=[1], first=[0], count=[3], nbytes=[12], compressed=[1]
         ),
         b"abcdefghijkl",
     ),
@@ -109,7 +109,7 @@ REPLIES: dict[str, tuple[m.Reply, bytes | None]] = {
             frame=9,
             request=[11, 11],
             array=[0, 0],
-            lot=[1, 1],
+            bucket=[1, 1],
             version=[1, 1],
             first=[0, 3],
             count=[3, 1],

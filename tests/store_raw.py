@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import zmq
 
-from weft_kvstore.arrays.buffers import Buffer
+from weft_kvstore.arrays import Buffer
 from weft_kvstore.description.check import digest
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.wire.codec import decode_reply, encode
@@ -64,7 +64,7 @@ def raw_peer(endpoint: str) -> Iterator[RawPeer]:
 
 def pull_of(
     request: int,
-    lot: int,
+    bucket: int,
     version: int,
     *,
     state: int = 0,
@@ -75,28 +75,28 @@ def pull_of(
     compressed: int = 0,
 ) -> Pull:
     """One pull."""
-    return Pull([request], [lot], [version], [state], [reading], [first], [count], [chunks], [compressed])
+    return Pull([request], [bucket], [version], [state], [reading], [first], [count], [chunks], [compressed])
 
 
 def push_of(
-    lot: int,
+    bucket: int,
     nbytes: Sequence[int],
     *,
     frame: int = 1,
-    cargo: int = 0,
+    payload_kind: int = 0,
     request: int = 0,
     step: int = 0,
     first: int | Sequence[int] = 0,
     count: int = 1,
     chunks: int = 0,
 ) -> Push:
-    """A run of each of these lengths, all of one lot; `first` is that of each run."""
+    """A run of each of these lengths, all of one bucket; `first` is that of each run."""
     runs = len(nbytes)
     return Push(
         frame=frame,
-        cargo=[cargo] * runs,
+        payload_kind=[payload_kind] * runs,
         request=[request] * runs,
-        lot=[lot] * runs,
+        bucket=[bucket] * runs,
         step=[step] * runs,
         first=[first] * runs if isinstance(first, int) else list(first),
         count=[count] * runs,

@@ -1,4 +1,4 @@
-"""Clients and shards without sockets: their minds, joined by queues whose every delivery the test chooses.
+"""Clients and shards without sockets: their cores, joined by queues whose every delivery the test chooses.
 
 A queue keeps its order, as TCP does; a broken connection loses what is in its queues. The time stands still unless it
 is moved.
@@ -11,14 +11,13 @@ from collections import deque
 from concurrent.futures import Future
 from typing import Any
 
-from weft_kvstore.client.face import StoreFace, end_futures
-from weft_kvstore.client.mind import ClientMind
-from weft_kvstore.client.speaker import Speaker
+from weft_kvstore.client.calls import StoreCalls, end_futures
+from weft_kvstore.client.core import ClientCore, Sender
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.operations.arguments import Arguments
 from weft_kvstore.settings import LinkSettings
+from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.shard.mind import ShardMind
 
 Parts = list[bytes]
 
@@ -39,11 +38,11 @@ class Simulation:
         self.description = description
         self.settings = settings or LinkSettings()
         self.now = 0.0
-        self.shards = [ShardMind(bytes([shard]) * 16, self.settings) for shard in range(len(description.shards))]
-        for number, mind in enumerate(self.shards):
-            mind.open(JobShard(description, number))
-        self.clients: dict[int, ClientMind] = {}
-        self.stores: dict[int, StoreFace] = {}
+        self.shards = [ShardCore(bytes([shard]) * 16, self.settings) for shard in range(len(description.shards))]
+        for number, core in enumerate(self.shards):
+            core.open(JobShard(description, number))
+        self.clients: dict[int, ClientCore] = {}
+        self.stores: dict[int, StoreCalls] = {}
         self.connections: dict[tuple[int, int], Connection] = {}
         self.delivered: list[tuple[str, Parts]] = []
         """Every message that arrived: ("up" or "down", its parts)."""
@@ -53,11 +52,11 @@ class Simulation:
         for slot in range(description.slots):
             self.join(slot, incarnation=1)
 
-    def join(self, slot: int, incarnation: int) -> StoreFace:
+    def join(self, slot: int, incarnation: int) -> StoreCalls:
         """A client for the slot; the one before it is left standing where it is, without connections."""
-        client = ClientMind(
+        client = ClientCore(
             self.description,
-            Speaker(slot, incarnation, bytes([slot, incarnation]) * 8),
+            Sender(slot, incarnation, bytes([slot, incarnation]) * 8),
             settings=self.settings,
             endpoints=self.description.shards,
             now=self.now,
@@ -65,7 +64,7 @@ class Simulation:
         self.clients[slot] = client
         for shard in range(len(self.shards)):
             self.connections.pop((slot, shard), None)
-        self.stores[slot] = StoreFace(
+        self.stores[slot] = StoreCalls(
             Arguments(self.description, slot), lambda operation: client.begin(operation, self.now)
         )
         return self.stores[slot]
@@ -84,7 +83,7 @@ class Simulation:
                 continue
             events += [("up", slot, shard)] if connection.up else []
             events += [("down", slot, shard)] if connection.down else []
-        events += [("work", 0, number) for number, mind in enumerate(self.shards) if mind.work]
+        events += [("work", 0, number) for number, core in enumerate(self.shards) if core.work]
         if not events:
             return False
         kind, slot, shard = choose.choice(events)
@@ -132,12 +131,12 @@ class Simulation:
                     self.connections[place].up += [[bytes(part) for part in parts] for parts in outgoing]
             outcomes, client.outcomes = client.outcomes, []
             end_futures(outcomes)
-        for number, mind in enumerate(self.shards):
-            mind.flush(self.now)
-            outgoing, mind.outgoing = mind.outgoing, []
+        for number, core in enumerate(self.shards):
+            core.flush(self.now)
+            outgoing, core.outgoing = core.outgoing, []
             by_identity = {one.identity: one for (_, shard), one in self.connections.items() if shard == number}
             for identity, parts in outgoing:
                 if identity in by_identity:
                     by_identity[identity].down.append([bytes(part) for part in parts])
                 else:
-                    mind.lose(identity)
+                    core.lose(identity)

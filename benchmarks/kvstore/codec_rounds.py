@@ -12,10 +12,9 @@ import numpy as np
 from figures import PeerRounds, Round, Row, row_of
 from measuring import Plan, Progress
 from store_cases import FLOAT_BYTES, MIB, Case
-from weft_kvstore.arrays.array import Array
-from weft_kvstore.compression.choice import codec_of
-from weft_kvstore.compression.codec import Codec
-from weft_kvstore.compression.description import CompressionDescription, Kind
+from weft_kvstore.arrays import Array
+from weft_kvstore.compression.codecs import Codec
+from weft_kvstore.compression.description import CompressionDescription, Kind, codec_of
 
 PEER = "copy"
 SIZES = (("1MiB", MIB, 200, 20), ("16MiB", 16 * MIB, 16, 3))

@@ -27,7 +27,7 @@ from reporting import machine_line, processor
 from weft_graph.ir import Initializer
 from weft_graph.program import Update
 from weft_kernels.id_draws import rows_of_ids
-from weft_kvstore.arrays.array import Array
+from weft_kvstore.arrays import Array
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import (
     GrowthDescription,
@@ -36,15 +36,15 @@ from weft_kvstore.description.records import (
     Merge,
     StoreDescription,
 )
-from weft_kvstore.merging.pull_wait import PullWait
+from weft_kvstore.merging.pulls import PullWait
+from weft_kvstore.rows.index import shard_of
+from weft_kvstore.rows.rows import Rows
+from weft_kvstore.rows.storage import GrowingRows
 from weft_kvstore.runtime.process import tune_process
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.tables.growing_rows import GrowingRows
-from weft_kvstore.tables.rows import Rows
-from weft_kvstore.tables.spread import shard_of
-from weft_kvstore.units.table_state import TableState
+from weft_kvstore.tables.state import TableState
 from weft_kvstore.wire.messages import Reading
 from weft_kvstore.wire.out_run import OneBuffer
 

@@ -12,7 +12,7 @@ import zmq
 from exchange import Array, Line, Work, take_part
 from store_cases import START_S, Case, case_from_json
 from weft_kvstore.client.store_client import StoreClient
-from weft_kvstore.description.file import read_description
+from weft_kvstore.description.describing import read_description
 from weft_kvstore.runtime.process import tune_process
 from weft_kvstore.settings import LinkSettings
 

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from weft_kvstore.description.check import DescriptionError
-    from weft_kvstore.description.describing import describe
-    from weft_kvstore.description.file import read_description
+    from weft_kvstore.description.describing import describe, read_description
     from weft_kvstore.description.form import DescriptionForm, Key
     from weft_kvstore.description.records import (
         AverageDescription,
@@ -32,22 +31,20 @@ if TYPE_CHECKING:
     )
     from weft_kvstore.encryption.curve_authenticator import CurveAuthenticator
     from weft_kvstore.encryption.curve_keys import CurveKeyError, CurveKeys
-    from weft_kvstore.encryption.key_files import read_curve_keys
-    from weft_kvstore.encryption.pairs import new_curve_keys
+    from weft_kvstore.encryption.key_files import new_curve_keys, read_curve_keys
     from weft_kvstore.errors import StoreError, StoreLostError, StorePassedError, StoreRefusedError, StoreTimeoutError
     from weft_kvstore.library.kvstore import KVStore
+    from weft_kvstore.rows.memory import TablePlace
     from weft_kvstore.serving.shard_server import ShardServer
     from weft_kvstore.settings import LinkSettings
     from weft_kvstore.shard.account import QuotaError
-    from weft_kvstore.statistics.records import ClientStatistics, LinkStatistics
+    from weft_kvstore.statistics import ClientStatistics, LinkStatistics
     from weft_kvstore.step_outcome import StepOutcome
     from weft_kvstore.store import Store
-    from weft_kvstore.tables.place import TablePlace
 
 _NAMES: dict[str, tuple[str, ...]] = {
     "weft_kvstore.description.check": ("DescriptionError",),
-    "weft_kvstore.description.describing": ("describe",),
-    "weft_kvstore.description.file": ("read_description",),
+    "weft_kvstore.description.describing": ("describe", "read_description"),
     "weft_kvstore.description.form": ("DescriptionForm", "Key"),
     "weft_kvstore.description.records": (
         "AverageDescription",
@@ -59,10 +56,9 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "Sparse",
         "StoreDescription",
     ),
-    "weft_kvstore.encryption.curve_keys": ("CurveKeyError", "CurveKeys"),
-    "weft_kvstore.encryption.key_files": ("read_curve_keys",),
-    "weft_kvstore.encryption.pairs": ("new_curve_keys",),
     "weft_kvstore.encryption.curve_authenticator": ("CurveAuthenticator",),
+    "weft_kvstore.encryption.curve_keys": ("CurveKeyError", "CurveKeys"),
+    "weft_kvstore.encryption.key_files": ("new_curve_keys", "read_curve_keys"),
     "weft_kvstore.errors": (
         "StoreError",
         "StoreLostError",
@@ -71,13 +67,13 @@ _NAMES: dict[str, tuple[str, ...]] = {
         "StoreTimeoutError",
     ),
     "weft_kvstore.library.kvstore": ("KVStore",),
+    "weft_kvstore.rows.memory": ("TablePlace",),
     "weft_kvstore.serving.shard_server": ("ShardServer",),
     "weft_kvstore.settings": ("LinkSettings",),
     "weft_kvstore.shard.account": ("QuotaError",),
-    "weft_kvstore.statistics.records": ("ClientStatistics", "LinkStatistics"),
+    "weft_kvstore.statistics": ("ClientStatistics", "LinkStatistics"),
     "weft_kvstore.step_outcome": ("StepOutcome",),
     "weft_kvstore.store": ("Store",),
-    "weft_kvstore.tables.place": ("TablePlace",),
 }
 """Which module has which public names."""
 

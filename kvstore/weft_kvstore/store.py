@@ -9,8 +9,8 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from weft_kvstore.arrays.array import Array
-from weft_kvstore.statistics.records import ClientStatistics
+from weft_kvstore.arrays import Array
+from weft_kvstore.statistics import ClientStatistics
 from weft_kvstore.step_outcome import StepOutcome
 
 

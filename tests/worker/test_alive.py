@@ -15,7 +15,7 @@ from weft.api.agent import Orders
 from weft.api.alive import AliveFile, Question
 from weft_kvstore.serving.daemon import ShardDaemon, ShardSettings
 from weft_kvstore.serving.shard_server import ShardServer
-from weft_kvstore.shard.mind import ShardMind
+from weft_kvstore.shard.core import ShardMind
 from weft_worker.daemon import WorkerDaemon
 from weft_worker.settings import WorkerSettings
 from weft_worker.state import WorkerState

@@ -13,7 +13,7 @@ from safetensors.numpy import load
 from store_cluster import served
 from weft.api.compression import CompressionSpec, StoreCompressionSpec
 from weft.api.lifecycle import AllocationEvent
-from weft_kvstore.arrays.array import Array
+from weft_kvstore.arrays import Array
 from weft_kvstore.description.records import description_from_json
 from worker_graphs import METRICS, mlp
 from worker_jobs import Job, programs_of, run_all, save_data

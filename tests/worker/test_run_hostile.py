@@ -17,7 +17,7 @@ from weft.api.document import Document
 from weft.api.lifecycle import AllocationEvent
 from weft_graph.ir import Constant, Graph, Input, Node
 from weft_graph.types import BATCH, DType, TensorType
-from weft_kvstore.statistics.records import ClientStatistics
+from weft_kvstore.statistics import ClientStatistics
 from weft_kvstore.store import Store
 from weft_worker.run import open_store
 from worker_graphs import CLASSES, mlp, parameter

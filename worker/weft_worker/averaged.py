@@ -8,7 +8,7 @@ from typing import Any
 
 from weft_graph.program import Update
 from weft_kernels.averaging import AVERAGE
-from weft_kvstore.arrays.array import Array
+from weft_kvstore.arrays import Array
 from weft_kvstore.description.records import KeyDescription
 from weft_kvstore.store import Readable, Store
 

@@ -13,8 +13,7 @@ import numpy as np
 from weft.api.document import Document
 from weft.api.values import state_tensor
 from weft_graph.program import Update
-from weft_kvstore.arrays.array import Array
-from weft_kvstore.arrays.buffers import bytes_of
+from weft_kvstore.arrays import Array, bytes_of
 from weft_kvstore.description.records import KeyDescription
 from weft_kvstore.errors import StoreTimeoutError
 from weft_kvstore.store import Readable, Store

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from weft_kernels.rules.record import State
-from weft_kvstore.arrays.array import Array
+from weft_kvstore.arrays import Array
 from weft_kvstore.description.records import KeyDescription, StoreDescription
-from weft_kvstore.hyper.key_hyper import KeyHyper
+from weft_kvstore.hyper import KeyHyper
 from weft_worker.updating import Updating
 
 

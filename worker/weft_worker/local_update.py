@@ -18,9 +18,9 @@ from queue import Empty, PriorityQueue
 from typing import Any, Final, TypeVar
 
 from weft.api.store import gradient_key
-from weft_kvstore.arrays.array import Array
+from weft_kvstore.arrays import Array
 from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError
-from weft_kvstore.statistics.records import ClientStatistics
+from weft_kvstore.statistics import ClientStatistics
 from weft_kvstore.step_outcome import StepOutcome
 from weft_kvstore.store import Store
 from weft_worker.device import Device

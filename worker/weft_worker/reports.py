@@ -11,7 +11,7 @@ from weft.api.agent import LogReport, MetricReport, SetDone
 from weft.api.document import Document
 from weft.api.job import Traffic
 from weft.api.lifecycle import AllocationEvent
-from weft_kvstore.statistics.records import ClientStatistics
+from weft_kvstore.statistics import ClientStatistics
 
 STEP_INTERVAL_S = 0.25
 """Between two reports of the step: four a second are smooth to look at."""

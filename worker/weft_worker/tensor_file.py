@@ -17,8 +17,7 @@ from typing import Any, BinaryIO, Final
 
 import numpy as np
 
-from weft_kvstore.arrays.array import Array
-from weft_kvstore.arrays.buffers import bytes_of
+from weft_kvstore.arrays import Array, bytes_of
 from weft_worker.errors import WorkerError
 
 DTYPES: Final[Mapping[str, str]] = MappingProxyType(

@@ -8,8 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import BinaryIO, Final
 
-from weft_kvstore.description.first import is_given
-from weft_kvstore.description.records import KeyDescription
+from weft_kvstore.description.records import KeyDescription, is_given
 from weft_kvstore.store import Store
 from weft_worker.keeping import runs_of
 from weft_worker.pace import Pace

@@ -1,29 +1,58 @@
-"""The life of a client's connection to one shard. Pure: the time is a parameter.
-
-| State    | What comes                                 | Then                                                |
-|----------|--------------------------------------------|-----------------------------------------------------|
-| DOWN     | the time to try again                      | GREETING: a new socket, and a Hello on it           |
-| GREETING | Welcome                                    | OPEN                                                |
-| GREETING | Refused, which may pass                    | DOWN, before the first Welcome; else refused        |
-| both     | disconnected, or no Hello is known         | DOWN; the time to try again doubles                 |
-| GREETING | the keys do not fit                        | refused, for good                                   |
-| GREETING | the handshake was broken off               | as disconnected; after some in a row it is told     |
-| both     | half the silence without a word            | GREETING: a new socket, and a Hello on it           |
-| any      | any other Refused, another boot, nonsense  | refused, for good: everything fails, no more tries  |
-| any      | the silence without a word since OPEN      | lost besides: everything fails, until a Welcome     |
-
-Both are GREETING and OPEN. That the shard is lost is no state of the connection: it goes on trying.
-"""
+"""The life of a client's connection to one shard, and failed handshakes. Pure: the time is a parameter."""
 
 from __future__ import annotations
 
 from enum import Enum, Flag, auto
 from typing import Final
 
-from weft_kvstore.client.handshake_failure import HandshakeFailure
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.wire.codec import ProtocolError
 from weft_kvstore.wire.messages import RefusalCode, Refused, Welcome
+
+# --- How a connection ends before its first message, where the two sides do not have the keys for each other ----------
+
+
+class HandshakeFailure(Enum):
+    """`UNAUTHORIZED`: the shard knows no such key. `MECHANISM_MISMATCH`: one side encrypts, the other does not.
+    `BROKEN_OFF`: nobody says why; a shard that has another key than was thought can say nothing that would be
+    understood."""
+
+    UNAUTHORIZED = "unauthorized"
+    MECHANISM_MISMATCH = "mechanism mismatch"
+    BROKEN_OFF = "broken off"
+
+    def told(self, key: str | None) -> str:
+        """What a person should look at. `key`: this client's public one; None where it does not encrypt."""
+        if self is HandshakeFailure.UNAUTHORIZED:
+            told = (
+                f"it does not let in a client with the CURVE key {key}: no NAME.key in its directory of clients has it"
+            )
+            return f"{told} (who connects without curve_keys has one that no shard knows)"
+        if self is HandshakeFailure.BROKEN_OFF:
+            told = (
+                "it broke off the handshake each time: it may have another CURVE key than the description's curve_keys"
+            )
+            return f"{told} say, or not have started behind a proxy"
+        if key is not None:
+            return "its links are not encrypted, and the description has curve_keys for them"
+        return "its links are encrypted, and the description has no curve_keys for them"
+
+
+# --- The life of a client's connection to one shard -------------------------------------------------------------------
+# State    | What comes                                 | Then
+# ---------|--------------------------------------------|-----------------------------------------------------
+# DOWN     | the time to try again                      | GREETING: a new socket, and a Hello on it
+# GREETING | Welcome                                    | OPEN
+# GREETING | Refused, which may pass                    | DOWN, before the first Welcome; else refused
+# both     | disconnected, or no Hello is known         | DOWN; the time to try again doubles
+# GREETING | the keys do not fit                        | refused, for good
+# GREETING | the handshake was broken off               | as disconnected; after some in a row it is told
+# both     | half the silence without a word            | GREETING: a new socket, and a Hello on it
+# any      | any other Refused, another boot, nonsense  | refused, for good: everything fails, no more tries
+# any      | the silence without a word since OPEN      | lost besides: everything fails, until a Welcome
+#
+# Both are GREETING and OPEN. That the shard is lost is no state of the connection: it goes on trying.
+
 
 FIRST_RETRY_S: Final = 0.02
 LAST_RETRY_S: Final = 0.5

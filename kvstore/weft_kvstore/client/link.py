@@ -1,25 +1,19 @@
-"""A client's link to one shard: what is asked of it, and what is under way. Pure: the time is a parameter.
-
-A connection that breaks may have lost anything. The next one begins with a Hello; after its Welcome, all pulls and
-barriers that are not answered are asked again, and all slices that are not acknowledged are sent again. The shard takes
-each in once.
-"""
+"""One link to a shard: what is sent, acknowledged, and sent again after a break. Pure: the time is a parameter."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Final, TypeAlias
 
 import msgspec
 
-from weft_kvstore.arrays.buffers import Buffer
-from weft_kvstore.client.arena_frames import ArenaFrames
+from weft_kvstore.arrays import Buffer
 from weft_kvstore.client.connection import Connection, Due, LinkState
-from weft_kvstore.client.link_messages import SentPiece, pull_messages, push_message
 from weft_kvstore.operations.operation import AskOperation, Operation, PullOperation, SentRun
-from weft_kvstore.same_host.link_memory import LinkMemory
+from weft_kvstore.same_host.peers import LinkMemory
 from weft_kvstore.settings import LinkSettings, is_loopback
-from weft_kvstore.wire.cargo import SentEntry
-from weft_kvstore.wire.codec import encode, payload_bytes
+from weft_kvstore.wire.codec import ProtocolError, encode, payload_bytes
 from weft_kvstore.wire.messages import (
     MAX_RUNS,
     Acknowledge,
@@ -28,17 +22,226 @@ from weft_kvstore.wire.messages import (
     Hello,
     Message,
     Ping,
+    Pull,
+    Push,
     Refused,
+    SentEntry,
     Values,
     Welcome,
     Why,
 )
-from weft_kvstore.wire.outbox import Outbox
+from weft_kvstore.wire.outbox import Outbox, OutFrame, Piece, parts_of
+
+# --- Pulls, and frames of what is pushed, as the messages that say them -----------------------------------------------
+
+
+SentPiece: TypeAlias = Piece[SentEntry, Operation]
+SentFrame: TypeAlias = OutFrame[SentEntry, Operation]
+
+
+def push_message(frame: SentFrame, acknowledge: list[int], at: int | None = None, *, placed: bool = False) -> Push:
+    """The header of a frame. `at`: where its payload is in the arena; `placed`: runs of it are in their places there.
+    `acknowledge`: frames that have arrived here."""
+    entries, first, count, nbytes = zip(*frame.runs(), strict=True)
+    payload_kind, request, bucket, step, chunks, place = map(list, zip(*entries, strict=True))
+    return Push(
+        frame.number,
+        payload_kind,
+        request,
+        bucket,
+        step,
+        list(first),
+        list(count),
+        chunks,
+        list(nbytes),
+        at,
+        [int(one) for one in place] if placed else [],
+        acknowledge,
+    )
+
+
+def pull_messages(pulls: Iterable[PullOperation], shard: int, *, shared: bool) -> Iterator[Pull]:
+    """Asks for what is still wanted; what one pull asks for is in one message. `shared`: the shard has the arena."""
+    message = _no_pull()
+    for pull in pulls:
+        if pull.ended:
+            continue
+        asks = pull.asks(shard)
+        if len(message.request) + len(asks) > MAX_RUNS:
+            yield _short(message)
+            message = _no_pull()
+        number, asked, chunks = pull.number, pull.asked, pull.chunks(shard)
+        state, reading = int(asked.names is not None), int(asked.reading)
+        compressed = int(pull.may_be_compressed)
+        for bucket, first, count in asks:
+            message.request.append(number)
+            message.bucket.append(bucket)
+            message.version.append(asked.version)
+            message.state.append(state)
+            message.reading.append(reading)
+            message.first.append(first)
+            message.count.append(count)
+            message.chunks.append(chunks)
+            message.place.append(int(shared and pull.in_place))
+            message.compressed.append(compressed)
+    if message.request:
+        yield _short(message)
+
+
+def _short(message: Pull) -> Pull:
+    if not any(message.place):
+        message.place.clear()
+    return message
+
+
+def _no_pull() -> Pull:
+    return Pull([], [], [], [], [], [], [], [], [], [])
+
+
+# --- What of a link's frames is under way in the client's arena: laid there, arrived, and read no more ----------------
+# The shard reads what lies in the arena where it lies, so that it has arrived at one time and may be written at
+# another. What a connection that broke had brought there may be read still, until the shard says so on the next one.
+
+
+UNREAD: Final = "the shard has it where it lies, and reads it once the other slots have pushed the step"
+
+
+class ArenaFrames:
+    """`memory` is the arena, while the shard has it. `in_use`: a frame was laid there, by this connection or before.
+
+    Invariants: `_laid` has the frames of this connection that the shard may read, each with the piece of the stage that
+    it has, if any; `_unread` has those of them that have arrived, each with its pieces in the caller's own arrays.
+    `_left` are pieces of the stage that earlier connections have. `_read_before`: arrays of the caller may be read
+    still through an earlier connection; `_late` has arrived since.
+    """
+
+    __slots__ = (
+        "_had_memory",
+        "_laid",
+        "_late",
+        "_left",
+        "_memory",
+        "_read_before",
+        "_shard",
+        "_unread",
+        "bytes_received",
+        "bytes_sent",
+        "in_use",
+    )
+
+    def __init__(self, shard: int) -> None:
+        self.in_use = False
+        self.bytes_sent = 0
+        self.bytes_received = 0
+        self._shard = shard
+        self._memory: LinkMemory | None = None
+        self._had_memory = False
+        self._laid: dict[int, tuple[LinkMemory, int] | None] = {}
+        self._unread: dict[int, list[SentPiece]] = {}
+        self._left: list[tuple[LinkMemory, int]] = []
+        self._read_before = False
+        self._late: list[SentPiece] = []
+
+    @property
+    def memory(self) -> LinkMemory | None:
+        return self._memory
+
+    @memory.setter
+    def memory(self, memory: LinkMemory | None) -> None:
+        self._memory = memory
+        self._had_memory = self._had_memory or memory is not None
+
+    def is_lost(self, values: Values) -> bool:
+        """Whether a frame lies in an arena that the shard had and has no more: the connection is about to end."""
+        return self._had_memory and self._memory is None and (values.at is not None or bool(values.place))
+
+    def payload_of(self, values: Values, payload: memoryview) -> memoryview:
+        """Where the payload of a frame of values is. Raises ProtocolError."""
+        memory = self._memory
+        if memory is None and (values.at is not None or values.place):
+            raise ProtocolError(f"Values.at: {values.at}, the shard has no arena")
+        if values.at is None or memory is None:
+            return payload
+        return memory.payload(values.at, payload_bytes(values))
+
+    def push(self, memory: LinkMemory, frame: SentFrame, acknowledge: list[int]) -> list[Buffer]:
+        """A frame as a message whose bytes are in the arena, as far as there is room for them."""
+        placed = any(one.run.entry.place for one in frame.pieces)
+        pieces = _not_in_place(frame.pieces) if placed else frame.pieces
+        nbytes = sum([one.stop - one.start for one in pieces])
+        parts = parts_of(pieces)
+        at = memory.lay(parts, nbytes)
+        message = push_message(frame, acknowledge, at, placed=placed)
+        if at is None and not placed:
+            return encode(message, parts[0] if len(parts) == 1 else b"".join(parts))
+        self.in_use = True
+        self._laid[frame.number] = None if at is None else (memory, at)
+        self.bytes_sent += frame.nbytes if at is not None else frame.nbytes - nbytes
+        return encode(message, None if at is not None or not parts else b"".join(parts))
+
+    def arrived(self, frame: int, pieces: Sequence[SentPiece]) -> Sequence[SentPiece]:
+        """A frame has arrived: which of its pieces have nothing more to wait for.
+
+        What lies in the caller's own arrays waits until it was read; what was copied, and is the store's, does not.
+        """
+        if frame in self._laid:
+            unread = self._unread[frame] = _in_place(pieces)
+            for one in unread:
+                one.run.owner.because[self._shard] = UNREAD
+        elif self._read_before:
+            self._late += _in_place(pieces)
+        else:
+            return pieces
+        return _not_in_place(pieces)
+
+    def released(self, frame: int) -> Sequence[SentPiece] | None:
+        """What a frame has here is read no more: its pieces that waited for that; None where it had not arrived.
+        Raises ProtocolError for a frame that has nothing here."""
+        if frame not in self._laid:
+            raise ProtocolError(f"Released.frame: {frame} is not in the arena")
+        staged = self._laid.pop(frame)
+        if staged is not None:
+            staged[0].give(staged[1])
+        return self._unread.pop(frame, None)
+
+    def released_before(self) -> Sequence[SentPiece]:
+        """What earlier connections have here is read no more: the pieces that waited for that."""
+        left, self._left = self._left, []
+        for memory, offset in left:
+            memory.give(offset)
+        late, self._late, self._read_before = self._late, [], False
+        return late
+
+    def begin_anew(self) -> list[SentPiece]:
+        """A new connection begins: what it has to bring again though it had arrived."""
+        self._memory, self._had_memory = None, False
+        # What earlier connections brought there may be read still, and is not written before the shard says so.
+        self._left += [staged for staged in self._laid.values() if staged is not None]
+        self._read_before = self._read_before or bool(self._laid)
+        again = [*chain(*self._unread.values()), *self._late]
+        for one in again:
+            one.run.owner.because.pop(self._shard, None)
+        self._laid, self._unread, self._late = {}, {}, []
+        return again
+
+
+def _in_place(pieces: Sequence[SentPiece]) -> list[SentPiece]:
+    return [one for one in pieces if one.run.entry.place]
+
+
+def _not_in_place(pieces: Sequence[SentPiece]) -> list[SentPiece]:
+    return [one for one in pieces if not one.run.entry.place]
+
+
+# --- A client's link to one shard: what is asked of it, and what is under way -----------------------------------------
+# A connection that breaks may have lost anything. The next one begins with a Hello; after its Welcome, all pulls and
+# barriers that are not answered are asked again, and all slices that are not acknowledged are sent again. The shard
+# takes each in once.
 
 
 class ClientLink:
-    """`reopen` tells the hands to make a new socket before they send what is in `outgoing`; `door` that the arena can
-    be brought there, with its ticket.
+    """`reopen` tells the hands to make a new socket before they send what is in `outgoing`; `listener` that the arena
+    can be brought there, with its ticket.
 
     `requests` are pulls and barriers that are not answered, by number, in the order asked.
     """
@@ -52,7 +255,7 @@ class ClientLink:
         self.requests: dict[int, AskOperation] = {}
         self.outgoing: list[list[Buffer]] = []
         self.reopen = False
-        self.door: tuple[bytes, bytes] | None = None
+        self.listener: tuple[bytes, bytes] | None = None
         self.frames_sent = 0
         self.frames_received = 0
         self.payload_bytes_sent = 0
@@ -129,8 +332,8 @@ class ClientLink:
         if isinstance(message, Refused):
             self.connection.turn_away(message, now)
         elif self.connection.welcome(message, now):
-            if self._same_host and message.door:
-                self.door = message.door, message.ticket
+            if self._same_host and message.listener:
+                self.listener = message.listener, message.ticket
             for request in self.requests.values():
                 request.make(self)
 
@@ -186,7 +389,7 @@ class ClientLink:
         self.reopen = True
         self._new_pulls.clear()
         self._acknowledge.clear()
-        self.door = None
+        self.listener = None
         again = self.arena.begin_anew()
         self.outbox.shared = False
         for run in self.outbox.requeue(again):

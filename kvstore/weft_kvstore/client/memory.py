@@ -9,13 +9,10 @@ from math import prod
 
 import numpy as np
 
-from weft_kvstore.arrays.array import Array
+from weft_kvstore.arrays import Array
 from weft_kvstore.description.records import KeyDescription
-from weft_kvstore.same_host.arena import Arena
-from weft_kvstore.same_host.errors import ArenaError
-from weft_kvstore.same_host.layout import NO_PLACE
-from weft_kvstore.same_host.shared_layout import SharedLayout
-from weft_kvstore.same_host.spare_space import SpareSpace
+from weft_kvstore.same_host.layout import NO_PLACE, SharedLayout, SpareSpace
+from weft_kvstore.same_host.memory import Arena, ArenaError
 
 
 class ClientMemory:

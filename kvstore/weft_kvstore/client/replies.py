@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, Final, Protocol
 
-from weft_kvstore.client.link import ClientLink
-from weft_kvstore.client.link_messages import SentPiece
+from weft_kvstore.client.link import ClientLink, SentPiece
 from weft_kvstore.errors import StoreError, StoreLostError, StorePassedError, StoreRefusedError
 from weft_kvstore.operations.operation import AskOperation, Operation
 from weft_kvstore.wire.codec import ProtocolError
@@ -33,7 +32,7 @@ from weft_kvstore.wire.messages import (
     Values,
     Welcome,
 )
-from weft_kvstore.wire.value_run import value_runs
+from weft_kvstore.wire.runs import value_runs
 
 _ERRORS: Final = {
     FailureCode.LOST: StoreLostError,

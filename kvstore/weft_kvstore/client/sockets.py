@@ -1,4 +1,4 @@
-"""A client's sockets, and what passes between them and its mind. Hands without a thread: who leads moves them."""
+"""A client's sockets: one for each shard, their events, and what passes between them and the protocol."""
 
 from __future__ import annotations
 
@@ -9,18 +9,157 @@ from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
-from weft_kvstore.client.face import end_futures
-from weft_kvstore.client.link_socket import LinkSocket
+from weft_kvstore.arrays import Buffer
+from weft_kvstore.client.calls import end_futures
+from weft_kvstore.client.connection import HandshakeFailure
+from weft_kvstore.client.core import ClientCore
 from weft_kvstore.client.memory import ClientMemory
-from weft_kvstore.client.mind import ClientMind
-from weft_kvstore.encryption.link_keys import LinkKeys
+from weft_kvstore.encryption.curve_keys import LinkKeys
 from weft_kvstore.errors import StoreError
 from weft_kvstore.operations.operation import Operation
-from weft_kvstore.runtime.wake import Wakeup
-from weft_kvstore.same_host.arena import Arena
-from weft_kvstore.same_host.errors import ArenaError
+from weft_kvstore.runtime.process import Wakeup
 from weft_kvstore.same_host.handover import Handover, HandoverState
+from weft_kvstore.same_host.memory import Arena, ArenaError
+from weft_kvstore.settings import MAX_FRAME_BYTES
+from weft_kvstore.wire.codec import MAX_HEADER_BYTES
+
+# --- The client's socket to one shard: a DEALER, and the monitor that tells when its connection breaks ----------------
+
+
+BROKEN = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
+"""The monitor's words for a connection that has ended, and for one that could not be made."""
+
+SHUT_OUT: Final = {
+    int(zmq.EVENT_HANDSHAKE_FAILED_AUTH): HandshakeFailure.UNAUTHORIZED,
+    int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL): HandshakeFailure.MECHANISM_MISMATCH,
+    int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL): HandshakeFailure.BROKEN_OFF,
+}
+"""Its words for an end before the first message."""
+
+_WATCHED = int(BROKEN) | sum(SHUT_OUT)
+
+NO_RECONNECT = -1
+
+COPIED_BYTES = 1 << 19
+"""A smaller part is copied when it is sent. To keep its memory for the socket wakes a thread of pyzmq once it has left,
+which takes about as long as to copy so much."""
+
+# Plain numbers: arithmetic on pyzmq's flags takes longer than what it says.
+_NOW = int(zmq.NOBLOCK)
+_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
+_EVENTS = int(zmq.EVENTS)
+_READABLE = int(zmq.POLLIN)
+_MECHANISM = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
+
+
+class LinkSocket:
+    """One connection; a new one is a new object. Used by one thread at a time. Counts the bytes that pass.
+
+    `fd` becomes readable when something comes, and does not stay so: whatever is done with the socket may take the sign
+    away. So `is_unread` says that it was used since it was last seen empty. `monitor_fd` is the monitor's, which was
+    seen empty before anything is connected; its messages are read by `broke` alone, all of them, and so it needs no
+    such care afterwards. With `keys` the link is encrypted. `shut_out` is how the handshake has failed, where it has.
+    Raises zmq.ZMQError for an endpoint that is none.
+    """
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        endpoint: str,
+        keys: LinkKeys | None = None,
+    ) -> None:
+        self.shut_out: HandshakeFailure | None = None
+        self.bytes_sent = 0
+        self.bytes_received = 0
+        self.is_unread = True
+        self.socket = context.socket(zmq.DEALER)
+        self.socket.linger = 0
+        self.socket.sndhwm = 0  # The outbox's credit is the bound.
+        self.socket.rcvhwm = 0
+        # A connection that libzmq made anew by itself would lack its Hello; the link says when to try again.
+        self.socket.reconnect_ivl = NO_RECONNECT
+        self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES + MAX_HEADER_BYTES)
+        if keys is not None:
+            self.socket.curve_serverkey = keys.shard.encode()
+            self.socket.curve_publickey = keys.own.public.encode()
+            self.socket.curve_secretkey = keys.own.secret.encode()
+        self.monitor = self.socket.get_monitor_socket(_WATCHED)
+        self.fd = int(self.socket.getsockopt(zmq.FD))
+        self.monitor_fd = int(self.monitor.getsockopt(zmq.FD))
+        self.broke()  # The descriptor tells of what comes after a look that found nothing.
+        try:
+            self.socket.connect(endpoint)
+        except zmq.ZMQError:
+            self.close()
+            raise
+
+    def send(self, parts: list[Buffer]) -> bool:
+        """Sends a message; False if the connection has ended, so that nothing can be. Never waits.
+
+        Large parts are not copied: they stay as they are until they are acknowledged.
+        """
+        self.is_unread = True
+        last = len(parts) - 1
+        try:
+            for number, part in enumerate(parts):
+                flags = _NOW if number == last else _MORE
+                size = len(part)
+                self.socket.send(part, flags, size < COPIED_BYTES)
+                self.bytes_sent += size
+        except zmq.Again:
+            return False
+        return True
+
+    def unread(self) -> bool:
+        """Whether there is a message; where it says no, `fd` tells of the next."""
+        if self.is_unread:
+            self.is_unread = _readable(self.socket)
+        return self.is_unread
+
+    def receive(self) -> list[memoryview] | None:
+        """The next message; None if there is none."""
+        self.is_unread = True
+        if not self.unread():
+            return None
+        self.is_unread = True
+        frame = self.socket.recv(_NOW, copy=False)
+        parts = [frame.buffer]
+        while frame.more:  # The parts of a message come together or not at all.
+            frame = self.socket.recv(_NOW, copy=False)
+            parts.append(frame.buffer)
+        for part in parts:
+            self.bytes_received += part.nbytes
+        return parts
+
+    def broke(self) -> bool:
+        """Whether the connection has ended, or could not be made."""
+        broken = False
+        while _readable(self.monitor):
+            told = recv_monitor_message(self.monitor)
+            event, value = int(told["event"]), int(told["value"])
+            # No other word follows one about a message that cannot be deciphered.
+            broken = bool(event & (BROKEN | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)) or broken
+            if event in SHUT_OUT and (
+                SHUT_OUT[event] is not HandshakeFailure.MECHANISM_MISMATCH or value == _MECHANISM
+            ):
+                self.shut_out = SHUT_OUT[event]
+        return broken
+
+    def close(self, linger_ms: int = 0) -> None:
+        self.socket.disable_monitor()
+        self.monitor.close(0)
+        self.socket.close(linger_ms)
+
+
+def _readable(socket: zmq.Socket[bytes]) -> bool:
+    return bool(int(socket.get(_EVENTS)) & _READABLE)
+
+
+# --- A client's sockets, and what passes between them and its core ----------------------------------------------------
+# Hands without a thread: who leads moves them.
+
 
 MESSAGES_A_ROUND: Final = 256
 """Messages read from one socket before the others have their turn."""
@@ -33,7 +172,7 @@ Readable: TypeAlias = dict[int, int]
 
 
 class ClientSockets:
-    """One thread at a time uses it; `Lead` says which.
+    """One thread at a time uses it; `Poller` says which.
 
     `submitted` is what was handed over and has not begun. A socket's descriptor says that something came since it was
     last looked at, so whoever is about to wait for descriptors asks `unread` first. `changes` counts sockets that came
@@ -42,7 +181,7 @@ class ClientSockets:
 
     def __init__(
         self,
-        mind: ClientMind,
+        core: ClientCore,
         memory: ClientMemory,
         endpoints: Sequence[str],
         keys: Sequence[LinkKeys] = (),
@@ -50,7 +189,7 @@ class ClientSockets:
         """`keys`: of each shard's link, where links are encrypted."""
         self.submitted: deque[Operation] = deque()
         self.changes = 0
-        self._mind = mind
+        self._core = core
         self._memory = memory
         self._endpoints = tuple(endpoints)
         self._keys = dict(enumerate(keys))
@@ -65,40 +204,40 @@ class ClientSockets:
     @property
     def tick_at(self) -> float:
         """When a round has something to do, whatever comes."""
-        return self._mind.tick_at
+        return self._core.tick_at
 
     @property
     def open(self) -> int:
         """Operations that have begun and not ended."""
-        return len(self._mind)
+        return len(self._core)
 
     @property
     def is_due(self) -> bool:
         """Whether somebody has to go on at once: something waits to begin, for credit, or to end its future."""
         return bool(
-            self.submitted or self._mind.outcomes or any(link.outbox.queued_slices for link in self._mind.links)
+            self.submitted or self._core.outcomes or any(link.outbox.queued_slices for link in self._core.links)
         )
 
     @property
     def owes_receipts(self) -> bool:
         """Whether a shard waits to hear what has arrived."""
-        return any([link.owes_receipts for link in self._mind.links])  # noqa: C419  # a list is faster for so few
+        return any([link.owes_receipts for link in self._core.links])  # noqa: C419  # a list is faster for so few
 
     def told(self, operation: Operation) -> str:
         """Whose call it is, as every error begins."""
-        return self._mind.told(operation)
+        return self._core.told(operation)
 
     def end_futures(self) -> None:
         """Ends the futures of what has ended."""
-        if self._mind.outcomes:
-            outcomes, self._mind.outcomes = self._mind.outcomes, []
+        if self._core.outcomes:
+            outcomes, self._core.outcomes = self._core.outcomes, []
             end_futures(outcomes)
 
     def begin(self, now: float) -> None:
         """Begins what was handed over, and sends what may leave. Reads nothing and ends no future."""
         while self.submitted:
-            self._mind.begin(self.submitted.popleft(), now)
-        self._mind.flush(now)
+            self._core.begin(self.submitted.popleft(), now)
+        self._core.flush(now)
         self._send()
 
     def receive(self, readable: Readable) -> None:
@@ -116,9 +255,9 @@ class ClientSockets:
     def go_on(self, now: float) -> None:
         """Begins what was handed over, looks at deadlines, and sends: after what came, so what is urgent overtakes."""
         while self.submitted:
-            self._mind.begin(self.submitted.popleft(), now)
-        self._mind.tick(now)
-        self._mind.flush(now)
+            self._core.begin(self.submitted.popleft(), now)
+        self._core.tick(now)
+        self._core.flush(now)
         self._reopen()
         self._send()
         self._bring()
@@ -144,8 +283,8 @@ class ClientSockets:
         """Fails what is open, for that reason, and says good-bye; `end_futures` comes next."""
         waiting, self.submitted = self.submitted, deque()
         for operation in waiting:
-            self._mind.outcomes.append((operation, None, StoreError(f"{self.told(operation)}: {reason}")))
-        self._mind.close(reason)
+            self._core.outcomes.append((operation, None, StoreError(f"{self.told(operation)}: {reason}")))
+        self._core.close(reason)
 
     def release(self) -> None:
         """Sends the good-byes, and closes everything."""
@@ -173,28 +312,28 @@ class ClientSockets:
             handover = self._handovers.get(shard)
             if handover is not None and handover.state is HandoverState.OFFERED:
                 self._hear(shard, handover)
-            self._mind.receive(shard, parts, time.monotonic())
+            self._core.receive(shard, parts, time.monotonic())
 
     def _has_ended(self, shard: int, link_socket: LinkSocket) -> None:
-        """Tells the mind that a connection has ended, and how."""
+        """Tells the core that a connection has ended, and how."""
         how, now = link_socket.shut_out, time.monotonic()
         if how is None:
-            self._mind.disconnected(shard, now)
+            self._core.disconnected(shard, now)
         else:
             keys = self._keys.get(shard)
-            self._mind.shut_out(shard, how, now, key=None if keys is None else keys.own.public)
+            self._core.shut_out(shard, how, now, key=None if keys is None else keys.own.public)
 
     def _send(self) -> None:
-        for link in self._mind.links:
+        for link in self._core.links:
             if link.outgoing and (link_socket := self._sockets.get(link.shard)) is not None:
                 outgoing, link.outgoing = link.outgoing, []
                 for parts in outgoing:
                     if not link_socket.send(parts):
-                        self._mind.disconnected(link.shard, time.monotonic())
+                        self._core.disconnected(link.shard, time.monotonic())
                         break
 
     def _reopen(self) -> None:
-        for link in self._mind.links:
+        for link in self._core.links:
             if link.reopen:
                 link.reopen = False
                 self._drop(link.shard, 0)
@@ -203,29 +342,29 @@ class ClientSockets:
                         self._context, self._endpoints[link.shard], self._keys.get(link.shard)
                     )
                 except zmq.ZMQError as error:
-                    self._mind.cannot_connect(link.shard, str(error))
+                    self._core.cannot_connect(link.shard, str(error))
                     continue
                 self.changes += 1
 
     def _bring(self) -> None:
-        """Offers the arena to shards of this host that have just welcomed this client. Their doors are left for later
-        while its memory is taken."""
+        """Offers the arena to shards of this host that have just welcomed this client. Their listeners are left for
+        later while its memory is taken."""
         if self._taking is not None and not self._is_over():
             return
-        for link in self._mind.links:
-            if link.door is not None:
-                name, ticket = link.door
+        for link in self._core.links:
+            if link.listener is not None:
+                name, ticket = link.listener
                 self._let_go(link.shard)
                 handover = Handover(name, ticket, self._offered)
                 if self._taking is not None:
                     return
-                link.door = None
+                link.listener = None
                 if handover.fileno() >= 0:
                     self._handovers[link.shard] = handover
                     self.changes += 1
 
     def _offered(self) -> Arena:
-        """The arena, once a door was found. Raises ArenaError while its memory is taken."""
+        """The arena, once a listener was found. Raises ArenaError while its memory is taken."""
         if not self._memory.is_taken:
             self._taking, self._took = Wakeup(), False
             self.changes += 1
@@ -240,14 +379,14 @@ class ClientSockets:
             taking.wake()
 
     def _is_over(self) -> bool:
-        """Whether no memory is being taken any more. Where there was none, doors are left alone: payloads travel as
+        """Whether no memory is being taken any more. Where there was none, listeners are left alone: payloads travel as
         bytes."""
         if not self._took:
             return False
         self._end_taking()
         if not self._memory.is_taken:
-            for link in self._mind.links:
-                link.door = None
+            for link in self._core.links:
+                link.listener = None
         return True
 
     def _end_taking(self) -> None:
@@ -259,7 +398,7 @@ class ClientSockets:
     def _hear(self, shard: int, handover: Handover) -> None:
         """The shard has mapped the arena, or will not, or is gone."""
         handover.receive()
-        self._mind.shares(shard, taken=handover.state is HandoverState.TAKEN)
+        self._core.shares(shard, taken=handover.state is HandoverState.TAKEN)
         if handover.fileno() < 0:
             del self._handovers[shard]
             self.changes += 1

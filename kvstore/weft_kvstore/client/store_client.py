@@ -8,27 +8,25 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from types import TracebackType
 
-from weft_kvstore.arrays.array import Array
+from weft_kvstore.arrays import Array
+from weft_kvstore.client.calls import StoreCalls
 from weft_kvstore.client.connection import LinkState
-from weft_kvstore.client.face import StoreFace
-from weft_kvstore.client.lead import Lead
+from weft_kvstore.client.core import ClientCore, Sender
 from weft_kvstore.client.memory import ClientMemory
-from weft_kvstore.client.mind import ClientMind
+from weft_kvstore.client.poller import Poller
 from weft_kvstore.client.sockets import ClientSockets
-from weft_kvstore.client.speaker import Speaker
 from weft_kvstore.description.records import StoreDescription
-from weft_kvstore.encryption.curve_keys import CurveKeyError, CurveKeys
-from weft_kvstore.encryption.link_keys import LinkKeys
-from weft_kvstore.encryption.pairs import check_pair, new_curve_keys
+from weft_kvstore.encryption.curve_keys import CurveKeyError, CurveKeys, LinkKeys
+from weft_kvstore.encryption.key_files import check_pair, new_curve_keys
 from weft_kvstore.operations.arguments import Arguments
-from weft_kvstore.operations.residual_operation import ResidualOperation
-from weft_kvstore.same_host.shared_layout import shared_layout
+from weft_kvstore.operations.keys import ResidualOperation
+from weft_kvstore.same_host.layout import shared_layout
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.sharding.routing import routing_of
-from weft_kvstore.statistics.records import ClientStatistics, LinkStatistics
+from weft_kvstore.sharding import routing_of
+from weft_kvstore.statistics import ClientStatistics, LinkStatistics
 
 
-class StoreClient(StoreFace):
+class StoreClient(StoreCalls):
     """Implements `Store` over ZeroMQ. `endpoints` stands in for the description's, in the same order. `curve_keys` are
     its own, for encrypted links; where the description has the shards' and it has none, it makes some.
 
@@ -55,21 +53,21 @@ class StoreClient(StoreFace):
         routing = routing_of(description)
         layout = shared_layout(routing) if settings.same_host else None
         self._memory = ClientMemory(description.keys, layout)
-        self._mind = ClientMind(
+        self._core = ClientCore(
             description,
-            Speaker(slot, incarnation, os.urandom(16)),
+            Sender(slot, incarnation, os.urandom(16)),
             settings=settings,
             endpoints=self._endpoints,
             now=time.monotonic(),
             memory=self._memory if layout is not None else None,
         )
-        self._sockets = ClientSockets(self._mind, self._memory, self._endpoints, keys)
-        self._lead = Lead(self._sockets, f"weft-store-slot-{slot}")
-        super().__init__(arguments, self._lead.submit, self._lead)
+        self._sockets = ClientSockets(self._core, self._memory, self._endpoints, keys)
+        self._poller = Poller(self._sockets, f"weft-store-slot-{slot}")
+        super().__init__(arguments, self._poller.submit, self._poller)
 
     def close(self) -> None:
         if self._process.is_here:  # Else the sockets and the thread are the parent's.
-            self._lead.close()
+            self._poller.close()
 
     def gradient_buffer(self, key: str) -> Array:
         self._process.check()  # In a child it is the parent's memory, and so may its locks be.
@@ -108,16 +106,16 @@ class StoreClient(StoreFace):
             queued_slices=sum(link.queued_slices for link in links),
             queued_bytes=sum(link.queued_bytes for link in links),
             in_flight_bytes=sum(link.in_flight_bytes for link in links),
-            operations=len(self._mind) + len(self._sockets.submitted),
+            operations=len(self._core) + len(self._sockets.submitted),
             links=links,
-            rows_pushed=self._mind.rows_pushed,
-            rows_pulled=self._mind.rows_pulled,
+            rows_pushed=self._core.rows_pushed,
+            rows_pulled=self._core.rows_pulled,
             shared_bytes_sent=sum(link.shared_bytes_sent for link in links),
             shared_bytes_received=sum(link.shared_bytes_received for link in links),
         )
 
     def _link_statistics(self, shard: int) -> LinkStatistics:
-        link = self._mind.links[shard]
+        link = self._core.links[shard]
         connection = link.connection
         sent, received = self._sockets.bytes_of(shard)
         return LinkStatistics(

@@ -1,1 +1,9 @@
-"""Gradients and values in fewer bytes: codecs of slices, what they leave behind, and which key uses which."""
+"""Gradients and values in fewer bytes.
+
+A description names an encoding for what is pushed and for what is pulled; a sender keeps what an encoding leaves out,
+the residual, and adds it to the next gradient. Everything here is a pure function of arrays, and both sides agree on
+it.
+
+Read `description` (what a user may ask for, and which codec a key then uses), `codecs` (half precision, two bits,
+top-k) and `slices` (codecs over the slices of a key, and residuals).
+"""

@@ -1,15 +1,20 @@
-"""How a job's gradients and values are compressed on their way, and how one of its keys is."""
+"""How a store's gradients and values travel: what a description says of it, and which codec a key uses. Pure."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 import numpy as np
 
 from weft_graph.program import Update
+from weft_kvstore.compression.codecs import Codec, Half, TopK, TwoBit
+
+# --- How a job's gradients and values are compressed on their way, and how one of its keys is -------------------------
+
 
 DTYPES: Final = frozenset({"float32", "float64"})
 """Keys of these are compressed. Integers have no residual, and two-byte floats would lose it in their own rounding."""
@@ -138,3 +143,42 @@ def _check_top(one: CompressionDescription, where: str) -> None:
 
 def _named(one: CompressionDescription) -> str:
     return f"{one.kind.value} with residual {str(one.residual).lower()}"
+
+
+# --- Which codec a key uses in a direction ----------------------------------------------------------------------------
+# Pure functions of the description, so that both sides agree.
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How some keys travel in one direction; `residual`: what is left out is kept and sent later."""
+
+    codec: Codec
+    residual: bool
+
+
+def pushed_of(setting: StoreCompression | None, key: Key) -> CompressionDescription | None:
+    """How the gradients of a key travel, by its own setting or the store's; None: as they are."""
+    return None if setting is None else setting.pushed(key)
+
+
+def pulled_of(setting: StoreCompression | None, key: Key) -> CompressionDescription | None:
+    """How a key travels to workers that train on it; None: as it is."""
+    return None if setting is None else setting.pulled(key)
+
+
+def choice_of(description: CompressionDescription | None, dtype: str) -> Choice | None:
+    """The choice for keys of a dtype that this describes."""
+    if description is None:
+        return None
+    return Choice(codec_of(description, np.dtype(dtype)), description.residual)
+
+
+def codec_of(description: CompressionDescription, dtype: np.dtype[Any]) -> Codec:
+    """The codec of a description that `check_compression` lets pass, for a key that it compresses."""
+    if description.kind is Kind.TWO_BIT:
+        assert description.threshold is not None
+        return TwoBit(dtype, description.threshold)
+    if description.kind is Kind.TOP_K:
+        return TopK(dtype, ratio=description.ratio, count=description.count)
+    return Half(dtype, description.kind.value)

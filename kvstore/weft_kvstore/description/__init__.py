@@ -1,1 +1,8 @@
-"""What a store is: its description, as people write it and as programs do, checked."""
+"""What a store is: its keys, shards, slots, and how keys are updated.
+
+Users write a short form, in Python or in a file. It is filled in, checked, and becomes the records that every process
+of a store is given; a digest of the records tells processes whether they agree.
+
+Read `records` (the result), `check` (what it must fulfil), `form` (what users write, with its limits) and `describing`
+(`describe`, and files).
+"""

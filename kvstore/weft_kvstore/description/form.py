@@ -1,21 +1,21 @@
-"""The short form of a store's description, as people write it: defaults, and errors that name the field."""
+"""A description as a user writes it, and the records that it becomes."""
 
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
+import numpy as np
 
+from weft_graph.ir import GIVEN
 from weft_graph.program import Update
 from weft_graph.rules.built_in import BUILT_IN
 from weft_kvstore.compression.description import CompressionDescription, Kind, StoreCompression
-from weft_kvstore.description.check import DescriptionError, check_description, compiled_once
-from weft_kvstore.description.initializer_form import initializer_of
-from weft_kvstore.description.key_name import BARRIER_KEY, UserKey, store_name, user_key
-from weft_kvstore.description.limits import check_port, check_size, check_slots, check_text
+from weft_kvstore.description.check import DTYPES, DescriptionError, check_description, compiled_once
 from weft_kvstore.description.records import (
     AverageDescription,
     CommitDescription,
@@ -30,6 +30,193 @@ from weft_kvstore.description.records import (
     StoreDescription,
 )
 from weft_kvstore.structs import Reader
+
+# --- What a user calls a key, and what the store calls it: strings stay as they are, the number 5 is "#5" -------------
+
+
+UserKey: TypeAlias = str | int
+"""A string, or a number from 0 to 2**64 - 1, which is a key of its own: 5 and "5" are two keys."""
+
+MARK: Final = "#"
+"""What names that are no user's strings begin with: those of numbers, and those of the store itself."""
+
+BARRIER_KEY: Final = "#barrier"
+"""The key by which slots meet."""
+
+LARGEST: Final = (1 << 64) - 1
+
+
+def store_name(key: object) -> str:
+    """The store's name of a user's key. Raises ValueError for what is no key."""
+    if isinstance(key, str):
+        if not key:
+            raise ValueError("key '': a key has at least one character")
+        if key.startswith(MARK):
+            raise ValueError(f"key {key!r}: {MARK!r} begins the names of numbers; the key 5 is the number 5 itself")
+        return key
+    if isinstance(key, int | np.integer) and not isinstance(key, bool):
+        if not 0 <= int(key) <= LARGEST:
+            raise ValueError(f"key {key}: a number from 0 to 2**64 - 1")
+        return f"{MARK}{int(key)}"
+    raise ValueError(f"key {key!r}: a string or a number, not {type(key).__name__}")
+
+
+def user_key(name: str) -> UserKey:
+    """What the user calls the key of that name."""
+    number = name.removeprefix(MARK)
+    return int(number) if name != number and number.isdecimal() else name
+
+
+# --- How large a store may be, and its first numbers: what nobody could lay out is told before anybody tries ----------
+
+
+MAX_SLOTS: Final = 1 << 16
+"""Of a store: each shard counts the steps of each slot, of every slice."""
+
+MAX_SLICES: Final = 1 << 24
+"""Of all keys: every process deals each of them to a shard. 2 TiB, of the slices that are cut unless told."""
+
+MAX_DIMENSIONS: Final = 64
+MAX_BYTES: Final = (1 << 63) - 1
+"""What an array of NumPy has at most."""
+
+MAX_PORT: Final = (1 << 16) - 1
+
+
+def check_slots(slots: int) -> None:
+    """Raises DescriptionError for more slots than there may be; to be called before anything has one entry for each."""
+    if slots > MAX_SLOTS:
+        raise DescriptionError(f"slots: at most {MAX_SLOTS}, not {slots}")
+
+
+def check_size(description: StoreDescription) -> None:
+    """Raises DescriptionError for the first key that is too large, or whose first value would be infinite. The
+    description is a legal one else."""
+    check_slots(description.slots)
+    slices = 0
+    for key in description.keys:
+        _check_shape(key)
+        _check_first_value(key)
+        if not key.rows:
+            slices += -(-key.nbytes // description.slice_bytes)
+        if slices > MAX_SLICES:
+            told = f"with it there are {slices} slices of {description.slice_bytes} bytes, {MAX_SLICES} may be"
+            raise DescriptionError(f"key {key.key!r}: {told}; a larger slice_bytes makes fewer")
+
+
+def check_first(number: float, dtype: str, where: str) -> None:
+    """Raises DescriptionError where a key cannot have this as the first value of each element; `where` begins it. Of a
+    dtype that there is not, nothing is said."""
+    if dtype not in DTYPES:
+        return
+    if np.dtype(dtype).kind == "f":
+        with np.errstate(over="ignore"):
+            fits = bool(np.isfinite(np.dtype(dtype).type(number)))
+    else:
+        limits = np.iinfo(dtype)
+        fits = float(number).is_integer() and limits.min <= number <= limits.max
+    if not fits:
+        raise DescriptionError(f"{where}: {number!r} is no {dtype}")
+
+
+def check_drawn(initializer: InitializerDescription, dtype: str, where: str) -> None:
+    """Raises DescriptionError where the numbers of an initializer, or the width of a range, are none that a key of a
+    floating type can have: its first values would be infinite."""
+    numbers = {name: one for name, one in initializer.attributes.items() if isinstance(one, int | float)}
+    if dtype not in DTYPES or np.dtype(dtype).kind != "f":
+        return
+    if {"low", "high"} <= numbers.keys():
+        numbers["high - low"] = numbers["high"] - numbers["low"]
+    for name, number in numbers.items():
+        check_first(number, dtype, f"{where}: {name}")
+
+
+def check_port(endpoint: str, where: str) -> None:
+    """Raises DescriptionError for a port that there is not: a socket would take another one instead."""
+    port = endpoint.rpartition(":")[2]
+    if endpoint.startswith("tcp://") and port.isdecimal() and int(port) > MAX_PORT:
+        raise DescriptionError(f"{where}: a port from 0 to {MAX_PORT}, not {port}")
+
+
+def check_text(text: str, where: str) -> None:
+    """Raises DescriptionError for what cannot be sent: half of a pair of surrogates, which JSON can say."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DescriptionError(f"{where}: {text!r} is no text: {error.reason}") from None
+
+
+def _check_shape(key: KeyDescription) -> None:
+    if len(key.shape) > MAX_DIMENSIONS:
+        raise DescriptionError(f"key {key.key!r}: shape: {len(key.shape)} dimensions, {MAX_DIMENSIONS} may be")
+    nbytes = math.prod(max(extent, 1) for extent in key.shape) * np.dtype(key.dtype).itemsize
+    if nbytes > MAX_BYTES:
+        raise DescriptionError(f"key {key.key!r}: shape {key.shape} of {key.dtype}: more than 2^63 - 1 bytes")
+
+
+def _check_first_value(key: KeyDescription) -> None:
+    """What a file in the short form is told of at once: one that has the description whole says it here."""
+    where, initializer = f"key {key.key!r}: initializer", key.initializer
+    if key.update is Update.GRADIENT:  # It begins as zeros, whatever is said.
+        return
+    check_drawn(initializer, key.dtype, where)
+    value = initializer.attributes.get("value")
+    if initializer.op_type == "ConstantOfShape" and value is not None:
+        check_first(value, key.dtype, where)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# How a user writes a key's first value: a number, "given", the name of a law with its two numbers, or the long form.
+
+
+FirstForm: TypeAlias = float | str | dict[str, Any]
+
+_initializers: Final[Reader[InitializerDescription]] = Reader(InitializerDescription)
+
+_DRAWS: Final = {"uniform": ("RandomUniform", ("low", "high")), "normal": ("RandomNormal", ("mean", "scale"))}
+"""Short names of initializers, and the attributes that their two numbers are."""
+
+
+def initializer_of(value: FirstForm, dtype: str, update: Update, where: str) -> InitializerDescription:
+    """Of a key of that type, whose values are made so by its update. Raises DescriptionError, which `where` begins."""
+    if update is Update.GRADIENT:
+        return InitializerDescription("ConstantOfShape", {"value": 0.0})
+    if isinstance(value, str):
+        if value != "given":
+            raise DescriptionError(f'{where}: {value!r} is neither "given" nor a number, nor a table of numbers')
+        return InitializerDescription(GIVEN, {})
+    if not isinstance(value, dict):
+        check_first(_finite(value, where), dtype, where)
+        return InitializerDescription("ConstantOfShape", {"value": _finite(value, where)})
+    drawn = _drawn(value, where)
+    check_drawn(drawn, dtype, where)
+    return drawn
+
+
+def _drawn(value: dict[str, Any], where: str) -> InitializerDescription:
+    """From `{"op_type": ..., "attributes": ...}`, or a law's name with its two numbers."""
+    if "op_type" in value:
+        try:
+            return _initializers.from_builtins(value)
+        except msgspec.ValidationError as error:
+            raise DescriptionError(f"{where}: {error}") from None
+    kind, numbers = next(iter(value.items()), ("nothing", None))
+    if len(value) != 1 or kind not in _DRAWS or not isinstance(numbers, list | tuple) or len(numbers) != 2:
+        raise DescriptionError(f"{where}: {{uniform = [low, high]}} or {{normal = [mean, deviation]}}, not {value}")
+    op_type, attributes = _DRAWS[kind]
+    return InitializerDescription(
+        op_type, {name: _finite(number, where) for name, number in zip(attributes, numbers, strict=True)}
+    )
+
+
+def _finite(number: object, where: str) -> float:
+    if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
+        raise DescriptionError(f"{where}: a finite number, not {number!r}")
+    return float(number)
+
+
+# --- The short form of a store's description, as people write it: defaults, and errors that name the field ------------
+
 
 SLICE_BYTES: Final = 1 << 17
 """Of a slice, where nothing else is said."""

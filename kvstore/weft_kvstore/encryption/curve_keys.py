@@ -1,10 +1,13 @@
-"""A pair of CURVE keys: the public one says who somebody is, the secret one proves it. Pure."""
+"""Pairs of CURVE keys, and the keys of an encrypted link at the client's end. Pure."""
 
 from __future__ import annotations
 
 import string
 from dataclasses import dataclass, field
 from typing import Final
+
+# --- A pair of CURVE keys: the public one says who somebody is, the secret one proves it ------------------------------
+
 
 KEY_CHARACTERS: Final = 40
 """Of a key of 32 bytes, in ZeroMQ's Z85: four bytes are five characters."""
@@ -50,3 +53,14 @@ def _is_key(text: str) -> bool:
         return False
     groups = (text[begin : begin + 5] for begin in range(0, KEY_CHARACTERS, 5))
     return all(sum(_DIGITS[one] * 85 ** (4 - at) for at, one in enumerate(group)) < 1 << 32 for group in groups)
+
+
+# --- The keys of an encrypted link, at the client's end ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LinkKeys:
+    """The client's own, and the shard's public one."""
+
+    own: CurveKeys
+    shard: str

@@ -1,4 +1,4 @@
-"""CURVE keys in files, in the form that ZeroMQ's own tools write."""
+"""CURVE keys as libzmq makes them, and in files."""
 
 from __future__ import annotations
 
@@ -8,8 +8,27 @@ import stat
 from pathlib import Path
 from typing import Final
 
+import zmq
+
 from weft_kvstore.encryption.curve_keys import CurveKeyError, CurveKeys, check_public
-from weft_kvstore.encryption.pairs import check_pair, new_curve_keys
+
+# --- Pairs of CURVE keys as libzmq makes and knows them ---------------------------------------------------------------
+
+
+def new_curve_keys() -> CurveKeys:
+    """A pair that nobody else has."""
+    public, secret = zmq.curve_keypair()
+    return CurveKeys(public.decode(), secret.decode())
+
+
+def check_pair(keys: CurveKeys) -> None:
+    """Raises CurveKeyError where the two are not of one pair. It shows neither: they may be the wrong way round."""
+    if zmq.curve_public(keys.secret.encode()).decode() != keys.public:
+        raise CurveKeyError("the secret key is of another pair than the public key")
+
+
+# --- CURVE keys in files, in the form that ZeroMQ's own tools write ---------------------------------------------------
+
 
 PUBLIC_SUFFIX: Final = ".key"
 PAIR_SUFFIX: Final = ".key_secret"

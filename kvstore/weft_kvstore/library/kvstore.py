@@ -11,25 +11,25 @@ from types import TracebackType
 from typing import Any, TypeAlias, overload
 
 from weft_graph.rules.built_in import rule_name
-from weft_kvstore.arrays.array import Array
+from weft_kvstore.arrays import Array
 from weft_kvstore.client.store_client import StoreClient
-from weft_kvstore.description.file import read_description
-from weft_kvstore.description.key_name import UserKey
+from weft_kvstore.description.describing import read_description
+from weft_kvstore.description.form import UserKey
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.encryption.curve_keys import CurveKeys
 from weft_kvstore.encryption.key_files import read_curve_keys
 from weft_kvstore.errors import StoreError
-from weft_kvstore.library.awaiting import await_shards
-from weft_kvstore.library.own_buffers import OwnBuffers
-from weft_kvstore.library.slot_calls import SlotCalls
+from weft_kvstore.library.arrays import OwnBuffers
+from weft_kvstore.library.calls import SlotCalls
+from weft_kvstore.library.steps import await_shards
 from weft_kvstore.local.local_store import LocalStore
+from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.runtime.joined_future import joined
-from weft_kvstore.runtime.own_process import OwnProcess
+from weft_kvstore.runtime.process import OwnProcess
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.statistics.records import ClientStatistics
+from weft_kvstore.statistics import ClientStatistics
 from weft_kvstore.step_outcome import StepOutcome
 from weft_kvstore.store import BufferStore, BulkStore
-from weft_kvstore.tables.place import TablePlace
 
 Keys: TypeAlias = list[str] | list[int] | list[UserKey] | tuple[UserKey, ...]
 Described: TypeAlias = StoreDescription | str | os.PathLike[str]
@@ -127,7 +127,7 @@ class KVStore:
     @property
     def keys(self) -> tuple[UserKey, ...]:
         """All keys, in the description's order."""
-        return self._calls.book.keys
+        return self._calls.registry.keys
 
     @property
     def slots(self) -> int:
@@ -142,7 +142,7 @@ class KVStore:
     def hyper(self, key: UserKey, *, step: int | None = None) -> Mapping[str, float]:
         """The rule's numbers for the key's update of a step, schedules and multipliers included, and what this object
         has changed by `set_hyper`; of the next step of this slot where it is left out."""
-        return self._calls.book.hyper(key, self.steps(key) if step is None else step)
+        return self._calls.registry.hyper(key, self.steps(key) if step is None else step)
 
     def set_hyper(self, name: str, value: float, *, step: int | None = None, key: UserKey | None = None) -> Future[int]:
         """Gives a number of the rule this value from a step on, for all keys or for one: for all slots, on all shards,
@@ -211,11 +211,11 @@ class KVStore:
         copied: it must not be written before the push's future ends, and that is once every slot has pushed the step
         and the shard has read it. So slots of one thread all push before any of the futures is waited for, and slots
         that are later than `timeout_s` fail the push, which holds all the same."""
-        return self._buffers.gradient_buffer(self._calls.book.find(key, "gradient_buffer", rows=False).key)
+        return self._buffers.gradient_buffer(self._calls.registry.find(key, "gradient_buffer", rows=False).key)
 
     def value_buffer(self, key: UserKey) -> Array:
         """An array for a key's value, always the same one, to be `out` of a pull: the shard writes there itself."""
-        return self._buffers.value_buffer(self._calls.book.find(key, "value_buffer", rows=False).key)
+        return self._buffers.value_buffer(self._calls.registry.find(key, "value_buffer", rows=False).key)
 
     def push_rows(self, key: UserKey | Keys, ids: Any, rows: Any, *, step: int | None = None) -> Future[None]:
         """`push` of some rows of a table: `ids` whole numbers of any shape, `rows` (...ids, ...row). Rows of one id are

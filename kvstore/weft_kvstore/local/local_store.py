@@ -10,25 +10,25 @@ from typing import Any
 
 import msgspec
 
-from weft_kvstore.arrays.array import Array
-from weft_kvstore.client.face import StoreFace, end_futures
+from weft_kvstore.arrays import Array
+from weft_kvstore.client.calls import StoreCalls, end_futures
 from weft_kvstore.client.memory import ClientMemory
 from weft_kvstore.description.check import check_description
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError
-from weft_kvstore.local.mind import LocalMind
+from weft_kvstore.local.core import LocalCore
 from weft_kvstore.operations.arguments import Arguments
 from weft_kvstore.operations.operation import Operation
-from weft_kvstore.runtime.store_future import StoreFuture
+from weft_kvstore.rows.memory import TablePlace
+from weft_kvstore.runtime.futures import StoreFuture
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.statistics.records import ClientStatistics
+from weft_kvstore.statistics import ClientStatistics
 from weft_kvstore.store import BulkStore
-from weft_kvstore.tables.place import TablePlace
 
 LONGEST_SLEEP_S = 60.0
 
 
-class LocalStore(StoreFace):
+class LocalStore(StoreCalls):
     """Slot 0's store; `at_slot` gives the others', for several slots in one process. One thread merges.
 
     A push ends when the gradient was copied. `tables`: where rows of tables lie; None: in memory. Raises
@@ -48,7 +48,7 @@ class LocalStore(StoreFace):
         self._description = msgspec.structs.replace(description, shards=("local",), keys=keys, compression=None)
         super().__init__(Arguments(self._description, 0), lambda operation: self._hand_over(0, operation), self)
         self._buffers = [ClientMemory(description.keys, None) for _ in range(description.slots)]
-        self._mind = LocalMind(self._description, settings, tables)
+        self._core = LocalCore(self._description, settings, tables)
         self._submitted: deque[tuple[int, Operation]] = deque()
         self._closing = False
         self._changed = threading.Condition()
@@ -77,11 +77,11 @@ class LocalStore(StoreFace):
 
     def statistics_of(self, slot: int) -> ClientStatistics:
         """Counts of a slot at this moment; `operations` are those of all slots."""
-        mind = self._mind
+        core = self._core
         return ClientStatistics(
-            operations=len(mind) + len(self._submitted),
-            rows_pushed=mind.rows_pushed[slot],
-            rows_pulled=mind.rows_pulled[slot],
+            operations=len(core) + len(self._submitted),
+            rows_pushed=core.rows_pushed[slot],
+            rows_pulled=core.rows_pulled[slot],
         )
 
     def drive(self, future: StoreFuture[Any], timeout_s: float | None) -> None:
@@ -134,33 +134,33 @@ class LocalStore(StoreFace):
         finally:
             with self._changed:
                 self._closing = True
-            self._mind.close(reason)
+            self._core.close(reason)
             self._begin_submitted()
             self._finish()
-            self._mind.release()
+            self._core.release()
 
     def _round(self) -> None:
         """Takes in what was handed over, merges the most urgent slice, and looks again."""
         self._begin_submitted()
-        busy = self._mind.work_once()
-        self._mind.tick(time.monotonic())
+        busy = self._core.work_once()
+        self._core.tick(time.monotonic())
         self._finish()
         if not busy:
             with self._changed:
-                timeout_s = min(max(self._mind.next_tick() - time.monotonic(), 0.0), LONGEST_SLEEP_S)
+                timeout_s = min(max(self._core.next_tick() - time.monotonic(), 0.0), LONGEST_SLEEP_S)
                 self._changed.wait_for(lambda: self._closing or bool(self._submitted), timeout_s)
 
     def _begin_submitted(self) -> None:
         while self._submitted:
             slot, operation = self._submitted.popleft()
-            self._mind.begin(slot, operation, time.monotonic())
+            self._core.begin(slot, operation, time.monotonic())
 
     def _finish(self) -> None:
-        outcomes, self._mind.outcomes = self._mind.outcomes, []
+        outcomes, self._core.outcomes = self._core.outcomes, []
         end_futures(outcomes)
 
 
-class _AtSlot(StoreFace):
+class _AtSlot(StoreCalls):
     def __init__(self, store: LocalStore, slot: int, arguments: Arguments) -> None:
         super().__init__(arguments, lambda operation: store._hand_over(slot, operation), store)
         self._store = store

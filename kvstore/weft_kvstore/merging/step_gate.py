@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from weft_kvstore.arrays.exact_sum import terms_of
+from weft_kvstore.arrays import terms_of
 from weft_kvstore.description.records import CommitDescription
 from weft_kvstore.merging.steps import PushRefusedError, numbers
 from weft_kvstore.settings import STEPS_AHEAD

@@ -1,13 +1,17 @@
-"""Which steps of a slice, a whole key or a table are in, merged and applied, whatever a gradient is there.
-
-The two ways are `sync_steps` and `async_steps`; both are pure.
-"""
+"""Which steps of a slice or a table are in, merged and applied: all slots together, or each by itself. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
+
+from weft_kvstore.description.records import Merge
+from weft_kvstore.settings import STEPS_AHEAD
+
+# --- Which steps of a slice, a whole key or a table are in, merged and applied, whatever a gradient is there ----------
+# The two ways are `SyncSteps` and `AsyncSteps`.
 
 
 class Sized(Protocol):
@@ -99,3 +103,236 @@ def waits(step: int, missing: list[int]) -> str:
 
 def numbers(slots: list[int]) -> str:
     return ", ".join(map(str, slots))
+
+
+# --- Steps that apply once every contributing slot has pushed or declared nothing -------------------------------------
+# Gradients are added in slot order: the longest complete prefix at once, later slots wait. The sum is g[a] + g[b] + ...
+# of the slots that pushed, from the left, so it is the same bits for any order of arrival. `Merge.ARRIVAL` adds in the
+# order of arrival instead.
+
+
+@dataclass(slots=True)
+class _OpenStep(Generic[G]):
+    """A step that is not applied. `settled[slot]` says whether the slot pushed (True) or declared nothing (False);
+    `waiting` has what is not merged, in order of arrival; the sum is of `contributors` gradients."""
+
+    settled: dict[int, bool] = field(default_factory=dict)
+    waiting: dict[int, G | None] = field(default_factory=dict)
+    merged: int = 0
+    contributors: int = 0
+    total: G | None = None
+
+    def merge_next(self, slots: Sequence[int], merge: Merge, add: Callable[[G, G], G]) -> int | None:
+        """Adds the next one that can be added, as `Steps.merge_next` does."""
+        if not self.waiting or self.merged == len(slots):
+            return None
+        slot = slots[self.merged] if merge is Merge.SLOT else next(iter(self.waiting))
+        if slot not in self.waiting:
+            return None
+        gradient = self.waiting.pop(slot)
+        self.merged += 1
+        if gradient is None:
+            return 0
+        self.contributors += 1
+        if self.total is None:
+            self.total = gradient
+            return 0
+        self.total = add(self.total, gradient)
+        return self.total.size
+
+
+class SyncSteps(Generic[G]):
+    """Invariants: `_open` holds only steps from `version` on; a slot that is merged or waits in one is settled in it.
+
+    `add(total, gradient)` gives their sum; it may write and keep the total, and is the only one that has it.
+    """
+
+    __slots__ = ("_add", "_merge", "_open", "_slots", "_version")
+
+    def __init__(self, slots: tuple[int, ...], merge: Merge, add: Callable[[G, G], G]) -> None:
+        self._slots = slots
+        self._merge = merge
+        self._add = add
+        self._version = 0
+        self._open: dict[int, _OpenStep[G]] = {}
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    @property
+    def newest(self) -> int:
+        return self._version
+
+    @property
+    def begun(self) -> int:
+        return max((step + 1 for step, one in self._open.items() if one.settled), default=self._version)
+
+    def check(self, slot: int, step: int, where: str, *, pushes: bool) -> None:
+        check_contributes(slot, self._slots, where)
+        if step < self._version:
+            return
+        open_step = self._open.get(step)
+        before = open_step.settled.get(slot) if open_step is not None else None
+        if before is not None and before != pushes:
+            raise PushRefusedError(f"{where}: {contradiction(before=before)}")
+        if step > self._version + STEPS_AHEAD and step > (first := self._first_incomplete()) + STEPS_AHEAD:
+            raise PushRefusedError(
+                f"{where}: more than {STEPS_AHEAD} steps ahead of step {first}, "
+                f"which waits for slots {self._missing_in(first)}"
+            )
+
+    def is_over(self, slot: int, step: int) -> bool:
+        return step < self._version or (step in self._open and slot in self._open[step].settled)
+
+    def accept(self, slot: int, step: int, gradient: G | None) -> bool:
+        if self.is_over(slot, step):
+            return False
+        open_step = self._open.setdefault(step, _OpenStep())
+        open_step.settled[slot] = gradient is not None
+        open_step.waiting[slot] = gradient
+        return step == self._version
+
+    def merge_next(self) -> int | None:
+        open_step = self._open.get(self._version)
+        return None if open_step is None else open_step.merge_next(self._slots, self._merge, self._add)
+
+    def due(self) -> Complete[G] | None:
+        open_step = self._open.get(self._version)
+        if open_step is None or open_step.merged < len(self._slots):
+            return None
+        return Complete(self._version, open_step.contributors, open_step.total)
+
+    def advance(self) -> None:
+        del self._open[self._version]
+        self._version += 1
+
+    def replace(self, slot: int, *, keep_due: bool = False) -> None:
+        for open_step in self._open.values():
+            if slot in open_step.waiting:
+                del open_step.waiting[slot]
+                del open_step.settled[slot]
+
+    def seen(self, slot: int, *, settled: bool) -> int:
+        return self._version
+
+    def is_at(self, version: int, slot: int, *, settled: bool) -> bool:
+        return self._version >= version or not self._slots
+
+    def missing(self, version: int, slot: int, *, settled: bool) -> tuple[str, list[int]]:
+        missing = self._missing_in(self._version)
+        return f"has seen {self._version} steps; {waits(self._version, missing)}", missing
+
+    def _missing_in(self, step: int) -> list[int]:
+        open_step = self._open.get(step)
+        settled = open_step.settled if open_step is not None else {}
+        return [slot for slot in self._slots if slot not in settled]
+
+    def _first_incomplete(self) -> int:
+        """The first step that some slot is not in; steps before it may wait to be merged."""
+        step = self._version
+        while step in self._open and not self._missing_in(step):
+            step += 1
+        return step
+
+
+# --- Steps that apply as they arrive: each slot's one by one, in step order -------------------------------------------
+
+
+class AsyncSteps(Generic[G]):
+    """Invariants: `_through[slot]` counts the steps of a slot that are applied; `_waiting[slot]` holds later ones;
+    `arrived` has every slot and step that waits and comes next in its slot, in order of arrival."""
+
+    __slots__ = ("_staleness", "_through", "_waiting", "arrived")
+
+    def __init__(self, slots: tuple[int, ...], staleness: int | None = None) -> None:
+        """`staleness`: how many steps a slot may see of its own that others are not through with; None: any number."""
+        self._staleness = staleness
+        self._through = dict.fromkeys(slots, 0)
+        self._waiting: dict[int, dict[int, G | None]] = {slot: {} for slot in slots}
+        self.arrived: deque[tuple[int, int]] = deque()
+
+    @property
+    def version(self) -> int:
+        return min(self._through.values(), default=0)
+
+    @property
+    def newest(self) -> int:
+        return max(self._through.values(), default=0)
+
+    @property
+    def begun(self) -> int:
+        waiting = [step + 1 for steps in self._waiting.values() for step in steps]
+        return max([*self._through.values(), *waiting], default=0)
+
+    def check(self, slot: int, step: int, where: str, *, pushes: bool) -> None:
+        check_contributes(slot, tuple(self._through), where)
+        waiting = self._waiting[slot]
+        if step in waiting and (before := waiting[step] is not None) != pushes:
+            raise PushRefusedError(f"{where}: {contradiction(before=before)}")
+        if step > self._through[slot] + STEPS_AHEAD and step > (first := self._first_missing(slot)) + STEPS_AHEAD:
+            text = f"more than {STEPS_AHEAD} steps ahead of step {first}, which waits for slots [{slot}]"
+            raise PushRefusedError(f"{where}: {text}")
+
+    def is_over(self, slot: int, step: int) -> bool:
+        return step < self._through[slot] or step in self._waiting[slot]
+
+    def accept(self, slot: int, step: int, gradient: G | None) -> bool:
+        if self.is_over(slot, step):
+            return False
+        waiting = self._waiting[slot]
+        is_next = step == self._first_missing(slot)
+        waiting[step] = gradient
+        if not is_next:
+            return False
+        while step in waiting:  # this one, and those behind it that came before it
+            self.arrived.append((slot, step))
+            step += 1
+        return True
+
+    def merge_next(self) -> int | None:
+        return None  # Each gradient is an update of its own.
+
+    def due(self) -> Complete[G] | None:
+        if not self.arrived:
+            return None
+        slot, step = self.arrived[0]
+        gradient = self._waiting[slot][step]
+        return Complete(step, 0 if gradient is None else 1, gradient, slot)
+
+    def advance(self) -> None:
+        slot, step = self.arrived.popleft()
+        del self._waiting[slot][step]
+        self._through[slot] = step + 1
+
+    def replace(self, slot: int, *, keep_due: bool = False) -> None:
+        if slot not in self._waiting:
+            return
+        due = self.arrived[0] if keep_due else None
+        self._waiting[slot] = {step: one for step, one in self._waiting[slot].items() if (slot, step) == due}
+        self.arrived = deque(one for one in self.arrived if one[0] != slot or one == due)
+
+    def seen(self, slot: int, *, settled: bool) -> int:
+        return self.version if settled else self._through.get(slot, self.version)
+
+    def is_at(self, version: int, slot: int, *, settled: bool) -> bool:
+        if not self._through:
+            return True
+        if (settled or slot in self._through) and self.seen(slot, settled=settled) < version:
+            return False
+        return settled or self._staleness is None or self.version >= version - self._staleness
+
+    def missing(self, version: int, slot: int, *, settled: bool) -> tuple[str, list[int]]:
+        if self._staleness is not None and not settled and self._through.get(slot, version) >= version:
+            return self.missing(version - self._staleness, slot, settled=True)
+        of = [one for one in self._through if settled or one == slot]
+        behind = {one: self._first_missing(one) for one in of if self._through[one] < version}
+        first = min(behind.values(), default=version)
+        missing = [one for one, step in behind.items() if step == first and step < version]
+        return f"has seen {first} steps of slots {numbers(of)}; {waits(first, missing)}", missing
+
+    def _first_missing(self, slot: int) -> int:
+        step = self._through[slot]
+        while step in self._waiting[slot]:
+            step += 1
+        return step

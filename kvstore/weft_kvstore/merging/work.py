@@ -1,16 +1,19 @@
-"""Work on a shard that may take long, cut into pieces: between two of them the socket is looked at. Pure."""
+"""Work on a shard that may take long, cut into pieces; and who computes a piece. Pure."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from typing import ClassVar, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import ClassVar, Final, Protocol
+
+# --- Work on a shard that may take long, cut into pieces: between two of them the socket is looked at -----------------
+
 
 PIECE_ELEMENTS: Final = 1 << 20
 """Elements that a piece computes, of first values or of an update by a rule of a few nodes: some 10 ms."""
 
-LOT_PIECES: Final = 2
-"""Such pieces that a plain lot's update takes at once: it crosses memory once, and is what a shard does most."""
+BUCKET_PIECES: Final = 2
+"""Such pieces that a plain bucket's update takes at once: it crosses memory once, and is what a shard does most."""
 
 PIECE_NODES: Final = 16
 """Nodes of a user's rule that may meet as many elements; with more of them a piece has fewer."""
@@ -64,3 +67,28 @@ class Work:
                     raise
             else:
                 return
+
+
+# --- Who computes the pieces of an update -----------------------------------------------------------------------------
+
+
+Task = Callable[[], None]
+
+
+class Computing(Protocol):
+    """Carries out tasks that do not depend on each other, as many as `lanes` at the same time."""
+
+    lanes: int
+
+    def run(self, tasks: Sequence[Task]) -> None:
+        """Carries out all of them, in any order, and returns when all have ended. Raises what the first one raised."""
+
+
+class InTurn:
+    """One task after the other."""
+
+    lanes = 1
+
+    def run(self, tasks: Sequence[Task]) -> None:
+        for task in tasks:
+            task()

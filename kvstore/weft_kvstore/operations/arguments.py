@@ -11,23 +11,18 @@ from typing import Any, Final
 
 import numpy as np
 
-from weft_kvstore.arrays.array import Array
+from weft_kvstore.arrays import Array
 from weft_kvstore.description.check import check_description
 from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription
 from weft_kvstore.errors import StoreRefusedError
-from weft_kvstore.hyper.range import checked_numbers
-from weft_kvstore.operations.barrier_operation import BarrierOperation
-from weft_kvstore.operations.calls import Asked, AskedKeys, Gives, Sent, SentKeys
-from weft_kvstore.operations.commit_operation import CommitOperation
-from weft_kvstore.operations.hyper_operation import Change, HyperOperation
-from weft_kvstore.operations.key_operation import KeyPull, PushOperation
-from weft_kvstore.operations.key_set import KeySet
-from weft_kvstore.operations.known_keys import KnownKeys
+from weft_kvstore.hyper import checked_numbers
+from weft_kvstore.operations.agreement import BarrierOperation, Change, CommitOperation, HyperOperation
+from weft_kvstore.operations.keys import KeyPull, PushOperation
+from weft_kvstore.operations.operation import Asked, AskedKeys, Gives, Sent, SentKeys
+from weft_kvstore.operations.plan import KeySet, KnownKeys
 from weft_kvstore.operations.row_operation import PullRowsOperation, PushRowsOperation
-from weft_kvstore.tables.ids import check_ids
-from weft_kvstore.tables.rows import last_rows, summed_rows
-from weft_kvstore.wire.cargo import Cargo
-from weft_kvstore.wire.messages import Reading
+from weft_kvstore.rows.rows import check_ids, last_rows, summed_rows
+from weft_kvstore.wire.messages import PayloadKind, Reading
 
 MAX_PULLED_ROWS: Final = 1 << 22
 """Rows of one call, at most: a shard holds the ids of what is asked until it can be answered."""
@@ -35,7 +30,7 @@ MAX_PULLED_ROWS: Final = 1 << 22
 MAX_STEP: Final = 1 << 62
 """Steps and versions are below it."""
 
-_WORDS: Final = {Cargo.GRADIENT: ("push", "step", "gradient"), Cargo.VALUE: ("set", "version", "value")}
+_WORDS: Final = {PayloadKind.GRADIENT: ("push", "step", "gradient"), PayloadKind.VALUE: ("set", "version", "value")}
 
 
 class Arguments:
@@ -53,21 +48,29 @@ class Arguments:
         """Of a key that is no table, in the description. Raises StoreRefusedError."""
         return self._keys.one(name, "buffer").places[0]
 
-    def push(self, future: Future[Any], name: str, step: int, array: Array, *, cargo: Cargo) -> PushOperation:
+    def push(
+        self, future: Future[Any], name: str, step: int, array: Array, *, payload_kind: PayloadKind
+    ) -> PushOperation:
         """Raises StoreRefusedError for a key, step or array that does not fit."""
-        return self._push(future, self._keys.one(name, _WORDS[cargo][0]), step, (array,), cargo)
+        return self._push(future, self._keys.one(name, _WORDS[payload_kind][0]), step, (array,), payload_kind)
 
     def push_many(
-        self, future: Future[Any], names: Sequence[str], step: int, arrays: Sequence[Array], *, cargo: Cargo
+        self,
+        future: Future[Any],
+        names: Sequence[str],
+        step: int,
+        arrays: Sequence[Array],
+        *,
+        payload_kind: PayloadKind,
     ) -> PushOperation:
         """Raises StoreRefusedError for keys, a step or arrays that do not fit."""
-        return self._push(future, self._keys.many(names, _WORDS[cargo][0]), step, list(arrays), cargo)
+        return self._push(future, self._keys.many(names, _WORDS[payload_kind][0]), step, list(arrays), payload_kind)
 
     def push_rows(
-        self, future: Future[Any], name: str, step: int, ids: Array, rows: Array, *, cargo: Cargo
+        self, future: Future[Any], name: str, step: int, ids: Array, rows: Array, *, payload_kind: PayloadKind
     ) -> PushRowsOperation:
         """Raises StoreRefusedError for a key, step, ids or rows that do not fit."""
-        key, step, where = self._sent_to(name, step, cargo)
+        key, step, where = self._sent_to(name, step, payload_kind)
         check_ids(ids, key, where)
         wanted = (len(ids), *key.shape[1:])
         if rows.dtype != np.dtype(key.dtype) or rows.shape != wanted:
@@ -75,8 +78,8 @@ class Arguments:
                 f"{where}: the rows are {rows.dtype}{list(rows.shape)}, for {len(ids)} ids {key.dtype}{list(wanted)}"
             )
         flat = rows.reshape(len(ids), self._keys.row_cut(key).width)
-        given = summed_rows(ids, flat) if cargo is Cargo.GRADIENT else last_rows(ids, flat)
-        sent = Sent(cargo, name, self._keys.places[name], step, key.priority, rows=True)
+        given = summed_rows(ids, flat) if payload_kind is PayloadKind.GRADIENT else last_rows(ids, flat)
+        sent = Sent(payload_kind, name, self._keys.places[name], step, key.priority, rows=True)
         return PushRowsOperation(future, sent, given)
 
     def pull(
@@ -156,16 +159,16 @@ class Arguments:
         return HyperOperation(future, Change(found, step, place, name), lambda: os.urandom(16))
 
     def _push(
-        self, future: Future[Any], keys: KeySet, step: int, arrays: Sequence[Array], cargo: Cargo
+        self, future: Future[Any], keys: KeySet, step: int, arrays: Sequence[Array], payload_kind: PayloadKind
     ) -> PushOperation:
-        call, count, what = _WORDS[cargo]
+        call, count, what = _WORDS[payload_kind]
         if type(step) is not int or not 0 <= step < MAX_STEP:
             step = self._checked_step(step, f"{call} of {keys}")
-        if cargo is Cargo.GRADIENT and keys.others:
+        if payload_kind is PayloadKind.GRADIENT and keys.others:
             where = f"slot {self._slot}: {call} of key {keys.others[0].key!r}, {count} {step}"
             raise StoreRefusedError(f"{where}: only slots {list(keys.others[0].slots)} contribute to it")
         self._check_arrays(keys, arrays, call, f"{count} {step}", what)
-        return PushOperation(future, SentKeys(cargo, keys, step), arrays)
+        return PushOperation(future, SentKeys(payload_kind, keys, step), arrays)
 
     def _pull(self, future: Future[Any], asked: AskedKeys, out: Sequence[Array] | None) -> KeyPull:
         keys = asked.keys
@@ -202,12 +205,12 @@ class Arguments:
                 raise StoreRefusedError(f"{where} {found}, the key {own}")
             raise StoreRefusedError(f"{where} not C-contiguous")
 
-    def _sent_to(self, name: str, step: int, cargo: Cargo) -> tuple[KeyDescription, int, str]:
-        call, count, _ = _WORDS[cargo]
+    def _sent_to(self, name: str, step: int, payload_kind: PayloadKind) -> tuple[KeyDescription, int, str]:
+        call, count, _ = _WORDS[payload_kind]
         key = self._keys.table(name, call)
         step = self._checked_step(step, f"{call} of key {name!r}")
         where = f"slot {self._slot}: {call} of key {name!r}, {count} {step}"
-        if cargo is Cargo.GRADIENT and self._slot not in key.slots:
+        if payload_kind is PayloadKind.GRADIENT and self._slot not in key.slots:
             raise StoreRefusedError(f"{where}: only slots {list(key.slots)} contribute to it")
         return key, step, where
 

@@ -1,24 +1,149 @@
-"""What a client has begun and not ended. Pure; the future belongs to the hands.
-
-Pushes and pulls of keys are in `key_operation`, those of rows in `row_operation`; barriers in `barrier_operation`.
-"""
+"""What a caller has asked of a store, and the operation that it becomes until it ends. Pure."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Protocol, TypeAlias
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, Protocol, TypeAlias
 
-from weft_kvstore.operations.calls import Asked, AskedKeys, Sent, SentKeys
-from weft_kvstore.operations.gradient_encoders import GradientEncoders
-from weft_kvstore.same_host.link_memory import GivenArrays
-from weft_kvstore.sharding.routing import Routing
-from weft_kvstore.wire.cargo import Cargo, SentEntry
+from weft_kvstore.arrays import Array
+from weft_kvstore.operations.encoding import GradientEncoders
+from weft_kvstore.operations.plan import KeySet
+from weft_kvstore.same_host.peers import GivenArrays
+from weft_kvstore.sharding import Routing
 from weft_kvstore.wire.codec import ProtocolError
-from weft_kvstore.wire.messages import Cancel, HyperAnswer, HyperDecided, Measured, Message, Reading
+from weft_kvstore.wire.messages import (
+    Cancel,
+    HyperAnswer,
+    HyperDecided,
+    Measured,
+    Message,
+    PayloadKind,
+    Reading,
+    SentEntry,
+)
 from weft_kvstore.wire.out_run import OutRun
-from weft_kvstore.wire.value_run import ValueRun
+from weft_kvstore.wire.runs import ValueRun
+
+# --- What a caller has asked of a store, once it was checked ----------------------------------------------------------
+# `place` is the key's place in the description.
+
+
+_CALLS: Final = {PayloadKind.GRADIENT: ("push", "step"), PayloadKind.VALUE: ("set", "version")}
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A gradient of a step, or a value to be set at a version, of some rows of a table."""
+
+    payload_kind: PayloadKind
+    name: str
+    place: int
+    step: int
+    priority: int
+    rows: bool = False
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        return (self.place,)
+
+    def __str__(self) -> str:
+        call, step = _CALLS[self.payload_kind]
+        return f"{call} of {'rows of ' if self.rows else ''}key {self.name!r}, {step} {self.step}"
+
+
+@dataclass(frozen=True, slots=True)
+class SentKeys:
+    """Gradients of a step, or values to be set at a version, of some keys."""
+
+    payload_kind: PayloadKind
+    keys: KeySet
+    step: int
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        return self.keys.places
+
+    def __str__(self) -> str:
+        call, step = _CALLS[self.payload_kind]
+        return f"{call} of {self.keys}, {step} {self.step}"
+
+
+class Gives(Enum):
+    """What a pull of keys ends with: the one key's value, its state by name, a list of values, or `Pulled`."""
+
+    VALUE = "value"
+    STATE = "state"
+    VALUES = "values"
+    VERSIONS = "versions"
+
+
+@dataclass(frozen=True, slots=True)
+class AskedKeys:
+    """Values of some keys at a version, or the rule's state of one: `names` are its arrays, None for the value."""
+
+    keys: KeySet
+    version: int
+    names: tuple[str, ...] | None
+    reading: Reading
+    gives: Gives
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        return self.keys.places
+
+    @property
+    def array_count(self) -> int:
+        """Arrays of each key."""
+        return 1 if self.names is None else len(self.names)
+
+    def __str__(self) -> str:
+        what = "pull" if self.names is None else "pull of the state"
+        exactly = " exactly" if self.reading is Reading.EXACT else ""
+        return f"{what} of {self.keys}, version {self.version}{exactly}"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Rows of a table at a version, or the rule's state: `names` are its arrays, None for the value itself."""
+
+    name: str
+    place: int
+    version: int
+    names: tuple[str, ...] | None
+    settled: bool
+    priority: int
+    rows: bool = False
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        return (self.place,)
+
+    @property
+    def reading(self) -> Reading:
+        return Reading.SETTLED if self.settled else Reading.OWN
+
+    @property
+    def array_count(self) -> int:
+        return 1 if self.names is None else len(self.names)
+
+    def named(self, arrays: Sequence[Array]) -> Array | Mapping[str, Array]:
+        """The arrays, as the caller gets them."""
+        return arrays[0] if self.names is None else dict(zip(self.names, arrays, strict=True))
+
+    def __str__(self) -> str:
+        what = "pull" if self.names is None else "pull of the state"
+        return f"{what} of {'rows of ' if self.rows else ''}key {self.name!r}, version {self.version}"
+
+
+# --- What a client has begun and not ended ----------------------------------------------------------------------------
+# Pure; the future belongs to the hands.
+#
+# Pushes and pulls of keys are in `keys`, those of rows in `row_operation`; barriers and commits in `agreement`.
+
 
 SentRun: TypeAlias = "OutRun[SentEntry, Operation]"
 
@@ -151,7 +276,7 @@ class SendOperation(Operation):
 
     @property
     def sets(self) -> Sequence[int]:
-        return self.sent.places if self.sent.cargo is Cargo.VALUE else ()
+        return self.sent.places if self.sent.payload_kind is PayloadKind.VALUE else ()
 
     def prepare(self, routing: Routing) -> dict[int, int]:
         self.runs = self.cut(routing)
@@ -229,7 +354,7 @@ class PullOperation(AskOperation):
 
     @abstractmethod
     def asks(self, shard: int) -> list[tuple[int, int, int]]:
-        """What it wants of a shard, once it was prepared: (lot, first slice, slices); at most 4,096 of them."""
+        """What it wants of a shard, once it was prepared: (bucket, first slice, slices); at most 4,096 of them."""
 
     def chunks(self, shard: int) -> int:
         """How many chunks of ids a shard gets."""

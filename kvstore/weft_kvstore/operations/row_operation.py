@@ -9,18 +9,14 @@ import numpy as np
 
 from weft_graph.weft_domain import ID_BYTES
 from weft_kernels.row_copies import put_rows
-from weft_kvstore.arrays.array import Array
-from weft_kvstore.arrays.buffers import bytes_of
-from weft_kvstore.operations.calls import Asked, Sent
-from weft_kvstore.operations.operation import Link, PullOperation, SendOperation, SentRun
-from weft_kvstore.sharding.routing import Routing
-from weft_kvstore.sharding.row_cut import RowCut, chunks_of
-from weft_kvstore.tables.rows import Rows, wanted_rows
-from weft_kvstore.wire.cargo import Cargo, SentEntry
+from weft_kvstore.arrays import Array, bytes_of
+from weft_kvstore.operations.operation import Asked, Link, PullOperation, SendOperation, Sent, SentRun
+from weft_kvstore.rows.rows import Rows, wanted_rows
+from weft_kvstore.sharding import Routing, RowCut, chunks_of
 from weft_kvstore.wire.codec import ProtocolError
+from weft_kvstore.wire.messages import PayloadKind, SentEntry
 from weft_kvstore.wire.out_run import OneBuffer, OutRun
-from weft_kvstore.wire.row_chunks import RowSource
-from weft_kvstore.wire.value_run import ValueRun
+from weft_kvstore.wire.runs import RowSource, ValueRun
 
 
 class PushRowsOperation(SendOperation):
@@ -44,10 +40,14 @@ class PushRowsOperation(SendOperation):
             if not cut.bytes_on(shard):
                 continue
             rows = RowSource(ids, values, cut, mine)
-            if sent.cargo is Cargo.VALUE and not rows.count:
+            if sent.payload_kind is PayloadKind.VALUE and not rows.count:
                 continue
             entry = SentEntry(
-                sent.cargo, self.number, routing.lot_of[sent.place], sent.step, chunks_of(rows.count, cut.rows_up)
+                sent.payload_kind,
+                self.number,
+                routing.bucket_of[sent.place],
+                sent.step,
+                chunks_of(rows.count, cut.rows_up),
             )
             bounds = _bounds(entry.chunks, cut.chunk_bytes, rows.nbytes)
             found[shard] = [OutRun(entry, 0, bounds, rows, priority=sent.priority, owner=self)]
@@ -75,7 +75,7 @@ class PullRowsOperation(PullOperation):
         self._places: dict[int, Array | None] = {}
         self._runs: dict[int, list[SentRun]] = {}
         self._seen: dict[tuple[int, int], Array] = {}
-        self._lot = 0
+        self._bucket = 0
         own = wanted.ids.view(cut.id_dtype)
         for shard, mine in enumerate(cut.dealt(own)):
             if not len(own if mine is None else mine):
@@ -91,14 +91,14 @@ class PullRowsOperation(PullOperation):
         return len(self._wanted.ids)
 
     def prepare(self, routing: Routing) -> dict[int, int]:
-        self._lot = routing.lot_of[self.asked.place]
+        self._bucket = routing.bucket_of[self.asked.place]
         arrays = self.asked.array_count
         if not arrays or not self._cut.row_bytes:
             return {}
         return {shard: chunks_of(len(ids), self._cut.rows_down) * arrays for shard, ids in self.ids.items()}
 
     def asks(self, shard: int) -> list[tuple[int, int, int]]:
-        return [(self._lot, 0, 0)]
+        return [(self._bucket, 0, 0)]
 
     def chunks(self, shard: int) -> int:
         return chunks_of(len(self.ids[shard]), self._cut.ids_up)
@@ -126,8 +126,8 @@ class PullRowsOperation(PullOperation):
             raise ProtocolError(f"Values.compressed: 1, {self} is of rows, which travel as they are")
         if came.payload is None:
             raise ProtocolError(f"Values.place: 1, {self} has no places for values")
-        if came.lot != self._lot:
-            raise ProtocolError(f"Values.lot: {came.lot}, {self} asks for lot {self._lot}")
+        if came.bucket != self._bucket:
+            raise ProtocolError(f"Values.bucket: {came.bucket}, {self} asks for bucket {self._bucket}")
         self.copy(shard, came.array, range(came.first, came.stop), came.payload)
         seen = self._seen.get((shard, came.array))
         if seen is None:
@@ -173,7 +173,7 @@ class PullRowsOperation(PullOperation):
 
     def _cut_ids(self, shard: int) -> list[SentRun]:
         asked = self.asked
-        entry = SentEntry(Cargo.IDS, self.number, self._lot, asked.version, self.chunks(shard))
+        entry = SentEntry(PayloadKind.IDS, self.number, self._bucket, asked.version, self.chunks(shard))
         base = bytes_of(self.ids[shard])
         bounds = _bounds(entry.chunks, self._cut.ids_up * ID_BYTES, base.nbytes)
         return [OutRun(entry, 0, bounds, OneBuffer(base), priority=asked.priority, owner=self)]

@@ -1,1 +1,5 @@
-"""What a process and its threads are to a store: settings of the process, forks, wake-ups, futures, deadlines."""
+"""What a store needs of its process: futures, deadlines, signals, forks, wake-ups.
+
+Read `futures` (a future that its waiter can drive, and deadlines), `joined_future` (futures made of others) and
+`process` (what belongs to the process and its threads).
+"""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from weft_kvstore.runtime.store_future import StoreFuture, driver_of, on_end
+from weft_kvstore.runtime.futures import StoreFuture, driver_of, on_end
 
 T = TypeVar("T")
 R = TypeVar("R")

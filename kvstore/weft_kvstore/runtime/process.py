@@ -1,12 +1,109 @@
-"""What a process with a store in it, shard or worker, sets for itself at its start."""
+"""This process and its threads: its identity after a fork, signals, memory, and the waking of a thread that polls."""
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # `signal` makes enums of handlers, which takes ten times as long
+import contextlib
 import ctypes
 import gc
 import logging
+import os
 import platform
+import socket
 import sys
+import threading
+from collections.abc import Callable
+from signal import SIGINT
+from types import FrameType, TracebackType
+from typing import Any, Final
+
+from weft_kvstore.errors import StoreError
+
+# --- The process that a store belongs to: its threads are not in what is forked from it -------------------------------
+
+
+class OwnProcess:
+    """Remembers the process that made it."""
+
+    __slots__ = ("_number",)
+
+    def __init__(self) -> None:
+        self._number = os.getpid()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is still that process, and no child of it."""
+        return os.getpid() == self._number
+
+    def check(self) -> None:
+        """Raises StoreError in a child: nobody there would ever end a future."""
+        if not self.is_here:
+            raise StoreError(
+                f"this store belongs to process {self._number}, this is process {os.getpid()}: connect after the fork"
+            )
+
+
+# --- Ctrl-C, kept back while the main thread is in the middle of something --------------------------------------------
+
+
+MAIN: Final = threading.main_thread().ident
+"""Where Python calls the handlers of signals."""
+
+_INTERRUPT: Final = int(SIGINT)
+
+
+class Interrupts:
+    """While it is entered, the handler that SIGINT has in Python is called only during `sleep`, and else at the end. It
+    may raise, as CPython's own does. For the main thread alone; entered once.
+
+    It takes the handler's place meanwhile, and leaves alone what is no handler of Python's.
+    """
+
+    __slots__ = ("_came", "_handler", "may_come")
+
+    def __init__(self) -> None:
+        self.may_come = False
+        self._handler: Callable[[int, FrameType | None], Any] | None = None
+        self._came = False
+
+    def __enter__(self) -> Interrupts:
+        handler = _signal.getsignal(_INTERRUPT)
+        if callable(handler):
+            self._handler = handler
+            _signal.signal(_INTERRUPT, self._hear)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.may_come = False
+        handler, self._handler = self._handler, None
+        if handler is None:
+            return
+        _signal.signal(_INTERRUPT, handler)
+        if self._came:
+            handler(_INTERRUPT, None)
+
+    def sleep(self, sleep: Callable[[], object]) -> None:
+        """Calls it, and lets interrupts through meanwhile."""
+        self.may_come = True
+        try:
+            if self._came and self._handler is not None:
+                self._came = False
+                self._handler(_INTERRUPT, None)
+            sleep()
+        finally:
+            self.may_come = False
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        if self.may_come and self._handler is not None:
+            self._handler(number, frame)
+        else:
+            self._came = True
+
+
+# --- What a process with a store in it, shard or worker, sets for itself at its start ---------------------------------
+
 
 SWITCH_INTERVAL_S = 1e-4
 """CPython hands the interpreter to a waiting thread after this long. At its default of 5 ms, a small message waits
@@ -49,3 +146,41 @@ def return_memory() -> None:
     gc.collect()
     if platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).malloc_trim(0)
+
+
+# --- Wakes a thread that waits in a poller ----------------------------------------------------------------------------
+
+
+class Wakeup:
+    """A pair of sockets: `wake` from any thread makes `fileno` readable until `clear`, and does nothing once it is
+    closed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # A signal's handler may wake while its own thread does.
+        self._is_closed = False
+        self._read, self._write = socket.socketpair()
+        self._read.setblocking(False)
+        self._write.setblocking(False)
+
+    def fileno(self) -> int:
+        return self._read.fileno()
+
+    def wake(self) -> None:
+        with self._lock:  # A descriptor that is closed meanwhile may be another's by then.
+            if self._is_closed:
+                return  # Nobody waits any more.
+            try:  # noqa: SIM105  # a third of the time
+                self._write.send(b"\0")
+            except BlockingIOError:
+                pass  # It is full of wakes already.
+
+    def clear(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while len(self._read.recv(4096)) == 4096:
+                pass
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            self._read.close()
+            self._write.close()

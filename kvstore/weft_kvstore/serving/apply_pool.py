@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from weft_kvstore.merging.computing import Task
-from weft_kvstore.statistics.records import ApplyStatistics
+from weft_kvstore.merging.work import Task
+from weft_kvstore.statistics import ApplyStatistics
 
 
 @dataclass(slots=True)

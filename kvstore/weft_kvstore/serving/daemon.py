@@ -1,4 +1,4 @@
-"""The shard daemon: holds what the server orders. `stand_alone` is what it does without a server."""
+"""The shard's daemon: registers with a server, and runs the shards of the jobs that it is given."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Annotated, Final
+from typing import Annotated, Final, Protocol
 
 from pydantic import ByteSize, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -19,19 +19,107 @@ from weft.api.agent import AgentKind, Orders, Registration, ShardAllocation
 from weft.api.alive import HANGS_AFTER_S, AliveFile
 from weft.api.base import Name
 from weft.api.daemon import start_daemon
+from weft.api.lifecycle import AllocationEvent
 from weft.api.membership import Join, joining
-from weft_kvstore.description.limits import check_port
+from weft_kvstore.description.form import check_port
+from weft_kvstore.description.records import description_from_json
 from weft_kvstore.encryption.curve_authenticator import CurveAuthenticator
 from weft_kvstore.encryption.key_files import read_curve_keys
 from weft_kvstore.errors import StoreError
 from weft_kvstore.quotas import Quotas
+from weft_kvstore.rows.memory import LEAST_MEMORY_BYTES, TablePlace
 from weft_kvstore.runtime.process import tune_process
-from weft_kvstore.serving.held_shard import HeldShard
-from weft_kvstore.serving.metrics_port import metrics_served
+from weft_kvstore.serving.metrics import metrics_served
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.serving.stand_alone import serve_alone, stop_with
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.tables.place import LEAST_MEMORY_BYTES, TablePlace
+from weft_kvstore.shard.job_shard import OpenStoppedError
+
+# --- One shard that the daemon was ordered to hold: it is opened on a thread of its own, which may take long ----------
+
+
+_log = logging.getLogger("weft.shard")
+
+
+class Reports(Protocol):
+    """What is told of an allocation."""
+
+    def report(self, *, event: AllocationEvent, reason: str | None = None) -> None: ...
+
+    def flush(self, timeout_s: float) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+class HeldShard:
+    """Says READY once it is open, or FAILED; nothing any more after `drop`. Invariant: it is open only while it is
+    wanted, but for the moment in which its thread sees that it is not."""
+
+    def __init__(self, server: ShardServer, allocation: ShardAllocation, reporter: Reports) -> None:
+        self._server = server
+        self._allocation = allocation
+        self._reporter = reporter
+        self._gone = threading.Event()
+        self._lock = threading.Lock()
+        """Held while it is told or changed whether it is open, and whether it is wanted."""
+        self._is_open = False
+        threading.Thread(target=self._open, name=f"open-{allocation.job}", daemon=True).start()
+
+    def drop(self) -> None:
+        """It is wanted no more. What is being opened stops soon, and is closed."""
+        with self._lock:
+            self._gone.set()
+            is_open = self._is_open
+        if is_open:
+            self._close()
+        self._reporter.close()
+
+    def leave(self, timeout_s: float) -> None:
+        """The daemon ends: the last reports are sent. The jobs end with the process."""
+        self._gone.set()
+        self._reporter.flush(timeout_s)
+        self._reporter.close()
+
+    def _open(self) -> None:
+        allocation = self._allocation
+        try:
+            description = description_from_json(allocation.store.model_dump(mode="json"))
+            self._server.open(description, allocation.shard, stopped=self._gone.is_set)
+        except OpenStoppedError:
+            _log.info("job %s, term %d is not wanted any more", allocation.job, allocation.term)
+        except (StoreError, ValueError, MemoryError) as error:
+            # msgspec.ValidationError and DescriptionError are ValueErrors.
+            reason = f"shard {allocation.shard} of job {allocation.job}: {error or type(error).__name__}"
+            _log.error("%s", reason)
+            self._tell(AllocationEvent.FAILED, reason)
+        else:
+            _log.info("shard %d of job %s, term %d is open", allocation.shard, allocation.job, allocation.term)
+            if not self._tell(AllocationEvent.READY):
+                self._close()
+
+    def _tell(self, event: AllocationEvent, reason: str | None = None) -> bool:
+        """Reports, if it is wanted still."""
+        with self._lock:
+            if self._gone.is_set():
+                return False
+            self._is_open = event is AllocationEvent.READY
+            self._reporter.report(event=event, reason=reason)
+            return True
+
+    def _close(self) -> None:
+        """A job that is hard to close must not end the daemon of the others: it is closed later."""
+        job, term = self._allocation.store.job, self._allocation.term
+        try:
+            self._server.close_job(job, term)
+        except StoreError as error:
+            _log.error("job %s, term %d is not closed yet: %s", job, term, error)
+        else:
+            _log.info("job %s, term %d is closed", job, term)
+
+
+# --- The shard daemon: holds what the server orders -------------------------------------------------------------------
+# `stand_alone` is what it does without a server.
+
 
 FLUSH_S: Final = 0.5
 """For the last reports to reach the server once the daemon is to end."""
@@ -40,8 +128,6 @@ LEAVE_S: Final = 2.0
 ANY_PORT: Final = "tcp://127.0.0.1:0"
 
 _WILDCARDS: Final = ("tcp://0.0.0.0:", "tcp://*:", "tcp://[::]:")
-
-_log = logging.getLogger("weft.shard")
 
 
 class ShardSettings(BaseSettings):

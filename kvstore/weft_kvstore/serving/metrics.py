@@ -1,16 +1,23 @@
-"""A shard's statistics as Prometheus metrics: counted when they are asked for, so that they cost nothing before."""
+"""A shard's metrics, and the port at which they are read."""
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from weft_kvstore.statistics.job_statistics import JobStatistics
-from weft_kvstore.statistics.records import ShardStatistics
+from weft_kvstore.errors import StoreError
+from weft_kvstore.statistics import JobStatistics, ShardStatistics
+
+# --- A shard's statistics as Prometheus metrics: counted when they are asked for, so that they cost nothing before ----
+
 
 MOST_JOBS: Final = 64
 """Jobs that have lines of their own, those with most bytes; the others are added up."""
@@ -196,3 +203,40 @@ class ShardCollector(Collector):
     def describe(self) -> Iterable[Metric]:
         """Nothing is collected where it is registered."""
         return ()
+
+
+# --- Serves a shard's metrics over HTTP, where Prometheus fetches them ------------------------------------------------
+
+
+END_S: Final = 5.0
+"""For the thread that serves to end."""
+
+_log = logging.getLogger("weft.shard")
+
+
+@contextmanager
+def metrics_served(host: str, port: int | None, statistics: Callable[[], ShardStatistics]) -> Iterator[str | None]:
+    """Serves what `statistics` gives, at GET /metrics, until the end: the URL. Port 0 takes any free one, and with no
+    port it serves nothing. Raises StoreError where it cannot listen."""
+    if port is None:
+        yield None
+        return
+    registry = CollectorRegistry()
+    registry.register(ShardCollector(statistics))
+    try:
+        server, thread = start_http_server(port, host, registry)
+    except (OSError, OverflowError) as error:
+        raise StoreError(f"cannot serve metrics at {host}:{port}: {error}") from error
+    try:
+        url = f"http://{f'[{host}]' if ':' in host else host}:{server.server_port}/metrics"
+        yield url
+    finally:
+        server.shutdown()
+        server.server_close()
+        _end(thread)
+
+
+def _end(thread: threading.Thread) -> None:
+    thread.join(END_S)
+    if thread.is_alive():
+        _log.warning("the thread that serves metrics has not ended in %s s", END_S)

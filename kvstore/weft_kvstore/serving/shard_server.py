@@ -1,4 +1,4 @@
-"""The shard's hands: one thread with a socket that carries out what the mind decides."""
+"""A shard behind its sockets: one thread that receives, works and answers."""
 
 from __future__ import annotations
 
@@ -7,32 +7,170 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Final
 
 import zmq
 
+from weft_kvstore.arrays import Buffer
 from weft_kvstore.description.check import check_description
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.encryption.curve_authenticator import CurveAuthenticator
-from weft_kvstore.errors import StoreError
+from weft_kvstore.errors import StoreError, StoreTimeoutError
 from weft_kvstore.quotas import Quotas
-from weft_kvstore.runtime.wake import Wakeup
-from weft_kvstore.same_host.door import Door
-from weft_kvstore.same_host.errors import ArenaError
+from weft_kvstore.rows.memory import TablePlace
+from weft_kvstore.runtime.process import Wakeup
+from weft_kvstore.same_host.handover import ArenaListener
+from weft_kvstore.same_host.memory import ArenaError
 from weft_kvstore.serving.apply_pool import ApplyPool
-from weft_kvstore.serving.commands import Commands
-from weft_kvstore.serving.router import Router
-from weft_kvstore.settings import LinkSettings
+from weft_kvstore.settings import MAX_FRAME_BYTES, LinkSettings
 from weft_kvstore.shard.account import Ledger
+from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.shard.mind import ShardMind
-from weft_kvstore.sharding.need import need_of
-from weft_kvstore.statistics.queue_depth import depths
-from weft_kvstore.statistics.records import ShardStatistics
-from weft_kvstore.statistics.stages import StageTimes
-from weft_kvstore.tables.place import TablePlace
+from weft_kvstore.sharding import need_of
+from weft_kvstore.statistics import ShardStatistics, StageTimes, depths
+from weft_kvstore.wire.codec import MAX_HEADER_BYTES
+
+# --- A shard's socket: a ROUTER that clients connect to ---------------------------------------------------------------
+
+
+QUEUED_MESSAGES: Final = 1000
+"""Messages that ZeroMQ holds for one peer, either way; a peer that does not read is dropped."""
+
+COPIED_BYTES: Final = 1 << 19
+"""A shorter part of a message is copied: for one that is not, a thread is woken once it has left. It takes as long."""
+
+HANDSHAKE_MS: Final = 5000
+"""A connection that has not ended its handshake by then is closed: silent ones would use up the file descriptors."""
+
+_GONE: Final = frozenset({zmq.EHOSTUNREACH, zmq.EAGAIN})
+"""The connection is gone, or the peer does not read. It may come again by a Hello."""
+
+
+class Router:
+    """Bound to `bind` when made; `endpoint` is where. Used by one thread at a time, and polled as `socket`.
+    `authenticator`: who is let in, where links are encrypted. Raises StoreError where it cannot be bound."""
+
+    def __init__(self, bind: str, authenticator: CurveAuthenticator | None = None) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.socket = self._context.socket(zmq.ROUTER)
+        self.socket.linger = 0
+        self.socket.sndhwm = self.socket.rcvhwm = QUEUED_MESSAGES
+        self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES + MAX_HEADER_BYTES)
+        self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self.socket.copy_threshold = COPIED_BYTES
+        self.socket.handshake_ivl = HANDSHAKE_MS
+        self._authenticator = authenticator
+        try:
+            if authenticator is not None:
+                authenticator.apply_to(self._context, self.socket)
+            self.socket.bind(bind)
+        except (zmq.ZMQError, RuntimeError) as error:  # The latter where the authenticator's thread does not start.
+            self.close()
+            raise StoreError(f"cannot bind {bind}: {error}") from error
+        self.endpoint: str = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.bytes_sent = 0
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether a message has come."""
+        return bool(int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)  # A poll makes a poller each time.
+
+    def receive(self) -> tuple[bytes, Sequence[Buffer]]:
+        """A message that has come: the identity of its connection, and its parts, which nobody else has."""
+        identity, *frames = self.socket.recv_multipart(copy=False)
+        return identity.bytes, [frame.buffer for frame in frames]
+
+    def send(self, identity: bytes, parts: Sequence[Buffer]) -> bool:
+        """Sends a message; False where its connection is gone, or does not read. Never waits."""
+        try:
+            self.socket.send_multipart([identity, *parts], zmq.NOBLOCK, copy=False)
+        except zmq.ZMQError as error:
+            if error.errno not in _GONE:
+                raise
+            return False
+        self.bytes_sent += sum(map(len, parts))
+        return True
+
+    @property
+    def is_closed(self) -> bool:
+        return self._context.closed
+
+    def close(self) -> None:
+        """Closes it; what was not sent is dropped."""
+        self.socket.close(0)
+        if self._authenticator is not None:
+            self._authenticator.stop()
+        self._context.term()
+
+
+# --- What other threads have a thread carry out, one thing after the other --------------------------------------------
+
+
+COMMAND_TIMEOUT_S: Final = 30.0
+
+
+class Commands:
+    """Of the thread that serves `named`. `wake` makes it look here soon."""
+
+    def __init__(self, named: str, wake: Callable[[], None]) -> None:
+        self._named = named
+        self._wake = wake
+        self._waiting: deque[tuple[Callable[[], None], Future[None]]] = deque()
+        self._is_over = True
+        self._lock = threading.Lock()
+        """Held while a command is appended, and while none may be any more."""
+
+    def begin(self) -> None:
+        """The thread takes commands from now on."""
+        self._is_over = False
+
+    def carry_out(self, work: Callable[[], None]) -> None:
+        """Carries out work on the thread, and waits for it. Raises what the work raises, StoreError where the thread
+        takes none, and StoreTimeoutError for what has not begun in time, and will not: what has begun is waited for, so
+        that no caller gives up what is done after all."""
+        future: Future[None] = Future()
+        with self._lock:
+            if self._is_over:
+                raise StoreError(f"{self._named} is not running")
+            self._waiting.append((work, future))
+        self._wake()
+        try:
+            future.result(COMMAND_TIMEOUT_S)
+        except TimeoutError as error:
+            if not future.cancel():
+                future.result()
+                return
+            raise StoreTimeoutError(f"{self._named} did not answer for {COMMAND_TIMEOUT_S} s") from error
+
+    def work(self) -> None:
+        """Carries out what waits: on the thread."""
+        while self._waiting:
+            work, future = self._waiting.popleft()
+            if not future.set_running_or_notify_cancel():
+                continue  # Its caller has gone, and has been told that it was not done.
+            try:
+                work()
+            except Exception as error:  # noqa: BLE001 - the caller waits for it, on another thread; it is raised there
+                future.set_exception(error)
+            else:
+                future.set_result(None)
+
+    def end(self) -> None:
+        """None is taken any more, and what waits is not done. Idempotent."""
+        with self._lock:
+            self._is_over = True
+        while self._waiting:
+            future = self._waiting.popleft()[1]
+            if future.set_running_or_notify_cancel():
+                future.set_exception(StoreError(f"{self._named} was stopped"))
+
+
+# --- The shard's hands: one thread with a socket that carries out what the core decides -------------------------------
+
 
 MESSAGES_A_ROUND: Final = 64
 """Messages read before a slice is merged, so that a flood cannot starve the merging."""
@@ -73,7 +211,7 @@ class ShardServer:
         self._tables = tables
         self._ledger = Ledger(quotas)
         self._reserving = threading.Lock()
-        self._mind = ShardMind(os.urandom(16), settings, self._ledger, let_go=self._let_go)
+        self._core = ShardCore(os.urandom(16), settings, self._ledger, let_go=self._let_go)
         self._router = Router(bind, authenticator)
         self.endpoint = self._router.endpoint
         self._stages = StageTimes()
@@ -81,8 +219,8 @@ class ShardServer:
         """Whether what is to be sent waited for what had come meanwhile: an answer may go with it."""
         self._next_tick = self._last_round = clock()
         self._wakeup = Wakeup()
-        self._door = _door() if settings.same_host else None
-        self._mind.arenas = self._door
+        self._listener = _listener() if settings.same_host else None
+        self._core.arenas = self._listener
         self._commands = Commands(f"the shard at {self.endpoint}", self._wakeup.wake)
         self._stopping = False
         self.ended = threading.Event()
@@ -123,7 +261,7 @@ class ShardServer:
                 description, shard, computing=self._pool, tables=self._tables, account=account, stopped=stopped
             )
             opened = made
-            self._commands.carry_out(lambda: self._mind.open(opened))
+            self._commands.carry_out(lambda: self._core.open(opened))
         except BaseException:
             self._ledger.release(account)
             if made is not None:
@@ -132,7 +270,7 @@ class ShardServer:
 
     def close_job(self, job: str, term: int | None = None) -> None:
         """Drops a job, in one term or in all; its clients' futures fail. No harm if there is none."""
-        self._commands.carry_out(lambda: self._mind.close_job(job, term, f"job {job!r} was closed on this shard"))
+        self._commands.carry_out(lambda: self._core.close_job(job, term, f"job {job!r} was closed on this shard"))
 
     def stop(self) -> None:
         """Closes everything. Idempotent."""
@@ -154,32 +292,32 @@ class ShardServer:
 
     def statistics(self) -> ShardStatistics:
         """Counts of this moment; they may move while they are read."""
-        mind, peers = self._mind, list(self._mind.peers.values())
+        core, peers = self._core, list(self._core.peers.values())
         return ShardStatistics(
             bytes_sent=self._router.bytes_sent,
-            bytes_received=mind.counts.bytes_received,
-            shared_bytes_sent=mind.counts.shared.sent,
-            shared_bytes_received=mind.counts.shared.received,
-            frames_sent=mind.counts.frames_sent,
-            frames_received=mind.counts.frames_received,
-            malformed=mind.counts.malformed,
-            refused=mind.counts.refused,
-            unknown_links=mind.counts.unknown_links,
-            jobs=len(mind.jobs),
+            bytes_received=core.counts.bytes_received,
+            shared_bytes_sent=core.counts.shared.sent,
+            shared_bytes_received=core.counts.shared.received,
+            frames_sent=core.counts.frames_sent,
+            frames_received=core.counts.frames_received,
+            malformed=core.counts.malformed,
+            refused=core.counts.refused,
+            unknown_links=core.counts.unknown_links,
+            jobs=len(core.jobs),
             links=len(peers),
-            work_slices=len(mind.work),
+            work_slices=len(core.work),
             queued_bytes=sum(peer.outbox.queued_bytes for peer in peers),
             in_flight_bytes=sum(peer.outbox.in_flight_bytes for peer in peers),
             waiting_pulls=sum(len(peer.pulls) for peer in peers),
-            waiting_sets=sum(job.shard.waiting_sets for job in list(mind.jobs.values())),
+            waiting_sets=sum(job.shard.waiting_sets for job in list(core.jobs.values())),
             apply_threads=tuple(self._pool.statistics()),
-            arenas=self._door.arenas if self._door is not None else 0,
-            arena_refusals=self._door.refused if self._door is not None else 0,
-            waiting_messages=mind.waiting_messages,
-            silenced_links=mind.silenced_links,
+            arenas=self._listener.arenas if self._listener is not None else 0,
+            arena_refusals=self._listener.refused if self._listener is not None else 0,
+            waiting_messages=core.waiting_messages,
+            silenced_links=core.silenced_links,
             stages=self._stages.told(),
-            queues=depths(mind.work.waiting(), [one for peer in peers for one in peer.outbox.waiting()]),
-            per_job=tuple(mind.job_statistics(self._clock())),
+            queues=depths(core.work.waiting(), [one for peer in peers for one in peer.outbox.waiting()]),
+            per_job=tuple(core.job_statistics(self._clock())),
             quotas=self._ledger.quotas,
         )
 
@@ -187,8 +325,8 @@ class ShardServer:
         poller = zmq.Poller()
         poller.register(self._router.socket, zmq.POLLIN)
         poller.register(self._wakeup.fileno(), zmq.POLLIN)
-        if self._door is not None:
-            poller.register(self._door.fileno(), zmq.POLLIN)
+        if self._listener is not None:
+            poller.register(self._listener.fileno(), zmq.POLLIN)
         try:
             while not self._stopping:
                 self._round(poller)
@@ -209,31 +347,31 @@ class ShardServer:
         busy = self._work()
         now = self._clock()
         if busy:
-            self._stages.add(self._mind.work.stage, now - begun)
+            self._stages.add(self._core.work.stage, now - begun)
         if now >= self._next_tick:
             self._next_tick = now + self._settings.ping_s / 2
-            self._mind.tick(now)
-            if self._door is not None:
-                self._door.tick(now)
-        if self._mind.wants_flush():
+            self._core.tick(now)
+            if self._listener is not None:
+                self._listener.tick(now)
+        if self._core.wants_flush():
             if not self._waited and self._router.is_readable:
                 self._waited = True
                 return
-            self._mind.flush(now)
+            self._core.flush(now)
         self._waited = False
-        if self._mind.outgoing:
+        if self._core.outgoing:
             filled = self._clock()
             self._send()
             self._stages.answer += filled - now
             self._stages.send += self._clock() - filled
-        if not busy and not self._mind.work and not self._mind.wants_flush():
+        if not busy and not self._core.work and not self._core.wants_flush():
             idle = self._clock()
             events = dict(poller.poll(max(math.ceil((self._next_tick - idle) * 1000), 0)))
             self._stages.idle += self._clock() - idle
             if self._wakeup.fileno() in events:
                 self._wakeup.clear()
-            if self._door is not None and self._door.fileno() in events:
-                self._door.receive(self._clock())
+            if self._listener is not None and self._listener.fileno() in events:
+                self._listener.receive(self._clock())
 
     def _let_go(self) -> None:
         """Bytes of an arena are read no more; whoever waits for them is told in the next round."""
@@ -241,22 +379,22 @@ class ShardServer:
             self._wakeup.wake()
 
     def _work(self) -> bool:
-        if not self._mind.is_shared:
-            return self._mind.work_once()
+        if not self._core.is_shared:
+            return self._core.work_once()
         begun = self._cpu_clock()
-        busy = self._mind.work_once()
-        self._mind.work.took(self._cpu_clock() - begun)
+        busy = self._core.work_once()
+        self._core.work.took(self._cpu_clock() - begun)
         return busy
 
     def _receive(self) -> None:
         begun = self._clock()
         until = begun + RECEIVE_S
-        for _ in range(MESSAGES_SHARED if self._mind.is_shared else MESSAGES_A_ROUND):
+        for _ in range(MESSAGES_SHARED if self._core.is_shared else MESSAGES_A_ROUND):
             if not self._router.is_readable:
                 return
             identity, parts = self._router.receive()
             came = self._clock()
-            self._mind.hear(identity, parts, came)
+            self._core.hear(identity, parts, came)
             done = self._clock()
             self._stages.receive += came - begun
             self._stages.decode += done - came
@@ -265,29 +403,29 @@ class ShardServer:
             begun = done
 
     def _send(self) -> None:
-        outgoing, self._mind.outgoing = self._mind.outgoing, []
+        outgoing, self._core.outgoing = self._core.outgoing, []
         for identity, parts in outgoing:
             if not self._router.send(identity, parts):
-                self._mind.lose(identity)
+                self._core.lose(identity)
 
     def _shut(self) -> None:
         self._stopping = True
         self._commands.end()
         self._router.close()
-        for identity in list(self._mind.peers):
-            self._mind.lose(identity)
-        if self._door is not None:
-            self._door.close()
+        for identity in list(self._core.peers):
+            self._core.lose(identity)
+        if self._listener is not None:
+            self._listener.close()
         self._wakeup.close()
         self._pool.close()
-        for job in self._mind.jobs.values():
+        for job in self._core.jobs.values():
             job.shard.close()
 
 
-def _door() -> Door | None:
+def _listener() -> ArenaListener | None:
     """Where clients of this host bring their arenas; None where the system has no such thing."""
     try:
-        return Door()
+        return ArenaListener()
     except ArenaError as error:
         _log.info("no shared memory with clients of this host: %s", error)
         return None

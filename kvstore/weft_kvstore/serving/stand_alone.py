@@ -15,15 +15,15 @@ from rich.table import Table
 
 from weft_graph.rules.built_in import rule_name
 from weft_kvstore.description.check import DescriptionError, check_description, digest
-from weft_kvstore.description.file import read_description
+from weft_kvstore.description.describing import read_description
 from weft_kvstore.description.form import shown_key
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.encryption.curve_authenticator import CurveAuthenticator
 from weft_kvstore.errors import StoreError
 from weft_kvstore.serving.shard_server import ShardServer
-from weft_kvstore.shard.door import SHOWN_DIGITS
 from weft_kvstore.shard.job_shard import OpenStoppedError
-from weft_kvstore.sharding.holdings import holdings, size
+from weft_kvstore.shard.peer import SHOWN_DIGITS
+from weft_kvstore.sharding import holdings, size
 
 
 class ServingSettings(Protocol):

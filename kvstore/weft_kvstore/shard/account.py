@@ -1,21 +1,22 @@
-"""What a job holds of a shard's memory, and whether it may hold more. Pure.
-
-What waits is counted by the memory itself: it counts from when it is taken over until nothing refers to it any more.
-So nothing has to be told when a gradient is merged, given up or forgotten, and no sum can go astray.
-"""
+"""What jobs that share a shard may hold of its memory, and whose turn it is. Pure."""
 
 from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 
-from weft_kvstore.arrays.array import Array
+from weft_kvstore.arrays import Array
 from weft_kvstore.errors import StoreError
 from weft_kvstore.quotas import Holds, Quotas, option_of
+
+# --- What a job holds of a shard's memory, and whether it may hold more -----------------------------------------------
+# What waits is counted by the memory itself: it counts from when it is taken over until nothing refers to it any more.
+# So nothing has to be told when a gradient is merged, given up or forgotten, and no sum can go astray.
+
 
 NOTHING: Final = Holds()
 
@@ -145,3 +146,81 @@ class Ledger:
 
 def _of(holds: Holds, name: str) -> int:
     return holds.nbytes if name == "bytes" else int(getattr(holds, name))
+
+
+# --- Whose turn it is, by bytes: who has used least goes first --------------------------------------------------------
+# Start-time fair queueing: Goyal, Vin and Cheng, "Start-time fair queuing: a scheduling algorithm for integrated
+# services packet switching networks", 1996. Against deficit round robin, which shares alike: who asks for little and
+# often need not wait for a round of the others each time.
+
+
+QUANTUM_BYTES: Final = 1 << 20
+"""How far behind the others somebody may stand who comes back: what they may do at once before it is another's turn."""
+
+J = TypeVar("J", bound=Hashable)
+
+
+class FairQueue(Generic[J]):
+    """`_used` has what each has used; `_now` is where whoever went last began."""
+
+    __slots__ = ("_now", "_used")
+
+    def __init__(self) -> None:
+        self._used: dict[J, int] = {}
+        self._now = 0
+
+    def come(self, one: J) -> None:
+        """It wants a turn, and did not so far: what it left unused counts for no more than a quantum."""
+        self._used[one] = max(self._used.get(one, 0), self._now - QUANTUM_BYTES)
+
+    def first(self, of: Iterable[J]) -> J:
+        """Whose turn it is among those that have come; of equals the first."""
+        return min(of, key=self._used.__getitem__)
+
+    def use(self, one: J, nbytes: int) -> None:
+        """It has had its turn, or more of it."""
+        begun = self._used.get(one, self._now)
+        self._now = max(self._now, begun)
+        self._used[one] = begun + nbytes
+
+    def drop(self, one: J) -> None:
+        """It will not come again."""
+        self._used.pop(one, None)
+
+
+# --- Whether jobs share a shard just now ------------------------------------------------------------------------------
+
+
+class ActiveJobs(Generic[J]):
+    """Who was heard since the tick before the last one: for half a second at least, as a shard ticks."""
+
+    __slots__ = ("_before", "_lately", "is_shared")
+
+    def __init__(self) -> None:
+        self._lately: set[J] = set()
+        self._before: set[J] = set()
+        self.is_shared = False
+
+    def hear(self, one: J) -> bool:
+        """True if it was not heard lately."""
+        if one in self._lately:
+            return False
+        new = one not in self._before
+        self._lately.add(one)
+        if new:
+            self.is_shared = len(self.all()) > 1
+        return new
+
+    def forget(self, one: J) -> None:
+        """What was heard of it was of somebody else."""
+        self._lately.discard(one)
+        self._before.discard(one)
+        self.is_shared = len(self.all()) > 1
+
+    def tick(self) -> None:
+        """Some time has passed."""
+        self._before, self._lately = self._lately, set()
+        self.is_shared = len(self._before) > 1
+
+    def all(self) -> set[J]:
+        return self._lately | self._before

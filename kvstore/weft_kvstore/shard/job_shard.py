@@ -1,42 +1,255 @@
-"""A job's part on one shard: what it does with each thing that comes. Pure.
-
-Used by the shard behind its sockets and by the local store without any.
-"""
+"""A job's part on one shard: what it does with each thing that comes. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
+from operator import mul
+from typing import NamedTuple, TypeAlias
 
 from weft_kernels.rules.record import Rule
-from weft_kvstore.arrays.ranges import Ranges
-from weft_kvstore.arrays.shelf import Laid
+from weft_kvstore.arrays import Array, Range, Ranges, Segment
+from weft_kvstore.bucket.part import PlainBucket
+from weft_kvstore.bucket.state import Arrival
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError
-from weft_kvstore.lot.part import PlainLot
-from weft_kvstore.merging.computing import Computing, InTurn
-from weft_kvstore.merging.pull_wait import PullWait
+from weft_kvstore.merging.pulls import PullWait
 from weft_kvstore.merging.step_gate import StepGate
+from weft_kvstore.merging.work import Computing, InTurn
 from weft_kvstore.quotas import Holds
-from weft_kvstore.same_host.shared_layout import ShardPlaces, shard_places
+from weft_kvstore.rows.memory import TablePlace
+from weft_kvstore.rows.rows import Rows, is_ascending
+from weft_kvstore.same_host.layout import ShardPlaces, shard_places
 from weft_kvstore.shard.account import Account
-from weft_kvstore.shard.job_pulls import JobPulls
-from weft_kvstore.shard.job_sets import JobSets
-from weft_kvstore.shard.live_hyper import LiveHyper
-from weft_kvstore.shard.parts import ShardParts
-from weft_kvstore.shard.specs import Specs
-from weft_kvstore.shard.taken import Taken
-from weft_kvstore.shard.unit_runs import rows_of
-from weft_kvstore.shard.waits import Reason, pull_lacks, pull_waits_for, step_waits_for
-from weft_kvstore.sharding.routing import routing_of
-from weft_kvstore.tables.place import TablePlace
-from weft_kvstore.tables.rows import Rows
-from weft_kvstore.units.row_pushes import ChunkRun
-from weft_kvstore.units.table_growth import promised
-from weft_kvstore.units.table_state import TableState
-from weft_kvstore.wire.cargo import Cargo
+from weft_kvstore.shard.parts import LiveHyper, ShardParts, Specs
+from weft_kvstore.sharding import routing_of
+from weft_kvstore.tables.pushes import ChunkRun
+from weft_kvstore.tables.state import TableState, promised
+from weft_kvstore.tables.steps import AnyTable
 from weft_kvstore.wire.codec import ProtocolError
-from weft_kvstore.wire.push_run import Run
+from weft_kvstore.wire.messages import PayloadKind
+from weft_kvstore.wire.runs import Run, check_chunks, chunks_apart, unpacked_ids, unpacked_rows
+
+# --- What follows on a shard from something that came -----------------------------------------------------------------
+
+
+class Taken(NamedTuple):
+    """What follows from something that came: `units` may now merge, and so may `arrivals` of buckets. Where values were
+    set, units have `changed` or ranges of buckets have, and pulls may have waited for it; where the last ids of a
+    `pull` came, units can answer it instead."""
+
+    units: Sequence[AnyTable] = ()
+    arrivals: Sequence[tuple[PlainBucket, Arrival]] = ()
+    changed: bool = False
+    ranges: Sequence[tuple[PlainBucket, Range]] = ()
+    pull: PullWait | None = None
+
+
+# --- The rows of a run of a table -------------------------------------------------------------------------------------
+
+
+def rows_of(table: TableState, run: Run, account: Account) -> Rows:
+    """A run of rows, to be written, which counts as the job's, with what it may bring into being. They are copied where
+    the payload is no place for them. Raises ProtocolError."""
+    rows = unpacked_rows(run, table.cut, table.shard, table.spec.key)
+    more = promised(table, run, exact=False)
+    if not all(array.flags.writeable and array.flags.aligned for array in (rows.ids, rows.values)):
+        rows = Rows(rows.ids.copy(), rows.values.copy())
+        more += Holds(rows.nbytes)
+    elif rows.ids.base is None:  # Places on the shard, where they are not the ids themselves.
+        more += Holds(rows.ids.nbytes)
+    # Views of views keep alive what lies beneath.
+    account.keep(rows.values if rows.values.base is None else rows.values.base, more.nbytes, more.rows)
+    return rows
+
+
+# --- Values that clients set on a shard, in order with what is pushed: slices, and rows of tables ---------------------
+
+
+class JobSets:
+    """Those of one job. `origin` tells the parts of one set from those of another, so that each is taken in once. All
+    raise ProtocolError for what this shard does not have, PushRefusedError where it contradicts what is there; what is
+    refused changes nothing."""
+
+    def __init__(self, parts: ShardParts, account: Account) -> None:
+        self._parts = parts
+        self._account = account
+
+    @property
+    def waiting(self) -> int:
+        """Parts that were set for versions that are still to come; may be asked on any thread."""
+        in_buckets = sum(one.state.sets.waiting for one in list(self._parts.buckets.values()))
+        return in_buckets + sum(one.waiting_sets for one in list(self._parts.units.values()))
+
+    def slices(self, slot: int, run: Run, origin: Hashable) -> Taken:
+        """Sets a run of slices."""
+        bucket = self._parts.plain(run.bucket)
+        laid = bucket.laid(run)
+        self._account.own(laid.elements)
+        bucket.state.sets.check(slot, run.step, laid.first, laid.stop, origin)
+        changed = bucket.state.sets.accept(run.step, laid, origin)
+        return Taken(changed=True, ranges=[(bucket, one) for one in changed])
+
+    def chunks(self, slot: int, run: Run, origin: Hashable) -> Taken:
+        """Sets rows of a table, each chunk by itself."""
+        table = self._parts.table(run.bucket)
+        chunks = list(enumerate(chunks_apart(rows_of(table, run, self._account), table.cut.rows_up), run.first))
+        for index, _ in chunks:  # all before any
+            table.check_set(slot, run.step, (origin, index))
+        changed = [table.accept_set(run.step, part, (origin, index)) for index, part in chunks]
+        return Taken([table] if any(changed) else [], changed=True)
+
+    def rows(self, slot: int, bucket: int, version: int, rows: Rows, origin: Hashable) -> Taken:
+        """Sets rows by their places, where there is one shard."""
+        table = self._parts.table(bucket)
+        table.check_set(slot, version, origin)
+        return Taken([table] if table.accept_set(version, rows, origin) else [], changed=True)
+
+
+# --- What clients ask of a job on a shard, entry by entry, with the ids of rows that they want ------------------------
+
+
+class JobPulls:
+    """Takes in what is asked of one job. All raise ProtocolError for what this shard does not have."""
+
+    def __init__(self, parts: ShardParts, shard: int, account: Account) -> None:
+        self._parts = parts
+        self._shard = shard
+        self._account = account
+
+    def ask(self, wait: PullWait, bucket: int, first: int, count: int, chunks: int) -> list[AnyTable]:
+        """Takes in an entry of a pull: the units that have to answer it. Slices of plain buckets are open in it then.
+
+        A pull of a table waits for `chunks` chunks of ids first; no other pull has any.
+        """
+        unit = self._parts.units.get(bucket)
+        if isinstance(unit, TableState):
+            check_chunks(unit.cut.rows_on(self._shard), unit.cut.ids_up, chunks, unit.spec.key)
+            if wait.open or wait.open_units:
+                raise ProtocolError(f"Pull.bucket: {bucket} is a table, and is asked for together with others")
+            wait.expect(bucket, chunks)
+            return []
+        if chunks:
+            raise ProtocolError(f"Pull.chunks: {chunks} of bucket {bucket}, which is no table")
+        if wait.chunks or bucket in wait.open_units:
+            raise ProtocolError(f"Pull.bucket: {bucket} is asked for twice, or beside a table")
+        if unit is not None:
+            wait.open_units.add(bucket)
+            return [unit]
+        self._parts.plain(bucket).check_range(first, count, "Pull.first")
+        wait.want(bucket, first, first + count)
+        return []
+
+    def ids(self, wait: PullWait, run: Run) -> Taken:
+        """Takes in a run of the ids of a pull."""
+        table = self._parts.units.get(run.bucket)
+        if not isinstance(table, TableState) or run.bucket not in wait.open_units or run.chunks != wait.chunks:
+            raise ProtocolError(
+                f"Push.request: {wait.request} does not ask for {run.chunks} chunks of bucket {run.bucket}"
+            )
+        ids = unpacked_ids(run, table.cut, self._shard, table.spec.key)
+        for one in ids:
+            self._account.own(one)
+        if not wait.add_ids(run.first, ids):
+            return Taken(pull=wait)
+        if not is_ascending(wait.places):
+            raise ProtocolError(f"ids: rows of key {table.spec.key!r} that do not ascend")
+        return Taken(self.rows(wait, run.bucket, wait.places), pull=wait)
+
+    def rows(self, wait: PullWait, bucket: int, places: Array) -> list[AnyTable]:
+        """Takes in a pull of rows by their places. Returns as `ask` does."""
+        wait.ids = places
+        return [self._parts.table(bucket)]
+
+    def answer_bytes(self, wait: PullWait) -> int:
+        """What the answer to a pull of rows takes until it has arrived; other answers take no memory of their own."""
+        tables = [self._parts.units[number] for number in wait.open_units]
+        arrays = [len(one.spec.state) if wait.state else 1 for one in tables]
+        rows = [one.cut.row_bytes if isinstance(one, TableState) else 0 for one in tables]
+        return 0 if wait.ids is None else len(wait.ids) * sum(map(mul, arrays, rows))
+
+
+# --- Who waits for whom on a shard, in words: what a pull lacks, and a step that is not measured ----------------------
+
+
+Reason: TypeAlias = tuple[str, list[int]]
+"""What is waited for, in words, and the slots that are missing."""
+
+
+def pull_waits_for(parts: ShardParts, wait: PullWait) -> Reason:
+    """What an open pull waits for; no slot is missing where all was answered."""
+    for number in wait.open:
+        text, missing = parts.buckets[number].pulls.waits_for(wait)
+        if missing:
+            return text, missing
+    for number in sorted(wait.open_units):
+        unit = parts.units[number]
+        if _lacks_ids(unit, wait):
+            return f"the ids of key {unit.spec.key!r} have not all come", []
+        if not unit.can_answer(wait):
+            return unit.waits_for(wait)
+    for number in wait.open:
+        return parts.buckets[number].pulls.waits_for(wait)
+    return "every slice was answered", []
+
+
+def pull_lacks(parts: ShardParts, gate: StepGate | None, wait: PullWait, absent: Collection[int]) -> Reason | None:
+    """What an open pull waits for of slots that are `absent`, and which; None where nothing. There may be many pulls:
+    of parts only those are looked at to which such a slot contributes, and all where a gate lets any slot hold them."""
+    for number in wait.open:
+        bucket = parts.buckets[number]
+        if gate is not None or _both(bucket.state.spec.slots, absent):
+            text, missing = bucket.pulls.waits_for(wait)
+            if lost := _both(missing, absent):
+                return text, lost
+    for number in wait.open_units:
+        unit = parts.units[number]
+        if (gate is not None or _both(unit.spec.slots, absent)) and not _lacks_ids(unit, wait):
+            text, missing = unit.waits_for(wait)
+            if lost := _both(missing, absent):
+                return text, lost
+    return None
+
+
+def step_waits_for(parts: ShardParts, gate: StepGate, step: int) -> Reason:
+    """What a step that is not measured waits for."""
+    text, missing = gate.missing(step)
+    if missing:
+        return text, missing
+    for unit in parts.units.values():
+        if unit.spec.slots and unit.version <= step:
+            behind = unit.steps.missing(step + 1, 0, settled=True)
+            if behind[1]:
+                return f"key {unit.spec.key!r} {behind[0]}", behind[1]
+    for bucket in parts.buckets.values():
+        found = _bucket_waits_for(bucket, step)
+        if found is not None:
+            return found
+    return text, missing
+
+
+def _bucket_waits_for(bucket: PlainBucket, step: int) -> Reason | None:
+    """What a step waits for at the first slice of a bucket that has not merged it."""
+    if not bucket.state.spec.slots:
+        return None
+    behind = bucket.state.steps.came.min(axis=0) <= step
+    if not behind.any():
+        return None
+    at = int(behind.argmax())
+    text, missing = bucket.state.steps.missing(at, step + 1, None)
+    return f"{bucket.state.spec.key_named(at)} {text}", missing
+
+
+def _lacks_ids(unit: AnyTable, wait: PullWait) -> bool:
+    return wait.ids is None and isinstance(unit, TableState)
+
+
+def _both(some: Iterable[int], others: Collection[int]) -> list[int]:
+    return [one for one in some if one in others]
+
+
+# --- A job's part on one shard: what it does with each thing that comes -----------------------------------------------
+# Used by the shard behind its sockets and by the local store without any.
 
 
 class OpenStoppedError(StoreError):
@@ -69,8 +282,8 @@ class JobShard:
         """What holds each step until the slots have agreed on it, where they do."""
         self._routing = routing_of(description)
         self.parts = ShardParts(description, self._routing, shard)
-        self.lots: Mapping[int, PlainLot] = self.parts.lots
-        self.live = LiveHyper(description, self._routing, shard, self.parts.lots, self.parts.units)
+        self.buckets: Mapping[int, PlainBucket] = self.parts.buckets
+        self.live = LiveHyper(description, self._routing, shard, self.parts.buckets, self.parts.units)
         """The hyper-parameters, which may be changed."""
         self.sets = JobSets(self.parts, self.account)
         """What takes in values that are set."""
@@ -106,8 +319,8 @@ class JobShard:
 
     def reads_in_place(self, run: Run) -> bool:
         """Whether it does nothing with the bytes of a run but compute: what is checked, or kept, has to be copied."""
-        lot = self.lots.get(run.lot)
-        return run.cargo == Cargo.GRADIENT and lot is not None and lot.pushed is None
+        bucket = self.buckets.get(run.bucket)
+        return run.payload_kind == PayloadKind.GRADIENT and bucket is not None and bucket.pushed is None
 
     @property
     def nbytes(self) -> int:
@@ -130,21 +343,21 @@ class JobShard:
         Raises ProtocolError for a run that this shard does not have, and PushRefusedError where the push contradicts
         what is there.
         """
-        lot = self.parts.plain(run.lot)
-        laid = lot.laid_apart(run, self.places.gradients[run.lot]) if run.place else lot.laid(run)
+        bucket = self.parts.plain(run.bucket)
+        laid = bucket.laid_apart(run, self.places.gradients[run.bucket]) if run.place else bucket.laid(run)
         self.account.own(laid.elements)
-        lot.state.check(slot, run.step, laid.first, laid.stop, pushes=True)
-        return Taken(arrivals=[(lot, one) for one in lot.state.accept(slot, run.step, laid)])
+        bucket.state.check(slot, run.step, laid.first, laid.stop, pushes=True)
+        return Taken(arrivals=[(bucket, one) for one in bucket.state.accept(slot, run.step, laid)])
 
     def accept_chunks(self, slot: int, run: Run) -> Taken:
         """Takes in a run of chunks of a push of rows. Raises as `accept` does."""
-        table = self.parts.table(run.lot)
+        table = self.parts.table(run.bucket)
         came = ChunkRun(run.first, run.stop, rows_of(table, run, self.account))
         return Taken([table]) if table.accept_run(slot, run.step, came, run.chunks) else Taken()
 
-    def accept_rows(self, slot: int, lot: int, step: int, rows: Rows) -> Taken:
+    def accept_rows(self, slot: int, bucket: int, step: int, rows: Rows) -> Taken:
         """Takes over all rows of a push, where there is one shard. Raises as `accept` does."""
-        table = self.parts.table(lot)
+        table = self.parts.table(bucket)
         table.check(slot, step, pushes=True)
         return Taken([table]) if table.accept(slot, step, rows) else Taken()
 
@@ -153,25 +366,27 @@ class JobShard:
         units, ranges = self._contributed(keys)
         for unit in units:  # all before any: what is refused changes nothing
             unit.check(slot, step, pushes=False)
-        runs = [(self.lots[number], first, stop) for number, some in ranges.items() for first, stop in some]
-        for lot, first, stop in runs:
-            lot.state.check(slot, step, first, stop, pushes=False)
+        runs = [(self.buckets[number], first, stop) for number, some in ranges.items() for first, stop in some]
+        for bucket, first, stop in runs:
+            bucket.state.check(slot, step, first, stop, pushes=False)
         ready = [unit for unit in units if unit.accept(slot, step, None)]
-        nothing = [(lot, lot.state.accept(slot, step, Laid(first, stop, None))) for lot, first, stop in runs]
-        return Taken(ready, [(lot, one) for lot, arrivals in nothing for one in arrivals])
+        nothing = [
+            (bucket, bucket.state.accept(slot, step, Segment(first, stop, None))) for bucket, first, stop in runs
+        ]
+        return Taken(ready, [(bucket, one) for bucket, arrivals in nothing for one in arrivals])
 
     def _contributed(self, keys: Iterable[int]) -> tuple[list[TableState], dict[int, Ranges]]:
-        """What this shard has of these keys: units, and slices by lot. Raises ProtocolError."""
+        """What this shard has of these keys: units, and slices by bucket. Raises ProtocolError."""
         units: list[TableState] = []
         ranges: dict[int, Ranges] = {}
         for key in keys:
             if not key < len(self.description.keys):
                 raise ProtocolError(f"Barrier.nothing: key {key}, there are {len(self.description.keys)}")
-            number = self._routing.lot_of[key]
+            number = self._routing.bucket_of[key]
             if number in self.parts.units:
                 units.append(self.parts.units[number])
             elif self.shard in self._routing.runs[key]:
-                first = self._routing.first_in_lot[key][self.shard]
+                first = self._routing.first_in_bucket[key][self.shard]
                 ranges.setdefault(number, Ranges()).add(first, first + len(self._routing.runs[key][self.shard]))
         return units, ranges
 
@@ -189,8 +404,8 @@ class JobShard:
         """A newer incarnation fills the slot: its unmerged pushes are forgotten."""
         if self.gate is not None:
             self.gate.replace(slot)
-        for lot in self.lots.values():
-            lot.state.replace(slot)
+        for bucket in self.buckets.values():
+            bucket.state.replace(slot)
         for unit in self.units:
             unit.replace(slot)
 
@@ -208,7 +423,7 @@ class JobShard:
 
     def may_grow(self, run: Run, *, exact: bool) -> Holds:
         """What a run may bring into being beside its own bytes. Raises ProtocolError."""
-        unit = self.parts.units.get(run.lot)
+        unit = self.parts.units.get(run.bucket)
         return promised(unit, run, exact=exact) if isinstance(unit, TableState) else Holds()
 
     def _gate(self, message: str) -> StepGate:

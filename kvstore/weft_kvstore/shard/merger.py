@@ -1,38 +1,189 @@
-"""Merging and answering, the most urgent first and piece by piece. Pure.
-
-No piece takes longer than some 50 ms, a rule's update of a whole key left out: between two of them the shard looks at
-its socket, and whoever asks whether it lives is answered.
-"""
+"""Merging and answering, the most urgent first and piece by piece, the jobs in turn. Pure."""
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from typing import Final, Generic, Literal, TypeVar
+from typing import Final, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 
-from weft_kvstore.lot.part import PlainLot
-from weft_kvstore.lot.state import Arrival, Changed
-from weft_kvstore.lot.update import RuleFailedError
-from weft_kvstore.merging.pull_wait import PullWait
-from weft_kvstore.merging.work import Work
-from weft_kvstore.shard.answering import Answering
-from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.shard.lot_work import LotWork
-from weft_kvstore.shard.taken import Taken
-from weft_kvstore.shard.work_queue import WorkQueue
-from weft_kvstore.units.unit_state import AnyUnit
+from weft_kvstore.bucket.part import PlainBucket
+from weft_kvstore.bucket.state import Arrival, Changed
+from weft_kvstore.bucket.update import RuleFailedError
+from weft_kvstore.merging.pulls import PullWait
+from weft_kvstore.merging.work import PIECE_BYTES, Work
+from weft_kvstore.shard.account import FairQueue
+from weft_kvstore.shard.job_shard import JobShard, Taken
+from weft_kvstore.tables.steps import AnyTable
+
+# --- Who hands over what a merger has merged: the connections of a shard, or the callers of a local store -------------
+
+
+J_contra = TypeVar("J_contra", bound=Hashable, contravariant=True)
+
+
+class Answering(Protocol[J_contra]):
+    """What becomes of pulls, and of a job that fails."""
+
+    def answer(self, wait: PullWait, unit: AnyTable) -> Iterator[None]:
+        """A unit's answer to a pull; stops after each piece of it."""
+
+    def answer_range(self, wait: PullWait, bucket: PlainBucket, first: int, stop: int) -> None:
+        """What slices of a bucket, which are ready, answer to a pull."""
+
+    def refuse(self, wait: PullWait, reason: str) -> None:
+        """A pull that can never be answered."""
+
+    def fail(self, job: J_contra, reason: str) -> None:
+        """A job that cannot go on: its rule has failed, or there is no memory."""
+
+
+# --- What there is to do for a range of a bucket ----------------------------------------------------------------------
+
+
+class BucketWork(Work):
+    """Something to do for a bucket: it counts in a job's turn what it works on."""
+
+    __slots__ = ("_bytes",)
+
+    def __init__(self, priority: int, nbytes: int) -> None:
+        super().__init__(priority)
+        self._bytes = min(nbytes, PIECE_BYTES)
+
+    @property
+    def piece_bytes(self) -> int:
+        return self._bytes
+
+
+# --- Work that waits: the most urgent first within a job, jobs in turn by bytes ---------------------------------------
+# What hands a job's messages over takes turns with the rest of its work, so that what is urgent is seen in time and a
+# flood of messages does not keep a job from merging.
+
+
+LEAST_BYTES: Final = 1 << 17
+"""What any piece counts for: as many bytes are merged in the time that the smallest one takes."""
+
+BYTES_PER_S: Final = 1 << 30
+"""What takes longer than its bytes do at this rate, as rules of many nodes do, counts by its time."""
+
+J = TypeVar("J", bound=Hashable)
+
+
+class _Lane:
+    """A job's work: `letters` is what hands its messages over, where some wait; `heap` has the rest."""
+
+    __slots__ = ("had_letters", "heap", "letters")
+
+    def __init__(self) -> None:
+        self.heap: list[tuple[int, int, Work]] = []
+        self.letters: Work | None = None
+        self.had_letters = False
+
+    def pop(self) -> Work:
+        letters = self.letters
+        if letters is not None and not (self.had_letters and self.heap):
+            self.letters, self.had_letters = None, True
+            return letters
+        self.had_letters = False
+        return heapq.heappop(self.heap)[2]
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.heap and self.letters is None
+
+
+class WorkQueue(Generic[J]):
+    """A job is in `_lanes` exactly while it has work. A work is in it once: `Work.queued`."""
+
+    def __init__(self, *, priorities: bool = True) -> None:
+        self._priorities = priorities
+        self._seq = 0
+        self._lanes: dict[J, _Lane] = {}
+        self._turns: FairQueue[J] = FairQueue()
+        self.worked: dict[J, int] = {}
+        """What each job's pieces have counted for, as long as it is there."""
+
+    def __len__(self) -> int:
+        return sum(len(lane.heap) for lane in list(self._lanes.values()))
+
+    def __bool__(self) -> bool:
+        return bool(self._lanes)
+
+    def waiting(self) -> list[tuple[int, int]]:
+        """Priority and bytes of the pieces that wait; may be called on any thread."""
+        return [
+            (priority, one.piece_bytes) for lane in list(self._lanes.values()) for priority, _, one in list(lane.heap)
+        ]
+
+    def put(self, job: J, one: Work) -> None:
+        """Work that has something to do. In here already, it keeps its place."""
+        if one.queued:
+            return
+        self._seq += 1
+        one.turn = self._seq
+        self.back(job, one)
+
+    def back(self, job: J, one: Work) -> None:
+        """Work that was popped and is not done: it has its place again, before equals that came later."""
+        one.queued = True
+        lane = self._lanes.get(job)
+        if lane is None:
+            lane = self._lanes[job] = _Lane()
+            self._turns.come(job)
+        if one.hands_over:
+            lane.letters = one
+        else:
+            heapq.heappush(lane.heap, (one.priority if self._priorities else 0, one.turn, one))
+
+    def pop(self) -> tuple[J, Work] | None:
+        """The work to go on with; None where there is none."""
+        if not self._lanes:
+            return None
+        job = self._turns.first(self._lanes) if len(self._lanes) > 1 else next(iter(self._lanes))
+        lane = self._lanes[job]
+        one = lane.pop()
+        one.queued = False
+        self._use(job, max(one.piece_bytes, LEAST_BYTES))
+        if lane.is_empty:
+            del self._lanes[job]
+        return job, one
+
+    def took(self, job: J, one_bytes: int, seconds: float) -> None:
+        """How long a piece has taken that was popped; its job may be gone since."""
+        more = int(seconds * BYTES_PER_S) - max(one_bytes, LEAST_BYTES)
+        if more > 0 and job in self.worked:
+            self._use(job, more)
+
+    def _use(self, job: J, nbytes: int) -> None:
+        self._turns.use(job, nbytes)
+        self.worked[job] = self.worked.get(job, 0) + nbytes
+
+    def drop(self, job: J) -> None:
+        """Forgets a job and its work."""
+        lane = self._lanes.pop(job, None)
+        self._turns.drop(job)
+        self.worked.pop(job, None)
+        if lane is not None:
+            for one in [*(one for _, _, one in lane.heap), *([lane.letters] if lane.letters is not None else [])]:
+                one.queued = False
+                one.todo.clear()
+
+
+# --- Merging and answering, the most urgent first and piece by piece --------------------------------------------------
+# No piece takes longer than some 50 ms, a rule's update of a whole key left out: between two of them the shard looks at
+# its socket, and whoever asks whether it lives is answered.
+
 
 BATCH_UNITS: Final = 16
 BATCH_BYTES: Final = 1 << 20
 """Pieces, or bytes of them, that may be worked on before values leave for links that are busy anyway: fuller frames."""
 
-J = TypeVar("J", bound=Hashable)
 WorkStage = Literal["merge", "answer", "decode"]
 
 
 class Merger(Generic[J]):
-    """Units and lots of any number of jobs."""
+    """Units and buckets of any number of jobs."""
 
     def __init__(self, hands: Answering[J], *, priorities: bool) -> None:
         self._hands = hands
@@ -82,32 +233,32 @@ class Merger(Generic[J]):
             self._answer_units(job, taken.pull, taken.units)
             return
         self._put(job, taken.units)
-        for lot, arrival in taken.arrivals:
-            self._add_arrival(job, lot, arrival)
+        for bucket, arrival in taken.arrivals:
+            self._add_arrival(job, bucket, arrival)
         if taken.changed:
             for one in taken.units:
                 self._answer_waiting(job, one)
-            for lot, (first, stop) in taken.ranges:
-                self._answer_range(lot, first, stop)
-                self._add_lot(job, lot, first, stop, lot.state.advancing(first, stop))
+            for bucket, (first, stop) in taken.ranges:
+                self._answer_range(bucket, first, stop)
+                self._add_bucket(job, bucket, first, stop, bucket.state.advancing(first, stop))
 
     def go_on(self, job: J, shard: JobShard) -> None:
         """A step was committed: what holds it goes on."""
         self._put(job, [one for one in shard.units if one.spec.slots])
-        for lot in shard.lots.values():
-            if lot.state.spec.slots:
-                self._add_lot(job, lot, 0, len(lot.state), lot.state.advancing(0, len(lot.state)))
+        for bucket in shard.buckets.values():
+            if bucket.state.spec.slots:
+                self._add_bucket(job, bucket, 0, len(bucket.state), bucket.state.advancing(0, len(bucket.state)))
 
-    def ask(self, job: J, wait: PullWait, units: Sequence[AnyUnit], shard: JobShard) -> None:
+    def ask(self, job: J, wait: PullWait, units: Sequence[AnyTable], shard: JobShard) -> None:
         """Answers a pull, as far as it can be now; for the rest it waits."""
         for number, ranges in list(wait.open.items()):
-            lot = shard.lots[number]
+            bucket = shard.buckets[number]
             for first, stop in list(ranges):
-                self._answer_or_refuse(lot, wait, first, stop)
+                self._answer_or_refuse(bucket, wait, first, stop)
                 if wait.dropped:
                     return
             if number in wait.open:
-                lot.pulls.wait_for(wait)
+                bucket.pulls.wait_for(wait)
         self._answer_units(job, wait, units)
 
     def drop(self, job: J) -> None:
@@ -142,57 +293,57 @@ class Merger(Generic[J]):
         if self._running is None or self._running[1] is not work:  # it goes back by itself
             self._queue.put(job, work)
 
-    def _add_arrival(self, job: J, lot: PlainLot, arrival: Arrival) -> None:
+    def _add_arrival(self, job: J, bucket: PlainBucket, arrival: Arrival) -> None:
         laid = arrival.laid
-        self._add_lot(job, lot, laid.first, laid.stop, lot.state.merging(arrival))
+        self._add_bucket(job, bucket, laid.first, laid.stop, bucket.state.merging(arrival))
 
-    def _add_lot(self, job: J, lot: PlainLot, first: int, stop: int, changes: Changed) -> None:
-        bounds = lot.state.spec.part.bounds
-        work = LotWork(lot.state.priority(first), int(bounds[stop] - bounds[first]))
-        self._add(job, work, self._changing(job, lot, changes))
+    def _add_bucket(self, job: J, bucket: PlainBucket, first: int, stop: int, changes: Changed) -> None:
+        bounds = bucket.state.spec.part.bounds
+        work = BucketWork(bucket.state.priority(first), int(bounds[stop] - bounds[first]))
+        self._add(job, work, self._changing(job, bucket, changes))
 
-    def _changing(self, job: J, lot: PlainLot, changes: Changed) -> Iterator[None]:
+    def _changing(self, job: J, bucket: PlainBucket, changes: Changed) -> Iterator[None]:
         try:
             for first, stop, goes_on in changes:
-                self._answer_range(lot, first, stop)
+                self._answer_range(bucket, first, stop)
                 if goes_on:
                     yield
         except RuleFailedError as error:
             self._hands.fail(job, str(error))
         except MemoryError as error:
-            self._hands.fail(job, f"no memory to merge lot {lot.state.spec.number}: {error}")
+            self._hands.fail(job, f"no memory to merge bucket {bucket.state.spec.number}: {error}")
 
-    def _answer_range(self, lot: PlainLot, first: int, stop: int) -> None:
-        waiting = lot.pulls.waiting(first, stop)
+    def _answer_range(self, bucket: PlainBucket, first: int, stop: int) -> None:
+        waiting = bucket.pulls.waiting(first, stop)
         for wait in waiting:
             if not wait.dropped:  # An answer may lose the connection of those behind it.
-                self._answer_or_refuse(lot, wait, first, stop)
-        lot.pulls.tidy(waiting)
+                self._answer_or_refuse(bucket, wait, first, stop)
+        bucket.pulls.tidy(waiting)
 
-    def _answer_or_refuse(self, lot: PlainLot, wait: PullWait, first: int, stop: int) -> None:
-        for low, high in lot.pulls.ready(wait, first, stop):
-            self._hands.answer_range(wait, lot, low, high)
+    def _answer_or_refuse(self, bucket: PlainBucket, wait: PullWait, first: int, stop: int) -> None:
+        for low, high in bucket.pulls.ready(wait, first, stop):
+            self._hands.answer_range(wait, bucket, low, high)
             if wait.dropped:
                 return
-        passed = lot.pulls.passed(wait, first, stop)
+        passed = bucket.pulls.passed(wait, first, stop)
         if passed is not None:
             self._hands.refuse(wait, passed)
 
-    def _put(self, job: J, units: Iterable[AnyUnit]) -> None:
+    def _put(self, job: J, units: Iterable[AnyTable]) -> None:
         """These may have something to merge."""
         for one in units:
             if not one.merge_is_due:
                 one.merge_is_due = True
                 self._add(job, one, self._merging(job, one))
 
-    def _answer_units(self, job: J, wait: PullWait, units: Sequence[AnyUnit]) -> None:
+    def _answer_units(self, job: J, wait: PullWait, units: Sequence[AnyTable]) -> None:
         for one in units:
-            wait.open_units.add(one.spec.lot)
+            wait.open_units.add(one.spec.bucket)
         for one in units:
             if not wait.dropped:
                 self._answer_or_wait(job, wait, one)
 
-    def _merging(self, job: J, one: AnyUnit) -> Iterator[None]:
+    def _merging(self, job: J, one: AnyTable) -> Iterator[None]:
         one.merge_is_due = False
         try:
             while (yield from one.merging()):
@@ -205,7 +356,7 @@ class Merger(Generic[J]):
         except MemoryError as error:
             self._hands.fail(job, f"no memory to merge {one.at_step(one.version)}: {error}")
 
-    def _answering(self, job: J, wait: PullWait, one: AnyUnit) -> Iterator[None]:
+    def _answering(self, job: J, wait: PullWait, one: AnyTable) -> Iterator[None]:
         if wait.dropped:
             return
         self.stage = "answer"
@@ -216,7 +367,7 @@ class Merger(Generic[J]):
         except MemoryError as error:
             self._hands.fail(job, f"no memory to answer a pull of key {one.spec.key!r}: {error}")
 
-    def _answer_or_wait(self, job: J, wait: PullWait, one: AnyUnit) -> None:
+    def _answer_or_wait(self, job: J, wait: PullWait, one: AnyTable) -> None:
         passed = one.passed(wait)
         if passed is not None:
             self._hands.refuse(wait, passed)
@@ -225,7 +376,7 @@ class Merger(Generic[J]):
         else:
             one.wait_for(wait)
 
-    def _begin_answer(self, job: J, wait: PullWait, one: AnyUnit) -> None:
+    def _begin_answer(self, job: J, wait: PullWait, one: AnyTable) -> None:
         answering = self._answering(job, wait, one)
         if not one.is_one_piece(wait):
             self._add(job, one, answering)
@@ -233,7 +384,7 @@ class Merger(Generic[J]):
         for _ in answering:
             pass
 
-    def _answer_waiting(self, job: J, one: AnyUnit) -> None:
+    def _answer_waiting(self, job: J, one: AnyTable) -> None:
         for wait in one.answerable():
             if not wait.dropped:  # An answer may lose the connection of those behind it.
                 self._begin_answer(job, wait, one)

@@ -1,34 +1,261 @@
-"""What one shard has of a job's keys: its lots of dense keys and its tables, with their first values. Pure."""
+"""What one shard has of a job's keys: buckets, tables, their updates, hyper-parameters and first values. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 import numpy as np
 
+from weft_graph.program import Update
+from weft_kernels.blocks import VECTOR_BLOCK
 from weft_kernels.id_draws import uniform_of_ids
-from weft_kvstore.description.first import first_table_rows, is_given
-from weft_kvstore.description.records import StoreDescription
+from weft_kernels.rules.record import Rule
+from weft_kvstore.bucket.part import PlainBucket, plain_bucket
+from weft_kvstore.bucket.update import BucketSpec
+from weft_kvstore.description.check import hyper_of, is_ruled, rule_of
+from weft_kvstore.description.records import KeyDescription, StoreDescription, first_table_rows, is_given
 from weft_kvstore.errors import StoreError
-from weft_kvstore.lot.part import PlainLot, plain_lot
+from weft_kvstore.hyper import HyperAgreement, HyperTimeline, KeyHyper, Least, check_range, range_of
+from weft_kvstore.merging.step_gate import StepGate
+from weft_kvstore.merging.work import BUCKET_PIECES, PIECE_CALLS, PIECE_ELEMENTS, PIECE_NODES, Computing
 from weft_kvstore.quotas import Holds
-from weft_kvstore.shard.specs import Specs
-from weft_kvstore.sharding.lots import LotKind
-from weft_kvstore.sharding.routing import Routing
-from weft_kvstore.tables.admission import CHANCE
-from weft_kvstore.tables.place import TablePlace
-from weft_kvstore.units.table_growth import grown
-from weft_kvstore.units.table_state import TableState
+from weft_kvstore.rows.growth import CHANCE
+from weft_kvstore.rows.memory import TablePlace
+from weft_kvstore.sharding import BucketKind, Routing
+from weft_kvstore.tables.spec import KeyRules
+from weft_kvstore.tables.state import TableState, grown
+from weft_kvstore.tables.steps import AnyTable
 from weft_kvstore.wire.codec import ProtocolError
-from weft_kvstore.wire.push_run import Run
+from weft_kvstore.wire.runs import Run
+
+# --- A shard's hyper-parameters, of all its buckets and units, and their changes while the job runs -------------------
+
+
+NOTHING = (0, "nobody has begun")
+
+
+class LiveHyper:
+    """`buckets` and `units`, by number of the bucket, are those of the shard, once it has them."""
+
+    def __init__(
+        self,
+        description: StoreDescription,
+        routing: Routing,
+        shard: int,
+        buckets: Mapping[int, PlainBucket],
+        units: Mapping[int, AnyTable],
+    ) -> None:
+        self.agreement = HyperAgreement(self, decides=shard == 0)
+        self._description = description
+        self._routing = routing
+        self._shard = shard
+        self._buckets = buckets
+        self._units = units
+        self._job = HyperTimeline()
+        self._ranges: dict[str, Least] = {}
+        """Of numbers of the whole job, for it takes a look at every key to find one."""
+
+    def numbers(self, key: KeyDescription, rule: Rule) -> KeyHyper:
+        """Those of a key, or of those that are updated like it, under the rule that they have."""
+        values = {**rule.hyper, **hyper_of(self._description, key)}
+        job = self._job if key.rule is None else None  # What is changed for the job is of another rule.
+        return KeyHyper(values, key.multipliers, job=job, described=key.hyper or ())
+
+    def check(self, place: int | None, numbers: Mapping[str, float]) -> None:
+        """Raises ProtocolError for a key that no rule updates, and for numbers that cannot be hyper-parameters."""
+        keys = self._description.keys
+        if place is not None and not place < len(keys):
+            raise ProtocolError(f"Hyper.key: {place}, there are {len(keys)}")
+        if place is not None and not is_ruled(keys[place]):
+            raise ProtocolError(f"Hyper.key: {keys[place].key!r} is updated by no rule")
+        key = keys[place] if place is not None else None
+        known = rule_of(self._description, key).hyper
+        for name, number in numbers.items():
+            if name not in known:
+                raise ProtocolError(f"Hyper.names: the rule has no {name!r}")
+            if not math.isfinite(number):
+                raise ProtocolError(f"Hyper.numbers: {name!r} is {number}")
+            try:
+                check_range(name, number, self._range_of(key, name))
+            except ValueError as error:
+                raise ProtocolError(f"Hyper.numbers: {error}") from error
+
+    def begun(self, place: int | None) -> tuple[int, str]:
+        """See `Changed`."""
+        if place is not None:
+            return self._begun(self._routing.bucket_of[place], place)
+        return max((self._begun(bucket, None) for bucket in (*self._buckets, *self._units)), default=NOTHING)
+
+    def waiting(self, place: int | None) -> int:
+        """See `Changed`."""
+        timeline = self._job if place is None else self._own(place, make=False)
+        if timeline is None:
+            return 0
+        timeline.forget(self._least())
+        return len(timeline)
+
+    def change(self, place: int | None, step: int, numbers: Mapping[str, float]) -> None:
+        """See `Changed`."""
+        timeline = self._job if place is None else self._own(place, make=True)
+        if timeline is not None:
+            timeline.set(step, numbers)
+            timeline.forget(self._least())
+
+    def _range_of(self, key: KeyDescription | None, name: str) -> Least:
+        if key is not None:
+            return range_of(self._description, key, name)
+        if name not in self._ranges:
+            self._ranges[name] = range_of(self._description, None, name)
+        return self._ranges[name]
+
+    def _own(self, place: int, *, make: bool) -> HyperTimeline | None:
+        """What is changed for one key; None where it has nothing here, or nothing was and none is to be made."""
+        bucket = self._routing.bucket_of[place]
+        if bucket in self._units:
+            return self._units[bucket].spec.hyper.own
+        plain = self._buckets.get(bucket)
+        if plain is None or self._shard not in self._routing.runs[place]:
+            return None
+        spec = plain.state.spec
+        if place not in spec.own:
+            if not make:  # A bucket whose keys have numbers of their own is updated key by key.
+                return None
+            spec.own[place] = self.numbers(self._description.keys[place], spec.rule)
+        return spec.own[place].own
+
+    def _begun(self, bucket: int, place: int | None) -> tuple[int, str]:
+        unit = self._units.get(bucket)
+        if unit is not None:
+            return unit.begun() if _is_ruled(unit.spec) else NOTHING
+        plain = self._buckets.get(bucket)
+        if plain is None or not _is_ruled(plain.state.spec):
+            return NOTHING
+        if place is None:
+            return plain.state.begun(0, len(plain.state))
+        if self._shard not in self._routing.runs[place]:
+            return NOTHING
+        first = self._routing.first_in_bucket[place][self._shard]
+        return plain.state.begun(first, first + len(self._routing.runs[place][self._shard]))
+
+    def _least(self) -> int:
+        """The first step that is not applied somewhere: none before it is asked for any more."""
+        in_buckets = [int(one.state.steps.version.min()) for one in self._buckets.values() if _is_ruled(one.state.spec)]
+        return min(in_buckets + [one.version for one in self._units.values() if _is_ruled(one.spec)], default=0)
+
+
+def _is_ruled(spec: BucketSpec | KeyRules) -> bool:
+    return spec.update is Update.RULE and bool(spec.slots)
+
+
+# --- How a shard's buckets and units are updated, read off the job's description --------------------------------------
+
+
+class Specs:
+    """Those of one shard; `rule` takes the place of the description's. Raises DescriptionError for a rule that there is
+    not."""
+
+    def __init__(
+        self,
+        description: StoreDescription,
+        routing: Routing,
+        shard: int,
+        *,
+        live: LiveHyper,
+        gate: StepGate | None,
+        computing: Computing,
+        rule: Rule | None = None,
+    ) -> None:
+        self._description = description
+        self._routing = routing
+        self._shard = shard
+        self._live = live
+        self._gate = gate
+        self._computing = computing
+        self._rule = rule or rule_of(description)
+
+    def of_bucket(self, number: int) -> BucketSpec:
+        """Of a bucket that is no table, whose keys are updated as the first of them is."""
+        description, bucket = self._description, self._routing.buckets[number]
+        key = description.keys[bucket.keys[0]]
+        rule = self._rule_of(key)
+        part = bucket.parts[self._shard]
+        by_slice = key.update is Update.RULE and bucket.kind is BucketKind.PLAIN and not rule.anywhere
+        return BucketSpec(
+            number,
+            part,
+            description.keys,
+            key.slots,
+            key.update,
+            description.merge,
+            description.mode,
+            self._staleness(key),
+            rule,
+            self._hyper(key),
+            a_piece=BUCKET_PIECES * a_piece(description.rule),
+            slices_a_piece=PIECE_CALLS * PIECE_NODES // nodes_of(description.rule) if by_slice else len(part),
+            gate=self._gate,
+            computing=self._computing,
+            pushed=bucket.pushed,
+            pulled=bucket.pulled,
+            hold=self._live.agreement,
+            is_whole=bucket.kind is BucketKind.WHOLE,
+        )
+
+    def of_unit(self, number: int) -> KeyRules:
+        """Of a table."""
+        description, bucket = self._description, self._routing.buckets[number]
+        key = description.keys[bucket.keys[0]]
+        return KeyRules(
+            key.key,
+            number,
+            key.priority,
+            np.dtype(key.dtype),
+            key.slots,
+            key.update,
+            description.merge,
+            description.mode,
+            self._staleness(key),
+            self._rule_of(key),
+            self._hyper(key),
+            given=is_given(key),
+            a_piece=a_piece(description.rule if key.rule is None else key.rule),
+            gate=self._gate,
+            hold=self._live.agreement,
+            unscaled=bucket.pushed is not None and bucket.pushed.residual,
+        )
+
+    def _staleness(self, key: KeyDescription) -> int:
+        return self._description.staleness if key.staleness is None else key.staleness
+
+    def _rule_of(self, key: KeyDescription) -> Rule:
+        return self._rule if key.rule is None and key.hyper is None else rule_of(self._description, key)
+
+    def _hyper(self, key: KeyDescription) -> KeyHyper:
+        return self._live.numbers(key, self._rule_of(key))
+
+
+def a_piece(rule: str | Mapping[str, Any]) -> int:
+    """Elements that the rule updates in some 50 ms at most; whole blocks, so that cutting changes no bit."""
+    return PIECE_ELEMENTS * PIECE_NODES // nodes_of(rule) // VECTOR_BLOCK * VECTOR_BLOCK
+
+
+def nodes_of(rule: str | Mapping[str, Any]) -> int:
+    """Of a user's rule; `PIECE_NODES` where it has fewer, and for a built-in one."""
+    nodes = () if isinstance(rule, str) or "graph" not in rule else rule["graph"]["nodes"]
+    return max(len(nodes), PIECE_NODES)
+
+
+# --- What one shard has of a job's keys: its buckets of dense keys and its tables, with their first values ------------
 
 
 class ShardParts:
-    """By number of the lot: `lots` are dense keys, `units` are tables. Both are empty until `make`."""
+    """By number of the bucket: `buckets` are dense keys, `units` are tables. Both are empty until `make`."""
 
     def __init__(self, description: StoreDescription, routing: Routing, shard: int) -> None:
-        self.lots: dict[int, PlainLot] = {}
+        self.buckets: dict[int, PlainBucket] = {}
         self.units: dict[int, TableState] = {}
         self._description = description
         self._routing = routing
@@ -38,14 +265,14 @@ class ShardParts:
         """Makes the first values; `wanted` is asked meanwhile, with a key's name, whether that is still to be, and
         raises where it is not. Raises ValueError for an initializer that there is not, StoreError where rows of a
         table have no `place`."""
-        for lot in self._routing.lots:
-            first = lot.keys[0]
-            if lot.kind is LotKind.TABLE:
+        for bucket in self._routing.buckets:
+            first = bucket.keys[0]
+            if bucket.kind is BucketKind.TABLE:
                 if self._routing.tables[first].bytes_on(self._shard):
-                    self.units[lot.number] = self._made_table(lot.number, first, specs, place)
-            elif self._shard in lot.parts:
-                spec = specs.of_lot(lot.number)
-                self.lots[lot.number] = plain_lot(self._description, self._routing, spec, self._shard, wanted)
+                    self.units[bucket.number] = self._made_table(bucket.number, first, specs, place)
+            elif self._shard in bucket.parts:
+                spec = specs.of_bucket(bucket.number)
+                self.buckets[bucket.number] = plain_bucket(self._description, self._routing, spec, self._shard, wanted)
 
     def close(self) -> None:
         """Gives back what tables have on disk."""
@@ -59,7 +286,7 @@ class ShardParts:
     @property
     def nbytes(self) -> int:
         """Bytes of the values, tables left out."""
-        return sum(one.state.nbytes for one in self.lots.values())
+        return sum(one.state.nbytes for one in self.buckets.values())
 
     @property
     def table_bytes(self) -> int:
@@ -69,32 +296,32 @@ class ShardParts:
     @property
     def contributed(self) -> int:
         """Slices and units to which slots contribute."""
-        slices = sum(len(one.state) for one in self.lots.values() if one.state.spec.slots)
+        slices = sum(len(one.state) for one in self.buckets.values() if one.state.spec.slots)
         return slices + sum(1 for one in self.units.values() if one.spec.slots)
 
     def grown(self) -> Holds:
         """What the tables have come to."""
         return grown(self.tables)
 
-    def plain(self, lot: int) -> PlainLot:
-        """A plain lot. Raises ProtocolError, as the others do, where it is none that is here."""
-        found = self.lots.get(lot)
+    def plain(self, bucket: int) -> PlainBucket:
+        """A plain bucket. Raises ProtocolError, as the others do, where it is none that is here."""
+        found = self.buckets.get(bucket)
         if found is None:
-            raise ProtocolError(f"lot: {lot} has no slice on shard {self._shard}")
+            raise ProtocolError(f"bucket: {bucket} has no slice on shard {self._shard}")
         return found
 
-    def table(self, lot: int) -> TableState:
-        found = self.units.get(lot)
+    def table(self, bucket: int) -> TableState:
+        found = self.units.get(bucket)
         if found is None:
-            raise ProtocolError(f"lot: {lot} has no rows on shard {self._shard}")
+            raise ProtocolError(f"bucket: {bucket} has no rows on shard {self._shard}")
         return found
 
     def named(self, slot: int, run: Run) -> str:
         """The words by which an error names a slot's run; it need not be one that this shard has."""
-        lot, unit = self.lots.get(run.lot), self.units.get(run.lot)
-        if lot is not None and run.first < len(lot.state):
-            return f"slot {slot}, {lot.state.spec.named(run.first)}, step {run.step}"
-        return f"slot {slot}, lot {run.lot}, step {run.step}" if unit is None else unit.where(slot, run.step)
+        bucket, unit = self.buckets.get(run.bucket), self.units.get(run.bucket)
+        if bucket is not None and run.first < len(bucket.state):
+            return f"slot {slot}, {bucket.state.spec.named(run.first)}, step {run.step}"
+        return f"slot {slot}, bucket {run.bucket}, step {run.step}" if unit is None else unit.where(slot, run.step)
 
     def _made_table(self, number: int, place: int, specs: Specs, rows_at: TablePlace | None) -> TableState:
         key, cut, seed = self._description.keys[place], self._routing.tables[place], self._description.seed

@@ -1,25 +1,29 @@
-"""A connection that has said Hello, as its shard sees it. Pure."""
+"""A client as its shard sees it: what a Hello must agree with, and what the connection has asked for since. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, TypeAlias
 
-from weft_kvstore.arrays.buffers import Buffer
-from weft_kvstore.lot.part import PlainLot
-from weft_kvstore.merging.answer import Answer
-from weft_kvstore.merging.pull_wait import PullWait
-from weft_kvstore.same_host.peer_memory import PeerMemory
+from weft_kvstore.arrays import Buffer
+from weft_kvstore.bucket.part import PlainBucket
+from weft_kvstore.description.check import digest
+from weft_kvstore.description.records import Mode
+from weft_kvstore.merging.pulls import Answer, PullWait
+from weft_kvstore.same_host.peers import PeerMemory
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.account import Account
-from weft_kvstore.statistics.shared_bytes import SharedBytes
-from weft_kvstore.units.unit_state import AnyUnit
+from weft_kvstore.shard.job_shard import JobShard
+from weft_kvstore.statistics import JobStatistics, SharedBytes, Stragglers
+from weft_kvstore.tables.steps import AnyTable
 from weft_kvstore.wire.codec import ProtocolError, encode
-from weft_kvstore.wire.lending import Loan
-from weft_kvstore.wire.messages import MAX_RUNS, Acknowledge, Done, Hello, Released, Values
-from weft_kvstore.wire.out_frame import OutFrame
-from weft_kvstore.wire.out_run import OutRun
-from weft_kvstore.wire.outbox import Outbox
+from weft_kvstore.wire.messages import MAX_RUNS, Acknowledge, Done, Hello, RefusalCode, Refused, Released, Values
+from weft_kvstore.wire.out_run import OutRun, Pin
+from weft_kvstore.wire.outbox import Outbox, OutFrame
+
+# --- A connection that has said Hello, as its shard sees it -----------------------------------------------------------
+
 
 MAX_OPEN_PULLS: Final = 1 << 16
 """Pulls, each counted as often as it has runs, that one connection may have open: two kinds for each of 32,768 keys.
@@ -37,7 +41,7 @@ class AnswerEntry(NamedTuple):
 
     request: int
     array: int
-    lot: int
+    bucket: int
     version: int
     compressed: int
     place: bool = False
@@ -60,7 +64,7 @@ class Peer:
         self.slot = hello.slot
         self.hello = hello
         self.heard = now
-        self.outbox: Outbox[AnswerEntry, Loan] = Outbox(settings, loopback=hello.loopback)
+        self.outbox: Outbox[AnswerEntry, Pin] = Outbox(settings, loopback=hello.loopback)
         self.pulls: dict[int, PullWait] = {}
         self.open_entries = 0
         self.ids_bytes = 0
@@ -75,10 +79,10 @@ class Peer:
         self.measures: dict[int, int] = {}
         self.account = Account()
         self.shared: tuple[SharedBytes, ...] = ()
-        self._answers: dict[int, dict[int, OutRun[AnswerEntry, Loan]]] = {}
+        self._answers: dict[int, dict[int, OutRun[AnswerEntry, Pin]]] = {}
         """The runs of each request that wait in the outbox, by their number there."""
 
-    def answer(self, wait: PullWait, one: AnyUnit) -> Iterator[None]:
+    def answer(self, wait: PullWait, one: AnyTable) -> Iterator[None]:
         """Hands an answer over to the outbox, and stops after each piece; its bytes are kept as they are until they
         are acknowledged."""
         for part in one.answers(wait):
@@ -88,15 +92,15 @@ class Peer:
             yield
             if wait.dropped:
                 return
-        wait.open_units.discard(one.spec.lot)
+        wait.open_units.discard(one.spec.bucket)
         self._look(wait)
 
-    def answer_range(self, wait: PullWait, lot: PlainLot, first: int, stop: int) -> None:
-        """The same for slices of a lot, which are ready."""
+    def answer_range(self, wait: PullWait, bucket: PlainBucket, first: int, stop: int) -> None:
+        """The same for slices of a bucket, which are ready."""
         place = wait.place and not wait.state
-        for part in lot.pulls.answers(wait, first, stop):
+        for part in bucket.pulls.answers(wait, first, stop):
             self._put(wait, part, place=place)
-        wait.answered(lot.state.spec.number, first, stop)
+        wait.answered(bucket.state.spec.number, first, stop)
         self._look(wait)
 
     def asks(self, wait: PullWait) -> None:
@@ -148,7 +152,7 @@ class Peer:
             return encode(_values(frame, self._receipts(), None, placed=False), frame.payload())
         return self._shared(frame, self.memory)
 
-    def _shared(self, frame: OutFrame[AnswerEntry, Loan], memory: PeerMemory) -> list[Buffer]:
+    def _shared(self, frame: OutFrame[AnswerEntry, Pin], memory: PeerMemory) -> list[Buffer]:
         """A frame whose bytes are copied to where the client has them at once; so no array stays lent."""
         parts: list[Buffer] = []
         nbytes = 0
@@ -156,7 +160,7 @@ class Peer:
             run, cut = piece.run, piece.run.source.cut(piece.start, piece.stop)
             if run.entry.place and memory.places:
                 first = run.first + piece.first
-                memory.put(run.entry.lot, first, first + piece.count, cut)
+                memory.put(run.entry.bucket, first, first + piece.count, cut)
             else:
                 parts += cut
                 nbytes += piece.stop - piece.start
@@ -174,21 +178,21 @@ class Peer:
         if part.held is None:
             self.account.taken_over(part.source.base)
         entry = AnswerEntry(
-            wait.request, part.array, part.lot, part.version, int(part.compressed), place and not part.compressed
+            wait.request, part.array, part.bucket, part.version, int(part.compressed), place and not part.compressed
         )
-        run: OutRun[AnswerEntry, Loan] = OutRun(
+        run: OutRun[AnswerEntry, Pin] = OutRun(
             entry,
             part.first,
             part.bounds,
             part.source,
             priority=part.priority,
-            owner=Loan(part.held, part.part, part.parts),
+            owner=Pin(part.held, part.part, part.parts),
             priorities=part.priorities,
         )
         self.outbox.put(run)
         self._answers.setdefault(wait.request, {})[run.seq] = run
 
-    def _has_left(self, run: OutRun[AnswerEntry, Loan]) -> None:
+    def _has_left(self, run: OutRun[AnswerEntry, Pin]) -> None:
         """Nothing of a run waits any more. A frame may have several pieces of it."""
         runs = self._answers.get(run.entry.request, {})
         runs.pop(run.seq, None)
@@ -240,14 +244,14 @@ class Peer:
             run.owner.give_back(0, run.count)
 
 
-def _values(frame: OutFrame[AnswerEntry, Loan], acknowledge: list[int], at: int | None, *, placed: bool) -> Values:
+def _values(frame: OutFrame[AnswerEntry, Pin], acknowledge: list[int], at: int | None, *, placed: bool) -> Values:
     entries, first, count, nbytes = zip(*frame.runs(), strict=True)
-    request, array, lot, version, compressed, place = map(list, zip(*entries, strict=True))
+    request, array, bucket, version, compressed, place = map(list, zip(*entries, strict=True))
     return Values(
         frame.number,
         request,
         array,
-        lot,
+        bucket,
         version,
         list(first),
         list(count),
@@ -257,3 +261,138 @@ def _values(frame: OutFrame[AnswerEntry, Loan], acknowledge: list[int], at: int 
         [int(one) for one in place] if placed and any(place) else [],
         acknowledge,
     )
+
+
+# --- Who may speak with a shard: what a Hello must agree with ---------------------------------------------------------
+
+
+MAX_QUEUED_COPIES: Final = 16
+"""How often one connection may have all of a job's values waiting to be sent; a client that asks for more is broken."""
+
+MAX_QUEUED_TABLES: Final = 2
+"""The same for its tables, whose rows are copied when they are asked for."""
+
+SHOWN_DIGITS: Final = 12
+"""Of a description's digest, where people compare two."""
+
+Namespace: TypeAlias = tuple[str, int]
+"""A job's name and the term of its lease."""
+
+STRANGERS: Final[Namespace] = ("", -1)
+"""Among whose messages those are that come from no job's connection."""
+
+
+@dataclass(slots=True)
+class Job:
+    """A job on this shard. By slot: the newest incarnation, when it was last heard, its connection while it has one.
+    `left` has those that have said good-bye since, and when: they are not heard then."""
+
+    shard: JobShard
+    incarnations: dict[int, int] = field(default_factory=dict)
+    heard: dict[int, float] = field(default_factory=dict)
+    left: dict[int, float] = field(default_factory=dict)
+    links: dict[int, Peer] = field(default_factory=dict)
+    digest: bytes = field(init=False)
+    stragglers: Stragglers = field(init=False)
+    bytes_received: int = 0
+    bytes_sent: int = 0
+    shared: SharedBytes = field(default_factory=SharedBytes)
+    most_queued: int = field(init=False)
+    """Bytes of values that may wait for one connection."""
+
+    def __post_init__(self) -> None:
+        self.most_queued = MAX_QUEUED_COPIES * self.shard.nbytes + MAX_QUEUED_TABLES * self.shard.parts.table_bytes
+        self.digest = digest(self.shard.description)
+        description = self.shard.description
+        together = {slot for key in description.keys for slot in key.slots} if description.mode is Mode.SYNC else ()
+        self.stragglers = Stragglers(together)
+
+    @property
+    def namespace(self) -> Namespace:
+        return self.shard.description.job, self.shard.description.term
+
+    def leave(self, slot: int, now: float) -> None:
+        """The slot has said good-bye."""
+        self.heard.pop(slot, None)
+        self.left[slot] = now
+
+    def come(self, slot: int, now: float) -> None:
+        """The slot is here, for the first time or again."""
+        self.left.pop(slot, None)
+        self.heard[slot] = now
+
+    def absent(self, now: float, silence_s: float) -> dict[int, str]:
+        """The slots that have not been here for so long, each with the words that say so."""
+        told = {slot: f"left {now - at:.1f} s ago" for slot, at in self.left.items() if now - at > silence_s}
+        for slot, at in self.heard.items():
+            if now - at > silence_s:
+                told[slot] = f"has been silent for {now - at:.1f} s"
+        return told
+
+    def statistics(self, worked_bytes: int, now: float) -> JobStatistics:
+        """What is told of it; may be called on any thread."""
+        slot, seconds = self.stragglers.waits(now) or (None, 0.0)
+        return JobStatistics(
+            *self.namespace,
+            links=len(self.links),
+            holds=self.shard.account.now,
+            waiting=self.shard.account.waiting,
+            bytes_received=self.bytes_received,
+            bytes_sent=self.bytes_sent,
+            shared_bytes_received=self.shared.received,
+            shared_bytes_sent=self.shared.sent,
+            worked_bytes=worked_bytes,
+            waited_slot=slot,
+            waited_s=seconds,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The Hello is good. `supersedes` is the identity of the slot's connection so far."""
+
+    job: Job
+    supersedes: bytes | None
+
+
+def admit(
+    jobs: Mapping[Namespace, Job], peers: Mapping[bytes, Peer], identity: bytes, hello: Hello
+) -> Admission | Refused:
+    """Whether the shard talks with whoever says this Hello."""
+    job = jobs.get((hello.job, hello.term))
+    if job is None:
+        terms = sorted(term for name, term in jobs if name == hello.job)
+        if terms and terms[-1] > hello.term:
+            text = f"job {hello.job!r} is in term {terms[-1]} here, term {hello.term} is over"
+            return Refused(RefusalCode.STALE_TERM, text)
+        return Refused(RefusalCode.UNKNOWN_JOB, f"job {hello.job!r}, term {hello.term} is not open on this shard")
+    if hello.description != job.digest:
+        text = (
+            f"job {hello.job!r}: the client has another description of the store than shard {job.shard.shard} "
+            f"(digests {hello.description.hex()[:SHOWN_DIGITS]} and {job.digest.hex()[:SHOWN_DIGITS]}, as --check says "
+            "of a file): connect with the file that the shard was started with, or restart the shards with this one"
+        )
+        return Refused(RefusalCode.OTHER_DESCRIPTION, text)
+    if hello.slot >= job.shard.description.slots:
+        text = f"slot {hello.slot}: job {hello.job!r} has slots 0 to {job.shard.description.slots - 1}"
+        return Refused(RefusalCode.NO_SUCH_SLOT, text)
+    newest = job.incarnations.get(hello.slot, hello.incarnation)
+    if hello.incarnation < newest:
+        text = f"slot {hello.slot}: incarnation {hello.incarnation} was replaced by {newest}"
+        return Refused(RefusalCode.STALE_INCARNATION, text)
+    return _against_link(job, peers.get(identity), hello)
+
+
+def _against_link(job: Job, same: Peer | None, hello: Hello) -> Admission | Refused:
+    held = job.links.get(hello.slot)
+    if held is not None and held.hello.incarnation == hello.incarnation:
+        if held.hello.process != hello.process:
+            told = f"slot {hello.slot} is taken by another process that is alive, as incarnation {hello.incarnation}"
+            text = f"{told}; use another slot, or a higher incarnation= to replace it"
+            return Refused(RefusalCode.BUSY, text)
+        if held.hello.session > hello.session:
+            text = f"slot {hello.slot}: connection {hello.session} was replaced by {held.hello.session}"
+            return Refused(RefusalCode.STALE_INCARNATION, text)
+    if same is not None and same is not held:
+        return Refused(RefusalCode.MALFORMED, f"slot {hello.slot}: this connection belongs to slot {same.slot}")
+    return Admission(job, held.identity if held is not None else None)

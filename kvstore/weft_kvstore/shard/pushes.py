@@ -1,25 +1,192 @@
-"""Frames of gradients, values and ids, as they come on a shard's connections. Pure."""
+"""Frames of gradients, values and ids, and pulls, as they come on a shard's connections; their answers. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
 
-from weft_kvstore.arrays.array import Array
+import numpy as np
+
+from weft_kvstore.arrays import Array
+from weft_kvstore.bucket.part import PlainBucket
+from weft_kvstore.merging.pulls import PullWait
 from weft_kvstore.merging.steps import PushRefusedError
-from weft_kvstore.same_host.peer_memory import placed
+from weft_kvstore.quotas import Holds
+from weft_kvstore.same_host.peers import placed
 from weft_kvstore.shard.account import Ledger
-from weft_kvstore.shard.door import Namespace
-from weft_kvstore.shard.job_shard import JobShard
+from weft_kvstore.shard.job_shard import JobShard, Taken
 from weft_kvstore.shard.links import Links
-from weft_kvstore.shard.merger import Merger
-from weft_kvstore.shard.peer import Peer
-from weft_kvstore.shard.push_runs import own_run, take_run
-from weft_kvstore.shard.refusals import answer_refusal, push_refusal
-from weft_kvstore.shard.taken import Taken
-from weft_kvstore.wire.cargo import Cargo
-from weft_kvstore.wire.codec import payload_bytes
-from weft_kvstore.wire.messages import Push, PushRefused
-from weft_kvstore.wire.push_run import Run, runs_of
+from weft_kvstore.shard.merger import BATCH_BYTES, Merger
+from weft_kvstore.shard.peer import MAX_IDS_BYTES, Namespace, Peer
+from weft_kvstore.tables.steps import AnyTable
+from weft_kvstore.wire.codec import ProtocolError, payload_bytes
+from weft_kvstore.wire.messages import Failed, FailureCode, PayloadKind, Pull, Push, PushRefused, Reading
+from weft_kvstore.wire.runs import Run, runs_of
+
+# --- Whether what a client asks for exceeds the quotas of a shard -----------------------------------------------------
+
+
+def push_refusal(ledger: Ledger, shard: JobShard, runs: Sequence[Run], nbytes: int) -> str | None:
+    """Why a frame of so many bytes cannot be taken in; None where it can. Raises ProtocolError for rows that are none.
+
+    A frame is taken in as one: what is kept of it keeps all of its memory. Which rows are new is looked up only where
+    it matters.
+    """
+    for exact in (False, True):
+        grows = [shard.may_grow(run, exact=exact) for run in runs]
+        reason = ledger.refusal(shard.account, sum(grows, Holds(nbytes)))
+        if reason is None or not any(grows):
+            return reason
+    return reason
+
+
+def answer_refusal(ledger: Ledger, shard: JobShard, wait: PullWait) -> str | None:
+    """Why a pull of rows cannot be answered: its answer is a copy of them."""
+    if ledger.is_open:
+        return None
+    return ledger.refusal(shard.account, Holds(shard.pulls.answer_bytes(wait)))
+
+
+# --- What a client's frame carries, run by run, taken into a job on a shard -------------------------------------------
+
+
+def own_run(shard: JobShard, run: Run) -> Run:
+    """The same run, copied out of the client's arena where more is done with its bytes than arithmetic: there they may
+    be others at each look. Raises ProtocolError for what may not lie there."""
+    if run.arena is None or shard.reads_in_place(run):
+        return run
+    if run.place:
+        raise ProtocolError(f"Push.place: 1 for a run of bucket {run.bucket}, which has to be copied")
+    own = memoryview(np.frombuffer(run.payload, np.uint8).copy())  # type: ignore[arg-type]  # an array is a buffer
+    return run._replace(payload=own, arena=None)
+
+
+def take_run(shard: JobShard, peer: Peer, run: Run) -> Taken:
+    """Takes in a run of a frame.
+
+    Raises ProtocolError where it contradicts the description, PushRefusedError where it contradicts what is there.
+    """
+    own = own_run(shard, run)
+    if own is not run:
+        shard.account.taken_over(own.payload)
+    run = own
+    match run.payload_kind:
+        case PayloadKind.GRADIENT:
+            return shard.accept_chunks(peer.slot, run) if run.chunks else shard.accept(peer.slot, run)
+        case PayloadKind.VALUE:
+            origin = (peer.hello.process, run.request)
+            take = shard.sets.chunks if run.chunks else shard.sets.slices
+            return take(peer.slot, run, origin)
+        case PayloadKind.IDS:
+            return _ids(shard, peer, run)
+        case other:
+            raise ProtocolError(f"Push.payload_kind: {other} is none that there is")
+
+
+def _ids(shard: JobShard, peer: Peer, run: Run) -> Taken:
+    wait = peer.pulls.get(run.request)
+    if wait is None:
+        return Taken()  # It was given up meanwhile.
+    before = wait.ids_bytes
+    taken = shard.pulls.ids(wait, run)
+    peer.ids_bytes += wait.ids_bytes - before
+    if peer.ids_bytes > MAX_IDS_BYTES:
+        raise ProtocolError(f"Push.request: {peer.ids_bytes} bytes of ids wait already")
+    return taken
+
+
+# --- A message of pulls as what it asks for: one wait for each request ------------------------------------------------
+
+
+def asked_pulls(shard: JobShard, peer: Peer, pull: Pull) -> list[tuple[PullWait, list[AnyTable]]]:
+    """The pulls of a message, open on the peer from now on, each with the units that have to answer it. Raises
+    ProtocolError."""
+    alike = zip(pull.version, pull.state, pull.reading, pull.compressed, strict=True)
+    columns = (pull.request, alike, pull.bucket, pull.first, pull.count, pull.chunks)
+    in_place = {request for request, place in zip(pull.request, pull.place, strict=False) if place}
+    ask = shard.pulls.ask
+    asked: dict[int, tuple[PullWait, list[AnyTable]]] = {}
+    for request, (version, state, reading, compressed), bucket, first, count, chunks in zip(*columns, strict=True):
+        if request not in asked:
+            if request in peer.pulls:
+                raise ProtocolError(f"Pull.request: {request} is open already")
+            wait = PullWait(
+                peer,
+                request,
+                version,
+                slot=peer.slot,
+                state=bool(state),
+                reading=_reading(reading),
+                compressed=bool(compressed),
+            )
+            wait.place = request in in_place
+            asked[request] = wait, []
+            peer.asks(wait)
+        wait, units = asked[request]
+        same = wait.version == version and wait.state == bool(state) and wait.compressed == bool(compressed)
+        if not same or wait.reading != reading:
+            raise ProtocolError(f"Pull.request: {request} asks in two ways")
+        peer.asks_for(wait)
+        units += ask(wait, bucket, first, count, chunks)
+    return list(asked.values())
+
+
+def _reading(number: int) -> Reading:
+    try:
+        return Reading(number)
+    except ValueError:
+        raise ProtocolError(f"Pull.reading: {number} is none that there is") from None
+
+
+# --- How a shard's answers get to the connections that have asked -----------------------------------------------------
+
+
+MAX_QUEUED_RUNS: Final = 1 << 16
+"""Runs of values that may wait for one connection, however few bytes they have: each costs the shard some time."""
+
+
+class Answers:
+    """The `Answering` of a shard with connections; `fail` is what becomes of a job that cannot go on."""
+
+    def __init__(self, links: Links, fail: Callable[[Namespace, str], None]) -> None:
+        self.fail = fail
+        self._links = links
+
+    def answer(self, wait: PullWait, unit: AnyTable) -> Iterator[None]:
+        """See `Answering`."""
+        peer: Peer = wait.link
+        if not self._may_queue(peer):
+            return
+        for _ in peer.answer(wait, unit):
+            self._links.due(peer)
+            yield
+        if not wait.dropped:
+            self._links.due(peer)
+
+    def answer_range(self, wait: PullWait, bucket: PlainBucket, first: int, stop: int) -> None:
+        """See `Answering`."""
+        peer: Peer = wait.link
+        if self._may_queue(peer):
+            peer.answer_range(wait, bucket, first, stop)
+            self._links.due(peer)
+
+    def refuse(self, wait: PullWait, reason: str) -> None:
+        """See `Answering`."""
+        peer: Peer = wait.link
+        peer.cancel(wait.request)
+        self._links.say(peer.identity, Failed(wait.request, FailureCode.PASSED, reason[:2048]))
+
+    def _may_queue(self, peer: Peer) -> bool:
+        """Whether the peer may have more values wait for it; one that may not is no peer any more."""
+        nbytes, runs = peer.outbox.queued_bytes, peer.outbox.queued_runs
+        if nbytes <= self._links.jobs[peer.job].most_queued + BATCH_BYTES and runs < MAX_QUEUED_RUNS:
+            return True
+        told = f"Pull.request: {nbytes} bytes of values in {runs} runs wait to be fetched already"
+        self._links.refuse(peer.identity, ProtocolError(told))
+        return False
+
+
+# --- Frames of gradients, values and ids, as they come on a shard's connections ---------------------------------------
 
 
 class Pushes:
@@ -62,7 +229,7 @@ class Pushes:
                 return
         peer.acknowledge.append(push.frame)
         links.due(peer)
-        if push.cargo[-1] == Cargo.GRADIENT:
+        if push.payload_kind[-1] == PayloadKind.GRADIENT:
             job.stragglers.came(peer.slot, push.step[-1], peer.heard)
 
     @staticmethod

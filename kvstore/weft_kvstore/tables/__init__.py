@@ -1,1 +1,8 @@
-"""Rows of tables by their ids: where they lie, and when they come and go."""
+"""Tables on a shard: rows that are pushed, set and pulled, step by step.
+
+A push of rows comes in chunks. Once every slot's push of a step is in, the rows are added up and the update rule
+changes those rows alone. Which rows there are, and where, is in `rows`; the steps are those of `merging`.
+
+Read `state` (a table, by what comes), `steps` (the way of a step), `pushes` (chunks, sums, the gate), `sets` (values
+that were set), `values` (rows read, made and updated) and `spec` (what a table needs to know).
+"""

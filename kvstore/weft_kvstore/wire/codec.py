@@ -12,13 +12,13 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from weft_kvstore.arrays.buffers import Buffer
+from weft_kvstore.arrays import Buffer
 from weft_kvstore.settings import MAX_FRAME_BYTES
 from weft_kvstore.structs import Reader
 from weft_kvstore.wire.messages import Message, Pull, Push, Reply, Request, Values
 
 MAGIC: Final = b"WEFT"
-FORMAT_VERSION: Final = 7
+FORMAT_VERSION: Final = 8
 MAX_HEADER_BYTES: Final = 1 << 20
 
 _M = TypeVar("_M")
@@ -30,9 +30,9 @@ _requests: Final[Reader[Request]] = Reader(Request)
 _replies: Final[Reader[Reply]] = Reader(Reply)
 
 _NAMES: Final[dict[type[object], tuple[str, ...]]] = {
-    Push: ("cargo", "request", "lot", "step", "first", "count", "chunks", "nbytes"),
-    Values: ("request", "array", "lot", "version", "first", "count", "nbytes", "compressed"),
-    Pull: ("request", "lot", "version", "state", "reading", "first", "count", "chunks", "compressed"),
+    Push: ("payload_kind", "request", "bucket", "step", "first", "count", "chunks", "nbytes"),
+    Values: ("request", "array", "bucket", "version", "first", "count", "nbytes", "compressed"),
+    Pull: ("request", "bucket", "version", "state", "reading", "first", "count", "chunks", "compressed"),
 }
 _COLUMNS: Final = {kind: attrgetter(*names) for kind, names in _NAMES.items()}
 

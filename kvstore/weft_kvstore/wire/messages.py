@@ -1,21 +1,47 @@
-"""What client and shard say to each other. `docs/wire.md` gives the bytes.
-
-Lists of one message are columns: entry i of each belongs to run i. A run is `count` adjacent slices of what the shard
-has of one lot, the first of them numbered `first`; `nbytes` is the length of all of them together. Lots are numbered as
-in `weft_kvstore.sharding.lots`. Of a table, a run is of adjacent chunks instead, of `chunks` in all; else `chunks` is
-0.
-
-Client and shard of one host may share memory, the client's *arena*: a payload then is there, from byte `at` on, and no
-second part comes; and a run whose `place` is 1 is in the places of its keys (`weft_kvstore.same_host.shared_layout`)
-and no part of the payload. `place` may be empty, where no run is.
-"""
+"""What client and shard say to each other. `docs/wire.md` gives the bytes; the order of fields is the wire format."""
 
 from __future__ import annotations
 
 from enum import IntEnum, StrEnum
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
+
+# --- What a client's frame may carry in one run -----------------------------------------------------------------------
+
+
+class PayloadKind(IntEnum):
+    """The wire's numbers for it."""
+
+    GRADIENT = 0
+    VALUE = 1
+    IDS = 2
+
+
+class SentEntry(NamedTuple):
+    """What a run that a client sends says beside slice numbers: see `messages.Push`."""
+
+    payload_kind: PayloadKind
+    request: int
+    bucket: int
+    step: int
+    chunks: int
+    place: bool = False
+    """Whether their bytes are in the places of their keys in the client's arena, and may be read there."""
+
+
+# --- What client and shard say to each other --------------------------------------------------------------------------
+# `docs/wire.md` gives the bytes.
+#
+# Lists of one message are columns: entry i of each belongs to run i. A run is `count` adjacent slices of what the shard
+# has of one bucket, the first of them numbered `first`; `nbytes` is the length of all of them together. Buckets are
+# numbered as in `weft_kvstore.sharding`. Of a table, a run is of adjacent chunks instead, of `chunks` in all; else
+# `chunks` is 0.
+#
+# Client and shard of one host may share memory, the client's *arena*: a payload then is there, from byte `at` on, and
+# no second part comes; and a run whose `place` is 1 is in the places of its keys
+# (`weft_kvstore.same_host.layout`) and no part of the payload. `place` may be empty, where no run is.
+
 
 MAX_RUNS: Final = 4096
 """Runs, requests or keys in one message, at most."""
@@ -81,17 +107,17 @@ class Hello(Message, frozen=True, omit_defaults=True, tag="hello"):
 
 
 class Push(Message, frozen=True, omit_defaults=True, tag="push"):
-    """What a client sends: run i is of lot `lot[i]`; the payload is their bytes, joined.
+    """What a client sends: run i is of bucket `bucket[i]`; the payload is their bytes, joined.
 
-    `cargo[i]` 0: gradients of step `step[i]`; 1: values to be set at version `step[i]`; 2: ids of the rows that pull
-    `request[i]` asks for. `request[i]` numbers the client's call in any case. `acknowledge`: as `Acknowledge`, said on
-    the way.
+    `payload kind[i]` 0: gradients of step `step[i]`; 1: values to be set at version `step[i]`; 2: ids of the rows that
+    pull `request[i]` asks for. `request[i]` numbers the client's call in any case. `acknowledge`: as `Acknowledge`,
+    said on the way.
     """
 
     frame: Count
-    cargo: Column
+    payload_kind: Column
     request: Column
-    lot: Column
+    bucket: Column
     step: Column
     first: Column
     count: Column
@@ -113,13 +139,13 @@ class Reading(IntEnum):
 
 class Pull(Message, frozen=True, omit_defaults=True, tag="pull"):
     """Asks for runs of slices, each once it is at `version[i]`, in the way of `reading[i]`. `state[i]` 1: the rule's
-    state instead of the value. Entries of one `request` are one pull, alike but for lot, first and count. Of a table
+    state instead of the value. Entries of one `request` are one pull, alike but for bucket, first and count. Of a table
     the rows are asked for whose ids follow, in `chunks[i]` chunks; `first[i]` and `count[i]` are 0 then.
     `compressed[i]` 1: the values may come encoded, where the description says how. `place[i]` 1: they may be written to
     the places of their keys."""
 
     request: Column
-    lot: Column
+    bucket: Column
     version: Column
     state: Column
     reading: Column
@@ -211,13 +237,13 @@ class Acknowledge(Message, frozen=True, tag="acknowledge"):
 
 
 class Welcome(Message, frozen=True, omit_defaults=True, tag="welcome"):
-    """Answers a Hello. `boot` is drawn once per shard process; `silence_ms` is how long the shard bears silence. `door`
-    is where an arena can be brought, with this `ticket`; both are empty where none can."""
+    """Answers a Hello. `boot` is drawn once per shard process; `silence_ms` is how long the shard bears silence.
+    `listener` is where an arena can be brought, with this `ticket`; both are empty where none can."""
 
     session: Count
     boot: Digest
     silence_ms: Count
-    door: Secret = b""
+    listener: Secret = b""
     ticket: Secret = b""
 
 
@@ -251,7 +277,7 @@ class Values(Message, frozen=True, omit_defaults=True, tag="values"):
     frame: Count
     request: Column
     array: Column
-    lot: Column
+    bucket: Column
     version: Column
     first: Column
     count: Column

@@ -1,4 +1,4 @@
-"""What waits in an outbox: adjacent slices that are sent in their order, together or in parts. Pure."""
+"""Runs that are to be sent, and arrays whose bytes travel while others want to write them. Pure."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Final, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from weft_kvstore.arrays.array import Array
-from weft_kvstore.arrays.buffers import Buffer
+from weft_kvstore.arrays import Array, Buffer, bytes_of
+
+# --- What waits in an outbox: adjacent slices that are sent in their order, together or in parts ----------------------
+
 
 E = TypeVar("E")
 W = TypeVar("W")
@@ -128,3 +130,49 @@ class OutRun(Generic[E, W]):
         )
         again.seq = self.seq
         return again
+
+
+# --- Arrays whose bytes travel while others want to write them --------------------------------------------------------
+
+
+class Pinnable:
+    """An array in parts, whose bytes may be on their way to a peer: `pinned` (parts) counts how often each is. A part
+    is not written while lent. `source` has the bytes, from `start` on."""
+
+    __slots__ = ("array", "pinned", "source", "start")
+
+    def __init__(self, array: Array, source: OneBuffer, start: int, parts: int) -> None:
+        self.array = array
+        self.source = source
+        self.start = start
+        self.pinned = np.zeros(parts, np.int32)
+
+    def is_lent(self, first: int, stop: int) -> bool:
+        """Whether any of these parts is."""
+        return bool(self.pinned[first:stop].any())
+
+    def copied(self) -> Pinnable:
+        """The same elsewhere, lent to nobody."""
+        return lendable(self.array.copy(), len(self.pinned))
+
+
+class Pin:
+    """Parts `first` and those behind it, lent until they have arrived; nothing where no array is held."""
+
+    __slots__ = ("_first", "_held")
+
+    def __init__(self, held: Pinnable | None, first: int, count: int) -> None:
+        self._held = held
+        self._first = first
+        if held is not None:
+            held.pinned[first : first + count] += 1
+
+    def give_back(self, first: int, count: int) -> None:
+        """So many of the loan's parts have arrived, or never left; numbered from 0 in it."""
+        if self._held is not None:
+            self._held.pinned[self._first + first : self._first + first + count] -= 1
+
+
+def lendable(array: Array, parts: int) -> Pinnable:
+    """A C-contiguous array, by itself."""
+    return Pinnable(array, OneBuffer(bytes_of(array)), 0, parts)

@@ -1,27 +1,94 @@
-"""The queue of slices at the sending end of a link: priorities, frames filled at the moment of sending, credit.
-
-Both ends use it: the client for gradients, the shard for values. Pure: the time is a parameter.
-The law: payload bytes sent and unacknowledged never exceed the credit, except that one slice larger than the credit
-goes alone. So after an urgent slice is put in, at most the credit or one slice of less urgent bytes arrives before it.
-"""
+"""What waits to be sent on a connection: the most urgent first, in frames that are filled as they leave. Pure."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
+from weft_kvstore.arrays import Buffer
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.wire.codec import ProtocolError
-from weft_kvstore.wire.link_bounds import link_bounds
 from weft_kvstore.wire.messages import MAX_RUNS
-from weft_kvstore.wire.out_frame import OutFrame, Piece
-from weft_kvstore.wire.out_run import NOTHING, OutRun
-from weft_kvstore.wire.rate import LinkRate
+from weft_kvstore.wire.out_run import NOTHING, OutRun, Source
+from weft_kvstore.wire.rate import LinkRate, SentFrame, link_bounds
+
+# --- A frame that leaves: what travels in it, and its bytes -----------------------------------------------------------
+
 
 E = TypeVar("E")
 W = TypeVar("W")
+
+
+class Piece(NamedTuple, Generic[E, W]):
+    """Slices `first` to `first + count` of a run, numbered from 0 in it, that travel in a frame: bytes `start` to
+    `stop` of the run."""
+
+    run: OutRun[E, W]
+    first: int
+    count: int  # type: ignore[assignment]  # nobody asks a tuple's `count` of it
+    start: int
+    stop: int
+
+
+class FrameRun(NamedTuple, Generic[E]):
+    """Adjacent slices of one entry."""
+
+    entry: E
+    first: int
+    count: int  # type: ignore[assignment]  # nobody asks a tuple's `count` of it
+    nbytes: int
+
+
+class OutFrame(NamedTuple, Generic[E, W]):
+    """A frame that leaves now: its number, its pieces and their bytes in the same order."""
+
+    number: int
+    pieces: tuple[Piece[E, W], ...]
+    nbytes: int
+    sent_frame: SentFrame
+
+    def runs(self) -> list[FrameRun[E]]:
+        """What the header says of it: pieces that continue one another are one run."""
+        if len(self.pieces) == 1:
+            ((run, first, count, _, _),) = self.pieces
+            return [FrameRun(run.entry, run.first + first, count, self.nbytes)]
+        found: list[FrameRun[E]] = []
+        for one in self.pieces:
+            entry, first, nbytes = one.run.entry, one.run.first + one.first, one.stop - one.start
+            last = found[-1] if found else None
+            if last is not None and last.first + last.count == first and last.entry == entry:
+                found[-1] = FrameRun(entry, last.first, last.count + one.count, last.nbytes + nbytes)
+            else:
+                found.append(FrameRun(entry, first, one.count, nbytes))
+        return found
+
+    def payload(self) -> Buffer:
+        """The bytes: a view where they lie side by side in one place, else joined."""
+        parts = parts_of(self.pieces)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def parts_of(pieces: Sequence[Piece[E, W]]) -> Sequence[Buffer]:
+    """The bytes of pieces, one behind the other. Those that continue one another are one run of a frame, and are cut
+    at once: what a source makes of a run depends on all of it."""
+    if len(pieces) == 1:
+        (one,) = pieces
+        return one.run.source.cut(one.start, one.stop)
+    stretches: list[tuple[Source, int, int]] = []
+    for one in pieces:
+        source, start = one.run.source, one.start
+        if stretches and stretches[-1][0] is source and stretches[-1][2] == start:
+            start = stretches.pop()[1]
+        stretches.append((source, start, one.stop))
+    return [part for source, start, stop in stretches for part in source.cut(start, stop)]
+
+
+# --- The queue of slices at the sending end of a link: priorities, frames filled at the moment of sending, credit -----
+# Both ends use it: the client for gradients, the shard for values. Pure: the time is a parameter. The law: payload
+# bytes sent and unacknowledged never exceed the credit, except that one slice larger than the credit goes alone. So
+# after an urgent slice is put in, at most the credit or one slice of less urgent bytes arrives before it.
 
 
 class Outbox(Generic[E, W]):
@@ -96,8 +163,8 @@ class Outbox(Generic[E, W]):
         if not taken:
             return None
         self._frame_number += 1
-        departure = self.rate.departure(now, full=self.queued_slices > 0)
-        frame = OutFrame(self._frame_number, tuple(taken), total, departure)
+        sent_frame = self.rate.sent_frame(now, full=self.queued_slices > 0)
+        frame = OutFrame(self._frame_number, tuple(taken), total, sent_frame)
         self._frames[frame.number] = frame
         self.in_flight_bytes += total
         return frame
@@ -109,7 +176,7 @@ class Outbox(Generic[E, W]):
             raise ProtocolError(f"header: Acknowledge.frame: {number} is not under way")
         self.in_flight_bytes -= frame.nbytes
         if frame.nbytes and not self._shared:
-            self.rate.acknowledged(frame.departure, frame.nbytes, now, self.credit_bytes)
+            self.rate.acknowledged(frame.sent_frame, frame.nbytes, now, self.credit_bytes)
             self._follow_rate()
         else:
             self.rate.passed_by()

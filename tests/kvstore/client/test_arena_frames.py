@@ -8,17 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from weft_kvstore.client.arena_frames import UNREAD, ArenaFrames
-from weft_kvstore.same_host.link_memory import LinkMemory
-from weft_kvstore.same_host.peer_memory import LEAST_SHARED_BYTES
-from weft_kvstore.same_host.spare_space import SpareSpace
+from weft_kvstore.client.link import UNREAD, ArenaFrames
+from weft_kvstore.same_host.layout import SpareSpace
+from weft_kvstore.same_host.peers import LEAST_SHARED_BYTES, LinkMemory
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.wire.cargo import Cargo, SentEntry
 from weft_kvstore.wire.codec import ProtocolError, decode_request
-from weft_kvstore.wire.messages import Push, Values
-from weft_kvstore.wire.out_frame import OutFrame
+from weft_kvstore.wire.messages import PayloadKind, Push, SentEntry, Values
 from weft_kvstore.wire.out_run import OneBuffer, OutRun
-from weft_kvstore.wire.outbox import Outbox
+from weft_kvstore.wire.outbox import Outbox, OutFrame
 
 SHARD = 2
 LARGE = LEAST_SHARED_BYTES
@@ -39,7 +36,7 @@ class Link:
     def frame(self, *runs: tuple[int, bool]) -> OutFrame[SentEntry, Any]:
         """Of one slice each: its bytes, and whether they are in the places of their keys."""
         for number, (nbytes, place) in enumerate(runs):
-            entry = SentEntry(Cargo.GRADIENT, number + 1, 0, 0, 0, place)
+            entry = SentEntry(PayloadKind.GRADIENT, number + 1, 0, 0, 0, place)
             source = OneBuffer(memoryview(bytes([number + 1]) * nbytes))
             owner = SimpleNamespace(because={})
             self.outbox.put(OutRun(entry, 0, np.array([0, nbytes]), source, priority=number, owner=owner))

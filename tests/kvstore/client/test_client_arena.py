@@ -15,10 +15,9 @@ from weft_kvstore.client.memory import ClientMemory
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError
-from weft_kvstore.same_host.arena import Arena
-from weft_kvstore.same_host.errors import ArenaError
-from weft_kvstore.same_host.shared_layout import shared_layout
-from weft_kvstore.sharding.routing import routing_of
+from weft_kvstore.same_host.layout import shared_layout
+from weft_kvstore.same_host.memory import Arena, ArenaError
+from weft_kvstore.sharding import routing_of
 
 
 class Slow:

@@ -11,9 +11,9 @@ from weft_kvstore.client.connection import (
     LAST_RETRY_S,
     Connection,
     Due,
+    HandshakeFailure,
     LinkState,
 )
-from weft_kvstore.client.handshake_failure import HandshakeFailure
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.wire.codec import ProtocolError
 from weft_kvstore.wire.messages import RefusalCode, Refused, Welcome
@@ -23,7 +23,7 @@ BOOT = b"b" * 16
 NOTHING = Due(0)
 
 
-def greeting() -> Connection:
+def handshake() -> Connection:
     """At 0 s it has begun."""
     connection = Connection("shard 3", LinkSettings(silence_s=SILENCE_S), 0.0)
     assert connection.tick(0.0) == Due.CONNECT
@@ -31,7 +31,7 @@ def greeting() -> Connection:
 
 
 def opened() -> Connection:
-    connection = greeting()
+    connection = handshake()
     assert connection.welcome(welcome(1), 0.0)
     return connection
 
@@ -61,7 +61,7 @@ def test_a_welcome_opens_it() -> None:
 
 @pytest.mark.parametrize("session", [0, 2])
 def test_a_welcome_of_another_connection_changes_nothing(session: int) -> None:
-    connection = greeting()
+    connection = handshake()
     before = states(connection)
     with pytest.raises(ProtocolError, match=rf"Welcome.session: {session} in greeting, this is 1"):
         connection.welcome(welcome(session), 0.0)
@@ -69,7 +69,7 @@ def test_a_welcome_of_another_connection_changes_nothing(session: int) -> None:
 
 
 def test_a_welcome_that_is_read_after_its_connection_broke_changes_nothing() -> None:
-    connection = greeting()
+    connection = handshake()
     connection.disconnected(1.0)
     assert not connection.welcome(welcome(1), 1.0)
     assert (connection.state, connection.refused) == (LinkState.DOWN, None)
@@ -84,7 +84,7 @@ def test_a_second_welcome_is_none() -> None:
 
 @pytest.mark.parametrize("code", [RefusalCode.UNKNOWN_JOB, RefusalCode.BUSY])
 def test_a_refusal_that_may_pass_is_tried_again_before_the_first_welcome(code: RefusalCode) -> None:
-    connection = greeting()
+    connection = handshake()
     connection.turn_away(refused(code), 1.0)
     assert states(connection) == (LinkState.DOWN, None, None, True)
     assert connection.next_tick() == 1.0 + FIRST_RETRY_S
@@ -94,7 +94,7 @@ def test_a_refusal_that_may_pass_is_tried_again_before_the_first_welcome(code: R
 
 
 def test_why_a_shard_turned_us_away_is_told_at_once_and_until_it_says_otherwise() -> None:
-    connection = greeting()
+    connection = handshake()
     connection.turn_away(refused(RefusalCode.BUSY), 1.0)
     assert (connection.trouble, connection.is_taken) == ("shard 3: because", True)
     assert Due.LOST in connection.tick(SILENCE_S)
@@ -123,7 +123,7 @@ FINAL = {*RefusalCode} - {RefusalCode.UNKNOWN_JOB, RefusalCode.BUSY, RefusalCode
 
 @pytest.mark.parametrize("code", sorted(FINAL))
 def test_any_other_refusal_is_for_good_and_nothing_is_due_ever_after(code: RefusalCode) -> None:
-    connection = greeting()
+    connection = handshake()
     connection.turn_away(refused(code), 1.0)
     assert (connection.refused, connection.at_fault) == ("shard 3: because", code is not RefusalCode.CLOSED)
     assert (connection.next_tick(), connection.tick(1e9)) == (float("inf"), NOTHING)
@@ -138,7 +138,7 @@ def test_a_shard_that_knows_no_hello_gets_one_on_a_new_connection() -> None:
 
 
 def test_the_time_to_try_again_doubles_up_to_a_bound_and_a_welcome_begins_it_anew() -> None:
-    connection, now, waits = greeting(), 0.0, []
+    connection, now, waits = handshake(), 0.0, []
     for _ in range(7):
         connection.disconnected(now)
         waits.append(connection.next_tick() - now)
@@ -151,7 +151,7 @@ def test_the_time_to_try_again_doubles_up_to_a_bound_and_a_welcome_begins_it_ane
 
 
 def test_what_is_down_cannot_break_again() -> None:
-    connection = greeting()
+    connection = handshake()
     connection.disconnected(1.0)
     due = connection.next_tick()
     connection.disconnected(1.01)
@@ -177,7 +177,7 @@ def test_the_silence_since_it_was_open_loses_the_shard_once_until_a_welcome() ->
 
 
 def test_only_what_is_heard_while_it_is_open_breaks_the_silence() -> None:
-    connection = greeting()
+    connection = handshake()
     connection.heard(SILENCE_S - 0.1)
     assert Due.LOST in connection.tick(SILENCE_S)
 
@@ -192,7 +192,7 @@ def test_another_boot_is_a_shard_that_has_lost_its_values() -> None:
 
 
 def test_it_pings_as_often_as_the_shard_needs() -> None:
-    connection = greeting()
+    connection = handshake()
     connection.welcome(Welcome(1, BOOT, 2000), 0.0)
     assert connection.next_tick() == 0.5
     assert (connection.tick(0.49), connection.tick(0.5), connection.tick(0.6)) == (NOTHING, Due.PING, NOTHING)
@@ -229,7 +229,7 @@ def shut_out(connection: Connection, how: HandshakeFailure, now: float, *, encry
 def test_keys_that_do_not_fit_are_refused_at_once_and_for_good(
     how: HandshakeFailure, encrypted: bool, told: str
 ) -> None:
-    connection = greeting()
+    connection = handshake()
     shut_out(connection, how, 1.0, encrypted=encrypted)
     assert (connection.refused, connection.at_fault) == (f"shard 3: {told}", True)
     assert (connection.next_tick(), connection.tick(1e9)) == (float("inf"), NOTHING)
@@ -253,7 +253,7 @@ def broken_off(connection: Connection, times: int, now: float = 0.0, *, encrypte
 
 
 def test_handshakes_that_break_off_are_tried_again_and_told_after_some_two_seconds_of_them() -> None:
-    connection = greeting()
+    connection = handshake()
     broken_off(connection, HANDSHAKES - 1)
     assert (connection.state, connection.trouble) == (LinkState.DOWN, None)
     now = broken_off(connection, 1)
@@ -268,7 +268,7 @@ def test_handshakes_that_break_off_are_tried_again_and_told_after_some_two_secon
 
 
 def test_a_welcome_begins_the_count_of_broken_handshakes_anew() -> None:
-    connection = greeting()
+    connection = handshake()
     now = broken_off(connection, HANDSHAKES - 1)
     for _ in range(2):
         now = connection.next_tick()
@@ -281,7 +281,7 @@ def test_a_welcome_begins_the_count_of_broken_handshakes_anew() -> None:
 
 def test_handshakes_that_break_off_are_in_a_row_only_while_nothing_else_ends_a_connection() -> None:
     """Where nobody listens, a process may be about to start: what broke off before it ended says nothing of its key."""
-    connection = greeting()
+    connection = handshake()
     for _ in range(3):
         broken_off(connection, HANDSHAKES - 1)
         connection.disconnected(again(connection))
@@ -290,7 +290,7 @@ def test_handshakes_that_break_off_are_in_a_row_only_while_nothing_else_ends_a_c
 
 def test_a_plain_link_whose_handshakes_break_off_is_tried_for_ever() -> None:
     """Its shard has no key that could be another."""
-    connection = greeting()
+    connection = handshake()
     broken_off(connection, 5 * HANDSHAKES, encrypted=False)
     assert (connection.state, connection.refused) == (LinkState.DOWN, None)
     assert "CURVE" not in (connection.trouble or "")

@@ -1,4 +1,4 @@
-"""Client and shard minds over a simulated network: fences, silence, restarts, priorities. The time is the test's."""
+"""Client and shard cores over a simulated network: fences, silence, restarts, priorities. The time is the test's."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import pytest
 
 from store_cluster import key_of, store_of
 from store_simulation import Simulation
+from weft_kvstore.bucket.pulls import BucketPulls
 from weft_kvstore.client.connection import LinkState
-from weft_kvstore.client.long_waits import QUIET_S, TOLD_AFTER_S
+from weft_kvstore.client.core import QUIET_S, TOLD_AFTER_S
 from weft_kvstore.description.records import InitializerDescription, KeyDescription, StoreDescription
 from weft_kvstore.errors import StoreLostError, StoreRefusedError, StoreTimeoutError
-from weft_kvstore.lot.pulls import LotPulls
-from weft_kvstore.merging.pull_wait import PullWait
+from weft_kvstore.merging.pulls import PullWait
 from weft_kvstore.settings import LinkSettings
+from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.shard.mind import ShardMind
 from weft_kvstore.wire.codec import decode_reply, decode_request, encode
 from weft_kvstore.wire.messages import Done, Push, RefusalCode, Refused, Values
 
@@ -64,12 +64,12 @@ def pass_time(simulation: Simulation, seconds: float) -> None:
         simulation.now += 0.25
         while simulation.step(ANY):
             pass
-        for mind in simulation.shards:
-            mind.tick(simulation.now)
+        for core in simulation.shards:
+            core.tick(simulation.now)
 
 
 VALUES = Values(
-    frame=1, request=[0], array=[0], lot=[0], version=[1], first=[1], count=[1], nbytes=[1024], compressed=[0]
+    frame=1, request=[0], array=[0], bucket=[0], version=[1], first=[1], count=[1], nbytes=[1024], compressed=[0]
 )
 
 
@@ -131,7 +131,7 @@ def test_a_pull_of_rows_whose_ids_were_lost_in_part_is_asked_again() -> None:
         ({"count": [2**62]}, "Values.first: chunks 0 to"),
         ({"array": [1]}, "Values.first: chunks 0 to 0 of array 1; .* 1 arrays"),
         ({"nbytes": [24]}, "Values.nbytes: 24, the rows of 't' have 240"),
-        ({"lot": [1]}, "Values.lot: 1, pull of rows of key 't', version 0 asks for lot 0"),
+        ({"bucket": [1]}, "Values.bucket: 1, pull of rows of key 't', version 0 asks for bucket 0"),
     ],
 )
 def test_a_shard_that_answers_rows_with_nonsense_is_left(changed: dict[str, list[int]], told: str) -> None:
@@ -140,7 +140,7 @@ def test_a_shard_that_answers_rows_with_nonsense_is_left(changed: dict[str, list
     ended(simulation, store.pull_rows("t", np.arange(1), 0))
     value = store.pull_rows("t", np.arange(40), 0)
     simulation._pump()
-    answer = {"frame": 9, "request": [2], "array": [0], "lot": [0], "version": [0], "first": [0], "count": [1]}
+    answer = {"frame": 9, "request": [2], "array": [0], "bucket": [0], "version": [0], "first": [0], "count": [1]}
     values = Values(**{**answer, "nbytes": [240], "compressed": [0], **changed})
     simulation.clients[0].receive(0, encode(values, bytes(values.nbytes[0])), simulation.now)
     simulation._pump()
@@ -155,13 +155,13 @@ def test_a_set_that_is_sent_again_after_its_version_has_passed_is_done() -> None
     ended(simulation, store.pull("w", 0))
     futures = [store.set("w", 1, 5 * ones(4)), store.set_rows("t", 1, np.array([3]), 7 * ones(1, 2))]
     there = next(iter(simulation.shards[0].jobs.values())).shard
-    lot, (rows_there,) = there.lots[0].state, there.units
-    while not (lot.sets._taken and rows_there.sets._taken):
+    bucket, (rows_there,) = there.buckets[0].state, there.units
+    while not (bucket.sets._taken and rows_there.sets._taken):
         assert simulation.step(ANY)
     push = store.push("w", 0, ones(4))
     rows = store.push_rows("t", 0, np.array([3, 4]), ones(2, 2))
     shard_now = simulation.shards[0]
-    while min(lot.steps.version[0], rows_there.version) < 1:
+    while min(bucket.steps.version[0], rows_there.version) < 1:
         simulation._pump()
         connection = simulation.connections[0, 0]
         connection.down.clear()  # what the shard says does not arrive
@@ -305,13 +305,13 @@ def test_pulls_that_cannot_wait_for_a_silent_slot_are_not_looked_at(monkeypatch:
     asked = [simulation.stores[2].pull("a", 1) for _ in range(5)]
     simulation.silent.add(1)
     looks: list[int] = []
-    waits_for = LotPulls.waits_for
+    waits_for = BucketPulls.waits_for
 
-    def counted(pulls: LotPulls, wait: PullWait) -> tuple[str, list[int]]:
+    def counted(pulls: BucketPulls, wait: PullWait) -> tuple[str, list[int]]:
         looks.append(wait.request)
         return waits_for(pulls, wait)
 
-    monkeypatch.setattr(LotPulls, "waits_for", counted)
+    monkeypatch.setattr(BucketPulls, "waits_for", counted)
     pass_time(simulation, 8.0)
     assert len(looks) <= 1, "the client has asked why it waits so long"
     assert not any(one.done() for one in asked)
@@ -351,7 +351,7 @@ def test_a_shard_that_started_anew_has_lost_its_values() -> None:
     description = described(zero("w", (4,), 1), slots=1)
     simulation = Simulation(description, LINK)
     ended(simulation, simulation.stores[0].pull("w", 0))
-    simulation.shards[0] = ShardMind(b"another boot id!", LINK)
+    simulation.shards[0] = ShardCore(b"another boot id!", LINK)
     simulation.shards[0].open(JobShard(description, 0))
     simulation.cut(0, 0)
     value = simulation.stores[0].pull("w", 0)
@@ -413,7 +413,7 @@ def test_urgent_gradients_and_values_overtake_both_ways(priorities: bool, first:
     for direction, parts in simulation.delivered:
         message = (decode_request if direction == "up" else decode_reply)(parts)[0]
         if isinstance(message, Push):
-            # In their lot the one slice of `b` comes first, for it is more urgent.
+            # In their bucket the one slice of `b` comes first, for it is more urgent.
             assert message.count == [1] * len(message.count)
             pushed += [int(first == 0) for first in message.first]
         elif isinstance(message, Values):
@@ -472,12 +472,12 @@ def test_values_that_do_not_fit_are_nonsense() -> None:
     simulation.settle(ANY)
     number = next(iter(simulation.clients[0].links[0].requests))
     values = Values(
-        frame=1, request=[number], array=[0], lot=[0], version=[1], first=[3], count=[1], nbytes=[4], compressed=[0]
+        frame=1, request=[number], array=[0], bucket=[0], version=[1], first=[3], count=[1], nbytes=[4], compressed=[0]
     )
     simulation.clients[0].receive(0, [bytes(part) for part in encode(values, b"abcd")], simulation.now)
     with pytest.raises(
         StoreLostError,
-        match=r"Values\.first: slices 3 to 3 of lot 0, array 0; .*'w'.* shard 0 for slices 0 to 0 of lot 0",
+        match=r"Values\.first: slices 3 to 3 of bucket 0, array 0; .*'w'.* shard 0 for slices 0 to 0 of bucket 0",
     ):
         ended(simulation, value)
 
@@ -529,7 +529,7 @@ def test_a_refusal_names_its_reason() -> None:
         (
             lambda store: store.pull("w", 1),
             VALUES,
-            r"key 'w', version 1 asks shard 0 for slices 0 to 0 of lot 0 and 1 arrays",
+            r"key 'w', version 1 asks shard 0 for slices 0 to 0 of bucket 0 and 1 arrays",
         ),
     ],
 )

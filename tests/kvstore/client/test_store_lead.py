@@ -18,8 +18,8 @@ from same_host_children import wait_until
 from store_cluster import WAIT_S, clients_of, key_of, served, store_of
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.errors import StoreError
+from weft_kvstore.runtime.futures import on_end
 from weft_kvstore.runtime.joined_future import joined, then
-from weft_kvstore.runtime.store_future import on_end
 from weft_kvstore.settings import LinkSettings
 
 KEYS = ["k0", "k1", "k2", "k3"]
@@ -45,7 +45,7 @@ def without_thread(client: StoreClient) -> Iterator[None]:
         held.set()
         go_on.wait(WAIT_S)
 
-    with client._lead._working:  # It does not end before the callback is there.
+    with client._poller._working:  # It does not end before the callback is there.
         future = client.pull("k0", 0)
         future.add_done_callback(hold)
     future.result(WAIT_S)
@@ -58,7 +58,7 @@ def without_thread(client: StoreClient) -> Iterator[None]:
 
 def is_led(client: StoreClient) -> bool:
     """Whether a caller leads, and sleeps."""
-    return client._lead._leading.locked() and client._lead._leader.is_asleep
+    return client._poller._leading.locked() and client._poller._leader.is_asleep
 
 
 def meanwhile(client: StoreClient, act: Callable[[], object]) -> threading.Thread:
@@ -125,7 +125,7 @@ def test_the_next_who_waits_leads_when_the_first_has_what_it_wants() -> None:
     with two_slots() as (one, other), without_thread(one), ThreadPoolExecutor(4) as pool:
         one.push_many(KEYS, 0, [GRADIENT] * 4).result(WAIT_S)
         waits = {name: pool.submit(one.pull(name, 1).result, WAIT_S) for name in KEYS}
-        wait_until(lambda: is_led(one) and len(one._lead._followers) == 3)
+        wait_until(lambda: is_led(one) and len(one._poller._followers) == 3)
         for name in KEYS:
             other.push(name, 0, GRADIENT).result(WAIT_S)
             assert waits[name].result(WAIT_S).shape == (8,)
@@ -149,16 +149,16 @@ def test_what_nobody_waits_for_ends_all_the_same(lately: bool) -> None:
 
 def test_the_thread_stands_by_after_a_caller_has_led_and_leads_again(monkeypatch: pytest.MonkeyPatch) -> None:
     with two_slots() as (one, _):
-        own = one._lead._own
+        own = one._poller._own
 
         def stands_by() -> bool:
             """After a caller has led: where that took long, the thread was woken for the receipt, and leads again."""
             one.pull("k0", 0).result(WAIT_S)
             return own.is_asleep and not own.over_sockets
 
-        monkeypatch.setattr("weft_kvstore.client.standby.LOOKS", 1 << 40)
+        monkeypatch.setattr("weft_kvstore.client.core.LOOKS", 1 << 40)
         wait_until(stands_by)
-        monkeypatch.setattr("weft_kvstore.client.standby.LOOKS", 0)
+        monkeypatch.setattr("weft_kvstore.client.core.LOOKS", 0)
         wait_until(lambda: own.is_watching)
 
 
@@ -201,7 +201,7 @@ def test_the_work_itself_cannot_wait() -> None:
             except StoreError as error:
                 told.append(str(error))
 
-        with one._lead._working:  # It does not end before the hook is there.
+        with one._poller._working:  # It does not end before the hook is there.
             pulled = one.pull("k1", 0)
             on_end(pulled, wait)
         pulled.result(WAIT_S)
@@ -217,7 +217,7 @@ def test_a_wait_that_takes_too_long_ends_and_leaves_the_lead() -> None:
                 pulled.result(timeout_s)
             with pytest.raises(TimeoutError):
                 pulled.exception(timeout_s)
-        assert not one._lead._leading.locked()
+        assert not one._poller._leading.locked()
         other.push("k0", 0, GRADIENT).result(WAIT_S)
         assert pulled.result(WAIT_S).shape == (8,)
 
@@ -243,7 +243,7 @@ def test_ctrl_c_ends_a_wait_and_nothing_else() -> None:
             pulled.result(WAIT_S)
         thread.join()
         assert signal.getsignal(signal.SIGINT) is handler
-        assert not one._lead._leading.locked()
+        assert not one._poller._leading.locked()
         other.push("k0", 0, GRADIENT).result(WAIT_S)
         assert pulled.result(WAIT_S).shape == (8,)
 
@@ -281,7 +281,7 @@ def test_a_signals_handler_cannot_wait_where_its_own_thread_leads() -> None:
 def test_ctrl_c_in_the_middle_of_the_work_comes_after_it(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with two_slots() as (one, other):
         other.push_many(KEYS, 0, [GRADIENT] * 4).result(WAIT_S)
-        work, whole = getattr(one._mind, what), []
+        work, whole = getattr(one._core, what), []
 
         def interrupted(*given: Any) -> None:
             if threading.current_thread() is threading.main_thread() and not whole:
@@ -293,7 +293,7 @@ def test_ctrl_c_in_the_middle_of_the_work_comes_after_it(what: str, monkeypatch:
 
         with without_thread(one):
             with monkeypatch.context() as patched:
-                patched.setattr(one._mind, what, interrupted)
+                patched.setattr(one._core, what, interrupted)
                 with pytest.raises(KeyboardInterrupt):
                     one.push("k0", 0, GRADIENT).result(WAIT_S)
             assert whole == [True]
@@ -310,7 +310,7 @@ def test_whatever_else_is_raised_in_the_middle_of_the_work_fails_the_client(monk
     with two_slots() as (one, _):
         with without_thread(one):
             never = one.push("k0", 0, GRADIENT)
-            monkeypatch.setattr(one._mind, "receive", ended)
+            monkeypatch.setattr(one._core, "receive", ended)
             with pytest.raises(SystemExit):
                 never.result(WAIT_S)
         with pytest.raises(StoreError, match="the store's thread failed: SystemExit: 3"):

@@ -9,7 +9,7 @@ from store_cluster import WAIT_S, key_of, served, store_of, stores_of
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.errors import StoreError
 from weft_kvstore.local.local_store import LocalStore
-from weft_kvstore.operations.key_operation import KeyPull
+from weft_kvstore.operations.keys import KeyPull
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.store import Store
 
@@ -46,7 +46,7 @@ def test_a_thread_that_fails_ends_every_future_that_was_handed_over(monkeypatch:
     monkeypatch.setattr("threading.excepthook", lambda _: None)
     with served(description) as (description, _), StoreClient(description, 0) as client:
         client.pull("w", 0).result(WAIT_S)
-        monkeypatch.setattr(client._mind, "tick", refuse)
+        monkeypatch.setattr(client._core, "tick", refuse)
         futures = [client.pull("w", 1) for _ in range(3)]
         for future in futures:
             with pytest.raises(StoreError, match=r"thread failed: MemoryError|was closed"):

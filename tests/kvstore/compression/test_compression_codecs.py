@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from weft_kvstore.arrays.array import Array
-from weft_kvstore.compression.choice import codec_of
-from weft_kvstore.compression.codec import Codec, PayloadError
-from weft_kvstore.compression.description import CompressionDescription, Kind
+from weft_kvstore.arrays import Array
+from weft_kvstore.compression.codecs import Codec, PayloadError
+from weft_kvstore.compression.description import CompressionDescription, Kind, codec_of
 
 DESCRIPTIONS = {
     "bf16": CompressionDescription(Kind.BF16),

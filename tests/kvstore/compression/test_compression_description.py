@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from weft_graph.program import Update
-from weft_kvstore.compression.choice import codec_of
+from weft_kvstore.compression.codecs import Half, TopK, TwoBit
 from weft_kvstore.compression.description import (
     LEAST_BYTES,
     CompressionDescription,
@@ -17,10 +17,8 @@ from weft_kvstore.compression.description import (
     Kind,
     StoreCompression,
     check_compression,
+    codec_of,
 )
-from weft_kvstore.compression.half import Half
-from weft_kvstore.compression.top_k import TopK
-from weft_kvstore.compression.two_bit import TwoBit
 from weft_kvstore.description.records import InitializerDescription, KeyDescription
 
 TWO_BIT = CompressionDescription(Kind.TWO_BIT, threshold=0.5)

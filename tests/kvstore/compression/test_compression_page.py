@@ -9,13 +9,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from weft_kvstore.compression.choice import codec_of
 from weft_kvstore.compression.description import (
     LEAST_BYTES,
     CompressionDescription,
     Kind,
     StoreCompression,
     check_compression,
+    codec_of,
 )
 
 PAGE = (Path(__file__).parents[3] / "docs" / "compression.md").read_text(encoding="utf-8")

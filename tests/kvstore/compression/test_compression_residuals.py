@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from weft_kvstore.arrays.array import Array
-from weft_kvstore.compression.choice import codec_of
-from weft_kvstore.compression.description import CompressionDescription, CompressionError, Kind
-from weft_kvstore.compression.residuals import Residuals, dealt, residual_name
-from weft_kvstore.compression.slice_encoder import SliceEncoder
+from weft_kvstore.arrays import Array
+from weft_kvstore.compression.description import CompressionDescription, CompressionError, Kind, codec_of
+from weft_kvstore.compression.slices import Residuals, SliceEncoder, dealt, residual_name
 
 F32 = np.dtype(np.float32)
 BOUNDS = np.array([0, 40, 80, 100])

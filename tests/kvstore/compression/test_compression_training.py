@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from weft_kvstore.arrays.array import Array
-from weft_kvstore.compression.choice import codec_of
-from weft_kvstore.compression.codec import Codec
-from weft_kvstore.compression.description import CompressionDescription, Kind
+from weft_kvstore.arrays import Array
+from weft_kvstore.compression.codecs import Codec
+from weft_kvstore.compression.description import CompressionDescription, Kind, codec_of
 
 SIZE, WORKERS, STEPS = 320, 3, 400
 BOUNDS = np.array([0, 128, 256, SIZE])

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from weft_kvstore.arrays.array import Array
-from weft_kvstore.compression.codec import PayloadError
-from weft_kvstore.compression.slice_encoder import SliceEncoder
-from weft_kvstore.compression.two_bit import TwoBit
+from weft_kvstore.arrays import Array
+from weft_kvstore.compression.codecs import PayloadError, TwoBit
+from weft_kvstore.compression.slices import SliceEncoder
 
 F32 = np.dtype(np.float32)
 

@@ -12,8 +12,8 @@ import pytest
 
 from weft_kvstore import Key, describe
 from weft_kvstore.description.check import DescriptionError
-from weft_kvstore.description.file import read_description
-from weft_kvstore.description.limits import MAX_SLICES
+from weft_kvstore.description.describing import read_description
+from weft_kvstore.description.form import MAX_SLICES
 
 KEY = {"key": "w", "shape": [3]}
 LARGEST = (1 << 63) - 1

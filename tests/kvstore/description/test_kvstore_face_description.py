@@ -17,7 +17,7 @@ from weft_kernels.rules.compiled import compiled
 from weft_kernels.rules.record import Rule
 from weft_kvstore import DescriptionError, Key, KVStore, describe, read_description
 from weft_kvstore.description.records import InitializerDescription, KeyDescription
-from weft_kvstore.sharding.holdings import holdings, size
+from weft_kvstore.sharding import holdings, size
 
 TOML = """
 slots = 2

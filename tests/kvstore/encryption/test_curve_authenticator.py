@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from same_host_children import wait_until
-from weft_kvstore.encryption import client_keys
+from weft_kvstore.encryption import curve_authenticator as encryption_curve_authenticator
 from weft_kvstore.encryption.curve_authenticator import DOMAIN, TOLD_KEYS, CurveAuthenticator
 from weft_kvstore.encryption.curve_keys import CurveKeyError, CurveKeys
-from weft_kvstore.encryption.key_files import make_key_files
-from weft_kvstore.encryption.pairs import new_curve_keys
+from weft_kvstore.encryption.key_files import make_key_files, new_curve_keys
 
 SHARD = new_curve_keys()
 
@@ -37,7 +36,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> Sequence[str]:
 
 def settle(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on what is in the directory was changed long ago."""
-    monkeypatch.setattr(client_keys, "SETTLED_NS", -(1 << 62))
+    monkeypatch.setattr(encryption_curve_authenticator, "SETTLED_NS", -(1 << 62))
 
 
 def test_a_key_counts_from_when_its_file_is_there_to_when_it_is_not(clients: Path) -> None:
@@ -80,13 +79,13 @@ def test_a_file_moved_in_with_an_old_time_counts(clients: Path, tmp_path: Path) 
 
 def test_files_are_not_read_again_while_nothing_changes(clients: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reads: list[Path] = []
-    read = client_keys.read_public_key
+    read = encryption_curve_authenticator.read_public_key
 
     def counted(path: Path) -> str:
         reads.append(path)
         return read(path)
 
-    monkeypatch.setattr(client_keys, "read_public_key", counted)
+    monkeypatch.setattr(encryption_curve_authenticator, "read_public_key", counted)
     settle(monkeypatch)
     _, _, keys = make_key_files(clients / "a")
     authenticator = CurveAuthenticator(SHARD, clients)
@@ -147,12 +146,16 @@ def test_a_file_that_was_read_within_a_tick_of_its_change_is_read_again(
 ) -> None:
     """Where a clock stands still, stamps are the same before and after."""
     public, _, old = make_key_files(clients / "a")
-    stamp = client_keys._stamp(public)
-    monkeypatch.setattr(client_keys, "_stamp", lambda _: stamp)
+    stamp = encryption_curve_authenticator._stamp(public)
+    monkeypatch.setattr(encryption_curve_authenticator, "_stamp", lambda _: stamp)
     authenticator = CurveAuthenticator(SHARD, clients)
     new = new_curve_keys()
     public.write_text(public.read_text().replace(old.public, new.public))
-    monkeypatch.setattr(client_keys.time, "time_ns", lambda: stamp[0] + 10 * client_keys.SETTLED_NS)
+    monkeypatch.setattr(
+        encryption_curve_authenticator.time,
+        "time_ns",
+        lambda: stamp[0] + 10 * encryption_curve_authenticator.SETTLED_NS,
+    )
     assert (lets_in(authenticator, old), lets_in(authenticator, new)) == (False, True)
 
 
@@ -206,7 +209,7 @@ def test_the_guards_thread_goes_on_whatever_fails(
         raise MemoryError("none is left")
 
     with monkeypatch.context() as patch:
-        patch.setattr(client_keys, "_stamp", fails)
+        patch.setattr(encryption_curve_authenticator, "_stamp", fails)
         assert not lets_in(authenticator, known)
     assert "none is left" in caplog.text
     assert lets_in(authenticator, known)

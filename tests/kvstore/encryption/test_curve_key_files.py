@@ -12,10 +12,9 @@ import pytest
 import zmq.auth
 
 from weft_kvstore.encryption import key_files
-from weft_kvstore.encryption.client_keys import ClientKeys
+from weft_kvstore.encryption.curve_authenticator import ClientKeys
 from weft_kvstore.encryption.curve_keys import CurveKeyError
-from weft_kvstore.encryption.key_files import make_key_files, read_curve_keys, read_public_key
-from weft_kvstore.encryption.pairs import new_curve_keys
+from weft_kvstore.encryption.key_files import make_key_files, new_curve_keys, read_curve_keys, read_public_key
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from zmq.utils import z85
 from weft_kvstore import DescriptionError, StoreDescription, describe
 from weft_kvstore.description.check import check_description, digest
 from weft_kvstore.encryption.curve_keys import KEY_CHARACTERS, CurveKeyError, CurveKeys, check_public
-from weft_kvstore.encryption.pairs import check_pair, new_curve_keys
+from weft_kvstore.encryption.key_files import check_pair, new_curve_keys
 
 # Of ZeroMQ's manual, zmq_curve(7), "Test key values".
 KNOWN = CurveKeys("rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7", "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6")

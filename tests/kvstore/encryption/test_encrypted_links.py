@@ -24,8 +24,7 @@ from weft_kvstore.client import connection
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.encryption.curve_authenticator import CurveAuthenticator
 from weft_kvstore.encryption.curve_keys import CurveKeyError, CurveKeys
-from weft_kvstore.encryption.key_files import make_key_files
-from weft_kvstore.encryption.pairs import new_curve_keys
+from weft_kvstore.encryption.key_files import make_key_files, new_curve_keys
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
 

@@ -20,18 +20,16 @@ from store_cluster import WAIT_S, constant, key_of, store_of, stores_of, table_o
 from store_raw import hello_of
 from store_simulation import Simulation
 from weft_graph.program import Update
+from weft_kvstore import hyper as hyper_module
 from weft_kvstore.description.describing import describe
 from weft_kvstore.description.records import Mode, StoreDescription
 from weft_kvstore.errors import StoreRefusedError
-from weft_kvstore.hyper import agreement as hyper_agreement
-from weft_kvstore.hyper import timeline as hyper_timeline
-from weft_kvstore.hyper.agreement import MOST_AHEAD
-from weft_kvstore.hyper.timeline import HyperTimeline
-from weft_kvstore.library.key_book import CHANGES_KEPT, KeyBook
+from weft_kvstore.hyper import MOST_AHEAD, HyperTimeline
+from weft_kvstore.library.key_registry import CHANGES_KEPT, KeyRegistry
 from weft_kvstore.settings import LinkSettings
+from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.shard.live_hyper import LiveHyper
-from weft_kvstore.shard.mind import ShardMind
+from weft_kvstore.shard.parts import LiveHyper
 from weft_kvstore.store import BulkStore
 from weft_kvstore.wire.codec import decode_reply, encode
 from weft_kvstore.wire.messages import (
@@ -106,15 +104,15 @@ def record(monkeypatch: pytest.MonkeyPatch) -> dict[LiveHyper, list[tuple[int, f
     return found
 
 
-def live_of(mind: ShardMind) -> LiveHyper:
-    (job,) = mind.jobs.values()
+def live_of(core: ShardCore) -> LiveHyper:
+    (job,) = core.jobs.values()
     return job.shard.live
 
 
 def pass_time(simulation: Simulation, seconds: float) -> None:
     simulation.now += seconds
-    for mind in simulation.shards:
-        mind.tick(simulation.now)
+    for core in simulation.shards:
+        core.tick(simulation.now)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -126,8 +124,8 @@ def test_all_shards_use_a_changed_rate_from_one_step_on_or_none_does(
     choose = random.Random(seed)
     slots, shards = choose.choice([(1, 1), (2, 3), (3, 2)])
     simulation = Simulation(described(slots, shards), LinkSettings(silence_s=1000.0, request_timeout_s=2000.0))
-    for mind in simulation.shards:
-        mind.settings = LinkSettings(silence_s=3.0)
+    for core in simulation.shards:
+        core.settings = LinkSettings(silence_s=3.0)
     training = Training(simulation, choose)
     changes: dict[float, Future[int]] = {}
     while min(training.steps) < STEPS:
@@ -145,7 +143,7 @@ def test_all_shards_use_a_changed_rate_from_one_step_on_or_none_does(
             pass_time(simulation, 0.5)
     end(simulation, choose, list(changes.values()))
     made = record.get(live_of(simulation.shards[0]), [])
-    assert all(record.get(live_of(mind), []) == made for mind in simulation.shards)
+    assert all(record.get(live_of(core), []) == made for core in simulation.shards)
     assert {(future.result(0), rate) for rate, future in changes.items() if not future.exception(0)} <= set(made)
     refused = {rate for rate, future in changes.items() if isinstance(future.exception(0), StoreRefusedError)}
     assert not refused & {rate for _, rate in made}
@@ -193,7 +191,7 @@ def test_a_proposer_that_dies_at_any_message_leaves_no_shard_in_doubt(
             simulation.step(choose)
     made = record.get(live_of(simulation.shards[0]), [])
     assert made in ([], [(1, 0.5)])
-    assert all(record.get(live_of(mind), []) == made for mind in simulation.shards)
+    assert all(record.get(live_of(core), []) == made for core in simulation.shards)
     used = 1.0 + (STEPS - 1) * (0.5 if made else 1.0)
     for name, value in training.values(STEPS).items():
         assert rates_used(value, 1) == used, name
@@ -334,48 +332,48 @@ def test_where_slots_go_on_by_themselves_the_step_is_each_slots_own(mode: Mode) 
     ],
 )
 def test_a_proposal_that_contradicts_the_description_loses_its_connection(wrong: dict[str, Any], told: str) -> None:
-    mind, good = greeted()
+    core, good = greeted()
     message = msgspec.structs.replace(good, **wrong)
-    said = say(mind, message)
+    said = say(core, message)
     assert isinstance(said[0], Refused)
     assert told in said[0].reason
-    assert not mind.peers
+    assert not core.peers
 
 
 def test_shard_0_hears_of_no_decision_and_no_other_makes_one() -> None:
-    mind, good = greeted()
-    assert isinstance(say(mind, HyperSettle(1, good.proposal, 1))[0], Refused)
-    mind, good = greeted(shard=1)
-    assert isinstance(say(mind, HyperDecide(1, good.proposal, 1))[0], Refused)
-    mind, good = greeted(shard=1)
-    assert say(mind, good) == [HyperAnswer(9, good.proposal, 1, 0, "")]
-    assert isinstance(say(mind, HyperSettle(1, good.proposal, 5))[0], Refused), "the versions between are missing"
+    core, good = greeted()
+    assert isinstance(say(core, HyperSettle(1, good.proposal, 1))[0], Refused)
+    core, good = greeted(shard=1)
+    assert isinstance(say(core, HyperDecide(1, good.proposal, 1))[0], Refused)
+    core, good = greeted(shard=1)
+    assert say(core, good) == [HyperAnswer(9, good.proposal, 1, 0, "")]
+    assert isinstance(say(core, HyperSettle(1, good.proposal, 5))[0], Refused), "the versions between are missing"
 
 
 def test_what_shard_0_was_asked_before_it_decided_is_given_up() -> None:
-    mind, good = greeted()
-    assert say(mind, good) == [HyperAnswer(9, good.proposal, 1, 0, "")]
-    assert say(mind, good) == [HyperAnswer(9, good.proposal, 1, 0, "")]
-    assert say(mind, HyperDecide(0, good.proposal, 0)) == [HyperDecided(0, good.proposal, 0)]
-    assert say(mind, HyperDecide(9, good.proposal, 1)) == [HyperDecided(9, good.proposal, 0)]
-    (refused,) = say(mind, good)
+    core, good = greeted()
+    assert say(core, good) == [HyperAnswer(9, good.proposal, 1, 0, "")]
+    assert say(core, good) == [HyperAnswer(9, good.proposal, 1, 0, "")]
+    assert say(core, HyperDecide(0, good.proposal, 0)) == [HyperDecided(0, good.proposal, 0)]
+    assert say(core, HyperDecide(9, good.proposal, 1)) == [HyperDecided(9, good.proposal, 0)]
+    (refused,) = say(core, good)
     assert isinstance(refused, HyperAnswer)
     assert (refused.held, refused.reason) == (0, "it took too long and was given up; try again")
 
 
-def greeted(shard: int = 0) -> tuple[ShardMind, Hyper]:
+def greeted(shard: int = 0) -> tuple[ShardCore, Hyper]:
     """A shard that slot 0 has greeted, and a proposal that it would hold."""
     description = described(1, 2)
-    mind = ShardMind(bytes(16), LinkSettings())
-    mind.open(JobShard(description, shard))
-    assert isinstance(say(mind, hello_of(description, 0))[0], Welcome)
-    return mind, Hyper(9, bytes(range(16)), 0, [], ["rate"], [2.0])
+    core = ShardCore(bytes(16), LinkSettings())
+    core.open(JobShard(description, shard))
+    assert isinstance(say(core, hello_of(description, 0))[0], Welcome)
+    return core, Hyper(9, bytes(range(16)), 0, [], ["rate"], [2.0])
 
 
-def say(mind: ShardMind, message: Message) -> list[Message]:
+def say(core: ShardCore, message: Message) -> list[Message]:
     """What the shard answers."""
-    mind.receive(b"one", [bytes(part) for part in encode(message)], 0.0)
-    mind.outgoing, outgoing = [], mind.outgoing
+    core.receive(b"one", [bytes(part) for part in encode(message)], 0.0)
+    core.outgoing, outgoing = [], core.outgoing
     return [decode_reply(parts)[0] for _, parts in outgoing]
 
 
@@ -388,7 +386,7 @@ def test_what_no_step_can_ask_for_is_forgotten() -> None:
         end(simulation, choose, [simulation.stores[0].set_hyper({"rate": step + 1.0}, step=step)])
         training.push(0)
         simulation.settle(choose)
-    assert [len(live_of(mind)._job) for mind in simulation.shards] == [1, 1]
+    assert [len(live_of(core)._job) for core in simulation.shards] == [1, 1]
     assert summed_now(training) == sum(range(1, STEPS + 1))
 
 
@@ -408,7 +406,7 @@ def test_changes_that_wait_are_bounded_in_number_until_their_steps_come(
     make: Make, key: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In whatever order they come."""
-    monkeypatch.setattr(hyper_agreement, "MOST_WAITING", 10)
+    monkeypatch.setattr(hyper_module, "MOST_WAITING", 10)
     store = make(described(1, 2))
     for step in range(10, 0, -1):
         store.set_hyper({"rate": 1.0}, step=step, key=key).result(WAIT_S)
@@ -429,7 +427,7 @@ def test_a_timeline_that_is_read_while_it_is_written_shows_one_state_or_the_next
     expected = [timeline.at(9), {"rate": 9.0}]
 
     def at_each_line(frame: FrameType, *_: object) -> Any:
-        if frame.f_code.co_filename == hyper_timeline.__file__:
+        if frame.f_code.co_filename == hyper_module.__file__:
             sys.settrace(None)
             seen.append(timeline.at(9))
             sys.settrace(at_each_line)
@@ -447,17 +445,17 @@ def test_a_timeline_that_is_read_while_it_is_written_shows_one_state_or_the_next
 
 
 def test_changes_of_long_ago_are_forgotten_and_said_to_be() -> None:
-    book = KeyBook(describe({"w": (4,), "b": (4,)}, rule="sgd", rate=0.5), 0)
+    registry = KeyRegistry(describe({"w": (4,), "b": (4,)}, rule="sgd", rate=0.5), 0)
     for step in range(1, CHANGES_KEPT + 11):
-        book.changed(None, step, {"rate": float(step)})
-        book.changed("b", step, {"rate": -float(step)})
-    assert [book.hyper("w", step)["rate"] for step in (11, 12, 1 << 40)] == [11.0, 12.0, CHANGES_KEPT + 10]
-    assert book.hyper("b", 11)["rate"] == -11.0
+        registry.changed(None, step, {"rate": float(step)})
+        registry.changed("b", step, {"rate": -float(step)})
+    assert [registry.hyper("w", step)["rate"] for step in (11, 12, 1 << 40)] == [11.0, 12.0, CHANGES_KEPT + 10]
+    assert registry.hyper("b", 11)["rate"] == -11.0
     with pytest.raises(
         StoreRefusedError, match="hyper of key 'w', step 10: what was changed before step 11 is forgotten"
     ):
-        book.hyper("w", 10)
-    assert len(book._job) == CHANGES_KEPT
+        registry.hyper("w", 10)
+    assert len(registry._job) == CHANGES_KEPT
 
 
 def summed_now(training: Training) -> float:

@@ -12,7 +12,7 @@ import pytest
 from free_ports import free_port
 from same_host_children import wait_until
 from weft_kvstore import KVStore, StoreRefusedError, describe
-from weft_kvstore.library import awaiting
+from weft_kvstore.library import steps as library_steps
 from weft_kvstore.serving.shard_server import ShardServer
 
 WAIT_S = 60.0
@@ -37,7 +37,7 @@ def test_a_second_worker_of_a_slot_is_told_that_it_is_taken(caplog: pytest.LogCa
 def test_a_wait_for_shards_that_was_announced_is_told_anew_as_they_come_and_when_it_is_over(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(awaiting, "SAID_AFTER_S", 0.1)
+    monkeypatch.setattr(library_steps, "SAID_AFTER_S", 0.1)
     endpoints = [f"tcp://127.0.0.1:{free_port()}" for _ in range(2)]
     description = describe({"w": (3,)}, shards=endpoints, rule="sgd")
     made: list[KVStore] = []

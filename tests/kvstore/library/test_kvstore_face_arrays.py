@@ -14,7 +14,7 @@ import strict_copies
 from face_stores import WAIT_S, faces
 from strict_copies import StrictCupy
 from weft_kvstore import Key, StoreDescription, StoreError, StoreRefusedError, describe
-from weft_kvstore.library.user_array import checked, checked_out
+from weft_kvstore.library.arrays import checked, checked_out
 
 FLOAT = np.dtype(np.float32)
 
@@ -27,7 +27,7 @@ def one_key(*, slots: int = 1, shape: tuple[int, ...] = (4,)) -> StoreDescriptio
 @pytest.fixture
 def cupy(monkeypatch: pytest.MonkeyPatch) -> StrictCupy:
     module = StrictCupy()
-    monkeypatch.setattr("weft_kvstore.library.device_copies.import_cupy", lambda: module)
+    monkeypatch.setattr("weft_kvstore.library.arrays.import_cupy", lambda: module)
     return module
 
 
@@ -134,7 +134,7 @@ def test_a_gpus_array_without_cupy_says_what_to_install(monkeypatch: pytest.Monk
     def absent() -> None:
         raise ImportError("No module named 'cupy'")
 
-    monkeypatch.setattr("weft_kvstore.library.device_copies.import_cupy", absent)
+    monkeypatch.setattr("weft_kvstore.library.arrays.import_cupy", absent)
     with faces("local", one_key()) as (store,), pytest.raises(StoreError, match=r"pip install 'weft\[cuda\]'"):
         store.push("w", strict_copies.Array(np.zeros(4, np.float32)))
 

@@ -25,9 +25,8 @@ from weft_kvstore import (
     StoreTimeoutError,
     describe,
 )
-from weft_kvstore.library.meetings import Meetings
-from weft_kvstore.library.push_log import PushLog
-from weft_kvstore.runtime.store_future import StoreFuture, before_failure
+from weft_kvstore.library.steps import Barriers, PushLog
+from weft_kvstore.runtime.futures import StoreFuture, before_failure
 
 Make = Callable[..., Sequence[KVStore]]
 
@@ -244,11 +243,11 @@ class RefusesOnce:
 def test_a_refused_barrier_is_made_again_with_its_number(make: Make) -> None:
     (store,) = make(describe({"w": zero(2)}, rule="sgd"))
     once = RefusesOnce(store._store)
-    meetings = Meetings(once)  # type: ignore[arg-type]
-    meetings.meet().result(WAIT_S)
+    barriers = Barriers(once)  # type: ignore[arg-type]
+    barriers.meet().result(WAIT_S)
     with pytest.raises(StoreRefusedError, match="no"):
-        meetings.meet().result(WAIT_S)
-    meetings.meet().result(WAIT_S)
+        barriers.meet().result(WAIT_S)
+    barriers.meet().result(WAIT_S)
     assert once.pushed == [0, 1, 1]
 
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from face_stores import WAIT_S
 from store_cluster import constant, key_of, store_of
 from weft_kvstore import KVStore
-from weft_kvstore.arrays.array import Array
-from weft_kvstore.description.key_name import store_name, user_key
-from weft_kvstore.library.step_counts import StepCounts
+from weft_kvstore.arrays import Array
+from weft_kvstore.description.form import store_name, user_key
+from weft_kvstore.library.key_registry import StepCounts
 from weft_kvstore.runtime.joined_future import finished, joined, then
 from weft_kvstore.store import Pulled
 
@@ -135,15 +135,15 @@ def test_keys_at_one_step_go_in_one_call_where_the_store_has_one() -> None:
     names = ["a", "bb", "ccc"]
     description = store_of([constant(key_of(name, (2,), 1), 0.0) for name in names], slots=1, shards=1)
     store = ManyStore()
-    with KVStore(store, description, 0) as face:  # type: ignore[arg-type]  # no more of a store than is asked for
+    with KVStore(store, description, 0) as calls:  # type: ignore[arg-type]  # no more of a store than is asked for
         gradients = [np.full(2, len(name), np.float32) for name in names]
-        face.push(names, gradients).result(WAIT_S)
-        face.push("bb", gradients[1])
-        face.push(names, gradients).result(WAIT_S)
+        calls.push(names, gradients).result(WAIT_S)
+        calls.push("bb", gradients[1])
+        calls.push(names, gradients).result(WAIT_S)
         assert store.pushed == [(names, 0), (["bb"], 1), (["a", "ccc"], 1), (["bb"], 2)]
         outs = [np.empty(2, np.float32), np.empty(4, np.float32)[::2], np.empty(2, np.float32)]
-        found = face.pull(names, out=outs).result(WAIT_S)
+        found = calls.pull(names, out=outs).result(WAIT_S)
         assert [value[0] for value in outs] == [21.0, 32.0, 23.0]
         assert all(one is other for one, other in zip(found, outs, strict=True))
-        assert [value[1] for value in face.pull(names, version=4).result(WAIT_S)] == [41.0, 42.0, 43.0]
+        assert [value[1] for value in calls.pull(names, version=4).result(WAIT_S)] == [41.0, 42.0, 43.0]
         assert store.outs == [True, False, False]

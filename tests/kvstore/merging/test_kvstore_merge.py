@@ -1,4 +1,4 @@
-"""The pieces below a shard's mind: merging in a lot, the work queue, the check of descriptions."""
+"""The pieces below a shard's core: merging in a bucket, the work queue, the check of descriptions."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import pytest
 
 from store_cluster import constant, key_of, store_of
 from weft_kernels.rules.record import Rule
-from weft_kvstore.arrays.shelf import Laid
+from weft_kvstore.arrays import Segment
+from weft_kvstore.bucket.state import Arrival, BucketState
 from weft_kvstore.description.check import DescriptionError, check_description, digest
 from weft_kvstore.description.records import Merge
-from weft_kvstore.lot.state import Arrival, LotState
-from weft_kvstore.merging.pull_wait import PullWait
+from weft_kvstore.merging.pulls import PullWait
 from weft_kvstore.merging.steps import PushRefusedError
 from weft_kvstore.merging.work import Work
+from weft_kvstore.shard.account import QUANTUM_BYTES
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.shard.turns import QUANTUM_BYTES
-from weft_kvstore.shard.work_queue import LEAST_BYTES, WorkQueue
+from weft_kvstore.shard.merger import LEAST_BYTES, WorkQueue
 from weft_kvstore.wire.messages import Reading
 
 SIZE = 50
@@ -34,12 +34,12 @@ RULE = Rule(name="plain", state={}, hyper={}, apply=descend)
 
 
 class OneSlice:
-    """A lot of one slice of zeros. What comes waits until `merge_all`."""
+    """A bucket of one slice of zeros. What comes waits until `merge_all`."""
 
     def __init__(self, slots: int = 4, merge: Merge = Merge.SLOT) -> None:
         description = store_of([constant(key_of("w", [SIZE], slots), 0.0)], slots=slots, shards=1, merge=merge)
-        (self.lot,) = JobShard(description, 0, rule=RULE).lots.values()
-        self.state: LotState = self.lot.state
+        (self.bucket,) = JobShard(description, 0, rule=RULE).buckets.values()
+        self.state: BucketState = self.bucket.state
         self.waiting: list[Arrival] = []
 
     @property
@@ -59,7 +59,7 @@ class OneSlice:
         self.state.check(slot, step, 0, 1, pushes=True)
 
     def accept(self, slot: int, step: int, gradient: Any) -> bool:
-        found = self.state.accept(slot, step, Laid(0, 1, gradient))
+        found = self.state.accept(slot, step, Segment(0, 1, gradient))
         self.waiting += found
         return bool(found)
 
@@ -160,19 +160,19 @@ def test_asking_what_a_pull_waits_for_merges_nothing() -> None:
     first = gradient(0)
     for slot, given in ((0, first), (1, gradient(1))):
         one.accept(slot, 0, given)
-    assert one.lot.pulls.waits_for(wait) == ("key 'w' has seen 0 steps; step 0 waits for slots 2", [2])
+    assert one.bucket.pulls.waits_for(wait) == ("key 'w' has seen 0 steps; step 0 waits for slots 2", [2])
     one.accept(2, 0, gradient(2))
     told = "key 'w' has seen 0 steps; step 0 waits for slots none: it is being merged"
-    assert one.lot.pulls.waits_for(wait) == (told, [])
+    assert one.bucket.pulls.waits_for(wait) == (told, [])
     assert first.tobytes() == gradient(0).tobytes()
     assert one.merge_all()
-    assert one.lot.pulls.ready(wait, 0, 1) == [(0, 1)]
+    assert one.bucket.pulls.ready(wait, 0, 1) == [(0, 1)]
 
 
 def test_a_value_that_is_lent_is_not_written() -> None:
     one = OneSlice(slots=1)
     ((_, _, held),) = one.state.update.values.blocks(0, 1)
-    held.lent[0] = 1
+    held.pinned[0] = 1
     one.accept(0, 0, ones())
     one.merge_all()
     assert np.all(held.array == 0)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from store_cluster import WAIT_S, clients_of, constant, key_of, served, store_of, stores_of, table_of
 from store_simulation import Simulation
 from weft_graph.program import Update
-from weft_kvstore.arrays.exact_sum import UNIT_EXPONENT, exact_sum, norm_of, terms_of
+from weft_kvstore.arrays import UNIT_EXPONENT, exact_sum, norm_of, terms_of
 from weft_kvstore.description.check import DescriptionError, check_description
 from weft_kvstore.description.records import CommitDescription, LossScaling, Mode, StoreDescription
 from weft_kvstore.errors import StoreRefusedError, StoreTimeoutError

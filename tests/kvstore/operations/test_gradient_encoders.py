@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 
 from compressed_store import HALF_WEIGHTS, TWO_BIT, compressed_store
 from weft_kvstore.compression.description import CompressionDescription, Kind
-from weft_kvstore.compression.residuals import residual_name
-from weft_kvstore.compression.slice_encoder import SliceEncoder
+from weft_kvstore.compression.slices import SliceEncoder, residual_name
 from weft_kvstore.description.records import CommitDescription, LossScaling, StoreDescription
 from weft_kvstore.errors import StoreRefusedError
-from weft_kvstore.operations.gradient_encoders import GradientEncoders
-from weft_kvstore.operations.key_set import KeySet
-from weft_kvstore.sharding.routing import routing_of
+from weft_kvstore.operations.encoding import GradientEncoders
+from weft_kvstore.operations.plan import KeySet
+from weft_kvstore.sharding import routing_of
 from weft_kvstore.step_outcome import StepOutcome
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from store_cluster import key_of, store_of, table_of
 from weft_kvstore.compression.description import CompressionDescription, Kind, StoreCompression
 from weft_kvstore.description.records import StoreDescription
-from weft_kvstore.operations.key_plan import KeyPlan, key_plan
-from weft_kvstore.operations.plan_run import PlanRun
-from weft_kvstore.operations.run_source import source_of
-from weft_kvstore.sharding.routing import Routing, routing_of
+from weft_kvstore.operations.plan import KeyPlan, key_plan
+from weft_kvstore.operations.runs import PlanRun, source_of
+from weft_kvstore.sharding import Routing, routing_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -98,7 +97,7 @@ def test_a_plan_has_each_slice_of_its_keys_once_where_its_shard_has_it(call: Cal
     routing, plan, seen = call.routing, call.plan(), list[Slice]()
     for shard, runs in plan.runs.items():
         for run in runs:
-            held, of_run = routing.lots[run.lot].parts[shard], slices_by_run(call, run)
+            held, of_run = routing.buckets[run.bucket].parts[shard], slices_by_run(call, run)
             here = slice(run.first, run.stop)
             assert of_run == list(zip(held.places[here].tolist(), held.indices[here].tolist(), strict=True))
             assert run.count == len(of_run) == len(run.bounds) - 1 > 0
@@ -122,13 +121,13 @@ def test_runs_are_as_long_as_can_be_and_numbered_through(call: Call) -> None:
     runs = [run for some in plan.runs.values() for run in some]
     assert [run.number for run in runs] == list(range(len(runs)))
     assert [run.begin for run in runs] == [sum(one.count for one in runs[:number]) for number in range(len(runs))]
-    assert {key: list(some) for key, some in plan.of_lot.items()} == {
-        (shard, lot): [run for run in some if run.lot == lot]
+    assert {key: list(some) for key, some in plan.of_bucket.items()} == {
+        (shard, bucket): [run for run in some if run.bucket == bucket]
         for shard, some in plan.runs.items()
-        for lot in {run.lot for run in some}
+        for bucket in {run.bucket for run in some}
     }
-    for of_lot in plan.of_lot.values():
-        assert all(one.stop < other.first for one, other in pairwise(of_lot)), "two that touch are one"
+    for of_bucket in plan.of_bucket.values():
+        assert all(one.stop < other.first for one, other in pairwise(of_bucket)), "two that touch are one"
     firsts = [run.begin + first for run in runs for first in run.part_slices[:-1]]
     assert plan.part_firsts.tolist() == firsts
     assert plan.part_positions.tolist() == [part.position for run in runs for part in run.parts]
@@ -180,7 +179,7 @@ def test_bytes_of_a_run_are_the_callers_own_and_not_a_copy() -> None:
 def test_keys_without_elements_have_no_run(places: tuple[int, ...]) -> None:
     keys = [key_of("none", (0,), 1), key_of("no rows", (0, 5), 1), key_of("some", (3,), 1)]
     plan = Call(store_of(keys, slots=1, shards=2), places).plan()
-    assert (plan.runs, plan.of_lot, plan.counts, plan.total) == ({}, {}, {}, 0)
+    assert (plan.runs, plan.of_bucket, plan.counts, plan.total) == ({}, {}, {}, 0)
     assert plan.part_firsts.tolist() == plan.part_positions.tolist() == []
     assert not plan.has_pushed
     assert not plan.has_pulled
@@ -188,7 +187,7 @@ def test_keys_without_elements_have_no_run(places: tuple[int, ...]) -> None:
     assert [array.shape for array in landing.arrays] == [(0,), (0, 5)][: len(places)]
 
 
-def test_neighbours_in_a_lot_are_one_run_in_whatever_order_a_call_names_them() -> None:
+def test_neighbours_in_a_bucket_are_one_run_in_whatever_order_a_call_names_them() -> None:
     """The most urgent first, each where its array is in the call."""
     keys = [key_of("a", (2,), 1, priority=2), key_of("b", (3,), 1, priority=0), key_of("c", (4,), 1, priority=1)]
     ((run,),) = Call(store_of(keys, slots=1, shards=1), (2, 0, 1)).plan().runs.values()

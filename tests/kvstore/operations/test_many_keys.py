@@ -1,4 +1,4 @@
-"""Pushes and pulls of many keys at once, against shards written in plain NumPy: see `lot_shard`."""
+"""Pushes and pulls of many keys at once, against shards written in plain NumPy: see `bucket_shard`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lot_shard import LotCluster
+from bucket_shard import BucketCluster
 from store_cluster import key_of, store_of, table_of
 from weft_graph.program import Update
 from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription
 from weft_kvstore.errors import StorePassedError, StoreRefusedError, StoreTimeoutError
-from weft_kvstore.operations.consistent_read import TRIES, ConsistentRead
+from weft_kvstore.operations.ordering import TRIES, ConsistentRead
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.store import Pulled
 from weft_kvstore.wire.messages import MAX_RUNS
@@ -33,7 +33,7 @@ key_shapes = st.one_of(
 
 @st.composite
 def described(draw: st.DrawFn) -> StoreDescription:
-    """Keys of several lots, some cut and some whole, some that move and some that do not, on one to four shards."""
+    """Keys of several buckets, some cut and some whole, some that move and some that do not, on one to four shards."""
     keys = []
     for number in range(draw(st.integers(1, 12))):
         key = key_of(f"k{number}", draw(key_shapes), 1, priority=draw(st.integers(0, 3)))
@@ -53,7 +53,7 @@ def test_any_keys_in_any_order_arrive_as_plain_numpy_says(
     description: StoreDescription, seed: int, cuts: float, narrow: bool, data: st.DataObject
 ) -> None:
     link = LinkSettings(credit_bytes=700, frame_bytes=300) if narrow else LinkSettings()
-    cluster = LotCluster(description, seed, link)
+    cluster = BucketCluster(description, seed, link)
     generator = np.random.Generator(np.random.Philox(seed))
     keys = {key.key: key for key in description.keys}
     plain = {name: np.zeros(key.shape, key.dtype) for name, key in keys.items()}
@@ -77,8 +77,8 @@ def test_any_keys_in_any_order_arrive_as_plain_numpy_says(
         pulled = cluster.finish(cluster.store.pull_versions(wanted, 0), cuts=cuts)
         versions = [steps[name] if keys[name].size else 0 for name in wanted]
         assert pulled.lowest.tolist() == pulled.highest.tolist() == versions
-    assert len(cluster.mind) == 0
-    assert all(link.outbox.queued_bytes == link.outbox.in_flight_bytes == 0 for link in cluster.mind.links)
+    assert len(cluster.core) == 0
+    assert all(link.outbox.queued_bytes == link.outbox.in_flight_bytes == 0 for link in cluster.core.links)
 
 
 def small(count: int, *, shards: int = 1, nbytes: int = 64) -> StoreDescription:
@@ -90,9 +90,9 @@ def names_of(description: StoreDescription) -> list[str]:
     return [key.key for key in description.keys]
 
 
-def test_a_whole_lot_is_one_run_however_many_keys_it_has() -> None:
+def test_a_whole_bucket_is_one_run_however_many_keys_it_has() -> None:
     description = small(500)
-    cluster = LotCluster(description, 1)
+    cluster = BucketCluster(description, 1)
     keys = names_of(description)
     gradients = [np.full(16, number, np.float32) for number in range(500)]
     cluster.finish(cluster.store.push_many(keys, 0, gradients))
@@ -104,7 +104,7 @@ def test_a_whole_lot_is_one_run_however_many_keys_it_has() -> None:
 def test_small_values_share_a_buffer_and_large_ones_do_not() -> None:
     keys = [key_of(f"k{number}", (16,), 1) for number in range(4)] + [key_of("big", (1 << 16,), 1)]
     description = store_of(keys, slots=1, shards=1)
-    cluster = LotCluster(description, 1)
+    cluster = BucketCluster(description, 1)
     values = cluster.finish(cluster.store.pull_many(names_of(description), 0))
     assert all(value.base is values[0].base and value.flags.writeable for value in values[:4])
     assert values[4].base is None
@@ -117,7 +117,7 @@ def test_small_values_share_a_buffer_and_large_ones_do_not() -> None:
 def test_a_push_keeps_arrays_as_they_are_until_they_are_sent() -> None:
     """Nothing is copied when it is handed over: what is written before it has left is seen."""
     description = small(2)
-    cluster = LotCluster(description, 1)
+    cluster = BucketCluster(description, 1)
     gradients = [np.zeros(16, np.float32) for _ in range(2)]
     future = cluster.store.push_many(["k0", "k1"], 0, gradients)
     gradients[1][:] = 5.0
@@ -127,18 +127,18 @@ def test_a_push_keeps_arrays_as_they_are_until_they_are_sent() -> None:
 
 def test_values_are_set_for_many_keys_at_once() -> None:
     description = small(3, shards=2)
-    cluster = LotCluster(description, 1)
+    cluster = BucketCluster(description, 1)
     cluster.finish(cluster.store.set_many(["k2", "k0"], 0, [np.full(16, 2, np.float32), np.full(16, 1, np.float32)]))
     found = cluster.finish(cluster.store.pull_many(["k0", "k1", "k2"], 0))
     assert [float(value[3]) for value in found] == [1.0, 0.0, 2.0]
 
 
 def test_more_keys_than_a_message_has_entries_are_pulled() -> None:
-    """Every other key of a lot is a run of its own."""
+    """Every other key of a bucket is a run of its own."""
     count = 2 * MAX_RUNS + 10
     keys = [key_of(f"k{number}", (1,), 1) for number in range(count)]
     description = store_of(keys, slots=1, shards=1)
-    cluster = LotCluster(description, 1)
+    cluster = BucketCluster(description, 1)
     names = names_of(description)
     cluster.finish(cluster.store.push_many(names, 0, [np.full(1, number, np.float32) for number in range(count)]))
     wanted = names[::2]
@@ -183,21 +183,21 @@ def read_only() -> np.ndarray:
 def test_what_does_not_fit_is_refused_by_key_before_anything_is_sent(call: Any, told: str) -> None:
     keys = [key_of("k0", (16,), 1), key_of("k1", (16,), 1), table_of("t", (9, 2), 1)]
     keys.append(msgspec.structs.replace(key_of("still", (16,), 1), slots=()))
-    cluster = LotCluster(store_of(keys, slots=1, shards=1), 1)
+    cluster = BucketCluster(store_of(keys, slots=1, shards=1), 1)
     future: Future[Any] = call(cluster.store)
     with pytest.raises(StoreRefusedError, match=told):
         future.result(0)
-    assert len(cluster.mind) == 0
+    assert len(cluster.core) == 0
 
 
 def test_numbers_of_numpy_are_steps_too() -> None:
-    cluster = LotCluster(small(1), 1)
+    cluster = BucketCluster(small(1), 1)
     cluster.finish(cluster.store.push("k0", np.int64(0), ones()))
     assert cluster.finish(cluster.store.pull("k0", np.uint8(1))).tolist() == [1.0] * 16
 
 
 def test_at_the_deadline_a_push_of_many_keys_says_who_is_missing() -> None:
-    cluster = LotCluster(small(9), 1)
+    cluster = BucketCluster(small(9), 1)
     future = cluster.store.push_many([f"k{number}" for number in range(9)], 0, [ones()] * 9)
     cluster.pump()
     cluster.shards[0].deaf = True
@@ -216,10 +216,10 @@ def test_at_the_deadline_a_push_of_many_keys_says_who_is_missing() -> None:
 class TestConsistentReads:
     """Keys that are pushed one after the other are at one version only now and then."""
 
-    def cluster(self, shards: int = 2) -> LotCluster:
-        return LotCluster(small(3, shards=shards), 5)
+    def cluster(self, shards: int = 2) -> BucketCluster:
+        return BucketCluster(small(3, shards=shards), 5)
 
-    def push(self, cluster: LotCluster, name: str, step: int) -> None:
+    def push(self, cluster: BucketCluster, name: str, step: int) -> None:
         cluster.finish(cluster.store.push(name, step, ones()))
 
     def test_values_of_one_version_are_read_at_once(self) -> None:
@@ -243,7 +243,7 @@ class TestConsistentReads:
 
     def test_other_modes_have_no_version_of_all(self) -> None:
         description = msgspec.structs.replace(small(2), mode=Mode.ASYNC)
-        cluster = LotCluster(description, 1)
+        cluster = BucketCluster(description, 1)
         with pytest.raises(StoreRefusedError, match=r"read of 2 keys .* at one version: in mode async"):
             cluster.store.read_consistent(["k0", "k1"]).result(0)
         with pytest.raises(

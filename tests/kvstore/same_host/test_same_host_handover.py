@@ -1,4 +1,4 @@
-"""An arena is handed over at a shard's door, between real processes, and nothing is left of it afterwards."""
+"""An arena is handed over at a shard's listener, between real processes, and nothing is left of it afterwards."""
 
 from __future__ import annotations
 
@@ -16,25 +16,32 @@ import numpy as np
 import pytest
 
 from same_host_children import Child, arena_maps, arenas_anywhere, open_files, wait_until
-from weft_kvstore.same_host.arena import Arena
-from weft_kvstore.same_host.door import MAX_WAITING, OFFER_TIMEOUT_S, Door
-from weft_kvstore.same_host.errors import ArenaError
-from weft_kvstore.same_host.handover import Handover, HandoverState
+from weft_kvstore.same_host.handover import (
+    MAX_WAITING,
+    OFFER_TIMEOUT_S,
+    Answer,
+    ArenaListener,
+    Handover,
+    HandoverState,
+    Offer,
+    address_of,
+    decode_answer,
+    encode,
+)
 from weft_kvstore.same_host.layout import lay_out
-from weft_kvstore.same_host.offer import Answer, Offer, address_of, decode_answer, encode
-from weft_kvstore.same_host.sealed_memory import sealed_memory
+from weft_kvstore.same_host.memory import Arena, ArenaError, sealed_memory
 
 MOST = 1 << 20
 
 CLIENT = """
 import sys
-from weft_kvstore.same_host.arena import Arena
+from weft_kvstore.same_host.memory import Arena
 from weft_kvstore.same_host.handover import Handover
 from weft_kvstore.same_host.layout import lay_out
 from same_host_children import wait_until
 arena = Arena(lay_out([int(sys.argv[1])], gradient_places=1, value_places=1))
-doors = [argument.split(":") for argument in sys.argv[2:]]
-given = [Handover(bytes.fromhex(name), bytes.fromhex(ticket), lambda: arena) for name, ticket in doors]
+listeners = [argument.split(":") for argument in sys.argv[2:]]
+given = [Handover(bytes.fromhex(name), bytes.fromhex(ticket), lambda: arena) for name, ticket in listeners]
 for one in given:
     def answered(one=one):
         one.receive()
@@ -50,15 +57,15 @@ for line in sys.stdin:
 
 SHARD = """
 import sys
-from weft_kvstore.same_host.door import Door
+from weft_kvstore.same_host.handover import ArenaListener
 from same_host_children import wait_until
-door = Door()
-tickets = [door.expect(1 << 20) for _ in range(2)]
-print(door.name.hex(), *(ticket.hex() for ticket in tickets))
+listener = ArenaListener()
+tickets = [listener.expect(1 << 20) for _ in range(2)]
+print(listener.name.hex(), *(ticket.hex() for ticket in tickets))
 def come():
-    door.receive(0.0)
-    return door.arenas == 2
-wait_until(come, door.fileno())
+    listener.receive(0.0)
+    return listener.arenas == 2
+wait_until(come, listener.fileno())
 print("mapped")
 sys.stdin.read()
 """
@@ -78,34 +85,34 @@ def arena_of(*lengths: int) -> Arena:
     return Arena(lay_out(lengths, gradient_places=1, value_places=1))
 
 
-def answered(door: Door, *given: Handover) -> list[HandoverState]:
-    """Both ends do all that there is to do: the door takes a connection in, then what came on it."""
-    door.receive(0.0)
-    door.receive(0.0)
+def answered(listener: ArenaListener, *given: Handover) -> list[HandoverState]:
+    """Both ends do all that there is to do: the listener takes a connection in, then what came on it."""
+    listener.receive(0.0)
+    listener.receive(0.0)
     for one in given:
         one.receive()
     return [one.state for one in given]
 
 
-def client_of(door: Door, ticket: bytes, nbytes: int = 4096, before: tuple[str, ...] = ()) -> Child:
-    return Child(CLIENT, str(nbytes), f"{door.name.hex()}:{ticket.hex()}", before=before)
+def client_of(listener: ArenaListener, ticket: bytes, nbytes: int = 4096, before: tuple[str, ...] = ()) -> Child:
+    return Child(CLIENT, str(nbytes), f"{listener.name.hex()}:{ticket.hex()}", before=before)
 
 
-def serve(door: Door, holds: object) -> None:
+def serve(listener: ArenaListener, holds: object) -> None:
     def come() -> bool:
-        door.receive(0.0)
+        listener.receive(0.0)
         return bool(holds())  # type: ignore[operator]
 
-    wait_until(come, door.fileno())
+    wait_until(come, listener.fileno())
 
 
 def test_two_processes_see_each_others_bytes() -> None:
-    with Door() as door:
-        ticket = door.expect(MOST)
-        with client_of(door, ticket) as client:
-            serve(door, lambda: door.arena(ticket))
+    with ArenaListener() as listener:
+        ticket = listener.expect(MOST)
+        with client_of(listener, ticket) as client:
+            serve(listener, lambda: listener.arena(ticket))
             assert client.line() == "taken "
-            mapping = door.arena(ticket)
+            mapping = listener.arena(ticket)
             assert mapping is not None
             gradient = mapping.array(0, (1024,), "float32")
             client.say("2.5")
@@ -115,18 +122,18 @@ def test_two_processes_see_each_others_bytes() -> None:
             client.say("-1.5")
             assert client.line() == "3072.0"
             assert gradient.tolist() == [1] * 1024
-            assert (door.arenas, mapping.nbytes) == (1, 8192)
+            assert (listener.arenas, mapping.nbytes) == (1, 8192)
 
 
 def test_shards_map_one_arena_so_that_a_key_that_is_cut_over_them_is_one_array() -> None:
-    with Door() as one, Door() as other, arena_of(8192) as arena:
+    with ArenaListener() as one, ArenaListener() as other, arena_of(8192) as arena:
         tickets = one.expect(MOST), other.expect(MOST)
         given = Handover(one.name, tickets[0], lambda: arena), Handover(other.name, tickets[1], lambda: arena)
-        for door in (one, other):
-            answered(door, *given)
+        for listener in (one, other):
+            answered(listener, *given)
         whole = arena.mapping.array(0, (2048,), "float32")
-        for part, (door, ticket) in enumerate(zip((one, other), tickets, strict=True)):
-            mapping = door.arena(ticket)
+        for part, (listener, ticket) in enumerate(zip((one, other), tickets, strict=True)):
+            mapping = listener.arena(ticket)
             assert mapping is not None
             mapping.array(part * 4096, (1024,), "float32")[:] = part + 1
         assert whole.tolist() == [1] * 1024 + [2] * 1024
@@ -137,19 +144,19 @@ def test_shards_map_one_arena_so_that_a_key_that_is_cut_over_them_is_one_array()
 def test_a_killed_client_leaves_nothing(nothing_is_left: int) -> None:
     """The kernel ends its connection, so the shard knows at once."""
     files = [set(os.listdir(place)) for place in ("/dev/shm", "/tmp")]
-    with Door() as door:
-        ticket = door.expect(MOST)
-        with client_of(door, ticket) as client:
-            serve(door, lambda: door.arena(ticket))
+    with ArenaListener() as listener:
+        ticket = listener.expect(MOST)
+        with client_of(listener, ticket) as client:
+            serve(listener, lambda: listener.arena(ticket))
             assert client.line() == "taken "
-            mapping = door.arena(ticket)
+            mapping = listener.arena(ticket)
             assert mapping is not None
             part = mapping.array(64, (10,), "float64")
             del mapping
             (inode,) = {one.split()[1] for one in arenas_anywhere() if one.split()[0] == str(client.pid)}
             assert {f"{pid} {inode}" for pid in (client.pid, os.getpid())} <= arenas_anywhere()
             client.kill()
-            serve(door, lambda: door.arena(ticket) is None)
+            serve(listener, lambda: listener.arena(ticket) is None)
             wait_until(lambda: arena_maps() == nothing_is_left + 1)
             part += 1.0
             assert part.sum() == 10, "what is still held stays good"
@@ -183,91 +190,91 @@ def test_a_killed_shard_is_noticed_and_leaves_nothing() -> None:
 
 
 def test_when_the_link_is_lost_the_shard_lets_the_arena_go(nothing_is_left: int) -> None:
-    with Door() as door, arena_of(4096) as arena:
-        ticket = door.expect(MOST)
-        given = Handover(door.name, ticket, lambda: arena)
-        assert answered(door, given) == [HandoverState.TAKEN]
+    with ArenaListener() as listener, arena_of(4096) as arena:
+        ticket = listener.expect(MOST)
+        given = Handover(listener.name, ticket, lambda: arena)
+        assert answered(listener, given) == [HandoverState.TAKEN]
         wait_until(lambda: arena_maps() == nothing_is_left + 2)
-        mapping = door.arena(ticket)
+        mapping = listener.arena(ticket)
         assert mapping is not None
-        door.forget(ticket)
-        door.forget(ticket)
+        listener.forget(ticket)
+        listener.forget(ticket)
         with pytest.raises(ArenaError, match="released"):
             mapping.array(0, (1,), "uint8")
-        assert door.arena(ticket) is None
-        assert answered(door, given) == [HandoverState.GONE]
+        assert listener.arena(ticket) is None
+        assert answered(listener, given) == [HandoverState.GONE]
         wait_until(lambda: arena_maps() == nothing_is_left + 1)
-        late = Handover(door.name, ticket, lambda: arena)
-        assert answered(door, late) == [HandoverState.REFUSED]
+        late = Handover(listener.name, ticket, lambda: arena)
+        assert answered(listener, late) == [HandoverState.REFUSED]
         assert "its link is lost" in late.reason
 
 
 def test_a_client_that_leaves_takes_its_arena_with_it() -> None:
-    with Door() as door, arena_of(4096) as arena:
-        ticket = door.expect(MOST)
-        given = Handover(door.name, ticket, lambda: arena)
-        answered(door, given)
+    with ArenaListener() as listener, arena_of(4096) as arena:
+        ticket = listener.expect(MOST)
+        given = Handover(listener.name, ticket, lambda: arena)
+        answered(listener, given)
         given.close()
         given.close()
         assert given.state is HandoverState.GONE
-        door.receive(0.0)
-        assert door.arena(ticket) is None
-        assert door.refused == 0
+        listener.receive(0.0)
+        assert listener.arena(ticket) is None
+        assert listener.refused == 0
 
 
 def test_many_arenas_come_and_go(nothing_is_left: int) -> None:
-    with Door() as door:
+    with ArenaListener() as listener:
         for _ in range(100):
             with arena_of(10_000) as arena:
-                ticket = door.expect(MOST)
-                given = Handover(door.name, ticket, lambda: arena)
-                assert answered(door, given) == [HandoverState.TAKEN]
-                door.forget(ticket)
+                ticket = listener.expect(MOST)
+                given = Handover(listener.name, ticket, lambda: arena)
+                assert answered(listener, given) == [HandoverState.TAKEN]
+                listener.forget(ticket)
                 given.close()
-        assert door.arenas == 0
+        assert listener.arenas == 0
         wait_until(lambda: arena_maps() == nothing_is_left)
 
 
-def refused_because(door: Door, given: Handover) -> str:
-    assert answered(door, given) == [HandoverState.REFUSED]
-    assert door.arenas == 0
+def refused_because(listener: ArenaListener, given: Handover) -> str:
+    assert answered(listener, given) == [HandoverState.REFUSED]
+    assert listener.arenas == 0
     return given.reason
 
 
 def test_what_is_offered_wrongly_is_refused_by_name() -> None:
-    with Door() as door, arena_of(4096) as arena:
-        reason = refused_because(door, Handover(door.name, os.urandom(16), lambda: arena))
+    with ArenaListener() as listener, arena_of(4096) as arena:
+        reason = refused_because(listener, Handover(listener.name, os.urandom(16), lambda: arena))
         assert reason == "Offer.ticket: it is not one that was given out, or its link is lost"
-        small = door.expect(8191)
+        small = listener.expect(8191)
         assert "8192 bytes, where 1 to 8191 are expected" in refused_because(
-            door, Handover(door.name, small, lambda: arena)
+            listener, Handover(listener.name, small, lambda: arena)
         )
-        assert "16 bytes, not 15" in Handover(door.name[1:], small, lambda: arena).reason
-        assert "no way to the shard's door" in Handover(os.urandom(16), small, lambda: arena).reason
-        assert door.refused == 2
+        assert "16 bytes, not 15" in Handover(listener.name[1:], small, lambda: arena).reason
+        assert "no way to the shard's listener" in Handover(os.urandom(16), small, lambda: arena).reason
+        assert listener.refused == 2
         arena.close()
-        assert "the arena was closed" in Handover(door.name, small, lambda: arena).reason
+        assert "the arena was closed" in Handover(listener.name, small, lambda: arena).reason
 
 
 def test_a_ticket_is_good_for_one_arena() -> None:
-    with Door() as door, arena_of(4096) as arena, arena_of(4096) as other:
-        ticket = door.expect(MOST)
-        first = Handover(door.name, ticket, lambda: arena)
-        answered(door, first)
-        second = Handover(door.name, ticket, lambda: other)
-        assert answered(door, first, second) == [HandoverState.TAKEN, HandoverState.REFUSED]
+    with ArenaListener() as listener, arena_of(4096) as arena, arena_of(4096) as other:
+        ticket = listener.expect(MOST)
+        first = Handover(listener.name, ticket, lambda: arena)
+        answered(listener, first)
+        second = Handover(listener.name, ticket, lambda: other)
+        assert answered(listener, first, second) == [HandoverState.TAKEN, HandoverState.REFUSED]
         assert "has come for it already" in second.reason
         first.close()
 
 
 def test_a_process_of_another_user_is_turned_away_by_either_side() -> None:
     other = os.geteuid() + 1
-    with Door(user=other) as door, arena_of(4096) as arena:
-        given = Handover(door.name, door.expect(MOST), lambda: arena)
-        reason = refused_because(door, given)
+    with ArenaListener(user=other) as listener, arena_of(4096) as arena:
+        given = Handover(listener.name, listener.expect(MOST), lambda: arena)
+        reason = refused_because(listener, given)
         assert reason == f"process {os.getpid()} is of user {other - 1}, only memory of user {other} is shared"
-    with Door() as door, arena_of(4096) as arena:
-        given = Handover(door.name, door.expect(MOST), lambda: arena, user=other)
+    with ArenaListener() as listener, arena_of(4096) as arena:
+        given = Handover(listener.name, listener.expect(MOST), lambda: arena, user=other)
         assert given.state is HandoverState.REFUSED
         assert f"only memory of user {other} is shared" in given.reason
 
@@ -285,19 +292,19 @@ try:
 except ConnectionResetError:
     print(one.recv(4096))
 """
-    with Door() as door, Child(script, address_of(door.name).hex()) as stranger:
+    with ArenaListener() as listener, Child(script, address_of(listener.name).hex()) as stranger:
         assert stranger.line() == "in"
-        serve(door, lambda: door.refused == 1)
+        serve(listener, lambda: listener.refused == 1)
         assert "is of user 65534" in stranger.line()
 
 
-def raw(door: Door, packet: bytes, *fds: int) -> Answer:
-    """What the door answers to a packet of anybody's."""
+def raw(listener: ArenaListener, packet: bytes, *fds: int) -> Answer:
+    """What the listener answers to a packet of anybody's."""
     with closing(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)) as one:
-        one.connect(address_of(door.name))
+        one.connect(address_of(listener.name))
         socket.send_fds(one, [packet], list(fds))
-        door.receive(0.0)
-        door.receive(0.0)
+        listener.receive(0.0)
+        listener.receive(0.0)
         one.settimeout(10)
         answer = decode_answer(one.recv(4096))
         assert one.recv(4096) == b"", "the connection ends"
@@ -305,8 +312,8 @@ def raw(door: Door, packet: bytes, *fds: int) -> Answer:
 
 
 def test_hostile_packets_are_refused_and_their_descriptors_closed() -> None:
-    with Door() as door:
-        ticket = door.expect(MOST)
+    with ArenaListener() as listener:
+        ticket = listener.expect(MOST)
         good = encode(Offer(1, ticket, 4096))
         fd = sealed_memory(4096)
         loose = os.memfd_create("weft-arena", os.MFD_ALLOW_SEALING)
@@ -331,11 +338,11 @@ def test_hostile_packets_are_refused_and_their_descriptors_closed() -> None:
                 (b"\xff" * 5000, (fd,), "a packet of over 4096 bytes"),
             ]
             for packet, fds, reason in cases:
-                answer = raw(door, packet, *fds)
+                answer = raw(listener, packet, *fds)
                 assert not answer.accepted
                 assert reason in answer.reason, packet
                 assert open_files() == before
-            assert door.refused == len(cases)
+            assert listener.refused == len(cases)
         finally:
             for one in (fd, loose, file, read, write):
                 os.close(one)
@@ -343,13 +350,13 @@ def test_hostile_packets_are_refused_and_their_descriptors_closed() -> None:
 
 def test_a_truncated_arena_cannot_be_had() -> None:
     """What a client would do to end the shard by SIGBUS, before it offers and after."""
-    with Door() as door, arena_of(4096) as arena:
-        ticket = door.expect(MOST)
-        given = Handover(door.name, ticket, lambda: arena)
-        answered(door, given)
+    with ArenaListener() as listener, arena_of(4096) as arena:
+        ticket = listener.expect(MOST)
+        given = Handover(listener.name, ticket, lambda: arena)
+        answered(listener, given)
         with pytest.raises(PermissionError):
             os.ftruncate(arena.fd, 0)
-        mapping = door.arena(ticket)
+        mapping = listener.arena(ticket)
         assert mapping is not None
         assert mapping.bytes_at(8191, 1).tolist() == [0]
         given.close()
@@ -358,7 +365,7 @@ def test_a_truncated_arena_cannot_be_had() -> None:
 def test_whoever_punches_holes_or_writes_meanwhile_gets_wrong_numbers_and_no_crash() -> None:
     script = """
 import ctypes, mmap, sys
-from weft_kvstore.same_host.arena import Arena
+from weft_kvstore.same_host.memory import Arena
 from weft_kvstore.same_host.handover import Handover
 from weft_kvstore.same_host.layout import lay_out
 arena = Arena(lay_out([1 << 20], gradient_places=1, value_places=0))
@@ -371,12 +378,12 @@ while True:
     array[:] = 0xffc00000
     punch(arena.fd, 3, 0, 1 << 20)
 """
-    with Door() as door:
-        ticket = door.expect(MOST)
-        with Child(script, door.name.hex(), ticket.hex()) as client:
-            serve(door, lambda: door.arena(ticket))
+    with ArenaListener() as listener:
+        ticket = listener.expect(MOST)
+        with Child(script, listener.name.hex(), ticket.hex()) as client:
+            serve(listener, lambda: listener.arena(ticket))
             assert client.line() == "given"
-            mapping = door.arena(ticket)
+            mapping = listener.arena(ticket)
             assert mapping is not None
             gradient, total = mapping.array(0, (1 << 18,), "float32"), np.zeros(1 << 18, np.float32)
             seen = set()
@@ -387,49 +394,49 @@ while True:
 
 
 def test_whoever_comes_and_offers_nothing_is_turned_away() -> None:
-    with Door() as door, arena_of(4096) as arena:
+    with ArenaListener() as listener, arena_of(4096) as arena:
         idle = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(MAX_WAITING)]
         try:
             for one in idle:
-                one.connect(address_of(door.name))
-                door.receive(0.0)
-            given = Handover(door.name, door.expect(MOST), lambda: arena)
-            assert answered(door, given) == [HandoverState.REFUSED]
+                one.connect(address_of(listener.name))
+                listener.receive(0.0)
+            given = Handover(listener.name, listener.expect(MOST), lambda: arena)
+            assert answered(listener, given) == [HandoverState.REFUSED]
             assert f"{MAX_WAITING} others" in given.reason
-            door.tick(OFFER_TIMEOUT_S - 0.1)
-            assert door.refused == 1
-            door.tick(OFFER_TIMEOUT_S)
-            assert door.refused == 1 + MAX_WAITING
-            given = Handover(door.name, door.expect(MOST), lambda: arena)
-            door.receive(0.0)
-            assert answered(door, given) == [HandoverState.TAKEN]
+            listener.tick(OFFER_TIMEOUT_S - 0.1)
+            assert listener.refused == 1
+            listener.tick(OFFER_TIMEOUT_S)
+            assert listener.refused == 1 + MAX_WAITING
+            given = Handover(listener.name, listener.expect(MOST), lambda: arena)
+            listener.receive(0.0)
+            assert answered(listener, given) == [HandoverState.TAKEN]
             given.close()
         finally:
             for one in idle:
                 one.close()
 
 
-def test_without_descriptors_the_door_waits_and_does_not_spin() -> None:
+def test_without_descriptors_the_listener_waits_and_does_not_spin() -> None:
     """A listening socket that cannot be accepted from stays readable: it is looked at again with the next tick."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with Door() as door, arena_of(4096) as arena:
-        given = Handover(door.name, door.expect(MOST), lambda: arena)
+    with ArenaListener() as listener, arena_of(4096) as arena:
+        given = Handover(listener.name, listener.expect(MOST), lambda: arena)
         held: list[int] = []
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(int(fd) for fd in os.listdir("/proc/self/fd")) + 1, hard))
         try:
             while True:
                 held.append(os.dup(0))
         except OSError:
-            door.receive(0.0)
-            assert door._epoll.poll(0) == []
+            listener.receive(0.0)
+            assert listener._epoll.poll(0) == []
         finally:
             for fd in held:
                 os.close(fd)
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        assert answered(door, given) == [HandoverState.OFFERED]
-        door.tick(0.0)
-        door.receive(0.0)
-        assert answered(door, given) == [HandoverState.TAKEN]
+        assert answered(listener, given) == [HandoverState.OFFERED]
+        listener.tick(0.0)
+        listener.receive(0.0)
+        assert answered(listener, given) == [HandoverState.TAKEN]
         given.close()
 
 
@@ -447,23 +454,23 @@ def unshared(*flags: str) -> tuple[str, ...]:
 def test_a_client_in_another_container_of_one_pod_is_served() -> None:
     """It sees other process numbers, and the same network."""
     command = unshared("--pid", "--fork", "--kill-child", "--mount-proc")
-    with Door() as door:
-        ticket = door.expect(MOST)
-        with client_of(door, ticket, before=command) as client:
-            serve(door, lambda: door.arena(ticket))
+    with ArenaListener() as listener:
+        ticket = listener.expect(MOST)
+        with client_of(listener, ticket, before=command) as client:
+            serve(listener, lambda: listener.arena(ticket))
             assert client.line() == "taken "
 
 
 def test_a_client_behind_another_network_sends_bytes() -> None:
-    with Door() as door, client_of(door, door.expect(MOST), before=unshared("--net")) as client:
-        assert client.line().startswith("refused no way to the shard's door on this host")
-        assert door.refused == 0
+    with ArenaListener() as listener, client_of(listener, listener.expect(MOST), before=unshared("--net")) as client:
+        assert client.line().startswith("refused no way to the shard's listener on this host")
+        assert listener.refused == 0
 
 
-def test_a_system_without_such_sockets_has_no_door(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_without_such_sockets_has_no_listener(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(socket, "AF_UNIX")
     with pytest.raises(ArenaError, match="no Unix sockets"):
-        Door()
+        ArenaListener()
     with arena_of(4096) as arena:
         assert "no Unix sockets" in Handover(bytes(16), bytes(16), lambda: arena).reason
 
@@ -495,13 +502,13 @@ def test_a_shard_that_answers_nonsense_is_not_believed() -> None:
 
 def test_a_client_that_dies_between_its_offer_and_the_answer_leaves_nothing() -> None:
     script = CLIENT.partition("for one in given:")[0] + "import os, signal\nprint('given')\nsignal.pause()\n"
-    with Door() as door:
-        ticket = door.expect(MOST)
-        with Child(script, "4096", f"{door.name.hex()}:{ticket.hex()}") as client:
+    with ArenaListener() as listener:
+        ticket = listener.expect(MOST)
+        with Child(script, "4096", f"{listener.name.hex()}:{ticket.hex()}") as client:
             assert client.line() == "given"
             os.kill(client.pid, signal.SIGKILL)
             client.kill()
             for _ in range(4):
-                door.receive(0.0)
-            assert door.arena(ticket) is None
-            assert door.arenas == 0
+                listener.receive(0.0)
+            assert listener.arena(ticket) is None
+            assert listener.arenas == 0

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft_kvstore.same_host.layout import ALIGNMENT, NO_PLACE, Layout, lay_out
-from weft_kvstore.same_host.spare_space import SpareSpace
+from weft_kvstore.same_host.layout import ALIGNMENT, NO_PLACE, Layout, SpareSpace, lay_out
 
 LENGTHS = st.lists(st.integers(0, 20_000), max_size=30)
 

@@ -14,15 +14,10 @@ from same_host_children import arena_maps, open_files, wait_until
 from store_cluster import key_of, store_of
 from weft_kvstore.client.memory import ClientMemory
 from weft_kvstore.description.records import KeyDescription
-from weft_kvstore.same_host import arena as arena_module
-from weft_kvstore.same_host.arena import Arena
-from weft_kvstore.same_host.errors import ArenaError
-from weft_kvstore.same_host.free_memory import free_memory
-from weft_kvstore.same_host.layout import lay_out
-from weft_kvstore.same_host.mapping import Mapping
-from weft_kvstore.same_host.sealed_memory import check_sealed, sealed_memory
-from weft_kvstore.same_host.shared_layout import shared_layout
-from weft_kvstore.sharding.routing import routing_of
+from weft_kvstore.same_host import memory as arena_module
+from weft_kvstore.same_host.layout import lay_out, shared_layout
+from weft_kvstore.same_host.memory import Arena, ArenaError, Mapping, check_sealed, free_memory, sealed_memory
+from weft_kvstore.sharding import routing_of
 
 PAGE = mmap.PAGESIZE
 
@@ -212,9 +207,9 @@ def resident_bytes(array: np.ndarray) -> int:
 
 @pytest.mark.parametrize("old_kernel", [False, True])
 def test_pages_are_mapped_ahead_and_no_byte_is_changed(old_kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft_kvstore.same_host.mapping.POPULATED_AT_ONCE", 7 * PAGE)
+    monkeypatch.setattr("weft_kvstore.same_host.memory.POPULATED_AT_ONCE", 7 * PAGE)
     if old_kernel:
-        monkeypatch.setattr("weft_kvstore.same_host.mapping.MADV_POPULATE_WRITE", 12345)
+        monkeypatch.setattr("weft_kvstore.same_host.memory.MADV_POPULATE_WRITE", 12345)
     with arena_of(300 * PAGE) as arena:
         array = arena.mapping.array(0, (arena.nbytes // 8,), "int64")
         array[::100] = np.arange(len(array[::100]))

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft_kvstore.same_host.door import MAX_WAITING, OFFER_TIMEOUT_S
-from weft_kvstore.same_host.errors import ArenaError
-from weft_kvstore.same_host.layout import ALIGNMENT
-from weft_kvstore.same_host.offer import (
+from weft_kvstore.same_host.handover import (
     MAX_PACKET_BYTES,
+    MAX_WAITING,
+    OFFER_TIMEOUT_S,
     OFFER_VERSION,
     Answer,
     Offer,
@@ -22,6 +21,8 @@ from weft_kvstore.same_host.offer import (
     encode,
     refusal,
 )
+from weft_kvstore.same_host.layout import ALIGNMENT
+from weft_kvstore.same_host.memory import ArenaError
 
 PAGE = (Path(__file__).parents[3] / "docs" / "same-host.md").read_text()
 

@@ -33,11 +33,12 @@ from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreLostError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.local.local_store import LocalStore
-from weft_kvstore.same_host import link_memory, peer_memory, shared_layout
-from weft_kvstore.same_host.arena import Arena
+from weft_kvstore.same_host import layout as same_host_layout
+from weft_kvstore.same_host import peers as same_host_peers
 from weft_kvstore.same_host.handover import Handover, HandoverState
+from weft_kvstore.same_host.memory import Arena
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.sharding.routing import routing_of
+from weft_kvstore.sharding import routing_of
 from weft_kvstore.wire.messages import Acknowledge, PushRefused, RefusalCode, Refused, Released, Welcome
 
 STEPS = 3
@@ -53,7 +54,7 @@ def shared_files() -> set[str]:
 @pytest.fixture(autouse=True)
 def everything_is_shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Payloads of any length pass through the arena; and no memory is left that was not there before."""
-    for module in (link_memory, peer_memory):
+    for module in (same_host_peers, same_host_peers):
         monkeypatch.setattr(module, "LEAST_SHARED_BYTES", 1)
     gc.collect()  # What an earlier test has left to the collector would be missing afterwards.
     before = arena_maps(), shared_files()
@@ -115,8 +116,8 @@ def test_bits_are_those_that_come_through_sockets() -> None:
 
 def test_where_the_stage_is_full_payloads_travel_as_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slot that is ahead fills its stage: what it sends is read only when the slot before it has come."""
-    monkeypatch.setattr(shared_layout, "MIN_STAGE_BYTES", 4096)
-    monkeypatch.setattr(shared_layout, "MAX_STAGE_BYTES", 4096)
+    monkeypatch.setattr(same_host_layout, "MIN_STAGE_BYTES", 4096)
+    monkeypatch.setattr(same_host_layout, "MAX_STAGE_BYTES", 4096)
     link = replace(LINK, frame_bytes=1024)
     with served(keys_of(2)) as (description, _), clients_of(description, link) as clients:
         wait_until_shared(clients)
@@ -289,8 +290,8 @@ def test_a_stranger_may_not_speak_of_an_arena_that_it_did_not_bring() -> None:
 
 
 def brought(welcome: Welcome, description: StoreDescription) -> tuple[Arena, Handover]:
-    arena = Arena(shared_layout.shared_layout(routing_of(description)).layout)
-    given = Handover(welcome.door, welcome.ticket, lambda: arena)
+    arena = Arena(same_host_layout.shared_layout(routing_of(description)).layout)
+    given = Handover(welcome.listener, welcome.ticket, lambda: arena)
     wait_until(lambda: given.receive() or given.state is HandoverState.TAKEN, given.fileno())
     return arena, given
 
@@ -300,8 +301,8 @@ def brought(welcome: Welcome, description: StoreDescription) -> tuple[Arena, Han
     [
         ({"at": 1 << 40}, "bytes .* of an arena that has"),
         ({"at": 0, "place": [1, 0]}, r"Push.place has 2 entries"),
-        ({"place": [1], "cargo": [1]}, "Push.place: 1 for a run of lot 0, which has to be copied"),
-        ({"place": [1], "lot": [1], "chunks": [1], "nbytes": [0]}, "Push.place: 1 for a run of lot 1"),
+        ({"place": [1], "payload_kind": [1]}, "Push.place: 1 for a run of bucket 0, which has to be copied"),
+        ({"place": [1], "bucket": [1], "chunks": [1], "nbytes": [0]}, "Push.place: 1 for a run of bucket 1"),
         ({"place": [1], "first": [10_000]}, "slices 10000 to 10000"),
         ({"place": [1], "nbytes": [511]}, "Push.nbytes: 511"),
     ],
@@ -355,26 +356,26 @@ def test_an_arena_that_goes_while_its_bytes_are_awaited_is_refused_and_not_read(
 
 
 @pytest.mark.parametrize("shards", [1, 2, 3])
-def test_places_are_apart_and_a_lot_lies_in_few_pieces(shards: int) -> None:
+def test_places_are_apart_and_a_bucket_lies_in_few_pieces(shards: int) -> None:
     keys = [key_of(f"k{at}", ((704 if at % 3 == 0 else 16 * (at % 5)),), 1) for at in range(40)]
     routing = routing_of(store_of(keys, slots=1, shards=shards, slice_bytes=256))
-    layout = shared_layout.shared_layout(routing)
+    layout = same_host_layout.shared_layout(routing)
     rooms = [*layout.stages, *layout.windows]
     taken = [(room.start, room.stop) for room in rooms]
     for shard in range(shards):
-        places = shared_layout.shard_places(routing, shard)
+        places = same_host_layout.shard_places(routing, shard)
         assert (places.nbytes, places.window) == (layout.nbytes, layout.windows[shard])
         for kind in (places.gradients, places.values):
-            for number, lot in kind.items():
-                part = routing.lots[number].parts[shard]
-                pieces = lot.pieces(0, len(part))
+            for number, bucket in kind.items():
+                part = routing.buckets[number].parts[shard]
+                pieces = bucket.pieces(0, len(part))
                 assert pieces[0][0][0] == 0
                 assert sum(stop - start for _, (start, stop) in pieces) == part.bounds[-1]
                 cut = len({int(place) for place in part.places if len(routing.runs[int(place)]) > 1})
                 assert len(pieces) <= (1 if shards == 1 else 2 * cut + 1)
                 taken += [where for _, where in pieces]
                 for first in range(0, len(part), 3):
-                    for (low, high), (start, stop) in lot.pieces(first, len(part)):
+                    for (low, high), (start, stop) in bucket.pieces(first, len(part)):
                         assert stop - start == part.bounds[high] - part.bounds[low]
     taken.sort()
     assert all(one[1] <= other[0] for one, other in pairwise(taken))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from store_cluster import gradients_of, key_of, store_of
-from weft_kvstore.arrays.shelf import Laid
+from weft_kvstore.arrays import Segment
 from weft_kvstore.serving.apply_pool import ApplyPool
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.shard.job_shard import JobShard
@@ -68,9 +68,11 @@ def test_helped_updates_have_the_same_bits() -> None:
     for threads in (0, 2):
         pool = ApplyPool(threads)
         job = JobShard(description, 0, computing=pool)
-        lot = job.lots[0]
-        lot.state.update.with_gradient(Laid(0, len(lot.state), gradient.copy()), 1, 0)
-        values.append(np.concatenate([held.array for _, _, held in lot.state.update.values.blocks(0, len(lot.state))]))
+        bucket = job.buckets[0]
+        bucket.state.update.with_gradient(Segment(0, len(bucket.state), gradient.copy()), 1, 0)
+        values.append(
+            np.concatenate([held.array for _, _, held in bucket.state.update.values.blocks(0, len(bucket.state))])
+        )
         assert sum(one.pieces for one in pool.statistics()) == 1 + threads
         pool.close()
     assert values[0].tobytes() == values[1].tobytes()

@@ -21,8 +21,7 @@ from free_ports import free_port
 from weft_kvstore import KVStore, StoreLostError, StoreRefusedError
 from weft_kvstore.__main__ import main
 from weft_kvstore.encryption.curve_keys import CurveKeyError
-from weft_kvstore.encryption.key_files import make_key_files, read_curve_keys
-from weft_kvstore.encryption.pairs import new_curve_keys
+from weft_kvstore.encryption.key_files import make_key_files, new_curve_keys, read_curve_keys
 
 WAIT_S = 60.0
 

@@ -20,11 +20,10 @@ from weft.api.agent import Orders, Registration, ShardAllocation
 from weft.api.lifecycle import AllocationEvent
 from weft.api.membership import Holder
 from weft.api.store import StoreSpec
+from weft_kvstore.bucket import part as bucket_part
 from weft_kvstore.client.store_client import StoreClient
-from weft_kvstore.description.first import first_elements
-from weft_kvstore.description.records import KeyDescription, StoreDescription, description_from_json
+from weft_kvstore.description.records import KeyDescription, StoreDescription, description_from_json, first_elements
 from weft_kvstore.errors import StoreLostError, StoreRefusedError, StoreTimeoutError
-from weft_kvstore.lot import part as lot_part
 from weft_kvstore.serving.daemon import Lease, ShardDaemon, ShardSettings, advertised, changes
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
@@ -167,8 +166,8 @@ class SlowFirst:
         self.begun = threading.Event()
         self.go_on = threading.Event()
         self.made = 0
-        monkeypatch.setattr(lot_part, "first_elements", self)
-        monkeypatch.setattr(lot_part, "FIRST_ELEMENTS", 100)
+        monkeypatch.setattr(bucket_part, "first_elements", self)
+        monkeypatch.setattr(bucket_part, "FIRST_ELEMENTS", 100)
 
     def __call__(self, key: KeyDescription, seed: int, start: int, stop: int) -> Any:
         if key.key == "slow":

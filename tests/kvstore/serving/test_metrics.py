@@ -23,15 +23,19 @@ from weft_kvstore.errors import StoreError
 from weft_kvstore.quotas import Holds, Quotas
 from weft_kvstore.serving.apply_pool import ApplyStatistics
 from weft_kvstore.serving.daemon import ShardSettings
-from weft_kvstore.serving.metrics import METRICS, MOST_JOBS, OTHERS, ShardCollector
-from weft_kvstore.serving.metrics_port import metrics_served
+from weft_kvstore.serving.metrics import METRICS, MOST_JOBS, OTHERS, ShardCollector, metrics_served
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.statistics.job_statistics import JobStatistics
-from weft_kvstore.statistics.queue_depth import PRIORITIES, depths, group_of
-from weft_kvstore.statistics.records import ShardStatistics
-from weft_kvstore.statistics.stages import STAGES
-from weft_kvstore.statistics.stragglers import STEPS_KEPT, Stragglers
+from weft_kvstore.statistics import (
+    PRIORITIES,
+    STAGES,
+    STEPS_KEPT,
+    JobStatistics,
+    ShardStatistics,
+    Stragglers,
+    depths,
+    group_of,
+)
 
 LINK = LinkSettings(silence_s=WAIT_S, request_timeout_s=WAIT_S, same_host=False)
 PAGE = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from weft_kvstore.errors import StoreError
-from weft_kvstore.serving.commands import Commands
+from weft_kvstore.serving.shard_server import Commands
 
 WAIT_S = 60
 

@@ -19,14 +19,13 @@ from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard import inbox as shard_inbox
 from weft_kvstore.shard import links as shard_links
-from weft_kvstore.shard.company import Company
-from weft_kvstore.shard.departures import SHARED_BYTES
-from weft_kvstore.shard.door import STRANGERS
+from weft_kvstore.shard.account import QUANTUM_BYTES, ActiveJobs, FairQueue
+from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.inbox import AT_ONCE_BYTES, MOST_LETTERS, Inbox, Letter, letter_of
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.shard.mind import ShardMind
-from weft_kvstore.shard.turns import QUANTUM_BYTES, Turns
-from weft_kvstore.shard.work_queue import BYTES_PER_S, LEAST_BYTES, WorkQueue
+from weft_kvstore.shard.links import SHARED_BYTES
+from weft_kvstore.shard.merger import BYTES_PER_S, LEAST_BYTES, WorkQueue
+from weft_kvstore.shard.peer import STRANGERS
 from weft_kvstore.wire.codec import decode_reply, encode
 from weft_kvstore.wire.messages import MAX_RUNS, Cancel, Ping, Pong, Pull, Refused, Values
 
@@ -77,10 +76,10 @@ def test_a_job_that_floods_has_no_more_turns_than_the_job_that_it_disturbs(say: 
         with StoreClient(here, 0, settings=LINK) as victim, flooding(flood, say) as flooded:
             first = victim.pull_many(names, 0).result(WAIT_S)
             until = time.monotonic() + WAIT_S
-            while not (server._mind.is_shared and flooded.said > 10 * LINKS):
+            while not (server._core.is_shared and flooded.said > 10 * LINKS):
                 assert time.monotonic() < until
                 victim.pull("k0", 0).result(WAIT_S)
-            counted = Counted(server._mind.work._queue, ("victim", 1))
+            counted = Counted(server._core.work._queue, ("victim", 1))
             pushed = [victim.push_many(names, step, gradients) for step in range(2)]
             for step in range(2, STEPS):
                 victim.pull_many(names, step - 1).result(WAIT_S)
@@ -100,7 +99,7 @@ def test_a_job_that_floods_has_no_more_turns_than_the_job_that_it_disturbs(say: 
 
 
 def test_who_has_used_least_goes_first_and_nobody_saves_up() -> None:
-    turns: Turns[str] = Turns()
+    turns: FairQueue[str] = FairQueue()
     turns.come("a")
     for _ in range(100):
         turns.use("a", QUANTUM_BYTES)
@@ -284,75 +283,75 @@ def test_pulls_that_are_given_up_at_once_hold_up_no_other_slot_of_their_job() ->
     slots, slices = 2, 2 * MAX_RUNS
     keys = [key_of("w", [slices * 16], slots)]
     description = store_of(keys, slots=slots, shards=1, job="flooded", slice_bytes=64)
-    mind = ShardMind(bytes(16), LinkSettings())
-    mind.open(JobShard(description, 0))
+    core = ShardCore(bytes(16), LinkSettings())
+    core.open(JobShard(description, 0))
     for slot in range(slots):
-        mind.receive(b"%d" % slot, encode(hello_of(description, slot, incarnation=1)), 0.0)
-    mind.hear(b"stranger", [b"nonsense"], 0.0)
-    mind.hear(b"1", encode(Ping()), 0.0)
-    while mind.work_once():
+        core.receive(b"%d" % slot, encode(hello_of(description, slot, incarnation=1)), 0.0)
+    core.hear(b"stranger", [b"nonsense"], 0.0)
+    core.hear(b"1", encode(Ping()), 0.0)
+    while core.work_once():
         pass
-    assert mind.is_shared
-    mind.outgoing.clear()
+    assert core.is_shared
+    core.outgoing.clear()
     zeros, ones = [0] * MAX_RUNS, [1] * MAX_RUNS
     for request in range(1, 12):
         every_other = list(range(0, slices, 2))
         asked = Pull([request] * MAX_RUNS, zeros, ones, zeros, zeros, every_other, ones, zeros, zeros)
-        mind.hear(b"0", encode(asked), 0.0)
-        mind.hear(b"0", encode(Cancel([request])), 0.0)
-    assert mind.work_once()
-    waiting = mind.waiting_messages
-    mind.hear(b"1", encode(Ping()), 0.0)
-    while not mind.outgoing:
-        assert mind.work_once()
-    assert [(identity, decode_reply(parts)[0]) for identity, parts in mind.outgoing] == [(b"1", Pong())]
-    assert waiting - mind.waiting_messages <= 2, "at most a pull and its cancelling were heard before it"
-    while mind.work_once():
+        core.hear(b"0", encode(asked), 0.0)
+        core.hear(b"0", encode(Cancel([request])), 0.0)
+    assert core.work_once()
+    waiting = core.waiting_messages
+    core.hear(b"1", encode(Ping()), 0.0)
+    while not core.outgoing:
+        assert core.work_once()
+    assert [(identity, decode_reply(parts)[0]) for identity, parts in core.outgoing] == [(b"1", Pong())]
+    assert waiting - core.waiting_messages <= 2, "at most a pull and its cancelling were heard before it"
+    while core.work_once():
         pass
-    (peer,) = [one for one in mind.peers.values() if one.slot == 0]
+    (peer,) = [one for one in core.peers.values() if one.slot == 0]
     assert (peer.pulls, peer.open_entries) == ({}, 0)
 
 
 def test_jobs_share_for_as_long_as_they_are_heard() -> None:
-    company: Company[str] = Company()
-    assert company.hear("a")
-    assert not company.is_shared
-    assert company.hear("b")
-    assert company.is_shared
-    assert not company.hear("a")
-    company.tick()
-    assert company.is_shared
-    assert not company.hear("a")
-    company.tick()
-    assert not company.is_shared
-    assert company.hear("b")
-    assert company.is_shared
+    active_jobs: ActiveJobs[str] = ActiveJobs()
+    assert active_jobs.hear("a")
+    assert not active_jobs.is_shared
+    assert active_jobs.hear("b")
+    assert active_jobs.is_shared
+    assert not active_jobs.hear("a")
+    active_jobs.tick()
+    assert active_jobs.is_shared
+    assert not active_jobs.hear("a")
+    active_jobs.tick()
+    assert not active_jobs.is_shared
+    assert active_jobs.hear("b")
+    assert active_jobs.is_shared
 
 
 class Minds:
-    """A shard's mind with two jobs: "many" with many links, "few" with one, which all have pulled the same."""
+    """A shard's core with two jobs: "many" with many links, "few" with one, which all have pulled the same."""
 
     def __init__(self, links: int, size: int = 1 << 20) -> None:
-        self.mind = ShardMind(bytes(16), LinkSettings(credit_bytes=1 << 20, frame_bytes=1 << 16))
+        self.core = ShardCore(bytes(16), LinkSettings(credit_bytes=1 << 20, frame_bytes=1 << 16))
         self.left: dict[bytes, int] = {}
         self.order: list[tuple[bytes, int]] = []
         self.frames: dict[bytes, list[int]] = {}
         for job, slots in (("many", links), ("few", 1)):
             description = store_of([key_of("w", [size], slots)], slots=slots, shards=1, job=job, slice_bytes=1 << 14)
-            self.mind.open(JobShard(description, 0))
-            (lot,) = self.mind.jobs[job, 1].shard.lots.values()
+            self.core.open(JobShard(description, 0))
+            (bucket,) = self.core.jobs[job, 1].shard.buckets.values()
             for slot in range(slots):
                 identity = f"{job}{slot}".encode()
                 hello = hello_of(description, slot, incarnation=1)
-                self.mind.hear(identity, encode(hello), 0.0)
-                self.mind.hear(identity, encode(pull_of(1, 0, 0, count=len(lot.state))), 0.0)
-        while self.mind.work_once():
+                self.core.hear(identity, encode(hello), 0.0)
+                self.core.hear(identity, encode(pull_of(1, 0, 0, count=len(bucket.state))), 0.0)
+        while self.core.work_once():
             pass
 
     def flush(self) -> int:
         """Frames leave. How many bytes."""
-        self.mind.flush(0.0)
-        sent, self.mind.outgoing = self.mind.outgoing, []
+        self.core.flush(0.0)
+        sent, self.core.outgoing = self.core.outgoing, []
         total = 0
         for identity, parts in sent:
             reply, payload = decode_reply(parts)
@@ -363,122 +362,122 @@ class Minds:
         return total
 
     def under_way(self, job: str) -> int:
-        return sum(peer.outbox.in_flight_bytes for peer in self.mind.jobs[job, 1].links.values())
+        return sum(peer.outbox.in_flight_bytes for peer in self.core.jobs[job, 1].links.values())
 
     def arrive(self, identity: bytes) -> None:
         """A link's oldest frame has arrived, and the link is heard."""
-        self.mind.peers[identity].arrived(self.frames[identity].pop(0), 0.0)
-        self.mind.links.departures[identity] = self.mind.peers[identity]
+        self.core.peers[identity].arrived(self.frames[identity].pop(0), 0.0)
+        self.core.links.egress[identity] = self.core.peers[identity]
 
 
 def test_what_leaves_is_shared_by_jobs_and_not_by_links() -> None:
-    minds = Minds(links=16)
-    assert minds.mind.is_shared
-    while minds.flush():
+    cores = Minds(links=16)
+    assert cores.core.is_shared
+    while cores.flush():
         pass
-    assert minds.under_way("few") == minds.under_way("many") == 1 << 20
-    names = [identity[:3] for identity, _ in minds.order]
+    assert cores.under_way("few") == cores.under_way("many") == 1 << 20
+    names = [identity[:3] for identity, _ in cores.order]
     for upto in range(1, len(names)):
         assert abs(names[:upto].count(b"few") - names[:upto].count(b"man")) <= 1
     for _ in range(200):  # Whatever arrives first, each has a share of what is under way.
-        for identity in [one for one, numbers in minds.frames.items() if numbers]:
-            minds.arrive(identity)
-        minds.flush()
-        assert minds.under_way("many") <= (1 << 20) + (1 << 16)
-        assert minds.mind.wants_flush() is False or minds.mind.links.departures
-    few = sum(nbytes for identity, nbytes in minds.order if identity == b"few0")
+        for identity in [one for one, numbers in cores.frames.items() if numbers]:
+            cores.arrive(identity)
+        cores.flush()
+        assert cores.under_way("many") <= (1 << 20) + (1 << 16)
+        assert cores.core.wants_flush() is False or cores.core.links.egress
+    few = sum(nbytes for identity, nbytes in cores.order if identity == b"few0")
     assert few == 4 << 20, "the small job has all it asked for"
 
 
 def test_a_round_of_sending_ends_soon_where_jobs_share() -> None:
-    minds = Minds(links=16)
-    for peer in minds.mind.peers.values():
+    cores = Minds(links=16)
+    for peer in cores.core.peers.values():
         peer.outbox.credit_bytes = 1 << 23
-    minds.mind.links.share()
-    assert minds.flush() <= SHARED_BYTES + (1 << 16)
-    assert minds.mind.wants_flush()
+    cores.core.links.share()
+    assert cores.flush() <= SHARED_BYTES + (1 << 16)
+    assert cores.core.wants_flush()
 
 
 def test_a_job_alone_is_bounded_by_its_links_credit_only() -> None:
-    minds = Minds(links=4)
+    cores = Minds(links=4)
     for _ in range(2):
-        minds.mind.tick(0.0)
-    assert not minds.mind.is_shared
-    while minds.flush():
+        cores.core.tick(0.0)
+    assert not cores.core.is_shared
+    while cores.flush():
         pass
-    assert minds.under_way("many") == 4 << 20
+    assert cores.under_way("many") == 4 << 20
 
 
 def test_a_lost_link_makes_room_for_its_jobs_others() -> None:
-    minds = Minds(links=4)
-    while minds.flush():
+    cores = Minds(links=4)
+    while cores.flush():
         pass
-    sent = len(minds.order)
+    sent = len(cores.order)
     for slot in range(3):
-        minds.mind.lose(f"many{slot}".encode())
-    while minds.flush():
+        cores.core.lose(f"many{slot}".encode())
+    while cores.flush():
         pass
-    later = {identity for identity, _ in minds.order[sent:]}
+    later = {identity for identity, _ in cores.order[sent:]}
     assert later == {b"many3"}
 
 
 def test_who_says_more_than_may_wait_is_not_listened_to_until_it_is_silent() -> None:
-    minds = Minds(links=2)
-    minds.mind.outgoing.clear()
+    cores = Minds(links=2)
+    cores.core.outgoing.clear()
     for number in range(MOST_LETTERS + 10):
-        minds.mind.hear(b"many0", encode(Ping()), 1.0 + number * 1e-6)
+        cores.core.hear(b"many0", encode(Ping()), 1.0 + number * 1e-6)
     for identity in (b"many1", b"few0"):
-        minds.mind.hear(identity, encode(Ping()), 2.0)
-    assert minds.mind.silenced_links == 1
-    while minds.mind.work_once():
+        cores.core.hear(identity, encode(Ping()), 2.0)
+    assert cores.core.silenced_links == 1
+    while cores.core.work_once():
         pass
-    said = [(identity, decode_reply(parts)[0]) for identity, parts in minds.mind.outgoing]
+    said = [(identity, decode_reply(parts)[0]) for identity, parts in cores.core.outgoing]
     assert [type(reply) for identity, reply in said if identity == b"many0"] == [Refused]
     assert {identity for identity, reply in said if isinstance(reply, Pong)} == {b"many1", b"few0"}
-    minds.mind.tick(100.0)
-    assert minds.mind.silenced_links == 0
+    cores.core.tick(100.0)
+    assert cores.core.silenced_links == 0
 
 
 def test_a_strangers_flood_waits_for_its_own_turn() -> None:
-    minds = Minds(links=1)
+    cores = Minds(links=1)
     for number in range(500):
-        minds.mind.hear(b"stranger", [b"nonsense"], float(number) * 1e-6)
-    minds.mind.hear(b"few0", encode(Ping()), 1.0)
-    minds.mind.outgoing.clear()
+        cores.core.hear(b"stranger", [b"nonsense"], float(number) * 1e-6)
+    cores.core.hear(b"few0", encode(Ping()), 1.0)
+    cores.core.outgoing.clear()
     answered = 0
-    while not any(identity == b"few0" for identity, _ in minds.mind.outgoing):
-        assert minds.mind.work_once()
-        answered = len(minds.mind.outgoing)
+    while not any(identity == b"few0" for identity, _ in cores.core.outgoing):
+        assert cores.core.work_once()
+        answered = len(cores.core.outgoing)
     assert answered <= 1 + 2 * AT_ONCE_BYTES // (1 << 15)
-    assert minds.mind.work.worked(STRANGERS) > 0
+    assert cores.core.work.worked(STRANGERS) > 0
 
 
 def test_a_link_that_was_forgotten_still_speaks_for_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shard_links, "LOST_KEPT", 2)
-    minds = Minds(links=4)
-    worked = minds.mind.work.worked
+    cores = Minds(links=4)
+    worked = cores.core.work.worked
     for slot in range(4):
-        minds.mind.lose(f"many{slot}".encode())
+        cores.core.lose(f"many{slot}".encode())
     before = worked(("many", 1)), worked(STRANGERS)
     for slot in (2, 3):
-        minds.mind.hear(f"many{slot}".encode(), [b"nonsense"], 1.0)
-    while minds.mind.work_once():
+        cores.core.hear(f"many{slot}".encode(), [b"nonsense"], 1.0)
+    while cores.core.work_once():
         pass
     assert worked(("many", 1)) > before[0]
     assert worked(STRANGERS) == before[1]
-    minds.mind.hear(b"many0", [b"nonsense"], 1.0)  # Only so many are remembered.
-    while minds.mind.work_once():
+    cores.core.hear(b"many0", [b"nonsense"], 1.0)  # Only so many are remembered.
+    while cores.core.work_once():
         pass
     assert worked(STRANGERS) > before[1]
 
 
 def test_messages_wait_with_their_job_and_go_with_it() -> None:
-    minds = Minds(links=1)
+    cores = Minds(links=1)
     for _ in range(50):
-        minds.mind.hear(b"many0", encode(Ping()), 1.0)
-    assert minds.mind.waiting_messages == 50
-    minds.mind.close_job("many", None, "closed")
-    assert minds.mind.waiting_messages == 0
-    while minds.mind.work_once():
+        cores.core.hear(b"many0", encode(Ping()), 1.0)
+    assert cores.core.waiting_messages == 50
+    cores.core.close_job("many", None, "closed")
+    assert cores.core.waiting_messages == 0
+    while cores.core.work_once():
         pass
-    assert not [1 for identity, parts in minds.mind.outgoing if isinstance(decode_reply(parts)[0], Pong)]
+    assert not [1 for identity, parts in cores.core.outgoing if isinstance(decode_reply(parts)[0], Pong)]

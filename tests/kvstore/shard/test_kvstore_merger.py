@@ -11,19 +11,19 @@ import pytest
 
 from store_cluster import key_of, store_of
 from weft_kernels.rules.record import Rule
-from weft_kvstore.local.mind import LocalMind
-from weft_kvstore.lot.part import PlainLot
-from weft_kvstore.merging.pull_wait import PullWait
+from weft_kvstore.bucket.part import PlainBucket
+from weft_kvstore.local.core import LocalCore
+from weft_kvstore.merging.pulls import PullWait
 from weft_kvstore.operations.operation import Link, Operation
+from weft_kvstore.rows.rows import Rows
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard
 from weft_kvstore.shard.merger import Merger
-from weft_kvstore.sharding.routing import Routing
-from weft_kvstore.tables.rows import Rows
-from weft_kvstore.units.unit_state import AnyUnit
+from weft_kvstore.sharding import Routing
+from weft_kvstore.tables.steps import AnyTable
 from weft_kvstore.wire.codec import ProtocolError
 from weft_kvstore.wire.messages import Reading
-from weft_kvstore.wire.push_run import Run
+from weft_kvstore.wire.runs import Run
 
 DESCRIPTION = store_of([key_of("w", [8], 2)], slots=2, shards=1)
 
@@ -48,11 +48,11 @@ class Ends:
         self.answered: list[int] = []
         self.merger: Merger[str] = Merger(self, priorities=True)
 
-    def answer(self, wait: PullWait, unit: AnyUnit) -> Iterator[None]:
+    def answer(self, wait: PullWait, unit: AnyTable) -> Iterator[None]:
         self.answered.append(wait.request)
         yield
 
-    def answer_range(self, wait: PullWait, lot: PlainLot, first: int, stop: int) -> None:
+    def answer_range(self, wait: PullWait, bucket: PlainBucket, first: int, stop: int) -> None:
         self.answered.append(wait.request)
 
     def refuse(self, wait: PullWait, reason: str) -> None:
@@ -97,7 +97,7 @@ def test_a_fault_of_the_store_is_not_told_as_the_rules() -> None:
 
 @pytest.mark.parametrize(
     ("whole", "told"),
-    [(False, "no memory to merge lot 0: 8 bytes"), (True, "no memory to merge lot 0: 8 bytes")],
+    [(False, "no memory to merge bucket 0: 8 bytes"), (True, "no memory to merge bucket 0: 8 bytes")],
 )
 def test_sums_that_find_no_memory_end_the_job_and_not_the_shard(
     monkeypatch: pytest.MonkeyPatch, whole: bool, told: str
@@ -128,11 +128,11 @@ class Loses(Ends):
         super().__init__(lambda *_: None, whole=whole)
         self.waits = [pull_of(number) for number in (1, 2)]
 
-    def answer(self, wait: PullWait, unit: AnyUnit) -> Iterator[None]:
-        self.answer_range(wait, self.shard.lots[0] if self.shard.lots else None, 0, 1)  # type: ignore[arg-type]
+    def answer(self, wait: PullWait, unit: AnyTable) -> Iterator[None]:
+        self.answer_range(wait, self.shard.buckets[0] if self.shard.buckets else None, 0, 1)  # type: ignore[arg-type]
         yield
 
-    def answer_range(self, wait: PullWait, lot: PlainLot, first: int, stop: int) -> None:
+    def answer_range(self, wait: PullWait, bucket: PlainBucket, first: int, stop: int) -> None:
         self.answered.append(wait.request)
         for one in self.waits:
             one.drop()
@@ -165,16 +165,16 @@ class Other(Operation):
 
 
 def test_an_operation_that_the_local_store_does_not_know_is_an_error() -> None:
-    mind = LocalMind(DESCRIPTION, LinkSettings())
-    mind.begin(0, Other(Future()), 0.0)
-    ((_, _, error),) = mind.outcomes
+    core = LocalCore(DESCRIPTION, LinkSettings())
+    core.begin(0, Other(Future()), 0.0)
+    ((_, _, error),) = core.outcomes
     assert "another operation is no operation" in str(error)
 
 
 def test_rows_for_a_key_that_is_no_table_are_an_error() -> None:
     shard = JobShard(DESCRIPTION, 0)
     rows = Rows(np.zeros(1, np.int64), np.zeros((1, 1), np.float32))
-    with pytest.raises(ProtocolError, match="lot: 0 has no rows on shard 0"):
+    with pytest.raises(ProtocolError, match="bucket: 0 has no rows on shard 0"):
         shard.accept_rows(0, 0, 0, rows)
-    with pytest.raises(ProtocolError, match="lot: 0 has no rows on shard 0"):
+    with pytest.raises(ProtocolError, match="bucket: 0 has no rows on shard 0"):
         shard.sets.rows(0, 0, 1, rows, "origin")

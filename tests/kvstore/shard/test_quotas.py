@@ -25,14 +25,14 @@ from weft_kvstore.description.records import (
 )
 from weft_kvstore.errors import StoreError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.quotas import Holds, Quotas
-from weft_kvstore.same_host.hold import Memory
-from weft_kvstore.serving import commands
+from weft_kvstore.same_host.peers import Memory
+from weft_kvstore.serving import shard_server as serving_shard_server
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.account import Account, Ledger, QuotaError
+from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.shard.mind import ShardMind
-from weft_kvstore.sharding.need import NOTED_BYTES, NOTED_OF_A_SLOT, need_of
+from weft_kvstore.sharding import NOTED_BYTES, NOTED_OF_A_SLOT, need_of
 from weft_kvstore.wire.codec import encode
 
 LINK = LinkSettings(silence_s=WAIT_S, request_timeout_s=WAIT_S, same_host=False)
@@ -81,10 +81,10 @@ def test_what_a_job_needs_is_what_its_shard_holds(rule: str, sparse: Sparse) -> 
         need, made = need_of(description, shard), JobShard(description, shard)
         total += need
         bytes_held = noted = 0
-        for lot in made.lots.values():
-            arrays = [lot.state.update.values, *lot.state.update.state.values()]
-            bytes_held += lot.state.nbytes * len(arrays)
-            noted += len(lot.state) * (NOTED_BYTES + NOTED_OF_A_SLOT * len(lot.state.spec.slots))
+        for bucket in made.buckets.values():
+            arrays = [bucket.state.update.values, *bucket.state.update.state.values()]
+            bytes_held += bucket.state.nbytes * len(arrays)
+            noted += len(bucket.state) * (NOTED_BYTES + NOTED_OF_A_SLOT * len(bucket.state.spec.slots))
         (table,) = made.units
         bytes_held += table.held.arrays.nbytes
         if table.held.history is not None:
@@ -98,15 +98,15 @@ def test_what_is_noted_of_slices_is_counted_at_least() -> None:
     """Slices of four bytes: more is noted of them than they hold."""
     description = store_of([key_of("w", [1 << 14], 3)], slots=3, shards=1, slice_bytes=4)
     shard = JobShard(description, 0)
-    (lot,) = shard.lots.values()
+    (bucket,) = shard.buckets.values()
     arrays = [
-        lot.state.steps.came,
-        lot.state.steps.through,
-        lot.state.steps.version,
-        lot.state.update.updates,
-        *(getattr(lot.state.spec.part, name) for name in ("places", "indices", "priorities", "bounds")),
+        bucket.state.steps.came,
+        bucket.state.steps.through,
+        bucket.state.steps.version,
+        bucket.state.update.updates,
+        *(getattr(bucket.state.spec.part, name) for name in ("places", "indices", "priorities", "bounds")),
     ]
-    assert need_of(description, 0).nbytes >= lot.state.nbytes + sum(one.nbytes for one in arrays)
+    assert need_of(description, 0).nbytes >= bucket.state.nbytes + sum(one.nbytes for one in arrays)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_gradients_that_are_merged_count_no_more() -> None:
         for step in range(20):
             only.push("k0", step, ones()).result(WAIT_S)
             only.pull("k0", step + 1).result(WAIT_S)
-        (job,) = server._mind.jobs.values()
+        (job,) = server._core.jobs.values()
         gc.collect()
         assert job.shard.account.waiting == Holds()
 
@@ -206,7 +206,7 @@ def test_a_replaced_worker_leaves_nothing_that_counts() -> None:
     with serving(Quotas(), description) as (server, [(_, second)]):
         for step in (0, 1):
             second.push("k0", step, ones()).result(WAIT_S)
-        (job,) = server._mind.jobs.values()
+        (job,) = server._core.jobs.values()
         assert job.shard.account.waiting.nbytes == 2 * SIZE * 4
         second.close()
         here = msgspec.structs.replace(description, shards=(server.endpoint,))
@@ -240,7 +240,7 @@ def test_a_growing_table_grows_to_its_quota_of_rows_and_goes_on_with_those_it_ha
         for step in range(2, 5):  # No row is new: what it has it may use.
             only.push_rows("t", step, ids, rows).result(WAIT_S)
         assert only.pull_rows("t", ids, 5).result(WAIT_S).shape == (80, 8)
-        assert server._mind.ledger.refusal(next(iter(server._mind.jobs.values())).shard.account, Holds(0, 0, 1))
+        assert server._core.ledger.refusal(next(iter(server._core.jobs.values())).shard.account, Holds(0, 0, 1))
 
 
 @pytest.mark.parametrize("committed", [False, True])
@@ -251,7 +251,7 @@ def test_rows_of_a_sum_count_though_no_message_holds_them(*, committed: bool) ->
     if committed:
         description = msgspec.structs.replace(description, commit=CommitDescription(clip_norm=1e9))
     with serving(Quotas(job_rows=100), description) as (server, [clients]):
-        account = next(iter(server._mind.jobs.values())).shard.account
+        account = next(iter(server._core.jobs.values())).shard.account
         clients[0].push_rows("t", 0, np.zeros(1, np.int64), ones(8)[None]).result(WAIT_S)
         ids = np.arange(80)
         clients[1].push_rows("t", 0, ids, np.ones((80, 8), np.float32)).result(WAIT_S)
@@ -270,10 +270,10 @@ def test_rows_of_a_sum_count_though_no_message_holds_them(*, committed: bool) ->
         assert account.waiting.rows == 0
 
 
-class Door:
+class ArenaListener:
     """Where a client has brought an arena already."""
 
-    name = b"door"
+    name = b"listener"
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
@@ -296,30 +296,30 @@ def test_a_client_that_changes_its_arena_meanwhile_gets_the_rows_that_were_check
     """The ids that the quota lets pass are old ones; then others stand there."""
     description = store_of([growing()], slots=1, shards=1, slice_bytes=1 << 16)
     old, new = (np.arange(first, first + 80, dtype=np.uint64) for first in (0, 1000))
-    door = Door(80 * (8 + 8 * 4))
+    listener = ArenaListener(80 * (8 + 8 * 4))
 
     class Changing(Ledger):
         def refusal(self, account: Account, more: Holds) -> str | None:
             reason = super().refusal(account, more)
             if not more.rows:
-                door.bytes[: new.nbytes] = new.view(np.uint8)
+                listener.bytes[: new.nbytes] = new.view(np.uint8)
             return reason
 
-    mind = ShardMind(bytes(16), LINK, Changing(Quotas(job_rows=100)))
-    mind.open(JobShard(description, 0))
-    mind.arenas = door
-    table = next(iter(mind.jobs.values())).shard.parts.table(0)
-    mind.hear(b"one", encode(hello_of(description, 0)), 0.0)
+    core = ShardCore(bytes(16), LINK, Changing(Quotas(job_rows=100)))
+    core.open(JobShard(description, 0))
+    core.arenas = listener
+    table = next(iter(core.jobs.values())).shard.parts.table(0)
+    core.hear(b"one", encode(hello_of(description, 0)), 0.0)
     for step in range(2):
-        door.bytes[: old.nbytes] = old.view(np.uint8)
-        push = push_of(0, [door.nbytes], frame=step + 1, step=step, chunks=1, count=1)
-        mind.hear(b"one", encode(msgspec.structs.replace(push, at=0)), 0.0)
-        while mind.work_once():
+        listener.bytes[: old.nbytes] = old.view(np.uint8)
+        push = push_of(0, [listener.nbytes], frame=step + 1, step=step, chunks=1, count=1)
+        core.hear(b"one", encode(msgspec.structs.replace(push, at=0)), 0.0)
+        while core.work_once():
             pass
         assert table.version == step + 1
     assert table.touched == 80
     assert np.all(table.held.find(new) < 0)
-    (job,) = mind.jobs.values()
+    (job,) = core.jobs.values()
     gc.collect()
     assert job.shard.account.waiting == Holds()
 
@@ -342,7 +342,7 @@ def test_a_growing_table_grows_to_its_quota_of_bytes() -> None:
         with pytest.raises(StoreRefusedError, match=told):
             grow()
         assert quota / 3 < pushed * 64 * 4 * 2 <= quota
-        (job,) = server._mind.jobs.values()
+        (job,) = server._core.jobs.values()
         assert job.shard.account.now.nbytes <= quota
         assert only.pull_rows("t", np.arange(100), step).result(WAIT_S).shape == (100, 64)
 
@@ -413,7 +413,7 @@ def test_a_job_that_was_not_opened_in_time_is_not_opened_later(monkeypatch: pyte
         other.start()
         assert begun.wait(WAIT_S)
         with monkeypatch.context() as patched:
-            patched.setattr(commands, "COMMAND_TIMEOUT_S", 0.02)
+            patched.setattr(serving_shard_server, "COMMAND_TIMEOUT_S", 0.02)
             with pytest.raises(StoreTimeoutError, match="did not answer"):
                 server.open(description, 0)
         go_on.set()
@@ -426,7 +426,7 @@ def test_a_job_that_was_not_opened_in_time_is_not_opened_later(monkeypatch: pyte
 
 def test_a_command_that_has_begun_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     go_on = threading.Event()
-    monkeypatch.setattr(commands, "COMMAND_TIMEOUT_S", 0.02)
+    monkeypatch.setattr(serving_shard_server, "COMMAND_TIMEOUT_S", 0.02)
     done: list[bool] = []
 
     def slow() -> None:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from weft_kvstore.settings import LinkSettings
+from weft_kvstore.shard.links import Releases
 from weft_kvstore.shard.peer import Peer
-from weft_kvstore.shard.releases import Releases
 from weft_kvstore.wire.codec import decode_reply
 from weft_kvstore.wire.messages import Hello, Released
 

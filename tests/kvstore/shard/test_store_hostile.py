@@ -25,7 +25,7 @@ from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.local.local_store import LocalStore
 from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.settings import MAX_FRAME_BYTES, LinkSettings
-from weft_kvstore.statistics.records import ShardStatistics
+from weft_kvstore.statistics import ShardStatistics
 from weft_kvstore.wire.codec import FORMAT_VERSION, MAGIC, MAX_HEADER_BYTES, encode
 from weft_kvstore.wire.messages import (
     MAX_RUNS,
@@ -54,11 +54,11 @@ SPARE = 2
 
 KEY_BYTES = 3000
 DENSE, LAST = 0, 3
-"""The lot of keys `a` and `b`, and its last slice: all of `b`."""
+"""The bucket of keys `a` and `b`, and its last slice: all of `b`."""
 
 TABLE, FREE, WHOLE, ROWS, ROW_BYTES = 1, 2, 3, 100, 24
-"""The lots of the two tables and of the whole key; the tables' rows, and the bytes of a row: a chunk to the shard has
-32 rows, its ids 128."""
+"""The buckets of the two tables and of the whole key; the tables' rows, and the bytes of a row: a chunk to the shard
+has 32 rows, its ids 128."""
 
 ALL_ROWS = np.arange(ROWS)
 FULL = 32 * (8 + ROW_BYTES)
@@ -127,7 +127,7 @@ def _honest_training_goes_on(shard: Served) -> Iterator[None]:
 
 
 def push_of(**changes: object) -> Push:
-    """A push of key `b`, which is slice 3 of its lot, at step 0, with other columns where a test says so."""
+    """A push of key `b`, which is slice 3 of its bucket, at step 0, with other columns where a test says so."""
     return msgspec.structs.replace(a_push(DENSE, [28], first=LAST), **changes)
 
 
@@ -137,9 +137,9 @@ def header(**fields: object) -> bytes:
 
 PUSH_COLUMNS = {
     "frame": 1,
-    "cargo": [0],
+    "payload_kind": [0],
     "request": [0],
-    "lot": [DENSE],
+    "bucket": [DENSE],
     "step": [0],
     "first": [LAST],
     "chunks": [0],
@@ -223,7 +223,7 @@ IDS = {
     "an id that there is not": {"payload": np.int64([ROWS]).tobytes()},
     "a part of an id": {"payload": bytes(7)},
     "ids of another number of chunks": {"payload": bytes(8), "chunks": 2},
-    "ids of another lot": {"payload": bytes(8), "lot": DENSE},
+    "ids of another bucket": {"payload": bytes(8), "bucket": DENSE},
 }
 
 
@@ -234,37 +234,37 @@ def say_chunk(change: dict[str, Any], peer: RawPeer) -> None:
 
 
 def say_ids(change: dict[str, Any], peer: RawPeer) -> None:
-    said = {"chunks": 1, "lot": TABLE, **change}
+    said = {"chunks": 1, "bucket": TABLE, **change}
     payload = said.pop("payload")
     peer.say(pull_of(5, TABLE, 0, chunks=1))
-    peer.say(a_push(said.pop("lot"), [len(payload)], cargo=2, request=5, **said), payload)
+    peer.say(a_push(said.pop("bucket"), [len(payload)], payload_kind=2, request=5, **said), payload)
 
 
 def two_pulls(**changes: Any) -> Pull:
     """Two entries of one pull: slices 0 and 1."""
     columns = {
-        "lot": [DENSE, DENSE],
+        "bucket": [DENSE, DENSE],
         "version": [0, 0],
         "state": [0, 0],
         "reading": [0, 0],
         "chunks": [0, 0],
         "compressed": [0, 0],
     }
-    return Pull(request=[1, 1], first=[0, 1], count=[1, 1], **{"lot": [DENSE, DENSE], **columns, **changes})
+    return Pull(request=[1, 1], first=[0, 1], count=[1, 1], **{"bucket": [DENSE, DENSE], **columns, **changes})
 
 
 def many_runs(request: int) -> Pull:
     """A pull of as many runs as a message may have, which waits for ever."""
     zeros = [0] * MAX_RUNS
-    columns = {"lot": [DENSE] * MAX_RUNS, "version": [2**40] * MAX_RUNS, "count": [1] * MAX_RUNS}
+    columns = {"bucket": [DENSE] * MAX_RUNS, "version": [2**40] * MAX_RUNS, "count": [1] * MAX_RUNS}
     rest = dict.fromkeys(("state", "reading", "first", "chunks", "compressed"), zeros)
     return Pull(request=[request] * MAX_RUNS, **columns, **rest)
 
 
 OUTSIDE: dict[str, Callable[[RawPeer], None]] = {
-    "an unknown lot": lambda peer: peer.say(push_of(lot=[9]), bytes(28)),
-    "a lot of 2**63 - 1": lambda peer: peer.say(push_of(lot=[2**63 - 1]), bytes(28)),
-    "a slice past the lot's last": lambda peer: peer.say(push_of(first=[LAST + 1]), bytes(28)),
+    "an unknown bucket": lambda peer: peer.say(push_of(bucket=[9]), bytes(28)),
+    "a bucket of 2**63 - 1": lambda peer: peer.say(push_of(bucket=[2**63 - 1]), bytes(28)),
+    "a slice past the bucket's last": lambda peer: peer.say(push_of(first=[LAST + 1]), bytes(28)),
     "a slice past a whole key's last": lambda peer: peer.say(a_push(WHOLE, [36], first=1), bytes(36)),
     "too few bytes of a whole key": lambda peer: peer.say(a_push(WHOLE, [28]), bytes(28)),
     "two slices with the bytes of one": lambda peer: peer.say(push_of(first=[LAST - 1], count=[2]), bytes(28)),
@@ -274,15 +274,15 @@ OUTSIDE: dict[str, Callable[[RawPeer], None]] = {
     "too many bytes": lambda peer: peer.say(push_of(nbytes=[32]), bytes(32)),
     "a part of an element": lambda peer: peer.say(push_of(nbytes=[27]), bytes(27)),
     "sizes that are not the payload's": lambda peer: peer.say(push_of(nbytes=[2**62]), bytes(28)),
-    "a pull of an unknown lot": lambda peer: peer.say(pull_of(1, 9, 0)),
+    "a pull of an unknown bucket": lambda peer: peer.say(pull_of(1, 9, 0)),
     "a pull twice under one number": lambda peer: [peer.say(pull_of(1, DENSE, 2**40)) for _ in range(2)],
     "a pull of two versions": lambda peer: peer.say(two_pulls(version=[0, 1])),
     "a pull of values and of state": lambda peer: peer.say(two_pulls(state=[0, 1])),
     "a pull in two readings": lambda peer: peer.say(two_pulls(reading=[0, 1])),
-    "a pull of a whole key twice": lambda peer: peer.say(two_pulls(lot=[WHOLE, WHOLE])),
-    "a pull of a table beside slices": lambda peer: peer.say(two_pulls(lot=[DENSE, TABLE], chunks=[0, 1])),
-    "a pull of slices beside a table": lambda peer: peer.say(two_pulls(lot=[TABLE, DENSE], chunks=[1, 0])),
-    "a pull of a whole key beside a table": lambda peer: peer.say(two_pulls(lot=[TABLE, WHOLE], chunks=[1, 0])),
+    "a pull of a whole key twice": lambda peer: peer.say(two_pulls(bucket=[WHOLE, WHOLE])),
+    "a pull of a table beside slices": lambda peer: peer.say(two_pulls(bucket=[DENSE, TABLE], chunks=[0, 1])),
+    "a pull of slices beside a table": lambda peer: peer.say(two_pulls(bucket=[TABLE, DENSE], chunks=[1, 0])),
+    "a pull of a whole key beside a table": lambda peer: peer.say(two_pulls(bucket=[TABLE, WHOLE], chunks=[1, 0])),
     "a pull of a reading that there is not": lambda peer: peer.say(pull_of(1, DENSE, 0, reading=3)),
     "a pull of a slice past the last": lambda peer: peer.say(pull_of(1, DENSE, 0, first=LAST + 1)),
     "a pull of more slices than there are": lambda peer: peer.say(pull_of(1, DENSE, 0, first=1, count=LAST + 1)),
@@ -294,8 +294,8 @@ OUTSIDE: dict[str, Callable[[RawPeer], None]] = {
     **{name: partial(say_ids, change) for name, change in IDS.items()},
     "a table pushed as slices": lambda peer: peer.say(a_push(TABLE, [28]), bytes(28)),
     "slices pushed as chunks": lambda peer: peer.say(a_push(DENSE, [28], first=LAST, chunks=1), bytes(28)),
-    "a cargo that there is not": lambda peer: peer.say(push_of(cargo=[3]), bytes(28)),
-    "a value of another length": lambda peer: peer.say(push_of(cargo=[1], nbytes=[24]), bytes(24)),
+    "a payload kind that there is not": lambda peer: peer.say(push_of(payload_kind=[3]), bytes(28)),
+    "a value of another length": lambda peer: peer.say(push_of(payload_kind=[1], nbytes=[24]), bytes(24)),
     "a pull of a table without ids": lambda peer: peer.say(pull_of(1, TABLE, 0)),
     "a pull of more ids than there are rows": lambda peer: peer.say(pull_of(1, TABLE, 0, chunks=2)),
     "a pull of 2**63 - 1 chunks of ids": lambda peer: peer.say(pull_of(1, TABLE, 0, chunks=2**63 - 1)),
@@ -429,7 +429,7 @@ def test_chunks_of_a_push_may_come_in_any_order_and_again(shard: Served) -> None
         peer.say(push(1, 8, chunk(1)), chunk(1))
         assert peer.hear(Acknowledge).frame == [8]
         peer.say(pull_of(3, 0, 1, chunks=1))
-        peer.say(a_push(0, [24], cargo=2, request=3, chunks=1, frame=9), np.int64([0, 69, 70]).tobytes())
+        peer.say(a_push(0, [24], payload_kind=2, request=3, chunks=1, frame=9), np.int64([0, 69, 70]).tobytes())
         assert peer.hear(Values).version == [1]
         peer.say(Bye())
     with clients_of(description, LinkSettings()) as (client,):
@@ -452,7 +452,10 @@ def test_a_member_that_sets_without_end_is_refused(shard: Served) -> None:
         for frame, (version, told) in enumerate(
             [(0, None), (2, None), (3, None), (2, None), (4, "wait for"), (9, "8")], 1
         ):
-            peer.say(a_push(FREE, [len(payload)], cargo=1, request=frame, step=version, chunks=1, frame=frame), payload)
+            peer.say(
+                a_push(FREE, [len(payload)], payload_kind=1, request=frame, step=version, chunks=1, frame=frame),
+                payload,
+            )
             if told is not None:
                 assert told in peer.hear(PushRefused).reason
             assert peer.hear(Acknowledge).frame == [frame]
@@ -464,15 +467,15 @@ def test_pulls_that_are_given_up_leave_nothing(shard: Served) -> None:
         assert isinstance(peer.greet(hello_of(shard.description, SPARE)), Welcome)
         for request in range(1, 1000):
             peer.say(pull_of(request, TABLE, 2**40, chunks=1))
-            peer.say(a_push(TABLE, [8 * ROWS], cargo=2, request=request, chunks=1), ALL_ROWS.tobytes())
+            peer.say(a_push(TABLE, [8 * ROWS], payload_kind=2, request=request, chunks=1), ALL_ROWS.tobytes())
             peer.say(Cancel([request]))
         peer.say(Ping())
         peer.hear(Pong)
-        (job,) = shard.server._mind.jobs.values()
+        (job,) = shard.server._core.jobs.values()
         waits = job.shard.parts.table(TABLE).waits
         assert len(waits) <= 130
         assert all(wait.ids is None for wait in waits if wait.dropped)
-        assert [one.ids_bytes for one in shard.server._mind.peers.values()] == [0, 0, 0]
+        assert [one.ids_bytes for one in shard.server._core.peers.values()] == [0, 0, 0]
 
 
 def test_runs_that_wait_are_bounded_however_few_pulls_have_them(shard: Served) -> None:
@@ -494,13 +497,13 @@ def test_runs_that_wait_are_bounded_however_few_pulls_have_them(shard: Served) -
 
 
 def test_ids_that_wait_are_bounded(shard: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft_kvstore.shard.push_runs.MAX_IDS_BYTES", 3 * 8 * ROWS)
+    monkeypatch.setattr("weft_kvstore.shard.pushes.MAX_IDS_BYTES", 3 * 8 * ROWS)
     before = shard.statistics().malformed
     with raw_peer(shard.endpoint) as peer:
         assert isinstance(peer.greet(hello_of(shard.description, SPARE)), Welcome)
         for request in range(1, 5):
             peer.say(pull_of(request, TABLE, 2**40, chunks=1))
-            peer.say(a_push(TABLE, [8 * ROWS], cargo=2, request=request, chunks=1), ALL_ROWS.tobytes())
+            peer.say(a_push(TABLE, [8 * ROWS], payload_kind=2, request=request, chunks=1), ALL_ROWS.tobytes())
         assert "bytes of ids wait already" in peer.hear(Refused).reason
     assert shard.statistics().malformed == before + 1
 

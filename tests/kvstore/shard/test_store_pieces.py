@@ -15,55 +15,55 @@ from store_cluster import constant, key_of, store_of, table_of
 from store_raw import pull_of, push_of
 from weft_kernels.initializers import first_rows, first_values
 from weft_kernels.rules.record import Rule
-from weft_kvstore.arrays.array import Array
-from weft_kvstore.description import first
+from weft_kvstore.arrays import Array
+from weft_kvstore.bucket.values import BLOCK_BYTES
+from weft_kvstore.description import records as first
 from weft_kvstore.description.check import digest, rule_of
 from weft_kvstore.description.records import Mode, StoreDescription
-from weft_kvstore.lot.values import BLOCK_BYTES
 from weft_kvstore.merging.steps import PushRefusedError
 from weft_kvstore.merging.work import PIECE_CALLS, PIECE_ELEMENTS, PIECE_NODES
+from weft_kvstore.rows.rows import Rows
 from weft_kvstore.settings import LinkSettings
+from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.shard.mind import ShardMind
-from weft_kvstore.shard.specs import a_piece
-from weft_kvstore.sharding.routing import routing_of
-from weft_kvstore.tables.rows import Rows
-from weft_kvstore.units.sets_ahead import RowsAhead
+from weft_kvstore.shard.parts import a_piece
+from weft_kvstore.sharding import routing_of
+from weft_kvstore.tables.sets import RowsAhead
 from weft_kvstore.wire.codec import decode_reply, encode
 from weft_kvstore.wire.messages import Acknowledge, Cancel, Hello, Message, Ping, Pong, PushRefused, Values
-from weft_kvstore.wire.row_chunks import RowSource
+from weft_kvstore.wire.runs import RowSource
 
 CREDIT = LinkSettings(credit_bytes=1 << 30, frame_bytes=1 << 20)
 
 
 class Shard:
-    """A shard's mind, whose pieces of work are counted, and one slot that hears everything it says."""
+    """A shard's core, whose pieces of work are counted, and one slot that hears everything it says."""
 
     def __init__(self, description: StoreDescription, rule: Rule | None = None) -> None:
-        self.mind = ShardMind(bytes(16), CREDIT)
+        self.core = ShardCore(bytes(16), CREDIT)
         self.job = JobShard(description, 0, rule=rule)
-        self.mind.open(self.job)
+        self.core.open(self.job)
         self.routing = routing_of(description)
         self.heard: list[tuple[Any, bytes]] = []
         self.say(Hello("job", 1, 0, 1, bytes(16), 1, digest(description)))
 
     def say(self, message: Message, payload: bytes | None = None) -> None:
-        self.mind.receive(b"0", encode(message, payload), 0.0)
+        self.core.receive(b"0", encode(message, payload), 0.0)
         self.flush()
 
     def flush(self) -> None:
-        self.mind.flush(0.0)
-        sent, self.mind.outgoing = self.mind.outgoing, []
+        self.core.flush(0.0)
+        sent, self.core.outgoing = self.core.outgoing, []
         for _, parts in sent:
             message, payload = decode_reply([bytes(part) for part in parts])
             self.heard.append((message, bytes(payload)))
             if isinstance(message, Values):
-                self.mind.receive(b"0", encode(Acknowledge([message.frame])), 0.0)
+                self.core.receive(b"0", encode(Acknowledge([message.frame])), 0.0)
 
     def work(self, between: Callable[[], None] = lambda: None) -> int:
         """How many pieces there were until nothing was left to do."""
         pieces = 0
-        while self.mind.work_once():
+        while self.core.work_once():
             pieces += 1
             between()
             self.flush()
@@ -83,7 +83,7 @@ class Shard:
         cut = self.routing.tables[0]
         chunks = -(-len(ids) // cut.ids_up)
         self.say(pull_of(request, 0, version, chunks=chunks))
-        self.say(push_of(0, [ids.nbytes], cargo=2, request=request, chunks=chunks, count=chunks), ids.tobytes())
+        self.say(push_of(0, [ids.nbytes], payload_kind=2, request=request, chunks=chunks, count=chunks), ids.tobytes())
 
     def push_rows(self, ids: Array, values: Array, step: int = 0, **changed: Any) -> None:
         cut = self.routing.tables[0]
@@ -99,17 +99,17 @@ def test_a_pull_of_very_many_slices_costs_no_work_of_each() -> None:
     key = constant(key_of("w", [count], 1), 3.0)
     shard = Shard(store_of([key], slots=1, shards=1, slice_bytes=4))
     put: list[int] = []
-    outbox = shard.mind.peers[b"0"].outbox
+    outbox = shard.core.peers[b"0"].outbox
     with pytest.MonkeyPatch.context() as patched:
         inner = type(outbox).put
         patched.setattr(type(outbox), "put", lambda box, run: inner(box, put.append(run.count) or run))
-        shard.mind.receive(b"0", encode(pull_of(1, 0, 0, count=count)), 0.0)
+        shard.core.receive(b"0", encode(pull_of(1, 0, 0, count=count)), 0.0)
     assert put == [BLOCK_BYTES // 4] * (4 * count // BLOCK_BYTES)
-    assert not shard.mind.work
+    assert not shard.core.work
     while outbox.queued_slices:
         shard.flush()
     assert shard.values()[1] == np.full(count, 3, np.float32).tobytes()
-    assert not shard.mind.peers[b"0"].pulls
+    assert not shard.core.peers[b"0"].pulls
 
 
 def test_a_push_and_the_pull_of_what_it_makes_cost_no_work_of_each_slice() -> None:
@@ -120,7 +120,7 @@ def test_a_push_and_the_pull_of_what_it_makes_cost_no_work_of_each_slice() -> No
     shard.say(pull_of(1, 0, 1, count=count))
     shard.say(push_of(0, [4 * count], count=count), np.ones(count, np.float32).tobytes())
     assert shard.work() <= -(-count // PIECE_ELEMENTS) + 1
-    while shard.mind.peers[b"0"].outbox.queued_slices:
+    while shard.core.peers[b"0"].outbox.queued_slices:
         shard.flush()
     assert shard.values()[1] == np.full(count, 2, np.float32).tobytes()
 
@@ -132,11 +132,11 @@ def test_pulls_that_are_answered_or_given_up_leave_nothing(version: int) -> None
     for request in range(1, 1001):
         shard.say(pull_of(request, 0, version, count=4 << 10))
         shard.say(Cancel([request]))
-    (lot,) = shard.job.lots.values()
-    assert len(lot.pulls.waits) <= 64
-    assert not shard.mind.work
-    assert not shard.mind.peers[b"0"].pulls
-    assert shard.mind.peers[b"0"].outbox.queued_slices == 0
+    (bucket,) = shard.job.buckets.values()
+    assert len(bucket.pulls.waits) <= 64
+    assert not shard.core.work
+    assert not shard.core.peers[b"0"].pulls
+    assert shard.core.peers[b"0"].outbox.queued_slices == 0
 
 
 def initial(key: Any) -> Array:
@@ -233,17 +233,17 @@ def test_a_rule_that_is_called_for_each_slice_is_called_a_bounded_number_of_time
 
 
 def test_answers_in_very_many_runs_are_bounded_however_few_bytes_they_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft_kvstore.shard.answers.MAX_QUEUED_RUNS", 3)
+    monkeypatch.setattr("weft_kvstore.shard.pushes.MAX_QUEUED_RUNS", 3)
     shard = Shard(store_of([constant(key_of("w", [8], 1), 3.0)], slots=1, shards=1, slice_bytes=4))
     for request in range(1, 4):
-        shard.mind.receive(b"0", encode(pull_of(request, 0, 0)), 0.0)
-    assert shard.mind.peers[b"0"].outbox.queued_runs == 3
+        shard.core.receive(b"0", encode(pull_of(request, 0, 0)), 0.0)
+    assert shard.core.peers[b"0"].outbox.queued_runs == 3
     shard.flush()
     assert shard.values() == dict.fromkeys(range(1, 4), np.float32(3).tobytes()), "what was fetched counts no more"
     for request in range(4, 8):
-        assert b"0" in shard.mind.peers
-        shard.mind.receive(b"0", encode(pull_of(request, 0, 0)), 0.0)
-    assert b"0" not in shard.mind.peers
+        assert b"0" in shard.core.peers
+        shard.core.receive(b"0", encode(pull_of(request, 0, 0)), 0.0)
+    assert b"0" not in shard.core.peers
     shard.flush()
     assert "12 bytes of values in 3 runs wait to be fetched already" in shard.heard[-1][0].reason
 
@@ -278,7 +278,9 @@ def test_a_set_of_a_later_version_copies_no_rows_that_wait_already(monkeypatch: 
     monkeypatch.setattr(np, "concatenate", counted)
     for number in range(40):
         ids = np.arange(number * 100, number * 100 + 100, dtype=np.int64)
-        shard.push_rows(ids, np.full((100, 4), number, np.float32), 1, cargo=1, request=number + 1, frame=number + 1)
+        shard.push_rows(
+            ids, np.full((100, 4), number, np.float32), 1, payload_kind=1, request=number + 1, frame=number + 1
+        )
     assert sum(joined) <= 4000
     monkeypatch.undo()
     ids = np.arange(4000, dtype=np.int64)
@@ -289,17 +291,17 @@ def test_a_set_of_a_later_version_copies_no_rows_that_wait_already(monkeypatch: 
     assert found[:, 0].tolist() == [number for number in range(40) for _ in range(100)]
 
 
-@pytest.mark.parametrize("cargo", [0, 1])
-def test_a_refused_run_of_chunks_changes_nothing(cargo: int) -> None:
+@pytest.mark.parametrize("payload_kind", [0, 1])
+def test_a_refused_run_of_chunks_changes_nothing(payload_kind: int) -> None:
     """The first chunk is good and the second is not: of a push its rows overlap, of a set it has come before."""
     table = constant(table_of("t", (64, 4), 1), 1.0)
     shard = Shard(store_of([table], slots=1, shards=1, slice_bytes=96, hyper={"rate": 1.0}))
     cut = shard.routing.tables[0]
     assert cut.rows_up == 4
-    first, second = np.arange(4), np.arange(4, 8) - (1 if cargo == 0 else 0)
+    first, second = np.arange(4), np.arange(4, 8) - (1 if payload_kind == 0 else 0)
     values = np.ones((4, 4), np.float32)
     payload = np.concatenate([first, second]).astype(np.int64).tobytes() + 2 * values.tobytes()
-    if cargo:
+    if payload_kind:
         held = shard.job.parts.table(0)
         check = held.check_set
         refused = PushRefusedError("the second chunk")
@@ -311,7 +313,7 @@ def test_a_refused_run_of_chunks_changes_nothing(cargo: int) -> None:
 
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(type(held), "check_set", lambda _self, *given: check_set(*given))
-            shard.say(push_of(0, [len(payload)], cargo=1, step=1, count=2, chunks=2, request=5), payload)
+            shard.say(push_of(0, [len(payload)], payload_kind=1, step=1, count=2, chunks=2, request=5), payload)
         assert held.waiting_sets == 0
         assert not held.sets._taken
     else:
@@ -326,9 +328,9 @@ def test_a_job_that_is_closed_in_the_middle_of_its_work_leaves_nothing_to_do() -
     description = store_of([key], slots=1, shards=1, slice_bytes=4)
     shard = Shard(description)
     shard.say(push_of(0, [16 * PIECE_ELEMENTS], count=4 * PIECE_ELEMENTS), bytes(16 * PIECE_ELEMENTS))
-    shard.mind.work_once()
-    assert shard.mind.work
-    shard.mind.close_job("job", None, "over")
-    assert not shard.mind.work
-    shard.mind.open(JobShard(msgspec.structs.replace(description, term=2), 0))
-    assert not shard.mind.work_once()
+    shard.core.work_once()
+    assert shard.core.work
+    shard.core.close_job("job", None, "over")
+    assert not shard.core.work
+    shard.core.open(JobShard(msgspec.structs.replace(description, term=2), 0))
+    assert not shard.core.work_once()

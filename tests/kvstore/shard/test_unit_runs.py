@@ -10,11 +10,10 @@ import pytest
 from store_cluster import store_of, table_of
 from weft_kvstore.quotas import Holds
 from weft_kvstore.shard.account import Account
-from weft_kvstore.shard.job_shard import JobShard
-from weft_kvstore.shard.unit_runs import rows_of
-from weft_kvstore.units.table_state import TableState
-from weft_kvstore.wire.cargo import Cargo
-from weft_kvstore.wire.push_run import Run
+from weft_kvstore.shard.job_shard import JobShard, rows_of
+from weft_kvstore.tables.state import TableState
+from weft_kvstore.wire.messages import PayloadKind
+from weft_kvstore.wire.runs import Run
 
 IDS = np.array([1, 4, 6], np.int64)
 VALUES = np.arange(6, dtype=np.float32).reshape(3, 2)
@@ -29,7 +28,7 @@ def table(shards: int = 1) -> TableState:
 
 
 def run_of(payload: memoryview) -> Run:
-    return Run(Cargo.GRADIENT, 1, 0, 0, 0, 1, 1, payload)
+    return Run(PayloadKind.GRADIENT, 1, 0, 0, 0, 1, 1, payload)
 
 
 def payload_at(offset: int, ids: np.ndarray = IDS) -> memoryview:

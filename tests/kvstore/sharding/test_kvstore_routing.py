@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from store_cluster import key_of, store_of, table_of
 from weft_graph.program import Update
 from weft_kvstore.description.records import KeyDescription, StoreDescription
-from weft_kvstore.sharding.lots import LotKind
-from weft_kvstore.sharding.routing import routing_of, slices_of
+from weft_kvstore.sharding import BucketKind, routing_of, slices_of
 
 sizes = st.lists(st.integers(0, 5000), min_size=1, max_size=30)
 
@@ -79,29 +78,29 @@ def test_sizes_are_not_cut_off_at_two_gib_or_four() -> None:
     assert cut.length(cut.count - 1) == 1 << 24
 
 
-def test_a_lot_has_its_keys_by_priority_and_numbers_each_shards_slices_from_0() -> None:
+def test_a_bucket_has_its_keys_by_priority_and_numbers_each_shards_slices_from_0() -> None:
     """The example of docs/wire.md, worked out there by hand."""
     keys = [key_of("a", (5,), 1, priority=1), key_of("b", (2,), 1, priority=0)]
     routing = routing_of(store_of(keys, slots=1, shards=2, slice_bytes=8))
-    (lot,) = routing.lots
-    assert lot.keys == (1, 0)
-    held = {shard: (part.places.tolist(), part.indices.tolist()) for shard, part in lot.parts.items()}
+    (bucket,) = routing.buckets
+    assert bucket.keys == (1, 0)
+    held = {shard: (part.places.tolist(), part.indices.tolist()) for shard, part in bucket.parts.items()}
     assert held == {0: ([0, 0], [1, 2]), 1: ([1, 0], [0, 0])}
-    assert {shard: part.bounds.tolist() for shard, part in lot.parts.items()} == {0: [0, 8, 12], 1: [0, 8, 16]}
-    assert {shard: part.priorities.tolist() for shard, part in lot.parts.items()} == {0: [1, 1], 1: [0, 1]}
-    assert routing.first_in_lot == ({1: 1, 0: 0}, {1: 0})
+    assert {shard: part.bounds.tolist() for shard, part in bucket.parts.items()} == {0: [0, 8, 12], 1: [0, 8, 16]}
+    assert {shard: part.priorities.tolist() for shard, part in bucket.parts.items()} == {0: [1, 1], 1: [0, 1]}
+    assert routing.first_in_bucket == ({1: 1, 0: 0}, {1: 0})
 
 
-def test_keys_are_of_one_lot_where_they_are_updated_alike() -> None:
+def test_keys_are_of_one_bucket_where_they_are_updated_alike() -> None:
     like = key_of("a", (2,), 2)
     other = {"dtype": "float64", "slots": (0,), "update": Update.MEAN, "multipliers": {"rate": 2.0}, "whole": True}
     keys = [like, msgspec.structs.replace(like, key="b", shape=(9, 9), priority=7)]
     keys += [msgspec.structs.replace(like, key=f"not-{field}", **{field: value}) for field, value in other.items()]
     keys += [table_of("t", (4, 2), 2), table_of("u", (4, 2), 2)]
-    lots = routing_of(store_of(keys, slots=2, shards=3)).lots
-    assert [lot.keys for lot in lots] == [(0, 1), *[(place,) for place in range(2, len(keys))]]
-    assert [lot.number for lot in lots] == list(range(len(lots)))
-    assert [lot.kind for lot in lots[-3:]] == [LotKind.WHOLE, LotKind.TABLE, LotKind.TABLE]
+    buckets = routing_of(store_of(keys, slots=2, shards=3)).buckets
+    assert [bucket.keys for bucket in buckets] == [(0, 1), *[(place,) for place in range(2, len(keys))]]
+    assert [bucket.number for bucket in buckets] == list(range(len(buckets)))
+    assert [bucket.kind for bucket in buckets[-3:]] == [BucketKind.WHOLE, BucketKind.TABLE, BucketKind.TABLE]
 
 
 def test_a_large_key_is_on_every_shard() -> None:

@@ -15,7 +15,7 @@ from weft_graph.program import Update
 from weft_kvstore.description.records import KeyDescription, Merge, StoreDescription
 from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.local.local_store import LocalStore
-from weft_kvstore.same_host import link_memory, peer_memory
+from weft_kvstore.same_host import peers as same_host_peers
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.store import Store
 
@@ -28,8 +28,8 @@ Make = Callable[..., Sequence[Store]]
 @pytest.fixture(params=["network", "shared", "local"])
 def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     if request.param == "shared":  # Small payloads too.
-        monkeypatch.setattr(peer_memory, "LEAST_SHARED_BYTES", 1)
-        monkeypatch.setattr(link_memory, "LEAST_SHARED_BYTES", 1)
+        monkeypatch.setattr(same_host_peers, "LEAST_SHARED_BYTES", 1)
+        monkeypatch.setattr(same_host_peers, "LEAST_SHARED_BYTES", 1)
     with ExitStack() as stack:
 
         def make(description: StoreDescription, settings: LinkSettings = DEFAULTS) -> Sequence[Store]:
@@ -260,7 +260,7 @@ def test_a_rule_that_fails_ends_the_store_by_its_name(make: Make, monkeypatch: p
         raise ArithmeticError("no such thing")
 
     broken = type(sgd.RULE)(name="sgd", state={}, hyper=sgd.RULE.hyper, apply=failing)
-    monkeypatch.setattr("weft_kvstore.shard.specs.rule_of", lambda _description: broken)
+    monkeypatch.setattr("weft_kvstore.shard.parts.rule_of", lambda _description: broken)
     (store,) = make(simple(key_of("w", (300,), 1)))
     value = store.pull("w", 1)
     store.push("w", 0, ones(300))

@@ -1,6 +1,6 @@
-"""Random programs of several slots, through the minds of clients and shards, against a store written plainly in NumPy.
+"""Random programs of several slots, through the cores of clients and shards, against a store written plainly in NumPy.
 
-Whatever the order in which messages arrive and lots merge, however often connections break and slots are replaced,
+Whatever the order in which messages arrive and buckets merge, however often connections break and slots are replaced,
 weights and rule state have the bits of the plain store: in sync of the steps in order, where slots go on by themselves
 of the order that the shards logged.
 """
@@ -27,17 +27,17 @@ from store_simulation import Simulation
 from weft_graph.ir import Initializer
 from weft_graph.program import Update
 from weft_kernels.initializers import first_values
-from weft_kvstore.client.face import StoreFace
+from weft_kvstore.bucket.part import PlainBucket
+from weft_kvstore.bucket.pulls import BucketPulls
+from weft_kvstore.client.calls import StoreCalls
 from weft_kvstore.description.records import CommitDescription, KeyDescription, Merge, Mode, StoreDescription
 from weft_kvstore.errors import StoreRefusedError
-from weft_kvstore.lot.part import PlainLot
-from weft_kvstore.lot.pulls import LotPulls
-from weft_kvstore.merging.async_steps import AsyncSteps
-from weft_kvstore.merging.pull_wait import PullWait
+from weft_kvstore.merging.pulls import PullWait
+from weft_kvstore.merging.steps import AsyncSteps
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.shard.answers import Answers
-from weft_kvstore.units.table_state import TableState
-from weft_kvstore.units.unit_state import AnyUnit
+from weft_kvstore.shard.pushes import Answers
+from weft_kvstore.tables.state import TableState
+from weft_kvstore.tables.steps import AnyTable
 from weft_kvstore.wire.messages import Reading
 
 RATE, MOMENTUM = 0.1, 0.9
@@ -248,7 +248,7 @@ def programs(draw: st.DrawFn, mode: Mode = Mode.SYNC, merge: Merge = Merge.SLOT)
     return Program(description, steps, nothing, frozenset(sets), many=draw(st.booleans()), runs=draw(st.booleans()))
 
 
-def tell(store: StoreFace, program: Program, version: int, key: KeyDescription) -> list[Any]:
+def tell(store: StoreCalls, program: Program, version: int, key: KeyDescription) -> list[Any]:
     """Sets the value; rows of a table in two calls."""
     ids, value = program.told(version, key.key)
     if not key.rows:
@@ -296,14 +296,18 @@ def do_step(simulation: Simulation, program: Program, slot: int, step: int, choo
     return [Call(step, future) for future in begun] + [Call(step, future, tuple(keys)) for keys, future in pulls]
 
 
-def values_of(store: StoreFace, keys: list[KeyDescription], version: int, *, many: bool) -> list[tuple[list[str], Any]]:
+def values_of(
+    store: StoreCalls, keys: list[KeyDescription], version: int, *, many: bool
+) -> list[tuple[list[str], Any]]:
     """Pulls of a step's values, with the keys of each."""
     dense = [key.key for key in keys if not key.rows] if many else []
     pulls = [([key.key], value_of(store, key, version)) for key in keys if key.key not in dense]
     return [*pulls, (dense, store.pull_many(dense, version))] if dense else pulls
 
 
-def value_of(store: StoreFace, key: KeyDescription, version: int, *, settled: bool = False, state: bool = False) -> Any:
+def value_of(
+    store: StoreCalls, key: KeyDescription, version: int, *, settled: bool = False, state: bool = False
+) -> Any:
     if not key.rows:
         call = store.pull_state if state else store.pull
         return call(key.key, version, settled=settled)
@@ -425,8 +429,8 @@ def check_equal(simulation: Simulation, plain: PlainStore, choose: random.Random
         assert list(state.result(0)) == names
         if names:
             assert state.result(0)["momentum"].tobytes() == plain.velocities[key.key].tobytes(), key.key
-    for mind in simulation.shards:
-        assert (mind.counts.malformed, len(mind.work)) == (0, 0)
+    for core in simulation.shards:
+        assert (core.counts.malformed, len(core.work)) == (0, 0)
 
 
 quick = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -458,29 +462,29 @@ def test_committed_steps_are_clipped_as_one_whatever_arrives_first_and_whichever
 
 
 class Logs:
-    """What every shard applied, in its order: by shard, lot and slice (0 of a unit) the slots and their steps."""
+    """What every shard applied, in its order: by shard, bucket and slice (0 of a unit) the slots and their steps."""
 
     def __init__(self) -> None:
         self.applied: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
         self.answered = 0
 
     def keep(self, simulation: Simulation) -> None:
-        for shard, mind in enumerate(simulation.shards):
-            (job,) = mind.jobs.values()
-            for lot in job.shard.lots.values():
-                lot.state.applied = self._of_slices(shard, lot.state.spec.number)
+        for shard, core in enumerate(simulation.shards):
+            (job,) = core.jobs.values()
+            for bucket in job.shard.buckets.values():
+                bucket.state.applied = self._of_slices(shard, bucket.state.spec.number)
             for unit in job.shard.units:
-                unit.applied = self._of_unit(shard, unit.spec.lot)
+                unit.applied = self._of_unit(shard, unit.spec.bucket)
 
-    def _of_slices(self, shard: int, lot: int) -> Any:
+    def _of_slices(self, shard: int, bucket: int) -> Any:
         def applied(slot: int, step: int, first: int, stop: int) -> None:
             for number in range(first, stop):
-                self.applied.setdefault((shard, lot, number), []).append((slot, step))
+                self.applied.setdefault((shard, bucket, number), []).append((slot, step))
 
         return applied
 
-    def _of_unit(self, shard: int, lot: int) -> Any:
-        return lambda slot, step: self.applied.setdefault((shard, lot, 0), []).append((slot, step))
+    def _of_unit(self, shard: int, bucket: int) -> Any:
+        return lambda slot, step: self.applied.setdefault((shard, bucket, 0), []).append((slot, step))
 
     def check_order(self, program: Program, key: KeyDescription, applied: list[tuple[int, int]]) -> None:
         """Every push exactly once, and each slot's in the order of its steps."""
@@ -495,10 +499,10 @@ def replayed(program: Program, simulation: Simulation, logs: Logs) -> PlainStore
     """The plain store after what each shard logged, in its order."""
     plain = PlainStore(program)
     keys = program.description.keys
-    for shard, mind in enumerate(simulation.shards):
-        (job,) = mind.jobs.values()
-        for number, lot in job.shard.lots.items():
-            part = lot.state.spec.part
+    for shard, core in enumerate(simulation.shards):
+        (job,) = core.jobs.values()
+        for number, bucket in job.shard.buckets.items():
+            part = bucket.state.spec.part
             for slice_, (place, index) in enumerate(zip(part.places.tolist(), part.indices.tolist(), strict=True)):
                 applied = logs.applied.get((shard, number, slice_), [])
                 logs.check_order(program, keys[place], applied)
@@ -506,7 +510,7 @@ def replayed(program: Program, simulation: Simulation, logs: Logs) -> PlainStore
                     plain.replay(keys[place], slot, step, slice(16 * index, 16 * index + 16))
         for unit in job.shard.units:
             key = program.key(unit.spec.key)
-            applied = logs.applied.get((shard, unit.spec.lot, 0), [])
+            applied = logs.applied.get((shard, unit.spec.bucket, 0), [])
             logs.check_order(program, key, applied)
             here = np.arange(unit.shard, key.shape[0], unit.cut.shards) if isinstance(unit, TableState) else slice(None)
             for slot, step in applied:
@@ -537,14 +541,14 @@ def watch_answers(patched: pytest.MonkeyPatch, description: StoreDescription, lo
             staleness = description.staleness if key.staleness is None else key.staleness
             assert min(through.values()) >= wait.version - staleness, "staler than it may be"
 
-    def of_range(answers: Answers, wait: PullWait, lot: PlainLot, first: int, stop: int) -> None:
-        steps, part = lot.state.steps, lot.state.spec.part
+    def of_range(answers: Answers, wait: PullWait, bucket: PlainBucket, first: int, stop: int) -> None:
+        steps, part = bucket.state.steps, bucket.state.spec.part
         for number in range(first, stop):
             through = dict(zip(steps.slots, steps.through[:, number].tolist(), strict=True))
             check_answer(wait, description.keys[int(part.places[number])], through)
-        answer_range(answers, wait, lot, first, stop)
+        answer_range(answers, wait, bucket, first, stop)
 
-    def of_unit(answers: Answers, wait: PullWait, unit: AnyUnit) -> Any:
+    def of_unit(answers: Answers, wait: PullWait, unit: AnyTable) -> Any:
         key = next(one for one in description.keys if one.key == unit.spec.key)
         check_answer(wait, key, dict(unit.steps._through))  # type: ignore[attr-defined]
         return answer(answers, wait, unit)
@@ -585,9 +589,9 @@ def test_merging_by_arrival_adds_each_push_once_in_the_order_that_is_logged(
     Course(program, choose, simulation, trouble).run()
     for (shard, number, slice_), applied in logs.applied.items():
         (job,) = simulation.shards[shard].jobs.values()
-        lot = job.shard.lots.get(number)
-        if lot is not None:
-            key = program.description.keys[int(lot.state.spec.part.places[slice_])]
+        bucket = job.shard.buckets.get(number)
+        if bucket is not None:
+            key = program.description.keys[int(bucket.state.spec.part.places[slice_])]
             logs.check_order(program, key, applied)
             assert [step for _, step in applied] == sorted(step for _, step in applied)
 
@@ -616,7 +620,7 @@ def test_the_watch_tells_a_store_without_its_bound_apart(kind: str) -> None:
     keys = [msgspec.structs.replace(key_of("k", (40,), 2), whole=kind == "whole", rows=kind == "table")]
     assert race(Mode.STALE, keys).answered > 0
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(LotPulls, "_bound", lambda *_: None)
+        patched.setattr(BucketPulls, "_bound", lambda *_: None)
         patched.setattr(AsyncSteps, "is_at", unbound_is_at)
         with pytest.raises(AssertionError, match="staler than it may be"):
             race(Mode.STALE, keys)

@@ -78,7 +78,7 @@ class Run:
     weights: dict[str, Array] = field(default_factory=dict)
     states: dict[str, dict[str, Array]] = field(default_factory=dict)
     orders: dict[tuple[int, int, int, int], list[int]] = field(default_factory=dict)
-    """(shard, lot, step, slice of the shard) -> the slots in their order."""
+    """(shard, bucket, step, slice of the shard) -> the slots in their order."""
     arrivals: list[tuple[int, int, int, int]] = field(default_factory=list)
     duplicates: int = 0
 

@@ -28,13 +28,12 @@ from store_raw import hello_of, push_of, raw_peer
 from store_simulation import Simulation
 from weft_kvstore import Key, KVStore, describe
 from weft_kvstore.client.store_client import StoreClient
-from weft_kvstore.compression.choice import codec_of
-from weft_kvstore.compression.description import CompressionDescription, Kind, StoreCompression
+from weft_kvstore.compression.description import CompressionDescription, Kind, StoreCompression, codec_of
 from weft_kvstore.description.records import CommitDescription, LossScaling, StoreDescription
 from weft_kvstore.errors import StoreLostError, StoreRefusedError
-from weft_kvstore.operations.residual_operation import ResidualOperation
+from weft_kvstore.operations.keys import ResidualOperation
 from weft_kvstore.settings import LinkSettings
-from weft_kvstore.sharding.routing import routing_of
+from weft_kvstore.sharding import routing_of
 from weft_kvstore.store import Store
 from weft_kvstore.wire.codec import decode_reply, decode_request, encode
 from weft_kvstore.wire.messages import Pull, RefusalCode, Refused, Values, Welcome
@@ -240,10 +239,16 @@ def test_a_key_has_a_setting_of_its_own() -> None:
     own = {"w": StoreCompression(), "v": StoreCompression(gradients=KINDS["topk"], least_bytes=0)}
     keys = tuple(msgspec.structs.replace(key, compression=own.get(key.key)) for key in description.keys)
     description = msgspec.structs.replace(description, keys=keys)
-    lots = {key.key: lot for lot in routing_of(description).lots for key in (description.keys[at] for at in lot.keys)}
-    told = {name: lot.pushed.codec.name if lot.pushed else None for name, lot in lots.items()}
+    buckets = {
+        key.key: bucket
+        for bucket in routing_of(description).buckets
+        for key in (description.keys[at] for at in bucket.keys)
+    }
+    told = {name: bucket.pushed.codec.name if bucket.pushed else None for name, bucket in buckets.items()}
     assert told == {"w": None, "v": "topk", "whole": "2bit", "double": "2bit", "small": None, "merged": "2bit"}
-    assert len({lot.number for lot in lots.values()}) == 5  # `w` and `small`, which travel as they are, are one
+    assert (
+        len({bucket.number for bucket in buckets.values()}) == 5
+    )  # `w` and `small`, which travel as they are, are one
 
 
 def test_what_keeps_a_residual_is_divided_by_the_loss_scale_before() -> None:
@@ -302,12 +307,12 @@ def test_what_is_owed_goes_into_a_snapshot_and_back() -> None:
 def test_residuals_are_not_copied_in_the_middle_of_a_step() -> None:
     simulation = Simulation(compressed_store(gradients=TWO_BIT), LINK)
     push = push_all(simulation.stores[0], simulation.description, 0, 0)
-    face: Any = simulation.stores[0]
-    during = face._begin(lambda future: ResidualOperation(future, None))
+    calls: Any = simulation.stores[0]
+    during = calls._begin(lambda future: ResidualOperation(future, None))
     simulation.finish(ANY, push, during)
     with pytest.raises(StoreRefusedError, match="slot 0: export of residuals: 1 pushes are under way"):
         during.result(0)
-    after = face._begin(lambda future: ResidualOperation(future, None))
+    after = calls._begin(lambda future: ResidualOperation(future, None))
     simulation.finish(ANY, after)
     assert any(array.any() for array in after.result(0).values())
 
@@ -362,14 +367,14 @@ def encoded(one: CompressionDescription, bounds: Sequence[int]) -> np.ndarray:
 @pytest.mark.parametrize(
     ("one", "damage", "told"),
     [
-        (TWO_BIT, lambda sent: sent[:-4], r"Push\.nbytes: 32 for 2 slices from 0 of lot 0, encoded as 2bit, not 36"),
+        (TWO_BIT, lambda sent: sent[:-4], r"Push\.nbytes: 32 for 2 slices from 0 of bucket 0, encoded as 2bit, not 36"),
         (TWO_BIT, lambda sent: np.tile(sent, 2), r"Push\.nbytes: 72 for"),
         (
             TWO_BIT,
             lambda sent: np.full_like(sent, 255),
             "key 'w', slice 0, step 0.*: 2bit: slice 0 of 100 elements has",
         ),
-        (TOPK, lambda sent: sent[:-1], r"Push\.nbytes: 23 for 2 slices from 0 of lot 0, encoded as topk, not 24"),
+        (TOPK, lambda sent: sent[:-1], r"Push\.nbytes: 23 for 2 slices from 0 of bucket 0, encoded as topk, not 24"),
         (TOPK, lambda sent: np.r_[sent[:12], [200, 0], sent[14:]].astype(np.uint8), "key 'w', slice 1, step 0.*places"),
         (
             TOPK,
@@ -379,7 +384,7 @@ def encoded(one: CompressionDescription, bounds: Sequence[int]) -> np.ndarray:
         (KINDS["bf16"], lambda sent: np.zeros(520, np.uint8), r"Push\.nbytes: 520 for .* encoded as bf16, not 260"),
     ],
 )
-def test_bytes_that_no_encoder_writes_are_refused_at_the_door(
+def test_bytes_that_no_encoder_writes_are_refused_at_the_listener(
     one: CompressionDescription, damage: Any, told: str, whole: bool
 ) -> None:
     with served(one_key(one, whole=whole)) as (description, (server,)), raw_peer(server.endpoint) as peer:
@@ -402,20 +407,20 @@ def test_a_shard_that_encodes_what_it_may_not_is_left(settled: bool) -> None:
     setting = StoreCompression(weights=HALF_WEIGHTS if settled else None, least_bytes=0)
     simulation = Simulation(msgspec.structs.replace(description, compression=setting), LINK)
     value = simulation.stores[0].pull("w", 1, settled=settled)
-    told = "Values.compressed: 1, slices 0 to 1 of lot 0 travel as they are in pull of key 'w', version 1"
+    told = "Values.compressed: 1, slices 0 to 1 of bucket 0 travel as they are in pull of key 'w', version 1"
     assert_left(simulation, value, {"compressed": [1]}, bytes(260), told)
 
 
 @pytest.mark.parametrize(
     ("changed", "payload", "told"),
     [
-        ({"compressed": [1]}, bytes(258), r"Values\.nbytes: 258, slices 0 to 1 of lot 0, encoded, have 260 in pull"),
-        ({"compressed": [1]}, bytes(520), r"Values\.nbytes: 520, slices 0 to 1 of lot 0, encoded, have 260 in pull"),
-        ({"compressed": [0]}, bytes(260), r"Values\.nbytes: 260, slices 0 to 1 of lot 0 have 520"),
+        ({"compressed": [1]}, bytes(258), r"Values\.nbytes: 258, slices 0 to 1 of bucket 0, encoded, have 260 in pull"),
+        ({"compressed": [1]}, bytes(520), r"Values\.nbytes: 520, slices 0 to 1 of bucket 0, encoded, have 260 in pull"),
+        ({"compressed": [0]}, bytes(260), r"Values\.nbytes: 260, slices 0 to 1 of bucket 0 have 520"),
         (
             {"compressed": [1], "count": [1]},
             bytes(260),
-            r"Values\.nbytes: 260, slices 0 to 0 of lot 0, encoded, have 200",
+            r"Values\.nbytes: 260, slices 0 to 0 of bucket 0, encoded, have 200",
         ),
     ],
 )
@@ -429,7 +434,7 @@ def test_a_shard_that_encodes_nonsense_is_left(changed: dict[str, Any], payload:
 def assert_left(simulation: Simulation, value: Any, changed: dict[str, Any], payload: bytes, told: str) -> None:
     simulation.settle(ANY)
     number = next(iter(simulation.clients[0].links[0].requests))
-    answer = {"frame": 9, "request": [number], "array": [0], "lot": [0], "version": [1], "first": [0], "count": [2]}
+    answer = {"frame": 9, "request": [number], "array": [0], "bucket": [0], "version": [1], "first": [0], "count": [2]}
     values = Values(**{**answer, "nbytes": [len(payload)], "compressed": [0], **changed})
     simulation.clients[0].receive(0, [bytes(part) for part in encode(values, payload)], simulation.now)
     simulation._pump()

@@ -99,8 +99,8 @@ def after_death(victim: str, messages: int) -> int:
             if not simulation.step(choose):
                 break
         simulation.now += 0.25
-        for mind in simulation.shards:
-            mind.tick(simulation.now)
+        for core in simulation.shards:
+            core.tick(simulation.now)
     failed = 0
     for slot in survivors:
         for name, future in futures[slot].items():

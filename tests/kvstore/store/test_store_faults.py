@@ -16,7 +16,7 @@ from free_ports import free_port
 from store_cluster import WAIT_S, Array, clients_of, gradients_of, key_of, served, slices_on, store_of, table_of
 from store_processes import shard_processes
 from store_proxies import TcpProxy
-from weft_kvstore.client.link_socket import LinkSocket
+from weft_kvstore.client.sockets import LinkSocket
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError, StoreLostError, StoreTimeoutError

@@ -50,7 +50,7 @@ class Link:
 
 
 def _bytes_of(message: object, key: int) -> int:
-    """What the runs of a Push or a Values carry of a key: in their lot the urgent slices lie before the others."""
+    """What the runs of a Push or a Values carry of a key: in their bucket the urgent slices lie before the others."""
     if not isinstance(message, Push | Values):
         return 0
     runs = zip(message.first, message.nbytes, strict=True)

@@ -68,7 +68,7 @@ def test_a_client_does_not_read_what_only_clients_say(name: str) -> None:
         decode_reply(encode(message, payload))
 
 
-COLUMNS = ("cargo", "request", "lot", "step", "first", "count", "chunks", "nbytes")
+COLUMNS = ("payload_kind", "request", "bucket", "step", "first", "count", "chunks", "nbytes")
 
 
 def pushed(**changes: object) -> list[bytes]:
@@ -84,8 +84,8 @@ def pushed(**changes: object) -> list[bytes]:
         ([b""], "header: begins with b''"),
         ([b"HTTP/1.1"], "header: begins with b'HTTP'"),
         ([MAGIC], "format version None"),
-        ([MAGIC + b"\x03"], "format version 3, this side speaks 7"),
-        ([MAGIC + b"\x08\x80"], "format version 8, this side speaks 7"),
+        ([MAGIC + b"\x03"], "format version 3, this side speaks 8"),
+        ([MAGIC + b"\x09\x80"], "format version 9, this side speaks 8"),
         ([PREFIX], "header: "),
         ([PREFIX + b"\x80"], "`type`"),
         ([PREFIX + msgspec.msgpack.encode({"type": "gift"})], "'gift'"),
@@ -96,10 +96,10 @@ def pushed(**changes: object) -> list[bytes]:
         (pushed()[:1], "Push has one, none came"),
         (pushed(frame=-1), r"\$\.frame"),
         (pushed(frame="1"), r"\$\.frame"),
-        (pushed(lot=[-1]), r"\$\.lot\[0\]"),
+        (pushed(bucket=[-1]), r"\$\.bucket\[0\]"),
         (pushed(step=[2**63]), r"\$\.step\[0\]"),
-        (pushed(step=[0, 1]), r"Push\.step has 2 entries, Push\.cargo has 1"),
-        (pushed(lot=[0] * 5000), r"\$\.lot"),
+        (pushed(step=[0, 1]), r"Push\.step has 2 entries, Push\.payload_kind has 1"),
+        (pushed(bucket=[0] * 5000), r"\$\.bucket"),
         (pushed(count=[0]), r"Push\.count\[0\] is 0"),
         (pushed(nbytes=[5]), r"4 bytes came, Push\.nbytes adds up to 5"),
         (pushed(nbytes=[2**63 - 1]), r"Push\.nbytes adds up to 9223372036854775807"),

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.wire.codec import ProtocolError
-from weft_kvstore.wire.link_bounds import (
+from weft_kvstore.wire.out_run import OneBuffer, OutRun
+from weft_kvstore.wire.outbox import Outbox, OutFrame
+from weft_kvstore.wire.rate import (
     CREDIT_BASE_BYTES,
     CREDIT_TIME_S,
     FIRST_CREDIT_BYTES,
@@ -24,9 +26,6 @@ from weft_kvstore.wire.link_bounds import (
     MAX_AUTO_CREDIT_BYTES,
     MAX_AUTO_FRAME_BYTES,
 )
-from weft_kvstore.wire.out_frame import OutFrame
-from weft_kvstore.wire.out_run import OneBuffer, OutRun
-from weft_kvstore.wire.outbox import Outbox
 
 Run = OutRun[Any, Any]
 

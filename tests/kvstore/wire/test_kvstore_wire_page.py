@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 import pytest
 
-import weft_kvstore.client.mind
-import weft_kvstore.shard.mind
+import weft_kvstore.client.core
+import weft_kvstore.shard.core
 from same_host_children import wait_until
 from store_messages import REQUESTS
 from weft_graph.program import Update
@@ -55,23 +55,23 @@ def test_the_example_is_what_the_codec_writes() -> None:
 
 
 def heard(
-    monkeypatch: pytest.MonkeyPatch, mind: Any, decoding: str, who: str, log: list[tuple[str, Any, bytes]]
+    monkeypatch: pytest.MonkeyPatch, core: Any, decoding: str, who: str, log: list[tuple[str, Any, bytes]]
 ) -> None:
     """Logs all that a side takes in."""
-    decode = getattr(mind, decoding)
+    decode = getattr(core, decoding)
 
     def decoded(parts: Sequence[Any]) -> tuple[Any, memoryview]:
         message, payload = decode(parts)
         log.append((who, message, bytes(payload)))
         return message, payload
 
-    monkeypatch.setattr(mind, decoding, decoded)
+    monkeypatch.setattr(core, decoding, decoded)
 
 
 def test_the_exchange_is_what_passes_between_client_and_shard(monkeypatch: pytest.MonkeyPatch) -> None:
     log: list[tuple[str, Any, bytes]] = []
-    heard(monkeypatch, weft_kvstore.shard.mind, "decode_request", "client", log)
-    heard(monkeypatch, weft_kvstore.client.mind, "decode_reply", "shard", log)
+    heard(monkeypatch, weft_kvstore.shard.core, "decode_request", "client", log)
+    heard(monkeypatch, weft_kvstore.client.core, "decode_reply", "shard", log)
     ones = InitializerDescription("ConstantOfShape", {"value": 1.0})
     key = KeyDescription("w", "float32", (4,), ones, Update.RULE, 0, (0,))
     with ShardServer("tcp://127.0.0.1:0") as server:

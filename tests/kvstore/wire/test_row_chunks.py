@@ -7,17 +7,15 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from weft_kvstore.arrays.array import Array
+from weft_kvstore.arrays import Array
 from weft_kvstore.description.records import GrowthDescription
 from weft_kvstore.merging.steps import PushRefusedError
-from weft_kvstore.sharding.row_cut import RowCut, chunks_of
-from weft_kvstore.tables.row_sums import MOST_PARTS, merged
-from weft_kvstore.tables.rows import Rows, is_ascending
-from weft_kvstore.units.row_pushes import ChunkRun, RowPushes
-from weft_kvstore.wire.cargo import Cargo
+from weft_kvstore.rows.rows import MOST_PARTS, Rows, is_ascending, merged
+from weft_kvstore.sharding import RowCut, chunks_of
+from weft_kvstore.tables.pushes import ChunkRun, RowPushes
 from weft_kvstore.wire.codec import ProtocolError
-from weft_kvstore.wire.push_run import Run
-from weft_kvstore.wire.row_chunks import RowSource, chunks_apart, unpacked_ids, unpacked_rows
+from weft_kvstore.wire.messages import PayloadKind
+from weft_kvstore.wire.runs import RowSource, Run, chunks_apart, unpacked_ids, unpacked_rows
 
 
 def cut_of(shards: int, width: int, rows_up: int, growth: GrowthDescription | None = None) -> RowCut:
@@ -28,7 +26,7 @@ def runs(cut: RowCut, base: memoryview, a_chunk: int, chunks: int, stops: list[i
     found, first = [], 0
     for stop in [one for one in stops if one < chunks] + [chunks]:
         payload = memoryview(bytearray(base[first * a_chunk : stop * a_chunk]))
-        found.append(Run(Cargo.GRADIENT, 1, 0, 0, first, stop - first, chunks, payload))
+        found.append(Run(PayloadKind.GRADIENT, 1, 0, 0, first, stop - first, chunks, payload))
         first = stop
     return found
 
@@ -36,7 +34,7 @@ def runs(cut: RowCut, base: memoryview, a_chunk: int, chunks: int, stops: list[i
 def run_of(source: RowSource, cut: RowCut, low: int, high: int, chunks: int) -> Run:
     """Chunks `low` to before `high` as they arrive in memory that nobody else has."""
     part = b"".join(source.cut(low * cut.chunk_bytes, min(high * cut.chunk_bytes, source.nbytes)))
-    return Run(Cargo.GRADIENT, 1, 0, 0, low, high - low, chunks, memoryview(bytearray(part)))
+    return Run(PayloadKind.GRADIENT, 1, 0, 0, low, high - low, chunks, memoryview(bytearray(part)))
 
 
 def packed(rows: Rows, cut: RowCut, picked: Array | None = None) -> memoryview:
@@ -201,6 +199,6 @@ def test_ids_that_cannot_be_are_refused(ids: list[int], growth: GrowthDescriptio
     cut = cut_of(1, 2, 2, growth)
     rows = Rows(np.array(ids, cut.id_dtype), np.zeros((len(ids), 2), np.float32))
     chunks = chunks_of(len(ids), 2)
-    run = Run(Cargo.GRADIENT, 1, 0, 0, 0, chunks, chunks, packed(rows, cut))
+    run = Run(PayloadKind.GRADIENT, 1, 0, 0, 0, chunks, chunks, packed(rows, cut))
     with pytest.raises(ProtocolError, match=told):
         unpacked_rows(run, cut, 0, "t")

@@ -1,0 +1,289 @@
+"""Arrays of the host: their bytes, runs of adjacent slices, zeros that take no memory, sums without rounding. Pure."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import mmap
+import sys
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+# --- What arrays of the host are, whatever is in them -----------------------------------------------------------------
+
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+# --- The bytes of arrays ----------------------------------------------------------------------------------------------
+
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+def bytes_of(array: Array) -> memoryview:
+    """The bytes of a C-contiguous array, as a view; empty for an empty one."""
+    if not array.size:
+        return memoryview(b"")
+    return memoryview(array.reshape(-1)).cast("B")  # type: ignore[arg-type]  # mypy does not know arrays as buffers
+
+
+# --- Arrays of zeros that take memory only where they are written -----------------------------------------------------
+
+
+LEAST_MAPPED_BYTES: Final = 1 << 20
+"""Smaller arrays are not worth a mapping."""
+
+HUGE_PAGE_BYTES: Final = 1 << 21
+
+_NO_RESERVE: Final = 0x4000
+"""MAP_NORESERVE of Linux: a table may be larger than the memory, of which only what is touched is needed."""
+
+
+def zeros_on_demand(shape: Sequence[int], dtype: np.dtype[Any] | str) -> Array:
+    """Zeros (shape) of a dtype. On Linux no page exists before it is written, and a large array begins where a huge
+    page may. Raises MemoryError."""
+    dtype = np.dtype(dtype)
+    nbytes = math.prod(shape) * dtype.itemsize
+    if nbytes < LEAST_MAPPED_BYTES or sys.platform != "linux":
+        return np.zeros(shape, dtype)
+    aligned = HUGE_PAGE_BYTES if nbytes >= HUGE_PAGE_BYTES else 0
+    try:
+        mapped = mmap.mmap(-1, nbytes + aligned, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE)
+    except (OSError, ValueError, OverflowError) as error:
+        raise MemoryError(f"{nbytes} bytes cannot be mapped: {error}") from error
+    with contextlib.suppress(OSError):  # A kernel without huge pages refuses the advice, and does not need it.
+        # One row touched must not bring a page of 2 MiB.
+        mapped.madvise(mmap.MADV_NOHUGEPAGE)
+    begin = -np.frombuffer(mapped, np.uint8).ctypes.data % HUGE_PAGE_BYTES if aligned else 0
+    return np.frombuffer(mapped, dtype, math.prod(shape), offset=begin).reshape(shape)
+
+
+# --- Sets of numbers as runs of adjacent ones -------------------------------------------------------------------------
+
+
+Range: TypeAlias = tuple[int, int]
+"""From the first to before the second."""
+
+
+class Ranges:
+    """A set of numbers. Invariants: its ranges ascend, none is empty, and between two of them a number is missing."""
+
+    __slots__ = ("_first", "_stop")
+
+    def __init__(self) -> None:
+        self._first: list[int] = []
+        self._stop: list[int] = []
+
+    def __iter__(self) -> Iterator[Range]:
+        return iter(zip(self._first, self._stop, strict=True))
+
+    def __bool__(self) -> bool:
+        return bool(self._first)
+
+    def __len__(self) -> int:
+        """How many numbers."""
+        return sum(self._stop) - sum(self._first)
+
+    @property
+    def span(self) -> Range:
+        """From its first number to behind its last; it must have one."""
+        return self._first[0], self._stop[-1]
+
+    def overlaps(self, first: int, stop: int) -> list[Range]:
+        """What it has of a range."""
+        low = bisect_right(self._stop, first)
+        high = bisect_left(self._first, stop)
+        return [(max(self._first[at], first), min(self._stop[at], stop)) for at in range(low, high)]
+
+    def add(self, first: int, stop: int) -> None:
+        low, high = bisect_left(self._stop, first), bisect_right(self._first, stop)
+        if low < high:
+            first, stop = min(first, self._first[low]), max(stop, self._stop[high - 1])
+        self._first[low:high], self._stop[low:high] = [first], [stop]
+
+    def remove(self, first: int, stop: int) -> None:
+        low, high = bisect_right(self._stop, first), bisect_left(self._first, stop)
+        if low >= high:
+            return
+        left, right = (self._first[low], first), (stop, self._stop[high - 1])
+        kept = [one for one in (left, right) if one[0] < one[1]]
+        self._first[low:high], self._stop[low:high] = [one[0] for one in kept], [one[1] for one in kept]
+
+
+def ranges_where(wanted: Array, offset: int = 0) -> list[Range]:
+    """The ranges of places (n) bool that are true, numbered from `offset`."""
+    count = len(wanted)
+    if count <= 1:  # As small keys are: the common case costs no work on arrays.
+        return [(offset, offset + 1)] if count and wanted[0] else []
+    if wanted[0] and wanted.all():
+        return [(offset, offset + count)]
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], wanted, [False]]))) + offset
+    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+
+
+def ranges_alike(values: Array, offset: int = 0) -> list[tuple[int, int, int]]:
+    """Runs of equal numbers (n): first, stop and number, places numbered from `offset`."""
+    count = len(values)
+    if not count:
+        return []
+    first = int(values[0])
+    if count == 1:
+        return [(offset, offset + 1, first)]
+    if values[-1] == first and (values == first).all():
+        return [(offset, offset + len(values), first)]
+    edges = [0, *(np.flatnonzero(np.diff(values)) + 1).tolist(), len(values)]
+    return [(a + offset, b + offset, int(values[a])) for a, b in pairwise(edges)]
+
+
+# --- Elements of slices that wait for something, to be taken by ranges of slices --------------------------------------
+
+
+class Segment(NamedTuple):
+    """Slices `first` to before `stop`, and their elements; None where there is nothing to be had for them.
+
+    Where the elements do not lie in one array, `parts` are slices that follow each other, each with its own; `elements`
+    are then those of the first part.
+    """
+
+    first: int
+    stop: int
+    elements: Array | None
+    parts: tuple[Segment, ...] = ()
+
+
+def laid_apart(parts: Sequence[Segment]) -> Segment:
+    """Slices that follow each other, as one."""
+    if len(parts) == 1:
+        return parts[0]
+    return Segment(parts[0].first, parts[-1].stop, parts[0].elements, tuple(parts))
+
+
+def laid_as(laid: Segment, dtype: np.dtype[Any]) -> Segment:
+    """The same with elements of another type, which are new arrays where they are not of it already."""
+    if laid.elements is None:
+        return laid
+    parts = tuple(laid_as(part, dtype) for part in laid.parts)
+    elements = parts[0].elements if parts else laid.elements.astype(dtype, copy=False)
+    return Segment(laid.first, laid.stop, elements, parts)
+
+
+class PendingSegments:
+    """Invariant: what lies here does not overlap. `bounds[i]` is the element at which slice i begins."""
+
+    __slots__ = ("_bounds", "_first", "_laid")
+
+    def __init__(self, bounds: Array) -> None:
+        self._bounds = bounds
+        self._first: list[int] = []
+        self._laid: list[Segment] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._laid)
+
+    def __len__(self) -> int:
+        """How many slices lie here."""
+        return sum(one.stop - one.first for one in self._laid)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(one.elements.nbytes for one in self._laid if one.elements is not None)
+
+    def put(self, laid: Segment) -> None:
+        for part in laid.parts:
+            self.put(part)
+        if laid.parts:
+            return
+        at = bisect_left(self._first, laid.first)
+        self._first.insert(at, laid.first)
+        self._laid.insert(at, laid)
+
+    def within(self, first: int, stop: int) -> list[Segment]:
+        """What lies within a range, whole where it goes beyond; it stays."""
+        low, high = self._span(first, stop)
+        return self._laid[low:high]
+
+    def take(self, first: int, stop: int) -> list[Segment]:
+        """Takes out what lies within a range, cut at its ends."""
+        low, high = self._span(first, stop)
+        if low >= high:
+            return []
+        found = self._laid[low:high]
+        kept: list[Segment] = []
+        if found[0].first < first:
+            kept.append(self.part(found[0], found[0].first, first))
+            found[0] = self.part(found[0], first, found[0].stop)
+        if found[-1].stop > stop:
+            kept.append(self.part(found[-1], stop, found[-1].stop))
+            found[-1] = self.part(found[-1], found[-1].first, stop)
+        self._laid[low:high], self._first[low:high] = kept, [one.first for one in kept]
+        return found
+
+    def _span(self, first: int, stop: int) -> tuple[int, int]:
+        """Where in the list that lies which overlaps a range."""
+        low = max(bisect_right(self._first, first) - 1, 0)
+        if low < len(self._laid) and self._laid[low].stop <= first:
+            low += 1
+        return low, bisect_left(self._first, stop)
+
+    def part(self, laid: Segment, first: int, stop: int) -> Segment:
+        """Some of its slices; the elements are views."""
+        if laid.parts:
+            found = [one for one in laid.parts if first < one.stop and one.first < stop]
+            return laid_apart([self.part(one, max(one.first, first), min(one.stop, stop)) for one in found])
+        if laid.elements is None:
+            return Segment(first, stop, None)
+        origin = self._bounds[laid.first]
+        return Segment(first, stop, laid.elements[self._bounds[first] - origin : self._bounds[stop] - origin])
+
+
+# --- Sums of numbers without any rounding, so that no order or grouping of them can be told from the result -----------
+# A sum is an integer in units of 2^-1130, below which no product of float64's bits lies. On the wire it is a few
+# float64 numbers whose exact sum it is.
+
+
+UNIT_EXPONENT: Final = -1130
+MANTISSA_BITS: Final = 53
+HALF_BITS: Final = 26
+
+
+def exact_sum(values: Array) -> int | None:
+    """The sum of values (n) float64, of at most 2^36, in units of 2^-1130; None where one of them is not finite."""
+    if not np.isfinite(values).all():
+        return None
+    mantissas, exponents = np.frexp(values)
+    whole = np.ldexp(mantissas, MANTISSA_BITS).astype(np.int64)
+    distinct, place = np.unique(exponents, return_inverse=True)
+    high, low = np.zeros(len(distinct), np.int64), np.zeros(len(distinct), np.int64)
+    np.add.at(high, place, whole >> HALF_BITS)
+    np.add.at(low, place, whole & ((1 << HALF_BITS) - 1))
+    shifts = distinct.astype(np.int64) - MANTISSA_BITS - UNIT_EXPONENT
+    columns = zip(high.tolist(), low.tolist(), shifts.tolist(), strict=True)
+    terms: list[int] = [((up << HALF_BITS) + down) << shift for up, down, shift in columns]
+    return sum(terms)
+
+
+def terms_of(total: int) -> list[float]:
+    """Float64 numbers, the largest first, whose exact sum is `total`, which is at least 0; infinity beyond float64."""
+    terms: list[float] = []
+    while total:
+        shift = max(total.bit_length() - MANTISSA_BITS, 0)
+        head = total >> shift
+        try:
+            terms.append(math.ldexp(float(head), shift + UNIT_EXPONENT))
+        except OverflowError:
+            return [math.inf]
+        total -= head << shift
+    return terms
+
+
+def norm_of(terms: Iterable[float]) -> float:
+    """The root of the sum of squares: the sum is rounded once, so the order of the terms is nothing."""
+    try:
+        return math.sqrt(math.fsum(terms))
+    except (OverflowError, ValueError):
+        return math.inf

@@ -1,1 +1,0 @@
-"""Arrays and their bytes: ranges, shelves, zeros, exact sums."""

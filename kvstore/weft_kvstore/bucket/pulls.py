@@ -1,0 +1,250 @@
+"""Who waits for a bucket's slices, and what answers them. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import numpy as np
+
+from weft_kvstore.arrays import Array, Range, ranges_alike, ranges_where
+from weft_kvstore.bucket.state import BucketState
+from weft_kvstore.bucket.values import BucketValues, EncodedValues
+from weft_kvstore.description.records import Mode
+from weft_kvstore.merging.pulls import Answer, PullWait
+from weft_kvstore.wire.messages import Reading
+
+LEAST_WAITS: Final = 64
+"""Pulls of a bucket that may wait before those that were given up are looked for."""
+
+FEW_WAITS: Final = 8
+"""So many are looked at one by one: that takes less time than one look at arrays."""
+
+
+class _Waits:
+    """Pulls that wait for one version, by identity. `added` has, of each that came, from which slice to behind which it
+    wanted some: so who waits for some slices is found without a look at the others."""
+
+    __slots__ = ("added", "pulls", "spans")
+
+    def __init__(self) -> None:
+        self.pulls: dict[int, PullWait] = {}
+        self.added: list[tuple[int, int, int]] = []
+        self.spans: Array | None = None
+
+    def near(self, first: int, stop: int) -> list[PullWait]:
+        """Those that wanted some of these slices when they came, and maybe others where they are few."""
+        if len(self.pulls) <= FEW_WAITS:
+            return list(self.pulls.values())
+        if self.spans is None:
+            self.spans = np.array(self.added, np.int64).reshape(-1, 3)
+        near = self.spans[(self.spans[:, 0] < stop) & (self.spans[:, 1] > first), 2]
+        return [self.pulls[one] for one in dict.fromkeys(near.tolist()) if one in self.pulls]
+
+
+class BucketPulls:
+    """Pulls of which slices of the bucket are open, by the version that they wait for: those of a version that no slice
+    has reached are not looked at. Who is answered is forgotten at once: what was pulled is held by nobody here; who has
+    given up, now and then.
+
+    `_versions` are those of `_waits`, in order. `_added` counts the pulls that came since the last look for those that
+    were given up.
+    """
+
+    def __init__(self, bucket: BucketState) -> None:
+        self._bucket = bucket
+        self._waits: dict[int, _Waits] = {}
+        self._versions: list[int] = []
+        self._added = 0
+        self._most = LEAST_WAITS
+
+    @property
+    def waits(self) -> list[PullWait]:
+        """All of them, by version, and in the order in which they came."""
+        return [one for version in self._versions for one in self._waits[version].pulls.values()]
+
+    def wait_for(self, wait: PullWait) -> None:
+        """A pull that has open slices here."""
+        if self._added >= self._most:  # A peer that asks and gives up again must not fill the memory.
+            self._tidy()
+        self._enter(wait)
+
+    def waiting(self, first: int, stop: int) -> list[PullWait]:
+        """The pulls that wait for any of these slices, unless for a version that none of them has reached."""
+        if not self._versions:
+            return []
+        steps, number = self._bucket.steps, self._bucket.spec.number
+        reached = steps.version if self._bucket.spec.together or not steps.slots else steps.through
+        count = bisect_right(self._versions, int(reached[..., first:stop].max()))
+        near = [one for version in self._versions[:count] for one in self._waits[version].near(first, stop)]
+        return [one for one in near if number in one.open and one.open[number].overlaps(first, stop)]
+
+    def tidy(self, waits: Iterable[PullWait]) -> None:
+        """Forgets those of these that have nothing open here any more."""
+        for one in waits:
+            if self._bucket.spec.number not in one.open:
+                version = self._version_of(one)
+                some = self._waits[version]
+                del some.pulls[id(one)]
+                if not some.pulls:
+                    del self._waits[version]
+                    del self._versions[bisect_left(self._versions, version)]
+
+    def _tidy(self) -> None:
+        open_ = [one for one in self.waits if self._bucket.spec.number in one.open]
+        self._waits, self._versions, self._added = {}, [], 0
+        for one in open_:
+            self._enter(one)
+        self._most = max(2 * len(open_), LEAST_WAITS)
+
+    def _enter(self, wait: PullWait) -> None:
+        version = self._version_of(wait)
+        some = self._waits.get(version)
+        if some is None:
+            some = self._waits[version] = _Waits()
+            insort(self._versions, version)
+        some.pulls[id(wait)] = wait
+        some.added.append((*wait.open[self._bucket.spec.number].span, id(wait)))
+        some.spans = None
+        self._added += 1
+
+    def _version_of(self, wait: PullWait) -> int:
+        """The version before which it is not answered; 0 where the bucket is at every version for it."""
+        of = self._of(wait)
+        return 0 if not self._bucket.steps.slots or of == [] else wait.version
+
+    def ready(self, wait: PullWait, first: int, stop: int) -> list[Range]:
+        """The open slices among these that can answer."""
+        ranges = wait.open.get(self._bucket.spec.number)
+        found: list[Range] = []
+        runs = ranges.overlaps(first, stop) if ranges is not None else []
+        if len(runs) > FEW_WAITS and not self._is_reached(wait, first, stop):
+            return found
+        for low, high in runs:
+            found += ranges_where(self._can(wait, low, high), low)
+        return found
+
+    def passed(self, wait: PullWait, first: int, stop: int) -> str | None:
+        """Why a pull of an exact version can never be answered, once one of its open slices is beyond it."""
+        ranges = wait.open.get(self._bucket.spec.number)
+        if wait.reading is not Reading.EXACT or ranges is None:
+            return None
+        for low, high in ranges.overlaps(first, stop):
+            beyond = self._bucket.steps.version[low:high] > wait.version
+            if beyond.any():
+                at = low + int(beyond.argmax())
+                return f"{self._bucket.spec.named(at)} is at version {self._bucket.steps.version[at]}: it has passed"
+        return None
+
+    def answers(self, wait: PullWait, first: int, stop: int) -> Iterator[Answer]:
+        """What answers it for slices that are `ready`."""
+        seen = self._seen(wait, first, stop)
+        versions = np.full(stop - first, wait.version) if seen is None else np.maximum(seen, wait.version)
+        update = self._bucket.update
+        for low, high, version in ranges_alike(versions, first):
+            if wait.compressed and version and not wait.state and update.encoded is not None:
+                yield from self._encoded(update.encoded, low, high, version)
+                continue
+            held = [update.state[name] for name in self._bucket.spec.state] if wait.state else [update.values]
+            for number, values in enumerate(held):
+                yield from self._pinned(number, values, low, high, version)
+
+    def waits_for(self, wait: PullWait) -> tuple[str, list[int]]:
+        """What an open pull waits for here, in words, and the slots that are missing."""
+        bucket = self._bucket
+        for low, high in wait.open[bucket.spec.number]:
+            can = self._can(wait, low, high)
+            if not can.all():
+                return self._missing(wait, low + int(can.argmin()))
+        return "every slice was answered", []
+
+    def _missing(self, wait: PullWait, slice_: int) -> tuple[str, list[int]]:
+        bucket = self._bucket
+        key = bucket.spec.key_named(slice_)
+        seen = self._seen(wait, slice_, slice_ + 1)
+        due = bucket.spec.together and not (
+            missing := bucket.steps.missing_in(slice_, int(bucket.steps.version[slice_]))
+        )
+        if bucket.sets.lacks(slice_, slice_ + 1) and (due or seen is None or seen[0] >= wait.version):
+            return f"{key} was never set", []
+        version = int(bucket.steps.version[slice_])
+        if due and bucket.spec.hold is not None and bucket.spec.hold.holds(version):
+            return f"{key} has seen {version} steps; step {version} waits for {bucket.spec.hold.told()}", []
+        if due and bucket.spec.gate is not None:
+            told, missing = bucket.spec.gate.missing(version)
+            return f"{key} has seen {version} steps; {told}", missing
+        bound = self._bound(wait)
+        if bound is not None and (seen is None or seen[0] >= wait.version):
+            text, missing = bucket.steps.missing(slice_, bound, list(range(len(bucket.steps.slots))))
+        else:
+            text, missing = bucket.steps.missing(slice_, wait.version, self._of(wait))
+        return f"{key} {text}", missing
+
+    def _can(self, wait: PullWait, first: int, stop: int) -> Array:
+        """Which slices can answer (stop - first) bool."""
+        seen = self._seen(wait, first, stop)
+        has_value = ~self._bucket.sets.lacking(first, stop)
+        can: Array = has_value
+        if seen is not None:
+            can = has_value & (seen == wait.version if wait.reading is Reading.EXACT else seen >= wait.version)
+        if (bound := self._bound(wait)) is not None:
+            can = can & (self._bucket.steps.version[first:stop] >= bound)
+        return can
+
+    def _is_reached(self, wait: PullWait, first: int, stop: int) -> bool:
+        """Whether any of these slices is at its version: one look, where a wait of many runs would take many."""
+        seen = self._seen(wait, first, stop)
+        return seen is None or bool((seen >= wait.version).any())
+
+    def _bound(self, wait: PullWait) -> int | None:
+        """How many steps every slot must be through with, whoever asks; None where there is no such bound."""
+        spec = self._bucket.spec
+        return wait.version - spec.staleness if spec.mode is Mode.STALE and spec.slots and not wait.settled else None
+
+    def _seen(self, wait: PullWait, first: int, stop: int) -> Array | None:
+        """The version that each slice has for this pull; None where it is at every version."""
+        steps = self._bucket.steps
+        of = self._of(wait)
+        if not steps.slots or of == []:
+            return None
+        found: Array = steps.version[first:stop] if of is None or len(of) > 1 else steps.through[of[0], first:stop]
+        return found
+
+    def _of(self, wait: PullWait) -> list[int] | None:
+        """The numbers of the slots whose own steps count; None where steps apply together."""
+        bucket = self._bucket
+        if bucket.spec.together:
+            return None
+        if wait.settled:
+            return list(range(len(bucket.steps.slots)))
+        place = bucket.steps.number_of(wait.slot)
+        return [] if place is None else [place]
+
+    def _encoded(self, encoded: EncodedValues, first: int, stop: int, version: int) -> Iterator[Answer]:
+        """Encoded slices, and those as they are of which there are no such bytes."""
+        values = self._bucket.update.values
+        for low, high in encoded.missing(first, stop):
+            encoded.make(values.elements(low, high))
+        for low, high, changed in ranges_alike(encoded.changed[first:stop], first):
+            if changed:
+                yield from self._pinned(0, values, low, high, version)
+            else:
+                yield from self._pinned(0, encoded.values, low, high, version, compressed=True)
+
+    def _pinned(
+        self, array: int, values: BucketValues, first: int, stop: int, version: int, *, compressed: bool = False
+    ) -> Iterator[Answer]:
+        number, part = self._bucket.spec.number, self._bucket.spec.part
+        for low, high, held in values.blocks(first, stop):
+            bounds = values.byte_bounds(low, high, held)
+            priority, priorities = _priorities(part.priorities[low:high])
+            part_of = values.part(low)
+            what = (array, number, version, low, bounds, held.source, held, priority, priorities, part_of)
+            yield Answer(*what, compressed=compressed)
+
+
+def _priorities(priorities: Array) -> tuple[int, Array | None]:
+    """The first slice's priority, and those of all where they are not the same."""
+    first = int(priorities[0])
+    return first, None if first == priorities[-1] else priorities

@@ -1,0 +1,291 @@
+"""A plain bucket on a shard: what is in of each step, merged and applied, over any run of slices at once. Pure.
+
+Gradients are taken in at once (`accept`), and merged in the order of their priorities (`merging`), piece by piece. A
+slice's value is at one version at any time: what is half made is shown to nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import NamedTuple
+
+import numpy as np
+
+from weft_graph.program import Update
+from weft_kvstore.arrays import Array, PendingSegments, Range, Segment, laid_as, ranges_alike
+from weft_kvstore.bucket.steps import BucketSets, BucketSteps
+from weft_kvstore.bucket.sums import ArrivalOrder, BucketGate, BucketSums, MergeOrder, SlotOrder, Sum, sum_dtype
+from weft_kvstore.bucket.update import BucketSpec, BucketUpdate
+from weft_kvstore.bucket.values import BucketValues
+from weft_kvstore.description.records import Merge
+from weft_kvstore.merging.steps import PushRefusedError, contradiction
+
+
+class Change(NamedTuple):
+    """Slices whose value or version has changed by a piece of work; `goes_on`: there is more of it."""
+
+    first: int
+    stop: int
+    goes_on: bool
+
+
+Changed = Generator[Change, None, None]
+"""What has changed, after each piece of work."""
+
+
+class Arrival(NamedTuple):
+    """Gradients of a step that are in and not merged, from contributing slot number `place` in its `life`."""
+
+    place: int
+    life: int
+    step: int
+    laid: Segment
+
+
+class BucketState:
+    """Invariants: a slice's sum is of its next step; `_merged` counts the slots in it. `_lives` counts the incarnations
+    of each slot. `_early[p, step]` has what came of slot number p before the step before: no more than STEPS_AHEAD
+    steps of a slice, and none that is due."""
+
+    def __init__(self, spec: BucketSpec, values: Array, given: Array) -> None:
+        """`values` are the first values (elements); where a slice is `given` (slices) bool they are set later."""
+        count = len(spec.part)
+        bounds = spec.part.bounds // values.dtype.itemsize
+        self.spec = spec
+        self.bounds = bounds
+        self.steps = BucketSteps(spec.slots, count, together=spec.together)
+        self.update = BucketUpdate(spec, BucketValues(values, bounds, in_one=spec.is_whole))
+        self.sets = BucketSets(spec, self.steps, self.update.values, given)
+        self.applied: Callable[[int, int, int, int], None] | None = None
+        """Told (slot, step, first, stop) of each slot's gradients when they are merged, where somebody asks."""
+        self._sums = BucketSums(count, bounds)
+        self._sum_dtype = sum_dtype(values.dtype) if spec.update is Update.MEAN else values.dtype
+        self._adds_late = spec.update is Update.RULE and spec.rule.anywhere and spec.gate is None and not spec.is_whole
+        self._order: MergeOrder = _order(spec, bounds)
+        self._merged = np.zeros(count, np.int64)
+        self._gate = None if spec.gate is None else BucketGate(spec.gate, spec, self._sums, bounds)
+        self._lives = [0] * len(spec.slots)
+        self._early: dict[tuple[int, int], PendingSegments] = {}
+
+    def __len__(self) -> int:
+        """How many slices."""
+        return len(self.spec.part)
+
+    @property
+    def nbytes(self) -> int:
+        """Of the values."""
+        return int(self.spec.part.bounds[-1])
+
+    @property
+    def elements(self) -> Array:
+        """Where slices begin and end (slices + 1), elements."""
+        return self.bounds
+
+    def priority(self, first: int) -> int:
+        """Of a slice."""
+        return int(self.spec.part.priorities[first])
+
+    def check(self, slot: int, step: int, first: int, stop: int, *, pushes: bool) -> None:
+        """Raises PushRefusedError where a slot's gradients, or its word that it has none, contradict what is there."""
+        place = self.steps.place_of(slot, self._where(slot, step, first))
+        self.steps.check(place, step, first, stop, pushes=pushes, where=lambda slice_: self._where(slot, step, slice_))
+        early = self._early.get((place, step))
+        for laid in early.within(first, stop) if early is not None else ():
+            if (laid.elements is not None) != pushes:
+                where = self._where(slot, step, max(laid.first, first))
+                raise PushRefusedError(f"{where}: {contradiction(before=not pushes)}")
+
+    def accept(self, slot: int, step: int, laid: Segment) -> list[Arrival]:
+        """Takes in what `check` lets pass: gradients, which are written later, or that there are none. What may now be
+        merged; what was in before changes nothing: exactly once holds."""
+        place = self.steps.place_of(slot, "")
+        found = fresh = self._taken(place, step, laid)
+        while fresh and (early := self._timely(place, step + 1, fresh)):
+            step += 1
+            fresh = [one for some in early for one in self._taken(place, step, some)]
+            found = found + fresh
+        return found
+
+    def merging(self, arrival: Arrival) -> Changed:
+        """Merges what has come, and makes the updates that are due. Raises RuleFailedError, MemoryError."""
+        if arrival.life != self._lives[arrival.place]:
+            return  # A newer incarnation fills the slot.
+        if self.spec.together:
+            if self._is_next(arrival):  # As it is where slots come in order: it need not wait first.
+                self._add(arrival.place, arrival.step, arrival.laid)
+            else:
+                self._order.put(arrival.place, arrival.step, arrival.laid)
+            yield from self.advancing(arrival.laid.first, arrival.laid.stop)
+        else:
+            self._order.put(arrival.place, arrival.step, arrival.laid)
+            yield from self._alone(arrival.place, arrival.laid.first, arrival.laid.stop)
+
+    def advancing(self, first: int, stop: int) -> Changed:
+        """Goes on with these slices as far as it can; raises as `merging` does."""
+        if not self.spec.together:
+            for place in range(len(self.spec.slots)):
+                yield from self._alone(place, first, stop)
+            return
+        todo = [(first, stop)]
+        while todo:
+            low, high = todo.pop()
+            end, merged, version = self._alike(low, high)
+            if end < high:
+                todo.append((end, high))
+            if merged < len(self.spec.slots):
+                for place, laid in self._order.next(version, merged, low, end):
+                    self._add(place, version, laid)
+                    todo.append((laid.first, laid.stop))
+            elif self._is_due(merged, version) and (piece := self._first_piece(low, end)) is not None:
+                if piece[1] < end:
+                    todo.append((piece[1], end))
+                if not self.spec.is_held(version) and (self._gate is None or self._gate.passes(version, *piece)):
+                    self._complete(version, *piece)
+                    if self._order.holds(version + 1):
+                        todo.append(piece)
+                    yield Change(*piece, bool(todo))
+
+    def begun(self, first: int, stop: int) -> tuple[int, str]:
+        """Of some slices: see `Changed`. What has come early counts wherever it belongs."""
+        came = self.steps.came[:, first:stop].max(axis=0)
+        at = first + int(came.argmax())
+        step = max([int(came.max()), *(step + 1 for _, step in self._early)])
+        return step, f"step {step - 1} of {self.spec.key_named(at)} has begun"
+
+    def replace(self, slot: int) -> None:
+        """A newer incarnation fills the slot: what the old one pushed and is not merged is forgotten."""
+        place = self.steps.number_of(slot)
+        if place is None:
+            return
+        self._lives[place] += 1
+        self._order.forget(place)
+        for key in [key for key in self._early if key[0] == place]:
+            del self._early[key]
+        self.steps.forget(place)
+
+    def _is_next(self, arrival: Arrival) -> bool:
+        """Whether it is what is added next to the sums of all its slices."""
+        first, stop = arrival.laid.first, arrival.laid.stop
+        end, merged, version = self._alike(first, stop)
+        return end == stop and version == arrival.step and self._order.is_next(arrival.place, version, merged)
+
+    def _where(self, slot: int, step: int, slice_: int) -> str:
+        return f"slot {slot}, {self.spec.named(slice_)}, step {step}"
+
+    def _taken(self, place: int, step: int, laid: Segment) -> list[Arrival]:
+        pushes = laid.elements is not None
+        taken, early = self.steps.accept(place, step, laid.first, laid.stop, pushes=pushes)
+        cut = PendingSegments(self.bounds)
+        for first, stop in early:
+            pending = self._early.setdefault((place, step), PendingSegments(self.bounds))
+            pending.take(first, stop)  # What was sent again takes the place of what came first: it is the same.
+            pending.put(cut.part(laid, first, stop))
+        life = self._lives[place]
+        return [Arrival(place, life, step, cut.part(laid, first, stop)) for first, stop in taken]
+
+    def _timely(self, place: int, step: int, fresh: list[Arrival]) -> list[Segment]:
+        """Takes out what has come early from a slot of a step, of the slices whose step before has just been taken in:
+        nothing else has become due."""
+        pending = self._early.get((place, step))
+        if pending is None:
+            return []
+        found = [laid for one in fresh for laid in pending.take(one.laid.first, one.laid.stop)]
+        if not pending:
+            del self._early[place, step]
+        return found
+
+    def _is_due(self, merged: int, version: int) -> bool:
+        """Whether slices of which so many slots are merged may be updated: those of a whole key wait for each other."""
+        return not self.spec.is_whole or self._alike(0, len(self)) == (len(self), merged, version)
+
+    def _alike(self, first: int, stop: int) -> tuple[int, int, int]:
+        """How far slices are alike from the first on, how many slots are merged in their next step, and which it is."""
+        merged, version = int(self._merged[first]), int(self.steps.version[first])
+        if stop - first == 1:
+            return stop, merged, version
+        other = (self._merged[first:stop] != merged) | (self.steps.version[first:stop] != version)
+        return (first + int(other.argmax()) if other.any() else stop), merged, version
+
+    def _first_piece(self, first: int, stop: int) -> Range | None:
+        """The first slices of these that can be updated in one go: none of them lacks a value. Of a whole key these
+        are all its slices."""
+        if self.spec.is_whole:
+            return None if self.sets.lacks(0, len(self)) else (0, len(self))
+        ranges = self.sets.whole(first, stop)
+        if not ranges:
+            return None
+        low, high = ranges[0]
+        most = int(np.searchsorted(self.bounds, self.bounds[low] + self.spec.a_piece, side="right")) - 1
+        return low, min(max(most, low + 1), low + self.spec.slices_a_piece, high)
+
+    def _add(self, place: int, step: int, laid: Segment) -> None:
+        """Adds a slot's gradients to sums of equally many slots; the last as the rule runs, where that may be."""
+        last = self._adds_late and int(self._merged[laid.first]) + 1 == len(self.spec.slots)
+        self._sums.add(laid_as(laid, self._sum_dtype), last=last)
+        self._merged[laid.first : laid.stop] += 1
+        self.steps.through[place, laid.first : laid.stop] = step + 1
+        if self.applied is not None and laid.elements is not None:
+            self.applied(self.spec.slots[place], step, laid.first, laid.stop)
+
+    def _complete(self, step: int, first: int, stop: int) -> None:
+        for low, high, contributors in ranges_alike(self._sums.contributors[first:stop].copy(), first):
+            if not contributors:
+                self.update.without_gradient(low, high, step)
+            sums = self._sums.take(low, high)
+            if self.spec.is_whole and contributors:
+                sums = iter([Sum(_joined([one.total for one in sums]))])
+            for total, addend in sums:
+                self.update.with_gradient(total, contributors, step, addend)
+        self._merged[first:stop] = 0
+        self.steps.version[first:stop] = step + 1
+        self.sets.reached(step + 1, first, stop)
+
+    def _alone(self, place: int, first: int, stop: int) -> Changed:
+        """A slot's gradients as updates of their own, of each slice one step after the other: work may be done in any
+        order."""
+        todo = [(first, stop)]
+        while todo:
+            low, high = todo.pop()
+            piece = self._first_piece(low, high)
+            if piece is None:
+                continue
+            if piece[1] < high:
+                todo.append((piece[1], high))
+            low, high, step = ranges_alike(self.steps.through[place, piece[0] : piece[1]], piece[0])[0]
+            if high < piece[1]:
+                todo.append((high, piece[1]))
+            if self.spec.is_held(step):
+                continue
+            if self.spec.is_whole and not self._order.has_all(step, place, low, high):
+                continue
+            found = [laid for _, laid in self._order.next(step, place, low, high)]
+            if self.spec.is_whole and found:
+                found = [_joined(found)]
+            for laid in found:  # All before who waits is told: what was taken out is nowhere else.
+                self._apply_alone(place, step, laid)
+            for laid in found:
+                todo.append((laid.first, laid.stop))
+                yield Change(laid.first, laid.stop, goes_on=True)
+
+    def _apply_alone(self, place: int, step: int, laid: Segment) -> None:
+        first, stop = laid.first, laid.stop
+        if laid.elements is not None:
+            self.update.with_gradient(laid, 1, step)
+        self.steps.through[place, first:stop] = step + 1
+        self.steps.version[first:stop] = self.steps.through[:, first:stop].min(axis=0)
+        if self.applied is not None and laid.elements is not None:
+            self.applied(self.spec.slots[place], step, first, stop)
+
+
+def _joined(parts: list[Segment]) -> Segment:
+    """Slices that follow each other, their elements in one array."""
+    if len(parts) == 1 and not parts[0].parts:
+        return parts[0]
+    whole = [one for laid in parts for one in laid.parts or (laid,)]
+    arrays = [one.elements for one in whole if one.elements is not None]
+    return Segment(whole[0].first, whole[-1].stop, np.concatenate(arrays) if arrays else None)
+
+
+def _order(spec: BucketSpec, bounds: Array) -> MergeOrder:
+    """Where each slot goes on by itself, only its own steps have an order."""
+    return SlotOrder(bounds) if spec.merge is Merge.SLOT or not spec.together else ArrivalOrder(bounds)

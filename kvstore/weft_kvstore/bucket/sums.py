@@ -1,0 +1,352 @@
+"""Gradients of a bucket's steps: which is added next, their sums, and the gate where these are measured. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, Final, NamedTuple, Protocol
+
+import numpy as np
+
+from weft_graph.program import Update
+from weft_kvstore.arrays import Array, PendingSegments, Range, Ranges, Segment, exact_sum, ranges_where
+from weft_kvstore.bucket.update import BucketSpec
+from weft_kvstore.merging.step_gate import StepGate
+
+# --- Gradients that are in and not merged, and which of them is added next --------------------------------------------
+
+
+class MergeOrder(Protocol):
+    """Elements by contributing slot (its number) and step. `bounds` of a bucket are those of its pending segments."""
+
+    def put(self, place: int, step: int, laid: Segment) -> None: ...
+
+    def is_next(self, place: int, step: int, merged: int) -> bool:
+        """Whether what comes of a slot is added at once where `merged` slots are merged in that step."""
+
+    def holds(self, step: int) -> bool:
+        """Whether anything of a step may be added now that the step before it is applied."""
+
+    def has_all(self, step: int, merged: int, first: int, stop: int) -> bool:
+        """Whether `next` finds something for each of these slices."""
+
+    def next(self, step: int, merged: int, first: int, stop: int) -> list[tuple[int, Segment]]:
+        """Takes out what is to be added next at these slices, of which `merged` slots are merged in that step."""
+
+    def forget(self, place: int) -> None:
+        """What a slot has here never came."""
+
+
+class SlotOrder:
+    """The slots one after the other, so that a sum is the same bits for any order of arrival."""
+
+    def __init__(self, bounds: Array) -> None:
+        self._bounds = bounds
+        self._pendings: dict[tuple[int, int], PendingSegments] = {}
+
+    def put(self, place: int, step: int, laid: Segment) -> None:
+        pending = self._pendings.get((place, step))
+        if pending is None:
+            pending = self._pendings[place, step] = PendingSegments(self._bounds)
+        pending.put(laid)
+
+    def is_next(self, place: int, step: int, merged: int) -> bool:
+        return place == merged
+
+    def holds(self, step: int) -> bool:
+        return (0, step) in self._pendings
+
+    def has_all(self, step: int, merged: int, first: int, stop: int) -> bool:
+        return (merged, step) in self._pendings and len(self._pendings[merged, step]) == stop - first
+
+    def next(self, step: int, merged: int, first: int, stop: int) -> list[tuple[int, Segment]]:
+        pending = self._pendings.get((merged, step))
+        if pending is None:
+            return []
+        found = pending.take(first, stop)
+        if not pending:
+            del self._pendings[merged, step]
+        return [(merged, laid) for laid in found]
+
+    def forget(self, place: int) -> None:
+        for key in [key for key in self._pendings if key[0] == place]:
+            del self._pendings[key]
+
+
+class ArrivalOrder:
+    """In the order in which they came. Invariant: no pending segments is empty."""
+
+    def __init__(self, bounds: Array) -> None:
+        self._bounds = bounds
+        self._arrived: dict[int, list[tuple[int, PendingSegments]]] = {}
+
+    def put(self, place: int, step: int, laid: Segment) -> None:
+        pending = PendingSegments(self._bounds)
+        pending.put(laid)
+        self._arrived.setdefault(step, []).append((place, pending))
+
+    def is_next(self, place: int, step: int, merged: int) -> bool:
+        return step not in self._arrived
+
+    def holds(self, step: int) -> bool:
+        return step in self._arrived
+
+    def has_all(self, step: int, merged: int, first: int, stop: int) -> bool:
+        return sum(len(pending) for _, pending in self._arrived.get(step, ())) >= stop - first
+
+    def next(self, step: int, merged: int, first: int, stop: int) -> list[tuple[int, Segment]]:
+        found: list[tuple[int, Segment]] = []
+        left = Ranges()
+        left.add(first, stop)
+        for place, pending in self._arrived.get(step, ()):
+            taken = [laid for low, high in list(left) for laid in pending.take(low, high)]
+            for laid in taken:  # Of each slice what came first; others may have another first one.
+                left.remove(laid.first, laid.stop)
+                found.append((place, laid))
+            if not left:
+                break
+        if found:
+            self._tidy(step)
+        return found
+
+    def forget(self, place: int) -> None:
+        for step in list(self._arrived):
+            self._arrived[step] = [one for one in self._arrived[step] if one[0] != place]
+            self._tidy(step)
+
+    def _tidy(self, step: int) -> None:
+        self._arrived[step] = [one for one in self._arrived[step] if one[1]]
+        if not self._arrived[step]:
+            del self._arrived[step]
+
+
+# --- The sums of a bucket's steps that are being merged ---------------------------------------------------------------
+
+
+LATE_ELEMENTS: Final = 1 << 17
+"""What is added late has so many elements at least: an update of each piece costs more than to add small ones."""
+
+
+def sum_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """In what gradients are added whose mean is wanted: a mean of numbers that the type has is one that it has, and
+    their sum may be none. Sums of int64 are Python's numbers: slow, and exact."""
+    if dtype.kind in "iu":
+        return np.dtype(np.int64) if dtype.itemsize < 8 else np.dtype(np.object_)
+    return np.dtype(np.float64) if dtype.itemsize < 8 else np.dtype(np.longdouble)
+
+
+class Sum(NamedTuple):
+    """A sum: the elements of `total`, and where `addend` is there (elements of the same slices) that added to them."""
+
+    total: Segment
+    addend: Array | None = None
+
+
+class BucketSums:
+    """Of each slice one sum, that of its next step. `contributors` counts the gradients in it, by slice.
+
+    Invariant: what lies in `_addends`, and is not added yet, has a total of the same slice.
+    """
+
+    __slots__ = ("_addends", "_bounds", "_totals", "contributors")
+
+    def __init__(self, slices: int, bounds: Array) -> None:
+        self._bounds = bounds
+        self._totals = PendingSegments(bounds)
+        self._addends = PendingSegments(bounds)
+        self.contributors = np.zeros(slices, np.int64)
+
+    def add(self, laid: Segment, *, last: bool = False) -> None:
+        """Adds gradients, from the left to the right: sum + gradient. Their memory is taken over, and written unless it
+        is read-only. What is the `last` is added by who takes the sum, and crosses memory once less."""
+        if laid.elements is None:
+            return
+        self._settle(laid.first, laid.stop)
+        if last:
+            self._put_off(laid)
+        else:
+            self._add(laid)
+        self.contributors[laid.first : laid.stop] += 1
+
+    def _put_off(self, laid: Segment) -> None:
+        now: list[Segment] = []
+        for part in laid.parts or (laid,):
+            at = part.first
+            for total in self._totals.within(part.first, part.stop):
+                low, high = max(total.first, part.first), min(total.stop, part.stop)
+                if at < low:
+                    now.append(self._totals.part(part, at, low))
+                over = self._addends.part(part, low, high)
+                if self._bounds[high] - self._bounds[low] < LATE_ELEMENTS:
+                    now.append(over)
+                else:
+                    self._addends.put(over)
+                at = high
+            if at < part.stop:
+                now.append(self._totals.part(part, at, part.stop))
+        if now:
+            self._add(Segment(now[0].first, now[-1].stop, now[0].elements, tuple(now)))
+
+    def _settle(self, first: int, stop: int) -> None:
+        for addend in self._addends.take(first, stop) if self._addends else ():
+            self._add(addend)
+
+    def _add(self, laid: Segment) -> None:
+        fresh = _Fresh(self._bounds, laid)
+        for part in laid.parts or (laid,):
+            at = part.first
+            for total in self._totals.take(part.first, part.stop):
+                if at < total.first:
+                    fresh.keep(self._totals.part(part, at, total.first))
+                elements = self._totals.part(part, total.first, total.stop).elements
+                assert total.elements is not None
+                assert elements is not None
+                if total.elements.flags.writeable:
+                    np.add(total.elements, elements, out=total.elements)
+                    fresh.keep(total)
+                else:
+                    np.add(total.elements, elements, out=fresh.room(total.first, total.stop))
+                at = total.stop
+            if at < part.stop:
+                fresh.keep(self._totals.part(part, at, part.stop))
+        for one in fresh.sums():
+            self._totals.put(one)
+
+    def take(self, first: int, stop: int) -> Iterator[Sum]:
+        """The sums of these slices, where there are any; they begin anew."""
+        self.contributors[first:stop] = 0
+        totals = self._totals.take(first, stop)
+        addends = self._addends.take(first, stop) if self._addends else []
+        return _sums(self._totals, totals, addends) if addends else map(Sum, totals)
+
+    def look(self, first: int, stop: int) -> list[Segment]:
+        """The sums of these slices, to be written; they stay."""
+        self._settle(first, stop)
+        found = [_writable(laid) for laid in self._totals.take(first, stop)]
+        for laid in found:
+            self._totals.put(laid)
+        return found
+
+
+def _sums(pending: PendingSegments, totals: list[Segment], addends: list[Segment]) -> Iterator[Sum]:
+    """Totals with what is to be added to them, cut where one of both ends."""
+    coming = iter(addends)
+    addend = next(coming, None)
+    for total in totals:
+        at = total.first
+        while addend is not None and addend.first < total.stop:
+            if at < addend.first:
+                yield Sum(pending.part(total, at, addend.first))
+            at = min(addend.stop, total.stop)
+            low = max(addend.first, total.first)
+            yield Sum(pending.part(total, low, at), pending.part(addend, low, at).elements)
+            if addend.stop > total.stop:
+                break
+            addend = next(coming, None)
+        if at < total.stop:
+            yield Sum(pending.part(total, at, total.stop))
+
+
+class _Fresh:
+    """New sums of the slices of `laid`, in one array: what is read-only is added up there. Slices of which nothing is
+    kept that follow each other are one sum then, however many pieces they came in."""
+
+    __slots__ = ("_array", "_bounds", "_kept", "_laid", "_made")
+
+    def __init__(self, bounds: Array, laid: Segment) -> None:
+        self._bounds = bounds
+        self._laid = laid
+        self._array: Array | None = None
+        self._kept: list[Segment] = []
+        self._made: list[Range] = []
+
+    def keep(self, laid: Segment) -> None:
+        """Slices whose sum has an array already."""
+        self._kept.append(laid)
+
+    def room(self, first: int, stop: int) -> Array:
+        """Where a sum is to be written."""
+        if self._array is None:
+            assert self._laid.elements is not None
+            count = int(self._bounds[self._laid.stop] - self._bounds[self._laid.first])
+            self._array = np.empty(count, self._laid.elements.dtype)
+        if self._made and self._made[-1][1] == first:
+            self._made[-1] = self._made[-1][0], stop
+        else:
+            self._made.append((first, stop))
+        return self._of(first, stop)
+
+    def sums(self) -> list[Segment]:
+        return self._kept + [Segment(first, stop, self._of(first, stop)) for first, stop in self._made]
+
+    def _of(self, first: int, stop: int) -> Array:
+        assert self._array is not None
+        origin = self._bounds[self._laid.first]
+        return self._array[self._bounds[first] - origin : self._bounds[stop] - origin]
+
+
+def _writable(laid: Segment) -> Segment:
+    if laid.elements is None or laid.elements.flags.writeable:
+        return laid
+    return Segment(laid.first, laid.stop, laid.elements.copy())
+
+
+# --- Slices of a bucket at the gate of their shard: what is merged of a step is measured, and goes on as agreed on ----
+
+
+_NEVER: Final = -1
+
+
+class BucketGate:
+    """Invariant: `_told` (slices) is the last step that the gate was told of, and each is told once. `sums` are of the
+    slices, which begin at `bounds` (elements)."""
+
+    __slots__ = ("_bounds", "_gate", "_is_summed", "_sums", "_told", "_unscaled")
+
+    def __init__(self, gate: StepGate, spec: BucketSpec, sums: BucketSums, bounds: Array) -> None:
+        self._gate = gate
+        self._is_summed = spec.update is not Update.MEAN
+        self._unscaled = spec.unscaled
+        self._sums = sums
+        self._bounds = bounds
+        self._told = np.full(len(spec.part), _NEVER, np.int64)
+
+    def passes(self, step: int, first: int, stop: int) -> bool:
+        """Whether the slots have agreed on a step: the sums of its slices are clipped then, or dropped where the step
+        is skipped. The first time what they amount to is measured."""
+        for low, high in ranges_where(self._told[first:stop] != step, first):
+            squares = self._measured(low, high) if self._is_summed else 0
+            self._told[low:high] = step
+            self._gate.hold(step, squares, high - low)
+        verdict = self._gate.verdict(step)
+        if verdict is None:
+            return False
+        if verdict.factor is None:
+            self._sums.take(first, stop)
+        elif self._is_summed and verdict.factor != 1.0:
+            _multiply(self._sums.look(first, stop), verdict.factor)
+        return True
+
+    def _measured(self, first: int, stop: int) -> int | None:
+        """The exact sum of the slices' sums of squares, each in float64; None where that is not finite. What was
+        multiplied by the loss scale is divided by it."""
+        sums = self._sums.look(first, stop)
+        if self._gate.scale != 1.0 and not self._unscaled:
+            _multiply(sums, 1.0 / self._gate.scale)
+        found: list[Array] = []
+        for laid in sums:
+            assert laid.elements is not None
+            for low, high in self._slices(laid):
+                found.append(np.square(laid.elements[low:high], dtype=np.float64).sum(keepdims=True))
+        return exact_sum(np.concatenate(found)) if found else 0
+
+    def _slices(self, laid: Segment) -> Iterator[Range]:
+        """Where its slices begin and end among its elements."""
+        edges = (self._bounds[laid.first : laid.stop + 1] - self._bounds[laid.first]).tolist()
+        return pairwise(edges)
+
+
+def _multiply(sums: list[Segment], factor: float) -> None:
+    for laid in sums:
+        assert laid.elements is not None
+        np.multiply(laid.elements, laid.elements.dtype.type(factor), out=laid.elements)

@@ -1,0 +1,171 @@
+"""The calls of a store, the same for every store: checked, made an operation, handed to a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Final
+
+from weft_kvstore.arrays import Array
+from weft_kvstore.errors import StoreError
+from weft_kvstore.operations.arguments import Arguments
+from weft_kvstore.operations.operation import Gives, Operation
+from weft_kvstore.operations.ordering import ConsistentRead
+from weft_kvstore.runtime.futures import Driver, StoreFuture
+from weft_kvstore.runtime.joined_future import joined
+from weft_kvstore.runtime.process import OwnProcess
+from weft_kvstore.step_outcome import StepOutcome
+from weft_kvstore.store import Pulled, joined_pulls
+from weft_kvstore.wire.messages import MAX_RUNS, PayloadKind, Reading
+
+_READING: Final = {False: Reading.OWN, True: Reading.SETTLED}
+
+
+class StoreCalls:
+    """Every call raises StoreError in a child of the process that made the store.
+
+    `submit` is called with each operation that is in order, on the caller's thread; it must not wait, and raises
+    StoreError where nothing can be begun any more. `driver` brings futures to their end, or says who must not wait
+    for one."""
+
+    def __init__(self, arguments: Arguments, submit: Callable[[Operation], None], driver: Driver | None = None) -> None:
+        self._arguments = arguments
+        self._process = OwnProcess()
+        self._submit = submit
+        self._driver = driver
+
+    def push(self, key: str, step: int, gradient: Array) -> Future[None]:
+        return self._begin(
+            lambda future: self._arguments.push(future, key, step, gradient, payload_kind=PayloadKind.GRADIENT)
+        )
+
+    def push_many(self, keys: Sequence[str], step: int, gradients: Sequence[Array]) -> Future[None]:
+        return self._begin(
+            lambda future: self._arguments.push_many(future, keys, step, gradients, payload_kind=PayloadKind.GRADIENT)
+        )
+
+    def push_rows(self, key: str, step: int, ids: Array, rows: Array) -> Future[None]:
+        return self._begin(
+            lambda future: self._arguments.push_rows(future, key, step, ids, rows, payload_kind=PayloadKind.GRADIENT)
+        )
+
+    def set(self, key: str, version: int, value: Array) -> Future[None]:
+        return self._begin(
+            lambda future: self._arguments.push(future, key, version, value, payload_kind=PayloadKind.VALUE)
+        )
+
+    def set_many(self, keys: Sequence[str], version: int, values: Sequence[Array]) -> Future[None]:
+        return self._begin(
+            lambda future: self._arguments.push_many(future, keys, version, values, payload_kind=PayloadKind.VALUE)
+        )
+
+    def set_rows(self, key: str, version: int, ids: Array, rows: Array) -> Future[None]:
+        return self._begin(
+            lambda future: self._arguments.push_rows(future, key, version, ids, rows, payload_kind=PayloadKind.VALUE)
+        )
+
+    def pull(self, key: str, version: int, *, settled: bool = False, out: Array | None = None) -> Future[Array]:
+        reading = _READING[settled]
+        return self._begin(lambda future: self._arguments.pull(future, key, version, reading=reading, out=out))
+
+    def pull_many(
+        self,
+        keys: Sequence[str],
+        version: int,
+        *,
+        settled: bool = False,
+        exact: bool = False,
+        out: Sequence[Array] | None = None,
+    ) -> Future[list[Array]]:
+        reading = Reading.EXACT if exact else _READING[settled]
+
+        def pull(some: slice) -> Future[list[Array]]:
+            here = out if out is None else out[some]
+            return self._begin(
+                lambda future: self._arguments.pull_many(future, keys[some], version, reading=reading, out=here)
+            )
+
+        return _in_portions(keys, pull, lambda parts: [array for part in parts for array in part])
+
+    def pull_versions(
+        self, keys: Sequence[str], version: int, *, settled: bool = False, out: Sequence[Array] | None = None
+    ) -> Future[Pulled]:
+        reading, gives = _READING[settled], Gives.VERSIONS
+
+        def pull(some: slice) -> Future[Pulled]:
+            here = out if out is None else out[some]
+            return self._begin(
+                lambda future: self._arguments.pull_many(
+                    future, keys[some], version, reading=reading, gives=gives, out=here
+                )
+            )
+
+        return _in_portions(keys, pull, joined_pulls)
+
+    def read_consistent(self, keys: Sequence[str]) -> Future[tuple[int, list[Array]]]:
+        self._process.check()
+        try:
+            read = ConsistentRead(self, keys, self._arguments.moving(keys), self._driver)
+        except StoreError as error:
+            return _failed(error)
+        read.begin()
+        return read.future
+
+    def pull_state(self, key: str, version: int, *, settled: bool = False) -> Future[Mapping[str, Array]]:
+        reading = _READING[settled]
+        return self._begin(lambda future: self._arguments.pull_state(future, key, version, reading=reading))
+
+    def pull_rows(self, key: str, ids: Array, version: int, *, settled: bool = False) -> Future[Array]:
+        return self._begin(
+            lambda future: self._arguments.pull_rows(future, key, ids, version, state=False, settled=settled)
+        )
+
+    def pull_state_rows(
+        self, key: str, ids: Array, version: int, *, settled: bool = False
+    ) -> Future[Mapping[str, Array]]:
+        return self._begin(
+            lambda future: self._arguments.pull_rows(future, key, ids, version, state=True, settled=settled)
+        )
+
+    def set_hyper(
+        self, changes: Mapping[str, float], *, step: int | None = None, key: str | None = None
+    ) -> Future[int]:
+        return self._begin(lambda future: self._arguments.set_hyper(future, changes, step, key))
+
+    def barrier(self, step: int, nothing: Sequence[str]) -> Future[StepOutcome | None]:
+        return self._begin(lambda future: self._arguments.barrier(future, step, nothing))
+
+    def _begin(self, make: Callable[[Future[Any]], Operation]) -> Future[Any]:
+        self._process.check()
+        future: StoreFuture[Any] = StoreFuture(self._driver)
+        try:
+            self._submit(make(future))
+        except StoreError as error:
+            future.set_exception(error)
+        except MemoryError as error:
+            future.set_exception(StoreError(f"there is no memory for what is asked: {error}"))
+        return future
+
+
+def _in_portions(
+    keys: Sequence[str], pull: Callable[[slice], Future[Any]], join: Callable[[list[Any]], Any]
+) -> Future[Any]:
+    """A pull of more keys than one message may name is several."""
+    if len(keys) <= MAX_RUNS:
+        return pull(slice(None))
+    return joined([pull(slice(begin, begin + MAX_RUNS)) for begin in range(0, len(keys), MAX_RUNS)], join)
+
+
+def _failed(error: StoreError) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_exception(error)
+    return future
+
+
+def end_futures(outcomes: Sequence[tuple[Operation, Any, StoreError | None]]) -> None:
+    """Ends the futures of operations that have ended."""
+    for operation, result, error in outcomes:
+        if error is not None:
+            operation.future.set_exception(error)
+        else:
+            operation.future.set_result(result)

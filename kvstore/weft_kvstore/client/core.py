@@ -1,0 +1,382 @@
+"""All that a client decides: operations, messages and time in; messages and ended operations out. Pure."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from weft_kvstore.arrays import Buffer
+from weft_kvstore.client.connection import HandshakeFailure, LinkState
+from weft_kvstore.client.link import ClientLink
+from weft_kvstore.client.replies import Replies
+from weft_kvstore.description.check import digest
+from weft_kvstore.description.records import StoreDescription
+from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError, StoreTimeoutError
+from weft_kvstore.operations.encoding import GradientEncoders
+from weft_kvstore.operations.operation import Operation
+from weft_kvstore.operations.ordering import SetsUnderWay
+from weft_kvstore.runtime.futures import Deadlines
+from weft_kvstore.same_host.peers import GivenArrays, LinkMemory
+from weft_kvstore.settings import LinkSettings
+from weft_kvstore.sharding import Routing, routing_of
+from weft_kvstore.step_outcome import StepOutcome
+from weft_kvstore.wire.codec import ProtocolError, decode_reply
+from weft_kvstore.wire.messages import Hello
+
+# --- How long a client's own thread keeps away from the work, as callers lead it or not -------------------------------
+
+
+GRACE_S: Final = 0.001
+"""How long an answer may be left alone before the thread looks for it, where a caller has led lately."""
+
+LOOKS: Final = 20
+"""Looks of the thread, `GRACE_S` apart, that find nobody who leads and nothing under way, before it leads again."""
+
+LONGEST_PAUSE_S: Final = 60.0
+"""Between two looks at a caller that leads and does not leave."""
+
+
+class SparePoller:
+    """`leads` counts the times that a caller has led: where it has changed, one has led since the last look.
+
+    `_looks` counts the looks since then that found nobody who leads; from `LOOKS` on the thread leads by itself.
+    """
+
+    __slots__ = ("_looks", "_pause_s", "_seen")
+
+    def __init__(self) -> None:
+        self._seen = 0
+        self._looks = LOOKS
+        self._pause_s = GRACE_S
+
+    def pause_s(self, leads: int, *, is_led: bool, is_due: bool) -> float | None:
+        """How long the thread has nothing to do; 0 where it is to lead. None where no caller leads or has led since the
+        last look: then it is `idle_pause_s`."""
+        seen, self._seen = self._seen, leads
+        if is_led:
+            self._looks = 0
+            self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S) if seen == leads else GRACE_S
+            return self._pause_s
+        self._pause_s = GRACE_S
+        if is_due:
+            return 0.0
+        if seen != leads:
+            self._looks = 0
+            return GRACE_S
+        return None
+
+    def idle_pause_s(self, *, is_open: bool) -> float:
+        """The same, where callers do other things; `is_open`: an answer may come that nobody waits for."""
+        if self._looks < LOOKS and not is_open:
+            self._looks += 1
+            return GRACE_S
+        return 0.0
+
+    def woken(self, leads: int) -> None:
+        """Somebody has left work behind: the thread is to lead."""
+        self._looks = LOOKS
+        self._seen = leads
+
+
+# --- Who speaks for a slot to its shards ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """One client. `incarnation` counts those that its slot has had, one after the other; `process` are 16 bytes that
+    are drawn once per client."""
+
+    slot: int
+    incarnation: int
+    process: bytes
+
+    def hello(self, description: StoreDescription) -> Hello:
+        """What each of its connections begins with, but for the connection's own number."""
+        return Hello(
+            job=description.job,
+            term=description.term,
+            slot=self.slot,
+            incarnation=self.incarnation,
+            process=self.process,
+            session=0,
+            description=digest(description),
+        )
+
+
+# --- Says that a client's calls wait for long, for whom, and when that is over ----------------------------------------
+
+
+TOLD_AFTER_S: Final = 5.0
+"""A call that waits longer is told of. Steps are shorter, but for the first, which is compiled."""
+
+ANSWER_S: Final = 0.5
+"""So long shards have to say what it waits for."""
+
+QUIET_S: Final = 60.0
+"""Between two calls that are told of: where every step takes long, a line for each would drown the others."""
+
+_log = logging.getLogger("weft.store")
+
+
+class LongWaits:
+    """Looks at the call that has been open longest, one at a time. It is known by its number, so that what has ended is
+    not kept alive. `at` is when `look` has something to do at the latest; it may be called at any time."""
+
+    def __init__(self) -> None:
+        self.at = float("inf")
+        self._number: int | None = None
+        self._name = ""
+        self._begun = 0.0
+        self._quiet_until = float("-inf")
+
+    def is_new(self, number: int, begun: float, now: float) -> bool:
+        """Whether a call, which is the one open longest, is to be told of soon: its shards are to be asked why."""
+        if self._number is not None or now - begun < TOLD_AFTER_S or now < self._quiet_until:
+            return False
+        self._number, self._begun, self.at = number, begun, now + ANSWER_S
+        return True
+
+    def look(self, still_open: Container[int], told: Callable[[int], tuple[str, str]], now: float) -> None:
+        """Says of the call what there is to say; `told` has its name, and what it waits for."""
+        number = self._number
+        if number is None:
+            return
+        if number not in still_open:
+            if self._name:
+                _log.warning("%s is over, after %.0f s", self._name, now - self._begun)
+            self._number, self._name, self.at = None, "", float("inf")
+        elif now >= self.at:
+            self._name, why = told(number)
+            _log.warning("%s has waited %.0f s: %s", self._name, now - self._begun, why)
+            self._quiet_until, self.at = now + QUIET_S, float("inf")
+
+
+# --- All that a client decides: operations, messages and time in; messages and ended operations out -------------------
+
+
+ASK_BEFORE_S: Final = 0.5
+"""A shard is asked what a request waits for so long before its deadline, or a quarter of the time allowed."""
+
+Outcome: TypeAlias = tuple[Operation, Any, StoreError | None]
+"""An operation that has ended: its result, or its error."""
+
+
+class ClientCore:
+    """One slot's operations on all shards. `outcomes` collects what has ended, each operation once. `tick_at` is when
+    `tick` has something to do again; before that it does nothing.
+
+    Invariants: `_open` has what has begun and not ended, by number; until it is closed all of that has a deadline in
+    `_to_end`, and before it in `_to_ask`. What is in `outcomes` is in `_open` no more, and no link will make it again.
+    """
+
+    def __init__(
+        self,
+        description: StoreDescription,
+        sender: Sender,
+        *,
+        settings: LinkSettings,
+        endpoints: Sequence[str],
+        now: float,
+        memory: GivenArrays | None = None,
+    ) -> None:
+        self.routing: Routing = routing_of(description)
+        self._encoders = GradientEncoders(description, self.routing, sender.slot)
+        self.outcomes: list[Outcome] = []
+        self.memory = memory
+        self._settings = settings
+        self._slot = sender.slot
+        hello = sender.hello(description)
+        self.links = [ClientLink(shard, endpoint, hello, settings, now) for shard, endpoint in enumerate(endpoints)]
+        self._replies = Replies(self, self.links)
+        self._open: dict[int, Operation] = {}
+        self._sets = SetsUnderWay()
+        self._number = 0
+        self._to_ask = Deadlines()
+        self._to_end = Deadlines()
+        self._long_waits = LongWaits()
+        self.tick_at = now
+        self.rows_pushed = 0
+        self.rows_pulled = 0
+        self._ask_before_s = min(ASK_BEFORE_S, settings.request_timeout_s / 4)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def told(self, operation: Operation) -> str:
+        """Whose call it is, as every error begins."""
+        return f"slot {self._slot}: {operation}"
+
+    def begin(self, operation: Operation, now: float) -> None:
+        """Begins an operation; it ends at its deadline at the latest. What goes wrong before it is open ends it, and no
+        other: nobody else knows of it, so nobody else could end it."""
+        self._number += 1
+        operation.number = self._number
+        shards = self._prepared(operation)
+        if shards is None:
+            return
+        operation.pending = shards
+        self.rows_pushed += operation.rows_pushed
+        self.rows_pulled += operation.rows_pulled
+        if not shards:
+            self.end(operation, operation.result(), None)
+            return
+        links = [self.links[shard] for shard in shards]
+        for link in links:
+            if link.connection.refused is not None or link.connection.lost is not None:
+                self.end(operation, None, self._lost_error(link, operation))
+                return
+        self._open[operation.number] = operation
+        due = now + self._settings.request_timeout_s
+        self.tick_at = min(self.tick_at, due - self._ask_before_s)
+        self._to_ask.add(due - self._ask_before_s, operation.number)
+        self._to_end.add(due, operation.number)
+        if self._sets or operation.sets:
+            self._sets.begin(operation, links)
+            return
+        for link in links:
+            operation.begin(link)
+
+    def receive(self, shard: int, parts: Sequence[Buffer], now: float) -> None:
+        """One message of a shard. A shard that talks nonsense is left for good."""
+        link = self.links[shard]
+        connection = link.connection
+        if connection.refused is not None:
+            return
+        try:
+            message, payload = decode_reply(parts)
+            connection.heard(now)
+            if self._replies.take(link, message, payload, now):
+                self.tick_at = now
+        except ProtocolError as error:
+            connection.refuse(f"{link.name} sent what is no message: {error}")
+        if connection.refused is not None:
+            self._fail_all(link)
+
+    def shares(self, shard: int, *, taken: bool) -> None:
+        """The shard has mapped this client's arena, or has it no more."""
+        self.links[shard].share(LinkMemory(self.memory, shard) if taken and self.memory is not None else None)
+
+    def disconnected(self, shard: int, now: float) -> None:
+        self.tick_at = now
+        self.links[shard].connection.disconnected(now)
+
+    def shut_out(self, shard: int, how: HandshakeFailure, now: float, *, key: str | None) -> None:
+        """The connection has ended in its handshake. `key`: this client's public one, where the link is encrypted."""
+        self.tick_at = now
+        link = self.links[shard]
+        link.connection.shut_out(how, now, key=key)
+        if link.connection.refused is not None:
+            self._fail_all(link)
+
+    def cannot_connect(self, shard: int, reason: str) -> None:
+        """The endpoint is none that can be connected to, now or ever."""
+        link = self.links[shard]
+        link.connection.refuse(f"{link.name}: {reason}", at_fault=True)
+        self._fail_all(link)
+
+    def tick(self, now: float) -> None:
+        """Deadlines, pings, silence."""
+        if now < self.tick_at:
+            return
+        for link in self.links:
+            if link.tick(now):
+                self._fail_all(link)
+        asked = self._to_ask.due(now, self._open)
+        if asked:
+            for link in self.links:
+                link.ask_why(asked)
+        for number in self._to_end.due(now, self._open):
+            operation = self._open[number]
+            self.end(operation, None, StoreTimeoutError(self._overdue(operation)))
+        self._tell_long_waits(now)
+        self.tick_at = min(
+            self._to_ask.next(),
+            self._to_end.next(),
+            self._long_waits.at,
+            *[link.connection.next_tick() for link in self.links],
+        )
+
+    def flush(self, now: float) -> None:
+        for link in self.links:
+            link.flush(now)
+
+    def close(self, reason: str) -> None:
+        """Fails what is open, for that reason, and says good-bye."""
+        self._sets.close()
+        for operation in list(self._open.values()):
+            self.end(operation, None, StoreError(f"{self.told(operation)}: {reason}"))
+        for link in self.links:
+            link.close()
+
+    def end(self, operation: Operation, result: Any, error: StoreError | None) -> None:
+        """Ends an operation, unless it has ended."""
+        if operation.ended:
+            return
+        operation.ended = True
+        self._open.pop(operation.number, None)
+        if error is not None:
+            for shard in operation.pending:
+                operation.give_up(self.links[shard])
+        operation.let_go()
+        if isinstance(result, StepOutcome):
+            self._encoders.told(result)
+        self.outcomes.append((operation, result, error))
+        if self._sets:
+            self._sets.ended(operation)
+
+    def _prepared(self, operation: Operation) -> dict[int, int] | None:
+        """How many parts each shard has of it; None where it could not be made, and has ended."""
+        try:
+            if self.memory is not None:
+                operation.look(self.memory)
+            operation.use(self._encoders)
+            return operation.prepare(self.routing)
+        except StoreRefusedError as error:
+            self.end(operation, None, error)
+        except MemoryError as error:
+            self.end(operation, None, StoreError(f"{self.told(operation)}: no memory: {error}"))
+        except Exception as error:  # noqa: BLE001  # an operation's outermost frame
+            _log.exception("slot %d: %s failed", self._slot, operation)
+            failed = StoreError(f"{self.told(operation)}: {type(error).__name__}: {error}")
+            failed.__cause__ = error
+            self.end(operation, None, failed)
+        return None
+
+    def _fail_all(self, link: ClientLink) -> None:
+        for operation in [one for one in self._open.values() if link.shard in one.pending]:
+            self.end(operation, None, self._lost_error(link, operation))
+
+    def _lost_error(self, link: ClientLink, operation: Operation) -> StoreError:
+        text = f"{self.told(operation)}: {link.connection.trouble}"
+        return StoreRefusedError(text) if link.connection.at_fault else StoreLostError(text)
+
+    def _tell_long_waits(self, now: float) -> None:
+        """Looked at with each ping, so that no call pays for it."""
+        self._long_waits.look(self._open, self._told_wait, now)
+        oldest = next(iter(self._open), None)
+        begun = self._to_end.next() - self._settings.request_timeout_s
+        if oldest is not None and self._long_waits.is_new(oldest, begun, now):
+            for link in self.links:
+                link.ask_why([oldest])
+
+    def _told_wait(self, number: int) -> tuple[str, str]:
+        operation = self._open[number]
+        return self.told(operation), self._waits(operation)
+
+    def _overdue(self, operation: Operation) -> str:
+        return f"{self.told(operation)} took over {self._settings.request_timeout_s:g} s; {self._waits(operation)}"
+
+    def _waits(self, operation: Operation) -> str:
+        """What it waits for on each shard, as far as that is known."""
+        waits = [
+            f"{self.links[shard].name}: {operation.because.get(shard, self._silence(self.links[shard]))}"
+            for shard in sorted(operation.pending)
+        ]
+        return "; ".join(waits)
+
+    @staticmethod
+    def _silence(link: ClientLink) -> str:
+        state = link.connection.state
+        return "no answer" if state is LinkState.OPEN else f"the connection is {state.value}"

@@ -1,0 +1,446 @@
+"""Whose thread polls the sockets: one caller that waits leads, the others follow and are woken."""
+
+from __future__ import annotations
+
+import math
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from weft_kvstore.client.core import GRACE_S, SparePoller
+from weft_kvstore.client.sockets import ClientSockets, Readable
+from weft_kvstore.errors import StoreError
+from weft_kvstore.operations.operation import Operation
+from weft_kvstore.runtime.futures import StoreFuture
+from weft_kvstore.runtime.process import MAIN, Interrupts, OwnProcess, Wakeup
+
+# --- Callers that wait for a future each while another caller leads the client's work ---------------------------------
+
+
+class Followers:
+    """Any thread follows, and any wakes the first: in the order in which they came. Each sleeps over its future's own
+    condition, so that the future's end wakes it too."""
+
+    def __init__(self) -> None:
+        self._futures: list[StoreFuture[Any]] = []
+
+    def __len__(self) -> int:
+        return len(self._futures)
+
+    def follow(
+        self, future: StoreFuture[Any], until: float, is_led: Callable[[], bool], interrupts: Interrupts | None
+    ) -> None:
+        """Waits until it is done, or nobody leads any more. `is_led` is asked where whoever stops leading wakes this
+        one afterwards, so that one of both sees the other."""
+
+        def wait() -> None:
+            with future._condition:
+                if not future.done() and is_led():
+                    left_s = min(until - time.monotonic(), threading.TIMEOUT_MAX)
+                    future._condition.wait(max(left_s, 0.0))
+
+        self._futures.append(future)
+        try:
+            if interrupts is None:
+                wait()
+            else:
+                interrupts.sleep(wait)
+        finally:
+            self._futures.remove(future)
+
+    def wake_first(self) -> None:
+        """The first whose future has not ended may lead now."""
+        for other in self._futures.copy():
+            if not other.done():
+                with other._condition:
+                    other._condition.notify_all()
+                break
+
+
+# --- Sleeps over a client's sockets, and is woken by whoever has something for it -------------------------------------
+
+
+LONGEST_SLEEP_S: Final = 60.0
+
+
+class PollWait:
+    """One thread at a time sleeps by it; any may call `wake`.
+
+    Who is about to sleep says so by `lie_down`, then looks whether there is something to do, and sleeps if not; who has
+    something for it first puts it there, then calls `wake`: one of both sees the other. `news` is what the sockets had
+    when it woke. `over_sockets`: whether they can wake it; `until` is when it wakes by itself.
+    """
+
+    def __init__(self, sockets: ClientSockets) -> None:
+        self.is_asleep = False
+        self.over_sockets = False
+        self.until = 0.0
+        self.news: Readable = {}
+        self._sockets = sockets
+        self._wakeup = Wakeup()
+        self._wakeup_fd = self._wakeup.fileno()
+        self._alone = select.poll()
+        self._alone.register(self._wakeup_fd, select.POLLIN)
+        self._poll = self._alone
+        self._changes = -1
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether it sleeps over the sockets, or is about to."""
+        return self.is_asleep and self.over_sockets
+
+    def lie_down(self, until: float, *, over_sockets: bool) -> None:
+        """Over the sockets only while nobody changes them."""
+        if over_sockets and self._changes != self._sockets.changes:
+            self._changes = self._sockets.changes
+            self._poll = self._sockets.watch(self._wakeup_fd)
+        self.news = {}
+        self.until = until
+        self.over_sockets = over_sockets
+        self.is_asleep = True
+
+    def sleep(self, until: float) -> bool:
+        """Until there is something, or the time has come, or that of `lie_down`. Whether there was something."""
+        left_s = min(max(min(until, self.until) - time.monotonic(), 0.0), LONGEST_SLEEP_S)
+        poll = self._poll if self.over_sockets else self._alone
+        self.news = dict(poll.poll(math.ceil(left_s * 1000)))
+        self.is_asleep = False
+        if self._wakeup_fd in self.news:
+            self._wakeup.clear()
+        return bool(self.news)
+
+    def stay_up(self) -> None:
+        """It does not sleep after all."""
+        self.is_asleep = False
+
+    def wake(self) -> None:
+        """Wakes it, if it sleeps."""
+        if self.is_asleep:
+            self.is_asleep = False
+            self._wakeup.wake()
+
+    def close(self) -> None:
+        self._wakeup.close()
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Which of a client's threads works on its core and sockets: whoever waits for a future, else a thread of its own.
+#
+# For a small round trip, threads that take turns cost more than the work. So a call begins and sends its operation by
+# itself, and who waits for a result reads and goes on until it is there.
+#
+# Lock       | Held                                                                | By
+# -----------|---------------------------------------------------------------------|-------------------------------
+# `_leading` | while a caller waits and works, also asleep                         | one caller, the leader
+# `_working` | while anything is done to core or sockets; never asleep             | a leader, a call, the thread
+# `_listener`    | for a moment: to hand something over                                | anybody
+#
+# The thread leads while no caller does. Where one has led in the last moments it stands by, and looks again after
+# `GRACE_S`: a program that calls and waits in a loop never wakes it. Who leaves work behind that cannot wait so long
+# wakes it; who leaves others that wait wakes the first of them.
+#
+# Nothing is left half done. Ctrl-C is kept back during the work (`Interrupts`), and comes where a caller sleeps.
+# Anything else that is raised in the middle of the work from outside it (by another signal's handler, or by another
+# thread) ends the client, as the work's own errors do: its futures fail, and say so.
+
+
+CALLS_BEGIN: Final = 4
+"""Operations that are under way at most where a call begins its own. Who has more waits for none of them yet, and what
+the thread begins together shares its messages."""
+
+
+class Poller:
+    """Leads a client's work. `submit`, `drive` and `close` are called from any thread of the process; `name` is that
+    of the one it has.
+
+    Invariants: `_leader` is used by whoever has `_leading`, `_own` by the client's thread; anybody wakes them.
+    `_led_for` is the leader's future, None while nobody leads. `_to_call_back` are futures that have ended and whose
+    callbacks the thread has not called. `_closing` is set once and for all, with why in `_failure` where it is no call
+    of `close`; `_gone` when everything is released: from then on whoever ends a future calls back.
+    """
+
+    def __init__(self, sockets: ClientSockets, name: str) -> None:
+        self._sockets = sockets
+        self._process = OwnProcess()
+        self._leading = threading.Lock()
+        self._working = threading.Lock()
+        self._worker: int | None = None
+        """The thread that has `_working`."""
+        self._waiters: set[int] = set()
+        """The threads that lead, or are about to find out whether they do."""
+        self._listener = threading.RLock()  # A signal's handler may call while its own thread holds it.
+        self._closing = False
+        self._gone = False
+        self._failure: BaseException | None = None
+        self._to_call_back: deque[StoreFuture[Any]] = deque()
+        self._followers = Followers()
+        self._led_for: StoreFuture[Any] | None = None
+        self._leads = 0
+        """Times that a caller has led."""
+        self._leader = PollWait(sockets)
+        self._own = PollWait(sockets)
+        self._spare_poller = SparePoller()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, operation: Operation) -> None:
+        """Takes an operation; where little is under way it begins on this thread. Ends no future. Raises StoreError
+        once the client is closed."""
+        if threading.get_ident() != MAIN or self._worker == MAIN:
+            self._submit(operation)
+        else:
+            with Interrupts():
+                self._submit(operation)
+
+    def drive(self, future: StoreFuture[Any], timeout_s: float | None) -> None:
+        """Returns when the future has ended, or after that long. Raises StoreError in a forked child, and where a
+        finalizer or a signal's handler waits in the middle of the work, or of a wait that leads: nobody else would."""
+        if timeout_s is not None and timeout_s <= 0:
+            return
+        self._process.check()
+        thread = threading.get_ident()
+        if self._worker == thread or thread in self._waiters:
+            raise StoreError("in the middle of the store's own work nobody can wait for a result of it")
+        until = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        if thread != MAIN:
+            self._drive(future, until, None)
+        else:
+            with Interrupts() as interrupts:
+                self._drive(future, until, interrupts)
+
+    def ended(self, future: StoreFuture[Any]) -> None:
+        """It has ended, on this thread."""
+        if self._led_for is future and self._worker != threading.get_ident():
+            self._leader.wake()
+        if not future.has_callbacks:
+            return
+        with self._listener:
+            here = self._gone
+            if not here:
+                self._to_call_back.append(future)
+        if here:
+            future.call_back()
+        else:
+            self._own.wake()
+
+    def close(self) -> None:
+        """Fails what is open, and returns once everything is released; at once in the middle of the work."""
+        self._end(None)
+        if threading.get_ident() not in {self._thread.ident, self._worker}:
+            self._thread.join()
+
+    def _submit(self, operation: Operation) -> None:
+        with self._listener:
+            if self._closing:
+                raise StoreError(f"{self._sockets.told(operation)}: the store was closed")
+            self._sockets.submitted.append(operation)
+        if self._sockets.open < CALLS_BEGIN and self._working.acquire(blocking=False):
+            self._work(self._begin)
+            if self._sockets.is_due:
+                self._rouse()
+            else:
+                self._expect()
+        else:
+            self._rouse()
+
+    def _begin(self) -> None:
+        """A call's share: it sends. Who sleeps over the sockets may not hear of what comes meanwhile."""
+        self._sockets.begin(time.monotonic())
+        for poll_wait in (self._leader, self._own):
+            if poll_wait.is_watching and (self._sockets.unread() or self._sockets.tick_at < poll_wait.until):
+                poll_wait.wake()
+
+    def _rouse(self) -> None:
+        """Somebody has to look at once. Who is not asleep looks before it sleeps, or when it leaves."""
+        if self._leading.locked():
+            self._leader.wake()
+        else:
+            self._own.wake()
+
+    def _expect(self) -> None:
+        """Somebody has to look soon."""
+        own = self._own
+        if not own.over_sockets and not self._leading.locked() and own.until > time.monotonic() + 2 * GRACE_S:
+            own.wake()
+
+    def _work(self, work: Callable[[], None]) -> None:
+        """Works, and lets go of `_working`. What fails in the middle ends the client: nobody knows what was done."""
+        self._worker = threading.get_ident()
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001  # the work's outermost frame: whoever waits has to hear of it
+            self._end(error)
+        except BaseException as error:
+            self._end(error)
+            raise
+        finally:
+            self._worker = None
+            self._working.release()
+
+    def _round(self, poll_wait: PollWait, is_over: Callable[[], bool]) -> None:
+        """Reads what came, then sends, so what is urgent overtakes. Futures end before anything is sent: who waits for
+        one goes on meanwhile; and who has nothing else under way leaves receipts to his next call, or to the thread."""
+        sockets = self._sockets
+        sockets.receive(poll_wait.news)
+        sockets.end_futures()
+        if sockets.open or sockets.submitted or not is_over():
+            sockets.go_on(time.monotonic())
+            sockets.end_futures()
+        # Said before `_working` is let go of: whoever works after this knows that somebody sleeps.
+        poll_wait.lie_down(sockets.tick_at, over_sockets=True)
+        if is_over() or sockets.submitted or self._to_call_back or sockets.unread():
+            poll_wait.stay_up()
+
+    def _drive(self, future: StoreFuture[Any], until: float, interrupts: Interrupts | None) -> None:
+        thread = threading.get_ident()
+        while not future.done() and time.monotonic() < until:
+            try:
+                self._waiters.add(thread)
+                leads = not self._closing and self._leading.acquire(blocking=False)
+                if leads:
+                    self._lead_for(future, until, interrupts)
+            finally:
+                self._waiters.discard(thread)
+            if not leads:
+                self._followers.follow(future, until, self._is_led, interrupts)
+
+    def _lead_for(self, future: StoreFuture[Any], until: float, interrupts: Interrupts | None) -> None:
+        """Leads, with `_leading` held, and hands on."""
+        try:
+            self._led_for = future
+            self._poller(future, until, interrupts)
+        finally:
+            self._led_for = None
+            self._leader.stay_up()
+            self._leads += 1
+            self._leading.release()
+            self._hand_on()
+
+    def _poller(self, future: StoreFuture[Any], until: float, interrupts: Interrupts | None) -> None:
+        """Works until it is done, or there is no time left."""
+        leader = self._leader
+        leader.news = {}
+
+        def is_over() -> bool:
+            return future.done() or self._closing
+
+        while True:
+            self._working.acquire()
+            self._work(lambda: self._round(leader, is_over))
+            if is_over():
+                return
+            if leader.is_asleep:
+                if self._sockets.submitted:
+                    leader.stay_up()
+                    continue
+                if interrupts is None:
+                    leader.sleep(until)
+                else:
+                    interrupts.sleep(lambda: leader.sleep(until))
+                if is_over() or time.monotonic() >= until:
+                    return
+
+    def _hand_on(self) -> None:
+        """What others wait for, or what is under way, is somebody else's now."""
+        self._followers.wake_first()
+        own = self._own
+        if self._sockets.is_due or own.is_watching:
+            self._rouse()
+        elif self._followers or self._sockets.open or self._sockets.owes_receipts:
+            self._expect()
+
+    def _is_led(self) -> bool:
+        """Whether somebody brings futures to their end: a leader, or the thread that fails them all."""
+        return self._closing or self._leading.locked()
+
+    def _run(self) -> None:
+        """The thread's work."""
+        try:
+            while not self._closing:
+                self._call_back()
+                pause_s = self._pause()
+                if pause_s:
+                    self._stand_by(pause_s)
+                else:
+                    self._lead_alone()
+        except BaseException as error:
+            self._end(error)
+            raise
+        finally:
+            self._release()
+        if self._failure is not None:
+            raise self._failure
+
+    def _call_back(self) -> None:
+        """Callbacks are the user's: they run here, and nothing is held meanwhile."""
+        while self._to_call_back:
+            self._to_call_back.popleft().call_back()
+
+    def _pause(self) -> float:
+        """How long the thread has nothing to do; 0 where it is to lead."""
+        sockets = self._sockets
+        pause_s = self._spare_poller.pause_s(self._leads, is_led=self._leading.locked(), is_due=sockets.is_due)
+        if pause_s is not None:
+            return pause_s
+        if sockets.owes_receipts and self._working.acquire(blocking=False):
+            self._work(self._begin)
+        return self._spare_poller.idle_pause_s(is_open=bool(sockets.open))
+
+    def _stand_by(self, pause_s: float) -> None:
+        own, led = self._own, self._leading.locked()
+        own.lie_down(time.monotonic() + pause_s, over_sockets=False)
+        # A leader that leaves looks here afterwards, so one of both sees the other.
+        is_over = led and not self._leading.locked()
+        if is_over or self._closing or self._to_call_back or (not led and self._sockets.is_due):
+            own.stay_up()
+        elif own.sleep(math.inf):
+            self._spare_poller.woken(self._leads)
+
+    def _lead_alone(self) -> None:
+        own = self._own
+
+        def work() -> None:
+            self._round(own, lambda: self._closing)
+            if self._leader.is_asleep:  # A caller has begun to lead meanwhile: what is new is not what it knows.
+                self._leader.wake()
+
+        self._working.acquire()
+        self._work(work)
+        if own.is_asleep:
+            if self._sockets.submitted or self._to_call_back or self._closing or self._leading.locked():
+                own.stay_up()
+            else:
+                own.sleep(math.inf)
+
+    def _end(self, failure: BaseException | None) -> None:
+        """The thread is to release everything. The first who says so says why."""
+        with self._listener:
+            if not self._closing:
+                self._failure = failure
+            self._closing = True
+        self._leader.wake()
+        self._own.wake()
+
+    def _release(self) -> None:
+        failure = self._failure
+        reason = "the store was closed"
+        if failure is not None:
+            reason = f"the store's thread failed: {type(failure).__name__}: {failure}"
+        self._working.acquire()
+        try:
+            # Futures first: whatever fails after this, nobody waits for ever.
+            self._sockets.close(reason)
+            self._sockets.end_futures()
+            self._call_back()
+            self._sockets.release()
+        finally:
+            self._working.release()
+            with self._listener:
+                self._gone = True
+            self._call_back()
+            with self._leading:  # Who leads has been woken, and goes.
+                self._leader.close()
+            self._own.close()

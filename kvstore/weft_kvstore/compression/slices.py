@@ -1,0 +1,183 @@
+"""Encodings of runs of slices, and the residual of what they leave out. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from weft_kernels.kernel import Array
+from weft_kvstore.arrays import Buffer
+from weft_kvstore.compression.codecs import Codec
+from weft_kvstore.compression.description import CompressionError
+
+# --- What compression has left out so far and a sender still owes, by key: a part of every snapshot -------------------
+
+
+_ROOM: Final = "residual"
+_MERGED: Final = "merged"
+
+
+def residual_name(key: str, slot: int | None) -> str:
+    """The array's name in a snapshot: of a slot's gradients, or, slot None, of what shards owe to all workers."""
+    return f"{_ROOM}/{_MERGED if slot is None else slot}/{key}"
+
+
+class Residuals:
+    """One sender's: of a worker its slot's, of a shard (slot None) those of merged gradients. `arrays[key]` (elements)
+    are written by encoders; they begin at 0, and their memory is taken as it is written."""
+
+    def __init__(self, slot: int | None, keys: Mapping[str, tuple[int, np.dtype[Any]]]) -> None:
+        """`keys`: of each key with a residual how many elements this sender sends, and their dtype."""
+        self.slot = slot
+        self.arrays: dict[str, Array] = {key: np.zeros(size, dtype) for key, (size, dtype) in keys.items()}
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self.arrays.values())
+
+    def export(self) -> dict[str, Array]:
+        """Copies, by name: what is owed after the step that was encoded last."""
+        return {residual_name(key, self.slot): array.copy() for key, array in self.arrays.items()}
+
+    def restore(self, named: Mapping[str, Array]) -> None:
+        """Takes on what `export` gave; keys that are not named begin at 0 again.
+
+        Raises CompressionError, which names the array, for one that is not this sender's or does not fit; then nothing
+        has changed.
+        """
+        mine = {residual_name(key, self.slot): array for key, array in self.arrays.items()}
+        for name, array in named.items():
+            own = mine.get(name)
+            if own is None:
+                raise CompressionError(f"{name}: there is no such residual here")
+            if array.dtype != own.dtype or array.shape != own.shape:
+                told = f"{array.dtype} of shape {array.shape}"
+                raise CompressionError(f"{name}: {told}, not {own.size} elements of {own.dtype}")
+            if not np.isfinite(array).all():
+                raise CompressionError(f"{name}: not all of it is finite")
+        for name, own in mine.items():
+            own[:] = named.get(name, 0)
+
+
+def dealt(named: Mapping[str, Array], slots: Mapping[str, Sequence[int]]) -> dict[str, Array]:
+    """Slots' residuals for other slots: of each key the contributing ones, in order.
+
+    Merging is a sum, so who owes a part does not matter, as long as nothing is lost: of n slots the i-th former one's
+    part goes to slots[i mod n], added in order. Raises CompressionError for a key without slots.
+    """
+    former: dict[str, list[tuple[int, Array]]] = {}
+    for name, array in named.items():
+        slot, key = _slot_and_key(name)
+        former.setdefault(key, []).append((slot, array))
+    new: dict[str, Array] = {}
+    for key, parts in former.items():
+        places = slots.get(key, ())
+        if not places:
+            raise CompressionError(f"{residual_name(key, parts[0][0])}: no slot contributes to key {key!r} any more")
+        for place, (_, array) in enumerate(sorted(parts, key=lambda part: part[0])):
+            name = residual_name(key, places[place % len(places)])
+            new[name] = new[name] + array if name in new else array.copy()
+    return new
+
+
+def _slot_and_key(name: str) -> tuple[int, str]:
+    parts = name.split("/", 2)
+    if len(parts) != 3 or parts[0] != _ROOM or not (parts[1].isascii() and parts[1].isdigit()):
+        raise CompressionError(f"{name}: not the name of a slot's residual")
+    return int(parts[1]), parts[2]
+
+
+# --- A codec over the slices of a bucket, a run or a key: where their bytes lie, and back to elements -----------------
+
+
+class SliceCodec:
+    """`bounds` (slices + 1, int64): where slices begin, elements from 0; `begins` (slices + 1, int64): where their
+    bytes do. Nothing in it changes."""
+
+    __slots__ = ("begins", "bounds", "codec")
+
+    def __init__(self, codec: Codec, bounds: Array) -> None:
+        self.codec = codec
+        self.bounds = bounds
+        self.begins = np.zeros(len(bounds), np.int64)
+        np.cumsum(codec.nbytes(np.diff(bounds)), out=self.begins[1:])
+
+    def nbytes(self, first: int, stop: int) -> int:
+        """The bytes of slices `first` to before `stop`."""
+        return int(self.begins[stop] - self.begins[first])
+
+    def encode(self, first: int, stop: int, elements: Array, out: Array) -> None:
+        """The bytes of these slices, which keep no residual, to `out` (uint8)."""
+        self.codec.encode(elements, self._run(first, stop), out=out)
+
+    def decode(self, first: int, stop: int, payload: Buffer) -> Array:
+        """New elements of these slices. Raises PayloadError."""
+        return self.codec.decode(payload, self._run(first, stop))
+
+    def _run(self, first: int, stop: int) -> Array:
+        run: Array = self.bounds[first : stop + 1] - self.bounds[first]
+        return run
+
+
+# --- The slices of what one sender sends, each encoded once per step --------------------------------------------------
+
+
+class SliceEncoder:
+    """Encodes runs of slices, whichever are asked for first, and writes the residual. One thread at a time.
+
+    A slice that was encoded for a step must never be again for that step or one before, for its residual has moved on:
+    whoever sends keeps the bytes until they are acknowledged.
+    """
+
+    def __init__(self, codec: Codec, bounds: Array, residual: Array | None, *, begin: int = 0) -> None:
+        """`bounds` (slices + 1, int64): where slices begin, elements. `residual` (all elements) is the caller's and is
+        written. `begin` is the first step that there will be."""
+        self.codec = codec
+        self.residual = residual
+        self._bounds = bounds
+        self._next = np.full(len(bounds) - 1, begin, np.int64)
+
+    def nbytes(self, first: int, count: int) -> int:
+        """The bytes of encoded slices `first` to `first + count`."""
+        return int(self.codec.nbytes(np.diff(self._run(first, count))).sum())
+
+    def encode(
+        self, step: int, first: int, count: int, elements: Array, *, scale: float = 1.0, out: Array | None = None
+    ) -> Array:
+        """The bytes of slices `first` to `first + count`, whose elements these are; as `Codec.encode` does.
+
+        Raises ValueError where one of them was encoded for this step.
+        """
+        self._check(step, first, count)
+        start, stop = int(self._bounds[first]), int(self._bounds[first + count])
+        residual = None if self.residual is None else self.residual[start:stop]
+        payload = self.codec.encode(elements, self._run(first, count), residual, scale=scale, out=out)
+        self._next[first : first + count] = step + 1
+        return payload
+
+    def encode_nothing(self, step: int, first: int, count: int) -> Array:
+        """The bytes of zeros, for a step that is skipped or that nobody contributed to: what is owed stays owed.
+
+        Raises ValueError as `encode` does.
+        """
+        self._check(step, first, count)
+        run = self._run(first, count)
+        payload = self.codec.encode(np.zeros(int(run[-1]), self.codec.dtype), run)
+        self._next[first : first + count] = step + 1
+        return payload
+
+    def _run(self, first: int, count: int) -> Array:
+        """The bounds of a run, from 0."""
+        run: Array = self._bounds[first : first + count + 1] - self._bounds[first]
+        return run
+
+    def _check(self, step: int, first: int, count: int) -> None:
+        reached = self._next[first : first + count]
+        if count < 1 or reached.size != count:
+            raise ValueError(f"slices {first} to {first + count - 1}: there are {self._next.size}")
+        before = np.flatnonzero(reached > step)
+        if before.size:
+            index = first + int(before[0])
+            raise ValueError(f"slice {index}, step {step}: encoded for step {int(self._next[index]) - 1} already")

@@ -1,0 +1,347 @@
+"""Hyper-parameters of keys by step: ranges, changes while a job runs, and how shards agree on these. Pure."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol
+
+from weft_graph.rules.schedule import Schedule, schedule_from_json
+from weft_kernels.rules.record import Hyper
+from weft_kvstore.description.check import is_ruled, most_of, rule_of, told_beyond
+from weft_kvstore.description.records import KeyDescription, StoreDescription
+from weft_kvstore.wire.codec import ProtocolError
+from weft_kvstore.wire.messages import MAX_NUMBERS
+
+# --- Which numbers a hyper-parameter may be given: such as are finite in the type of every key that they are for ------
+
+
+def checked_numbers(
+    description: StoreDescription, key: KeyDescription | None, numbers: Mapping[str, object]
+) -> dict[str, float]:
+    """The numbers that a caller gives to one key, or with None to all. Raises ValueError, which says why they cannot be
+    given."""
+    if not any(is_ruled(one) for one in ([key] if key is not None else description.keys)):
+        raise ValueError("the shards update it by no rule")
+    rule = rule_of(description, key)
+    if not 1 <= len(numbers) <= MAX_NUMBERS:
+        raise ValueError(f"{len(numbers)} numbers; a call changes 1 to {MAX_NUMBERS}")
+    found: dict[str, float] = {}
+    for name, value in numbers.items():
+        if name not in rule.hyper:
+            raise ValueError(f"rule {rule.name!r} has no {name!r}; it has {', '.join(sorted(rule.hyper)) or 'none'}")
+        found[name] = _finite(name, value)
+        check_range(name, found[name], range_of(description, key, name))
+    return found
+
+
+class Least(NamedTuple):
+    """The largest magnitude that a number may have, and the key by which it has none larger."""
+
+    most: float
+    key: KeyDescription | None
+
+
+def range_of(description: StoreDescription, key: KeyDescription | None, name: str) -> Least:
+    """Of a number that is given to one key, or with None to all that have it from the job; multiplied, it has to be
+    finite in each key's own type, which the rule computes in."""
+    if key is not None:
+        return _range_of_one(key, name)
+    found = [
+        _range_of_one(one, name)
+        for one in description.keys
+        if is_ruled(one) and one.rule is None and name not in (one.hyper or ())
+    ]
+    return min(found, default=Least(math.inf, None), key=lambda one: one.most)
+
+
+def check_range(name: str, value: float, range_: Least) -> None:
+    """Raises ValueError, which names the key, for a number beyond it."""
+    if abs(value) > range_.most:
+        assert range_.key is not None
+        raise ValueError(told_beyond(range_.key, name, value))
+
+
+def _finite(name: str, value: object) -> float:
+    try:
+        number = float(value)  # type: ignore[arg-type]  # what is no number is the caller's to hear of
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if isinstance(value, str) or not math.isfinite(number):
+        raise ValueError(f"{name!r}: a finite number, not {value!r}")
+    return number
+
+
+def _range_of_one(key: KeyDescription, name: str) -> Least:
+    return Least(most_of(key, name), key)
+
+
+# --- Hyper-parameters that were changed while a job runs, each from a step on -----------------------------------------
+
+
+class _Changes(NamedTuple):
+    """Number i is from `steps[i]` on, and `sums[i]` is what holds then: that of all up to it. Nothing is ever written:
+    who reads on another thread has one of these, or the next."""
+
+    steps: tuple[int, ...] = ()
+    changes: tuple[Mapping[str, float], ...] = ()
+    sums: tuple[Mapping[str, float], ...] = ()
+
+
+class HyperTimeline:
+    """`count` grows with each change, and `known_from` is the first step of which it has not forgotten anything. Of
+    changes from the same step the later one holds. May be read on any thread while one other changes it."""
+
+    __slots__ = ("_now", "count", "known_from")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.known_from = 0
+        self._now = _Changes()
+
+    def __len__(self) -> int:
+        """How many changes it keeps."""
+        return len(self._now.steps)
+
+    def set(self, step: int, numbers: Mapping[str, float]) -> None:
+        """These hold from `step` on, until a change from a later step."""
+        now = self._now
+        index = bisect_right(now.steps, step)
+        later = (dict(numbers), *now.changes[index:])
+        sums = list(now.sums[:index])
+        for change in later:
+            sums.append({**(sums[-1] if sums else {}), **change})
+        self._now = _Changes((*now.steps[:index], step, *now.steps[index:]), now.changes[:index] + later, tuple(sums))
+        self.count += 1
+
+    def at(self, step: int) -> Mapping[str, float]:
+        """What was changed and holds at a step."""
+        now = self._now
+        index = bisect_right(now.steps, step)
+        return now.sums[index - 1] if index else {}
+
+    def forget(self, before: int) -> None:
+        """No step before this one is asked for any more: what only those need is dropped."""
+        now = self._now
+        index = bisect_right(now.steps, before) - 1
+        if index > 0:
+            self.known_from = now.steps[index]
+            self._now = _Changes(now.steps[index:], (now.sums[index], *now.changes[index + 1 :]), now.sums[index:])
+
+    def keep(self, most: int) -> None:
+        """Forgets the earliest changes beyond so many."""
+        steps = self._now.steps
+        if len(steps) > most:
+            self.forget(steps[-most])
+
+
+# --- A key's hyper-parameters: the job's numbers and schedules, what was changed since, and the key's multipliers -----
+
+
+class KeyHyper:
+    """`at(step)` gives the numbers for the update of that step, counted from 0.
+
+    Numbers that never change are made once; else the last step is kept, since all slices of a key ask for it. A changed
+    number takes the place of the schedule from there on. What was changed for this key alone is in `own`, and stands
+    before what was changed for the whole job.
+    """
+
+    __slots__ = ("_base", "_described", "_job", "_last", "_multipliers", "_schedules", "_when", "own")
+
+    def __init__(
+        self,
+        values: Mapping[str, float | Mapping[str, Any]],
+        multipliers: Mapping[str, float],
+        *,
+        job: HyperTimeline | None = None,
+        described: Collection[str] = (),
+        own: HyperTimeline | None = None,
+    ) -> None:
+        """`job` has what is changed for the whole job, but for the numbers `described`, which the key has for itself.
+
+        Raises GraphFormatError for a schedule that there is not.
+        """
+        self.own = HyperTimeline() if own is None else own
+        self._job = HyperTimeline() if job is None else job
+        self._described = frozenset(described)
+        self._multipliers = dict(multipliers)
+        self._schedules: dict[str, Schedule] = {
+            name: schedule_from_json(value) for name, value in values.items() if isinstance(value, Mapping)
+        }
+        numbers = {name: float(value) for name, value in values.items() if not isinstance(value, Mapping)}
+        self._base: Hyper = {name: value * self._factor(name) for name, value in numbers.items()}
+        self._last: Hyper = self._base
+        self._when = (-1, 0)
+
+    def at(self, step: int) -> Hyper:
+        changes = self._job.count + self.own.count
+        if not changes and not self._schedules:
+            return self._base
+        if self._when != (step, changes):
+            now = {name: schedule.at(step) for name, schedule in self._schedules.items()}
+            now |= {name: value for name, value in self._job.at(step).items() if name not in self._described}
+            now |= self.own.at(step)
+            self._last = {**self._base, **{name: value * self._factor(name) for name, value in now.items()}}
+            self._when = (step, changes)
+        return self._last
+
+    def _factor(self, name: str) -> float:
+        return self._multipliers.get(name, 1.0)
+
+
+# --- How shards agree on a change of hyper-parameters, so that all of them use it from a step on or none does ---------
+# A proposal is | once                                                   | then, on this shard
+# --------------|--------------------------------------------------------|---------------------------------------------
+# held          | nobody has begun its step here, and no other is held   | its step, and what is later, is not applied
+# taken         | shard 0 has decided so, when each shard was holding it | steps from its own on use the numbers
+# given up      | shard 0 has decided so: it was withdrawn, or took long | it is as if it had never been
+#
+# Shard 0 decides, and remembers: so what was decided can be learned wherever the proposer dies. The other shards hold a
+# proposal until they hear of it. In doubt they have any client ask shard 0, which gives up what it has not decided.
+
+
+KEPT: Final = 64
+"""Of proposals that were taken, and of those given up, so many are remembered. While a shard is in doubt of one that
+was taken no other can be, so it is among them."""
+
+MOST_AHEAD: Final = 1 << 24
+"""Steps from the first that nobody has begun to the first that a change is for: no job has so many to go."""
+
+MOST_WAITING: Final = 1024
+"""Changes of the job, or of a key, that are kept for steps that are not applied."""
+
+
+class ChangeRefusedError(Exception):
+    """A change that cannot be made. `step` is the first from which it can be; the one asked for where that is not
+    what stands in the way."""
+
+    def __init__(self, reason: str, step: int) -> None:
+        super().__init__(reason)
+        self.step = step
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Numbers that a slot wants to hold from a step on: of the key at `place`, or with None of the whole job.
+
+    `id` is drawn by the proposer's process, `process`. `since` is when the shard began to hold it, seconds.
+    """
+
+    id: bytes
+    slot: int
+    process: bytes
+    step: int
+    place: int | None
+    numbers: Mapping[str, float]
+    since: float
+
+
+class Changed(Protocol):
+    """What a change is made to."""
+
+    def begun(self, place: int | None) -> tuple[int, str]:
+        """The first step of which nobody has pushed or declared anything, of a key or of all; and who has begun the one
+        before it, in words."""
+
+    def waiting(self, place: int | None) -> int:
+        """How many changes are kept for steps that are not applied, of a key or of the job."""
+
+    def change(self, place: int | None, step: int, numbers: Mapping[str, float]) -> None:
+        """These numbers hold from a step on."""
+
+
+class HyperAgreement:
+    """`version` counts the changes that were taken: the same ones, in the same order, on every shard."""
+
+    __slots__ = ("_decides", "_doubts", "_given_up", "_of", "_taken", "held", "version")
+
+    def __init__(self, of: Changed, *, decides: bool) -> None:
+        """`decides`: this is shard 0."""
+        self.held: Proposal | None = None
+        self.version = 0
+        self._of = of
+        self._decides = decides
+        self._doubts = 0
+        self._taken: OrderedDict[bytes, int] = OrderedDict()
+        self._given_up: OrderedDict[bytes, None] = OrderedDict()
+
+    @property
+    def decides(self) -> bool:
+        return self._decides
+
+    def holds(self, step: int) -> bool:
+        """Whether a step is not to be applied yet."""
+        return self.held is not None and step >= self.held.step
+
+    def next_doubt(self) -> int:
+        """A number that grows each time."""
+        self._doubts += 1
+        return self._doubts
+
+    def told(self) -> str:
+        """What it waits for, in words."""
+        held = self.held
+        return "nothing" if held is None else f"slot {held.slot}, which changes hyper-parameters from step {held.step}"
+
+    def propose(self, proposal: Proposal) -> None:
+        """Holds a proposal. That it is held already changes nothing. Raises ChangeRefusedError."""
+        if self.held is not None:
+            if self.held.id == proposal.id:
+                return
+            told = f"slot {self.held.slot} is changing hyper-parameters at this moment; try again"
+            raise ChangeRefusedError(told, proposal.step)
+        if proposal.id in self._given_up:
+            raise ChangeRefusedError("it took too long and was given up; try again", proposal.step)
+        first, told = self._of.begun(proposal.place)
+        if proposal.step < first:
+            raise ChangeRefusedError(f"{told}; step {first} is possible", first)
+        if proposal.step > first + MOST_AHEAD:
+            far = f"step {proposal.step} is more than {MOST_AHEAD} steps ahead: step {first} has not begun"
+            raise ChangeRefusedError(far, proposal.step)
+        if self._of.waiting(proposal.place) >= MOST_WAITING:
+            raise ChangeRefusedError(f"{MOST_WAITING} changes wait for their steps already", proposal.step)
+        self.held = proposal
+
+    def decide(self, proposal: bytes, *, take: bool) -> int:
+        """What becomes of a proposal: its version, or 0 where it is given up. It is decided once; `take` is the
+        proposer's word that every shard holds it. Raises ProtocolError on a shard that does not decide."""
+        if not self._decides:
+            raise ProtocolError("HyperDecide: this is not shard 0")
+        if proposal not in self._taken and proposal not in self._given_up:
+            holds = self.held is not None and self.held.id == proposal
+            self._settled(proposal, self.version + 1 if take and holds else 0)
+        return self._taken.get(proposal, 0)
+
+    def settle(self, proposal: bytes, version: int) -> None:
+        """Hears what was decided; again, it changes nothing. Raises ProtocolError for what cannot have been."""
+        if self._decides:
+            raise ProtocolError("HyperSettle: this is shard 0, which decides")
+        if self.held is None or self.held.id != proposal:
+            return
+        if version not in {0, self.version + 1}:
+            raise ProtocolError(f"HyperSettle.version: {version}, this shard has {self.version} changes")
+        self._settled(proposal, version)
+
+    def is_in_doubt(self, now: float, silence_s: float, linked: Mapping[int, bytes]) -> bool:
+        """Whether its proposer is gone, or takes long; `linked` has the process of each slot that is connected."""
+        held = self.held
+        return held is not None and (now - held.since > silence_s or linked.get(held.slot) != held.process)
+
+    def _settled(self, proposal: bytes, version: int) -> None:
+        held = self.held
+        if version:
+            assert held is not None
+            self.version = version
+            self._taken[proposal] = version
+            self._of.change(held.place, held.step, held.numbers)
+        else:
+            self._given_up[proposal] = None
+        if held is not None and held.id == proposal:
+            self.held = None
+        if len(self._taken) > KEPT:
+            self._taken.popitem(last=False)
+        if len(self._given_up) > KEPT:
+            self._given_up.popitem(last=False)

@@ -1,1 +1,0 @@
-"""Hyper-parameters of keys, and how shards agree on their changes."""

@@ -1,0 +1,409 @@
+"""Arrays that callers give and get: NumPy's, PyTorch's, CuPy's; checked, copied and written in place."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any, Final, TypeVar
+
+import numpy as np
+
+from weft_kernels.cuda.module import import_cupy
+from weft_kvstore.arrays import Array
+from weft_kvstore.client.memory import ClientMemory
+from weft_kvstore.description.records import StoreDescription
+from weft_kvstore.errors import StoreError, StoreRefusedError
+from weft_kvstore.runtime.futures import on_end
+from weft_kvstore.runtime.joined_future import joined, then
+
+# --- Arrays for gradients and values where a store has none of its own ------------------------------------------------
+
+
+class OwnBuffers:
+    """Arrays of the process's own, by key: a `BufferStore` beside any store."""
+
+    def __init__(self, description: StoreDescription) -> None:
+        self._memory = ClientMemory(description.keys, None)
+        self._places = {key.key: place for place, key in enumerate(description.keys)}
+
+    def gradient_buffer(self, key: str) -> Array:
+        return self._memory.gradient(self._places[key])
+
+    def value_buffer(self, key: str) -> Array:
+        return self._memory.value(self._places[key])
+
+
+# --- Arrays as users have them, NumPy's or not, held against what a key is --------------------------------------------
+# Copies nothing that need not be copied.
+
+
+_CPU: Final = 1
+"""DLPack's number of the host (kDLCPU)."""
+
+_NO_ARRAY: Final = (TypeError, ValueError, OverflowError, BufferError, RuntimeError)
+"""What libraries raise where NumPy cannot have an array of theirs."""
+
+_OF_NUMPY: Final = frozenset(
+    {"bool", "uint8", "uint16", "uint32", "uint64", "complex64", "complex128"}
+    | {"int8", "int16", "int32", "int64", "float16", "float32", "float64"}
+)
+"""What PyTorch's types are called that NumPy has too."""
+
+
+def is_on_device(value: object) -> bool:
+    """Whether it is an array in a GPU's memory: CuPy's, or whoever else's has the CUDA array interface."""
+    return not isinstance(value, np.ndarray) and hasattr(value, "__cuda_array_interface__")
+
+
+def form_of(value: Any) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """Dtype and shape of an array on either side."""
+    if isinstance(value, np.ndarray):
+        return value.dtype, value.shape
+    interface = value.__cuda_array_interface__
+    return np.dtype(interface["typestr"]), tuple(interface["shape"])
+
+
+def as_array(value: object, dtype: np.dtype[Any], where: str) -> Any:
+    """NumPy's array of what was given; a GPU's array as it is. Raises StoreRefusedError, which begins with `where`.
+
+    Arrays keep their dtype, for a conversion would be a copy nobody asked for; Python's numbers and lists get `dtype`.
+    """
+    _check_plain(value, where)
+    if isinstance(value, np.ndarray) or is_on_device(value):
+        return value
+    try:
+        if hasattr(value, "__dlpack__"):
+            return _from_dlpack(value)
+        array = np.asarray(value)
+        # No elements have no kind, and NumPy calls them float64.
+        if array.size and (array.dtype.kind not in "biuf" or not np.can_cast(array.dtype, dtype, "same_kind")):
+            raise TypeError(_not_such(value, array, dtype))
+        return array if isinstance(value, np.generic) else np.asarray(value, dtype)
+    except _NO_ARRAY as error:
+        raise StoreRefusedError(f"{where}: {error}") from None
+
+
+def _not_such(value: object, array: Array, dtype: np.dtype[Any]) -> str:
+    """Why what NumPy made of a value is not taken."""
+    if array.dtype.kind == "O":
+        return f"{type(value).__name__} cannot be {dtype}"
+    found = f"{type(value).__name__} of {array.dtype}" if isinstance(value, list | tuple) else type(value).__name__
+    return f"{found} cannot be {dtype}" if dtype.kind == "f" else f"whole numbers are expected, not {found}"
+
+
+def checked(value: object, dtype: np.dtype[Any], shape: tuple[int, ...], where: str) -> Any:
+    """`as_array` of that dtype and shape, C-contiguous on the host. Raises StoreRefusedError."""
+    array = as_array(value, dtype, where)
+    found = form_of(array)
+    if found != (dtype, shape):
+        how = f".to(torch.{dtype})" if _is_tensor(value) else f".astype({str(dtype)!r})"
+        hint = f"; convert it with {how}" if found[0] != dtype and found[1] == shape else ""
+        raise StoreRefusedError(f"{where}: it is {found[0]}{list(found[1])}, the key {dtype}{list(shape)}{hint}")
+    return np.ascontiguousarray(array) if isinstance(array, np.ndarray) and shape else array
+
+
+def checked_out(out: Any, dtype: np.dtype[Any], shape: tuple[int, ...], where: str) -> Any:
+    """The array that is to be written, as it is: nothing else would be seen by the caller. Of a parameter that has a
+    gradient it is the data. Raises StoreRefusedError."""
+    if _is_tensor(out) and out.requires_grad and out.is_leaf:
+        out = out.detach()
+    _check_plain(out, f"{where}: out")
+    if not isinstance(out, np.ndarray) and not is_on_device(out):
+        try:
+            views = [np.asarray(out) for _ in range(2)] if hasattr(out, "__dlpack__") else []
+        except _NO_ARRAY as error:
+            raise StoreRefusedError(f"{where}: out: {error}") from None
+        # Two views of one array begin at one place; two copies, both alive, do not.
+        if len({view.ctypes.data for view in views}) != 1:
+            raise StoreRefusedError(f"{where}: out: an array that can be written, not {type(out).__name__}")
+        out = views[0]
+    if form_of(out) != (dtype, shape):
+        found = form_of(out)
+        raise StoreRefusedError(f"{where}: out: it is {found[0]}{list(found[1])}, the value {dtype}{list(shape)}")
+    if isinstance(out, np.ndarray) and not out.flags.writeable:
+        raise StoreRefusedError(f"{where}: out: it cannot be written")
+    return out
+
+
+def checked_outs(
+    outs: Sequence[Any], forms: Sequence[tuple[np.dtype[Any], tuple[int, ...]]], where: Callable[[int], str]
+) -> list[Any]:
+    """`checked_out` of each that is not None; `where(number)` begins the error of one."""
+    return [
+        None if out is None else checked_out(out, *form, where(number))
+        for number, (out, form) in enumerate(zip(outs, forms, strict=True))
+    ]
+
+
+def checked_ids(ids: object, where: str) -> Any:
+    """Ids of rows, whole numbers of any shape; a GPU's array as it is. Raises StoreRefusedError."""
+    array = _of_python(ids, where) if isinstance(ids, int | list | tuple) else None
+    if array is None:
+        array = as_array(ids, np.dtype(np.int64), f"{where}: ids")
+    dtype, _ = form_of(array)
+    if isinstance(array, np.ndarray) and not array.size:
+        return array.astype(np.int64)
+    if dtype.kind not in "iu":
+        raise StoreRefusedError(f"{where}: ids: whole numbers, not {dtype}")
+    return array
+
+
+def flat_ids(ids: Array, where: str, *, any_64_bits: bool = False) -> Array:
+    """Checked ids as the store takes them (n) int64; uint64 stays where a table takes `any_64_bits`. Raises
+    StoreRefusedError for one beyond 2**63 - 1 of another table."""
+    if ids.dtype == np.uint64 and any_64_bits:
+        return np.ascontiguousarray(ids.reshape(-1))
+    if ids.dtype == np.uint64 and ids.size and int(ids.max()) > np.iinfo(np.int64).max:
+        raise StoreRefusedError(f"{where}: ids: {int(ids.max())} is beyond 2**63 - 1")
+    return np.ascontiguousarray(ids.reshape(-1), np.int64)
+
+
+def _of_python(ids: object, where: str) -> Array | None:
+    """Python's own whole numbers where some are such as only uint64 has: NumPy takes those beside others for float64.
+    None for anything else; what is wrong with it is told by whoever makes an array of it, but for booleans, which NumPy
+    takes beside whole numbers for 0 and 1."""
+    try:
+        kinds = set(map(type, np.asarray(ids, object).flat))
+        if kinds.isdisjoint({bool, np.bool_}):
+            return np.asarray(ids, np.uint64) if kinds == {int} and np.asarray(ids).dtype.kind != "i" else None
+    except _NO_ARRAY:
+        return None
+    raise StoreRefusedError(f"{where}: ids: whole numbers, not bool")
+
+
+def _is_tensor(value: object) -> bool:
+    """Whether it is PyTorch's, which is not imported here."""
+    return hasattr(value, "requires_grad") and hasattr(value, "layout")
+
+
+def _check_plain(value: Any, where: str) -> None:
+    """Raises StoreRefusedError for what is more than the numbers in its memory, or has such as NumPy has not."""
+    told = None
+    if isinstance(value, np.ma.MaskedArray):
+        told = "a masked array, and a mask would be lost: fill it first, .filled(0)"
+    elif not isinstance(value, np.ndarray) and _is_tensor(value):
+        layout, dtype = (str(one).removeprefix("torch.") for one in (value.layout, value.dtype))
+        if layout != "strided":
+            told = f"a sparse tensor ({layout}): make it dense first, .to_dense()"
+        elif dtype not in _OF_NUMPY:
+            told = f"a tensor of {dtype}, which NumPy does not have: convert it first, .to(torch.float32)"
+        elif value.requires_grad:
+            told = "a tensor that requires a gradient: leave that behind first, .detach()"
+        elif value.is_neg():
+            told = "a tensor that is yet to be negated: do that first, .resolve_neg()"
+    if told is not None:
+        raise StoreRefusedError(f"{where}: it is {told}")
+
+
+def _from_dlpack(value: Any) -> Array:
+    device, _ = value.__dlpack_device__()
+    if device != _CPU:
+        raise TypeError(f"{type(value).__name__} is in the memory of a device that has no CUDA array interface")
+    array: Array = np.from_dlpack(value)
+    return array
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Copies between a GPU's memory and the host's, of which no caller waits: CuPy, pinned memory, events, one thread.
+
+
+DeviceArray = Any
+"""CuPy's array."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """An array of a GPU that is to be written once `free` has passed: until then kernels of before may read it."""
+
+    array: DeviceArray
+    free: Any
+
+
+class DeviceCopies:
+    """Loads CuPy when it is made. Arrays may be of any library with the CUDA array interface, and of any GPU.
+
+    Raises StoreError where CuPy is not installed.
+    """
+
+    def __init__(self) -> None:
+        try:
+            self._cupy = import_cupy()
+        except ImportError as error:
+            told = f"an array of a GPU was given, and CuPy is not there: pip install 'weft[cuda]' ({error})"
+            raise StoreError(told) from None
+        self._streams: dict[int, Any] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+        self._work: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="weft-store-copies", daemon=True)
+        self._thread.start()
+
+    def to_host(self, arrays: Sequence[DeviceArray]) -> Future[list[Array]]:
+        """Copies to pinned memory, behind what the caller's stream has under way. The arrays are held until it ends;
+        what is started later may write them only then."""
+        started = [self._start(self._cupy.asarray(array)) for array in arrays]
+
+        def finish() -> list[Array]:
+            for source, _, done in started:
+                with source.device:
+                    done.synchronize()
+            return [host for _, host, _ in started]
+
+        return self._put(finish)
+
+    def reserve(self, out: DeviceArray) -> Target:
+        """Where `to_device` writes later: behind what the caller's stream has under way now."""
+        array = self._cupy.asarray(out)
+        with array.device:
+            return Target(array, self._cupy.cuda.get_current_stream().record())
+
+    def to_device(self, values: Sequence[Array], targets: Sequence[Target]) -> Future[None]:
+        """Copies values of the host there. Once it has ended any stream may read them."""
+
+        def finish() -> None:
+            for value, target in zip(values, targets, strict=True):
+                with target.array.device:
+                    stream = self._stream(target.array.device.id)
+                    with stream:
+                        stream.wait_event(target.free)
+                        target.array[...] = self._cupy.asarray(value)
+                    stream.synchronize()
+
+        return self._put(finish)
+
+    def close(self) -> None:
+        """Ends after the copies that were begun. Idempotent."""
+        with self._lock:
+            closed, self._closed = self._closed, True
+        if not closed:
+            self._work.put(None)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _start(self, array: DeviceArray) -> tuple[DeviceArray, Array, Any]:
+        """Begins a copy: what is copied, where to, and the event that ends it."""
+        with array.device:
+            source = self._cupy.ascontiguousarray(array)
+            computed = self._cupy.cuda.get_current_stream().record()
+            stream = self._stream(array.device.id)
+            with stream:
+                stream.wait_event(computed)
+                memory = self._cupy.cuda.alloc_pinned_memory(max(source.nbytes, 1))
+                host: Array = np.ndarray(source.shape, source.dtype, buffer=memory)
+                source.get(out=host, blocking=False)
+                return source, host, stream.record()
+
+    def _stream(self, device: int) -> Any:
+        """The stream for copies of a GPU, which is the current one."""
+        with self._lock:
+            if device not in self._streams:
+                self._streams[device] = self._cupy.cuda.Stream(non_blocking=True)
+            return self._streams[device]
+
+    def _put(self, work: Callable[[], Any]) -> Future[Any]:
+        future: Future[Any] = Future()
+        with self._lock:
+            if not self._closed:
+                self._work.put((work, future))
+                return future
+        future.set_exception(StoreError("the store was closed"))
+        return future
+
+    def _run(self) -> None:
+        """In the order in which they were begun: one thread waits for each in turn."""
+        while (item := self._work.get()) is not None:
+            _carry_out(*item)
+            del item  # else it would hold the last copy's memory while there is nothing to do
+
+
+def _carry_out(work: Callable[[], Any], future: Future[Any]) -> None:
+    try:
+        found = work()
+    except Exception as error:  # noqa: BLE001  # the thread's outermost frame: who waits for the copy is told
+        future.set_exception(StoreError(f"a copy between GPU and host failed: {error}"))
+    else:
+        future.set_result(found)
+
+
+# --- A user's arrays on their way between the host and wherever they are ----------------------------------------------
+
+
+R = TypeVar("R")
+
+
+class ArrayTraffic:
+    """Arrays of the host pass at once; CuPy is loaded, and a thread started, when the first one of a GPU comes.
+
+    Of one key, what was brought first begins first: where an array of a GPU is under way, what comes after it waits
+    behind it, in the order of the copies. `_under_way` counts by key what has not begun.
+    """
+
+    def __init__(self) -> None:
+        self._copies: DeviceCopies | None = None
+        self._under_way: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        """Held while `_copies` is made, and while what is under way is counted."""
+
+    def close(self) -> None:
+        """Ends after the copies that were begun. Idempotent."""
+        with self._lock:
+            copies = self._copies
+        if copies is not None:
+            copies.close()
+
+    def bring(self, names: Sequence[str], values: list[Any], begin: Callable[[list[Array]], Future[R]]) -> Future[R]:
+        """Begins with these arrays once all of them are on the host and all of before, of these keys, has begun: at
+        once where that is so. What raises has begun nothing."""
+        there = [number for number, value in enumerate(values) if is_on_device(value)]
+        if not there and (not self._under_way or self._under_way.keys().isdisjoint(names)):
+            return begin(values)
+
+        def brought(hosts: list[Array]) -> Future[R]:
+            found = dict(zip(there, hosts, strict=True))
+            return begin([found.get(number, value) for number, value in enumerate(values)])
+
+        copied = self._device().to_host([values[number] for number in there])
+        with self._lock:
+            self._under_way.update(names)
+        begun = then(copied, brought)
+        on_end(copied, lambda _: self._has_begun(names))  # After `brought`, or where there is none.
+        return begun
+
+    def targets(self, outs: Sequence[Any]) -> dict[int, Target]:
+        """Those of `outs` that are on a GPU, by their number in the list."""
+        return {number: self._device().reserve(out) for number, out in enumerate(outs) if is_on_device(out)}
+
+    def delivered(
+        self, pulled: Future[list[Array]], outs: Sequence[Any], targets: dict[int, Target], *, single: bool
+    ) -> Future[Any]:
+        """What was pulled, in the caller's own arrays where some were given."""
+
+        def given_back(values: list[Array]) -> Any:
+            found = [value if out is None else out for value, out in zip(values, outs, strict=True)]
+            return found[0] if single else found
+
+        if not targets:
+            return joined([pulled], lambda values: given_back(values[0]))
+
+        def copied(values: list[Array]) -> Future[Any]:
+            copies = self._device().to_device([values[number] for number in targets], list(targets.values()))
+            return joined([copies], lambda _: given_back(values))
+
+        return then(pulled, copied)
+
+    def _has_begun(self, names: Sequence[str]) -> None:
+        with self._lock:
+            self._under_way.subtract(names)
+            for name in names:
+                if not self._under_way[name]:
+                    del self._under_way[name]
+
+    def _device(self) -> DeviceCopies:
+        with self._lock:
+            if self._copies is None:
+                self._copies = DeviceCopies()
+            return self._copies

@@ -1,0 +1,466 @@
+"""The calls of a KVStore on values and on rows, of one key or of many."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from weft_kvstore.arrays import Array
+from weft_kvstore.description.form import BARRIER_KEY, user_key
+from weft_kvstore.description.records import KeyDescription, StoreDescription
+from weft_kvstore.errors import StoreRefusedError
+from weft_kvstore.library.arrays import (
+    ArrayTraffic,
+    checked,
+    checked_ids,
+    checked_outs,
+    flat_ids,
+    form_of,
+    is_on_device,
+)
+from weft_kvstore.library.key_registry import KeyRegistry
+from weft_kvstore.library.steps import Barriers, SlotSteps, check_number
+from weft_kvstore.operations.arguments import MAX_PULLED_ROWS
+from weft_kvstore.rows.rows import check_ids
+from weft_kvstore.runtime.joined_future import finished, joined
+from weft_kvstore.step_outcome import StepOutcome
+from weft_kvstore.store import BulkStore
+
+# --- Pushes, sets and pulls of keys that are at several steps: those at one step go together --------------------------
+
+
+Outs: TypeAlias = Sequence[Array | None]
+Look: TypeAlias = Callable[[Sequence[str], Array], None]
+"""look(names, versions): told which versions keys are at, (n) int64, where somebody asks. What it raises fails the
+pull."""
+
+
+class ManyKeys:
+    """A store, for lists of keys."""
+
+    def __init__(self, store: BulkStore) -> None:
+        self._store = store
+
+    def push(self, names: Sequence[str], steps: Sequence[int], gradients: Sequence[Array]) -> Future[None]:
+        """Pushes each key's gradient of its step."""
+        if len(names) == 1:
+            return self._store.push(names[0], steps[0], gradients[0])
+        return _sent(self._store.push_many, names, steps, gradients)
+
+    def set(self, names: Sequence[str], versions: Sequence[int], values: Sequence[Array]) -> Future[None]:
+        """Makes these the keys' values at their versions."""
+        return _sent(self._store.set_many, names, versions, values)
+
+    def pull(
+        self,
+        names: Sequence[str],
+        versions: Sequence[int],
+        outs: Outs,
+        *,
+        settled: bool,
+        guards: Sequence[Future[Any]],
+        look: Look | None = None,
+    ) -> Future[list[Array]]:
+        """Pulls each key's value of its version, into the arrays of `outs` where they are not None. Fails when one of
+        `guards` does."""
+        if len(names) == 1 and look is None:
+            own = outs[0] if outs[0] is not None and outs[0].flags.c_contiguous else None
+            alone = self._store.pull(names[0], versions[0], settled=settled, out=own)
+            return joined([alone], lambda values: _put(values, outs), guards)
+        groups = _grouped(versions)
+        futures = [
+            self._pull([names[number] for number in numbers], version, _own(outs, numbers), look, settled=settled)
+            for version, numbers in groups
+        ]
+
+        def ordered(found: list[list[Array]]) -> list[Array]:
+            values = {
+                number: value
+                for (_, numbers), group in zip(groups, found, strict=True)
+                for number, value in zip(numbers, group, strict=True)
+            }
+            return _put([values[number] for number in range(len(names))], outs)
+
+        return joined(futures, ordered, guards)
+
+    def _pull(
+        self, names: list[str], version: int, out: list[Array] | None, look: Look | None, *, settled: bool
+    ) -> Future[list[Array]]:
+        """Keys that are at one version."""
+        if look is None:
+            return self._store.pull_many(names, version, settled=settled, out=out)
+        tell = look
+
+        def told(pulled: list[Any]) -> list[Array]:
+            tell(names, pulled[0].highest)
+            values: list[Array] = pulled[0].values
+            return values
+
+        return joined([self._store.pull_versions(names, version, settled=settled, out=out)], told)
+
+
+def _sent(
+    send: Callable[[Sequence[str], int, Sequence[Array]], Future[None]],
+    names: Sequence[str],
+    steps: Sequence[int],
+    arrays: Sequence[Array],
+) -> Future[None]:
+    """Sends each key's array, those of one step, or version, together."""
+    groups = [
+        send([names[number] for number in numbers], step, [arrays[number] for number in numbers])
+        for step, numbers in _grouped(steps)
+    ]
+    return groups[0] if len(groups) == 1 else joined(groups, _none)
+
+
+def _grouped(steps: Sequence[int]) -> list[tuple[int, list[int]]]:
+    """The numbers of the keys that are at each step."""
+    found: dict[int, list[int]] = {}
+    for number, step in enumerate(steps):
+        found.setdefault(step, []).append(number)
+    return list(found.items())
+
+
+def _own(outs: Outs, numbers: Sequence[int]) -> list[Array] | None:
+    """The arrays that the store may write itself: all of them or none."""
+    own = [outs[number] for number in numbers]
+    fit = [out for out in own if out is not None and out.flags.c_contiguous]
+    return fit if len(fit) == len(own) else None
+
+
+def _put(values: list[Array], outs: Outs) -> list[Array]:
+    """The values where they are wanted."""
+    found = []
+    for value, out in zip(values, outs, strict=True):
+        if out is not None and out is not value:
+            np.copyto(out, value)
+        found.append(value if out is None else out)
+    return found
+
+
+def _none(_: object) -> None:
+    pass
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A slot's calls on whole values: a user's arguments checked, counted, brought to the host, and handed to a `Store`.
+
+
+Form: TypeAlias = tuple[np.dtype[Any], tuple[int, ...]]
+"""A dtype and a shape."""
+
+
+class ValueCalls:
+    """`key` is always one key or a list, and the future's result has the same form. All raise StoreRefusedError, at
+    once, for arguments that do not fit; then nothing was begun."""
+
+    def __init__(self, store: BulkStore, registry: KeyRegistry, steps: SlotSteps, traffic: ArrayTraffic) -> None:
+        self._store = store
+        self._registry = registry
+        self._steps = steps
+        self._traffic = traffic
+        self._many = ManyKeys(store)
+
+    def init(self, key: object, value: Any, by: int | None) -> Future[None]:
+        _, keys, specs, (values,) = self._registry.listed("init", key, value, rows=None)
+        for one, spec in zip(keys, specs, strict=True):
+            self._registry.check_given(one, spec)
+        if by is not None and not 0 <= by < self._registry.slots:
+            raise StoreRefusedError(f"{self._registry.call('init')}: by: slot {by} of {self._registry.slots}")
+        if by not in {None, self._registry.slot} or self._steps.start:  # Who takes over finds what was given.
+            return finished(None)
+        for one, spec, first in zip(keys, specs, values, strict=True):
+            if first is None or self._steps.has_begun(spec.key):
+                told = "slot {} has to give a value" if first is None else "slot {} has begun its steps: see set"
+                raise StoreRefusedError(f"{self._registry.where('init', one)}: {told.format(self._registry.slot)}")
+        arrays = self._wholes("init", keys, specs, values, "value")
+
+        def give(_: list[int], hosts: list[Array]) -> Future[None]:
+            return joined([self._give(spec, first) for spec, first in zip(specs, hosts, strict=True)], _nothing)
+
+        return self._steps.set("init", [spec.key for spec in specs], 0, arrays, give)
+
+    def push(self, call: str, key: object, gradient: Any, step: int | None) -> Future[None]:
+        _, keys, specs, (gradients,) = self._registry.listed(call, key, gradient, pushes=True)
+        arrays, names = self._wholes(call, keys, specs, gradients, "gradient"), [spec.key for spec in specs]
+        return self._steps.push(call, names, step, arrays, lambda steps, hosts: self._many.push(names, steps, hosts))
+
+    def pull(self, call: str, key: object, out: Any, version: int | None, *, settled: bool) -> Future[Any]:
+        single, specs, outs, arrays = self._asked(call, key, out)
+        names = [spec.key for spec in specs]
+        versions, guards = self._steps.versions(call, names, version)
+        look = self._steps.look if version is None and not self._steps.are_seen(names) else None
+        targets = self._traffic.targets(arrays)
+        host_outs = [None if number in targets else array for number, array in enumerate(arrays)]
+
+        def begin(_: list[Array]) -> Future[list[Array]]:
+            return self._many.pull(names, versions, host_outs, settled=settled, guards=guards, look=look)
+
+        return self._traffic.delivered(self._traffic.bring(names, [], begin), outs, targets, single=single)
+
+    def check_outs(self, call: str, key: object, out: Any) -> None:
+        """What `pull` would refuse, before something is begun that belongs to it."""
+        self._asked(call, key, out)
+
+    def pull_state(self, key: object, version: int | None, *, settled: bool) -> Future[Any]:
+        call = "pull_state"
+        single, _, specs, _ = self._registry.listed(call, key)
+        names = [spec.key for spec in specs]
+        versions, guards = self._steps.versions(call, names, version)
+
+        def begin(_: list[Array]) -> Future[Any]:
+            pulled = [self._store.pull_state(n, at, settled=settled) for n, at in zip(names, versions, strict=True)]
+            return joined(pulled, lambda found: found[0] if single else found, guards)
+
+        return self._traffic.bring(names, [], begin)
+
+    def set(self, key: object, value: Any, version: int) -> Future[None]:
+        _, keys, specs, (values,) = self._registry.listed("set", key, value)
+        arrays, names = self._wholes("set", keys, specs, values, "value"), [spec.key for spec in specs]
+        return self._steps.set(
+            "set", names, version, arrays, lambda versions, hosts: self._many.set(names, versions, hosts)
+        )
+
+    def read_consistent(self, key: object) -> Future[tuple[int, list[Array]]]:
+        call = "read_consistent"
+        self._registry.check_sync(call)
+        _, _, specs, _ = self._registry.listed(call, key)
+        names = [spec.key for spec in specs]
+        return self._traffic.bring(names, [], lambda _: self._store.read_consistent(names))
+
+    def _asked(self, call: str, key: object, out: Any) -> tuple[bool, list[KeyDescription], list[Any], list[Any]]:
+        """Whether one key was given; the keys, the caller's arrays, and these as they are written."""
+        single, keys, specs, (outs,) = self._registry.listed(call, key, out)
+        if out is None:
+            return single, specs, outs, outs
+        forms = [_form(spec) for spec in specs]
+        return single, specs, outs, checked_outs(outs, forms, lambda number: self._registry.where(call, keys[number]))
+
+    def _wholes(
+        self, call: str, keys: Sequence[object], specs: Sequence[KeyDescription], values: Sequence[Any], what: str
+    ) -> list[Any]:
+        found = []
+        for one, spec, value in zip(keys, specs, values, strict=True):
+            dtype, shape = _form(spec)
+            # What fits is seen at a glance: a step has hundreds of keys, and its caller waits.
+            if type(value) is np.ndarray and value.dtype == dtype and value.shape == shape and value.flags.c_contiguous:
+                found.append(value)
+            else:
+                found.append(checked(value, dtype, shape, f"{self._registry.where(call, one)}: {what}"))
+        return found
+
+    def _give(self, spec: KeyDescription, value: Array) -> Future[None]:
+        """The first value."""
+        if spec.rows:
+            return self._store.set_rows(spec.key, 0, np.arange(len(value)), value)
+        return self._store.set(spec.key, 0, value)
+
+
+def _form(spec: KeyDescription) -> Form:
+    return np.dtype(spec.dtype), tuple(spec.shape)
+
+
+def _nothing(_: object) -> None:
+    pass
+
+
+# --- A slot's calls on rows of tables: ids and rows checked, counted, brought to the host, and handed to a `Store` ----
+
+
+class RowCalls:
+    """`key` is always one table or a list, and the future's result has the same form. All raise StoreRefusedError, at
+    once, for arguments that do not fit, but for ids on a GPU, which are looked at on the host: that is told by the
+    future, and there the step does not count."""
+
+    def __init__(self, store: BulkStore, registry: KeyRegistry, steps: SlotSteps, traffic: ArrayTraffic) -> None:
+        self._store = store
+        self._registry = registry
+        self._steps = steps
+        self._traffic = traffic
+
+    def push(self, key: object, ids: Any, rows: Any, step: int | None) -> Future[None]:
+        call = "push_rows"
+        specs, given = self._sent(call, key, ids, rows, pushing=True)
+        names = [spec.key for spec in specs]
+
+        def begin(steps: list[int], hosts: list[Array]) -> Future[None]:
+            parts = self._flat(call, specs, hosts)
+            return joined([self._store.push_rows(*one) for one in _calls(names, steps, parts)], _nothing)
+
+        return self._steps.push(call, names, step, given, begin)
+
+    def set(self, key: object, ids: Any, rows: Any, version: int) -> Future[None]:
+        call = "set_rows"
+        specs, given = self._sent(call, key, ids, rows, pushing=False)
+        names = [spec.key for spec in specs]
+
+        def begin(versions: list[int], hosts: list[Array]) -> Future[None]:
+            parts = self._flat(call, specs, hosts)
+            return joined([self._store.set_rows(*one) for one in _calls(names, versions, parts)], _nothing)
+
+        return self._steps.set(call, names, version, given, begin)
+
+    def pull(self, key: object, ids: Any, out: Any, version: int | None, *, settled: bool) -> Future[Any]:
+        call = "pull_rows"
+        single, keys, specs, (wanted, outs) = self._registry.listed(call, key, ids, out, rows=True)
+        given = self._asked(call, keys, wanted)
+        shapes = [(*form_of(one)[1], *spec.shape[1:]) for spec, one in zip(specs, given, strict=True)]
+        forms = [(np.dtype(spec.dtype), shape) for spec, shape in zip(specs, shapes, strict=True)]
+        arrays = checked_outs(outs, forms, lambda number: self._registry.where(call, keys[number]))
+        names, given = [spec.key for spec in specs], self._seen(call, specs, given)
+        versions, guards = self._steps.versions(call, names, version)
+        targets = self._traffic.targets(arrays)
+        host_outs = [None if number in targets else array for number, array in enumerate(arrays)]
+
+        def begin(hosts: list[Array]) -> Future[list[Array]]:
+            flat = self._seen(call, specs, hosts)
+            pulled = [
+                self._store.pull_rows(name, one, at, settled=settled)
+                for name, one, at in zip(names, flat, versions, strict=True)
+            ]
+            return joined(pulled, lambda values: _shaped(values, shapes, host_outs), guards)
+
+        return self._traffic.delivered(self._traffic.bring(names, given, begin), outs, targets, single=single)
+
+    def pull_state(self, key: object, ids: Any, version: int | None, *, settled: bool) -> Future[Any]:
+        call = "pull_state_rows"
+        single, keys, specs, (wanted,) = self._registry.listed(call, key, ids, rows=True)
+        given = self._asked(call, keys, wanted)
+        shapes = [(*form_of(one)[1], *spec.shape[1:]) for spec, one in zip(specs, given, strict=True)]
+        names, given = [spec.key for spec in specs], self._seen(call, specs, given)
+        versions, guards = self._steps.versions(call, names, version)
+
+        def shaped(states: list[Any]) -> Any:
+            found = [
+                {name: rows.reshape(shape) for name, rows in state.items()}
+                for state, shape in zip(states, shapes, strict=True)
+            ]
+            return found[0] if single else found
+
+        def begin(hosts: list[Array]) -> Future[Any]:
+            flat = self._seen(call, specs, hosts)
+            pulled = [
+                self._store.pull_state_rows(name, one, at, settled=settled)
+                for name, one, at in zip(names, flat, versions, strict=True)
+            ]
+            return joined(pulled, shaped, guards)
+
+        return self._traffic.bring(names, given, begin)
+
+    def _sent(
+        self, call: str, key: object, ids: Any, rows: Any, *, pushing: bool
+    ) -> tuple[list[KeyDescription], list[Any]]:
+        """The tables, and by turns the ids and the rows of each, checked."""
+        _, keys, specs, (all_ids, all_rows) = self._registry.listed(call, key, ids, rows, rows=True, pushes=pushing)
+        given: list[Any] = []
+        for one, spec, some, values in zip(keys, specs, all_ids, all_rows, strict=True):
+            where = self._registry.where(call, one)
+            found = checked_ids(some, where)
+            shape = (*form_of(found)[1], *spec.shape[1:])
+            (seen,) = self._seen(call, [spec], [found])
+            given += [seen, checked(values, np.dtype(spec.dtype), shape, f"{where}: rows")]
+        return specs, given
+
+    def _asked(self, call: str, keys: Sequence[object], wanted: Sequence[Any]) -> list[Any]:
+        """The ids of each table, in the caller's shape."""
+        found = [checked_ids(one, self._registry.where(call, name)) for name, one in zip(keys, wanted, strict=True)]
+        for name, ids in zip(keys, found, strict=True):
+            count = math.prod(form_of(ids)[1])
+            if count > MAX_PULLED_ROWS:
+                told = f"{count} rows; a call may ask for {MAX_PULLED_ROWS}"
+                raise StoreRefusedError(f"{self._registry.where(call, name)}: {told}")
+        return found
+
+    def _flat(self, call: str, specs: Sequence[KeyDescription], hosts: list[Array]) -> list[tuple[Array, Array]]:
+        """Ids (n) and rows (n, ...) of each table."""
+        all_ids = self._seen(call, specs, hosts[::2])
+        return [
+            (ids, rows.reshape(len(ids), *spec.shape[1:]))
+            for spec, ids, rows in zip(specs, all_ids, hosts[1::2], strict=True)
+        ]
+
+    def _seen(self, call: str, specs: Sequence[KeyDescription], all_ids: Sequence[Any]) -> list[Any]:
+        """Ids (n) as the tables take them; a GPU's as they are. Raises StoreRefusedError for one that a table cannot
+        have."""
+        found = []
+        for spec, ids in zip(specs, all_ids, strict=True):
+            flat = ids
+            if not is_on_device(ids):
+                where = self._registry.where(call, user_key(spec.key))
+                flat = flat_ids(ids, where, any_64_bits=spec.growth is not None)
+                check_ids(flat, spec, where)
+            found.append(flat)
+        return found
+
+
+def _calls(
+    names: Sequence[str], numbers: Sequence[int], parts: Sequence[tuple[Array, Array]]
+) -> list[tuple[str, int, Array, Array]]:
+    """What is handed over of each table."""
+    return [(name, number, *part) for name, number, part in zip(names, numbers, parts, strict=True)]
+
+
+def _shaped(values: list[Array], shapes: Sequence[tuple[int, ...]], outs: Sequence[Array | None]) -> list[Array]:
+    """Rows in the shape of the ids that asked for them, in the arrays where they are wanted."""
+    found = [value.reshape(shape) for value, shape in zip(values, shapes, strict=True)]
+    for value, out in zip(found, outs, strict=True):
+        if out is not None:
+            np.copyto(out, value)
+    return found
+
+
+# --- What stands behind `KVStore`: the calls of one slot on values and on rows, and those on the slot as a whole ------
+
+
+class SlotCalls:
+    """Raises StoreRefusedError, at once, for arguments that do not fit; then nothing was begun."""
+
+    def __init__(self, store: BulkStore, description: StoreDescription, slot: int, step: int) -> None:
+        self.registry = KeyRegistry(description, slot)
+        self._store = store
+        self._description = description
+        self._traffic = ArrayTraffic()
+        self._steps = SlotSteps(store, self.registry, self._traffic, step)
+        self._barriers = Barriers(store)
+        self._changing = threading.Lock()
+        """Held for a moment, while the book is told of a change."""
+        self.values = ValueCalls(store, self.registry, self._steps, self._traffic)
+        self.rows = RowCalls(store, self.registry, self._steps, self._traffic)
+
+    def steps(self, key: object) -> int:
+        return self._steps.of(self.registry.known(key, "steps").key)
+
+    def end_step(self, step: int | None) -> Future[StepOutcome | None]:
+        def end(ended: Sequence[tuple[int, list[str]]]) -> Future[StepOutcome | None]:
+            barriers = [self._store.barrier(one, nothing) for one, nothing in ended]
+            return joined(barriers, lambda outcomes: outcomes[-1])
+
+        return self._steps.end(step, end)
+
+    def barrier(self) -> Future[None]:
+        if self._description.commit is not None:
+            return joined([self.end_step(None)], _nothing)
+        if all(key.key != BARRIER_KEY for key in self._description.keys):
+            raise StoreRefusedError(f"{self.registry.call('barrier')}: the store was described with barrier = false")
+        return self._barriers.meet()
+
+    def set_hyper(self, name: str, value: float, step: int | None, key: object) -> Future[int]:
+        of = None if key is None else self.registry.known(key, "set_hyper").key
+        number = self.registry.checked_number(name, value, key)
+        check_number(step, f"{self.registry.call('set_hyper')}: step")
+
+        def changed(begun: list[int]) -> int:
+            with self._changing:
+                self.registry.changed(of, begun[0], {name: number})
+            return begun[0]
+
+        return joined([self._store.set_hyper({name: number}, step=step, key=of)], changed)
+
+    def close(self) -> None:
+        self._traffic.close()
+        self._store.close()

@@ -1,0 +1,230 @@
+"""The keys of a store by the names that users call them, and the step at which each is. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from weft_kvstore.description.check import hyper_of, rule_of
+from weft_kvstore.description.form import UserKey, shown, store_name, user_key
+from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription, is_given
+from weft_kvstore.errors import StoreRefusedError
+from weft_kvstore.hyper import MOST_WAITING, HyperTimeline, KeyHyper, checked_numbers
+
+# --- The keys of a description by the names that users call them, and what one slot may do with each ------------------
+
+
+_BY_ROWS: Final = ("push", "pull", "pull_state", "set")
+"""Calls that there are for rows of tables too."""
+
+CHANGES_KEPT: Final = 2 * MOST_WAITING
+"""Changes of hyper-parameters that are remembered, of the job and of each key, the latest: all that a shard keeps for
+steps to come, and as many of before."""
+
+
+class KeyRegistry:
+    """Finds keys; an error begins with slot, call and key."""
+
+    def __init__(self, description: StoreDescription, slot: int) -> None:
+        self.slot = slot
+        self.slots = description.slots
+        self._description = description
+        self._keys = {key.key: key for key in shown(description)}
+        self._strings = {name: key for name, key in self._keys.items() if user_key(name) == name}
+        """Those whose users call them what the store does."""
+        self._job = HyperTimeline()
+        self._own: dict[str, HyperTimeline] = {}
+
+    @property
+    def keys(self) -> tuple[UserKey, ...]:
+        """All keys, as their users call them."""
+        return tuple(user_key(name) for name in self._keys)
+
+    @property
+    def pushed(self) -> list[str]:
+        """The store's names of the keys that the slot contributes to."""
+        return [name for name, key in self._keys.items() if self.slot in key.slots]
+
+    def call(self, call: str) -> str:
+        """How an error of a call begins."""
+        return f"slot {self.slot}: {call}"
+
+    def where(self, call: str, key: object) -> str:
+        """How an error of a call of a key begins."""
+        return f"slot {self.slot}: {call} of key {key!r}"
+
+    def known(self, key: object, call: str) -> KeyDescription:
+        """Any key. Raises StoreRefusedError, as all calls here do."""
+        found = self._strings.get(key) if type(key) is str else None
+        if found is not None:
+            return found
+        try:
+            found = self._keys.get(store_name(key))
+        except ValueError as error:
+            raise StoreRefusedError(f"slot {self.slot}: {call}: {error}") from None
+        if found is None:
+            raise StoreRefusedError(f"{self.where(call, key)}: the store has no such key; {self._what_there_is(key)}")
+        return found
+
+    def find(self, key: object, call: str, *, rows: bool | None, pushes: bool = False) -> KeyDescription:
+        """A table where `rows`, else a key that is none; with None any key. One that the slot contributes to where it
+        `pushes`."""
+        found = self.known(key, call)
+        if found.rows and rows is False:
+            told = f"say which rows, with {call}_rows" if call in _BY_ROWS else f"of tables there is no {call}"
+            raise StoreRefusedError(f"{self.where(call, key)}: it is a table: {told}")
+        if rows and not found.rows:
+            raise StoreRefusedError(f"{self.where(call, key)}: it is no table: call {call.removesuffix('_rows')}")
+        if pushes and self.slot not in found.slots:
+            raise StoreRefusedError(f"{self.where(call, key)}: only slots {list(found.slots)} contribute to it")
+        return found
+
+    def listed(
+        self, call: str, key: object, *values: Any, rows: bool | None = False, pushes: bool = False
+    ) -> tuple[bool, list[Any], list[KeyDescription], list[list[Any]]]:
+        """Whether one key was given; the keys as they were given and as `find` finds them, and for each of `values` one
+        value a key: None stands for nothing for all.
+
+        Raises StoreRefusedError where there are more or fewer values than keys, or a key is named twice.
+        """
+        if isinstance(key, str | int | np.integer):
+            return True, [key], [self.find(key, call, rows=rows, pushes=pushes)], [[value] for value in values]
+        where = self.call(call)
+        if not isinstance(key, Sequence) or isinstance(key, bytes | bytearray | memoryview):
+            raise StoreRefusedError(f"{where}: a key or a list of keys, not {type(key).__name__}")
+        keys = list(key)
+        specs = [self.find(one, call, rows=rows, pushes=pushes) for one in keys]
+        if len({spec.key for spec in specs}) < len(specs):
+            names = [spec.key for spec in specs]
+            twice = next(name for number, name in enumerate(names) if name in names[:number])
+            raise StoreRefusedError(f"{where}: key {user_key(twice)!r} is named twice")
+        found = []
+        for value in values:
+            if value is not None and (not isinstance(value, list | tuple) or len(value) != len(keys)):
+                told = f"{len(value)} values" if isinstance(value, list | tuple) else type(value).__name__
+                raise StoreRefusedError(f"{where}: {len(keys)} keys take a list of as many values, not {told}")
+            found.append([None] * len(keys) if value is None else list(value))
+        return False, keys, specs, found
+
+    def check_given(self, key: object, spec: KeyDescription) -> None:
+        """Raises StoreRefusedError for a key whose first value no worker says."""
+        if not is_given(spec):
+            raise StoreRefusedError(
+                f"{self.where('init', key)}: the shards make its first value ({spec.initializer.op_type}); one can be "
+                'given where the description says initializer = "given"'
+            )
+
+    def check_sync(self, call: str) -> None:
+        """Raises StoreRefusedError where versions are each slot's own."""
+        mode = self._description.mode
+        if mode is not Mode.SYNC:
+            raise StoreRefusedError(f"{self.call(call)}: in mode {mode.value} each slot has versions of its own")
+
+    def checked_number(self, name: str, value: object, key: object) -> float:
+        """A value for a number of the rule, of a key or with None of all."""
+        where = self.call("set_hyper") if key is None else self.where("set_hyper", key)
+        of = None if key is None else self.known(key, "set_hyper")
+        try:
+            return checked_numbers(self._description, of, {name: value})[name]
+        except ValueError as error:
+            raise StoreRefusedError(f"{where}: {error}") from None
+
+    def hyper(self, key: object, step: int) -> dict[str, float]:
+        """The rule's hyper-parameters for a key's update of that step, and what was `changed`. Raises StoreRefusedError
+        for a step of which that is forgotten."""
+        found = self.known(key, "hyper")
+        numbers = {**rule_of(self._description, found).hyper, **hyper_of(self._description, found)}
+        job, own = self._job if found.rule is None else None, self._own.get(found.key)
+        hyper = KeyHyper(numbers, found.multipliers, job=job, described=found.hyper or (), own=own)
+        at = dict(hyper.at(step))
+        # Looked at last: on another thread something may have been forgotten meanwhile.
+        first = max([one.known_from for one in (job, own) if one is not None], default=0)
+        if step < first:
+            told = f"what was changed before step {first} is forgotten"
+            raise StoreRefusedError(f"{self.where('hyper', key)}, step {step}: {told}")
+        return at
+
+    def changed(self, name: str | None, step: int, numbers: Mapping[str, float]) -> None:
+        """These hold from a step on, for a key of the store's or with None for all. One thread at a time may call it;
+        others may ask meanwhile."""
+        timeline = self._job if name is None else self._own.setdefault(name, HyperTimeline())
+        timeline.set(step, numbers)
+        timeline.keep(CHANGES_KEPT)
+
+    def _what_there_is(self, key: object) -> str:
+        names = list(self.keys)
+        twin = str(key) if isinstance(key, int) else int(key) if isinstance(key, str) and key.isdecimal() else None
+        if twin in names:
+            return f"there is {twin!r}, which is another"
+        return f"there are {', '.join(map(repr, names[:8]))}{', ...' if len(names) > 8 else ''}" if names else "none"
+
+
+# --- Which step a slot is at, key by key, so that its user need not say it --------------------------------------------
+
+
+MOST_ENDED: Final = 1024
+"""Steps that one call may end: more is a number that cannot be meant."""
+
+
+class StepCounts:
+    """For each key that the slot pushes, how many steps of it have begun. `ended` steps were ended as a whole.
+
+    Counting starts at `start`: a process that takes a slot over goes on where its forerunner was.
+    """
+
+    __slots__ = ("_counts", "_ended", "_start")
+
+    def __init__(self, names: Iterable[str], start: int = 0) -> None:
+        if start < 0:
+            raise ValueError(f"step: at least 0, not {start}")
+        self._start = start
+        self._counts = dict.fromkeys(names, start)
+        self._ended = start
+
+    @property
+    def start(self) -> int:
+        """Where counting began."""
+        return self._start
+
+    def __getitem__(self, name: str) -> int:
+        """Steps begun of a key: the version that has seen them. 0 for a key that the slot does not push."""
+        return self._counts.get(name, 0)
+
+    def has_begun(self, name: str) -> bool:
+        """Whether a step of the key was begun here."""
+        return self[name] > (self._start if name in self._counts else 0)
+
+    def take(self, names: Sequence[str], step: int | None) -> list[int]:
+        """Begins the next step of each key, or that which is given, which may be one of before: the steps' numbers."""
+        steps = [self._counts[name] if step is None else step for name in names]
+        for name, taken in zip(names, steps, strict=True):
+            self._counts[name] = max(self._counts[name], taken + 1)
+        return steps
+
+    def give_back(self, names: Sequence[str], taken: Sequence[int], befores: Sequence[int]) -> None:
+        """Steps that were taken when the counts were `befores` have not begun; where a later one has, they stay."""
+        for name, step, before in zip(names, taken, befores, strict=True):
+            if self._counts[name] == step + 1 and before <= step:
+                self._counts[name] = before
+
+    def last(self, step: int | None) -> int:
+        """The last step that `end` would end."""
+        return max(max(self._counts.values(), default=0) - 1, self._ended) if step is None else step
+
+    def end(self, step: int | None) -> list[tuple[int, list[str]]]:
+        """Ends all steps up to `step`: the steps that were not ended before, each with the keys not pushed in it.
+
+        Without a number it is the last step that was begun, or where none was begun the next one. Raises ValueError.
+        """
+        last = self.last(step)
+        if not self._ended <= last < self._ended + MOST_ENDED:
+            raise ValueError(f"step {last}: the next to end is step {self._ended}")
+        found = []
+        for one in range(self._ended, last + 1):
+            nothing = [name for name, count in self._counts.items() if count <= one]
+            self._counts.update(dict.fromkeys(nothing, one + 1))
+            found.append((one, nothing))
+        self._ended = last + 1
+        return found

@@ -1,0 +1,417 @@
+"""The steps that a slot has begun: pushes that are under way or failed, barriers, and the first wait for shards."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from typing import Any, Final, NamedTuple, TypeVar
+
+import numpy as np
+
+from weft_kvstore.arrays import Array
+from weft_kvstore.client.store_client import StoreClient
+from weft_kvstore.description.form import BARRIER_KEY, user_key
+from weft_kvstore.description.records import StoreDescription
+from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError, StoreTimeoutError
+from weft_kvstore.library.arrays import ArrayTraffic
+from weft_kvstore.library.key_registry import KeyRegistry, StepCounts
+from weft_kvstore.runtime.futures import StoreFuture, before_failure
+from weft_kvstore.runtime.joined_future import joined, then
+from weft_kvstore.store import BulkStore
+
+# --- What became of a slot's pushes, key by key: which are under way, and which have to be pushed again ---------------
+
+
+MOST_SILENT: Final = 64
+"""Failed steps of a key that are remembered where the shards were silent: who goes on after so many does not look."""
+
+_log = logging.getLogger("weft.store")
+
+
+class FailedPush(NamedTuple):
+    """A step of a key whose push failed."""
+
+    step: int
+    error: BaseException
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether it is certain that the shards have not all of it. Where they were silent, they may."""
+        return not isinstance(self.error, StoreTimeoutError | StoreLostError)
+
+
+class PushLog:
+    """Of each key the pushes that have not ended, and the steps whose push failed, until they are pushed again.
+
+    A failure is here before the push's future ends, so who has seen a future fail finds it. Each call takes a time that
+    does not depend on how many pushes and pulls are under way.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[str, OrderedDict[int, Future[Any]]] = {}
+        """By key and step: the last push of it."""
+        self._guards: dict[str, deque[tuple[int, Future[Any]]]] = {}
+        """By key: versions that pulls wait for, and what fails them."""
+        self._failed: dict[str, dict[int, FailedPush]] = {}
+        self._lock = threading.RLock()
+        """Held for a moment: failures come on the store's thread. A signal's handler may call too."""
+
+    def add(self, names: Sequence[str], steps: Sequence[int], pushed: Future[Any]) -> None:
+        """The steps are under way."""
+        with self._lock:
+            for name, step in zip(names, steps, strict=True):
+                self._under_way(name)
+                self._open.setdefault(name, OrderedDict())[step] = pushed
+                if name in self._failed:
+                    self._failed[name].pop(step, None)
+        before_failure(pushed, lambda error: self._fail(names, steps, pushed, error))
+
+    def guards(self, names: Sequence[str], versions: Sequence[int]) -> list[Future[Any]]:
+        """Futures that fail when a push under way fails without which one of these versions does not come."""
+        found: dict[int, Future[Any]] = {}
+        guard: Future[Any] | None = None
+        with self._lock:
+            for name, version in zip(names, versions, strict=True):
+                under_way = self._under_way(name)
+                if len(under_way) == 1:
+                    ((step, pushed),) = under_way.items()
+                    if step < version:
+                        found[id(pushed)] = pushed
+                elif under_way:
+                    guard = guard or StoreFuture()
+                    found[id(guard)] = guard
+                    self._guards.setdefault(name, deque()).append((version, guard))
+        return list(found.values())
+
+    def failed(self, name: str, version: int) -> FailedPush | None:
+        """The earliest failed step without which there is no such version."""
+        return self._earliest(name, lambda one: one.step < version)
+
+    def refused(self, name: str, version: int) -> FailedPush | None:
+        """The same, of those that the shards certainly have not."""
+        return self._earliest(name, lambda one: one.step < version and one.is_refused)
+
+    def _earliest(self, name: str, counts: Callable[[FailedPush], bool]) -> FailedPush | None:
+        if name not in self._failed:
+            return None
+        with self._lock:
+            return min(filter(counts, self._failed[name].values()), default=None, key=lambda one: one.step)
+
+    def _under_way(self, name: str) -> OrderedDict[int, Future[Any]]:
+        """The pushes of a key that have not ended, without those at the head that have."""
+        under_way, guards = self._open.get(name), self._guards.get(name)
+        if under_way is None:
+            return OrderedDict()
+        while under_way and (first := next(iter(under_way.items())))[1].done():
+            del under_way[first[0]]
+        while guards and (not under_way or guards[0][0] <= next(iter(under_way))):
+            guards.popleft()
+        return under_way
+
+    def _fail(self, names: Iterable[str], steps: Iterable[int], pushed: Future[Any], error: BaseException) -> None:
+        """A push fails: pulls that wait for it do too."""
+        ends: list[Future[Any]] = []
+        is_refused = False
+        with self._lock:
+            for name, step in zip(names, steps, strict=True):
+                if self._open[name].get(step) is not pushed:
+                    continue  # It was pushed again.
+                del self._open[name][step]
+                one, failed = FailedPush(step, error), self._failed.setdefault(name, {})
+                is_refused = one.is_refused
+                if is_refused or len(failed) < MOST_SILENT:
+                    failed[step] = one
+                guards = self._guards.pop(name, deque())
+                ends += [guard for version, guard in guards if version > step]
+                self._guards[name] = deque(one for one in guards if one[0] <= step)
+        if is_refused:
+            _log.warning("it has to be pushed again: %s", error)
+        for guard in ends:
+            with suppress(InvalidStateError):  # Pushes of several of its keys may fail at once.
+                guard.set_exception(error)
+
+
+# --- Which steps of each key a slot has begun; what begins one, or counts on one, goes to the store in order ----------
+
+
+R = TypeVar("R")
+
+MAX_STEP: Final = 1 << 62
+
+HandOver = Callable[[list[int], list[Array]], Future[R]]
+"""hand_over(numbers, arrays): gives the store a call with the keys' steps or versions, and its arrays on the host."""
+
+
+class SlotSteps:
+    """A step is counted and handed to the store at once, by one thread at a time: of each key, what was called first
+    goes first. So may calls from several threads, and calls whose arrays have to come from a GPU before.
+
+    Calls raise StoreRefusedError where a number cannot be meant; then nothing was begun.
+    """
+
+    def __init__(self, store: BulkStore, registry: KeyRegistry, traffic: ArrayTraffic, start: int) -> None:
+        self._store = store
+        self._registry = registry
+        self._traffic = traffic
+        self._counts = StepCounts(registry.pushed, start)
+        self._log = PushLog()
+        self._unseen = set(registry.pushed)
+        """Keys that the slot pushes and that have not told yet which step they are at."""
+        self._lock = threading.RLock()
+        """Held while steps are counted and handed over, which waits for nothing. A signal's handler may call too."""
+
+    @property
+    def start(self) -> int:
+        """Where counting began."""
+        return self._counts.start
+
+    def of(self, name: str) -> int:
+        """Steps of a key that were begun."""
+        return self._counts[name]
+
+    def has_begun(self, name: str) -> bool:
+        """Whether a step of the key was begun here."""
+        return self._counts.has_begun(name)
+
+    def push(
+        self, call: str, names: list[str], step: int | None, arrays: list[Any], hand_over: HandOver[None]
+    ) -> Future[None]:
+        """Begins a step of each key; what raises has begun none."""
+        check_number(step, f"{self._registry.call(call)}: step")
+        with self._lock:
+            befores = [self._counts[name] for name in names]
+            if step is None:
+                for name, before in zip(names, befores, strict=True):
+                    self._check_none_refused(call, name, before)
+            steps = self._counts.take(names, None if step is None else int(step))
+            try:
+                pushed = self._traffic.bring(names, arrays, lambda hosts: hand_over(steps, hosts))
+            except BaseException:  # Nothing has left.
+                self._counts.give_back(names, steps, befores)
+                raise
+            self._log.add(names, steps, pushed)
+        return pushed
+
+    def set(
+        self, call: str, names: list[str], version: int, arrays: list[Any], hand_over: HandOver[None]
+    ) -> Future[None]:
+        """Hands over values of a version."""
+        check_number(version, f"{self._registry.call(call)}: version", may_lack=False)
+        with self._lock:
+            return self._traffic.bring(names, arrays, lambda hosts: hand_over([int(version)] * len(names), hosts))
+
+    def end(self, step: int | None, hand_over: Callable[[list[tuple[int, list[str]]]], Future[R]]) -> Future[R]:
+        """Ends all steps up to this one: each with the keys that were not pushed in it."""
+        check_number(step, f"{self._registry.call('end_step')}: step")
+        with self._lock:
+            for name in self._registry.pushed:
+                self._check_none_refused("end_step", name, self._counts.last(step) + 1)
+            try:
+                ended = self._counts.end(None if step is None else int(step))
+            except ValueError as error:
+                raise StoreRefusedError(f"{self._registry.call('end_step')}: {error}") from None
+            skipped = {name for _, nothing in ended for name in nothing}
+            return self._traffic.bring(sorted(skipped), [], lambda _: hand_over(ended))
+
+    def versions(self, call: str, names: Sequence[str], version: int | None) -> tuple[list[int], list[Future[Any]]]:
+        """Which version of each key is meant, and the pushes without which there will be none: they guard a pull."""
+        check_number(version, f"{self._registry.call(call)}: version")
+        with self._lock:
+            versions = [self._counts[name] if version is None else int(version) for name in names]
+            guards = self._log.guards(names, versions)
+            for name, at in zip(names, versions, strict=True):
+                failed = self._log.failed(name, at)
+                if failed is not None:
+                    return versions, [self._failure(failed)]
+        return versions, guards
+
+    def are_seen(self, names: Sequence[str]) -> bool:
+        """Whether all of these keys have told which step they are at, as far as the slot pushes them."""
+        return self._unseen.isdisjoint(names)
+
+    def look(self, names: Sequence[str], highest: Array) -> None:
+        """Raises StoreRefusedError where a key has seen more steps of this slot than this process has begun: it was
+        pushed by a process before this one, and what is pushed again would count for nothing."""
+        for name, version in zip(names, highest.tolist(), strict=True):
+            if name in self._unseen and version > self._counts[name]:
+                told = f"it has seen {version} steps of this slot, and this process has begun {self._counts[name]}"
+                raise StoreRefusedError(
+                    f"{self._registry.where('pull', user_key(name))}: {told}: another one was here before it, and what "
+                    f"is pushed again counts for nothing; to go on, connect with step={version}, and with a higher "
+                    "incarnation= where the other may still live; to start over, restart the shards"
+                )
+        self._unseen.difference_update(names)
+
+    def _check_none_refused(self, call: str, name: str, version: int) -> None:
+        """Raises StoreRefusedError where a step of the key before `version` was refused: until it is pushed again no
+        step behind it applies, and what was pushed in it is nowhere."""
+        refused = self._log.refused(name, version)
+        if refused is not None:
+            raise StoreRefusedError(f"{self._registry.where(call, user_key(name))}: {_again(refused)}")
+
+    def _failure(self, failed: FailedPush) -> Future[Any]:
+        """A future that has failed as the push did. Where a shard has been lost for good since, it says so."""
+        future: Future[Any] = Future()
+        error = failed.error
+        if isinstance(error, StoreError):
+            lost = next((link.trouble for link in self._store.statistics().links if link.refused), None)
+            since = "" if lost is None or failed.is_refused else f"; since then: {lost}"
+            error = type(error)(f"{_again(failed)}{since}")
+        future.set_exception(error)
+        return future
+
+
+def check_number(number: int | None, where: str, *, may_lack: bool = True) -> None:
+    """Raises StoreRefusedError for what is no step, or version, that there can be."""
+    if number is None and may_lack:
+        return
+    if isinstance(number, bool) or not isinstance(number, int | np.integer) or not 0 <= number < MAX_STEP:
+        raise StoreRefusedError(f"{where}: a number from 0 to 2**62 - 1, not {number!r}")
+
+
+def _again(failed: FailedPush) -> str:
+    """What is to be done about it."""
+    return f"step {failed.step} has to be pushed again, with step={failed.step}; its push failed: {failed.error}"
+
+
+# --- Waits until the shards of a store are there: processes start in any order ----------------------------------------
+
+
+BETWEEN_S: Final = 0.02
+"""Between two looks at what shards have answered."""
+
+SAID_AFTER_S: Final = 2.0
+"""A process that waits longer says for whom."""
+
+HINT: Final = "a shard is started by: python -m weft_kvstore --description FILE --shard NUMBER"
+
+
+def await_shards(client: StoreClient, description: StoreDescription, slot: int, wait_s: float) -> None:
+    """Returns when every shard has welcomed the slot, or at once where `wait_s` is 0; a wait that takes long is logged,
+    again when it is for others, and so is its end.
+
+    Raises StoreLostError after `wait_s`, which names the shard and says how one is started, or StoreRefusedError where
+    another process has the slot; and StoreRefusedError as soon as a shard will never talk with it.
+    """
+    begun = time.monotonic()
+    said: object = None
+    say_at = begun + SAID_AFTER_S
+    while wait_s > 0:
+        links = client.statistics().links
+        waited = time.monotonic() - begun
+        if all(link.welcomed for link in links):
+            if said is not None:
+                _log.warning("slot %d goes on after %.0f s: every shard talks with it", slot, waited)
+            return
+        for link in links:
+            if link.refused:
+                raise StoreRefusedError(f"slot {slot}: {link.trouble}")
+        missing = [shard for shard, link in enumerate(links) if not link.welcomed]
+        taken = next((link.trouble for link in links if link.taken), None)
+        told = taken or next((links[shard].trouble for shard in missing if links[shard].trouble), None)
+        told = told or f"{_named(description, missing)} did not answer"
+        told = told if taken else f"{told}; {HINT}{' --curve-keys FILE' if description.curve_keys else ''}"
+        if waited >= wait_s:
+            error = StoreLostError if taken is None else StoreRefusedError
+            raise error(f"slot {slot} has waited {waited:.0f} s: {told}")
+        if time.monotonic() >= say_at:
+            if (missing, taken) != said:
+                _log.warning("slot %d waits, up to %g s: %s", slot, wait_s, told)
+            said, say_at = (missing, taken), time.monotonic() + SAID_AFTER_S
+        time.sleep(BETWEEN_S)
+
+
+def _named(description: StoreDescription, shards: list[int]) -> str:
+    named = ", ".join(f"{shard} at {description.shards[shard]}" for shard in shards)
+    return f"shard{'s' if len(shards) > 1 else ''} {named}"
+
+
+# --- The barriers of one slot, one after the other: each begins once all slots have met at the one before -------------
+
+
+_CALL: Final = re.compile(rf"(push|pull) of key {BARRIER_KEY!r}, (step|version) \d+")
+_MISSING: Final = re.compile(rf"key {BARRIER_KEY!r} has seen \d+ steps; step \d+ waits for slots (\d[\d, ]*)")
+
+
+class Barriers:
+    """Calls wait in `_waiting`; the first of them is under way while `_is_busy`.
+
+    One that fails fails those that wait behind it. Where its push failed, the next call makes it again: no number is
+    ever left out, or nobody could meet any more.
+    """
+
+    def __init__(self, store: BulkStore) -> None:
+        self._store = store
+        self._number: int | None = None
+        """The next barrier's; None: the store has not said yet where the others are."""
+        self._pushed: Future[None] | None = None
+        self._waiting: deque[Future[None]] = deque()
+        self._is_busy = False
+        self._lock = threading.Lock()
+
+    def meet(self) -> Future[None]:
+        """Ends when every slot has called it as often."""
+        future: Future[None] = Future()
+        future.set_running_or_notify_cancel()
+        with self._lock:
+            self._waiting.append(future)
+            begins, self._is_busy = not self._is_busy, True
+        if begins:
+            self._begin()
+        return future
+
+    def _begin(self) -> None:
+        self._pushed = None
+        if self._number is None:
+            known = self._store.pull_versions([BARRIER_KEY], 0, settled=True)
+            met = then(known, lambda found: self._arrive(int(found.lowest[0])))
+        else:
+            met = self._arrive(self._number)
+        met.add_done_callback(self._ended)
+
+    def _arrive(self, number: int) -> Future[None]:
+        self._number = number
+        self._pushed = self._store.push(BARRIER_KEY, number, np.zeros((), np.float32))
+        return joined([self._store.pull(BARRIER_KEY, number + 1, settled=True)], _nothing, [self._pushed])
+
+    def _ended(self, met: Future[None]) -> None:
+        error = _told(met.exception())
+        has_arrived = self._pushed is not None and self._pushed.done() and self._pushed.exception() is None
+        with self._lock:
+            if self._number is not None and (error is None or has_arrived):
+                self._number += 1
+            ended = [self._waiting.popleft()] if error is None else list(self._waiting)
+            if error is not None:
+                self._waiting.clear()
+            goes_on = self._is_busy = bool(self._waiting)
+        if goes_on:
+            self._begin()
+        for future in ended:
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+
+
+def _told(error: BaseException | None) -> BaseException | None:
+    """The error of a barrier, in words of the call: nobody who met at it knows of its key, pushes and pulls."""
+    if not isinstance(error, StoreError):
+        return error
+    text = _MISSING.sub(lambda found: _not_here(found[1]), _CALL.sub("barrier", str(error)))
+    told = type(error)(text.replace(f"key {BARRIER_KEY!r}", "the barrier"))
+    told.__cause__ = error.__cause__
+    return told
+
+
+def _not_here(slots: str) -> str:
+    return f"slots {slots} have not called it" if "," in slots else f"slot {slots} has not called it"
+
+
+def _nothing(_: Any) -> None:
+    pass

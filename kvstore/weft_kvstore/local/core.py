@@ -1,0 +1,268 @@
+"""All that the local store decides: the shard's core, without messages. Pure: the time is a parameter."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any, Final
+
+from weft_kvstore.bucket.part import PlainBucket
+from weft_kvstore.description.records import StoreDescription
+from weft_kvstore.errors import StoreError, StoreLostError, StorePassedError, StoreRefusedError, StoreTimeoutError
+from weft_kvstore.hyper import ChangeRefusedError, Proposal
+from weft_kvstore.merging.pulls import Answer, PullWait
+from weft_kvstore.merging.steps import PushRefusedError
+from weft_kvstore.operations.agreement import BarrierOperation, Change, CommitOperation, HyperOperation, outcome_of
+from weft_kvstore.operations.operation import Operation, PullOperation, SendOperation
+from weft_kvstore.operations.row_operation import PullRowsOperation, PushRowsOperation
+from weft_kvstore.rows.memory import TablePlace
+from weft_kvstore.rows.rows import Rows
+from weft_kvstore.runtime.futures import Deadlines
+from weft_kvstore.settings import LinkSettings
+from weft_kvstore.shard.job_shard import JobShard
+from weft_kvstore.shard.merger import Merger
+from weft_kvstore.sharding import routing_of
+from weft_kvstore.tables.steps import AnyTable
+from weft_kvstore.wire.messages import PayloadKind
+from weft_kvstore.wire.runs import Run, ValueRun
+
+LOCAL: Final = "local"
+"""The one job."""
+
+_log = logging.getLogger("weft.store")
+
+
+class LocalCore:
+    """The one shard of a description, and the operations of all slots. `outcomes` collects what has ended."""
+
+    def __init__(self, description: StoreDescription, settings: LinkSettings, tables: TablePlace | None = None) -> None:
+        self.outcomes: list[tuple[Operation, Any, StoreError | None]] = []
+        self._timeout_s = settings.request_timeout_s
+        self._shard = JobShard(description, 0, tables=tables)
+        self._routing = routing_of(description)
+        self.rows_pushed = dict.fromkeys(range(description.slots), 0)
+        self.rows_pulled = dict.fromkeys(range(description.slots), 0)
+        self._merger: Merger[str] = Merger(self, priorities=settings.priorities)
+        self._open: dict[int, PullWait] = {}
+        self._commits: dict[int, tuple[int, CommitOperation]] = {}
+        """Each with its slot."""
+        self._number = 0
+        self._deadlines = Deadlines()
+        self._commit_deadlines = Deadlines()
+        self._failed: str | None = None
+        if self._shard.gate is not None:
+            self._shard.gate.tell = self._commit
+
+    def __len__(self) -> int:
+        return len(self._open) + len(self._commits)
+
+    def begin(self, slot: int, operation: Operation, now: float) -> None:
+        """Begins an operation of a slot. Pushes and barriers end at once: the gradient is copied.
+
+        Whatever goes wrong ends this operation, and no other: nobody else knows of it, so nobody else could end it."""
+        if self._failed is not None:
+            self.outcomes.append((operation, None, StoreLostError(f"slot {slot}: {operation}: {self._failed}")))
+            return
+        try:
+            if isinstance(operation, SendOperation):
+                self._send(slot, operation)
+            elif isinstance(operation, BarrierOperation):
+                self._barrier(slot, operation, now)
+            elif isinstance(operation, PullOperation):
+                self._pull(slot, operation, now)
+            elif isinstance(operation, HyperOperation):
+                self.outcomes.append((operation, self._change(slot, operation.change, now), None))
+            else:
+                raise TypeError(f"{operation} is no operation that a store knows")
+        except (PushRefusedError, ChangeRefusedError) as error:
+            self.outcomes.append((operation, None, StoreRefusedError(f"slot {slot}: {operation}: {error}")))
+        except MemoryError as error:
+            self._give_up(operation, StoreError(f"slot {slot}: {operation}: no memory: {error}"))
+        except Exception as error:  # noqa: BLE001  # an operation's outermost frame
+            _log.exception("slot %d: %s failed", slot, operation)
+            failed = StoreError(f"slot {slot}: {operation}: {type(error).__name__}: {error}")
+            failed.__cause__ = error
+            self._give_up(operation, failed)
+
+    def work_once(self) -> bool:
+        """The most urgent piece of work. True if there was one. A rule that fails ends the store."""
+        return self._merger.work_once()
+
+    def tick(self, now: float) -> None:
+        """Ends pulls whose deadline has come."""
+        for number in self._deadlines.due(now, self._open):
+            wait = self._open.pop(number)
+            text = f"{_told(wait)} took over {self._timeout_s:g} s: {self._shard.waits_for(wait)[0]}"
+            wait.drop()
+            self.outcomes.append((wait.link, None, StoreTimeoutError(text)))
+        for number in self._commit_deadlines.due(now, self._commits):
+            slot, commit = self._commits.pop(number)
+            waits = self._shard.step_waits_for(commit.step)[0]
+            text = f"slot {slot}: {commit} took over {self._timeout_s:g} s: {waits}"
+            self.outcomes.append((commit, None, StoreTimeoutError(text)))
+
+    def next_tick(self) -> float:
+        """When `tick` has something to do again."""
+        return min(self._deadlines.next(), self._commit_deadlines.next())
+
+    def close(self, reason: str) -> None:
+        """Fails what is open and whatever comes."""
+        self._failed = reason
+        waits, self._open = self._open, {}
+        for wait in waits.values():
+            wait.drop()
+            self.outcomes.append((wait.link, None, StoreLostError(f"{_told(wait)}: {reason}")))
+        commits, self._commits = self._commits, {}
+        for slot, commit in commits.values():
+            self.outcomes.append((commit, None, StoreLostError(f"slot {slot}: {commit}: {reason}")))
+
+    def release(self) -> None:
+        """Gives back what tables have on disk, once nothing is to be worked on any more."""
+        self._shard.close()
+
+    def _barrier(self, slot: int, barrier: BarrierOperation, now: float) -> None:
+        self._merger.take(LOCAL, self._shard.declare_nothing(slot, barrier.step, barrier.nothing))
+        if not isinstance(barrier, CommitOperation):
+            self.outcomes.append((barrier, None, None))
+            return
+        number = self._next()
+        self._commits[number] = (slot, barrier)
+        self._commit_deadlines.add(now + self._timeout_s, number)
+        try:
+            self._shard.arrive(slot, barrier.step)
+        except PushRefusedError:
+            self._commits.pop(number)
+            raise
+        self._commit(barrier.step)
+
+    def _commit(self, step: int) -> None:
+        """Commits a step that is measured, and tells the slots: there is no other shard to ask."""
+        gate = self._shard.gate
+        found = gate.measurement(step) if gate is not None else None
+        if found is None:
+            return
+        outcome = outcome_of(step, found.squares, finite=found.finite, scale=found.loss_scale)
+        if self._shard.commit(step, norm=outcome.norm, finite=outcome.finite):
+            self._merger.go_on(LOCAL, self._shard)
+        for number in [number for number, (_, one) in self._commits.items() if one.step == step]:
+            self.outcomes.append((self._commits.pop(number)[1], outcome, None))
+
+    def _change(self, slot: int, change: Change, now: float) -> int:
+        """Changes hyper-parameters at once: there is no other shard to ask. The step from which they hold."""
+        live, proposal = self._shard.live, self._next().to_bytes(16)
+        step = live.begun(change.place)[0] if change.step is None else change.step
+        live.agreement.propose(Proposal(proposal, slot, b"", step, change.place, change.numbers, now))
+        live.agreement.decide(proposal, take=True)
+        return step
+
+    def _send(self, slot: int, send: SendOperation) -> None:
+        try:
+            if isinstance(send, PushRowsOperation):
+                self._send_rows(slot, send)
+            else:
+                self._send_runs(slot, send)
+        except MemoryError as error:
+            self.outcomes.append((send, None, StoreError(f"slot {slot}: {send}: no memory: {error}")))
+            return
+        self.outcomes.append((send, None, None))
+
+    def _send_runs(self, slot: int, send: SendOperation) -> None:
+        """All of it is copied, for it is the caller's again when this returns."""
+        request = self._next()
+        for out in send.cut(self._routing).get(0, ()):
+            entry, copy = out.entry, bytearray().join(out.source.cut(int(out.bounds[0]), int(out.bounds[-1])))
+            run = Run(entry.payload_kind, request, entry.bucket, entry.step, out.first, out.count, 0, memoryview(copy))
+            if entry.payload_kind is PayloadKind.GRADIENT:
+                self._merger.take(LOCAL, self._shard.accept(slot, run))
+            else:
+                self._merger.take(LOCAL, self._shard.sets.slices(slot, run, request))
+
+    def _send_rows(self, slot: int, send: PushRowsOperation) -> None:
+        sent, rows = send.sent, Rows(send.given.ids.copy(), send.given.values.copy())
+        self.rows_pushed[slot] += send.rows_pushed
+        if not self._routing.tables[sent.place].bytes_on(0):
+            return  # A table without elements.
+        bucket = self._routing.bucket_of[sent.place]
+        if sent.payload_kind is PayloadKind.GRADIENT:
+            self._merger.take(LOCAL, self._shard.accept_rows(slot, bucket, sent.step, rows))
+        else:
+            self._merger.take(LOCAL, self._shard.sets.rows(slot, bucket, sent.step, rows, self._next()))
+
+    def _pull(self, slot: int, pull: PullOperation, now: float) -> None:
+        rows = pull.ids.get(0) if isinstance(pull, PullRowsOperation) else None
+        self.rows_pulled[slot] += pull.rows_pulled
+        pull.pending = pull.prepare(self._routing)
+        if not pull.pending:
+            self.outcomes.append((pull, pull.result(), None))
+            return
+        asked = pull.asked
+        wait = PullWait(
+            pull, self._next(), asked.version, slot=slot, state=asked.names is not None, reading=asked.reading
+        )
+        self._open[wait.request] = wait
+        self._deadlines.add(now + self._timeout_s, wait.request)
+        units: list[AnyTable] = []
+        if rows is None:
+            for bucket, first, count in pull.asks(0):
+                units += self._shard.pulls.ask(wait, bucket, first, count, 0)
+        else:
+            units += self._shard.pulls.rows(wait, pull.asks(0)[0][0], rows)
+        self._merger.ask(LOCAL, wait, units, self._shard)
+
+    def answer(self, wait: PullWait, unit: AnyTable) -> Iterator[None]:
+        """See `Answering`."""
+        for part in unit.answers(wait):
+            if part is None:
+                yield
+                if wait.dropped:
+                    return
+                continue
+            self._write(wait, part)
+        wait.open_units.discard(unit.spec.bucket)
+        self._look(wait)
+
+    def answer_range(self, wait: PullWait, bucket: PlainBucket, first: int, stop: int) -> None:
+        """See `Answering`."""
+        for part in bucket.pulls.answers(wait, first, stop):
+            self._write(wait, part)
+        wait.answered(bucket.state.spec.number, first, stop)
+        self._look(wait)
+
+    def refuse(self, wait: PullWait, reason: str) -> None:
+        """See `Answering`."""
+        if self._open.pop(wait.request, None) is not None:
+            wait.drop()
+            self.outcomes.append((wait.link, None, StorePassedError(f"{_told(wait)}: {reason}")))
+
+    def fail(self, job: str, reason: str) -> None:
+        """See `Answering`."""
+        self.close(reason)
+
+    @staticmethod
+    def _write(wait: PullWait, part: Answer) -> None:
+        payload = part.source.base[int(part.bounds[0]) : int(part.bounds[-1])]
+        pull: PullOperation = wait.link
+        came = ValueRun(part.array, part.bucket, part.version, part.first, part.parts, payload, part.compressed)
+        pull.settle(0, pull.write(0, came))
+
+    def _look(self, wait: PullWait) -> None:
+        if wait.is_answered and self._open.pop(wait.request, None) is not None:
+            self.outcomes.append((wait.link, wait.link.result(), None))
+
+    def _give_up(self, operation: Operation, error: StoreError) -> None:
+        """Ends an operation that could not be begun, or only in part; unless it has ended."""
+        for number in [number for number, wait in self._open.items() if wait.link is operation]:
+            self._open.pop(number).drop()
+        for number in [number for number, (_, one) in self._commits.items() if one is operation]:
+            del self._commits[number]
+        if all(ended is not operation for ended, _, _ in self.outcomes):
+            self.outcomes.append((operation, None, error))
+
+    def _next(self) -> int:
+        self._number += 1
+        return self._number
+
+
+def _told(wait: PullWait) -> str:
+    """Whose call it is, as every error begins."""
+    return f"slot {wait.slot}: {wait.link}"

@@ -1,0 +1,323 @@
+"""What all shards are asked for and agree on: barriers, commits of steps, changes of hyper-parameters. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from weft_kvstore.arrays import norm_of
+from weft_kvstore.errors import StoreRefusedError
+from weft_kvstore.operations.operation import AskOperation, Link, Operation
+from weft_kvstore.sharding import Routing
+from weft_kvstore.step_outcome import StepOutcome
+from weft_kvstore.wire.codec import ProtocolError
+from weft_kvstore.wire.messages import (
+    MAX_RUNS,
+    NOBODY,
+    Barrier,
+    Cancel,
+    Commit,
+    Hyper,
+    HyperAnswer,
+    HyperDecide,
+    HyperDecided,
+    HyperSettle,
+    Measure,
+    Measured,
+    Message,
+)
+
+# --- A barrier: what a slot says when it has sent all of a step -------------------------------------------------------
+
+
+class BarrierOperation(AskOperation):
+    """A barrier; `nothing` are the places of keys that the slot has nothing for. What it says of those that are held
+    comes later: a large value that was set keeps the slot's word on this key back, and on no other."""
+
+    def __init__(self, future: Future[Any], step: int, nothing: list[int]) -> None:
+        super().__init__(future)
+        self.step = step
+        self.nothing = nothing
+        self._held: set[int] = set()
+
+    @property
+    def asks_of(self) -> Sequence[int]:
+        return self.nothing
+
+    @property
+    def parts(self) -> int:
+        """How many messages it takes, and one more while some are held."""
+        return max(_messages(len(self.nothing) - len(self._held)) + bool(self._held), 1)
+
+    def prepare(self, routing: Routing) -> dict[int, int]:
+        return dict.fromkeys(range(routing.shards), self.parts)
+
+    def hold(self, places: Collection[int]) -> bool:
+        self._held.update(places)
+        return True
+
+    def go_on(self, places: Sequence[int], links: Sequence[Link], *, whole: bool) -> None:
+        self._held.difference_update(places)
+        for link in links:
+            self.pending[link.shard] += _messages(len(places)) - whole
+            self._say(link, places)
+
+    def make(self, link: Link) -> None:
+        self.pending[link.shard] = self.parts
+        self.declare(link)
+
+    def declare(self, link: Link) -> None:
+        """Says what the slot has nothing for, as far as it is not held."""
+        free = [place for place in self.nothing if place not in self._held]
+        if free or not self._held:
+            self._say(link, free)
+
+    def done(self, shard: int) -> bool:
+        return self.settle(shard)
+
+    def _say(self, link: Link, places: Sequence[int]) -> None:
+        for begin in range(0, max(len(places), 1), MAX_RUNS):
+            link.say(Barrier(self.number, self.step, list(places[begin : begin + MAX_RUNS])))
+
+    def __str__(self) -> str:
+        return f"barrier of step {self.step}"
+
+
+def _messages(places: int) -> int:
+    """How many it takes to say something of so many keys."""
+    return -(-places // MAX_RUNS)
+
+
+# --- A barrier where steps are committed: every shard is asked what the step amounts to, and told what all do ---------
+
+
+class CommitOperation(BarrierOperation):
+    """It ends with a StepOutcome once every shard has taken in the commit.
+
+    Of each shard the barrier's parts are missing, then its measurement, then that it has the commit. `_outcome` is
+    there once the last has measured; a connection that is made anew says what was said last.
+    """
+
+    def __init__(self, future: Future[Any], step: int, nothing: list[int]) -> None:
+        super().__init__(future, step, nothing)
+        self._links: dict[int, Link] = {}
+        self._measured: dict[int, Measured] = {}
+        self._outcome: StepOutcome | None = None
+
+    def hold(self, places: Collection[int]) -> bool:
+        return False  # No key's step is committed before all others'.
+
+    def go_on(self, places: Sequence[int], links: Sequence[Link], *, whole: bool) -> None:
+        Operation.go_on(self, places, links, whole=whole)
+
+    def prepare(self, routing: Routing) -> dict[int, int]:
+        return dict.fromkeys(range(routing.shards), self.parts + 2)
+
+    def begin(self, link: Link) -> None:
+        self._links[link.shard] = link
+        super().begin(link)
+
+    def make(self, link: Link) -> None:
+        if self._outcome is not None:
+            self.pending[link.shard] = 1
+            self._commit(link, self._outcome)
+        elif link.shard not in self._measured:
+            self.pending[link.shard] = self.parts + 2
+            self.declare(link)
+            link.say(Measure(self.number, self.step))
+
+    def measured(self, shard: int, message: Measured) -> bool:
+        if shard in self._measured:
+            raise ProtocolError(f"Measured.request: {self.number}, {self} has this shard's measurement")
+        other = next(iter(self._measured.values()), message)
+        if other.scale != message.scale:
+            raise ProtocolError(f"Measured.scale: {message.scale}, another shard has {other.scale}")
+        self._measured[shard] = message
+        self.settle(shard)
+        if len(self._measured) == len(self._links):
+            terms = [term for one in self._measured.values() for term in one.squares]
+            finite = all(one.finite for one in self._measured.values())
+            self._outcome = outcome_of(self.step, terms, finite=finite, scale=message.scale)
+            for link in self._links.values():
+                self._commit(link, self._outcome)
+        return False
+
+    def give_up(self, link: Link) -> None:
+        super().give_up(link)
+        link.say(Cancel([self.number]))
+
+    def result(self) -> StepOutcome | None:
+        return self._outcome
+
+    def let_go(self) -> None:
+        self._links = {}
+
+    def _commit(self, link: Link, outcome: StepOutcome) -> None:
+        link.say(Commit(self.number, self.step, outcome.norm, int(outcome.finite)))
+
+    def __str__(self) -> str:
+        return f"barrier and commit of step {self.step}"
+
+
+def outcome_of(step: int, terms: list[float], *, finite: bool, scale: float) -> StepOutcome:
+    """What a step is whose merged gradient has squares of which `terms` are the exact sum; without a norm where a part
+    of it is not finite."""
+    return StepOutcome(step, norm_of(terms) if finite else float("nan"), finite, scale)
+
+
+# --- A change of hyper-parameters on its way: every shard holds it, shard 0 decides, the others hear of it ------------
+# Phase  | Said                         | Next, once
+# -------|------------------------------|------------------------------------------------------------------------
+# FIRST  | `hyper` to shard 0           | it holds it: so of several proposals one goes on
+# REST   | `hyper` to the others        | all of them hold it
+# DECIDE | `hyper-decide` to shard 0    | it has decided: from here on nothing can stop the change
+# SETTLE | `hyper-settle` to the others | all of them know
+
+
+TRIES: Final = 10
+"""Steps that are proposed where any will do. Slots go on meanwhile, so each further try looks twice as far ahead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Numbers that are to hold from a step on, or with None from the first that is possible: of the key at `place`,
+    called `key`, or with None of the whole job."""
+
+    numbers: Mapping[str, float]
+    step: int | None
+    place: int | None
+    key: str | None
+
+    def __str__(self) -> str:
+        numbers = ", ".join(f"{name} to {number:g}" for name, number in self.numbers.items())
+        of = "all keys" if self.key is None else f"key {self.key!r}"
+        return f"change of {numbers} for {of}, step {'any' if self.step is None else self.step}"
+
+
+class Phase(Enum):
+    FIRST = "first"
+    REST = "rest"
+    DECIDE = "decide"
+    SETTLE = "settle"
+
+
+class HyperOperation(AskOperation):
+    """It ends with the step from which the numbers hold. `_due` is what each shard has not answered yet; it is said
+    again on a new connection."""
+
+    def __init__(self, future: Future[Any], change: Change, draw: Callable[[], bytes]) -> None:
+        """`draw` gives 16 bytes that no other proposal has."""
+        super().__init__(future)
+        self.change = change
+        self._draw = draw
+        self._links: dict[int, Link] = {}
+        self._due: dict[int, Message] = {}
+        self._phase = Phase.FIRST
+        self._proposal = b""
+        self._step = change.step or 0
+        self._version = 0
+        self._tries = 0
+
+    def prepare(self, routing: Routing) -> dict[int, int]:
+        return dict.fromkeys(range(routing.shards), 1)
+
+    def begin(self, link: Link) -> None:
+        self._links[link.shard] = link
+        if not link.shard:
+            self._proposal = self._draw()
+            self._due[0] = self._hyper()
+        super().begin(link)
+
+    def make(self, link: Link) -> None:
+        if link.shard in self._due:
+            link.say(self._due[link.shard])
+
+    def agreed(self, shard: int, message: HyperAnswer | HyperDecided) -> bool:
+        if message.proposal != self._proposal:
+            return False  # It was withdrawn meanwhile.
+        expected = HyperDecided if self._phase is Phase.DECIDE else HyperAnswer
+        if self._due.pop(shard, None) is None or not isinstance(message, expected):
+            raise ProtocolError(f"{type(message).__name__}.request: {self.number}, {self} is at {self._phase.value}")
+        if isinstance(message, HyperDecided):
+            return self._decided(message.version)
+        if not message.held:
+            self._refused(message)
+        elif not self._due:
+            self._go_on()
+        return False
+
+    def done(self, shard: int) -> bool:
+        if self._phase is not Phase.SETTLE or self._due.pop(shard, None) is None:
+            raise ProtocolError(f"Done.request: {self.number}, {self} is at {self._phase.value}")
+        return self.settle(shard)
+
+    def give_up(self, link: Link) -> None:
+        super().give_up(link)
+        if self._proposal and self._phase in {Phase.FIRST, Phase.REST}:  # Later shard 0 may have decided.
+            link.say(self._withdrawal(link.shard))
+
+    def result(self) -> int:
+        return self._step
+
+    def let_go(self) -> None:
+        self._links = {}
+        self._due = {}
+
+    def _go_on(self) -> None:
+        """All that were asked hold it."""
+        if self._phase is Phase.FIRST and len(self._links) > 1:
+            self._phase = Phase.REST
+            for shard in self._others:
+                self._say(shard, self._hyper())
+        else:
+            self._phase = Phase.DECIDE
+            self._say(0, HyperDecide(self.number, self._proposal, 1))
+
+    def _decided(self, version: int) -> bool:
+        if not version:
+            self._withdraw()
+            raise StoreRefusedError("it took too long and was given up; try again")
+        self._phase, self._version = Phase.SETTLE, version
+        for shard in self._others:
+            self._say(shard, HyperSettle(self.number, self._proposal, version))
+        return self.settle(0)
+
+    def _refused(self, answer: HyperAnswer) -> None:
+        """Tries a later step, where any will do and one can be had. Raises StoreRefusedError."""
+        self._withdraw()
+        self._tries += 1
+        if self.change.step is not None or answer.step <= self._step or self._tries >= TRIES:
+            raise StoreRefusedError(answer.reason)
+        self._phase, self._step = Phase.FIRST, answer.step + (1 << self._tries >> 1) - 1
+        self._proposal = self._draw()
+        self._say(0, self._hyper())
+
+    def _withdraw(self) -> None:
+        """Nobody has to hold it any more."""
+        self._due = {}
+        for shard, link in self._links.items():
+            link.say(self._withdrawal(shard))
+
+    def _withdrawal(self, shard: int) -> Message:
+        if not shard:
+            return HyperDecide(NOBODY, self._proposal, 0)
+        return HyperSettle(NOBODY, self._proposal, 0)
+
+    @property
+    def _others(self) -> list[int]:
+        return [shard for shard in self._links if shard]
+
+    def _say(self, shard: int, message: Message) -> None:
+        self._due[shard] = message
+        self._links[shard].say(message)
+
+    def _hyper(self) -> Hyper:
+        change = self.change
+        key = [] if change.place is None else [change.place]
+        return Hyper(self.number, self._proposal, self._step, key, list(change.numbers), list(change.numbers.values()))
+
+    def __str__(self) -> str:
+        return str(self.change)

@@ -1,0 +1,343 @@
+"""Values and state of a table by the number of the row, and which updates each row has seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from weft_kernels.blocks import CACHE_ELEMENTS
+from weft_kernels.row_copies import put_rows, taken_rows
+from weft_kernels.rules.hyper_log import HyperLog
+from weft_kernels.rules.record import Hyper, Rule
+from weft_kernels.rules.replay import CALL_ELEMENTS, replaying
+from weft_kernels.rules.rows import apply_to_rows
+from weft_kvstore.arrays import Array, zeros_on_demand
+from weft_kvstore.rows.memory import DiskArray, GrowingArray, TablePlace
+
+# --- A table's values and the rule's state by the number of the row, in memory or on disk -----------------------------
+
+
+LEAST_ROWS: Final = 1 << 10
+
+
+class FixedArray:
+    """As many rows as there ever are, in memory, of which only those that are written take some."""
+
+    def __init__(self, rows: int, width: int, dtype: np.dtype[Any]) -> None:
+        """Raises MemoryError where not even the addresses are to be had."""
+        self.array = zeros_on_demand((rows, width), dtype)
+
+    def grow(self, rows: int) -> None:
+        assert rows <= len(self.array)
+
+
+class RowArrays:
+    """`weight`, and a state array for each name: all of as many rows, zeros until they are written.
+
+    `capacity`: how many rows there will be; None: they grow.
+    """
+
+    __slots__ = ("_on_disk", "_start", "_state", "_weight")
+
+    def __init__(
+        self,
+        width: int,
+        dtype: np.dtype[Any],
+        start: Mapping[str, float],
+        *,
+        capacity: int | None,
+        place: TablePlace | None = None,
+    ) -> None:
+        """`start` has the number that each state begins at. Raises MemoryError, and OSError where the place is none."""
+        arrays = 1 + len(start)
+        large = capacity is None or capacity * width * dtype.itemsize * arrays > (place.memory_bytes if place else 0)
+        self._on_disk: list[DiskArray] = []
+
+        def make() -> FixedArray | GrowingArray | DiskArray:
+            if place is not None and large:
+                one = DiskArray(place.directory, place.memory_bytes // arrays, width, dtype)
+                one.grow(capacity or 0)
+                self._on_disk.append(one)
+                return one
+            return GrowingArray(width, dtype) if capacity is None else FixedArray(capacity, width, dtype)
+
+        self._weight = make()
+        self._start = dict(start)
+        self._state = {name: make() for name in start}
+
+    def __len__(self) -> int:
+        return len(self._weight.array)
+
+    @property
+    def width(self) -> int:
+        return int(self._weight.array.shape[1])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self._weight.array.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays, were every row written."""
+        return sum(one.array.nbytes for one in (self._weight, *self._state.values()))
+
+    @property
+    def mapped(self) -> list[Array]:
+        """All arrays, where they are in memory and of one size for good."""
+        every = (self._weight, *self._state.values())
+        return [one.array for one in every if isinstance(one, FixedArray)]
+
+    def grow(self, rows: int) -> None:
+        """Makes place for so many rows. Raises MemoryError."""
+        if rows > len(self):
+            for one in (self._weight, *self._state.values()):
+                one.grow(max(rows, len(self) * 3 // 2 if not self._on_disk else len(self) * 9 // 8, LEAST_ROWS))
+
+    def values(self, rows: Array) -> Array:
+        """Rows (n, width); a new array."""
+        return self._taken(self._weight, rows)
+
+    def state(self, name: str, rows: Array) -> Array:
+        """The state of that name of rows (n, width); a new array."""
+        return self._taken(self._state[name], rows)
+
+    def put(self, rows: Array, values: Array) -> None:
+        begin = 0
+        for some in self._pieces(rows):
+            part, adjacent = values[begin : begin + len(some)], _adjacent(some)
+            if adjacent is None:
+                put_rows(self._weight.array, some, part)
+            else:
+                self._weight.array[adjacent] = part
+            begin += len(some)
+
+    def put_state(self, name: str, rows: Array, values: Array) -> None:
+        begin = 0
+        for some in self._pieces(rows):
+            put_rows(self._state[name].array, some, values[begin : begin + len(some)])
+            begin += len(some)
+
+    def begin_state(self, rows: Array, *, again: int) -> None:
+        """Rows begin anew, of which the first `again` were used before."""
+        for some in self._pieces(rows):
+            for name, one in self._state.items():
+                if self._start[name]:
+                    one.array[some] = self._start[name]
+        if again and self._state:
+            for some in self._pieces(rows[:again]):
+                for name, one in self._state.items():
+                    one.array[some] = self._start[name]
+
+    def apply(self, rule: Rule, rows: Array, gradient: Array, *, step: int, hyper: Hyper) -> None:
+        """Updates rows (n), distinct, by a gradient (n, width) that is not written. Raises what the rule raises."""
+        begin = 0
+        for some in self._pieces(rows):
+            part = gradient[begin : begin + len(some)]
+            state = {name: one.array for name, one in self._state.items()}
+            apply_to_rows(rule, self._weight.array, part, state, some, step=step, hyper=hyper)
+            begin += len(some)
+
+    def close(self) -> None:
+        for one in self._on_disk:
+            one.close()
+
+    def _taken(self, one: FixedArray | GrowingArray | DiskArray, rows: Array) -> Array:
+        if not isinstance(one, DiskArray):
+            return taken_rows(one.array, rows)
+        found = np.empty((len(rows), self.width), one.dtype)
+        begin = 0
+        for some in one.pieces(rows):
+            one.array.take(some, axis=0, out=found[begin : begin + len(some)], mode="clip")
+            begin += len(some)
+        return found
+
+    def _pieces(self, rows: Array) -> Iterator[Array]:
+        """Parts of rows, small enough for what of the disk may be in memory; all arrays have rows of one size."""
+        if not self._on_disk:
+            return iter((rows,))
+        return self._on_all_disks(rows)
+
+    def _on_all_disks(self, rows: Array) -> Iterator[Array]:
+        first, *others = self._on_disk
+        for some in first.pieces(rows):
+            for other in others:
+                for _ in other.pieces(some):
+                    pass
+            yield some
+
+
+def _adjacent(rows: Array) -> slice | None:
+    """The rows as a slice where they are one behind the other: what is new is. None where they are not."""
+    if len(rows) and int(rows[-1]) - int(rows[0]) == len(rows) - 1 and bool((rows[1:] > rows[:-1]).all()):
+        return slice(int(rows[0]), int(rows[-1]) + 1)
+    return None
+
+
+# --- Standard row-sparse semantics of a table: which of its updates each row has seen, and how it gets the others -----
+# A row is brought up to date when it is next touched or read (`weft_kernels.rules.replay`), and in the end without
+# that: so no row is ever further behind than a number of updates that the table's size decides, what a read costs is
+# bounded, and so is what has to be known of past updates. Until then a row that is never met costs nothing.
+
+
+LEAST_BEHIND: Final = 1 << 3
+MOST_BEHIND: Final = 1 << 14
+"""Updates that a row of the smallest, and of the largest, table may be behind before it is swept. What is swept costs
+as much as in a dense key, and a pull of a row that is 16,384 updates behind takes some 300 ms."""
+
+BEHIND_ELEMENTS: Final = 8 * CALL_ELEMENTS
+"""Of a table, for each update that its rows may be behind. The calls that bring a single row up to date then take about
+as long as one update of all rows, so a step that meets such a row costs little more than with a dense key."""
+
+SWEEP_TURN: Final = 1 << 10
+"""Updates in which every row is looked at once, at most."""
+
+_OVER: Final = object()
+
+
+class RowHistory:
+    """The log of a table's updates, and for each row the last one that it has seen.
+
+    A row of a table of fixed size begins before the first update, touched or not, as a dense key does; one of a growing
+    table begins when it comes into being.
+
+    Invariants: `_seen` of a row is 0 where it is not here, else 1 + the last update that it has seen; what a row that
+    comes into being begins at has seen updates up to `_begin`; the log knows every update behind those of any row here.
+    """
+
+    __slots__ = ("_begin", "_cursor", "_grows", "_log", "_rule", "_seen", "_still", "_turn")
+
+    def __init__(self, rule: Rule, dtype: np.dtype[np.generic], capacity: int | None) -> None:
+        """`capacity`: how many rows there will be; None: they grow."""
+        self._rule = rule
+        self._grows = capacity is None
+        self._log = HyperLog(rule.hyper)
+        self._begin = 0
+        self._cursor = 0
+        self._turn = 0
+        self._seen = GrowingArray(None, np.int64)
+        if capacity is not None:
+            self._seen.array = zeros_on_demand((capacity,), np.dtype(np.int64))
+        # A float16 state that begins beyond its range is brought within it by the first update.
+        self._still = dtype != np.float16 or not any(rule.state.values())
+
+    @property
+    def last(self) -> int:
+        """The latest update, 0 where there was none."""
+        return self._log.last
+
+    @property
+    def known(self) -> range:
+        """The updates that are known still."""
+        return range(self._log.first, self._log.last + 1)
+
+    def grow(self, rows: int) -> None:
+        """Makes place for so many rows. Raises MemoryError."""
+        self._seen.grow(rows)
+
+    def append(self, hyper: Hyper) -> int:
+        """One update more, with these numbers, which rows here have not seen yet; which number it has."""
+        stood_still = self._begin == self._log.last and self._leaves_first_values(hyper)
+        self._log.append(hyper)
+        if self._grows or stood_still:
+            self._begin = self._log.last
+        return self._log.last
+
+    def begin(self, rows: Array) -> None:
+        """These rows come into being."""
+        self._seen.array[rows] = 1 + self._begin
+
+    def saw_all(self, rows: Array) -> None:
+        """These rows are as they are after the last update."""
+        self._seen.array[rows] = 1 + self._log.last
+
+    def gone(self, rows: Array) -> None:
+        """These rows are not here any more."""
+        self._seen.array[rows] = 0
+
+    def work_of(self, rows: Array, width: int) -> int:
+        """Elements that have to be updated, at most and about, before rows (n) of any kind can be read; -1 stands for
+        one that is not here."""
+        behind = self._log.last - self._since(rows)
+        return int(behind.sum()) * width + CALL_ELEMENTS * int(behind.max(initial=0))
+
+    def catching_up(self, arrays: RowArrays, rows: Array) -> Iterator[None]:
+        """Brings rows (n), distinct and all of them here, up to the last update; stops after each piece. Meanwhile
+        others may do the same, or set rows: what is up to date already is not written."""
+        behind = rows[self._since(rows) < self._log.last]
+        order = behind[np.argsort(self._seen.array[behind], kind="stable")]
+        a_block = max(CACHE_ELEMENTS // max(arrays.width, 1), 1)
+        for low in range(0, len(order), a_block):
+            some = order[low : low + a_block]
+            since, to = self._since(some), self._log.last
+            values = arrays.values(some)
+            state = {name: arrays.state(name, some) for name in self._rule.state}
+            yield from self._replaying(values, state, since)
+            left = self._since(some) == since
+            arrays.put(some[left], values[left])
+            for name, array in state.items():
+                arrays.put_state(name, some[left], array[left])
+            self._seen.array[some[left]] = 1 + to
+
+    def aging(self, values: Array) -> Generator[None, None, dict[str, Array]]:
+        """Brings first values (n, width) up to the last update, in place; stops after each piece. Returns the state
+        that belongs to them."""
+        with np.errstate(all="ignore"):
+            state = {name: np.full_like(values, start) for name, start in self._rule.state.items()}
+        a_block = max(CACHE_ELEMENTS // max(values.shape[1], 1), 1)
+        for low in range(0, len(values) if self._begin < self._log.last else 0, a_block):
+            part = values[low : low + a_block]
+            states = {name: array[low : low + a_block] for name, array in state.items()}
+            yield from self._replaying(part, states, np.full(len(part), self._begin))
+        return state
+
+    def sweeping(self, arrays: RowArrays, stop: int, bring: Callable[[Array], object] | None = None) -> Iterator[None]:
+        """Looks at the rows 0 to `stop` in turn, some after each update, and brings those up to date that are far
+        behind; stops after each piece. Forgets updates that every row has seen.
+
+        `bring(rows)` makes rows that are not here come into being: they are swept like the others then, where updates
+        change first values.
+        """
+        last = self._log.last
+        most = min(MOST_BEHIND, max(LEAST_BEHIND, stop * arrays.width // BEHIND_ELEMENTS))
+        turn = min(SWEEP_TURN, most)
+        if last <= most:
+            self._turn = last
+            return
+        # As many rows as fill the cache are looked at together: each update of fewer would cost as many calls.
+        a_block = max(CACHE_ELEMENTS // max(arrays.width, 1), 1)
+        due = min(stop * (last - self._turn) // turn, stop)
+        if due - self._cursor < a_block and due < stop:
+            return
+        while self._cursor < due:
+            low, high = self._cursor, min(self._cursor + a_block, due)
+            seen = self._seen.array[low:high]
+            if bring is not None and self._begin < last - most and not seen.all():
+                bring(low + np.flatnonzero(seen == 0))
+            yield from self.catching_up(arrays, low + np.flatnonzero((seen > 0) & (seen < last - most)))
+            self._cursor = high
+        if due >= stop:
+            if bring is not None and self._begin < self._turn - most:
+                self._begin = last  # All rows are here, and none is to come.
+            self._log.forget(min(self._begin, self._turn - most - 1))
+            self._turn, self._cursor = last, 0
+
+    def _since(self, rows: Array) -> Array:
+        """The last update (n) that rows have seen; what one that is not here would begin with."""
+        seen: Array = self._seen.array.take(np.maximum(rows, 0)) if len(self._seen.array) else np.zeros_like(rows)
+        return np.where((rows >= 0) & (seen > 0), seen - 1, self._begin)
+
+    def _replaying(self, values: Array, state: Mapping[str, Array], since: Array) -> Iterator[None]:
+        """Runs the rule on rows of these arrays, which nobody else has."""
+        steps = replaying(self._rule, values, state, np.arange(len(values)), since=since, log=self._log)
+        while True:
+            with np.errstate(all="ignore"):  # Never held over a yield: it would be the caller's.
+                if next(steps, _OVER) is _OVER:
+                    return
+            yield
+
+    def _leaves_first_values(self, hyper: Hyper) -> bool:
+        """Whether an update without a gradient changes no bit of a row that was never touched."""
+        names = None if self._rule.still is None or not self._still else self._rule.still(hyper)
+        return names is not None and not any(self._rule.state[name] for name in names)

@@ -1,0 +1,258 @@
+"""Rows of a table by their ids or numbers: checked, made distinct, looked up and added up. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from weft_kernels.indexing.rows import summed_rows as added_rows
+from weft_kernels.row_copies import put_rows
+from weft_kvstore.arrays import Array
+from weft_kvstore.description.records import KeyDescription
+from weft_kvstore.errors import StoreRefusedError
+
+# --- Ids of a table's rows as a caller hands them over ----------------------------------------------------------------
+# Ids of a table of fixed size are int64. Those of a growing one may be int64 or uint64: a negative int64 is padding, as
+# everywhere, and 2^63 and above are to be had as uint64, of which none is padding. Both name the same rows.
+
+
+def check_ids(ids: Array, key: KeyDescription, where: str) -> None:
+    """Raises StoreRefusedError where these can be no ids of the table."""
+    dtypes = [np.int64] if key.growth is None else [np.int64, np.uint64]
+    if ids.dtype not in dtypes or ids.ndim != 1:
+        wanted = " or ".join(f"{np.dtype(one)}[n]" for one in dtypes)
+        raise StoreRefusedError(f"{where}: ids are {ids.dtype}{list(ids.shape)}, not {wanted}")
+    if key.growth is None and ids.size and (largest := int(ids.max())) >= key.shape[0]:
+        raise StoreRefusedError(f"{where}: row {largest}, the table has {key.shape[0]}")
+
+
+# --- Numbers of rows: those that were freed are given out again before new ones ---------------------------------------
+
+
+class RowNumbers:
+    """`stop` is above every number that was ever given out. Which row has which number changes no value."""
+
+    __slots__ = ("_free", "_freed", "stop")
+
+    def __init__(self) -> None:
+        self.stop = 0
+        self._free: list[Array] = []
+        self._freed = 0
+
+    @property
+    def free(self) -> int:
+        """How many numbers below `stop` are free."""
+        return self._freed
+
+    def take(self, count: int) -> tuple[Array, int]:
+        """So many numbers (count) int64, and how many of them, from the front, were used before."""
+        parts: list[Array] = []
+        again = 0
+        while again < count and self._free:
+            last = self._free.pop()
+            if len(last) > count - again:
+                self._free.append(last[count - again :])
+                last = last[: count - again]
+            parts.append(last)
+            again += len(last)
+        self._freed -= again
+        fresh = np.arange(self.stop, self.stop + count - again)
+        self.stop += len(fresh)
+        return np.concatenate([*parts, fresh]), again
+
+    def give_back(self, numbers: Array) -> None:
+        if len(numbers):
+            self._free.append(numbers)
+            self._freed += len(numbers)
+
+
+# --- Some rows of a table: ids and values side by side, made distinct, and looked up ----------------------------------
+# No loop over rows.
+
+
+class Rows:
+    """Rows (n, width) of the ids (n) int64, or uint64 of a growing table, which are distinct.
+
+    They may lie in several parts, each of which ascends; so do all of them one behind the other, unless they are a sum
+    (`merged`). `ids` and `values` join them once somebody wants them as one array.
+    """
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, ids: Array, values: Array) -> None:
+        self._parts = [(ids, values)]
+
+    @classmethod
+    def of(cls, parts: Sequence[tuple[Array, Array]]) -> Rows:
+        """Rows of parts (ids, values), at least one."""
+        found = cls.__new__(cls)
+        found._parts = list(parts)
+        return found
+
+    @property
+    def parts(self) -> Sequence[tuple[Array, Array]]:
+        """Ids and values, where they lie."""
+        return self._parts
+
+    @property
+    def ids(self) -> Array:
+        self._join()
+        return self._parts[0][0]
+
+    @property
+    def values(self) -> Array:
+        self._join()
+        return self._parts[0][1]
+
+    def __len__(self) -> int:
+        return sum([len(ids) for ids, _ in self._parts])
+
+    @property
+    def size(self) -> int:
+        """Elements of the values."""
+        return sum([values.size for _, values in self._parts])
+
+    @property
+    def nbytes(self) -> int:
+        return sum([ids.nbytes + values.nbytes for ids, values in self._parts])
+
+    def pieces(self, most: int) -> Iterator[tuple[Array, Array]]:
+        """Ids and values of so many rows at most at a time, where they lie."""
+        for ids, values in self._parts:
+            if len(ids) <= most:
+                yield ids, values
+                continue
+            for low in range(0, len(ids), most):
+                yield ids[low : low + most], values[low : low + most]
+
+    def _join(self) -> None:
+        if len(self._parts) > 1:
+            ids, values = zip(*self._parts, strict=True)
+            self._parts = [(np.concatenate(ids), np.concatenate(values))]
+
+
+def is_ascending(ids: Array) -> bool:
+    """Whether each id is larger than the one before it."""
+    return bool(np.logical_and.reduce(ids[1:] > ids[:-1]))
+
+
+def summed_rows(ids: Array, values: Array) -> Rows:
+    """Rows of distinct ids: those of one id summed in their order, those of negative ids left out."""
+    ids, values = _without_padding(ids, values)
+    if is_ascending(ids):
+        return Rows(ids, values)
+    order = np.argsort(ids)
+    if is_ascending(ids[order]):  # Distinct, in another order: nothing is to be added.
+        return Rows(ids[order], values.take(order, axis=0))
+    distinct, inverse = np.unique(ids, return_inverse=True)
+    return Rows(distinct, added_rows(np, values, inverse, len(distinct)))
+
+
+def last_rows(ids: Array, values: Array) -> Rows:
+    """Rows of distinct ids: of one id the last one, those of negative ids left out."""
+    ids, values = _without_padding(ids, values)
+    if is_ascending(ids):
+        return Rows(ids, values)
+    distinct, last = np.unique(ids[::-1], return_index=True)
+    return Rows(distinct, values.take(len(ids) - 1 - last, axis=0))
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Ids as somebody asked for them, and where each row goes.
+
+    `ids` are distinct and ascending; the row of `ids[i]` is written at `places[i]` of the answer, or at i where that is
+    None, then `copies` (m) are filled from `sources` (m). `zeros` are the places of negative ids. `ordered`: the places
+    ascend too.
+    """
+
+    ordered: bool
+    ids: Array
+    places: Array | None
+    copies: Array
+    sources: Array
+    zeros: Array
+
+
+def wanted_rows(ids: Array) -> Wanted:
+    """Sorts out what was asked for: ids (n) int64 or uint64 in any order, repeated or negative."""
+    if len(ids) and ids[0] >= 0 and is_ascending(ids):
+        none = np.zeros(0, np.int64)
+        return Wanted(True, ids.copy(), None, none, none, none)
+    real = np.flatnonzero(ids >= 0)
+    zeros = np.flatnonzero(ids < 0)
+    none = real[:0]
+    own = ids[real]
+    if is_ascending(own):
+        return Wanted(True, own, real, none, none, zeros)
+    distinct, first, inverse = np.unique(own, return_index=True, return_inverse=True)
+    again = np.ones(len(own), bool)
+    again[first] = False
+    return Wanted(False, distinct, real[first], real[again], real[first[inverse[again]]], zeros)
+
+
+def _without_padding(ids: Array, values: Array) -> tuple[Array, Array]:
+    real = ids >= 0
+    return (ids, values) if np.logical_and.reduce(real) else (ids[real], values[real])
+
+
+# --- The sum of pushes of rows, slot after slot: rows that several have are added, the others stay where they lie -----
+
+
+MOST_PARTS: Final = 16
+"""Parts of a sum that each push is looked up in; more of them are put in order first."""
+
+
+def merged(one: Rows, other: Rows) -> Rows:
+    """The sum of both, row by row: `one` before `other`, and what only one has as it is. `one` may be written, and
+    parts of both be parts of the sum; `other` is not written.
+
+    Parts are sorted, so that one search tells which rows of another are there too; nothing is sorted again.
+    """
+    if not len(other):
+        return one
+    parts = [part for part in one.parts if len(part[0])]
+    if len(parts) > MOST_PARTS:
+        parts = [_in_order(Rows.of(parts))]
+    new = [left for part in other.parts for left in _added(parts, part)]
+    return Rows.of([*parts, *new]) if parts or new else one
+
+
+def _added(parts: list[tuple[Array, Array]], part: tuple[Array, Array]) -> Iterator[tuple[Array, Array]]:
+    """Adds rows to those parts that have them; the rest of them, which none has."""
+    ids, values = part
+    for here, sums in parts:
+        if not len(ids):
+            return
+        if ids[0] > here[-1] or ids[-1] < here[0]:
+            continue
+        place = here.searchsorted(ids)
+        np.minimum(place, len(here) - 1, out=place)
+        both = here.take(place) == ids
+        if not np.logical_or.reduce(both):
+            continue
+        if np.logical_and.reduce(both):
+            _add_at(sums, place, values)
+            return
+        _add_at(sums, place.compress(both), values.compress(both, axis=0))
+        np.logical_not(both, out=both)
+        ids, values = ids.compress(both), values.compress(both, axis=0)
+    yield ids, values
+
+
+def _add_at(values: Array, places: Array, more: Array) -> None:
+    """Adds to rows whose places ascend."""
+    if len(places) == len(values):
+        values += more
+    else:
+        summed = values.take(places, axis=0)
+        summed += more
+        put_rows(values, places, summed)
+
+
+def _in_order(rows: Rows) -> tuple[Array, Array]:
+    order = np.argsort(rows.ids)
+    return rows.ids.take(order), rows.values.take(order, axis=0)

@@ -1,0 +1,421 @@
+"""How keys are cut into slices, buckets and rows, and which shard has what: pure functions of the description."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+import numpy as np
+
+from weft_graph.program import Update
+from weft_graph.weft_domain import ID_BYTES
+from weft_kvstore.arrays import Array
+from weft_kvstore.compression.description import Choice, StoreCompression, choice_of, pulled_of, pushed_of
+from weft_kvstore.description.check import rule_of
+from weft_kvstore.description.form import BARRIER_KEY, shown
+from weft_kvstore.description.records import GrowthDescription, KeyDescription, StoreDescription
+from weft_kvstore.quotas import Holds
+from weft_kvstore.rows.index import shard_of
+
+# --- How a key is cut into slices: by its shape, its dtype and the job's slice size alone -----------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class KeySlices:
+    """The cut of one key: `count` slices of `step_bytes` bytes each, the last one of what is left."""
+
+    nbytes: int
+    step_bytes: int
+    count: int
+
+    def start(self, index: int) -> int:
+        """Where slice `index` begins in the key's value, bytes; for index = count where the last one ends."""
+        return min(index * self.step_bytes, self.nbytes)
+
+    def length(self, first: int, count: int = 1) -> int:
+        """Bytes of `count` adjacent slices."""
+        return self.start(first + count) - self.start(first)
+
+
+def slices_of(key: KeyDescription, slice_bytes: int) -> KeySlices:
+    """The cut of a key: whole elements, at least one to a slice; none for an empty value, nor for a table."""
+    itemsize = np.dtype(key.dtype).itemsize
+    step = max(slice_bytes // itemsize, 1) * itemsize
+    nbytes = 0 if key.rows else key.nbytes
+    return KeySlices(nbytes, step, -(-nbytes // step))
+
+
+# --- How rows of a table are spread over shards and cut into chunks: a pure function of the description ---------------
+# Row r is on shard r % shards, at place r // shards there. Of a growing table the shard is a hash of the id, which is
+# any uint64, and the place is the id itself. A chunk of rows that a client sends is ids, as int64 or uint64, and
+# values; adjacent chunks that travel together are [ids of all][values of all]. A chunk of rows that a shard sends is
+# values, in the order of the ids that were asked for. Every chunk but the last is full, so sizes tell bounds.
+
+
+MOST_ROWS_A_CALL: Final = 1 << 22
+"""Rows of a growing table that one push or pull may name on a shard: a table of fixed size has no more than its own."""
+
+FEW_SHARDS: Final = 4
+"""Shards of which each is looked for by itself: ids need not be sorted then."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowCut:
+    """A table's rows: `width` elements each. `rows_up`, `rows_down`: rows of a full chunk to a shard, and from it;
+    `ids_up`: ids of a full chunk of a pull."""
+
+    rows: int
+    width: int
+    dtype: np.dtype[Any]
+    shards: int
+    rows_up: int
+    rows_down: int
+    ids_up: int
+    growth: GrowthDescription | None = None
+
+    @property
+    def id_dtype(self) -> np.dtype[Any]:
+        """What ids are: any 64-bit number where the table grows."""
+        return np.dtype(np.int64 if self.growth is None else np.uint64)
+
+    @property
+    def row_bytes(self) -> int:
+        return self.width * self.dtype.itemsize
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes of a full chunk to a shard."""
+        return self.rows_up * (ID_BYTES + self.row_bytes)
+
+    def rows_on(self, shard: int) -> int:
+        """How many rows a shard has; of a growing table, how many one call may name there."""
+        return MOST_ROWS_A_CALL if self.growth is not None else len(range(shard, self.rows, self.shards))
+
+    def bytes_on(self, shard: int) -> int:
+        """Bytes of as many rows; with none there is nothing to send the shard."""
+        return self.rows_on(shard) * self.row_bytes
+
+    def shards_of(self, ids: Array) -> Array:
+        """The shards (n) int64 of ids (n)."""
+        if self.growth is not None:
+            return shard_of(ids.view(np.uint64), self.shards)
+        if self.shards & (self.shards - 1) == 0:
+            low: Array = ids & (self.shards - 1)  # The remainder, at a tenth of the cost.
+            return low
+        found: Array = ids % self.shards
+        return found
+
+    def ids_on(self, shard: int, ids: Array) -> Array:
+        """Which of these ids (n) are rows of the shard (n) bool."""
+        found: Array = self.shards_of(ids) == shard
+        return found
+
+    def dealt(self, ids: Array) -> Sequence[Array | None]:
+        """For each shard which of these ids (n) are its rows: their positions (m) int64, ascending; None: all."""
+        if self.shards == 1:
+            return (None,)
+        shards = self.shards_of(ids)
+        if self.shards <= FEW_SHARDS:
+            return [np.flatnonzero(shards == shard) for shard in range(self.shards)]
+        order = np.argsort(shards.astype(np.uint16 if self.shards <= 1 << 16 else np.int64), kind="stable")
+        return np.split(order, np.cumsum(np.bincount(shards, minlength=self.shards))[:-1])
+
+    def ids_at(self, shard: int, places: Array) -> Array:
+        """The ids (n) of a shard's places (n)."""
+        return places if self.growth is not None else places * self.shards + shard
+
+
+def row_cut(key: KeyDescription, slice_bytes: int, shards: int) -> RowCut:
+    """The cut of a table: at least one row to a chunk."""
+    dtype = np.dtype(key.dtype)
+    width = math.prod(key.shape[1:])
+    row_bytes = width * dtype.itemsize
+    up = max(slice_bytes // (ID_BYTES + row_bytes), 1)
+    down = max(slice_bytes // row_bytes, 1) if row_bytes else 1
+    return RowCut(key.shape[0], width, dtype, shards, up, down, max(slice_bytes // ID_BYTES, 1), key.growth)
+
+
+def chunks_of(count: int, a_chunk: int) -> int:
+    """How many chunks so many rows take; none at all is one empty chunk."""
+    return max(-(-count // a_chunk), 1)
+
+
+# --- Buckets: what a shard keeps and updates as one -------------------------------------------------------------------
+# A pure function of the description and of who has which slice.
+#
+# Keys that are updated alike (same dtype, slots, update, multipliers, compression) lie in one bucket, the most urgent
+# first, one behind the other; so that what is done to a slice is done to any run of them at once. A key that is
+# `whole`, and a table, are a bucket of their own. Buckets are numbered in the order in which their first keys are
+# described.
+
+
+class BucketKind(Enum):
+    PLAIN = "plain"
+    WHOLE = "whole"
+    TABLE = "table"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BucketPart:
+    """What a shard has of a bucket: slices, numbered from 0. Slice i is slice `indices[i]` of the key at `places[i]`,
+    of that key's priority `priorities[i]`, and lies at bytes `bounds[i]` to `bounds[i + 1]` of the bucket's values
+    here.
+
+    Priorities ascend. All arrays are int64.
+    """
+
+    places: Array
+    indices: Array
+    priorities: Array
+    bounds: Array
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bucket:
+    """`keys`: the places of its keys in the description, in the order in which they lie. `parts` by shard; of a table
+    there are none, for its rows are numbered by their ids. `pushed` and `pulled`: how its gradients travel, and its
+    values; None as they are."""
+
+    number: int
+    kind: BucketKind
+    keys: tuple[int, ...]
+    parts: Mapping[int, BucketPart]
+    pushed: Choice | None
+    pulled: Choice | None
+
+
+def buckets_of(
+    description: StoreDescription, cuts: Sequence[KeySlices], runs: Sequence[Mapping[int, range]]
+) -> tuple[Bucket, ...]:
+    """All buckets; `runs[place][shard]` are the slices that a shard has of a key."""
+    alike: dict[Any, list[int]] = {}
+    for place, key in enumerate(description.keys):
+        alike.setdefault(_likeness(description, place, key), []).append(place)
+    found: list[Bucket] = []
+    for number, places in enumerate(alike.values()):
+        first = description.keys[places[0]]
+        kind = BucketKind.TABLE if first.rows else BucketKind.WHOLE if first.whole else BucketKind.PLAIN
+        ordered = tuple(sorted(places, key=lambda place: (description.keys[place].priority, place)))
+        parts = {} if kind is BucketKind.TABLE else _parts(description.keys, ordered, cuts, runs)
+        setting = _setting(description, first)
+        pushed = choice_of(pushed_of(setting, first), first.dtype)
+        pulled = choice_of(pulled_of(setting, first), first.dtype)
+        found.append(Bucket(number, kind, ordered, parts, pushed, pulled))
+    return tuple(found)
+
+
+def _likeness(description: StoreDescription, place: int, key: KeyDescription) -> Any:
+    """Equal for keys that can be updated as one, and travel alike."""
+    if key.rows or key.whole:
+        return place
+    setting = _setting(description, key)
+    travels = pushed_of(setting, key), pulled_of(setting, key)
+    return key.dtype, key.slots, key.update, key.staleness, tuple(sorted(key.multipliers.items())), travels
+
+
+def _setting(description: StoreDescription, key: KeyDescription) -> StoreCompression | None:
+    if not key.slots:
+        return None  # A frozen parameter is fetched once, and read as it is.
+    return description.compression if key.compression is None else key.compression
+
+
+def _parts(
+    keys: Sequence[KeyDescription],
+    ordered: Sequence[int],
+    cuts: Sequence[KeySlices],
+    runs: Sequence[Mapping[int, range]],
+) -> Mapping[int, BucketPart]:
+    found: dict[int, BucketPart] = {}
+    for shard in sorted({shard for place in ordered for shard in runs[place]}):
+        here = [(place, runs[place][shard]) for place in ordered if shard in runs[place]]
+        counts = [len(run) for _, run in here]
+        places = np.repeat([place for place, _ in here], counts)
+        indices = np.concatenate([np.arange(run.start, run.stop) for _, run in here])
+        lengths = np.concatenate([_lengths(cuts[place], run) for place, run in here])
+        priorities = np.repeat([keys[place].priority for place, _ in here], counts)
+        bounds = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        found[shard] = BucketPart(places, indices, priorities, bounds)
+    return found
+
+
+def _lengths(cut: KeySlices, run: range) -> Array:
+    """Bytes of each slice of a run."""
+    ends = np.minimum(np.arange(run.start, run.stop + 1) * cut.step_bytes, cut.nbytes)
+    lengths: Array = np.diff(ends)
+    return lengths
+
+
+# --- Which shard has which slices, and where: a pure function of the description --------------------------------------
+# Bounds of slices depend on shape, dtype and the job's slice size alone, so sums do not depend on the number of shards.
+# Each slice goes to the shard with the fewest bytes so far, so loads differ by at most one slice; within a key, slices
+# of one shard are then made adjacent, so that they travel and are copied as one run. A key that is `whole` has all its
+# slices on one shard. A table is spread by rows, evenly of itself: see `row_cut`.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Routing:
+    """`shards` is their number. `cuts` by key's place; `runs[key][shard]` are the slices that the shard has of the key.
+    `tables`, by key's place, have neither.
+
+    `buckets` are what shards keep as one: key `place` is in bucket `lot_of[place]`, and the first slice that a shard
+    has of it is slice `first_in_lot[place][shard]` there.
+    """
+
+    shards: int
+    cuts: tuple[KeySlices, ...]
+    runs: tuple[Mapping[int, range], ...]
+    tables: Mapping[int, RowCut]
+    buckets: tuple[Bucket, ...]
+    bucket_of: tuple[int, ...]
+    first_in_bucket: tuple[Mapping[int, int], ...]
+
+
+def routing_of(description: StoreDescription) -> Routing:
+    """The routing that every process of this description computes alike."""
+    loads = [(0, shard) for shard in range(len(description.shards))]
+    cuts = tuple(slices_of(key, description.slice_bytes) for key in description.keys)
+    tables = {
+        place: row_cut(key, description.slice_bytes, len(description.shards))
+        for place, key in enumerate(description.keys)
+        if key.rows
+    }
+    runs = tuple(_deal(cut, loads, whole=key.whole) for key, cut in zip(description.keys, cuts, strict=True))
+    buckets = buckets_of(description, cuts, runs)
+    bucket_of = {place: bucket.number for bucket in buckets for place in bucket.keys}
+    firsts: list[dict[int, int]] = [{} for _ in description.keys]
+    for bucket in buckets:
+        for shard, part in bucket.parts.items():
+            begun = 0
+            for place in bucket.keys:
+                if shard in runs[place]:
+                    firsts[place][shard] = begun
+                    begun += len(runs[place][shard])
+            assert begun == len(part)
+    places = range(len(description.keys))
+    return Routing(
+        len(description.shards), cuts, runs, tables, buckets, tuple(bucket_of[place] for place in places), tuple(firsts)
+    )
+
+
+def _deal(cut: KeySlices, loads: list[tuple[int, int]], *, whole: bool) -> Mapping[int, range]:
+    """Gives each slice, or all of them, to the shard with the fewest bytes; `loads` is a heap of (bytes, shard)."""
+    if whole and cut.count:
+        load, shard = loads[0]
+        heapq.heapreplace(loads, (load + cut.nbytes, shard))
+        return {shard: range(cut.count)}
+    counts: dict[int, int] = {}
+    shard = 0
+    for index in range(cut.count):
+        load, shard = loads[0]
+        heapq.heapreplace(loads, (load + cut.length(index), shard))
+        counts[shard] = counts.get(shard, 0) + 1
+    # The last slice may be the shorter one: it stays where it was dealt, so that shard's run comes last.
+    order = sorted(counts, key=lambda one: (one == shard, one))
+    runs: dict[int, range] = {}
+    begin = 0
+    for one in order:
+        runs[one] = range(begin, begin + counts[one])
+        begin += counts[one]
+    return runs
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What each shard of a description will hold: a pure function of the description, to be read before anything starts.
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A shard's part of one key. `parts` says which, in words; `nbytes` of values, `state_bytes` of the rule's state.
+
+    Of a table, they are those of all its rows: memory is taken only for rows that were pushed or set.
+    """
+
+    key: KeyDescription
+    parts: str
+    nbytes: int
+    state_bytes: int
+
+
+def holdings(description: StoreDescription) -> list[list[Holding]]:
+    """For each shard, what it holds of each of the user's keys, in their order. The description is a legal one."""
+    routing = routing_of(description)
+    users = {key.key for key in shown(description)}
+    found: list[list[Holding]] = [[] for _ in description.shards]
+    for place, key in enumerate(description.keys):
+        if key.key not in users:
+            continue
+        kept = len(rule_of(description, key).state) if key.update is Update.RULE and key.slots else 0
+        cut, table = routing.cuts[place], routing.tables.get(place)
+        for shard, held in enumerate(found):
+            if table is not None:
+                count = table.rows_on(shard)
+                parts, nbytes = f"{count:,} rows" if count else "", table.bytes_on(shard)
+            else:
+                run = routing.runs[place].get(shard, range(0))
+                parts, nbytes = _told(run, cut.count), cut.length(run.start, len(run))
+            if parts:
+                held.append(Holding(key, parts, nbytes, nbytes * kept))
+    return found
+
+
+def _told(run: range, count: int) -> str:
+    """Which of a key's slices these are; empty for none."""
+    if not run:
+        return ""
+    if len(run) == count:
+        return f"all {count} slices" if count > 1 else "all"
+    return f"slices {run.start}-{run.stop - 1} of {count}" if len(run) > 1 else f"slice {run.start} of {count}"
+
+
+def size(nbytes: int) -> str:
+    """Bytes as people read them."""
+    number = float(nbytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if number < 1024:
+            return f"{number:.0f} B" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1024
+    return f"{number:.1f} TiB"
+
+
+# --- What a job takes of a shard from its first moment on: a pure function of the description -------------------------
+
+
+NOTED_BYTES: Final = 8 * 12
+"""Of a slice, whatever its size: its bounds, key, priority, version, updates, and what of it is lent or measured."""
+
+NOTED_OF_A_SLOT: Final = 8 * 3
+"""Of a slice and a slot that contributes: what of it came, what is merged, what it declared."""
+
+
+def need_of(description: StoreDescription, shard: int) -> Holds:
+    """Values, the rule's state, and what is noted of slices; tables of a known size with every row that they have. Rows
+    of growing tables are counted when they come. A key of the store's own counts by its bytes alone: nobody has
+    described it. The description is a legal one."""
+    routing = routing_of(description)
+    found = Holds()
+    for place, key in enumerate(description.keys):
+        arrays = arrays_of(description, key)
+        table = routing.tables.get(place)
+        if table is not None:
+            rows = 0 if table.growth is not None else table.rows_on(shard)
+            if rows or table.growth is not None:
+                found += Holds(rows * (table.row_bytes * arrays + key.seen_bytes), 1, rows)
+            continue
+        run = routing.runs[place].get(shard, range(0))
+        if run:
+            noted = len(run) * (NOTED_BYTES + NOTED_OF_A_SLOT * len(key.slots))
+            own = key.key == BARRIER_KEY
+            found += Holds(routing.cuts[place].length(run.start, len(run)) * arrays + noted, 0 if own else 1)
+    return found
+
+
+def arrays_of(description: StoreDescription, key: KeyDescription) -> int:
+    """How many arrays a shard keeps of a key: its value, and the rule's state."""
+    return 1 + (len(rule_of(description, key).state) if key.update is Update.RULE else 0)

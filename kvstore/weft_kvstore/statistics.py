@@ -1,0 +1,272 @@
+"""What clients and shards count: by link, by job, by stage of the work, and who is late. Values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal, get_args
+
+from weft_kvstore.quotas import NO_QUOTAS, Holds, Quotas
+
+# --- Payloads that passed through shared memory, and no socket --------------------------------------------------------
+
+
+@dataclass(slots=True)
+class SharedBytes:
+    """Bytes `received` from clients of this host, and `sent` to them."""
+
+    received: int = 0
+    sent: int = 0
+
+
+# --- What waits in a shard's queues, by how urgent it is: in a few groups, for priorities are any numbers -------------
+
+
+PRIORITIES: Final = ("below 0", "0", "1-9", "10-99", "100-999", "1000 and above")
+"""Groups of priorities, the most urgent first; the first layer of a network has 0."""
+
+_BOUNDS: Final = (0, 1, 10, 100, 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDepth:
+    """Of one group of priorities: pieces of work that wait and their bytes, and slices that wait to be sent and
+    theirs."""
+
+    priority: str
+    pieces: int = 0
+    piece_bytes: int = 0
+    slices: int = 0
+    slice_bytes: int = 0
+
+
+def group_of(priority: int) -> int:
+    """The place of a priority's group in `PRIORITIES`."""
+    return sum(priority >= bound for bound in _BOUNDS)
+
+
+def depths(work: Iterable[tuple[int, int]], to_send: Iterable[tuple[int, int, int]]) -> tuple[QueueDepth, ...]:
+    """All groups, from (priority, bytes) of pieces of work and (priority, slices, bytes) of what is to be sent."""
+    found = [[0, 0, 0, 0] for _ in PRIORITIES]
+    for priority, nbytes in work:
+        group = found[group_of(priority)]
+        group[0] += 1
+        group[1] += nbytes
+    for priority, slices, nbytes in to_send:
+        group = found[group_of(priority)]
+        group[2] += slices
+        group[3] += nbytes
+    return tuple(QueueDepth(name, *counts) for name, counts in zip(PRIORITIES, found, strict=True))
+
+
+# --- Where a thread's time goes ---------------------------------------------------------------------------------------
+
+
+Stage = Literal["receive", "decode", "merge", "answer", "send", "idle"]
+"""Of a shard's socket thread. Receive: reading messages from the socket; decode: understanding them, taking gradients
+in and handing over what can be answered at once; merge: summing, and the rule; answer: reading rows and filling frames;
+send: handing frames to the socket; idle: waiting for something to do."""
+
+STAGES: Final[tuple[Stage, ...]] = get_args(Stage)
+
+
+@dataclass(slots=True)
+class StageTimes:
+    """Seconds in each stage."""
+
+    receive: float = 0.0
+    decode: float = 0.0
+    merge: float = 0.0
+    answer: float = 0.0
+    send: float = 0.0
+    idle: float = 0.0
+
+    def add(self, stage: Stage, seconds: float) -> None:
+        setattr(self, stage, getattr(self, stage) + seconds)
+
+    def told(self) -> dict[Stage, float]:
+        """Seconds by the stage's name."""
+        return {stage: getattr(self, stage) for stage in STAGES}
+
+
+# --- Whom a job's steps wait for: from when a step's gradients came, slot by slot -------------------------------------
+# Only where a step applies once all slots are in. A slot is in when it has sent the last of a step; of each step the
+# slot that came last is the one that the others waited for, since the first of them was in.
+
+
+STEPS_KEPT: Final = 4
+"""Steps that may be open at once: slots are no further apart."""
+
+
+class Stragglers:
+    """`waited[slot]`: seconds that steps waited for a slot which came last. `_came[step][slot]`: when it was last heard
+    to send something of a step that is not judged."""
+
+    def __init__(self, slots: Iterable[int]) -> None:
+        self._slots = frozenset(slots)
+        self.waited: dict[int, float] = {}
+        self._came: dict[int, dict[int, float]] = {}
+        self._judged = -1
+
+    def came(self, slot: int, step: int, now: float) -> None:
+        """Something of a step has come from a slot: it is not through with it before."""
+        if step <= self._judged or slot not in self._slots:
+            return
+        at = self._came.get(step)
+        if at is None:
+            at = self._came[step] = {}
+        at[slot] = now
+        if step - 1 in self._came and len(at) == len(self._slots):
+            self._judge(step - 1)
+        while len(self._came) > STEPS_KEPT:
+            self._judge(min(self._came))
+
+    def waits(self, now: float) -> tuple[int, float] | None:
+        """The slot most waited for so far, and the seconds; what is waited for just now counts. None: nobody was."""
+        waited = dict(self.waited)
+        for at in list(self._came.values()):
+            here = dict(at)
+            for slot in self._slots - here.keys() if here else ():
+                waited[slot] = waited.get(slot, 0.0) + max(now - min(here.values()), 0.0)
+        return max(((slot, seconds) for slot, seconds in waited.items()), key=lambda one: one[1], default=None)
+
+    def _judge(self, step: int) -> None:
+        for one in sorted(at for at in self._came if at <= step):
+            at = self._came.pop(one)
+            if len(at) > 1:
+                last = max(at, key=at.__getitem__)
+                self.waited[last] = self.waited.get(last, 0.0) + at[last] - min(at.values())
+        self._judged = max(self._judged, step)
+
+
+# --- What one job is to a shard, at one moment ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatistics:
+    """A job in one term, with its `links`. `holds` is all that counts against its quotas, `waiting` the part of it that
+    waits to be merged, sent or for its version. `bytes_*` passed the socket, `shared_bytes_*`
+    shared memory instead; `worked_bytes` is what its turns at the socket's thread have come to.
+
+    `waited_slot`: the slot that its steps have waited for most, `waited_s` seconds from when the first of the others
+    was in; None where nobody was, or steps apply slot by slot.
+    """
+
+    job: str
+    term: int
+    links: int
+    holds: Holds
+    waiting: Holds
+    bytes_received: int
+    bytes_sent: int
+    worked_bytes: int
+    waited_slot: int | None
+    waited_s: float
+    shared_bytes_received: int = 0
+    shared_bytes_sent: int = 0
+
+
+# --- What client and shard count, as records taken at one moment ------------------------------------------------------
+# Bytes are counted where they pass the socket, and those that pass through shared memory for themselves.
+
+
+@dataclass(frozen=True, slots=True)
+class LinkStatistics:
+    """One link from this client's side. `bytes_*` passed the socket, headers and payloads; `payload_*` are payloads
+    alone, whichever way they took.
+
+    `queued_*` wait to be sent; `in_flight_bytes` were sent and are not acknowledged. `connections` counts Hellos;
+    `welcomed`: the shard talks with this client now. `trouble` is why it does not, once its silence is over or it has
+    said so; `taken`: another process has the slot. It has `refused` for good.
+    `shared_bytes_*` are what of the payloads passed through shared memory, and no socket; `same_host`: whether it can
+    now.
+    """
+
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    payload_bytes_sent: int = 0
+    payload_bytes_received: int = 0
+    frames_sent: int = 0
+    frames_received: int = 0
+    queued_slices: int = 0
+    queued_bytes: int = 0
+    in_flight_bytes: int = 0
+    credit_bytes: int = 0
+    rate_bytes_per_s: float | None = None
+    connections: int = 0
+    welcomed: bool = False
+    trouble: str | None = None
+    refused: bool = False
+    taken: bool = False
+    shared_bytes_sent: int = 0
+    shared_bytes_received: int = 0
+    same_host: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClientStatistics:
+    """Sums over the client's links, and each link by shard number. `operations` are futures that have not ended.
+    `bytes_*` passed the sockets, `shared_bytes_*` shared memory instead.
+
+    `rows_pushed` and `rows_pulled` count rows of tables in the calls begun: padding and repetitions left out.
+    """
+
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    frames_sent: int = 0
+    frames_received: int = 0
+    queued_slices: int = 0
+    queued_bytes: int = 0
+    in_flight_bytes: int = 0
+    operations: int = 0
+    links: tuple[LinkStatistics, ...] = ()
+    rows_pushed: int = 0
+    rows_pulled: int = 0
+    shared_bytes_sent: int = 0
+    shared_bytes_received: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyStatistics:
+    """What one thread has done: pieces of updates, and the seconds that they took."""
+
+    name: str
+    pieces: int
+    busy_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ShardStatistics:
+    """A shard server. `malformed` counts messages that were none of this format or contradicted the description,
+    `refused` Hellos and pushes that were refused, `unknown_links` messages from connections without a Hello.
+    `waiting_sets` are parts of values that were set for versions still to come; of a table, one for each version.
+    `apply_threads`: what the socket's thread and those that help it have computed. `waiting_messages` wait for their
+    job's turn, `silenced_links` said more than may wait. `stages`: seconds of the socket's thread. `queues`: what
+    waits, by priority. `arenas` of clients of this host are mapped; `arena_refusals` counts those that were turned
+    away. `shared_bytes_*` are payloads that passed through them, and no socket."""
+
+    bytes_sent: int
+    bytes_received: int
+    frames_sent: int
+    frames_received: int
+    malformed: int
+    refused: int
+    unknown_links: int
+    jobs: int
+    links: int
+    work_slices: int
+    queued_bytes: int
+    in_flight_bytes: int
+    waiting_pulls: int
+    waiting_sets: int
+    apply_threads: tuple[ApplyStatistics, ...] = ()
+    arenas: int = 0
+    arena_refusals: int = 0
+    waiting_messages: int = 0
+    silenced_links: int = 0
+    stages: Mapping[Stage, float] = field(default_factory=dict)
+    queues: tuple[QueueDepth, ...] = ()
+    per_job: tuple[JobStatistics, ...] = ()
+    quotas: Quotas = NO_QUOTAS
+    shared_bytes_sent: int = 0
+    shared_bytes_received: int = 0

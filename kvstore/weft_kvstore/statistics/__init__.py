@@ -1,1 +1,0 @@
-"""What is counted of links, jobs and shards."""

@@ -1,0 +1,254 @@
+"""A table on one shard: what is pushed to it, set and pulled of it, step by step; and how far it may grow. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from weft_kvstore.arrays import bytes_of
+from weft_kvstore.description.records import Mode, Sparse
+from weft_kvstore.merging.pulls import Answer, PullWait
+from weft_kvstore.merging.steps import Complete
+from weft_kvstore.merging.work import PIECE_ELEMENTS
+from weft_kvstore.quotas import Holds
+from weft_kvstore.rows.growth import Draw
+from weft_kvstore.rows.memory import TablePlace
+from weft_kvstore.rows.rows import Rows
+from weft_kvstore.rows.storage import GrowingRows, HeldRows
+from weft_kvstore.sharding import RowCut, chunks_of
+from weft_kvstore.tables.pushes import ChunkRun, RowPushes, RowTotal
+from weft_kvstore.tables.sets import IdsAhead, RowsAhead, SetsAhead
+from weft_kvstore.tables.spec import KeyRules
+from weft_kvstore.tables.steps import TableSteps
+from weft_kvstore.tables.values import MakeRows, TableValues
+from weft_kvstore.wire.messages import PayloadKind
+from weft_kvstore.wire.out_run import OneBuffer
+from weft_kvstore.wire.runs import Run, unpacked_rows
+
+# --- A table's rows on one shard: what is pushed to them, set and pulled of them, step by step ------------------------
+# Rows are named by their place on the shard, ascending; of a growing table that is the id. They come into being when
+# they are first pushed or set.
+
+
+class TableState(TableSteps[Rows, Rows]):
+    """Invariant: `_waiting_bytes` are those of gradients that came since a merge began."""
+
+    __slots__ = ("_pushes", "_table", "_total", "_waiting_bytes", "cut", "shard")
+
+    def __init__(
+        self,
+        spec: KeyRules,
+        cut: RowCut,
+        shard: int,
+        first: MakeRows,
+        *,
+        sparse: Sparse = Sparse.LAZY,
+        draw: Draw | None = None,
+        place: TablePlace | None = None,
+        salt: int | None = None,
+    ) -> None:
+        """`draw` makes the numbers by which a growing table admits; `salt` says where ids lie in its index: it changes
+        no value, and nobody else should know it. Raises MemoryError where not even the addresses are to be had,
+        OSError where the place is none, ValueError where numbers are wanted and missing."""
+        a_piece = max(PIECE_ELEMENTS // max(cut.width, 1), 1)
+        self._total = RowTotal()
+        ahead = _nothing_ahead(cut, shard, a_piece)
+        super().__init__(spec, self._total.sum, self._total.values, ahead, fills=spec.given)
+        self.cut = cut
+        self.shard = shard
+        self._pushes = RowPushes(cut.rows_up)
+        self._waiting_bytes = 0
+        self._table = TableValues(
+            spec, cut, shard, first, a_piece=a_piece, sparse=sparse, draw=draw, place=place, salt=salt
+        )
+
+    @property
+    def nbytes(self) -> int:
+        return self._waiting_bytes
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Bytes of the values, were every row touched; of a growing table, of those that one call may name."""
+        return self.cut.bytes_on(self.shard)
+
+    @property
+    def bytes_of_a_row(self) -> int:
+        """Of its value and the rule's state."""
+        return self.cut.row_bytes * (1 + len(self.spec.state))
+
+    @property
+    def ahead_bytes(self) -> int:
+        """Bytes of rows that were set for versions to come."""
+        return self.sets.nbytes
+
+    @property
+    def rows_made(self) -> int:
+        """Rows of the step's sum that lie in memory of their own, which no message's account has; may be asked on any
+        thread."""
+        return self._total.rows_made
+
+    @property
+    def touched(self) -> int:
+        """How many rows have come into being, and have not gone."""
+        return self._table.rows.count
+
+    @property
+    def dropped(self) -> int:
+        """Rows of gradients that were dropped, for their ids were not admitted."""
+        return self._table.dropped
+
+    @property
+    def held(self) -> HeldRows:
+        return self._table.rows
+
+    def check(self, slot: int, step: int, *, pushes: bool) -> None:
+        super().check(slot, step, pushes=pushes)
+        if not pushes:
+            self._pushes.check_nothing(slot, step, self.spec.where(slot, step))
+
+    def accept_run(self, slot: int, step: int, run: ChunkRun, chunks: int) -> bool:
+        """Takes in a run of a push of so many chunks, as `accept` does: the slot is in when all its chunks are. Raises
+        PushRefusedError where it contradicts what is there, or itself."""
+        where = self.spec.where(slot, step)
+        self.steps.check(slot, step, where, pushes=True)
+        new = self._pushes.fitting(slot, step, run, chunks, where)
+        if self.steps.is_over(slot, step):
+            return False
+        rows = self._pushes.add(slot, step, new, chunks)
+        return rows is not None and self.accept(slot, step, rows)
+
+    def accept(self, slot: int, step: int, gradient: Rows | None) -> bool:
+        gradient = None if gradient is None else self._own(gradient)
+        self._waiting_bytes += gradient.nbytes if gradient is not None else 0
+        return super().accept(slot, step, gradient)
+
+    def accept_set(self, version: int, value: Rows, origin: Hashable) -> bool:
+        return super().accept_set(version, self._own(value), origin)
+
+    def _own(self, rows: Rows) -> Rows:
+        """Ids as the table has them: a caller's int64 may name rows of a growing one."""
+        wanted = self.cut.id_dtype
+        if rows.parts[0][0].dtype == wanted:
+            return rows
+        return Rows.of([(ids.view(wanted), values) for ids, values in rows.parts])
+
+    def merging(self) -> Generator[None, None, bool]:
+        self._waiting_bytes = 0
+        is_made = yield from super().merging()
+        if is_made:
+            self._total.end()
+        return is_made
+
+    @property
+    def _parts_begun(self) -> int:
+        return self._pushes.begun
+
+    def replace(self, slot: int) -> None:
+        super().replace(slot)
+        self._pushes.drop(slot)
+
+    def answers(self, wait: PullWait) -> Iterator[Answer | None]:
+        places = np.zeros(0, self.cut.id_dtype) if wait.ids is None else wait.ids
+        a_chunk, a_piece = self.cut.rows_down, self._table.a_piece
+        together = max(a_piece // a_chunk, 1) * a_chunk
+        version = self.answered_version(wait)
+        read = partial(self._table.reading, of=len(places), version=self.version)
+        for number, name in enumerate(self.spec.state if wait.state else (None,)):
+            for low in range(0, max(len(places), 1), together):
+                some = places[low : low + together]
+                if len(some) <= a_piece:
+                    array = yield from read(name, some)
+                    yield None
+                else:
+                    array = np.empty((len(some), self.cut.width), self.cut.dtype)
+                    for begin in range(0, len(some), a_piece):
+                        piece = slice(begin, begin + a_piece)
+                        array[piece] = yield from read(name, some[piece])
+                        yield None
+                chunks = np.arange(chunks_of(len(some), a_chunk) + 1)
+                bounds = np.minimum(chunks * a_chunk * self.cut.row_bytes, array.nbytes)
+                source, first = OneBuffer(bytes_of(array)), low // a_chunk
+                yield Answer(number, self.spec.bucket, version, first, bounds, source, None, self.spec.priority)
+
+    def is_one_piece(self, wait: PullWait) -> bool:
+        if wait.ids is None:
+            return True
+        arrays = len(self.spec.state) if wait.state else 1
+        return len(wait.ids) * arrays <= self._table.a_piece and not self._table.is_long(wait.ids)
+
+    def lacks(self, wait: PullWait) -> bool:
+        return self.spec.given and wait.ids is not None and not self._table.rows.has_all(wait.ids)
+
+    def _lacks_for(self, total: Rows | None) -> bool:
+        if not self.spec.given or total is None:
+            return False
+        return not all(self._table.rows.has_all(ids) for ids, _ in total.parts)
+
+    def _fill(self, value: Rows) -> None:
+        self._table.fill(value, self._moment(self.version))
+
+    def _put(self, value: Rows) -> None:
+        self._table.put(value, self._moment(self.version))
+
+    def _apply(self, complete: Complete[Rows]) -> Iterator[None]:
+        return self._table.apply(complete, self._moment(complete.step), self.updates + 1)
+
+    def _moment(self, step: int) -> int:
+        """What a row's age is told by: the step, or in async, where each slot has its own, the updates so far."""
+        return step if self.spec.mode is Mode.SYNC else self.updates
+
+    def close(self) -> None:
+        """Gives back what lies on disk."""
+        self._table.rows.close()
+
+
+def _nothing_ahead(cut: RowCut, shard: int, a_piece: int) -> Callable[[], SetsAhead[Rows]]:
+    """Where rows of one version wait."""
+    if cut.growth is not None:
+        return partial(IdsAhead, cut.width, cut.dtype, a_piece=a_piece)
+    return partial(RowsAhead, cut.rows_on(shard), cut.width, cut.dtype, a_piece=a_piece)
+
+
+# --- What a job's tables have come to on a shard, and what a push may still add to them -------------------------------
+
+
+INDEX_ROW_BYTES: Final = 24
+"""Of a row that comes into being: its id, and its place in the index, which is at least half full."""
+
+
+def grown(tables: Iterable[TableState]) -> Holds:
+    """Rows of growing tables that are here, with their state and their index, rows set for versions to come, and what
+    of sums under way no message holds, with what may come of it."""
+    found = Holds()
+    for one in tables:
+        ahead = one.ahead_bytes
+        rows, made = one.held, one.rows_made
+        if isinstance(rows, GrowingRows):
+            found += Holds(rows.stop * one.bytes_of_a_row + rows.index_bytes, 0, rows.count)
+        if ahead:
+            found += Holds(ahead)
+        if made:
+            found += Holds(made * (one.cut.row_bytes + one.cut.id_dtype.itemsize)) + _to_come(one, made)
+    return found
+
+
+def promised(table: TableState, run: Run, *, exact: bool) -> Holds:
+    """What rows that a push or a set names may add to a growing table: each of them, or `exact` those that it lacks."""
+    if table.cut.growth is None or run.payload_kind == PayloadKind.IDS or not run.chunks:
+        return Holds()
+    if exact:
+        found = unpacked_rows(run, table.cut, table.shard, table.spec.key)
+        rows = int(np.count_nonzero(table.held.find(found.ids) < 0))
+    else:
+        rows = run.payload.nbytes // (table.cut.row_bytes + table.cut.id_dtype.itemsize)
+    return _to_come(table, rows)
+
+
+def _to_come(table: TableState, rows: int) -> Holds:
+    """So many rows, once they have come into being: those of a table of a known size are there from the first."""
+    if table.cut.growth is None:
+        return Holds()
+    return Holds(rows * (table.bytes_of_a_row + INDEX_ROW_BYTES), 0, rows)

@@ -1,1 +1,0 @@
-"""What a shard merges as one: whole keys and tables."""

@@ -1,0 +1,376 @@
+"""What a bucket is made of, each part by itself: ranges, pending segments, numbering, blocks of values, sums, steps."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from store_cluster import constant, key_of, store_of, stores_of, table_of
+from weft_graph.program import Update
+from weft_kernels.rules.record import Rule
+from weft_kvstore.arrays import PendingSegments, Ranges, Segment, laid_apart, ranges_alike, ranges_where
+from weft_kvstore.bucket import values as bucket_values
+from weft_kvstore.bucket.part import PlainBucket
+from weft_kvstore.bucket.steps import BucketSteps
+from weft_kvstore.bucket.sums import BucketSums
+from weft_kvstore.bucket.values import BucketValues
+from weft_kvstore.description.records import Merge, Mode
+from weft_kvstore.merging.pulls import PullWait
+from weft_kvstore.merging.steps import PushRefusedError
+from weft_kvstore.shard.job_shard import JobShard
+from weft_kvstore.sharding import BucketKind, routing_of
+from weft_kvstore.wire.messages import Reading
+from weft_kvstore.wire.out_run import Pin
+
+some_range = st.tuples(st.integers(0, 30), st.integers(1, 10)).map(lambda one: (one[0], one[0] + one[1]))
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.booleans(), some_range), max_size=20), some_range)
+def test_ranges_are_a_set_of_numbers(changes: list[tuple[bool, tuple[int, int]]], asked: tuple[int, int]) -> None:
+    ranges, plain = Ranges(), set[int]()
+    for adds, (first, stop) in changes:
+        (ranges.add if adds else ranges.remove)(first, stop)
+        plain = plain | set(range(first, stop)) if adds else plain - set(range(first, stop))
+    held = list(ranges)
+    assert [number for first, stop in held for number in range(first, stop)] == sorted(plain)
+    assert all(one[1] < other[0] for one, other in pairwise(held))
+    assert (bool(ranges), len(ranges)) == (bool(plain), len(plain))
+    here = [number for first, stop in ranges.overlaps(*asked) for number in range(first, stop)]
+    assert here == sorted(plain & set(range(*asked)))
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 2), max_size=20), st.integers(0, 5))
+def test_runs_of_equal_numbers_are_found(values: list[int], offset: int) -> None:
+    array = np.array(values, np.int64)
+    runs = ranges_alike(array, offset)
+    assert [value for first, stop, value in runs for _ in range(first, stop)] == values
+    assert all(one[1] == other[0] and one[2] != other[2] for one, other in pairwise(runs))
+    ones = ranges_where(array == 1, offset)
+    assert ones == [(first, stop) for first, stop, value in runs if value == 1]
+
+
+def bounds_of(sizes: list[int]) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=12), st.integers(0, 1 << 30))
+def test_a_shelf_gives_each_slices_elements_once(sizes: list[int], seed: int) -> None:
+    choose, bounds, count = random.Random(seed), bounds_of(sizes), len(sizes)
+    pending, plain = PendingSegments(bounds), dict[int, list[float] | None]()
+    for _ in range(20):
+        first = choose.randrange(count)
+        stop = choose.randint(first + 1, count)
+        if choose.random() < 0.5 and not any(one in plain for one in range(first, stop)):
+            elements = np.random.default_rng(choose.randrange(99)).standard_normal(int(bounds[stop] - bounds[first]))
+            laid = Segment(first, stop, None if choose.random() < 0.2 else elements)
+            pending.put(laid)
+            for one in range(first, stop):
+                part = elements[bounds[one] - bounds[first] : bounds[one + 1] - bounds[first]]
+                plain[one] = None if laid.elements is None else part.tolist()
+            continue
+        whole = pending.within(first, stop)
+        assert {one for laid in whole for one in range(laid.first, laid.stop)} >= plain.keys() & set(range(first, stop))
+        assert all(laid.first < stop and first < laid.stop for laid in whole)
+        found: dict[int, list[float] | None] = {}
+        for laid in pending.take(first, stop):
+            assert first <= laid.first < laid.stop <= stop
+            for one in range(laid.first, laid.stop):
+                (part,) = [pending.part(laid, one, one + 1).elements]
+                found[one] = None if part is None else part.tolist()
+        assert found == {one: plain.pop(one) for one in range(first, stop) if one in plain}
+    assert len(pending) == len(plain)
+    assert pending.nbytes == sum(8 * len(part) for part in plain.values() if part is not None)
+
+
+def test_keys_that_are_alike_lie_in_one_bucket_the_most_urgent_first() -> None:
+    keys = [
+        key_of("late", (5,), 2, priority=9),
+        msgspec.structs.replace(key_of("whole", (6,), 2), whole=True),
+        key_of("early", (9,), 2, priority=1),
+        table_of("table", (4, 2), 2),
+        msgspec.structs.replace(key_of("double", (3,), 2), dtype="float64"),
+        key_of("late too", (1,), 2, priority=9),
+        msgspec.structs.replace(key_of("one slot", (2,), 2), slots=(1,)),
+        msgspec.structs.replace(key_of("slow", (2,), 2), multipliers={"rate": 0.5}),
+        msgspec.structs.replace(key_of("second whole", (6,), 2), whole=True),
+        key_of("none", (0,), 2),
+    ]
+    routing = routing_of(store_of(keys, slots=2, shards=1, slice_bytes=16))
+    assert [bucket.keys for bucket in routing.buckets] == [(9, 2, 0, 5), (1,), (3,), (4,), (6,), (7,), (8,)]
+    kinds = [BucketKind.PLAIN, BucketKind.WHOLE, BucketKind.TABLE, *[BucketKind.PLAIN] * 3, BucketKind.WHOLE]
+    assert [bucket.kind for bucket in routing.buckets] == kinds
+    assert routing.bucket_of == (0, 1, 0, 2, 3, 0, 4, 5, 6, 0)
+    part = routing.buckets[0].parts[0]
+    assert part.places.tolist() == [2, 2, 2, 0, 0, 5]
+    assert part.indices.tolist() == [0, 1, 2, 0, 1, 0]
+    assert part.priorities.tolist() == [1, 1, 1, 9, 9, 9]
+    assert part.bounds.tolist() == [0, 16, 32, 36, 52, 56, 60]
+    assert routing.first_in_bucket[5] == {0: 5}
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 3)), min_size=1, max_size=8), st.integers(1, 4))
+def test_every_slice_lies_on_one_shard_and_priorities_ascend(shapes: list[tuple[int, int]], shards: int) -> None:
+    keys = [key_of(f"k{number}", (size,), 1, priority=urgent) for number, (size, urgent) in enumerate(shapes)]
+    routing = routing_of(store_of(keys, slots=1, shards=shards, slice_bytes=16))
+    found: list[tuple[int, int, int]] = []
+    for bucket in routing.buckets:
+        for part in bucket.parts.values():
+            assert (np.diff(part.priorities) >= 0).all()
+            lengths = np.diff(part.bounds).tolist()
+            found += zip(part.places.tolist(), part.indices.tolist(), lengths, strict=True)
+    cuts = routing.cuts
+    expected = [(place, index, cut.length(index)) for place, cut in enumerate(cuts) for index in range(cut.count)]
+    assert sorted(found) == expected
+
+
+@pytest.fixture
+def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bucket_values, "BLOCK_BYTES", 32)
+
+
+@pytest.mark.usefixtures("_small_blocks")
+def test_a_block_is_copied_only_where_slices_that_are_lent_are_written() -> None:
+    """Blocks of two slices of 16 bytes; the last one, of 40, is a block of its own."""
+    values = BucketValues(np.arange(30, dtype=np.float32), bounds_of([4, 4, 4, 4, 4, 10]))
+    blocks = list(values.blocks(1, 6))
+    assert [(low, high) for low, high, _ in blocks] == [(1, 2), (2, 4), (4, 5), (5, 6)]
+    arrays = [held.array for _, _, held in blocks]
+    pin = Pin(blocks[1][2], values.part(3), 1)
+    for first, stop, copies in [(2, 3, [False] * 4), (0, 3, [False] * 4), (3, 4, [False, True, False, False])]:
+        for low, high, elements in values.written(first, stop):
+            elements[:] = -1.0
+            assert elements.size == values.bounds[high] - values.bounds[low]
+        now = [held.array is not before for (_, _, held), before in zip(values.blocks(1, 6), arrays, strict=True)]
+        assert now == copies
+    assert arrays[1][4:].tolist() == [12.0, 13.0, 14.0, 15.0], "what is lent is as it was"
+    joined = np.concatenate([elements for _, _, elements in values.written(0, 6)])
+    assert joined.tolist() == [-1.0] * 16 + list(range(16, 30))
+    pin.give_back(0, 1)
+    assert not blocks[1][2].pinned.any()
+    (_, _, second) = next(iter(values.blocks(3, 4)))
+    assert values.byte_bounds(2, 4, second).tolist() == [second.start, second.start + 16, second.start + 32]
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.integers(1, 4), min_size=1, max_size=8),
+    st.integers(0, 1 << 30),
+    st.sampled_from([1, 3, 1 << 17]),
+    st.booleans(),
+)
+def test_sums_are_made_from_the_left_whatever_the_cuts(
+    monkeypatch: pytest.MonkeyPatch, sizes: list[int], seed: int, late: int, looked: bool
+) -> None:
+    """Also where the last gradients are added by who takes the sums: those of `late` elements and more."""
+    monkeypatch.setattr("weft_kvstore.bucket.sums.LATE_ELEMENTS", late)
+    choose, bounds = random.Random(seed), bounds_of(sizes)
+    sums, generator = BucketSums(len(sizes), bounds), np.random.default_rng(seed)
+    total: np.ndarray | None = None
+    count = choose.randint(1, 4)
+
+    def pieces() -> list[tuple[int, int]]:
+        cuts = sorted({0, len(sizes), *(choose.randrange(len(sizes)) for _ in range(3))})
+        return list(pairwise(cuts))
+
+    def laid(gradient: np.ndarray, first: int, stop: int) -> Segment:
+        elements = gradient[bounds[first] : bounds[stop]].copy()
+        elements.flags.writeable = choose.random() < 0.5
+        return Segment(first, stop, elements)
+
+    for number in range(count):
+        magnitude = 10.0 ** generator.integers(-4, 5, bounds[-1])
+        gradient = (generator.standard_normal(bounds[-1]) * magnitude).astype(np.float32)
+        total = gradient if total is None else total + gradient
+        cut = pieces()
+        for first, stop in choose.sample(cut, len(cut)):
+            parts = laid_apart([laid(gradient, one, one + 1) for one in range(first, stop)])
+            one = parts if choose.random() < 0.3 else laid(gradient, first, stop)
+            sums.add(one, last=number == count - 1)
+    assert total is not None
+    assert set(sums.contributors.tolist()) == {count}
+    if looked:
+        seen = [one.elements for one in sums.look(0, len(sizes))]
+        assert np.concatenate([one for one in seen if one is not None]).tobytes() == total.tobytes()
+    for first, stop in pieces():
+        found: list[np.ndarray] = []
+        for one, addend in sums.take(first, stop):
+            assert one.elements is not None
+            assert bounds[one.stop] - bounds[one.first] == len(one.elements)
+            found.append(one.elements if addend is None else one.elements + addend)
+        assert np.concatenate(found).tobytes() == total[bounds[first] : bounds[stop]].tobytes()
+    assert not sums.contributors.any()
+    assert list(sums.take(0, len(sizes))) == []
+
+
+def where(number: int) -> str:
+    return f"slice {number}"
+
+
+def test_what_a_slot_says_of_each_of_its_last_steps_is_known() -> None:
+    """Slot 1 is in none of them, so that all of them still count."""
+    steps = BucketSteps((0, 1), 4, together=True)
+    for step, pushes in enumerate([False, True, False]):
+        assert steps.accept(0, step, 0, 4, pushes=pushes) == ([(0, 4)], [])
+    for step, pushes in enumerate([False, True, False]):
+        steps.check(0, step, 0, 4, pushes=pushes, where=where)
+        assert steps.accept(0, step, 0, 4, pushes=pushes) == ([], [])
+        with pytest.raises(PushRefusedError, match="slice 0: the slot"):
+            steps.check(0, step, 0, 4, pushes=not pushes, where=where)
+    with pytest.raises(PushRefusedError, match=r"more than 2 steps ahead of step 0, which waits for slots \[1\]"):
+        steps.check(0, 3, 0, 4, pushes=True, where=where)
+    steps.through[0, 0:2] = 1
+    steps.forget(0)
+    assert steps.came[0].tolist() == [1, 1, 0, 0]
+    with pytest.raises(PushRefusedError, match="slice 0: the slot declared nothing before and pushes now"):
+        steps.check(0, 0, 0, 4, pushes=True, where=where)
+    steps.check(0, 0, 2, 4, pushes=True, where=where)
+    steps.check(0, 1, 0, 2, pushes=False, where=where)
+
+
+def test_the_word_of_a_slot_that_was_replaced_is_forgotten_where_it_is_not_merged() -> None:
+    steps = BucketSteps((0, 1), 4, together=True)
+    steps.accept(0, 0, 0, 2, pushes=True)
+    steps.accept(0, 0, 2, 4, pushes=False)
+    with pytest.raises(PushRefusedError, match="slice 2: the slot declared nothing before and pushes now"):
+        steps.check(0, 0, 0, 4, pushes=True, where=where)
+    steps.through[0, 0:2] = 1
+    steps.forget(0)
+    steps.check(0, 0, 0, 4, pushes=True, where=where)
+    assert steps.accept(0, 0, 0, 4, pushes=True) == ([(2, 4)], [])
+
+
+def plain_bucket(
+    *names: str, slots: int = 2, mode: Mode = Mode.SYNC, merge: Merge = Merge.SLOT, bound: int = 0
+) -> PlainBucket:
+    """Each key is a slice of one number, which is 0; a gradient is taken from it."""
+    rule = Rule("less", {}, {}, lambda weight, gradient, *_: np.subtract(weight, gradient, out=weight))
+    keys = [constant(key_of(name, [1], slots), 0.0) for name in names]
+    description = store_of(keys, slots=slots, shards=1, merge=merge, mode=mode)
+    (bucket,) = JobShard(msgspec.structs.replace(description, staleness=bound), 0, rule=rule).buckets.values()
+    return bucket
+
+
+def floats(*numbers: float) -> np.ndarray:
+    return np.array(numbers, np.float32)
+
+
+def values_in(bucket: PlainBucket) -> list[float]:
+    return [
+        one for _, _, held in bucket.state.update.values.blocks(0, len(bucket.state)) for one in held.array.tolist()
+    ]
+
+
+def test_by_arrival_what_waits_in_pieces_goes_on_in_all_of_them() -> None:
+    """Step 1 waits, and of its two slices another slot came first."""
+    bucket = plain_bucket("a", "b", merge=Merge.ARRIVAL)
+    arrivals = []
+    for slot, first, stop in [(0, 0, 1), (1, 0, 2), (0, 1, 2)]:
+        arrivals += bucket.state.accept(slot, 0, Segment(first, stop, floats(*[1.0] * (stop - first))))
+        arrivals += bucket.state.accept(slot, 1, Segment(first, stop, floats(*[1.0] * (stop - first))))
+    for arrival in sorted(arrivals, key=lambda one: -one.step):
+        list(bucket.state.merging(arrival))
+    assert bucket.state.steps.version.tolist() == [2, 2]
+    assert values_in(bucket) == [-4.0, -4.0]
+
+
+def test_where_slots_go_on_by_themselves_no_step_is_applied_before_the_one_before_it() -> None:
+    bucket = plain_bucket("a", "b", mode=Mode.ASYNC)
+    applied: list[tuple[int, int]] = []
+    bucket.state.applied = lambda _slot, step, first, stop: applied.extend((one, step) for one in range(first, stop))
+    (late,) = bucket.state.accept(0, 0, Segment(0, 2, floats(1, 2)))
+    (urgent,) = bucket.state.accept(0, 1, Segment(0, 2, floats(3, 4)))
+    assert list(bucket.state.merging(urgent)) == []
+    list(bucket.state.merging(late))
+    assert applied == [(0, 0), (1, 0), (0, 1), (1, 1)]
+    assert bucket.state.steps.through[0].tolist() == [2, 2]
+    assert values_in(bucket) == [-4.0, -6.0]
+
+
+def test_a_slot_that_pushed_early_cannot_have_had_nothing() -> None:
+    bucket = plain_bucket("a", "b")
+    bucket.state.accept(0, 2, Segment(1, 2, floats(1)))
+    with pytest.raises(PushRefusedError, match="slot 0, key 'b', slice 0, step 2: the slot pushed before and declares"):
+        bucket.state.check(0, 2, 0, 2, pushes=False)
+    bucket.state.check(0, 2, 0, 2, pushes=True)
+
+
+def test_values_of_two_versions_of_each_key_may_wait_whatever_waits_of_others() -> None:
+    bucket = plain_bucket("a", "b", slots=1)
+    for version, number in [(1, 0), (2, 0), (3, 1), (4, 1)]:
+        bucket.state.sets.check(0, version, number, number + 1, "origin")
+        bucket.state.sets.accept(version, Segment(number, number + 1, floats(version)), (version, number))
+    with pytest.raises(PushRefusedError, match=r"key 'b', slice 0, version 5: .*wait for versions \[3, 4\] already"):
+        bucket.state.sets.check(0, 5, 1, 2, "another")
+
+
+@pytest.mark.parametrize("mode", [Mode.SYNC, Mode.ASYNC])
+def test_pulls_of_versions_to_come_are_not_looked_at(mode: Mode) -> None:
+    """A step costs as much with a thousand pulls ahead as with one."""
+    bucket, count, looked = plain_bucket("a", slots=1, mode=mode), 1000, 0
+    for version in range(1, count + 1):
+        wait = PullWait(None, version, version, slot=0, state=False, reading=Reading.OWN)
+        wait.want(bucket.state.spec.number, 0, 1)
+        bucket.pulls.wait_for(wait)
+    for step in range(count):
+        for arrival in bucket.state.accept(0, step, Segment(0, 1, floats(1))):
+            list(bucket.state.merging(arrival))
+        found = bucket.pulls.waiting(0, 1)
+        assert [one.version for one in found if bucket.pulls.ready(one, 0, 1)] == [step + 1]
+        looked += len(found)
+        for one in found:
+            one.answered(bucket.state.spec.number, 0, 1)
+        bucket.pulls.tidy(found)
+    assert looked == count
+    assert bucket.pulls.waits == []
+
+
+def test_a_pull_that_is_bound_waits_for_who_is_behind_and_names_it() -> None:
+    bucket = plain_bucket("a", slots=3, mode=Mode.STALE, bound=1)
+    own, other = (PullWait(None, 1, 2, slot=slot, state=False, reading=Reading.OWN) for slot in (0, 7))
+    for wait in (own, other):
+        wait.want(bucket.state.spec.number, 0, 1)
+    for slot, step in [(0, 0), (0, 1), (1, 0)]:
+        for arrival in bucket.state.accept(slot, step, Segment(0, 1, floats(1))):
+            list(bucket.state.merging(arrival))
+    for wait in (own, other):
+        assert bucket.pulls.ready(wait, 0, 1) == []
+        assert bucket.pulls.waits_for(wait)[1] == [2]
+    for arrival in bucket.state.accept(2, 0, Segment(0, 1, floats(1))):
+        list(bucket.state.merging(arrival))
+    assert [bucket.pulls.ready(wait, 0, 1) for wait in (own, other)] == [[(0, 1)]] * 2
+
+
+@pytest.mark.parametrize("kind", ["network", "local"])
+@pytest.mark.parametrize(
+    ("dtype", "pushed", "mean"),
+    [
+        ("int8", (100, 100), 100),
+        ("int8", (-128, -128), -128),
+        ("int8", (-3, 0), -2),
+        ("int32", (2**31 - 1, 2**31 - 1), 2**31 - 1),
+        ("int64", (2**62 + 1, 2**62 + 3), 2**62 + 2),
+        ("int64", (-(2**63), -(2**63)), -(2**63)),
+        ("float16", (60000, 60000), 60000),
+        ("float32", (3e38, 3e38), 3e38),
+        ("float64", (1.7e308, 1.7e308), 1.7e308),
+    ],
+)
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_mean_of_numbers_that_a_type_has_is_one_that_it_has(
+    kind: str, whole: bool, dtype: str, pushed: tuple[int, int], mean: int
+) -> None:
+    key = msgspec.structs.replace(key_of("m", (5,), 2), dtype=dtype, update=Update.MEAN, whole=whole)
+    with stores_of(kind, store_of([key], slots=2, shards=1)) as stores:
+        for store, number in zip(stores, pushed, strict=True):
+            store.push("m", 0, np.full(5, number, dtype))
+        assert np.all(stores[0].pull("m", 1).result(20) == np.full(5, mean, dtype))

@@ -1,0 +1,159 @@
+"""An index of ids against a plain dict, whatever the ids are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft_kernels.id_draws import mixed
+from weft_kvstore.arrays import Array
+from weft_kvstore.rows import index as rows_index
+from weft_kvstore.rows.index import IdIndex, shard_of
+from weft_kvstore.rows.rows import RowNumbers
+
+IDS = st.one_of(
+    st.integers(0, 40), st.integers(2**63 - 3, 2**63 + 3), st.integers(2**64 - 20, 2**64 - 1), st.integers(0, 2**64 - 1)
+)
+
+
+def ids_of(*ids: int) -> Array:
+    return np.array(ids, np.uint64)
+
+
+def unmixed(words: Array) -> Array:
+    """The inverse of SplitMix64's finalizer: what somebody would use to make ids collide."""
+    words = words.copy()
+    for shift, factor in ((31, None), (27, 0x94D049BB133111EB), (30, 0xBF58476D1CE4E5B9)):
+        if factor is not None:
+            words *= np.uint64(pow(factor, -1, 1 << 64))
+        found = words.copy()
+        for _ in range(64 // shift):
+            found = words ^ (found >> np.uint64(shift))
+        words = found
+    return words
+
+
+class Model:
+    """The index beside a dict; numbers as a table gives them out."""
+
+    def __init__(self, salt: int = 3) -> None:
+        self.index = IdIndex(salt)
+        self.numbers = RowNumbers()
+        self.rows: dict[int, int] = {}
+
+    def add(self, ids: Array) -> None:
+        ids = np.unique(ids)
+        new = ids[self.index.find(ids) < 0]
+        rows, _ = self.numbers.take(len(new))
+        self.index.add(new, rows)
+        self.rows |= zip(new.tolist(), rows.tolist(), strict=True)
+
+    def remove(self, ids: Array) -> None:
+        ids = np.array([one for one in np.unique(ids).tolist() if one in self.rows], np.uint64)
+        self.index.remove(ids)
+        self.numbers.give_back(np.array([self.rows.pop(one) for one in ids.tolist()], np.int64))
+        for _ in self.index.tidy():
+            pass
+
+    def check(self, *more: int) -> None:
+        ids = np.array([*self.rows, *more], np.uint64)
+        assert self.index.find(ids).tolist() == [self.rows.get(one, -1) for one in ids.tolist()]
+        assert self.index.count == len(self.rows)
+        assert len(set(self.rows.values())) == len(self.rows)
+        assert self.numbers.stop - self.numbers.free == len(self.rows)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.booleans(), st.lists(IDS, max_size=30)), max_size=12))
+def test_rows_are_found_as_in_a_dict(program: list[tuple[bool, list[int]]]) -> None:
+    model = Model()
+    for adds, ids in program:
+        (model.add if adds else model.remove)(ids_of(*ids))
+        model.check(*ids, 0, 2**63, 2**64 - 1)
+
+
+def test_the_index_of_a_table_that_grows_and_shrinks_stays_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small partitions, so that all of splitting, spilling and tidying happens."""
+    monkeypatch.setattr(rows_index, "LEAST_SLOTS", 16)
+    monkeypatch.setattr(rows_index, "MOST_SLOTS", 64)
+    generator, model = np.random.default_rng(4), Model()
+    for turn in range(60):
+        model.add(generator.integers(0, 3000, 200).astype(np.uint64))
+        if turn % 4 == 3:
+            kept = np.array(list(model.rows), np.uint64)
+            model.remove(generator.permutation(kept)[: len(kept) * 2 // 3])
+        model.check(*range(0, 3000, 7))
+    assert model.index.nbytes / 5 < 3000 * 16
+
+
+@pytest.mark.parametrize("stride", [1, 1 << 20, 1 << 32, 0x9E3779B97F4A7C15])
+def test_ids_that_follow_a_pattern_are_found_too(stride: int) -> None:
+    index, ids = IdIndex(9), np.arange(100_000, dtype=np.uint64) * np.uint64(stride)
+    index.add(ids, np.arange(len(ids)))
+    assert np.array_equal(index.find(ids), np.arange(len(ids)))
+    assert (index.find(ids + np.uint64(len(ids) * stride % 2**64)) < 0).all()
+
+
+def test_ids_made_to_collide_need_the_salt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ids that all begin at one group under salt 0 are spread under another, and are right, if slow, under that one."""
+    hashes = np.arange(2000, dtype=np.uint64) << np.uint64(34)
+    ids = unmixed(hashes)
+    assert np.array_equal(mixed(ids.copy()), hashes)
+    probes: dict[int, int] = {}
+    zero_bytes = rows_index.zero_bytes
+    for salt in (0, 1234567):
+        index = IdIndex(salt)
+        index.add(ids, np.arange(len(ids)))
+        calls = 0
+
+        def counted(words: Array) -> Array:
+            nonlocal calls
+            calls += 1
+            return zero_bytes(words)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(rows_index, "zero_bytes", counted)
+            assert np.array_equal(index.find(ids), np.arange(len(ids)))
+        probes[salt] = calls
+    assert probes[0] > 100
+    assert probes[1234567] < 40
+
+
+def test_the_index_takes_no_more_than_25_bytes_a_row_at_any_size() -> None:
+    index, generator, most = IdIndex(1), np.random.default_rng(2), 0.0
+    ids = generator.integers(0, 2**64, 600_000, dtype=np.uint64)
+    for low in range(0, len(ids), 20_000):
+        index.add(ids[low : low + 20_000], np.arange(low, low + 20_000))
+        if low >= 100_000:
+            slots = index._slots
+            assert len(slots) * 5 / index.count + 8 <= 25
+            used = np.flatnonzero(slots.fingerprints.array[: len(slots)])
+            filled = np.bincount(used // slots.a_partition) / slots.a_partition
+            most = max(most, float(filled.max()))
+    assert most < 0.85
+    assert np.array_equal(index.find(ids), np.arange(len(ids)))
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3, 7, 16])
+def test_ids_are_spread_evenly_whatever_they_are(shards: int) -> None:
+    for ids in (np.arange(40_000), np.arange(40_000) << 40, np.arange(40_000) * shards):
+        counts = np.bincount(shard_of(ids.astype(np.uint64), shards), minlength=shards)
+        assert len(counts) == shards
+        assert abs(counts - 40_000 / shards).max() < 6 * (40_000 / shards) ** 0.5 + 1
+
+
+def test_the_shard_of_an_id_is_splitmix_in_plain_numbers() -> None:
+    """Every process, and every later version, has to agree on it."""
+    numbers = [0, 1, 2, 3, 10**9, 2**63 - 1, 2**63, 2**64 - 1]
+
+    def shard(number: int) -> int:
+        word = number ^ 0x5851F42D4C957F2D
+        word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+        word = (word ^ word >> 27) * 0x94D049BB133111EB % 2**64
+        return ((word ^ word >> 31) >> 32) * 5 >> 32
+
+    ids = ids_of(*numbers)
+    assert shard_of(ids, 5).tolist() == [shard(number) for number in numbers]
+    assert ids.tolist() == numbers, "they are not written"

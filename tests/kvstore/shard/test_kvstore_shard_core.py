@@ -1,0 +1,190 @@
+"""The shard's core, spoken to message by message."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from store_cluster import key_of, store_of, table_of
+from store_raw import pull_of, push_of
+from weft_kvstore.description.check import digest
+from weft_kvstore.description.records import StoreDescription
+from weft_kvstore.settings import LinkSettings
+from weft_kvstore.shard.core import ShardCore
+from weft_kvstore.shard.job_shard import JobShard
+from weft_kvstore.tables.values import TableValues
+from weft_kvstore.wire.codec import decode_reply, encode
+from weft_kvstore.wire.messages import Barrier, Cancel, Failed, Hello, Message, Pull, Push, PushRefused, Values
+
+SIZE = 256
+"""Elements of a key: one slice of 1 KiB. Key n is slice n of the only bucket."""
+
+
+def a_store(keys: int = 1, slots: int = 2, rule: str = "sgd") -> StoreDescription:
+    return store_of([key_of(f"k{n}", [SIZE], slots) for n in range(keys)], slots=slots, shards=1, rule=rule)
+
+
+class Shard:
+    """A shard's core with every slot welcomed. `say` gives the answers that leave before anything is merged."""
+
+    def __init__(self, description: StoreDescription, settings: LinkSettings | None = None) -> None:
+        self.core = ShardCore(bytes(16), settings or LinkSettings())
+        self.core.open(JobShard(description, 0))
+        for slot in range(description.slots):
+            hello = Hello("job", 1, slot, 1, bytes([slot]) * 16, 1, digest(description))
+            self.say(slot, hello)
+
+    def say(self, slot: int, message: Message, payload: bytes | None = None, now: float = 0.0) -> list[Any]:
+        self.core.receive(bytes([slot]), encode(message, payload), now)
+        return self.flush()
+
+    def flush(self) -> list[Any]:
+        self.core.flush(0.0)
+        sent, self.core.outgoing = self.core.outgoing, []
+        return [decode_reply(parts)[0] for _, parts in sent]
+
+    def work(self) -> list[Any]:
+        while self.core.work_once():
+            pass
+        return self.flush()
+
+    def push(self, slot: int, step: int, keys: Sequence[int] = (0,)) -> list[Any]:
+        ones = np.ones(SIZE * len(keys), np.float32).tobytes()
+        return self.say(slot, push_of(0, [SIZE * 4] * len(keys), first=keys, frame=step + 1, step=step), ones)
+
+    def pull(self, slot: int, version: int, request: int = 1, state: int = 0) -> list[Any]:
+        return self.say(slot, pull_of(request, 0, version, state=state))
+
+
+def of(kind: type[Message], messages: list[Any]) -> list[Any]:
+    return [one for one in messages if isinstance(one, kind)]
+
+
+def test_steps_complete_in_one_burst_answer_every_pull() -> None:
+    shard = Shard(a_store(slots=1))
+    assert not of(Values, shard.pull(0, version=2))
+    for step in range(4):
+        shard.push(0, step)
+    (values,) = of(Values, shard.work())
+    assert values.request == [1]
+
+
+def test_a_refused_declaration_changes_no_key() -> None:
+    shard = Shard(a_store(keys=2))
+    shard.push(0, 0, keys=[1])
+    (failed,) = of(Failed, shard.say(0, Barrier(1, 0, [0, 1])))
+    assert "'k1'" in failed.reason
+    shard.push(0, 0, keys=[0])
+    shard.push(1, 0, keys=[0, 1])
+    shard.work()
+    for key in (0, 1):
+        (values,) = of(Values, shard.say(1, pull_of(9 + key, 0, 1, first=key)))
+        assert values.version == [1]
+
+
+def test_a_refused_run_takes_no_other_with_it() -> None:
+    shard = Shard(a_store(keys=2, slots=1))
+    shard.say(0, Barrier(1, 0, [1]))
+    (refused,) = of(PushRefused, shard.push(0, 0, keys=[0, 1]))
+    assert refused.run == 1
+    shard.work()
+    assert of(Values, shard.pull(0, version=1))
+
+
+def test_bytes_under_way_to_a_peer_that_was_lost_are_not_written() -> None:
+    """The socket may still read them: a peer that stalls and resumes would get half of a later step."""
+    shard = Shard(a_store(slots=2))
+    shard.core.receive(bytes([0]), encode(pull_of(1, 0, 0)), 0.0)
+    shard.core.flush(0.0)
+    (frame,) = [parts for _, parts in shard.core.outgoing if len(parts) == 2]
+    before = bytes(frame[1])
+    shard.core.lose(bytes([0]))
+    description = a_store(slots=2)
+    shard.say(0, Hello("job", 1, 0, 1, bytes(16), 2, digest(description)))
+    for slot in (0, 1):
+        shard.push(slot, 0)
+    shard.work()
+    (values,) = of(Values, shard.pull(1, version=1))
+    assert values.version == [1]
+    assert bytes(frame[1]) == before
+
+
+def test_pulls_of_the_state_take_no_memory_of_their_own() -> None:
+    shard = Shard(a_store(slots=1, rule="momentum"), LinkSettings(credit_bytes=64, frame_bytes=64))
+    for request in range(1, 50):
+        shard.pull(0, version=0, request=request, state=1)
+    peer = shard.core.peers[bytes([0])]
+    waiting = peer.outbox.clear()
+    assert len(waiting) == 48, "one is under way, as the credit allows"
+    assert len({id(one.source) for one in waiting}) == 1
+
+
+def test_what_was_pulled_and_is_cancelled_does_not_leave() -> None:
+    shard = Shard(a_store(slots=1), LinkSettings(credit_bytes=64, frame_bytes=64))
+    assert of(Values, shard.pull(0, version=0, request=1)), "alone, it may exceed the credit"
+    shard.pull(0, version=0, request=2)
+    peer = shard.core.peers[bytes([0])]
+    assert peer.outbox.queued_slices == 1
+    shard.say(0, Cancel([2]))
+    assert peer.outbox.queued_slices == 0
+
+
+def test_a_job_that_is_closed_in_one_of_its_own_messages_leaves_the_others_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its lost connection has nothing to be sent: it must not come among those of the jobs that share the shard."""
+
+    def none(*_: object, **__: object) -> None:
+        raise MemoryError("no memory for rows")
+
+    core = ShardCore(bytes(16), LinkSettings(same_host=False))
+    jobs = {name: store_of([table_of("t", [8, 4], 1)], slots=1, shards=1, job=name) for name in "abc"}
+
+    def hear(name: str, message: Message, payload: bytes | None = None) -> None:
+        core.hear(name.encode(), encode(message, payload), 1.0)
+        while core.work_once():
+            pass
+        if core.wants_flush():
+            core.flush(1.0)
+
+    def pull(name: str) -> None:
+        hear(name, Pull([1], [0], [0], [0], [0], [0], [0], [1], [0]))
+        with monkeypatch.context() as patched:
+            if name == "a":
+                patched.setattr(TableValues, "reading", none)
+            ids = np.array([1], np.int64).tobytes()
+            hear(name, Push(1, [2], [1], [0], [0], [0], [1], [1], [8]), ids)
+
+    for name, description in jobs.items():
+        core.open(JobShard(description, 0))
+        hear(name, Hello(name, 1, 0, 1, bytes(16), 1, digest(description)))
+    assert core.is_shared
+    for name in jobs:
+        core.outgoing.clear()
+        pull(name)
+        found = [decode_reply(parts)[0] for _, parts in core.outgoing]
+        assert bool(of(Values, found)) is (name != "a")
+    assert [name for name, _ in core.jobs] == ["b", "c"]
+    core.fail(("a", 1), "again")
+
+
+def test_a_cancel_looks_at_nothing_but_the_answers_to_its_requests() -> None:
+    class Watched(list[Any]):
+        looks = 0
+
+        def __iter__(self) -> Any:
+            self.looks += 1
+            return super().__iter__()
+
+    shard = Shard(a_store(slots=1), LinkSettings(credit_bytes=64, frame_bytes=64))
+    for request in range(1, 20):
+        shard.pull(0, version=0, request=request)
+    outbox = shard.core.peers[bytes([0])].outbox
+    watched = outbox._heap = Watched(outbox._heap)
+    shard.say(0, Cancel(list(range(100, 1100))))
+    shard.say(0, Cancel([3, 4]))
+    assert watched.looks == 0
+    assert outbox.queued_bytes == 16 * SIZE * 4

@@ -1,0 +1,375 @@
+"""What every store promises about tables, values that are set, whole keys, merged gradients, async and schedules: one
+suite over the networked store and the local one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from store_cluster import WAIT_S, constant, given, key_of, store_of, stores_of, table_of
+from weft_graph.ir import Initializer
+from weft_graph.program import Update
+from weft_kernels.initializers import first_values
+from weft_kernels.rules.lookup import rules
+from weft_kernels.rules.record import Rule
+from weft_kvstore.description.check import DescriptionError, check_description
+from weft_kvstore.description.records import InitializerDescription, KeyDescription, Mode, StoreDescription
+from weft_kvstore.errors import StoreRefusedError, StoreTimeoutError
+from weft_kvstore.settings import LinkSettings
+from weft_kvstore.store import Store
+
+Make = Callable[..., Sequence[Store]]
+
+
+@pytest.fixture(params=["network", "local"])
+def make(request: pytest.FixtureRequest) -> Iterator[Make]:
+    with ExitStack() as stack:
+        yield lambda description, settings=None: stack.enter_context(stores_of(request.param, description, settings))
+
+
+def simple(*keys: KeyDescription, slots: int = 1, shards: int = 2, **others: Any) -> StoreDescription:
+    return store_of(keys, slots=slots, shards=shards, **{"hyper": {"rate": 0.5}, "slice_bytes": 256, **others})
+
+
+def ints(*ids: int) -> np.ndarray:
+    return np.array(ids, np.int64)
+
+
+def ones(*shape: int) -> np.ndarray:
+    return np.ones(shape, np.float32)
+
+
+def got(store: Store, key: str, ids: np.ndarray, version: int, **flags: bool) -> np.ndarray:
+    return store.pull_rows(key, ids, version, **flags).result(WAIT_S)
+
+
+@pytest.mark.parametrize("draw", ["RandomUniform", "RandomNormal"])
+@pytest.mark.parametrize("width", [1, 3, 8])
+def test_rows_begin_as_a_dense_key_of_that_shape_does(make: Make, draw: str, width: int) -> None:
+    numbers = {"low": -1.0, "high": 1.0} if draw == "RandomUniform" else {"mean": 0.0, "scale": 1.0}
+    table = msgspec.structs.replace(table_of("t", (501, width), 1), initializer=InitializerDescription(draw, numbers))
+    (store,) = make(simple(table, shards=3, slice_bytes=64))
+    ids = np.random.default_rng(2).permutation(501).astype(np.int64)[:300]
+    whole = first_values(Initializer(draw, numbers), seed=7, key="t", start=0, stop=501 * width, dtype="float32")
+    assert got(store, "t", ids, 0).tobytes() == whole.reshape(501, width)[ids].tobytes()
+    store.push_rows("t", 0, ids[:200], np.zeros((200, width), np.float32)).result(WAIT_S)
+    assert got(store, "t", ids, 1).tobytes() == whole.reshape(501, width)[ids].tobytes()
+
+
+def test_rows_come_in_the_order_asked_for_with_repetitions_padding_and_none(make: Make) -> None:
+    (store,) = make(simple(constant(table_of("t", (100, 2, 3), 1), 1.0)))
+    store.push_rows("t", 0, ints(7, 3), np.stack([ones(2, 3), 2 * ones(2, 3)])).result(WAIT_S)
+    rows = got(store, "t", ints(3, -1, 7, 99, 3, -5, 7), 1)
+    assert (rows.dtype, rows.shape) == (np.float32, (7, 2, 3))
+    assert rows[:, 0, 0].tolist() == [0.0, 0.0, 0.5, 1.0, 0.0, 0.0, 0.5]
+    assert np.all(rows == rows[:, :1, :1])
+    assert got(store, "t", ints(), 1).shape == (0, 2, 3)
+    assert got(store, "t", ints(-1), 1).tolist() == [[[0.0] * 3] * 2]
+    assert got(store, "t", ints(5, 4, 6), 1)[:, 0, 0].tolist() == [1.0] * 3
+
+
+def test_repeated_rows_of_a_push_are_summed_in_their_order_and_padding_is_dropped(make: Make) -> None:
+    (store,) = make(simple(constant(table_of("t", (50, 1), 1), 0.0), hyper={"rate": 1.0}))
+    numbers = np.float32([1e8, 1.0, -1e8, 7.0, 3.0, 9.0]).reshape(6, 1)
+    store.push_rows("t", 0, ints(4, 4, 4, 2, -1, 4), numbers).result(WAIT_S)
+    summed = -(((np.float32(1e8) + np.float32(1.0)) + np.float32(-1e8)) + np.float32(9.0))
+    assert got(store, "t", ints(4, 2, 49), 1).reshape(-1).tolist() == [summed, -7.0, 0.0]
+
+
+def test_a_step_of_a_table_applies_when_every_slot_is_in_and_touches_only_its_rows(make: Make) -> None:
+    stores = make(simple(constant(table_of("t", (1000, 4), 3), 1.0), slots=3, rule="momentum"))
+    waiting = stores[0].pull_rows("t", ints(1, 2, 500, 999), 1)
+    stores[2].push_rows("t", 0, ints(2, 500), ones(2, 4)).result(WAIT_S)
+    stores[0].push_rows("t", 0, ints(), ones(0, 4)).result(WAIT_S)
+    assert not waiting.done()
+    stores[1].push_rows("t", 0, ints(1, 2), 2 * ones(2, 4)).result(WAIT_S)
+    assert waiting.result(WAIT_S)[:, 0].tolist() == [0.0, -0.5, 0.5, 1.0]
+    state = stores[1].pull_state_rows("t", ints(999, 2, -1), 1).result(WAIT_S)
+    assert set(state) == {"momentum"}
+    assert state["momentum"][:, 3].tolist() == [0.0, 3.0, 0.0]
+    for store in stores:
+        store.barrier(1, ["t"]).result(WAIT_S)
+    assert got(stores[0], "t", ints(2), 2)[0, 0] == -0.5, "no update, so momentum does not move it either"
+    assert stores[1].statistics().rows_pushed == 2
+    assert stores[1].statistics().rows_pulled == 2
+
+
+def test_a_push_of_rows_counts_once(make: Make) -> None:
+    (store,) = make(simple(constant(table_of("t", (1000, 40), 1), 0.0)))
+    ids = np.arange(0, 1000, 3)
+    for _ in range(2):
+        store.push_rows("t", 0, ids, ones(len(ids), 40)).result(WAIT_S)
+    store.push_rows("t", 1, ids, ones(len(ids), 40)).result(WAIT_S)
+    assert np.all(got(store, "t", ids, 2) == -1.0)
+
+
+def test_pushed_rows_may_be_written_once_the_future_has_ended(make: Make) -> None:
+    stores = make(simple(constant(table_of("t", (10, 4), 2), 0.0), slots=2))
+    ids, rows = ints(1, 2), ones(2, 4)
+    stores[1].push_rows("t", 0, ids, rows).result(WAIT_S)
+    ids[:], rows[:] = 5, 100.0
+    stores[0].push_rows("t", 0, ints(), ones(0, 4)).result(WAIT_S)
+    assert got(stores[0], "t", ints(1, 2, 5), 1)[:, 0].tolist() == [-0.5, -0.5, 0.0]
+
+
+def test_a_frozen_table_and_one_without_elements_have_every_version(make: Make) -> None:
+    frozen = msgspec.structs.replace(constant(table_of("f", (10, 2), 1), 3.0), slots=())
+    (store,) = make(simple(frozen, table_of("none", (0, 4), 1), table_of("thin", (4, 0), 1)))
+    assert got(store, "f", ints(9, 9), 12).tolist() == [[3.0, 3.0]] * 2
+    store.set_rows("f", 20, ints(9), 4 * ones(1, 2)).result(WAIT_S)
+    assert got(store, "f", ints(9, 8), 12)[:, 0].tolist() == [4.0, 3.0], "no step will come that it could wait for"
+    assert got(store, "none", ints(-1), 3).tolist() == [[0.0] * 4]
+    assert got(store, "thin", ints(2, 1), 3).shape == (2, 0)
+    store.push_rows("thin", 0, ints(2, 1), ones(2, 0)).result(WAIT_S)
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda store: store.push("t", 0, ones(9, 2)), "push of key 't': it is a table, which goes by rows"),
+        (lambda store: store.pull("t", 0), "pull of key 't': it is a table"),
+        (lambda store: store.pull_state("t", 0), "pull of key 't': it is a table"),
+        (lambda store: store.set("t", 0, ones(9, 2)), "set of key 't': it is a table"),
+        (lambda store: store.push_rows("w", 0, ints(1), ones(1, 2)), "push of rows of key 'w': it is no table"),
+        (lambda store: store.pull_rows("w", ints(1), 0), "pull of rows of key 'w': it is no table"),
+        (lambda store: store.set_rows("w", 0, ints(1), ones(1, 2)), "set of rows of key 'w': it is no table"),
+        (lambda store: store.pull_rows("v", ints(1), 0), "pull of key 'v': the store has no such key"),
+        (lambda store: store.pull_rows("t", ints(9), 0), "row 9, the table has 9"),
+        (lambda store: store.push_rows("t", 0, ints(2**62), ones(1, 2)), "row 4611686018427387904, the table has 9"),
+        (lambda store: store.pull_rows("t", np.int32([1]), 0), r"ids are int32\[1\], not int64\[n\]"),
+        (lambda store: store.pull_rows("t", np.int64([[1]]), 0), r"ids are int64\[1, 1\]"),
+        (lambda store: store.push_rows("t", 0, ints(1), ones(1, 3)), r"float32\[1, 3\], for 1 ids float32\[1, 2\]"),
+        (lambda store: store.push_rows("t", 0, ints(1), np.ones((1, 2))), r"rows are float64\[1, 2\]"),
+        (lambda store: store.pull_rows("t", ints(1), -1), "step or version -1"),
+        (lambda store: store.set("w", 1, ones(2)), r"set of key 'w', version 1: the value is float32\[2\]"),
+        (
+            lambda store: store.set("w", 0, ones(9, 2)),
+            "slice 0, version 0: the value cannot be set: version 0 is",
+        ),
+        (lambda store: store.set("w", 9, ones(9, 2)), "cannot be set: more than 8 ahead of version 0"),
+    ],
+)
+def test_what_does_not_fit_the_description_fails_its_future(
+    make: Make, call: Callable[[Store], Any], told: str
+) -> None:
+    (store,) = make(simple(table_of("t", (9, 2), 1), key_of("w", (9, 2), 1)))
+    with pytest.raises(StoreRefusedError, match=told):
+        call(store).result(WAIT_S)
+    assert got(store, "t", ints(8), 0).shape == (1, 2)
+
+
+def test_a_pull_of_rows_that_waits_too_long_says_for_whom(make: Make) -> None:
+    stores = make(simple(table_of("t", (9, 2), 3), slots=3, shards=1), LinkSettings(request_timeout_s=1.0))
+    stores[1].push_rows("t", 0, ints(1), ones(1, 2)).result(WAIT_S)
+    with pytest.raises(StoreTimeoutError, match=r"pull of rows of key 't', version 1 .*step 0 waits for slots 0, 2"):
+        got(stores[1], "t", ints(1), 1)
+
+
+def test_to_push_rows_and_to_declare_nothing_is_a_contradiction(make: Make) -> None:
+    stores = make(simple(table_of("t", (9, 2), 2), slots=2, shards=1))
+    stores[1].push_rows("t", 0, ints(1), ones(1, 2)).result(WAIT_S)
+    with pytest.raises(StoreRefusedError, match="slot 1, key 't', step 0: the slot pushed before"):
+        stores[1].barrier(0, ["t"]).result(WAIT_S)
+    with pytest.raises(StoreRefusedError, match=r"step 3: more than 2 steps ahead of step 0, .* slots \[0\]"):
+        stores[1].push_rows("t", 3, ints(1), ones(1, 2)).result(WAIT_S)
+
+
+def test_a_given_key_has_no_value_before_one_is_set(make: Make) -> None:
+    stores = make(simple(given(key_of("w", (300,), 2)), given(table_of("t", (50, 3), 2)), slots=2))
+    value, rows = stores[1].pull("w", 0), stores[1].pull_rows("t", ints(3, 40), 0)
+    pushed = [store.push("w", 0, ones(300)) for store in stores]
+    stores[0].set_rows("t", 0, ints(40, 1), np.stack([4 * ones(3), ones(3)])).result(WAIT_S)
+    for future in pushed:
+        future.result(WAIT_S)
+    assert not value.done()
+    assert not rows.done()
+    stores[0].set("w", 0, 2 * ones(300)).result(WAIT_S)
+    stores[0].set_rows("t", 0, ints(3, -1), 3 * ones(2, 3)).result(WAIT_S)
+    assert rows.result(WAIT_S)[:, 0].tolist() == [3.0, 4.0]
+    assert np.all(value.result(WAIT_S) >= 1.0)
+    assert np.all(stores[0].pull("w", 1).result(WAIT_S) == 1.0)
+
+
+@pytest.mark.parametrize("key", ["w", "t"])
+def test_what_was_never_set_is_told_after_the_deadline(make: Make, key: str) -> None:
+    described = simple(given(key_of("w", (3,), 1)), given(table_of("t", (5, 3), 1)), shards=1)
+    (store,) = make(described, LinkSettings(request_timeout_s=1.0))
+    pull = store.pull("w", 0) if key == "w" else store.pull_rows("t", ints(2), 0)
+    with pytest.raises(StoreTimeoutError, match=f"key '{key}', version 0 .*key '{key}' was never set"):
+        pull.result(WAIT_S)
+
+
+def test_a_value_that_is_set_replaces_what_the_steps_before_it_made(make: Make) -> None:
+    keys = [constant(key_of("w", (300,), 1), 0.0), constant(table_of("t", (50, 3), 1), 0.0)]
+    (store,) = make(simple(*keys, rule="momentum", hyper={"rate": 1.0, "momentum": 0.5}))
+    store.set("w", 2, 10 * ones(300)).result(WAIT_S)
+    store.set_rows("t", 2, ints(1, 7, 7), np.stack([10 * ones(3), ones(3), 20 * ones(3)])).result(WAIT_S)
+    store.set_rows("t", 2, ints(9), 30 * ones(1, 3)).result(WAIT_S)
+    for step in range(3):
+        store.push("w", step, ones(300)).result(WAIT_S)
+        store.push_rows("t", step, ints(1, 2), ones(2, 3)).result(WAIT_S)
+        if step == 1:
+            assert np.all(store.pull("w", 2).result(WAIT_S) == 10.0)
+            assert got(store, "t", ints(1, 2, 7, 9), 2)[:, 0].tolist() == [10.0, -2.5, 20.0, 30.0]
+    assert np.all(store.pull("w", 3).result(WAIT_S) == 10.0 - 1.75), "the state stays"
+    assert got(store, "t", ints(1, 9), 3)[:, 0].tolist() == [10.0 - 1.75, 30.0]
+    with pytest.raises(StoreRefusedError, match=r"slice \d, version 2: the value cannot be set: it is at version 3"):
+        store.set("w", 2, ones(300)).result(WAIT_S)
+    with pytest.raises(StoreRefusedError, match="key 't', version 1: the value cannot be set: it is at version 3"):
+        store.set_rows("t", 1, ints(1), ones(1, 3)).result(WAIT_S)
+    store.set("w", 3, 7 * ones(300)).result(WAIT_S)
+    assert np.all(store.pull("w", 3).result(WAIT_S) == 7.0)
+
+
+def test_a_merged_gradient_is_a_value_of_its_own(make: Make) -> None:
+    key = msgspec.structs.replace(key_of("w/grad", (300,), 2), update=Update.GRADIENT)
+    stores = make(simple(key, slots=2, rule="adam"))
+    assert np.all(stores[0].pull("w/grad", 0).result(WAIT_S) == 0.0)
+    for slot in (1, 0):
+        stores[slot].push("w/grad", 0, (slot + 1) * ones(300)).result(WAIT_S)
+    assert np.all(stores[1].pull("w/grad", 1).result(WAIT_S) == 3.0)
+    assert stores[1].pull_state("w/grad", 1).result(WAIT_S) == {}
+    for slot in (1, 0):
+        stores[slot].barrier(1, ["w/grad"]).result(WAIT_S)
+    assert np.all(stores[1].pull("w/grad", 2).result(WAIT_S) == 0.0)
+
+
+def lengthened(weight: Any, gradient: Any, state: Any, step: int, hyper: Any) -> None:
+    """A rule that is not pointwise: it needs the whole gradient, in its shape."""
+    assert weight.shape == gradient.shape == state["most"].shape == (20, 30)
+    np.maximum(state["most"], np.abs(gradient).max(axis=1, keepdims=True), out=state["most"])
+    weight -= hyper["rate"] * gradient / np.float32(np.linalg.norm(gradient))
+
+
+WHOLE = Rule("whole", {"most": 0.5}, {"rate": 1.0}, lengthened, whole=True)
+
+
+def test_a_whole_key_travels_as_slices_and_its_rule_sees_its_shape(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (
+        "weft_kvstore.operations.plan",
+        "weft_kvstore.shard.parts",
+        "weft_kvstore.description.check",
+    ):
+        monkeypatch.setattr(f"{module}.rule_of", lambda *_: WHOLE)
+    keys = [msgspec.structs.replace(constant(key_of(name, (20, 30), 2), 1.0), whole=True) for name in ("w", "v")]
+    stores = make(simple(*keys, slots=2))
+    gradients = [np.random.default_rng(slot).standard_normal((20, 30)).astype(np.float32) for slot in range(2)]
+    assert stores[0].pull_state("w", 0).result(WAIT_S)["most"].min() == 0.5
+    for slot in (1, 0):
+        stores[slot].push("w", 0, gradients[slot]).result(WAIT_S)
+    total = gradients[0] + gradients[1]
+    weight = ones(20, 30)
+    weight -= 0.5 * total / np.float32(np.linalg.norm(total))
+    assert stores[0].pull("w", 1).result(WAIT_S).tobytes() == weight.tobytes()
+    most = np.broadcast_to(np.abs(total).max(axis=1, keepdims=True), (20, 30))
+    assert np.array_equal(stores[1].pull_state("w", 1).result(WAIT_S)["most"], np.maximum(most, np.float32(0.5)))
+    stores[0].set("w", 1, 5 * ones(20, 30)).result(WAIT_S)
+    assert np.all(stores[0].pull("w", 1).result(WAIT_S) == 5.0)
+    assert np.all(stores[0].pull("v", 0).result(WAIT_S) == 1.0)
+
+
+def test_state_may_start_at_any_number_and_rows_that_are_new_have_it(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def halve(weight: Any, gradient: Any, state: Any, _step: int, _hyper: Any) -> None:
+        np.multiply(state["scale"], 0.5, out=state["scale"])
+        np.subtract(weight, gradient * state["scale"], out=weight)
+
+    rule = Rule("halve", {"scale": 8.0}, {"rate": 1.0}, halve)
+    for module in (
+        "weft_kvstore.operations.plan",
+        "weft_kvstore.shard.parts",
+        "weft_kvstore.description.check",
+    ):
+        monkeypatch.setattr(f"{module}.rule_of", lambda *_: rule)
+    (store,) = make(simple(constant(table_of("t", (9, 2), 1), 0.0), constant(key_of("w", (300,), 1), 0.0)))
+    assert store.pull_state("w", 0).result(WAIT_S)["scale"].tolist() == [8.0] * 300
+    store.push_rows("t", 0, ints(2), ones(1, 2)).result(WAIT_S)
+    store.push_rows("t", 1, ints(2, 5), ones(2, 2)).result(WAIT_S)
+    assert got(store, "t", ints(2, 5, 6), 2)[:, 0].tolist() == [-6.0, -4.0, 0.0]
+    state = store.pull_state_rows("t", ints(2, 5, 6), 2).result(WAIT_S)
+    assert state["scale"][:, 1].tolist() == [2.0, 4.0, 8.0]
+
+
+def test_hyper_parameters_follow_schedules_by_step_and_multipliers_by_key(make: Make) -> None:
+    schedule = {"schedule": "piecewise", "start": 1.0, "boundaries": [{"step": 2, "factor": 0.5}]}
+    keys = [
+        constant(key_of("w", (300,), 1), 0.0),
+        msgspec.structs.replace(constant(key_of("v", (300,), 1), 0.0), multipliers={"rate": 10.0}),
+        msgspec.structs.replace(constant(table_of("t", (9, 2), 1), 0.0), multipliers={"rate": 0.0}),
+    ]
+    (store,) = make(simple(*keys, hyper={"rate": schedule}))
+    store.barrier(0, ["w", "v", "t"]).result(WAIT_S)
+    for step in range(1, 4):
+        store.push("w", step, ones(300)).result(WAIT_S)
+        store.push("v", step, ones(300)).result(WAIT_S)
+        store.push_rows("t", step, ints(3), ones(1, 2)).result(WAIT_S)
+    from weft_graph.rules.schedule import value_at
+
+    told = -sum(value_at(schedule, step) for step in range(1, 4))
+    assert len({value_at(schedule, step) for step in range(1, 4)}) == 2
+    assert np.all(store.pull("w", 4).result(WAIT_S) == told)
+    assert np.all(store.pull("v", 4).result(WAIT_S) == 10 * told)
+    assert np.all(got(store, "t", ints(3), 4) == 0.0)
+
+
+def test_in_async_a_slot_waits_for_itself_alone_unless_it_asks_for_all(make: Make) -> None:
+    keys = [constant(key_of("w", (300,), 2), 0.0), constant(table_of("t", (50, 3), 2), 0.0)]
+    stores = make(simple(*keys, slots=2, mode=Mode.ASYNC))
+    for step in range(5):
+        stores[1].push("w", step, ones(300)).result(WAIT_S)
+        stores[1].push_rows("t", step, ints(1, 9), ones(2, 3)).result(WAIT_S)
+        assert np.all(stores[1].pull("w", step + 1).result(WAIT_S) == -0.5 * (step + 1))
+        assert got(stores[1], "t", ints(9, 2), step + 1)[:, 0].tolist() == [-0.5 * (step + 1), 0.0]
+    settled = [stores[1].pull("w", 1, settled=True), stores[1].pull_rows("t", ints(1), 1, settled=True)]
+    assert stores[0].pull("w", 0).result(WAIT_S)[0] == -2.5
+    assert not any(future.done() for future in settled)
+    stores[0].push("w", 0, ones(300)).result(WAIT_S)
+    stores[0].barrier(0, ["t"]).result(WAIT_S)
+    assert settled[0].result(WAIT_S)[0] == -3.0
+    assert settled[1].result(WAIT_S)[0, 0] == -2.5
+    assert stores[1].pull_state("w", 1, settled=True).result(WAIT_S) == {}
+    stores[0].set("w", 0, 7 * ones(300)).result(WAIT_S)
+    assert stores[0].pull("w", 0).result(WAIT_S)[0] == 7.0, "in async a value holds at once"
+
+
+def test_in_async_each_push_counts_once_and_in_the_slots_order(make: Make) -> None:
+    described = simple(constant(key_of("w", (300,), 2), 0.0), slots=2, mode=Mode.ASYNC, rule="adagrad")
+    stores = make(described, LinkSettings(request_timeout_s=1.5))
+    for step in (2, 1, 1, 0, 0, 2):
+        stores[0].push("w", step, (step + 1) * ones(300)).result(WAIT_S)
+    value = stores[0].pull("w", 3).result(WAIT_S)
+    weight, state = np.zeros(300, np.float32), {name: np.zeros(300, np.float32) for name in rules()["adagrad"].state}
+    hyper = rules()["adagrad"].hyper | {"rate": 0.5}
+    for step in range(3):
+        rules()["adagrad"].apply(weight, (step + 1) * ones(300), state, step + 1, hyper)
+    assert value.tobytes() == weight.tobytes()
+    with pytest.raises(StoreRefusedError, match=r"step 6: more than 2 steps ahead of step 3, .*slots \[0\]"):
+        stores[0].push("w", 6, ones(300)).result(WAIT_S)
+    with pytest.raises(StoreTimeoutError, match=r"version 4 .*step 3 waits for slots 0"):
+        stores[0].pull("w", 4).result(WAIT_S)
+    with pytest.raises(StoreTimeoutError, match=r"version 3 .*step 0 waits for slots 1"):
+        stores[0].pull("w", 3, settled=True).result(WAIT_S)
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"shape": ()}, "a scalar is no table"),
+        ({"whole": True}, "cannot be whole"),
+        ({"update": Update.MEAN}, "updated by the rule, not by mean"),
+        ({"shape": (2, 1 << 23)}, "a row has 33554432 bytes"),
+        ({"multipliers": {"speed": 2.0}}, "multipliers: rule 'sgd' has no 'speed'"),
+        ({"multipliers": {"rate": float("nan")}}, "multipliers: 'rate' is no finite number"),
+        ({"rows": False, "update": Update.GRADIENT}, "no merged gradient of a step in mode async"),
+    ],
+)
+def test_a_table_that_cannot_be_is_refused_by_name(changed: dict[str, Any], told: str) -> None:
+    key = msgspec.structs.replace(table_of("t", (9, 2), 1), **changed)
+    with pytest.raises(DescriptionError, match=f"key 't': .*{told}"):
+        check_description(simple(key, mode=Mode.ASYNC))
