@@ -15,7 +15,7 @@ from weft.api.agent import Orders
 from weft.api.alive import AliveFile, Question
 from weft_kvstore.serving.daemon import ShardDaemon, ShardSettings
 from weft_kvstore.serving.shard_server import ShardServer
-from weft_kvstore.shard.core import ShardMind
+from weft_kvstore.shard.core import ShardCore
 from weft_worker.daemon import WorkerDaemon
 from weft_worker.settings import WorkerSettings
 from weft_worker.state import WorkerState
@@ -120,13 +120,13 @@ def test_a_shard_whose_socket_thread_stands_still_is_not_alive(
         start(ShardDaemon(ShardSettings(server=NOWHERE, alive_file=beats.file), server))
         eventually(beats.touches, "an idle shard's file is touched")
 
-        def work_once(mind: ShardMind) -> bool:
+        def work_once(mind: ShardCore) -> bool:
             rounds.append(1)
             if stuck.is_set():
                 released.wait(WAIT_S)
             return False
 
-        monkeypatch.setattr(ShardMind, "work_once", work_once)
+        monkeypatch.setattr(ShardCore, "work_once", work_once)
         eventually(lambda: len(rounds) >= 2, "idle rounds")
         stuck.set()
         eventually(lambda: server.round_age_s > limit_s, "a round that does not end")
