@@ -284,12 +284,13 @@ class OpSchema:
 
 @cache
 def schemas() -> Mapping[tuple[str, str], OpSchema]:
-    """Every operator's schema by (domain, op_type), read once from the modules of `weft_graph.operators`."""
+    """Every operator's schema by (domain, op_type): those that the modules of `weft_graph.operators` define."""
     package = importlib.import_module("weft_graph.operators")
     found: dict[tuple[str, str], OpSchema] = {}
     for info in pkgutil.iter_modules(package.__path__):
-        schema: OpSchema = importlib.import_module(f"weft_graph.operators.{info.name}").SCHEMA
-        found[schema.domain, schema.op_type] = schema
+        for value in vars(importlib.import_module(f"{package.__name__}.{info.name}")).values():
+            if isinstance(value, OpSchema):
+                found[value.domain, value.op_type] = value
     return found
 
 

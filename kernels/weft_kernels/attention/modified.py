@@ -8,7 +8,7 @@ from typing import Any
 
 from weft_graph.attributes import as_body
 from weft_graph.ir import AttributeValue
-from weft_graph.operators.flex_attention import softmax_dtype
+from weft_graph.operators.attention import softmax_dtype
 from weft_graph.types import DType
 from weft_kernels.attention.forward import Attending, shown_softmax
 from weft_kernels.attention.heads import Heads, grouped, settings_of
