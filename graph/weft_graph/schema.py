@@ -42,7 +42,7 @@ class InferContext(Protocol):
         None where not even their count is known."""
 
     def amounts(self, index: int) -> tuple[int | str | None, ...] | None:
-        """What is known of the elements of input `index`, whole numbers, in order: see `weft_graph.dimensions.amounts`.
+        """What is known of the elements of input `index`, whole numbers, in order: see `weft_graph.dimensions`.
         None where not even their count is known."""
 
     def unknown(self, most: int | str | None = None) -> int | str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from weft_graph.attributes import as_int, as_ints
 from weft_graph.ir import AttributeValue
-from weft_graph.shapes.axes import all_normalised
+from weft_graph.shapes.broadcasting import all_normalised
 from weft_graph.shapes.reductions import reduced_axes
 from weft_kernels.kernel import Array
 

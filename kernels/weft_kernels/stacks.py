@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from weft_graph.shapes.scanning import Scanned
+from weft_graph.shapes.bodies import Scanned
 from weft_graph.types import TensorType, array_text
 from weft_kernels.kernel import Array
 

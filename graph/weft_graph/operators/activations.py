@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from weft_graph.attributes import as_float, as_str
-from weft_graph.dimensions.dims import agree_all
+from weft_graph.dimensions import agree_all
 from weft_graph.formals import FLOATS, NUMBERS, SIGNED, required
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.pointwise import binary, unary
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.broadcasting import broadcasts_to, check_same_dtype, infer_unary, sum_to
-from weft_graph.shapes.composing import apply, given_attributes
-from weft_graph.shapes.flow import incoming, scalar
-from weft_graph.shapes.swishing import swish_slope
+from weft_graph.shapes.gradients import apply, given_attributes, incoming, scalar
 from weft_graph.types import TensorType
+
+# --- Swish, x * sigmoid(alpha * x), and its slope, as compositions for gradients --------------------------------------
+
+
+def swish_slope(context: GradientContext, x: str) -> str:
+    """The name of sigmoid(alpha * x) * (1 + alpha * x * (1 - sigmoid(alpha * x))), with the node's alpha."""
+    alpha, one = scalar(context, as_float(context.attribute("alpha")), x), scalar(context, 1, x)
+    scaled = apply(context, "Mul", x, alpha)
+    share = apply(context, "Sigmoid", scaled)
+    rest = apply(context, "Mul", scaled, apply(context, "Sub", one, share))
+    return apply(context, "Mul", share, apply(context, "Add", one, rest))
 
 
 def _relu_gradient(context: GradientContext) -> tuple[str | None, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from weft_graph.attributes import as_float
-from weft_graph.dimensions.dims import agree, product
+from weft_graph.dimensions import agree, product
 from weft_graph.formals import (
     BOOLEANS,
     FLOATS,
@@ -28,9 +28,8 @@ from weft_graph.shapes.broadcasting import (
     infer_variadic,
     sum_to,
 )
-from weft_graph.shapes.composing import apply
-from weft_graph.shapes.extremes import shared_by_equals
-from weft_graph.shapes.flow import flat, incoming, scalar
+from weft_graph.shapes.gradients import apply, flat, incoming, scalar
+from weft_graph.shapes.reductions import shared_by_equals
 from weft_graph.types import DType, TensorType
 
 

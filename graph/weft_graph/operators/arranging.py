@@ -3,21 +3,38 @@
 from __future__ import annotations
 
 from weft_graph.attributes import as_int, as_ints, as_str
-from weft_graph.dimensions.dims import Dim, agree, agree_all, is_unknown, product, quotient, settled, total, unknown_of
+from weft_graph.dimensions import Dim, agree, agree_all, is_unknown, product, quotient, settled, total, unknown_of
 from weft_graph.formals import ANY, FLOATS, INDICES, INT64, optional, required, setting, variadic
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue
 from weft_graph.limits import PROGRAM_LIMITS
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
-from weft_graph.shapes.axes import OpenAxes, infer_axes, infer_axis
-from weft_graph.shapes.broadcasting import broadcast, check_same_dtype, infer_unary, sum_to
-from weft_graph.shapes.composing import apply, given_attributes
+from weft_graph.shapes.arranging import (
+    MODES,
+    bounds_of,
+    infer_amounts,
+    infer_required_amounts,
+    infer_shape,
+    open_padded,
+    open_sides_of,
+    part,
+    repeated,
+    reshaped,
+    sliced,
+    split_sizes,
+    squeezed,
+    transposed,
+)
+from weft_graph.shapes.broadcasting import (
+    OpenAxes,
+    broadcast,
+    check_same_dtype,
+    infer_axes,
+    infer_axis,
+    infer_unary,
+    sum_to,
+)
 from weft_graph.shapes.flops import moved
-from weft_graph.shapes.flow import flat, incoming
-from weft_graph.shapes.lists import infer_amounts, infer_required_amounts, infer_shape
-from weft_graph.shapes.padding import MODES, open_padded, open_sides_of
-from weft_graph.shapes.reshaping import reshaped
-from weft_graph.shapes.slicing import bounds_of, sliced, split_sizes
-from weft_graph.shapes.viewing import part, repeated, squeezed, transposed
+from weft_graph.shapes.gradients import apply, flat, given_attributes, incoming
 from weft_graph.types import Shape, TensorType
 
 

@@ -6,15 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 
 from weft_graph.attributes import as_body, as_float, as_int, as_ints, as_str
-from weft_graph.dimensions.dims import Dim, agree, product, quotient
+from weft_graph.dimensions import Dim, agree, product, quotient
 from weft_graph.formals import ANY, BOOLEANS, FLOATS, INDICES, INT64, NUMBERS, optional, required, rest, setting
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue, Node, Subgraph
 from weft_graph.onnx_dtypes import DTYPE_OF_NUMBER, NUMBER_OF_DTYPE
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema, Setting
 from weft_graph.shapes.attention import attention_dims, check_attending, check_precision, grouped_scores, joined_heads
 from weft_graph.shapes.broadcasting import check_same_dtype
-from weft_graph.shapes.composing import apply, given_attributes
-from weft_graph.shapes.flow import incoming
+from weft_graph.shapes.gradients import apply, given_attributes, incoming
 from weft_graph.types import DType, TensorType
 
 ATTENTION_ATTRIBUTES = {

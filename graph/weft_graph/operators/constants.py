@@ -5,19 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from weft_graph.attributes import as_int
-from weft_graph.dimensions.amounts import Amount, as_dim, minus, over, plus
-from weft_graph.dimensions.dims import Dim, agree, product
+from weft_graph.dimensions import Amount, Dim, agree, as_dim, minus, over, plus, product
 from weft_graph.formals import ANY, BOOLEANS, FLOATS, INDICES, INT64, NUMBERS, required, setting
 from weft_graph.onnx_dtypes import DTYPE_OF_NUMBER, NUMBER_OF_DTYPE
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
-from weft_graph.shapes.axes import infer_axis
-from weft_graph.shapes.broadcasting import check_same_dtype
-from weft_graph.shapes.casting import dtype_attribute
-from weft_graph.shapes.composing import apply
+from weft_graph.shapes.arranging import infer_shape, range_length
+from weft_graph.shapes.broadcasting import check_same_dtype, dtype_attribute, infer_axis
 from weft_graph.shapes.flops import moved
-from weft_graph.shapes.flow import flat, incoming
-from weft_graph.shapes.lists import infer_shape
-from weft_graph.shapes.ranges import range_length
+from weft_graph.shapes.gradients import apply, flat, incoming
 from weft_graph.types import DType, TensorType
 
 

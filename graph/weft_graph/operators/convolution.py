@@ -7,19 +7,15 @@ import math
 import numpy as np
 
 from weft_graph.attributes import as_int
-from weft_graph.dimensions.dims import agree, agree_all, product, quotient
+from weft_graph.dimensions import agree, agree_all, product, quotient
 from weft_graph.formals import FLOATS, INT64, NUMBERS, optional, required
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue
 from weft_graph.schema import Attribute, GradientContext, InferContext, MemoryOrder, OpSchema
-from weft_graph.shapes.blocks import blocks_of
+from weft_graph.shapes.arranging import blocks_of
 from weft_graph.shapes.broadcasting import check_same_dtype
-from weft_graph.shapes.composing import apply, given_attributes
-from weft_graph.shapes.flops import moved, reduced
-from weft_graph.shapes.flow import incoming
-from weft_graph.shapes.products import infer_convolution
-from weft_graph.shapes.spatial_flops import convolution_gradient, convolved, spread
-from weft_graph.shapes.transposed import transposed_windows
-from weft_graph.shapes.windows import WINDOW_ATTRIBUTES, Windows, infer_windows
+from weft_graph.shapes.flops import convolution_gradient, convolved, moved, reduced, spread
+from weft_graph.shapes.gradients import apply, given_attributes, incoming
+from weft_graph.shapes.windows import WINDOW_ATTRIBUTES, Windows, infer_convolution, infer_windows, transposed_windows
 from weft_graph.types import Shape, TensorType
 
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft_graph.attributes import as_ints, as_str
-from weft_graph.dimensions.dims import Dim, agree, agree_all, is_unknown, product, settled
+from weft_graph.dimensions import Dim, agree, agree_all, is_unknown, product, settled
 from weft_graph.formals import ANY, BOOLEANS, FLOATS, INDICES, INT64, NUMBERS, optional, required, setting
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema, Setting
-from weft_graph.shapes.composing import apply, given_attributes
-from weft_graph.shapes.flops import moved, reduced
-from weft_graph.shapes.flow import incoming
+from weft_graph.shapes.flops import moved, reduced, resampled, sampled, sampled_gradient
+from weft_graph.shapes.gradients import apply, given_attributes, incoming
 from weft_graph.shapes.resizing import POLICIES, Region, by_scales, by_sizes, check_length, resized_axes
-from weft_graph.shapes.spatial_flops import resampled, sampled, sampled_gradient
 from weft_graph.types import DType, TensorType
 
 CHOICES = {

@@ -2,27 +2,186 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
 import numpy as np
 
 from weft_graph.attributes import as_int, as_str
-from weft_graph.dimensions.dims import agree, agree_all, product, total
+from weft_graph.dimensions import Dim, agree, agree_all, product, total
 from weft_graph.formals import ANY, BOOLEANS, FLOATS, INDICES, INT64, optional, required, variadic
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
-from weft_graph.shapes.axes import infer_axis
-from weft_graph.shapes.broadcasting import check_same_dtype
-from weft_graph.shapes.composing import apply, given_attributes
+from weft_graph.shapes.broadcasting import check_same_dtype, infer_axis
 from weft_graph.shapes.flops import moved
-from weft_graph.shapes.flow import incoming
-from weft_graph.shapes.gathering import (
-    check_beside,
-    check_known_indices,
-    gathering_gradient,
-    infer_gathered,
-    infer_tuples,
-)
-from weft_graph.shapes.scattering import Scattering, infer_reduction
+from weft_graph.shapes.gradients import apply, given_attributes, incoming, scalar
+from weft_graph.shapes.reductions import hits
 from weft_graph.types import DType, Shape, TensorType
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What operators that pick rows by index have in common: their type, known indices, the gradient of what they read.
+
+
+def infer_gathered(context: InferContext, axis: int) -> TensorType:
+    """Input 0 with the shape of input 1, the indices, in the place of dimension `axis`."""
+    data, indices = context.input(0), context.input(1)
+    return TensorType(data.dtype, (*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :]))
+
+
+def check_known_indices(context: InferContext, axis: int, low: int, allowed: int | None = None) -> None:
+    """Raises ShapeError where the indices and the dimension are known and an index is outside [low, dimension).
+
+    `allowed` is an index that may be anything.
+    """
+    known, dim = context.constant(1), context.input(0).shape[axis]
+    if known is None or not isinstance(dim, int):
+        return
+    outside = [index for index in known.reshape(-1).tolist() if not low <= index < dim and index != allowed]
+    if outside:
+        raise context.shape_error(f"index {outside[0]} is outside [{low}, {dim})")
+
+
+def gathering_gradient(
+    context: GradientContext, attributes: Mapping[str, AttributeValue], *, wraps: bool
+) -> tuple[str | None, str | None]:
+    """GatherGrad of the data, with these attributes; nothing of the indices, which may be below 0 if `wraps`."""
+    attributes = {**attributes, "wraps": int(wraps)}
+    data, indices = context.input(0), context.input(1)
+    (gradient,) = context.emit("GatherGrad", (incoming(context), data, indices), attributes, domain=WEFT_DOMAIN)
+    return gradient, None
+
+
+def check_beside(context: InferContext, axis: int) -> None:
+    """Raises ShapeError unless input 1 has the rank of input 0, and is no longer than it beside dimension `axis`."""
+    data, indices = context.input(0), context.input(1)
+    if indices.rank != data.rank:
+        raise context.shape_error(f"indices {indices} must have the rank of the data {data}")
+    for place, (dim, size) in enumerate(zip(data.shape, indices.shape, strict=True)):
+        if place != axis and isinstance(dim, int) and isinstance(size, int) and size > dim:
+            raise context.shape_error(f"indices {indices} are longer than the data {data} along dimension {place}")
+
+
+def infer_tuples(context: InferContext, batch_dims: int = 0) -> tuple[Shape, Shape]:
+    """(the shape of all index tuples of input 1, the shape of the slice of input 0 that each names).
+
+    A tuple names dimensions from `batch_dims` on; those before are the same in both inputs. Raises ShapeError, which
+    names the node, where they do not fit.
+    """
+    data, indices = context.input(0), context.input(1)
+    if not 0 <= batch_dims < min(data.rank, indices.rank):
+        raise context.shape_error(f"batch_dims {batch_dims} must be below the ranks of {data} and {indices}")
+    count = indices.shape[-1]
+    if not isinstance(count, int):
+        raise context.shape_error(f"it must be known before a step how many dimensions an index of {indices} names")
+    if not 1 <= count <= data.rank - batch_dims:
+        raise context.shape_error(
+            f"{count} numbers an index do not name a slice of {data} after {batch_dims} dimensions"
+        )
+    if not agree_all(data.shape[:batch_dims], indices.shape[:batch_dims]):
+        raise context.shape_error(f"the first {batch_dims} dimensions of {data} and {indices} differ")
+    _check_known_tuples(context, data.shape[batch_dims : batch_dims + count])
+    return indices.shape[:-1], data.shape[batch_dims + count :]
+
+
+def _check_known_tuples(context: InferContext, dims: Shape) -> None:
+    known = context.constant(1)
+    for place, dim in enumerate(dims if known is not None else ()):
+        numbers = [] if known is None or not isinstance(dim, int) else known[..., place].reshape(-1).tolist()
+        outside = [index for index in numbers if not -_size(dim) <= index < _size(dim)]
+        if outside:
+            raise context.shape_error(f"index {outside[0]} is outside [{-_size(dim)}, {dim}) of dimension {place}")
+
+
+def _size(dim: Dim) -> int:
+    return dim if isinstance(dim, int) else 0
+
+
+# --- What the operators that scatter have in common: their reductions, and the gradients of data and updates ----------
+# Both ways of naming elements (one index each, or a tuple for each slice) have a gather that reads what a scatter
+# writes, so the gradients are written once over the pair.
+
+
+REDUCTIONS: Final = ("none", "add", "mul", "max", "min")
+
+
+def infer_reduction(context: InferContext) -> str:
+    """The attribute `reduction`, of operators on data, indices and updates, which are checked to be of one type."""
+    check_same_dtype(context, 0, 2)
+    reduction = as_str(context.attribute("reduction"))
+    if reduction not in REDUCTIONS:
+        raise context.shape_error(f"reduction {reduction!r} is none of {', '.join(REDUCTIONS)}")
+    return reduction
+
+
+@dataclass(frozen=True, slots=True)
+class Scattering:
+    """A scatter and the gather of the same indices, as the steps that gradients are made of."""
+
+    context: GradientContext
+    gather: str
+    attributes: Mapping[str, AttributeValue]
+
+    def read(self, data: str) -> str:
+        """The elements of `data` that the indices name: the updates' shape."""
+        inputs = (data, self.context.input(1))
+        return self.context.emit(self.gather, inputs, self.attributes)[0]
+
+    def write(self, data: str, updates: str, reduction: str) -> str:
+        """The node's scatter of other data and updates."""
+        attributes = {**self.attributes, "reduction": reduction}
+        inputs = (data, self.context.input(1), updates)
+        return self.context.emit(self.context.node.op_type, inputs, attributes)[0]
+
+    def gradients(self) -> tuple[str | None, None, str | None]:
+        """The gradients of the data and the updates. Where `none` writes an element twice they are undefined."""
+        gradient = incoming(self.context)
+        match as_str(self.context.attribute("reduction")):
+            case "none":
+                return self._replaced(gradient)
+            case "add":
+                return gradient, None, self.read(gradient)
+            case "mul":
+                return self._multiplied(gradient)
+            case _:
+                return self._chosen(gradient)
+
+    def _replaced(self, gradient: str) -> tuple[str | None, None, str | None]:
+        updates = self.context.input(2)
+        zeros = _spread(self.context, scalar(self.context, 0, gradient), updates)
+        return self.write(gradient, zeros, "none"), None, self.read(gradient)
+
+    def _multiplied(self, gradient: str) -> tuple[str | None, None, str | None]:
+        """An update's share is the product of all others at its place: with one zero among them, the rest's product."""
+        context, data, updates = self.context, self.context.input(0), self.context.input(2)
+        zero, one = scalar(context, 0, data), scalar(context, 1, data)
+        factors = self.write(_spread(context, one, data), updates, "mul")
+        by_data = apply(context, "Mul", gradient, factors)
+        is_zero = apply(context, "Equal", updates, zero)
+        safe = apply(context, "Where", is_zero, one, updates)
+        zeros = self.write(_spread(context, zero, data), hits(context, updates, zero), "add")
+        rest = self.read(apply(context, "Mul", gradient, self.write(data, safe, "mul")))
+        others = apply(context, "Sub", self.read(zeros), hits(context, updates, zero))
+        share = apply(context, "Where", apply(context, "Equal", others, zero), apply(context, "Div", rest, safe), zero)
+        return by_data, None, share
+
+    def _chosen(self, gradient: str) -> tuple[str | None, None, str | None]:
+        """The data's element and its updates that are equal to the extreme share its gradient evenly."""
+        context, data, updates, output = (
+            self.context,
+            self.context.input(0),
+            self.context.input(2),
+            self.context.output(0),
+        )
+        of_data, of_updates = hits(context, data, output), hits(context, updates, self.read(output))
+        share = apply(context, "Div", gradient, self.write(of_data, of_updates, "add"))
+        return apply(context, "Mul", share, of_data), None, apply(context, "Mul", self.read(share), of_updates)
+
+
+def _spread(context: GradientContext, number: str, like: str) -> str:
+    """The scalar at every place of `like`, without memory of its own."""
+    attributes: dict[str, AttributeValue] = {"keepdims": 0}
+    return context.emit("ReduceSumGrad", (number, like), attributes, domain=WEFT_DOMAIN)[0]
 
 
 def _infer_gather(context: InferContext) -> tuple[TensorType, ...]:

@@ -12,7 +12,7 @@ from weft_graph.shapes.broadcasting import (
     infer_comparison,
     sum_to,
 )
-from weft_graph.shapes.flow import incoming, scalar
+from weft_graph.shapes.gradients import incoming, scalar
 from weft_graph.types import TensorType
 
 EQUAL = binary("Equal", ANY, gives=BOOLEANS, infer=infer_comparison, commutative=True)

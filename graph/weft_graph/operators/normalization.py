@@ -5,17 +5,42 @@ from __future__ import annotations
 import math
 
 from weft_graph.attributes import as_float, as_int, as_ints
-from weft_graph.dimensions.dims import agree_all, is_unknown, quotient
+from weft_graph.dimensions import agree_all, is_unknown, quotient
 from weft_graph.formals import FLOATS, optional, required, setting
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue
+from weft_graph.onnx_dtypes import DTYPE_OF_NUMBER
 from weft_graph.schema import Attribute, GradientContext, InferContext, MemoryOrder, OpSchema
-from weft_graph.shapes.axes import all_normalised, infer_axis
-from weft_graph.shapes.broadcasting import broadcasts_to, check_same_dtype, infer_unary, sum_to
-from weft_graph.shapes.composing import apply, given_attributes
+from weft_graph.shapes.broadcasting import (
+    all_normalised,
+    broadcasts_to,
+    check_same_dtype,
+    infer_axis,
+    infer_unary,
+    sum_to,
+)
 from weft_graph.shapes.flops import normalized
-from weft_graph.shapes.flow import incoming, refusal, scalar
-from weft_graph.shapes.stash import check_epsilon, stash_dtype
-from weft_graph.types import TensorType
+from weft_graph.shapes.gradients import apply, given_attributes, incoming, refusal, scalar
+from weft_graph.types import DType, TensorType
+
+# --- The type that normalizations compute their statistics in: ONNX's `stash_type` ------------------------------------
+
+
+def stash_dtype(context: InferContext) -> DType:
+    """What statistics are given in: the attribute's type, and float64 for an input of that type.
+
+    They are computed in float32 at least, whatever they are given in. Raises DTypeError for a number of no float type.
+    """
+    number = as_int(context.attribute("stash_type"))
+    stash = DTYPE_OF_NUMBER.get(number)
+    if stash is None or not stash.is_float:
+        raise context.dtype_error(f"stash_type {number} is no float type: 1, 10, 11 or 16")
+    return DType.FLOAT64 if context.input(0).dtype == DType.FLOAT64 else stash
+
+
+def check_epsilon(context: InferContext, epsilon: float) -> None:
+    """Raises ShapeError where it is infinite, no number or below 0."""
+    if not 0 <= epsilon < float("inf"):
+        raise context.shape_error(f"epsilon {epsilon} must be finite and not below 0")
 
 
 def _infer_batch_normalization(context: InferContext) -> tuple[TensorType, ...]:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from weft_graph.attributes import as_int, as_ints
-from weft_graph.dimensions.dims import agree, settled
+from weft_graph.dimensions import agree, settled
 from weft_graph.formals import FLOATS, INT64, optional, required, setting
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.broadcasting import check_same_dtype
-from weft_graph.shapes.composing import apply, given_attributes
-from weft_graph.shapes.extremes import hits
-from weft_graph.shapes.flops import moved, reduced
-from weft_graph.shapes.flow import incoming, scalar
-from weft_graph.shapes.open_windows import infer_counts
-from weft_graph.shapes.spatial_flops import boxes, boxes_gradient, windowed, windowed_gradient
-from weft_graph.shapes.unpooling import unpooled
-from weft_graph.shapes.windows import WINDOW_ATTRIBUTES
+from weft_graph.shapes.flops import boxes, boxes_gradient, moved, reduced, windowed, windowed_gradient
+from weft_graph.shapes.gradients import apply, given_attributes, incoming, scalar
+from weft_graph.shapes.reductions import hits
+from weft_graph.shapes.windows import WINDOW_ATTRIBUTES, infer_counts, unpooled
 from weft_graph.types import DType, TensorType
 
 _DTYPES = FLOATS | {DType.INT8, DType.UINT8}

@@ -7,16 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from weft_graph.attributes import as_float, as_int, as_str
-from weft_graph.dimensions.dims import Dim, agree, is_unknown
+from weft_graph.dimensions import Dim, agree, is_unknown
 from weft_graph.formals import FLOATS, NUMBERS, SUMMABLE, optional, required, variadic
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
 from weft_graph.shapes.broadcasting import broadcasts_to, check_same_dtype, sum_to
-from weft_graph.shapes.composing import apply
 from weft_graph.shapes.einsum import Equation, parsed, sizes_of
 from weft_graph.shapes.flops import product_gradient, scaled_product, stacked_products
-from weft_graph.shapes.flow import incoming, refusal, scalar
-from weft_graph.shapes.products import infer_product
+from weft_graph.shapes.gradients import apply, incoming, refusal, scalar
+from weft_graph.shapes.windows import infer_product
 from weft_graph.types import Shape, TensorType
 
 

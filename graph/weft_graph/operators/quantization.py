@@ -8,13 +8,11 @@ from weft_graph.attributes import as_int
 from weft_graph.formals import FLOATS, FLOATS8, optional, required, setting
 from weft_graph.operators.convolution import CONV_ATTRIBUTES
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
-from weft_graph.shapes.broadcasting import check_same_dtype
-from weft_graph.shapes.casting import dtype_attribute
-from weft_graph.shapes.composing import apply, given_attributes
+from weft_graph.shapes.broadcasting import check_same_dtype, dtype_attribute
 from weft_graph.shapes.flops import normalized, stacked_products
-from weft_graph.shapes.flow import incoming, refusal
-from weft_graph.shapes.products import infer_convolution, infer_product
+from weft_graph.shapes.gradients import apply, given_attributes, incoming, refusal
 from weft_graph.shapes.quantizing import check_channels, check_granularity, check_one_each, check_operand, scale_axis
+from weft_graph.shapes.windows import infer_convolution, infer_product
 from weft_graph.types import DType, TensorType
 
 _WIDE = frozenset({DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.INT32})

@@ -2,15 +2,48 @@
 
 from __future__ import annotations
 
-from weft_graph.attributes import as_int
+import math
+
+from weft_graph.attributes import as_float, as_int, as_ints
 from weft_graph.formals import BOOLEANS, FLOATS, INDICES, NUMBERS, optional, required, setting
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.onnx_dtypes import NUMBER_OF_DTYPE
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
-from weft_graph.shapes.broadcasting import infer_unary
-from weft_graph.shapes.drawing import NORMAL, SEED, UNIFORM, check_numbers, drawn_dtype, infer_drawn
-from weft_graph.shapes.flow import flat, incoming
+from weft_graph.shapes.broadcasting import dtype_attribute, infer_unary
+from weft_graph.shapes.gradients import flat, incoming
 from weft_graph.types import DType, TensorType
+
+# --- What operators of random numbers have in common: their attributes, and the types that these ask for --------------
+
+
+SEED = {"seed": Attribute(float)}
+"""Takes the job's place, for runs that are to draw the same in any job."""
+UNIFORM = {"low": Attribute(float, default=0.0), "high": Attribute(float, default=1.0)}
+NORMAL = {"mean": Attribute(float, default=0.0), "scale": Attribute(float, default=1.0)}
+
+
+def drawn_dtype(context: InferContext, like: DType, allowed: frozenset[DType] = FLOATS) -> DType:
+    """The attribute `dtype`, or the input's type. Raises DTypeError for a type that nothing is drawn in."""
+    dtype = like if context.attribute("dtype") is None else dtype_attribute(context, "dtype")
+    if dtype not in allowed:
+        raise context.dtype_error(f"numbers are drawn as {', '.join(sorted(allowed))}, and not as {dtype}")
+    return dtype
+
+
+def check_numbers(context: InferContext, *names: str) -> None:
+    """Raises ShapeError unless the attributes are finite, and a scale not below 0."""
+    for name in names:
+        number = as_float(context.attribute(name))
+        if not math.isfinite(number) or (name == "scale" and number < 0):
+            raise context.shape_error(f"{name} {number} must be finite, and a scale not below 0")
+
+
+def infer_drawn(context: InferContext) -> tuple[TensorType, ...]:
+    """Numbers in the attribute `shape`, float32 where `dtype` says no other. Raises ShapeError, DTypeError."""
+    shape = as_ints(context.attribute("shape"))
+    if min(shape, default=0) < 0:
+        raise context.shape_error(f"shape {list(shape)} has a dimension below 0")
+    return (TensorType(drawn_dtype(context, DType.FLOAT32), shape),)
 
 
 def _infer_random_normal(context: InferContext) -> tuple[TensorType, ...]:

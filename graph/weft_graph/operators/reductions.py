@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 from weft_graph.attributes import as_int
-from weft_graph.dimensions.dims import agree, product
+from weft_graph.dimensions import agree, product
 from weft_graph.formals import ANY, BOOLEANS, FLOATS, INDICES, INT64, NUMBERS, SUMMABLE, optional, required
 from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
-from weft_graph.shapes.axes import infer_axis, normalised
-from weft_graph.shapes.broadcasting import broadcasts_to
-from weft_graph.shapes.composing import apply, given_attributes
-from weft_graph.shapes.extremes import reduced_to_equals
+from weft_graph.shapes.arranging import same
+from weft_graph.shapes.broadcasting import broadcasts_to, infer_axis, normalised
 from weft_graph.shapes.flops import reduced
-from weft_graph.shapes.flow import incoming, scalar
-from weft_graph.shapes.places import PLACE_ATTRIBUTES, infer_place
+from weft_graph.shapes.gradients import apply, given_attributes, incoming, scalar
 from weft_graph.shapes.reductions import (
+    PLACE_ATTRIBUTES,
     REDUCTION_ATTRIBUTES,
     by_data,
     gradient_inputs,
+    infer_place,
     infer_reduction,
     infer_reduction_gradient,
+    reduced_to_equals,
     reduction_gradient,
     spread,
 )
-from weft_graph.shapes.viewing import same
 from weft_graph.types import DType, TensorType
 
 REDUCE_SUM = OpSchema(

@@ -2,19 +2,77 @@
 
 from __future__ import annotations
 
-from weft_graph.dimensions.dims import Dim, agree, product, settled
+from weft_graph.dimensions import Dim, agree, product, settled, unknown_of
 from weft_graph.formals import FLOATS, INDICES, INT64, NUMBERS, optional, required, setting
 from weft_graph.ir import WEFT_DOMAIN
+from weft_graph.onnx_dtypes import NUMBER_OF_DTYPE
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
-from weft_graph.shapes.axes import normalised
-from weft_graph.shapes.broadcasting import check_same_dtype
-from weft_graph.shapes.composing import given_attributes
-from weft_graph.shapes.flops import moved
-from weft_graph.shapes.flow import incoming
-from weft_graph.shapes.spatial_flops import transformed
-from weft_graph.shapes.spectra import bins_of, frames_of, samples_of
-from weft_graph.shapes.spectral import OUTPUT_DATATYPE, WINDOW_ATTRIBUTES, infer_window, one_number, output_dtype
-from weft_graph.types import TensorType
+from weft_graph.shapes.broadcasting import check_same_dtype, dtype_attribute, normalised
+from weft_graph.shapes.flops import moved, transformed
+from weft_graph.shapes.gradients import given_attributes, incoming
+from weft_graph.types import DType, TensorType
+
+# --- Lengths of signals and of their Fourier transforms; a transform of whole numbers of samples has bins -------------
+
+
+def bins_of(length: Dim) -> Dim:
+    """Bins of a one-sided transform of so many real samples: the others mirror them."""
+    return length // 2 + 1 if isinstance(length, int) else unknown_of("bins", length)
+
+
+def samples_of(bins: Dim) -> Dim:
+    """Samples that one-sided bins are the transform of, where nothing else says so."""
+    if isinstance(bins, int):
+        return max(2 * (bins - 1), 0)
+    return unknown_of("samples", bins)
+
+
+def frames_of(signal: Dim, frame: Dim, step: Dim) -> Dim:
+    """Whole frames in a signal. Raises ValueError where not one fits."""
+    if not (isinstance(signal, int) and isinstance(frame, int) and isinstance(step, int)):
+        return unknown_of("frames", signal, frame, step)
+    if step < 1 or frame < 1 or frame > signal:
+        raise ValueError(f"frames of {frame} samples, one every {step}, do not fit a signal of {signal}")
+    return (signal - frame) // step + 1
+
+
+# --- Types of the window functions and of MelWeightMatrix, whose sizes are values -------------------------------------
+
+
+OUTPUT_DATATYPE = {"output_datatype": Attribute(int, default=NUMBER_OF_DTYPE[DType.FLOAT32])}
+WINDOW_ATTRIBUTES = {**OUTPUT_DATATYPE, "periodic": Attribute(int, default=1)}
+
+
+def output_dtype(context: InferContext) -> DType:
+    """The attribute `output_datatype`. Raises DTypeError unless it is a type of numbers."""
+    dtype = dtype_attribute(context, "output_datatype")
+    if dtype not in NUMBERS:
+        raise context.dtype_error(f"output_datatype is {dtype}, which is none of {', '.join(sorted(NUMBERS))}")
+    return dtype
+
+
+def one_number(context: InferContext, index: int, name: str) -> int | None:
+    """Input `index`, one whole number, where it is known. Raises ShapeError where it is several, or below 0."""
+    if not agree(product(context.input(index).shape), 1):
+        raise context.shape_error(f"{name} {context.input(index)} must be one number")
+    known = context.constant(index)
+    if known is None:
+        return None
+    number = int(known.reshape(-1)[0])
+    if number < 0:
+        raise context.shape_error(f"{name} {number} is below 0")
+    return number
+
+
+def infer_window(context: InferContext) -> tuple[TensorType, ...]:
+    """As many numbers as input 0 says."""
+    size = one_number(context, 0, "size")
+    count: Dim | None = size
+    if count is None:
+        dims = context.dims(0)
+        count = context.unknown() if dims is None else dims[0]
+    return (TensorType(output_dtype(context), (count,)),)
+
 
 DFT_DFT_ATTRIBUTES = {"inverse": Attribute(int, default=0), "onesided": Attribute(int, default=0)}
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from weft_graph.attributes import as_int, as_str
-from weft_graph.dimensions.dims import agree_all
+from weft_graph.dimensions import agree_all
 from weft_graph.formals import FLOATS, INDICES, optional, required, setting
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
-from weft_graph.shapes.axes import infer_axis
-from weft_graph.shapes.broadcasting import check_same_dtype, infer_unary
-from weft_graph.shapes.composing import given_attributes
+from weft_graph.shapes.broadcasting import check_same_dtype, infer_axis, infer_unary
 from weft_graph.shapes.flops import normalized, reduced
-from weft_graph.shapes.flow import flat, incoming, refusal
+from weft_graph.shapes.gradients import flat, given_attributes, incoming, refusal
 from weft_graph.types import Shape, TensorType
 
 

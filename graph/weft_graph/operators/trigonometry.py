@@ -7,9 +7,24 @@ from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.pointwise import unary
 from weft_graph.schema import GradientContext, OpSchema
 from weft_graph.shapes.broadcasting import infer_unary
-from weft_graph.shapes.composing import apply
-from weft_graph.shapes.flow import incoming
-from weft_graph.shapes.slopes import one_minus_square, one_plus_square, square_minus_one
+from weft_graph.shapes.gradients import apply, incoming, scalar
+
+# --- What the slopes of trigonometric and hyperbolic functions are made of --------------------------------------------
+
+
+def one_plus_square(context: GradientContext, value: str) -> str:
+    """The name of 1 + value^2."""
+    return apply(context, "Add", scalar(context, 1, value), apply(context, "Mul", value, value))
+
+
+def one_minus_square(context: GradientContext, value: str) -> str:
+    """The name of 1 - value^2."""
+    return apply(context, "Sub", scalar(context, 1, value), apply(context, "Mul", value, value))
+
+
+def square_minus_one(context: GradientContext, value: str) -> str:
+    """The name of value^2 - 1."""
+    return apply(context, "Sub", apply(context, "Mul", value, value), scalar(context, 1, value))
 
 
 def _sin_gradient(context: GradientContext) -> tuple[str | None, ...]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from weft_graph.formals import ANY, required, setting
 from weft_graph.onnx_dtypes import NUMBER_OF_DTYPE
 from weft_graph.schema import Attribute, GradientContext, InferContext, OpSchema
-from weft_graph.shapes.casting import ROUNDING_ATTRIBUTES, check_round_mode, dtype_attribute
+from weft_graph.shapes.broadcasting import ROUNDING_ATTRIBUTES, check_round_mode, dtype_attribute
 from weft_graph.shapes.flops import moved
-from weft_graph.shapes.flow import incoming
+from weft_graph.shapes.gradients import incoming
 from weft_graph.types import TensorType
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from weft_graph.attributes import as_int, as_str
 from weft_graph.ir import AttributeValue
-from weft_graph.shapes.axes import normalised
+from weft_graph.shapes.broadcasting import normalised
 from weft_kernels.kernel import Array
 
 

@@ -49,7 +49,7 @@ def centred_along(xp: Any, data: Array, axes: tuple[int, ...]) -> tuple[Array, A
 
 
 def stash_of(xp: Any, data: Array, number: int) -> Any:
-    """The type that statistics are given in: see `weft_graph.shapes.stash`."""
+    """The type that statistics are given in: see `weft_graph.operators.normalization`."""
     return data.dtype if data.dtype == xp.float64 else DTYPE_OF_NUMBER[number].numpy
 
 

@@ -9,10 +9,8 @@ import numpy as np
 
 from weft_graph.attributes import as_float, as_int, as_ints, as_str
 from weft_graph.ir import WEFT_DOMAIN
+from weft_graph.shapes.arranging import inside, kept, padded, reshaped, sides_of, slices_of, split_ends
 from weft_graph.shapes.broadcasting import broadcast
-from weft_graph.shapes.padding import inside, kept, padded, sides_of
-from weft_graph.shapes.reshaping import reshaped
-from weft_graph.shapes.slicing import slices_of, split_ends
 from weft_kernels.arguments import optional, required
 from weft_kernels.axes import axes_of
 from weft_kernels.host import any_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from weft_graph.attributes import as_int
 from weft_graph.onnx_dtypes import DTYPE_OF_NUMBER
-from weft_graph.shapes.axes import normalised
-from weft_graph.shapes.ranges import range_length
+from weft_graph.shapes.arranging import range_length
+from weft_graph.shapes.broadcasting import normalised
 from weft_kernels.arguments import required
 from weft_kernels.element_types import computed_in
 from weft_kernels.kernel import Attributes, Inputs, KernelContext, Outputs, kernel

@@ -7,9 +7,8 @@ from typing import Any
 
 from weft_graph.attributes import as_int
 from weft_graph.ir import WEFT_DOMAIN
-from weft_graph.shapes.blocks import blocks_of
-from weft_graph.shapes.transposed import transposed_windows
-from weft_graph.shapes.windows import windows_of
+from weft_graph.shapes.arranging import blocks_of
+from weft_graph.shapes.windows import transposed_windows, windows_of
 from weft_kernels.arguments import optional, required
 from weft_kernels.element_types import statistics_dtype
 from weft_kernels.kernel import Array, Attributes, Inputs, KernelContext, Outputs, kernel

@@ -11,7 +11,7 @@ import numpy as np
 from weft_graph.attributes import as_body, as_int, as_ints
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue
 from weft_graph.operators.flow import MOST_PART_BYTES, MOST_PARTS
-from weft_graph.shapes.scanning import Scanned, scanned
+from weft_graph.shapes.bodies import Scanned, scanned
 from weft_graph.types import array_type
 from weft_kernels.arguments import optional, required
 from weft_kernels.body import Body

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from weft_graph.attributes import as_int, as_ints, as_str
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue
-from weft_graph.shapes.axes import normalised
+from weft_graph.shapes.broadcasting import normalised
 from weft_kernels.arguments import optional, required
 from weft_kernels.indexing.cache_places import cache_places, sequence_axis
 from weft_kernels.indexing.elements import places_along, places_of_tuples, scattered, slices

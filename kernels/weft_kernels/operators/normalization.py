@@ -7,7 +7,7 @@ from typing import Final
 
 from weft_graph.attributes import as_float, as_int, as_ints
 from weft_graph.ir import WEFT_DOMAIN
-from weft_graph.shapes.axes import normalised
+from weft_graph.shapes.broadcasting import normalised
 from weft_kernels.arguments import optional, required
 from weft_kernels.element_types import statistics_dtype
 from weft_kernels.kernel import Array, Attributes, Inputs, KernelContext, Outputs, kernel

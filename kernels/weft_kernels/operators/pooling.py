@@ -9,8 +9,7 @@ import numpy as np
 
 from weft_graph.attributes import as_int
 from weft_graph.ir import WEFT_DOMAIN
-from weft_graph.shapes.unpooling import unpooled
-from weft_graph.shapes.windows import Windows, windows_of
+from weft_graph.shapes.windows import Windows, unpooled, windows_of
 from weft_kernels.arguments import optional, required
 from weft_kernels.cuda import windows as cuda
 from weft_kernels.element_types import is_float, statistics_dtype

@@ -9,7 +9,7 @@ from typing import Any
 
 from weft_graph.attributes import as_int
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue
-from weft_graph.shapes.axes import normalised
+from weft_graph.shapes.broadcasting import normalised
 from weft_kernels.arguments import optional, required
 from weft_kernels.axes import reduction_axes, widened
 from weft_kernels.element_types import statistics_dtype

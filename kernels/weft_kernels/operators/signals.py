@@ -10,8 +10,8 @@ import numpy as np
 from weft_graph.attributes import as_int
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue
 from weft_graph.onnx_dtypes import DTYPE_OF_NUMBER
-from weft_graph.shapes.axes import normalised
-from weft_graph.shapes.spectra import samples_of
+from weft_graph.operators.signals import samples_of
+from weft_graph.shapes.broadcasting import normalised
 from weft_kernels.arguments import optional, required
 from weft_kernels.casting import cast
 from weft_kernels.element_types import statistics_dtype

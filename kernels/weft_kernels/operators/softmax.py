@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft_graph.attributes import as_int, as_str
 from weft_graph.ir import WEFT_DOMAIN
-from weft_graph.shapes.axes import normalised
+from weft_graph.shapes.broadcasting import normalised
 from weft_kernels.arguments import optional, required
 from weft_kernels.kernel import Attributes, Inputs, KernelContext, Outputs, kernel
 from weft_kernels.softmax import ignored_label, label_weights, log_likelihoods, log_softmax, scores_gradient, softmax

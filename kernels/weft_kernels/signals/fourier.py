@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from weft_graph.shapes.spectra import bins_of
+from weft_graph.operators.signals import bins_of
 from weft_kernels.kernel import Array
 
 
 @dataclass(frozen=True, slots=True)
 class Transform:
     """A transform of `length` samples. One-sided, it is of real samples: forward it gives, inverse it takes the bins
-    of `weft_graph.shapes.spectra.bins_of`, which the others mirror."""
+    of `weft_graph.operators.signals.bins_of`, which the others mirror."""
 
     length: int
     is_inverse: bool

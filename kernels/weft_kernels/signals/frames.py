@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft_graph.shapes.spectra import frames_of
+from weft_graph.operators.signals import frames_of
 from weft_kernels.kernel import Array
 
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from weft_graph.ir import AttributeValue, Node
 from weft_graph.onnx_form.draft import Draft
-from weft_graph.onnx_form.errors import OnnxError
-from weft_graph.onnx_form.imported import Array
+from weft_graph.onnx_form.errors import Array, OnnxError
 from weft_graph.types import TensorType
 
 

@@ -1,27 +1,166 @@
-"""The walk of reverse-mode differentiation through nodes in runnable order: a graph's, or a body's.
-
-Of the values, only those take part that lead from a source to what is derived, through floats. The walk goes through
-the forward nodes backwards, so a value's gradient is whole before the node that makes the value is reached.
-"""
+"""The gradient of a graph: a walk from its outputs back to what is wanted."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import heapq
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
 from weft_graph.attributes import as_body
-from weft_graph.differentiation.body import DerivedBody, repeat, seed_name
-from weft_graph.differentiation.dependence import lead_from, reached_from
-from weft_graph.errors import GraphError, NoGradientError
+from weft_graph.errors import DTypeError, GraphError, GraphRefusedError, NoGradientError, ShapeError
 from weft_graph.infer import Array, Inference
-from weft_graph.ir import ONNX_DOMAIN, AttributeValue, Constant, Node
-from weft_graph.names import FreshNames, Names, body_values, drawn_as, gradient_name
+from weft_graph.ir import ONNX_DOMAIN, AttributeValue, Constant, Graph, Input, Node, Subgraph
+from weft_graph.names import FreshNames, Names, all_nodes, bodies_of, body_values, drawn_as, gradient_name, repeated
+from weft_graph.program import LOSS_SCALE
 from weft_graph.schema import BodyDerivation, schema_of
+from weft_graph.shapes.gradients import flat
+from weft_graph.topological import backward_slice, topological_order
 from weft_graph.types import TensorType
+
+# --- Which values depend on which, through floats: forwards from sources, backwards from results, and around loops ----
+
+
+IsFloat = Callable[[str], bool]
+
+
+def lead_from(
+    nodes: Sequence[Node], sources: Mapping[str, str], again: Mapping[str, Sequence[str]], is_float: IsFloat
+) -> dict[str, str]:
+    """For each float value that depends on `sources`, what `sources` says of one that it depends on.
+
+    `again` has, for an output of a body, the inputs that get it at the next turn. Nothing leads through an operator of
+    steps.
+    """
+    readers: defaultdict[str, list[int]] = defaultdict(list)
+    for index, node in enumerate(nodes):
+        if schema_of(node).gradient is not flat:
+            for name in node.inputs:
+                readers[name].append(index)
+    leads: dict[str, str] = {}
+    todo, done = list[int](), set[int]()
+
+    def found(first: str, source: str) -> None:
+        names = [first]
+        while names:
+            name = names.pop()
+            if name in leads:
+                continue
+            leads[name] = source
+            names.extend(again.get(name, ()))
+            for index in readers[name]:
+                heapq.heappush(todo, index)
+
+    for name, source in sources.items():
+        found(name, source)
+    # In the order of the nodes, so that of several sources that of the first input is the one that is named.
+    while todo:
+        index = heapq.heappop(todo)
+        if index in done:
+            continue
+        done.add(index)
+        source = next(leads[name] for name in nodes[index].inputs if name in leads)
+        for output in nodes[index].outputs:
+            if output and is_float(output):
+                found(output, source)
+    return leads
+
+
+def reached_from(
+    nodes: Sequence[Node], ends: Iterable[str], before: Mapping[str, str], leads: Mapping[str, str]
+) -> set[str]:
+    """Of the values that lead to one of `ends`, those in `leads`: where gradients may flow.
+
+    `before` has, for an input of a body, the output that it gets from the turn before.
+    """
+    makers = {name: node for node in nodes for name in node.outputs if name and schema_of(node).gradient is not flat}
+    todo = [name for name in ends if name in leads]
+    found = set(todo)
+    while todo:
+        name = todo.pop()
+        others = [] if name not in makers else list(makers[name].inputs)
+        if name in before:
+            others.append(before[name])
+        for other in others:
+            if other in leads and other not in found:
+                found.add(other)
+                todo.append(other)
+    return found
+
+
+# --- A body with its derivative: its own nodes once more, and behind them the backward nodes --------------------------
+# Nothing of the way forward is kept but what the body reads: a body's other values are computed again, by nodes that
+# draw the same random numbers as those which they repeat.
+
+
+class Walk(Protocol):
+    """What `weft_graph.differentiation` says of the body's nodes once it has gone through them."""
+
+    constants: dict[tuple[str, tuple[int, ...], bytes], Constant]
+    leads: dict[str, str]
+    gradients: dict[str, str]
+
+    @property
+    def nodes(self) -> tuple[Node, ...]: ...
+
+    def zeros(self, source: str, like: str) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class DerivedBody:
+    """The BodyDerivation of `weft_graph.schema`: a body whose outputs have the gradients `seeds`."""
+
+    body: Subgraph
+    walk: Walk
+    seeds: Mapping[int, str]
+
+    def gradient(self, value: str) -> str | None:
+        return self.walk.gradients.get(value) if value in self.walk.leads else None
+
+    def zeros(self, value: str) -> str:
+        return self.walk.zeros(value, value)
+
+    def reads(self, outputs: Sequence[str]) -> set[str]:
+        return backward_slice(self.walk.nodes, outputs)[1]
+
+    def closed(self, inputs: Sequence[str], captured: Sequence[str], outputs: Sequence[str]) -> Subgraph:
+        nodes, alive = backward_slice(self.walk.nodes, outputs)
+        constants = (*self.body.constants, *self.walk.constants.values())
+        return Subgraph(
+            tuple(inputs),
+            tuple(captured),
+            nodes,
+            tuple(outputs),
+            tuple(constant for constant in constants if constant.name in alive),
+        )
+
+
+def repeat(node: Node, names: FreshNames) -> Node:
+    """The node, and those in its bodies, under names of nodes that repeat others."""
+    bodies = {
+        name: replace(body, nodes=tuple(repeat(inner, names) for inner in body.nodes))
+        for name, body in bodies_of(node).items()
+    }
+    return replace(node, name=repeated(node.name, names), attributes={**node.attributes, **bodies})
+
+
+def seed_name(node: Node, output: int) -> str:
+    """What the gradient of output `output` is called in all bodies of the node; in none of them the name is taken."""
+    taken = {name for body in bodies_of(node).values() for name in body_values(body)}
+    name = f"weft.gradient:{output}"
+    while name in taken:
+        name += "+"
+    return name
+
+
+# --- The walk of reverse-mode differentiation through nodes in runnable order: a graph's, or a body's -----------------
+# Of the values, only those take part that lead from a source to what is derived, through floats. The walk goes
+# through the forward nodes backwards, so a value's gradient is whole before the node that makes the value is reached.
+
 
 Locate = Callable[[Node], str]
 """The pointer of a forward node in the user's graph."""
@@ -274,3 +413,85 @@ class NodeGradient:
         inference.types.update((name, inference.types[body.outputs[output]]) for output, name in named.items())
         inner.run((body.outputs[output], name) for output, name in named.items() if body.outputs[output] in inner.leads)
         return DerivedBody(body, inner, named)
+
+
+# --- Reverse-mode differentiation of a graph: the backward nodes of a loss, made by walking the schemas' gradients ----
+# Of the values, only those take part that lead from a trainable parameter to the loss through floats. The start is
+# the input `weft.loss_scale` in the place of 1.
+
+
+@dataclass(frozen=True, slots=True)
+class Differentiated:
+    """A graph with its backward nodes, in runnable order, and the name of each trainable parameter's gradient."""
+
+    graph: Graph
+    gradients: Mapping[str, str]
+    types: Mapping[str, TensorType]
+
+
+def differentiate(graph: Graph, loss: str, *, source: Graph | None = None) -> Differentiated:
+    """Adds to a checked graph the nodes that compute `weft.loss_scale` times the gradient of the value `loss`.
+
+    Errors name and point at what is in `source`, the user's graph, whose parameters stand in the same order; without it
+    that is `graph` itself.
+
+    Raises NoGradientError, naming the node and the parameter, where an operator on the way has no gradient, and
+    GraphRefusedError where the loss is no float scalar, where it does not depend on a trainable parameter, or where
+    there is no trainable parameter.
+    """
+    source = source or graph
+    trained = {
+        parameter.name: given.name
+        for parameter, given in zip(graph.parameters, source.parameters, strict=True)
+        if parameter.trainable
+    }
+    walk = _walk(graph, source, trained)
+    types = walk.inference.types
+    _check_loss(loss, types.get(loss))
+    if not trained:
+        raise GraphRefusedError(f"graph {graph.name!r} has no trainable parameter: there is nothing to train")
+    _check_parameters(graph, source, loss, backward_slice(walk.forward, [loss])[1], "does not depend on")
+    walk.run([(loss, LOSS_SCALE)])
+    _check_parameters(graph, source, loss, walk.gradients, "has no path with a gradient to")
+    derived = replace(
+        graph,
+        inputs=(*graph.inputs, Input(LOSS_SCALE, types[LOSS_SCALE])),
+        constants=(*graph.constants, *walk.constants.values()),
+        nodes=walk.nodes,
+    )
+    gradients = {name: walk.gradients[name] for name in trained}
+    return Differentiated(derived, MappingProxyType(gradients), MappingProxyType(types))
+
+
+def _walk(graph: Graph, source: Graph, trained: Mapping[str, str]) -> Backward:
+    given = {input_.name: input_.type for input_ in graph.inputs}
+    given.update((parameter.name, parameter.type) for parameter in graph.parameters)
+
+    def locate(node: Node) -> str:
+        # A branch that is always taken stands in its node's place, but in the user's graph it is a body.
+        return next((place for theirs, place in all_nodes(source.nodes) if theirs.name == node.name), "")
+
+    inference = Inference(given, graph.constants)
+    return Backward(
+        topological_order(graph.nodes), inference, Names.of(graph, LOSS_SCALE), locate=locate, sources=trained
+    )
+
+
+def _check_loss(loss: str, type_: TensorType | None) -> None:
+    if type_ is None:
+        raise GraphRefusedError(f"loss {loss!r} is a value that nothing defines", node=loss)
+    if not type_.dtype.is_float:
+        raise DTypeError(f"loss {loss!r} is {type_}; a loss is a float scalar", node=loss)
+    if type_.rank:
+        raise ShapeError(f"loss {loss!r} is {type_}; a loss is a float scalar", node=loss)
+
+
+def _check_parameters(graph: Graph, source: Graph, loss: str, reached: Collection[str], relation: str) -> None:
+    for index, (parameter, given) in enumerate(zip(graph.parameters, source.parameters, strict=True)):
+        if parameter.trainable and parameter.name not in reached:
+            raise GraphRefusedError(
+                f"loss {loss!r} {relation} parameter {given.name!r}, which would never be trained; "
+                "remove it or make it not trainable",
+                pointer=f"/parameters/{index}",
+                node=given.name,
+            )

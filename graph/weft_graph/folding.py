@@ -1,8 +1,4 @@
-"""Arithmetic on dimensions that no step has filled yet: what exporters write between Shape and Reshape.
-
-A value here is an array of objects: amounts, see `dimensions.amounts`, or truth values, and None where nothing
-is known of an element. Like `folding.numbers` this is no evaluator: it knows a few operators and gives up on others.
-"""
+"""Values and dimensions that are known before a graph runs."""
 
 from __future__ import annotations
 
@@ -12,18 +8,127 @@ from typing import Any, Final
 
 import numpy as np
 
-from weft_graph.dimensions import amounts
-from weft_graph.dimensions.amounts import Amount, is_natural, minus, sign
-from weft_graph.dimensions.dims import DimensionError, product
+from weft_graph import dimensions as amounts
+from weft_graph.dimensions import Amount, DimensionError, is_natural, minus, product, sign
 from weft_graph.ir import ONNX_DOMAIN, AttributeValue, Node
-from weft_graph.shapes.axes import all_normalised
-from weft_graph.shapes.broadcasting import broadcast
-from weft_graph.shapes.slicing import slices_of
+from weft_graph.shapes.arranging import slices_of
+from weft_graph.shapes.broadcasting import all_normalised, broadcast
 from weft_graph.types import DType, TensorType
+
+# --- Arithmetic on small integer tensors that are known before any step: shapes, axes, counts -------------------------
+# This is no evaluator of graphs. It knows what exporters write around Reshape and its like, and gives up on the rest.
+
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Body = Callable[[Node, Sequence[Array], TensorType], Array | None]
+
+MAX_ELEMENTS: Final = 4096
+"""A shape has at most 16 elements; what is larger is data, and is left to the kernels."""
+
+_INTEGERS: Final = frozenset({DType.INT32, DType.INT64})
+
+
+def fold(node: Node, inputs: Sequence[Array | None], type_: TensorType) -> Array | None:
+    """The node's output 0, of the inferred `type_`, or None where it is not known or not worth knowing.
+
+    `inputs` has an array for each input that is known, None for the others. The array that comes back is never
+    written. Overflow wraps around, as it does in the kernels.
+    """
+    body = _BODIES.get(node.op_type) if node.domain == ONNX_DOMAIN else None
+    if body is None or type_.dtype not in _INTEGERS or not type_.is_static or type_.size > MAX_ELEMENTS:
+        return None
+    known = [array for array in inputs if array is not None and array.dtype.kind in "iu"]
+    if len(known) < len(inputs) or not known:
+        return None
+    with np.errstate(all="ignore"):
+        result = body(node, known, type_)
+    if result is None:
+        return None
+    folded = np.asarray(result, dtype=type_.dtype.numpy).reshape(type_.static_shape)
+    folded.flags.writeable = False
+    return folded
+
+
+def fold_type(node: Node, type_: TensorType) -> Array | None:
+    """What Shape and Size say of an input of that type, where the dimensions that they tell of are numbers."""
+    if node.domain != ONNX_DOMAIN or node.op_type not in {"Shape", "Size"}:
+        return None
+    dims = type_.shape[_bounds(node)] if node.op_type == "Shape" else type_.shape
+    if not all(isinstance(dim, int) for dim in dims):
+        return None
+    folded = np.array(dims if node.op_type == "Shape" else type_.size, dtype=np.int64)
+    folded.flags.writeable = False
+    return folded
+
+
+def _bounds(node: Node) -> slice:
+    start, end = node.attributes.get("start", 0), node.attributes.get("end")
+    return slice(start if isinstance(start, int) else None, end if isinstance(end, int) else None)
+
+
+def _same_elements(_node: Node, inputs: Sequence[Array], _type: TensorType) -> Array:
+    return inputs[0].copy()
+
+
+def _divide(_node: Node, inputs: Sequence[Array], _type: TensorType) -> Array | None:
+    """Integer division that rounds towards zero, as C and ONNX do; unknown where a divisor is zero."""
+    dividend, divisor = inputs
+    if not np.all(divisor):
+        return None
+    is_rounded_down = (dividend % divisor != 0) & ((dividend < 0) != (divisor < 0))
+    quotient: Array = dividend // divisor + is_rounded_down
+    return quotient
+
+
+def _concat(node: Node, inputs: Sequence[Array], _type: TensorType) -> Array | None:
+    axis = node.attributes.get("axis")
+    return np.concatenate(inputs, axis=axis) if isinstance(axis, int) else None
+
+
+def _slice(node: Node, inputs: Sequence[Array], _type: TensorType) -> Array | None:
+    """By its lists as inputs, none left out in the middle: what is left out is not among the inputs."""
+    if len(inputs) < 3 or "" in node.inputs:
+        return None
+    data, *lists = inputs
+    taken: Array = data[slices_of(data.shape, *(numbers.reshape(-1).tolist() for numbers in lists))]
+    return taken
+
+
+def _gather(node: Node, inputs: Sequence[Array], _type: TensorType) -> Array | None:
+    data, indices = inputs
+    axis = node.attributes.get("axis", 0)
+    if not isinstance(axis, int) or not np.all((indices >= -data.shape[axis]) & (indices < data.shape[axis])):
+        return None
+    taken: Array = np.take(data, indices, axis=axis)
+    return taken
+
+
+_BODIES: Final[Mapping[str, Body]] = {
+    "Identity": _same_elements,
+    "Cast": _same_elements,
+    "Reshape": _same_elements,
+    "Squeeze": _same_elements,
+    "Unsqueeze": _same_elements,
+    "Flatten": _same_elements,
+    "Add": lambda _node, inputs, _type: inputs[0] + inputs[1],
+    "Sub": lambda _node, inputs, _type: inputs[0] - inputs[1],
+    "Mul": lambda _node, inputs, _type: inputs[0] * inputs[1],
+    "Neg": lambda _node, inputs, _type: -inputs[0],
+    "Div": _divide,
+    "Concat": _concat,
+    "Gather": _gather,
+    "Slice": _slice,
+}
+
+
+# --- Arithmetic on dimensions that no step has filled yet: what exporters write between Shape and Reshape -------------
+# A value here is an array of objects: amounts, see `dimensions.amounts`, or truth values, and None where nothing is
+# known of an element. Like `folding.numbers` this is no evaluator: it knows a few operators and gives up on others.
+
 
 Dims = np.ndarray[Any, np.dtype[Any]]
 Given = Sequence[Dims | None]
-Body = Callable[[Node, Given, TensorType], Dims | None]
+DimsBody = Callable[[Node, Given, TensorType], Dims | None]
 Truth = bool | None
 
 _FEW: Final = 16
@@ -50,7 +155,7 @@ def fold_dims(node: Node, inputs: Given, read: TensorType | None, type_: TensorT
         if node.op_type in {"Shape", "Size"}:
             result = None if read is None else _of_type(node, read)
         else:
-            body = _BODIES.get(node.op_type)
+            body = _DIMS_BODIES.get(node.op_type)
             result = None if body is None or not any(map(_says_something, inputs)) else body(node, inputs, type_)
         result = None if result is None else result.reshape(type_.static_shape)
     except (DimensionError, ValueError, IndexError):
@@ -129,7 +234,7 @@ def _integers(attribute: AttributeValue | None) -> list[int]:
     return [item for item in attribute if isinstance(item, int)] if isinstance(attribute, tuple) else []
 
 
-def _same_elements(_node: Node, inputs: Given, _type: TensorType) -> Dims | None:
+def _dims_same_elements(_node: Node, inputs: Given, _type: TensorType) -> Dims | None:
     return inputs[0]
 
 
@@ -142,13 +247,13 @@ def _cast(_node: Node, inputs: Given, type_: TensorType) -> Dims | None:
     return _each(lambda item: int(item) if isinstance(item, bool) else item, inputs[0])
 
 
-def _concat(node: Node, inputs: Given, _type: TensorType) -> Dims | None:
+def _dims_concat(node: Node, inputs: Given, _type: TensorType) -> Dims | None:
     axis = node.attributes.get("axis")
     known = [array for array in inputs if array is not None]
     return np.concatenate(known, axis=axis) if isinstance(axis, int) and len(known) == len(inputs) else None
 
 
-def _gather(node: Node, inputs: Given, _type: TensorType) -> Dims | None:
+def _dims_gather(node: Node, inputs: Given, _type: TensorType) -> Dims | None:
     data, indices, axis = inputs[0], inputs[1], node.attributes.get("axis", 0)
     chosen = _numbers(indices)
     if data is None or indices is None or chosen is None or not isinstance(axis, int):
@@ -157,7 +262,7 @@ def _gather(node: Node, inputs: Given, _type: TensorType) -> Dims | None:
     return np.asarray(np.take(data, places, axis=axis), dtype=object)
 
 
-def _slice(_node: Node, inputs: Given, _type: TensorType) -> Dims | None:
+def _dims_slice(_node: Node, inputs: Given, _type: TensorType) -> Dims | None:
     data = inputs[0]
     starts, ends, axes, steps = (_numbers(_given(inputs, index)) for index in range(1, 5))
     named = [index for index in range(1, len(_node.inputs)) if _node.inputs[index]]
@@ -168,7 +273,7 @@ def _slice(_node: Node, inputs: Given, _type: TensorType) -> Dims | None:
     return np.asarray(data[slices_of(data.shape, starts, ends, axes, steps)], dtype=object)
 
 
-def _pairwise(combine: Callable[[Any, Any], Any]) -> Body:
+def _pairwise(combine: Callable[[Any, Any], Any]) -> DimsBody:
     def body(_node: Node, inputs: Given, _type: TensorType) -> Dims | None:
         result = inputs[0]
         for other in inputs[1:]:
@@ -181,7 +286,7 @@ def _pairwise(combine: Callable[[Any, Any], Any]) -> Body:
     return body
 
 
-def _elementwise(change: Callable[[Any], Any]) -> Body:
+def _elementwise(change: Callable[[Any], Any]) -> DimsBody:
     def body(_node: Node, inputs: Given, _type: TensorType) -> Dims | None:
         return None if inputs[0] is None else _each(change, inputs[0])
 
@@ -235,7 +340,7 @@ def _chosen(condition: Truth, left: Any, right: Any) -> Any:
     return left if condition else right
 
 
-def _reduced(combine: Callable[[Any, Any], Any], none: int | None) -> Body:
+def _reduced(combine: Callable[[Any, Any], Any], none: int | None) -> DimsBody:
     """The reduction of known axes by pairs; of no elements it is `none`."""
 
     def body(node: Node, inputs: Given, type_: TensorType) -> Dims | None:
@@ -295,13 +400,13 @@ def _absolute(a: Amount) -> Amount:
     return a if is_natural(a) else _negative(a) if is_natural(_negative(a)) else None
 
 
-_BODIES: Final[Mapping[str, Body]] = {
-    **dict.fromkeys(("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten"), _same_elements),
+_DIMS_BODIES: Final[Mapping[str, DimsBody]] = {
+    **dict.fromkeys(("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten"), _dims_same_elements),
     "Cast": _cast,
     "CastLike": _cast,
-    "Concat": _concat,
-    "Gather": _gather,
-    "Slice": _slice,
+    "Concat": _dims_concat,
+    "Gather": _dims_gather,
+    "Slice": _dims_slice,
     "Where": _where,
     "Range": _range,
     "ConstantOfShape": _filled,
