@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Mapping
 
 import numpy as np
 
 from weft_graph.attributes import as_float, as_int, as_ints, as_str
-from weft_graph.ir import WEFT_DOMAIN
+from weft_graph.ir import WEFT_DOMAIN, AttributeValue
 from weft_graph.shapes.arranging import inside, kept, padded, reshaped, sides_of, slices_of, split_ends
 from weft_graph.shapes.broadcasting import broadcast
 from weft_kernels.arguments import optional, required
-from weft_kernels.axes import axes_of
 from weft_kernels.host import any_of
 from weft_kernels.kernel import Array, Attributes, Inputs, KernelContext, Outputs, kernel
-from weft_kernels.lists import integers
+from weft_kernels.reductions import axes_of
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Lists of whole numbers that a node has as an attribute, in older forms, or as an input that is read on the host.
+
+
+def integers(given: Array | None, attributes: Mapping[str, AttributeValue], name: str) -> tuple[int, ...] | None:
+    """The attribute `name`, else the input's numbers, else None."""
+    if name in attributes:
+        return as_ints(attributes[name])
+    return None if given is None else tuple(int(number) for number in given.reshape(-1).tolist())
 
 
 @kernel("Identity")

@@ -3,25 +3,181 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from weft_graph.attributes import as_body, as_int, as_ints
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue
-from weft_graph.operators.attention import PREVIEW_DOMAIN
+from weft_graph.operators.attention import PREVIEW_DOMAIN, softmax_dtype
+from weft_graph.types import DType
 from weft_kernels.arguments import optional, required
-from weft_kernels.attention.backward import Flowing, Gathered, attend_backward
-from weft_kernels.attention.forward import Attending, attend
-from weft_kernels.attention.heads import by_head, empty_like_output, grouped, joined
-from weft_kernels.attention.linear import attended, gradients, tokens_of
-from weft_kernels.attention.modified import modified, plain
-from weft_kernels.attention.reading import attending_of
-from weft_kernels.attention.rotation import angles, as_given, by_token, pairs_of, places_in, turned
+from weft_kernels.attention import (
+    Attending,
+    Flowing,
+    Gathered,
+    Heads,
+    Visible,
+    attend,
+    attend_backward,
+    by_head,
+    empty_like_output,
+    grouped,
+    joined,
+    settings_of,
+    shown_softmax,
+    visible_of,
+    with_past,
+)
 from weft_kernels.element_types import statistics_dtype
-from weft_kernels.indexing.rows import summed_rows
+from weft_kernels.indexing import checked_indices, summed_rows
 from weft_kernels.kernel import Array, Attributes, Inputs, KernelContext, Outputs, kernel
-from weft_kernels.products.matrix import sum_stack
+from weft_kernels.linear_attention import attended, gradients, tokens_of
+from weft_kernels.products import sum_stack
 from weft_kernels.run import run_body
-from weft_kernels.windows.causal import convolved, sigmoid, with_state
+
+# --- A node's inputs and attributes as what the blocks are computed from ----------------------------------------------
+
+
+def attending_of(xp: Any, inputs: Sequence[Array | None], attributes: Mapping[str, AttributeValue]) -> Attending:
+    """Of a node whose first inputs are those of Attention, the counts of keys on the host.
+
+    Raises ValueError where the mask or the counts do not fit what a step brought.
+    """
+    q, k, v = required(inputs, 3)
+    q = by_head(q, attributes.get("q_num_heads"))
+    k, v = (by_head(array, attributes.get("kv_num_heads")) for array in (k, v))
+    past = optional(inputs, 4)
+    k, v = with_past(xp, past, k), with_past(xp, optional(inputs, 5), v)
+    kv_heads = k.shape[1]
+    mask = optional(inputs, 3)
+    if mask is not None and mask.shape[-1] > k.shape[2]:
+        raise ValueError(f"attn_mask is for {mask.shape[-1]} keys, and there are {k.shape[2]}")
+    before = 0 if past is None else past.shape[2]
+    visible = visible_of(attributes, mask, optional(inputs, 6), (q.shape[1], kv_heads, q.shape[2], before))
+    heads = Heads(grouped(q, kv_heads), k[:, :, None], v[:, :, None])
+    return Attending(xp, heads, visible, settings_of(attributes, q.shape[3]))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Attention whose scores and probabilities bodies change, over all scores at once: bodies may look at any of them.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Modified:
+    """All of (batch, heads, queries, keys): scaled products, their probabilities, what bodies made of both."""
+
+    scores: Array
+    probabilities: Array
+    weights: Array
+
+
+def plain(xp: Any, q: Array, k: Array, v: Array, attributes: Attributes) -> Attending:
+    """Attention that sees everything."""
+    heads = Heads(grouped(q, k.shape[1]), k[:, :, None], v[:, :, None])
+    return Attending(xp, heads, Visible(None, None, 0, None, None), settings_of(attributes, q.shape[3]))
+
+
+def modified(
+    context: KernelContext, attending: Attending, captured: Sequence[Array], attributes: Attributes
+) -> Modified:
+    """The scores on their way through the bodies that there are."""
+    xp = context.xp
+    batch, kv_heads, group, queries, keys = attending.shape
+    precision = softmax_dtype(attributes.get("softmax_precision"), DType(attending.heads.q.dtype.name)).numpy
+    shape = (batch, kv_heads * group, queries, keys)
+    scores = attending.products().reshape(shape).astype(precision, copy=False)
+    changed = through(context, "score_mod", (scores, *captured), attributes)
+    # A copy, for a body may give what it was given.
+    probabilities = shown_softmax(xp, changed.astype(statistics_dtype(xp, changed))).astype(precision, copy=False)
+    return Modified(scores, probabilities, through(context, "prob_mod", (probabilities, *captured), attributes))
+
+
+def through(context: KernelContext, name: str, arrays: Sequence[Array], attributes: Attributes) -> Array:
+    """What the body makes of the first array; that itself where there is none."""
+    return run_body(context, as_body(attributes[name]), arrays)[0] if name in attributes else arrays[0]
+
+
+# --- Pairs of elements turned by angles: what RotaryEmbedding and its gradient share ----------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Where the first and the second of each pair are along the last axis, and how many elements are turned."""
+
+    first: slice
+    second: slice
+    turned: int
+
+
+def pairs_of(attributes: Mapping[str, AttributeValue], half: int) -> Pairs:
+    """The pairs of a head of which `half` pairs are turned."""
+    if as_int(attributes["interleaved"]):
+        return Pairs(slice(0, 2 * half, 2), slice(1, 2 * half, 2), 2 * half)
+    return Pairs(slice(0, half), slice(half, 2 * half), 2 * half)
+
+
+def by_token(data: Array, attributes: Mapping[str, AttributeValue]) -> Array:
+    """(batch, length, heads, size), a view."""
+    if data.ndim == 4:
+        return data.transpose(0, 2, 1, 3)
+    heads = as_int(attributes["num_heads"])
+    return data.reshape(*data.shape[:2], heads, data.shape[2] // heads)
+
+
+def as_given(tokens: Array, rank: int) -> Array:
+    """What is by token in the input's own shape: the other way of `by_token`."""
+    if rank == 4:
+        return tokens.transpose(0, 2, 1, 3)
+    return tokens.reshape(*tokens.shape[:2], tokens.shape[2] * tokens.shape[3])
+
+
+def places_in(xp: Any, cache: Array, places: Array | None) -> Array | None:
+    """The places as rows of the cache. Raises ValueError, with the place, where it has none such."""
+    return None if places is None else checked_indices(xp, places, len(cache), wraps=True)
+
+
+def angles(cache: Array, places: Array | None) -> Array:
+    """(batch, length, 1, half): each token's row of a cache."""
+    rows = cache if places is None else cache[places]
+    return rows[:, :, None]
+
+
+def turned(xp: Any, tokens: Array, cos: Array, sin: Array, pairs: Pairs) -> Array:
+    """A new array like `tokens` (batch, length, heads, size); computed in float32 at least."""
+    wide = statistics_dtype(xp, tokens)
+    a, b = (tokens[..., part].astype(wide, copy=False) for part in (pairs.first, pairs.second))
+    result = xp.empty_like(tokens)
+    result[..., pairs.first] = a * cos - b * sin
+    result[..., pairs.second] = a * sin + b * cos
+    result[..., pairs.turned :] = tokens[..., pairs.turned :]
+    return result  # type: ignore[no-any-return]  # xp is Any
+
+
+# --- A causal convolution of each channel by itself: what CausalConvWithState and its gradient share ------------------
+
+
+def with_state(xp: Any, data: Array, past: Array | None, width: int) -> Array:
+    """(batch, channels, width - 1 + length): the state, or zeros, before the input; float32 at least."""
+    wide = statistics_dtype(xp, data)
+    before = xp.zeros((*data.shape[:2], width - 1), dtype=wide) if past is None else past.astype(wide, copy=False)
+    return xp.concatenate((before, data.astype(wide, copy=False)), axis=2)  # type: ignore[no-any-return]  # xp is Any
+
+
+def convolved(xp: Any, padded: Array, weight: Array, bias: Array | None) -> Array:
+    """The sums over the kernel's width, (batch, channels, length); `padded` is of `with_state`."""
+    width = weight.shape[2]
+    length = padded.shape[2] - width + 1
+    result = xp.zeros((*padded.shape[:2], length), dtype=padded.dtype)
+    for place in range(width):
+        result += padded[:, :, place : place + length] * weight[:, :, place]
+    if bias is not None:
+        result += bias[:, None]
+    return result  # type: ignore[no-any-return]  # xp is Any
+
+
+def sigmoid(xp: Any, x: Array) -> Array:
+    """1 / (1 + e^-x)."""
+    return (xp.tanh(x * 0.5) + 1) * 0.5  # type: ignore[no-any-return]  # xp is Any
 
 
 @kernel("Attention", host_inputs=(6,))

@@ -10,9 +10,17 @@ from weft_graph.attributes import as_int, as_ints, as_str
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue
 from weft_graph.shapes.broadcasting import normalised
 from weft_kernels.arguments import optional, required
-from weft_kernels.indexing.cache_places import cache_places, sequence_axis
-from weft_kernels.indexing.elements import places_along, places_of_tuples, scattered, slices
-from weft_kernels.indexing.rows import checked_indices, summed_rows, taken
+from weft_kernels.indexing import (
+    cache_places,
+    checked_indices,
+    places_along,
+    places_of_tuples,
+    scattered,
+    sequence_axis,
+    slices,
+    summed_rows,
+    taken,
+)
 from weft_kernels.kernel import Array, Attributes, Inputs, KernelContext, Outputs, kernel
 
 

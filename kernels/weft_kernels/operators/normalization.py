@@ -3,26 +3,129 @@
 from __future__ import annotations
 
 import math
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from weft_graph.attributes import as_float, as_int, as_ints
-from weft_graph.ir import WEFT_DOMAIN
+from weft_graph.ir import WEFT_DOMAIN, AttributeValue
+from weft_graph.onnx_dtypes import DTYPE_OF_NUMBER
 from weft_graph.shapes.broadcasting import normalised
 from weft_kernels.arguments import optional, required
 from weft_kernels.element_types import statistics_dtype
 from weft_kernels.kernel import Array, Attributes, Inputs, KernelContext, Outputs, kernel
-from weft_kernels.normalization.batch_statistics import batch_statistics, beside, other_axes, samples_of
-from weft_kernels.normalization.standardized_rows import (
-    centred_along,
-    group_rows,
-    normalized_groups,
-    over_root_mean_square,
-    standardized,
-    standardized_gradient,
-    stash_of,
-)
-from weft_kernels.products.matrix import sum_stack
-from weft_kernels.windows.channels import channel_sums, response_base
+from weft_kernels.products import sum_stack
+
+# --- Rows of mean 0 and variance 1: what LayerNormalization, InstanceNormalization and GroupNormalization share -------
+
+
+def standardized(xp: Any, rows: Array, epsilon: float) -> tuple[Array, Array, Array]:
+    """(rows (n, elements) less their mean times `inverse`, mean (n, 1), inverse (n, 1) = 1 / sqrt(variance + epsilon)).
+
+    All three are of the type that statistics are summed in.
+    """
+    dtype, count = statistics_dtype(xp, rows), max(rows.shape[1], 1)
+    mean = xp.sum(rows, axis=1, keepdims=True, dtype=dtype) / count
+    normal = rows.astype(dtype, copy=False) - mean
+    inverse = 1 / xp.sqrt(xp.sum(xp.square(normal), axis=1, keepdims=True, dtype=dtype) / count + epsilon)
+    normal *= inverse
+    return normal, mean, inverse
+
+
+def standardized_gradient(xp: Any, gradient: Array, normal: Array, inverse: Array) -> Array:
+    """The gradient of the rows, by that of `normal`, a new array: Ba, Kiros and Hinton, "Layer normalization", 2016."""
+    count = max(normal.shape[1], 1)
+    result = gradient - xp.sum(gradient, axis=1, keepdims=True, dtype=normal.dtype) / count
+    result -= normal * (xp.sum(gradient * normal, axis=1, keepdims=True, dtype=normal.dtype) / count)
+    result *= inverse
+    return result  # type: ignore[no-any-return]  # xp is Any
+
+
+def over_root_mean_square(xp: Any, rows: Array, epsilon: float) -> tuple[Array, Array]:
+    """(rows (n, elements) times `inverse`, inverse (n, 1) = 1 / sqrt(mean square + epsilon)), as wide as statistics."""
+    dtype, count = statistics_dtype(xp, rows), max(rows.shape[1], 1)
+    wide = rows.astype(dtype, copy=False)
+    inverse = 1 / xp.sqrt(xp.sum(xp.square(wide), axis=1, keepdims=True, dtype=dtype) / count + epsilon)
+    return wide * inverse, inverse
+
+
+def centred_along(xp: Any, data: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
+    """(data less its mean along the axes, its deviation there with these dimensions 1), as wide as statistics."""
+    dtype = statistics_dtype(xp, data)
+    count = max(math.prod(data.shape[axis] for axis in axes), 1)
+    centred = data - xp.sum(data, axis=axes, keepdims=True, dtype=dtype) / count
+    return centred, xp.sqrt(xp.sum(xp.square(centred), axis=axes, keepdims=True, dtype=dtype) / count)
+
+
+def stash_of(xp: Any, data: Array, number: int) -> Any:
+    """The type that statistics are given in: see `weft_graph.operators.normalization`."""
+    return data.dtype if data.dtype == xp.float64 else DTYPE_OF_NUMBER[number].numpy
+
+
+def group_rows(data: Array, groups: int) -> Array:
+    """(batch, channels, ...) with a row for each sample's group of channels."""
+    return data.reshape(data.shape[0] * groups, math.prod(data.shape[1:]) // groups)
+
+
+def normalized_groups(xp: Any, data: Array, scale: Array, bias: Array, *, groups: int, epsilon: float) -> Array:
+    """Each sample's groups of channels standardized, then scaled and shifted by numbers (channels,)."""
+    normal, _, _ = standardized(xp, group_rows(data, groups), epsilon)
+    beside = (-1, *(1,) * (data.ndim - 2))
+    scale, bias = (array.reshape(beside).astype(normal.dtype, copy=False) for array in (scale, bias))
+    result: Array = normal.reshape(data.shape) * scale + bias
+    return result.astype(data.dtype, copy=False)
+
+
+# --- Statistics of a batch by channel (axis 1), and their place beside the data ---------------------------------------
+
+
+def other_axes(data: Array) -> tuple[int, ...]:
+    """All axes but the channels'."""
+    return (0, *range(2, data.ndim))
+
+
+def beside(data: Array, by_channel: Array) -> Array:
+    """One number a channel, (channels,), shaped so that it broadcasts against the data."""
+    return by_channel.reshape(1, -1, *(1,) * (data.ndim - 2))
+
+
+def samples_of(data: Array) -> int:
+    """Elements of a channel."""
+    return math.prod(data.shape[axis] for axis in other_axes(data))
+
+
+def batch_statistics(xp: Any, data: Array, out: Array | None = None) -> tuple[Array, Array, Array]:
+    """(data less its mean, mean (channels,), biased variance (channels,)); 0 and 0 where there is no element.
+
+    The first is written to `out`, which may be the data's memory: it is not read after that.
+    """
+    axes, dtype = other_axes(data), statistics_dtype(xp, data)
+    count = max(samples_of(data), 1)
+    mean = xp.sum(data, axis=axes, dtype=dtype) / count
+    centred = xp.subtract(data, beside(data, mean), out=out)
+    variance = xp.sum(xp.square(centred), axis=axes, dtype=dtype) / count
+    return centred, mean, variance
+
+
+# --- Sums over neighbouring channels: what local response normalization divides by ------------------------------------
+
+
+def channel_sums(xp: Any, data: Array, *, before: int, after: int) -> Array:
+    """For each channel (axis 1) the sum of those from `before` ahead of it to `after` behind it; none is beyond."""
+    result = data.copy()
+    channels = data.shape[1]
+    for shift in range(1, min(before, channels - 1) + 1):
+        result[:, shift:] += data[:, :-shift]
+    for shift in range(1, min(after, channels - 1) + 1):
+        result[:, :-shift] += data[:, shift:]
+    return result
+
+
+def response_base(xp: Any, data: Array, attributes: Mapping[str, AttributeValue]) -> Array:
+    """bias + alpha / size * the sum of squares of the `size` channels around each one, in the type of statistics."""
+    size = as_int(attributes["size"])
+    squares = xp.square(data.astype(statistics_dtype(xp, data), copy=False))
+    around = channel_sums(xp, squares, before=(size - 1) // 2, after=size // 2)
+    return as_float(attributes["bias"]) + as_float(attributes["alpha"]) / size * around
 
 
 @kernel("BatchNormalization")

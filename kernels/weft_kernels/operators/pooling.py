@@ -2,25 +2,224 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 
-from weft_graph.attributes import as_int
-from weft_graph.ir import WEFT_DOMAIN
+from weft_graph.attributes import as_float, as_int, as_ints
+from weft_graph.ir import WEFT_DOMAIN, AttributeValue
 from weft_graph.shapes.windows import Windows, unpooled, windows_of
 from weft_kernels.arguments import optional, required
-from weft_kernels.cuda import windows as cuda
+from weft_kernels.cuda import kernels as cuda
 from weft_kernels.element_types import is_float, statistics_dtype
-from weft_kernels.indexing.rows import checked_indices, summed_rows
+from weft_kernels.indexing import checked_indices, summed_rows
 from weft_kernels.kernel import Array, Attributes, Inputs, KernelContext, Outputs, kernel
-from weft_kernels.norms import norm_share, norm_slope, powered, root
 from weft_kernels.reductions import extreme
-from weft_kernels.sampling.boxes import BoxPoints, box_points, largest, weighed
-from weft_kernels.sampling.taps import rows_of, sampled, spread, unrowed
-from weft_kernels.sampling.whole_bins import largest_of_bins
-from weft_kernels.windows.views import inside, padded, padded_shape, places, weights
+from weft_kernels.sampling import Tap, combined, rows_of, sampled, spread, unrowed
+from weft_kernels.windows import inside, padded, padded_shape, places, weights
+
+# --- The p-norm in parts: the power that is summed, the root of the sum, and the slopes of both -----------------------
+
+
+def powered(xp: Any, data: Array, p: int) -> Array:
+    """|data| ** p."""
+    if p == 2:
+        return xp.square(data)  # type: ignore[no-any-return]  # xp is Any
+    return xp.abs(data) if p == 1 else xp.abs(data) ** p  # type: ignore[no-any-return]  # xp is Any
+
+
+def root(xp: Any, total: Array, p: int) -> Array:
+    """The p-th root of a sum of powers."""
+    if p == 2:
+        return xp.sqrt(total)  # type: ignore[no-any-return]  # xp is Any
+    return total if p == 1 else total ** (1 / p)
+
+
+def norm_slope(xp: Any, data: Array, p: int) -> Array:
+    """sign(data) * |data| ** (p - 1): times `norm_share`, the derivative of the norm by each element."""
+    if p == 2:
+        return data
+    sign: Array = xp.sign(data)
+    return sign if p == 1 else sign * xp.abs(data) ** (p - 1)
+
+
+def norm_share(xp: Any, gradient: Array, norm: Array, p: int) -> Array:
+    """gradient / norm ** (p - 1), 0 where the norm is 0."""
+    if p == 1:
+        return gradient
+    is_zero = norm == 0
+    return xp.where(is_zero, 0, gradient / xp.where(is_zero, 1, norm) ** (p - 1))  # type: ignore[no-any-return]
+
+
+# --- The points that RoiAlign samples: worked out on the host from the boxes' numbers, box by box of equal counts -----
+
+
+BLOCK_ELEMENTS: Final = 1 << 21
+"""Numbers of all channels that are read at once for one tap; one box may have more."""
+
+MOST_POINTS: Final = 1 << 22
+"""Points of one box. A box of a few numbers could ask for any amount of work."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoxPoints:
+    """Boxes with one count of points a bin. Points are (boxes, bins, points of a bin)."""
+
+    boxes: Array
+    shape: tuple[int, int, int]
+    along: tuple[tuple[Tap, ...], tuple[Tap, ...]]
+    images: Array
+    size: tuple[int, int]
+
+    def taps(self, xp: Any) -> Iterator[Tap]:
+        """The four elements around each point, as rows; on the device."""
+        for tap in combined(self.images, self.along, self.size):
+            yield Tap(xp.asarray(tap.elements), xp.asarray(tap.weights), ())
+
+
+def box_points(
+    rois: Array, images: Array, data_shape: tuple[int, ...], attributes: Mapping[str, AttributeValue]
+) -> Iterator[BoxPoints]:
+    """All boxes, in groups of equal counts. Raises ValueError for a bad image or number, or one box of far too much."""
+    batch, channels, *size = data_shape
+    if images.size and (int(images.min()) < 0 or int(images.max()) >= batch):
+        raise ValueError(f"batch_indices from {images.min()} to {images.max()} are outside [0, {batch})")
+    if not np.isfinite(rois).all():
+        raise ValueError("a box has a number that is not finite")
+    bins = (as_int(attributes["output_height"]), as_int(attributes["output_width"]))
+    start, length = _extents(rois.astype(np.float64), attributes)
+    counts = _counts(length / bins, as_int(attributes["sampling_ratio"]))
+    points = counts.prod(axis=1) * (bins[0] * bins[1])
+    if points.size and points.max() > MOST_POINTS:
+        raise ValueError(
+            f"box {int(points.argmax())} has {int(points.max())} points to sample, more than {MOST_POINTS}"
+        )
+    for pair in np.unique(counts, axis=0).astype(int):
+        same = np.flatnonzero((counts == pair).all(axis=1))
+        step = max(1, BLOCK_ELEMENTS // max(1, int(pair.prod()) * bins[0] * bins[1] * channels))
+        for first in range(0, len(same), step):
+            chosen = same[first : first + step]
+            extents = (start[chosen], length[chosen])
+            yield _points(chosen, extents, images[chosen], bins=bins, counts=pair, size=(size[0], size[1]))
+
+
+def weighed(xp: Any, rows: Array, group: BoxPoints) -> Iterator[tuple[Tap, Array]]:
+    """Each tap, and its element times its weight for every point: (boxes, bins, points of a bin, channels)."""
+    for tap in group.taps(xp):
+        yield tap, (rows[tap.elements] * tap.weights.astype(rows.dtype)[:, None]).reshape(*group.shape, rows.shape[1])
+
+
+def largest(xp: Any, rows: Array, group: BoxPoints) -> Array:
+    """The largest of all weighed elements around the points of each bin: (boxes, bins, channels)."""
+    best: Array | None = None
+    for _, part in weighed(xp, rows, group):
+        here = part.max(axis=2)
+        best = here if best is None else xp.maximum(best, here)
+    assert best is not None, "a point has four taps"
+    return best
+
+
+def _extents(rois: Array, attributes: Mapping[str, AttributeValue]) -> tuple[Array, Array]:
+    """(beginnings, lengths), each (boxes, 2) with the height first, in elements of the input."""
+    scale = as_float(attributes["spatial_scale"])
+    is_shifted = attributes["coordinate_transformation_mode"] == "half_pixel"
+    start, end = rois[:, 1::-1] * scale, rois[:, 3:1:-1] * scale
+    length = end - start
+    return (start - 0.5, length) if is_shifted else (start, np.maximum(length, 1))
+
+
+def _counts(bin_length: Array, ratio: int) -> Array:
+    """Points of a bin along both dimensions: as asked for, or as many as elements that the bin covers."""
+    if ratio > 0:
+        return np.full(bin_length.shape, float(ratio))
+    return np.maximum(np.ceil(bin_length), 0)
+
+
+def _points(
+    boxes: Array,
+    extents: tuple[Array, Array],
+    images: Array,
+    *,
+    bins: tuple[int, int],
+    counts: Array,
+    size: tuple[int, int],
+) -> BoxPoints:
+    (start, length), (high, wide), (down, across) = extents, bins, counts
+    shape = (len(boxes), high, wide, int(down), int(across))
+    along = []
+    for axis in (0, 1):
+        bin_length = length[:, axis] / bins[axis]
+        step = np.arange(bins[axis])[:, None] + (np.arange(counts[axis]) + 0.5) / max(int(counts[axis]), 1)
+        places = start[:, axis, None, None] + step * bin_length[:, None, None]
+        wide_places = places[:, :, None, :, None] if axis == 0 else places[:, None, :, None, :]
+        along.append(_taps(np.broadcast_to(wide_places, shape).reshape(-1), size[axis]))
+    points = int(down) * int(across)
+    owner = np.repeat(images.astype(np.int64), high * wide * points)
+    return BoxPoints(boxes, (len(boxes), high * wide, points), (along[0], along[1]), owner, size)
+
+
+def _taps(places: Array, size: int) -> tuple[Tap, ...]:
+    """The two elements beside each place: the edge's up to one beyond it, none farther out."""
+    is_near = (places >= -1) & (places <= size)
+    within = np.clip(places, 0, max(size - 1, 0))
+    low = np.minimum(np.floor(within), max(size - 2, 0))
+    share = within - low
+    first = np.where(is_near & (size > 0), low, -1).astype(np.int64)
+    second = np.where(is_near & (size > 1), low + 1, -1).astype(np.int64)
+    return Tap(first, 1 - share, (share,)), Tap(second, share, (share,))
+
+
+# --- MaxRoiPool's bins: whole elements, from each box's numbers on the host; and the largest of each bin --------------
+
+
+def largest_of_bins(xp: Any, data: Array, rois: Array, attributes: Mapping[str, AttributeValue]) -> tuple[Array, Array]:
+    """(largest, its element in the flattened data or -1 of an empty bin), both (boxes, channels, bins, bins)."""
+    images, begin, end = _bins(rois, data.shape, attributes)
+    channels, (high, wide) = data.shape[1], data.shape[2:]
+    shape = (len(rois), channels, begin[0].shape[1], begin[1].shape[1])
+    best = xp.zeros(shape, dtype=data.dtype)
+    place = xp.full(shape, -1, dtype=xp.int64)
+    flat = data.reshape(-1)
+    planes = (images[:, None] * channels + np.arange(channels))[:, :, None, None]
+    reach = [int((end[axis] - begin[axis]).max(initial=0)) for axis in (0, 1)]
+    # One turn for each place in the largest bin: all boxes, channels and bins at once.
+    for down, across in itertools.product(*map(range, reach)):
+        y, x = begin[0] + down, begin[1] + across
+        is_inside = ((y < end[0])[:, :, None] & (x < end[1])[:, None, :])[:, None]
+        element = (planes * high + y[:, None, :, None]) * wide + x[:, None, None, :]
+        index = xp.asarray(np.where(is_inside, element, 0))
+        here, is_real = xp.take(flat, index), xp.asarray(is_inside)
+        is_better = is_real & ((place < 0) | (here > best))
+        best = xp.where(is_better, here, best)
+        place = xp.where(is_better, index, place)
+    return best, place
+
+
+def _bins(
+    rois: Array, shape: tuple[int, ...], attributes: Mapping[str, AttributeValue]
+) -> tuple[Array, tuple[Array, Array], tuple[Array, Array]]:
+    """(image of each box, the bins' first rows and columns, those after their last), each (boxes, bins), int64."""
+    numbers = rois.astype(np.float64)
+    if not np.isfinite(numbers).all():
+        raise ValueError("a box has a number that is not finite")
+    images = numbers[:, 0]
+    if images.size and (images.min() < 0 or images.max() >= shape[0] or (images % 1).any()):
+        raise ValueError(f"a box's image is none of the {shape[0]} there are")
+    scale = as_float(attributes["spatial_scale"])
+    ends = np.floor(numbers[:, 1:] * scale + 0.5)
+    begins, stops = [], []
+    for axis, bins in enumerate(as_ints(attributes["pooled_shape"])):
+        first, last = ends[:, 1 - axis], ends[:, 3 - axis]
+        each = np.maximum(last - first + 1, 1) / bins
+        at = np.arange(bins)
+        size = shape[2 + axis]
+        begins.append(np.clip(np.floor(at * each[:, None]) + first[:, None], 0, size).astype(np.int64))
+        stops.append(np.clip(np.ceil((at + 1) * each[:, None]) + first[:, None], 0, size).astype(np.int64))
+    return images.astype(np.int64), (begins[0], begins[1]), (stops[0], stops[1])
 
 
 @kernel("MaxPool")
@@ -70,7 +269,7 @@ def max_pool_grad(context: KernelContext, inputs: Inputs, attributes: Attributes
     xp = context.xp
     gradient, data, output = required(inputs)
     windows = windows_of(data.shape[2:], attributes.get)
-    if cuda.fits(xp, data, windows):
+    if cuda.windows_fit(xp, data, windows):
         return (cuda.max_pool_grad(xp, gradient, data, output, windows),)
     around = padded(xp, data, windows, -math.inf)
     result = xp.zeros(around.shape, dtype=gradient.dtype)

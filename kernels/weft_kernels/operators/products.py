@@ -7,9 +7,7 @@ from weft_graph.ir import WEFT_DOMAIN
 from weft_graph.shapes.einsum import parsed
 from weft_kernels.arguments import optional, required
 from weft_kernels.kernel import Array, Attributes, Inputs, KernelContext, Outputs, kernel
-from weft_kernels.products.contraction import contracted
-from weft_kernels.products.matrix import as_matrices, flat_rows, sum_stack
-from weft_kernels.products.running import products_before
+from weft_kernels.products import as_matrices, contracted, flat_rows, products_before, sum_stack
 
 
 @kernel("MatMul", in_float32=())

@@ -3,16 +3,97 @@
 from __future__ import annotations
 
 import math
+import struct
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
 
 from weft_graph.attributes import as_float, as_int, as_ints
-from weft_graph.ir import WEFT_DOMAIN
+from weft_graph.ir import WEFT_DOMAIN, AttributeValue
 from weft_graph.onnx_dtypes import DTYPE_OF_NUMBER
 from weft_kernels.arguments import optional, required
-from weft_kernels.dropout import kept, ratio_in_force
+from weft_kernels.cuda import kernels as cuda
+from weft_kernels.cuda.module import has_kernels
 from weft_kernels.host import any_of
-from weft_kernels.kernel import Attributes, Inputs, KernelContext, Outputs, kernel
-from weft_kernels.node_draws import node_key, normal, samples_before, seed_of, uniform
-from weft_kernels.softmax import softmax
+from weft_kernels.kernel import Array, Attributes, Inputs, KernelContext, Outputs, kernel
+from weft_kernels.operators.softmax import softmax_along as softmax
+from weft_kernels.random import Key, as_uniform, draws, step_key
+
+# --- What Dropout and its gradient agree on: the ratio in force, and which elements are kept --------------------------
+
+
+DEFAULT_RATIO: Final = 0.5
+
+
+def ratio_in_force(ratio: Array | None, training_mode: Array | None) -> float:
+    """The probability that an element is dropped: 0 outside training. Raises ValueError outside [0, 1)."""
+    if training_mode is None or not bool(training_mode):
+        return 0.0
+    number = DEFAULT_RATIO if ratio is None else float(ratio)
+    if not 0 <= number < 1:
+        raise ValueError(f"ratio {number} is outside [0, 1)")
+    return number
+
+
+def kept(context: KernelContext, data: Array, ratio: float, seed: int | None) -> Array:
+    """Which elements are kept, bool, of the data's shape.
+
+    Element e of the step's sample s has draw `s * (elements of a sample) + e` of the stream of (seed, node, step), so
+    the mask does not depend on how the step's batch is cut. A node's own `seed` takes the job's place.
+    """
+    samples = context.samples if context.samples is not None else data.shape[0] if data.ndim else 1
+    start = context.first_sample * (data.size // samples) if samples else 0
+    key = step_key(context.seed if seed is None else seed, context.node, context.step)
+    # A draw is below ratio * 2^64 with probability `ratio`; the product is exact.
+    threshold = int(ratio * 2.0**64)
+    if has_kernels(context.xp):
+        return cuda.kept(context.xp, key, start, data.shape, threshold)
+    mask = draws(key, start, data.size) >= np.uint64(threshold)
+    return context.xp.asarray(mask.reshape(data.shape))  # type: ignore[no-any-return]  # xp is Any
+
+
+# --- Random numbers of a step's nodes, by the counter-based streams of `weft_kernels.random` --------------------------
+# Element e of the step's sample s has the draw of place `s * (elements of a sample) + e`, so that numbers do not
+# depend on how the step's batch is cut. All arithmetic is float64 on the host, and rounded once.
+
+
+_UNIFORM_BITS = {"float32": 24, "float16": 11, "bfloat16": 8}
+"""Digits of the narrower types: a draw of so many bits is below 1 in the type as well."""
+
+
+def node_key(context: KernelContext, seed: float | None) -> Key:
+    """The stream of the node in this step; its own seed takes the job's place."""
+    if seed is None:
+        return step_key(context.seed, context.node, context.step)
+    whole = int(seed) if seed.is_integer() else int.from_bytes(struct.pack("<d", seed), "little")
+    return step_key(whole, context.node, context.step)
+
+
+def seed_of(attributes: Mapping[str, AttributeValue]) -> float | None:
+    """The node's own seed, where it has one."""
+    return as_float(attributes["seed"]) if "seed" in attributes else None
+
+
+def samples_before(context: KernelContext, shape: tuple[int, ...], size: int) -> int:
+    """Elements of the step's samples before this batch's first; `size` elements are drawn for the batch."""
+    samples = context.samples if context.samples is not None else shape[0] if shape else 1
+    return context.first_sample * (size // samples) if samples else 0
+
+
+def uniform(key: Key, start: int, count: int, dtype: str = "float64") -> Array:
+    """Draws in [0, 1) as float64 (count,), each a number that `dtype` holds."""
+    raw = draws(key, start, count)
+    bits = _UNIFORM_BITS.get(dtype)
+    return as_uniform(raw) if bits is None else (raw >> np.uint64(64 - bits)) * 2.0**-bits
+
+
+def normal(key: Key, start: int, count: int) -> Array:
+    """Draws of a standard normal as float64 (count,), two uniform ones each: Box and Muller, 1958."""
+    pairs = as_uniform(draws(key, 2 * start, 2 * count)).reshape(count, 2)
+    radius = np.sqrt(-2.0 * np.log1p(-pairs[:, 0]))
+    result: Array = radius * np.cos(2.0 * np.pi * pairs[:, 1])
+    return result
 
 
 @kernel("RandomNormal")

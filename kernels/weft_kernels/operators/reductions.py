@@ -11,12 +11,11 @@ from weft_graph.attributes import as_int
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue
 from weft_graph.shapes.broadcasting import normalised
 from weft_kernels.arguments import optional, required
-from weft_kernels.axes import reduction_axes, widened
 from weft_kernels.element_types import statistics_dtype
-from weft_kernels.indexing.axis_places import place
+from weft_kernels.indexing import place
 from weft_kernels.kernel import Array, Attributes, Inputs, KernelContext, Outputs, kernel
-from weft_kernels.products.running import products_before, running_gradient
-from weft_kernels.reductions import extreme, log_of_sum, reduction, summed
+from weft_kernels.products import products_before, running_gradient
+from weft_kernels.reductions import extreme, log_of_sum, reduction, reduction_axes, summed, widened
 
 reduce_sum = kernel("ReduceSum", host_inputs=(1,), in_float32=("float16", "bfloat16"))(reduction(summed))
 """The sum over axes."""

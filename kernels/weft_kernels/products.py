@@ -1,4 +1,4 @@
-"""Sums of products over labelled dimensions, as matrix products: what Einsum is."""
+"""Products of matrices, and contractions of several arrays."""
 
 from __future__ import annotations
 
@@ -9,6 +9,35 @@ from typing import Any
 
 from weft_graph.shapes.einsum import Equation
 from weft_kernels.kernel import Array
+
+# --- The products that MatMul's two gradients are, with MatMul's vectors seen as matrices -----------------------------
+
+
+def as_matrices(gradient: Array, left: Array, right: Array) -> tuple[Array, Array, Array]:
+    """The three with at least two dimensions: a vector on the left is a row, one on the right a column."""
+    if right.ndim == 1:
+        right, gradient = right[:, None], gradient[..., None]
+    if left.ndim == 1:
+        left, gradient = left[None, :], gradient[..., None, :]
+    return gradient, left, right
+
+
+def sum_stack(xp: Any, product: Array, shape: tuple[int, ...]) -> Array:
+    """A stack of matrices summed to `shape`, the operand's own shape."""
+    lead = product.ndim - len(shape)
+    if lead > 0:
+        product = xp.sum(product, axis=tuple(range(lead)))
+    stretched = tuple(axis for axis in range(len(shape)) if shape[axis] != product.shape[axis])
+    return xp.sum(product, axis=stretched, keepdims=True) if stretched else product
+
+
+def flat_rows(array: Array) -> Array:
+    """A stack of matrices as one matrix of all their rows."""
+    return array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
+
+
+# --- Sums of products over labelled dimensions, as matrix products: what Einsum is ------------------------------------
+
 
 Labelled = tuple[str, Array]
 """An array and a letter for each of its dimensions."""
@@ -76,3 +105,26 @@ def _product(xp: Any, left: Labelled, right: Labelled, later: str) -> Labelled:
     product = xp.matmul(matrices(left, stack, rows, inner), matrices(right, stack, inner, columns))
     labels = [*stack, *rows, *columns]
     return "".join(labels), product.reshape(tuple(sizes[label] for label in labels))
+
+
+# --- Products along the first dimension, of all elements up to each one, and their gradient ---------------------------
+
+
+def products_before(xp: Any, data: Array) -> Array:
+    """For each row the product of those before it, 1 for the first; a new array."""
+    result: Array = xp.ones(data.shape, dtype=data.dtype)
+    if len(data) > 1:
+        result[1:] = xp.cumprod(data[:-1], axis=0, dtype=data.dtype)
+    return result
+
+
+def running_gradient(xp: Any, gradient: Array, data: Array) -> Array:
+    """The gradient of `data` by that of the products of rows up to each one, itself included.
+
+    A row's slope is the product of those before it, times the sum over every later product of its gradient times what
+    it has of the rows between: nothing is divided, so zeros do no harm. The sums follow from each other, back to front.
+    """
+    after: Array = gradient.copy()
+    for row in range(len(data) - 2, -1, -1):
+        after[row] += data[row + 1] * after[row + 1]
+    return after * products_before(xp, data)

@@ -1,7 +1,4 @@
-"""A state that keys and values are written into, token by token: LinearAttention and its gradient.
-
-All heads of all samples take a step at once; tokens follow each other.
-"""
+"""Linear attention: a state instead of scores, chunk by chunk, and its gradient."""
 
 from __future__ import annotations
 
