@@ -26,11 +26,11 @@ from weft_graph.onnx_form.draft import (
     resolved,
 )
 from weft_graph.onnx_form.errors import Array, OnnxError, UnsettledError, text, trimmed
+from weft_graph.onnx_form.newest import add_newest
 from weft_graph.onnx_form.own_metadata import GROUP, OPERATOR, own_metadata
 from weft_graph.onnx_form.sequences import SEQUENCES, SequenceNode
 from weft_graph.onnx_form.tensors import declared_types
 from weft_graph.onnx_form.training import PREVIEW_DOMAIN, STATES, add_gradient, add_optimizer
-from weft_graph.onnx_form.versions.newest import add_newest
 from weft_graph.topological import topological_order
 from weft_graph.types import TensorType
 from weft_graph.weft_domain import STOP_GRADIENT

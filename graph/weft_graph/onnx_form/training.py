@@ -19,8 +19,8 @@ from weft_graph.onnx_dtypes import NUMBER_OF_DTYPE
 from weft_graph.onnx_form.attributes import attribute_values
 from weft_graph.onnx_form.draft import Draft, Frame, Shared
 from weft_graph.onnx_form.errors import OnnxError, ReadOptions, TrainingStep, text
+from weft_graph.onnx_form.old_forms import Older
 from weft_graph.onnx_form.tensors import Tensors
-from weft_graph.onnx_form.versions.form import Older
 
 # --- Optimizers of the domain `ai.onnx.preview.training`, written out in ONNX's plain operators -----------------------
 # As the operators' specification has them. For training they become rules: see `weft_graph.onnx_form.training`.

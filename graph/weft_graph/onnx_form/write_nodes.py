@@ -16,8 +16,8 @@ from weft_graph.ir import ONNX_DOMAIN, WEFT_DOMAIN, AttributeValue, Constant, No
 from weft_graph.names import FreshNames
 from weft_graph.onnx_dtypes import DTYPE_OF_NUMBER, NUMBER_OF_DTYPE
 from weft_graph.onnx_form.errors import Array, OnnxError, trimmed
+from weft_graph.onnx_form.newest import newest_form_since
 from weft_graph.onnx_form.own_metadata import GROUP, OPERATOR
-from weft_graph.onnx_form.versions.newest import newest_form_since
 from weft_graph.types import DType, TensorType, array_type
 from weft_graph.weft_domain import EMBEDDING, STOP_GRADIENT
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections import defaultdict
 from collections.abc import Mapping
 from functools import cache
@@ -15,7 +13,7 @@ from weft_graph.ir import ONNX_DOMAIN, Node
 from weft_graph.json_form import OPSET
 from weft_graph.onnx_form.draft import Draft
 from weft_graph.onnx_form.errors import OnnxError
-from weft_graph.onnx_form.versions.form import Older, OldForm
+from weft_graph.onnx_form.old_forms import FORMS, Older, OldForm
 
 
 def add_newest(draft: Draft, node: Node, version: int) -> None:
@@ -41,12 +39,9 @@ def _add(draft: Draft, node: Node, version: int) -> None:
 @cache
 def _forms() -> Mapping[str, tuple[OldForm, ...]]:
     """The forms of each operator, the oldest first."""
-    package = importlib.import_module("weft_graph.onnx_form.versions")
     found: defaultdict[str, list[OldForm]] = defaultdict(list)
-    for info in pkgutil.iter_modules(package.__path__):
-        module = importlib.import_module(f"{package.__name__}.{info.name}")
-        for form in getattr(module, "FORMS", ()):
-            found[form.op_type].append(form)
+    for form in FORMS:
+        found[form.op_type].append(form)
     return MappingProxyType(
         {op_type: tuple(sorted(forms, key=lambda form: form.before)) for op_type, forms in found.items()}
     )
