@@ -17,9 +17,9 @@ from weft_graph.convert import convert
 from weft_graph.ir import AttributeValue, Constant, Graph, Initializer, Input, Node, Parameter, Subgraph
 from weft_graph.passes.pipeline import ROLES, SHARED, Pass
 from weft_graph.program import Programs, Role
+from weft_graph.program_text.listing import Setting
 from weft_graph.program_text.passes import PassRun, Recorder, passes_text
 from weft_graph.program_text.program import programs_text
-from weft_graph.program_text.setting import Setting
 from weft_graph.types import DType, Shape, TensorType
 
 PAGE = Path(__file__).with_name("converter.md")
