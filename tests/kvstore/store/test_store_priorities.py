@@ -155,7 +155,7 @@ def test_161_keys_with_a_credit_of_two_slices_never_lock_up(priorities: bool) ->
     sizes = np.random.Generator(np.random.Philox(key=161)).integers(1, 2500, 161)
     keys = [key_of(f"k{place}", (int(size),), slots, priority=161 - place) for place, size in enumerate(sizes)]
     settings = LinkSettings(credit_bytes=2048, frame_bytes=1024, priorities=priorities)
-    description = store_of(keys, slots=slots, shards=2, hyper={"rate": 1.0})
+    description = store_of(keys, slots=slots, shards=2, hyper={"lr": 1.0})
     with served(description, settings) as (there, _), clients_of(there, settings) as clients:
         first = clients[0]
         expected = {key.key: first.pull(key.key, 0).result(WAIT_S).copy() for key in keys}
