@@ -80,7 +80,7 @@ REQUESTS: dict[str, tuple[m.Request, bytes | None]] = {
     "measure": (m.Measure(request=13, step=9), None),
     "commit": (m.Commit(request=13, step=9, norm=2.5, finite=1), None),
     "hyper": (
-        m.Hyper(request=14, proposal=PROCESS, step=9, key=[2], names=["lr", "momentum"], numbers=[0.125, 0.5]),
+        m.Hyper(request=14, proposal=PROCESS, step=9, key=[2], names=["rate", "momentum"], numbers=[0.125, 0.5]),
         None,
     ),
     "hyper-decide": (m.HyperDecide(request=14, proposal=PROCESS, take=1), None),
