@@ -84,7 +84,7 @@ def train(client: weft.Client, path: str, rows: int, passes: int) -> weft.JobHan
         data=weft.numpy_data(path, train=(0, held_out), evaluate=(held_out, rows)),
         batch=BATCH,
         passes=passes,
-        rule=weft.Adam(rate=0.001),
+        rule=weft.Adam(lr=0.001),
         workers=2,
         shards=2,
         name="digits",

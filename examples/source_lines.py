@@ -62,7 +62,7 @@ def train(client: weft.Client, path: Path, lines: Lines, passes: int) -> weft.Jo
         data=weft.numpy_data(path, train=(0, lines.trained), evaluate=(lines.trained, len(lines.text))),
         batch=BATCH,
         passes=passes,
-        rule=weft.Adam(rate=0.02),
+        rule=weft.Adam(lr=0.02),
         workers=2,
         shards=2,
         name="source-lines",
@@ -79,7 +79,7 @@ def dense_step_bytes(
     loss, _, _ = build(len(lines.names), row_sparse=False)
     data, totals = weft.numpy_data(path, train=(0, lines.trained)), []
     for steps in DENSE_STEPS:
-        rule, name = weft.Adam(rate=0.02), f"source-lines-dense-{steps}"
+        rule, name = weft.Adam(lr=0.02), f"source-lines-dense-{steps}"
         job = client.submit(loss, data=data, batch=BATCH, steps=steps, rule=rule, workers=2, shards=2, name=name)
         for event in job.events():
             if isinstance(event.body, StateChanged):

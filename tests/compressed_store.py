@@ -48,7 +48,7 @@ def compressed_store(
         key_of("small", (6,), slots),
     ]
     keys += [merged_key("merged", (1000,), slots)] if mode == "sync" else []
-    description = store_of(keys, slots=slots, shards=shards, hyper={"rate": 1.0}, slice_bytes=512)
+    description = store_of(keys, slots=slots, shards=shards, hyper={"lr": 1.0}, slice_bytes=512)
     compression = StoreCompression(**setting, least_bytes=64)
     return msgspec.structs.replace(
         description, compression=compression, mode=msgspec.convert(mode, type=type(description.mode))

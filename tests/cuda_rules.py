@@ -41,11 +41,11 @@ def user_rules() -> dict[str, dict[str, Any]]:
     descent = _rule(
         "descent",
         [
-            Node("Mul", "scaled", ("gradient", "rate"), ("scaled",)),
+            Node("Mul", "scaled", ("gradient", "lr"), ("scaled",)),
             Node("Sub", "next", ("weight", "scaled"), ("next",)),
         ],
         {"weight": "next"},
-        hyper={"rate": 0.1},
+        hyper={"lr": 0.1},
     )
     # Numbers worked out of the step; a sign; a choice; two states, one of which takes the other's place as it was.
     lion = _rule(
@@ -57,7 +57,7 @@ def user_rules() -> dict[str, dict[str, Any]]:
             Node("Add", "mixed", ("old", "new"), ("mixed",)),
             Node("Sign", "direction", ("mixed",), ("direction",)),
             Node("Sqrt", "root", ("step",), ("root",)),
-            Node("Div", "slower", ("rate", "root"), ("slower",)),
+            Node("Div", "slower", ("lr", "root"), ("slower",)),
             Node("Mul", "moved", ("direction", "slower"), ("moved",)),
             Node("Greater", "up", ("gradient", "zero"), ("up",)),
             Node("Where", "chosen", ("up", "moved", "before"), ("chosen",)),
@@ -66,7 +66,7 @@ def user_rules() -> dict[str, dict[str, Any]]:
         ],
         {"weight": "next", "mean": "mixed", "before": "kept"},
         state={"mean": 0.0, "before": 0.5},
-        hyper={"rate": 0.1, "beta": 0.9},
+        hyper={"lr": 0.1, "beta": 0.9},
         constants=[_number("one", 1.0), _number("zero", 0.0)],
     )
     # float16 on the way by name: it is rounded there, whatever the key's type.

@@ -23,20 +23,20 @@ def formula(name: str, weight: Array, gradients: list[Array], hyper: Numbers) ->
 
 
 def _sgd(w: Array, g: Array, _state: State, _t: int, h: Numbers) -> Array:
-    return w - h["rate"] * (g + h["weight_decay"] * w)
+    return w - h["lr"] * (g + h["weight_decay"] * w)
 
 
 def _momentum(w: Array, g: Array, state: State, _t: int, h: Numbers) -> Array:
     """Polyak 1964, in PyTorch's form."""
     state["v"] = h["momentum"] * state["v"] + g + h["weight_decay"] * w
-    return w - h["rate"] * state["v"]
+    return w - h["lr"] * state["v"]
 
 
 def _nesterov(w: Array, g: Array, state: State, _t: int, h: Numbers) -> Array:
-    """Sutskever et al. 2013, of the weight that is looked ahead from: theta = w + momentum * u, u = -rate * v."""
-    before = w + h["momentum"] * h["rate"] * state["v"]
+    """Sutskever et al. 2013, of the weight that is looked ahead from: theta = w + momentum * u, u = -lr * v."""
+    before = w + h["momentum"] * h["lr"] * state["v"]
     state["v"] = h["momentum"] * state["v"] + g + h["weight_decay"] * w
-    return before - h["rate"] * state["v"] - h["momentum"] * h["rate"] * state["v"]
+    return before - h["lr"] * state["v"] - h["momentum"] * h["lr"] * state["v"]
 
 
 def _direction(g: Array, state: State, t: int, h: Numbers) -> Array:
@@ -49,35 +49,35 @@ def _direction(g: Array, state: State, t: int, h: Numbers) -> Array:
 
 
 def _adam(w: Array, g: Array, state: State, t: int, h: Numbers) -> Array:
-    return w - h["rate"] * _direction(g, state, t, h)
+    return w - h["lr"] * _direction(g, state, t, h)
 
 
 def _adamw(w: Array, g: Array, state: State, t: int, h: Numbers) -> Array:
-    """Loshchilov and Hutter 2019, algorithm 2, line 12, with eta_t = rate, alpha = 1 and lambda = weight_decay."""
-    return w - h["rate"] * (_direction(g, state, t, h) + h["weight_decay"] * w)
+    """Loshchilov and Hutter 2019, algorithm 2, line 12, with eta_t = lr, alpha = 1 and lambda = weight_decay."""
+    return w - h["lr"] * (_direction(g, state, t, h) + h["weight_decay"] * w)
 
 
 def _adagrad(w: Array, g: Array, state: State, _t: int, h: Numbers) -> Array:
     """Duchi, Hazan and Singer 2011, the diagonal form."""
     g = g + h["weight_decay"] * w
     state["s"] = state["s"] + g**2
-    return w - h["rate"] * g / (np.sqrt(state["s"]) + h["epsilon"])
+    return w - h["lr"] * g / (np.sqrt(state["s"]) + h["epsilon"])
 
 
 def _rmsprop(w: Array, g: Array, state: State, _t: int, h: Numbers) -> Array:
     """Tieleman and Hinton 2012, slide 29."""
     g = g + h["weight_decay"] * w
     state["s"] = h["decay"] * state["s"] + (1 - h["decay"]) * g**2
-    return w - h["rate"] * g / (np.sqrt(state["s"]) + h["epsilon"])
+    return w - h["lr"] * g / (np.sqrt(state["s"]) + h["epsilon"])
 
 
 def _ftrl(w: Array, g: Array, state: State, _t: int, h: Numbers) -> Array:
     """McMahan et al. 2013, algorithm 1, which works a weight out before it is used: here it is after an update."""
-    sigma = (np.sqrt(state["n"] + g**2) - np.sqrt(state["n"])) / h["rate"]
+    sigma = (np.sqrt(state["n"] + g**2) - np.sqrt(state["n"])) / h["lr"]
     state["z"] = state["z"] + g - sigma * w
     state["n"] = state["n"] + g**2
     shrunk = state["z"] - np.sign(state["z"]) * h["l1"]
-    moved = -shrunk / ((h["beta"] + np.sqrt(state["n"])) / h["rate"] + h["l2"])
+    moved = -shrunk / ((h["beta"] + np.sqrt(state["n"])) / h["lr"] + h["l2"])
     return np.where(np.abs(state["z"]) <= h["l1"], 0.0, moved)
 
 
@@ -89,14 +89,14 @@ def _lamb(w: Array, g: Array, state: State, t: int, h: Numbers) -> Array:
     """You et al. 2020, algorithm 2."""
     update = _direction(g, state, t, h) + h["weight_decay"] * w
     ratio = _ratio(float(np.linalg.norm(w)), float(np.linalg.norm(update)), h["trust"])
-    return w - h["rate"] * ratio * update
+    return w - h["lr"] * ratio * update
 
 
 def _lars(w: Array, g: Array, state: State, _t: int, h: Numbers) -> Array:
     """You, Gitman and Ginsburg 2017, algorithm 1."""
     norm, of_gradient = float(np.linalg.norm(w)), float(np.linalg.norm(g))
     local = _ratio(norm, of_gradient + h["weight_decay"] * norm, h["trust"])
-    state["v"] = h["momentum"] * state["v"] + h["rate"] * local * (g + h["weight_decay"] * w)
+    state["v"] = h["momentum"] * state["v"] + h["lr"] * local * (g + h["weight_decay"] * w)
     return w - state["v"]
 
 

@@ -30,11 +30,11 @@ class _Key:
 
 
 class PlainCluster:
-    """Descent with a fixed rate on the sum over slots, in slot order; the mean for keys of `means`."""
+    """Descent with a fixed lr on the sum over slots, in slot order; the mean for keys of `means`."""
 
-    def __init__(self, first: Mapping[str, np.ndarray], slots: int, rate: float, means: Sequence[str] = ()) -> None:
+    def __init__(self, first: Mapping[str, np.ndarray], slots: int, lr: float, means: Sequence[str] = ()) -> None:
         self.slots = slots
-        self.rate = rate
+        self.lr = lr
         self.keys = {key: _Key(value.copy(), key in means) for key, value in first.items()}
         self.lock = threading.Lock()
 
@@ -57,7 +57,7 @@ class PlainCluster:
         given = [pushed[slot] for slot in sorted(pushed) if pushed[slot] is not None]
         if given:
             merged = sum(given[1:], given[0].copy())
-            entry.value = merged / len(given) if entry.mean else entry.value - self.rate * merged
+            entry.value = merged / len(given) if entry.mean else entry.value - self.lr * merged
         entry.version += 1
         for version, future in [pull for pull in entry.pulls if pull[0] == entry.version]:
             entry.pulls.remove((version, future))

@@ -56,33 +56,33 @@ def constant(name: str, value: Any, dtype: str) -> Document:
 
 
 def momentum() -> Document:
-    """v = momentum * v + g; w -= rate * v."""
+    """v = momentum * v + g; w -= lr * v."""
     return rule_document(
         [
             ("Mul", "kept", ("momentum", "velocity")),
             ("Add", "v", ("kept", "gradient")),
-            ("Mul", "move", ("rate", "v")),
+            ("Mul", "move", ("lr", "v")),
             ("Sub", "w", ("weight", "move")),
         ],
         {"weight": "w", "velocity": "v"},
         state={"velocity": 0.0},
-        hyper={"rate": 0.1, "momentum": 0.9},
+        hyper={"lr": 0.1, "momentum": 0.9},
     )
 
 
 def normalized() -> Document:
-    """w -= rate * g / sqrt(sum of g^2)."""
+    """w -= lr * g / sqrt(sum of g^2)."""
     return rule_document(
         [
             ("Mul", "square", ("gradient", "gradient")),
             ("ReduceSum", "total", ("square",)),
             ("Sqrt", "norm", ("total",)),
             ("Div", "unit", ("gradient", "norm")),
-            ("Mul", "move", ("rate", "unit")),
+            ("Mul", "move", ("lr", "unit")),
             ("Sub", "w", ("weight", "move")),
         ],
         {"weight": "w"},
-        hyper={"rate": 0.1},
+        hyper={"lr": 0.1},
         attributes={"total": {"keepdims": 0}},
     )
 

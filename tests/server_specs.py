@@ -63,7 +63,7 @@ def spec_json(data: Path, /, **changes: Any) -> dict[str, Any]:
             "evaluate": {"start": 12, "stop": 16},
             "batch": 4,
         },
-        "rule": {"name": "sgd", "rate": 0.1},
+        "rule": {"name": "sgd", "lr": 0.1},
         "run": {"passes": 2},
         "parallelism": {"workers": 2, "shards": 1},
     }
@@ -101,6 +101,6 @@ def plan(*, workers: int = 2, shards: int = 1, steps: int = 6, **changes: Any) -
         "keys": [key],
         "parameters": [ParameterInfo(name="w", dtype="float32", shape=[FEATURES, CLASSES], trainable=True)],
         "rule": "sgd",
-        "hyper": {"rate": 0.1},
+        "hyper": {"lr": 0.1},
     }
     return JobPlan(**{**fields, **changes})

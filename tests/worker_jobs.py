@@ -70,12 +70,12 @@ class Job:
     evaluate: tuple[int, int] | None = None
     evaluate_every: int | None = None
     seed: int = 11
-    rate: float = 0.1
+    lr: float = 0.1
     shards: tuple[str, ...] = ()
     keeper: int = 0
     rule: str | dict[str, Any] = "sgd"
     hyper: Mapping[str, Any] | None = None
-    """The rule's numbers; plain descent at `rate` where left out."""
+    """The rule's numbers; plain descent at `lr` where left out."""
     mode: str = "sync"
     local: bool = False
     """Whether the workers update dense keys themselves."""
@@ -127,7 +127,7 @@ class Job:
             shards=list(self.shards),
             keys=[key for plan in self.programs.keys for key in self._keys(plan)],
             rule=self.rule,
-            hyper={"rate": self.rate, "weight_decay": 0.0} if self.hyper is None else dict(self.hyper),
+            hyper={"lr": self.lr, "weight_decay": 0.0} if self.hyper is None else dict(self.hyper),
             slice_bytes=self.slice_bytes,
             merge="slot",
             mode=self.mode,

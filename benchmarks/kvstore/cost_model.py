@@ -76,7 +76,7 @@ def _row(cost: Cost) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class MemorySpeed:
-    """Bytes of one array in a second, one thread: a copy, `a += b`, and a step of descent `w -= rate * g`.
+    """Bytes of one array in a second, one thread: a copy, `a += b`, and a step of descent `w -= lr * g`.
 
     `together`: how many lone threads' copies a thread on each core makes at once. Cores that share a cache or a memory
     bus make fewer than there are cores.

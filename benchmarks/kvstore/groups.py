@@ -266,7 +266,7 @@ def description_of(case: Case, slice_bytes: int, shards: tuple[str, ...]) -> Sto
         shards=shards,
         keys=keys,
         rule="sgd",
-        hyper={"rate": RATE},
+        hyper={"lr": RATE},
         slice_bytes=slice_bytes,
         merge=Merge.SLOT,
         compression=SETTINGS.get(case.compression),

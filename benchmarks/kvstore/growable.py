@@ -168,7 +168,7 @@ def description(shards: tuple[str, ...]) -> StoreDescription:
     first = InitializerDescription(CONSTANT.op_type, dict(CONSTANT.attributes))
     growth = GrowthDescription()
     key = KeyDescription("table", "float32", (0, WIDTH), first, Update.RULE, 0, (0,), rows=True, growth=growth)
-    return StoreDescription("benchmark", 1, 1, 1, shards, (key,), "sgd", {"rate": 1.0}, 1 << 17, Merge.SLOT)
+    return StoreDescription("benchmark", 1, 1, 1, shards, (key,), "sgd", {"lr": 1.0}, 1 << 17, Merge.SLOT)
 
 
 def _first(initializer: Initializer, ids: Array) -> Array:

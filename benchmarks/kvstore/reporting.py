@@ -28,7 +28,7 @@ def conditions_of(plan: Plan, cases: Sequence[Case], *, quick: bool) -> Conditio
         "load_before": round(os.getloadavg()[0], 2),
         "system": platform.platform(),
         "python": platform.python_version(),
-        "rule": f"sgd, rate {RATE}, on the shards",
+        "rule": f"sgd, lr {RATE}, on the shards",
         "mode": "sync",
         "slice_bytes": plan.slice_bytes,
         "rounds": plan.rounds,

@@ -2,7 +2,7 @@
 
     from weft_kvstore import Key, KVStore, describe
 
-    description = describe({"w": Key(shape=(3,), initializer=0.0)}, rule="sgd", rate=0.1)
+    description = describe({"w": Key(shape=(3,), initializer=0.0)}, rule="sgd", lr=0.1)
     with KVStore.local(description) as store:
         print(store.pushpull("w", [1, 2, 3]).result())
 

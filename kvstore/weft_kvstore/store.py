@@ -119,15 +119,34 @@ class BufferStore(Protocol):
 
 class BulkStore(Store, Protocol):
     """A store that takes many keys in one call, which costs little more than a call of one key. No key may be there
-    twice, and none may be a table. One future stands for all; it fails as a whole, by the first key that does."""
+    twice, and none may be a table. One future stands for all; it fails as a whole, by the first key that does.
 
-    def push_many(self, keys: Sequence[str], step: int, gradients: Sequence[Array]) -> Future[None]:
+    `priority` of a call, within `MAX_CALL_PRIORITY`: what a higher one sends goes first, in both directions. Described
+    priorities order what is left equal.
+    """
+
+    def push(self, key: str, step: int, gradient: Array, *, priority: int = 0) -> Future[None]:
+        """See `Store.push`."""
+
+    def push_rows(self, key: str, step: int, ids: Array, rows: Array, *, priority: int = 0) -> Future[None]:
+        """See `Store.push_rows`."""
+
+    def pull_rows(
+        self, key: str, ids: Array, version: int, *, settled: bool = False, priority: int = 0
+    ) -> Future[Array]:
+        """See `Store.pull_rows`."""
+
+    def push_many(
+        self, keys: Sequence[str], step: int, gradients: Sequence[Array], *, priority: int = 0
+    ) -> Future[None]:
         """Add this slot's gradients of `step`, in the order of the keys; as by `push`."""
 
     def set_many(self, keys: Sequence[str], version: int, values: Sequence[Array]) -> Future[None]:
         """Make these the keys' values at that version; as by `set`."""
 
-    def pull(self, key: str, version: int, *, settled: bool = False, out: Array | None = None) -> Future[Array]:
+    def pull(
+        self, key: str, version: int, *, settled: bool = False, out: Array | None = None, priority: int = 0
+    ) -> Future[Array]:
         """The key's value. With `out`, which is C-contiguous and of the key's dtype and shape, it is written there;
         `out` is the store's until the future has ended, and what is in it after a failure is not said."""
 
@@ -139,6 +158,7 @@ class BulkStore(Store, Protocol):
         settled: bool = False,
         exact: bool = False,
         out: Sequence[Array] | None = None,
+        priority: int = 0,
     ) -> Future[list[Array]]:
         """The keys' values, in the order of the keys, once each has seen `version` updates; as by `pull`.
 
@@ -147,7 +167,13 @@ class BulkStore(Store, Protocol):
         """
 
     def pull_versions(
-        self, keys: Sequence[str], version: int, *, settled: bool = False, out: Sequence[Array] | None = None
+        self,
+        keys: Sequence[str],
+        version: int,
+        *,
+        settled: bool = False,
+        out: Sequence[Array] | None = None,
+        priority: int = 0,
     ) -> Future[Pulled]:
         """The same, and which versions they are at."""
 

@@ -1,7 +1,7 @@
 """Rules as a script writes them: the models of the API, whose mistakes are told in one line.
 
 A hyper-parameter is a number or a schedule (`weft.linear`, `weft.cosine` and the like). `multipliers` stretch some of
-them for parameters by name: `{"*.bias": {"rate": 2.0, "weight_decay": 0.0}}`; the first pattern that matches counts.
+them for parameters by name: `{"*.bias": {"lr": 2.0, "weight_decay": 0.0}}`; the first pattern that matches counts.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ Multipliers = Mapping[str, Mapping[str, float]]
 
 
 def Sgd(  # noqa: N802 - makes a model of that name, and stands for it in scripts
-    rate: Hyper = BUILT_IN["sgd"].hyper["rate"],
+    lr: Hyper = BUILT_IN["sgd"].hyper["lr"],
     *,
     momentum: Hyper = 0.0,
     weight_decay: Hyper = BUILT_IN["sgd"].hyper["weight_decay"],
     multipliers: Multipliers | None = None,
     **unknown: Never,
 ) -> rule.Sgd:
-    """w -= rate * (g + weight_decay * w), with momentum m: v = m * v + g; w -= rate * v.
+    """w -= lr * (g + weight_decay * w), with momentum m: v = m * v + g; w -= lr * v.
 
     Raises ArgumentError, which says what the rule has.
     """
     _check_known(rule.Sgd, unknown)
     with checked("Sgd"):
         listed = _listed(multipliers, rule.Multiplier)
-        return rule.Sgd(rate=rate, momentum=momentum, weight_decay=weight_decay, multipliers=listed)
+        return rule.Sgd(lr=lr, momentum=momentum, weight_decay=weight_decay, multipliers=listed)
 
 
 def Nesterov(  # noqa: N802 - makes a model of that name, and stands for it in scripts
-    rate: Hyper = BUILT_IN["nesterov"].hyper["rate"],
+    lr: Hyper = BUILT_IN["nesterov"].hyper["lr"],
     *,
     momentum: Hyper = BUILT_IN["nesterov"].hyper["momentum"],
     weight_decay: Hyper = BUILT_IN["nesterov"].hyper["weight_decay"],
     multipliers: Multipliers | None = None,
     **unknown: Never,
 ) -> rule.Nesterov:
-    """g += weight_decay * w; v = momentum * v + g; w -= rate * (g + momentum * v).
+    """g += weight_decay * w; v = momentum * v + g; w -= lr * (g + momentum * v).
 
     Nesterov 1983 in the form of Sutskever et al. 2013, as PyTorch's SGD with `nesterov=True`.
 
@@ -59,7 +59,7 @@ def Nesterov(  # noqa: N802 - makes a model of that name, and stands for it in s
     _check_known(rule.Nesterov, unknown)
     with checked("Nesterov"):
         return rule.Nesterov(
-            rate=rate,
+            lr=lr,
             momentum=momentum,
             weight_decay=weight_decay,
             multipliers=_listed(multipliers, rule.Multiplier),
@@ -67,7 +67,7 @@ def Nesterov(  # noqa: N802 - makes a model of that name, and stands for it in s
 
 
 def Adam(  # noqa: N802 - makes a model of that name, and stands for it in scripts
-    rate: Hyper = BUILT_IN["adam"].hyper["rate"],
+    lr: Hyper = BUILT_IN["adam"].hyper["lr"],
     *,
     beta1: Hyper = BUILT_IN["adam"].hyper["beta1"],
     beta2: Hyper = BUILT_IN["adam"].hyper["beta2"],
@@ -82,11 +82,11 @@ def Adam(  # noqa: N802 - makes a model of that name, and stands for it in scrip
     _check_known(rule.Adam, unknown)
     with checked("Adam"):
         listed = _listed(multipliers, rule.Multiplier)
-        return rule.Adam(rate=rate, beta1=beta1, beta2=beta2, epsilon=epsilon, multipliers=listed)
+        return rule.Adam(lr=lr, beta1=beta1, beta2=beta2, epsilon=epsilon, multipliers=listed)
 
 
 def AdamW(  # noqa: N802 - makes a model of that name, and stands for it in scripts
-    rate: Hyper = BUILT_IN["adamw"].hyper["rate"],
+    lr: Hyper = BUILT_IN["adamw"].hyper["lr"],
     *,
     beta1: Hyper = BUILT_IN["adamw"].hyper["beta1"],
     beta2: Hyper = BUILT_IN["adamw"].hyper["beta2"],
@@ -95,14 +95,14 @@ def AdamW(  # noqa: N802 - makes a model of that name, and stands for it in scri
     multipliers: Multipliers | None = None,
     **unknown: Never,
 ) -> rule.AdamW:
-    """Adam, and w -= rate * weight_decay * w beside it: Loshchilov and Hutter 2019, as PyTorch's AdamW.
+    """Adam, and w -= lr * weight_decay * w beside it: Loshchilov and Hutter 2019, as PyTorch's AdamW.
 
     Raises ArgumentError, which says what the rule has.
     """
     _check_known(rule.AdamW, unknown)
     with checked("AdamW"):
         return rule.AdamW(
-            rate=rate,
+            lr=lr,
             beta1=beta1,
             beta2=beta2,
             epsilon=epsilon,
@@ -112,7 +112,7 @@ def AdamW(  # noqa: N802 - makes a model of that name, and stands for it in scri
 
 
 def Adagrad(  # noqa: N802 - makes a model of that name, and stands for it in scripts
-    rate: Hyper = BUILT_IN["adagrad"].hyper["rate"],
+    lr: Hyper = BUILT_IN["adagrad"].hyper["lr"],
     *,
     epsilon: Hyper = BUILT_IN["adagrad"].hyper["epsilon"],
     weight_decay: Hyper = BUILT_IN["adagrad"].hyper["weight_decay"],
@@ -120,14 +120,14 @@ def Adagrad(  # noqa: N802 - makes a model of that name, and stands for it in sc
     multipliers: Multipliers | None = None,
     **unknown: Never,
 ) -> rule.Adagrad:
-    """g += weight_decay * w; s += g^2; w -= rate * g / (sqrt(s) + epsilon), s starting at `accumulator`.
+    """g += weight_decay * w; s += g^2; w -= lr * g / (sqrt(s) + epsilon), s starting at `accumulator`.
 
     Duchi, Hazan and Singer 2011, with PyTorch's epsilon. Raises ArgumentError, which says what the rule has.
     """
     _check_known(rule.Adagrad, unknown)
     with checked("Adagrad"):
         return rule.Adagrad(
-            rate=rate,
+            lr=lr,
             epsilon=epsilon,
             weight_decay=weight_decay,
             accumulator=accumulator,
@@ -136,7 +136,7 @@ def Adagrad(  # noqa: N802 - makes a model of that name, and stands for it in sc
 
 
 def Rmsprop(  # noqa: N802 - makes a model of that name, and stands for it in scripts
-    rate: Hyper = BUILT_IN["rmsprop"].hyper["rate"],
+    lr: Hyper = BUILT_IN["rmsprop"].hyper["lr"],
     *,
     decay: Hyper = BUILT_IN["rmsprop"].hyper["decay"],
     epsilon: Hyper = BUILT_IN["rmsprop"].hyper["epsilon"],
@@ -144,7 +144,7 @@ def Rmsprop(  # noqa: N802 - makes a model of that name, and stands for it in sc
     multipliers: Multipliers | None = None,
     **unknown: Never,
 ) -> rule.Rmsprop:
-    """g += weight_decay * w; s = decay * s + (1 - decay) * g^2; w -= rate * g / (sqrt(s) + epsilon).
+    """g += weight_decay * w; s = decay * s + (1 - decay) * g^2; w -= lr * g / (sqrt(s) + epsilon).
 
     Tieleman and Hinton 2012, with PyTorch's epsilon.
 
@@ -153,7 +153,7 @@ def Rmsprop(  # noqa: N802 - makes a model of that name, and stands for it in sc
     _check_known(rule.Rmsprop, unknown)
     with checked("Rmsprop"):
         return rule.Rmsprop(
-            rate=rate,
+            lr=lr,
             decay=decay,
             epsilon=epsilon,
             weight_decay=weight_decay,
@@ -162,7 +162,7 @@ def Rmsprop(  # noqa: N802 - makes a model of that name, and stands for it in sc
 
 
 def Ftrl(  # noqa: N802 - makes a model of that name, and stands for it in scripts
-    rate: Hyper = BUILT_IN["ftrl"].hyper["rate"],
+    lr: Hyper = BUILT_IN["ftrl"].hyper["lr"],
     *,
     beta: float = BUILT_IN["ftrl"].hyper["beta"],
     l1: Hyper = BUILT_IN["ftrl"].hyper["l1"],
@@ -170,7 +170,7 @@ def Ftrl(  # noqa: N802 - makes a model of that name, and stands for it in scrip
     multipliers: Multipliers | None = None,
     **unknown: Never,
 ) -> rule.Ftrl:
-    """FTRL-Proximal, McMahan et al. 2013, algorithm 1, whose alpha is `rate`.
+    """FTRL-Proximal, McMahan et al. 2013, algorithm 1, whose alpha is `lr`.
 
     A weight is 0 where its gradients do not add up to more than `l1`, whatever it began at.
 
@@ -179,7 +179,7 @@ def Ftrl(  # noqa: N802 - makes a model of that name, and stands for it in scrip
     _check_known(rule.Ftrl, unknown)
     with checked("Ftrl"):
         return rule.Ftrl(
-            rate=rate,
+            lr=lr,
             beta=beta,
             l1=l1,
             l2=l2,
@@ -188,7 +188,7 @@ def Ftrl(  # noqa: N802 - makes a model of that name, and stands for it in scrip
 
 
 def Lamb(  # noqa: N802 - makes a model of that name, and stands for it in scripts
-    rate: Hyper = BUILT_IN["lamb"].hyper["rate"],
+    lr: Hyper = BUILT_IN["lamb"].hyper["lr"],
     *,
     beta1: Hyper = BUILT_IN["lamb"].hyper["beta1"],
     beta2: Hyper = BUILT_IN["lamb"].hyper["beta2"],
@@ -198,7 +198,7 @@ def Lamb(  # noqa: N802 - makes a model of that name, and stands for it in scrip
     multipliers: Multipliers | None = None,
     **unknown: Never,
 ) -> rule.Lamb:
-    """AdamW's update u, as long as the weight: w -= rate * trust * norm(w) / norm(u) * u. You et al. 2020.
+    """AdamW's update u, as long as the weight: w -= lr * trust * norm(w) / norm(u) * u. You et al. 2020.
 
     Norms are of whole parameters: none is cut over shards, and none may be a table of rows. A multiplier of 0 for
     `trust` takes the ratio away, as is usual for biases and scales.
@@ -208,7 +208,7 @@ def Lamb(  # noqa: N802 - makes a model of that name, and stands for it in scrip
     _check_known(rule.Lamb, unknown)
     with checked("Lamb"):
         return rule.Lamb(
-            rate=rate,
+            lr=lr,
             beta1=beta1,
             beta2=beta2,
             epsilon=epsilon,
@@ -219,7 +219,7 @@ def Lamb(  # noqa: N802 - makes a model of that name, and stands for it in scrip
 
 
 def Lars(  # noqa: N802 - makes a model of that name, and stands for it in scripts
-    rate: Hyper = BUILT_IN["lars"].hyper["rate"],
+    lr: Hyper = BUILT_IN["lars"].hyper["lr"],
     *,
     momentum: Hyper = BUILT_IN["lars"].hyper["momentum"],
     weight_decay: Hyper = BUILT_IN["lars"].hyper["weight_decay"],
@@ -237,7 +237,7 @@ def Lars(  # noqa: N802 - makes a model of that name, and stands for it in scrip
     _check_known(rule.Lars, unknown)
     with checked("Lars"):
         return rule.Lars(
-            rate=rate,
+            lr=lr,
             momentum=momentum,
             weight_decay=weight_decay,
             trust=trust,
@@ -271,7 +271,7 @@ def _listed(multipliers: object, model: Any) -> list[Any]:
     if multipliers is None:
         return []
     if not isinstance(multipliers, Mapping) or not all(isinstance(each, Mapping) for each in multipliers.values()):
-        raise ArgumentError(f'multipliers are factors by pattern, {{"*.bias": {{"rate": 2.0}}}}, not {multipliers!r}')
+        raise ArgumentError(f'multipliers are factors by pattern, {{"*.bias": {{"lr": 2.0}}}}, not {multipliers!r}')
     return [model.model_validate({**factors, "keys": pattern}) for pattern, factors in multipliers.items()]
 
 

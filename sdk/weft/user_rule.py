@@ -119,7 +119,7 @@ def rule(
     name: str | None = None,
     **hyper: float,
 ) -> Callable[[Function], UserRule]:
-    """Makes a rule of a function of expressions: `@weft.rule(state={"velocity": 0.0}, rate=0.1, momentum=0.9)`.
+    """Makes a rule of a function of expressions: `@weft.rule(state={"velocity": 0.0}, lr=0.1, momentum=0.9)`.
 
     The function takes what it needs of `weight`, `gradient`, each state, `step` (a parameter's updates, from 1) and
     each hyper-parameter by these names, and returns the next weight, or (next weight, {state: its next}). `state` has

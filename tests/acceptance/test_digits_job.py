@@ -29,7 +29,7 @@ def submit(client: weft.Client, place: Place, example: ModuleType, **settings: A
 def trained(place: Place, example: ModuleType) -> Iterator[weft.JobHandle]:
     with place.cluster.client() as client:
         job = submit(
-            client, place, example, passes=2, evaluate_every=40, shards=2, rule=weft.Adam(rate=0.001), name="digits"
+            client, place, example, passes=2, evaluate_every=40, shards=2, rule=weft.Adam(lr=0.001), name="digits"
         )
         job.wait(timeout_s=180)
         yield job
@@ -73,7 +73,7 @@ def test_the_same_job_gives_the_same_bits_on_one_shard_and_on_two(
 ) -> None:
     values = []
     for shards in (1, 2, 2):
-        job = submit(client, place, example, steps=30, shards=shards, seed=7, rule=weft.Adam(rate=0.003))
+        job = submit(client, place, example, steps=30, shards=shards, seed=7, rule=weft.Adam(lr=0.003))
         job.wait(timeout_s=180)
         values.append(job.values())
     for other in values[1:]:

@@ -27,7 +27,7 @@ def trained(place: Place, example: ModuleType) -> Iterator[weft.JobHandle]:
             workers=2,
             shards=2,
             passes=2,
-            rule=weft.Adam(rate=0.001),
+            rule=weft.Adam(lr=0.001),
             precision="float16",
             loss_scale={"initial": 2.0**24, "growth_interval": 20},
             clip_norm=5.0,

@@ -132,7 +132,7 @@ def test_every_schedule_and_its_fields_are_on_the_page_it_leads_to() -> None:
         name: {*required, *optional} for name, (required, optional, _) in READERS.items()
     }
     (document,) = re.findall(r"```toml\n(hyper .*?)```", OPTIONS, flags=re.DOTALL)
-    assert value_at(tomllib.loads(document)["hyper"]["rate"], 50) == 0.001
+    assert value_at(tomllib.loads(document)["hyper"]["lr"], 50) == 0.001
 
 
 def test_every_call_is_on_the_page() -> None:

@@ -13,7 +13,7 @@ from weft_kvstore import Key, describe
 
 @pytest.mark.gpu
 def test_arrays_of_a_gpu_are_pushed_and_pulled(xp: Any) -> None:
-    description = describe({"w": Key(shape=(1 << 20,), initializer=0.0)}, rule="sgd", rate=1.0)
+    description = describe({"w": Key(shape=(1 << 20,), initializer=0.0)}, rule="sgd", lr=1.0)
     with faces("network", description) as (store,), xp.cuda.Stream(non_blocking=True):
         gradient = xp.arange(1 << 20, dtype=np.float32)
         out = xp.zeros(1 << 20, np.float32)

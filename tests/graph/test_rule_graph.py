@@ -26,7 +26,7 @@ def test_a_rule_is_written_as_it_was_read() -> None:
     document = momentum()
     rule = rule_graph_from_json(document)
     assert rule_graph_to_json(rule) == document
-    assert (rule.state, rule.hyper) == ({"velocity": 0.0}, {"rate": 0.1, "momentum": 0.9})
+    assert (rule.state, rule.hyper) == ({"velocity": 0.0}, {"lr": 0.1, "momentum": 0.9})
     assert json.loads(json.dumps(rule_graph_to_json(rule))) == document
 
 
@@ -37,7 +37,7 @@ def test_what_nobody_reads_is_left_out_and_the_rest_is_in_an_order_that_runs() -
     rule = rule_graph_from_json(document)
     assert [node.name for node in rule.graph.nodes] == ["kept", "v", "move", "w"]
     assert {input_.name for input_ in rule.graph.inputs} == {
-        "weight", "gradient", "velocity", "step", "rate", "momentum",
+        "weight", "gradient", "velocity", "step", "lr", "momentum",
     }  # fmt: skip
 
 
@@ -77,11 +77,11 @@ PARAMETER = {
         ("/graph/inputs/3/shape", ["n"], "/graph/inputs/3", "input 'step' is float64[n]; it is one number"),
         ("/graph/inputs/4/dtype", "bool", "/graph/inputs/4", "it is one number"),
         ("/graph/inputs/1/name", "grad", "/graph/inputs", "no input 'gradient'"),
-        ("/graph/inputs/4/name", "lr", "/hyper/rate", "no input 'rate'"),
+        ("/graph/inputs/4/name", "eta", "/hyper/lr", "no input 'lr'"),
         ("/hyper/extra", 1.0, "/hyper/extra", "the graph has no input 'extra'"),
         ("/state/extra", 1.0, "/state/extra", "the graph has no input 'extra'"),
-        ("/hyper/rate", math.nan, "/hyper/rate", "a finite number"),
-        ("/hyper/rate", "0.1", "/hyper/rate", "a number"),
+        ("/hyper/lr", math.nan, "/hyper/lr", "a finite number"),
+        ("/hyper/lr", "0.1", "/hyper/lr", "a number"),
         ("/state/velocity", math.inf, "/state/velocity", "a finite number"),
         ("/hyper/gradient", 1.0, "/hyper/gradient", "has a meaning already"),
         ("/hyper/velocity", 1.0, "/hyper/velocity", "has a meaning already"),
@@ -91,7 +91,7 @@ PARAMETER = {
         ("/next/spin", "v", "/next/spin", "neither the weight nor a state"),
         ("/next", {"weight": "w"}, "/next", "nothing takes the place of 'velocity'"),
         ("/name", "", "/name", "1 to 256 characters"),
-        ("/rate", 1.0, "", "unknown field 'rate'"),
+        ("/lr", 1.0, "", "unknown field 'lr'"),
         ("/state", {f"s{n}": 0.0 for n in range(9)}, "/state", "at most 8"),
         ("/graph/format_version", 2, "/graph/format_version", "this reader knows 1"),
         ("/graph/nodes/1/name", "w", "/graph/nodes/3/name", "defined already at /rule/document/graph/nodes/1/name"),
@@ -105,7 +105,7 @@ def test_what_is_wrong_is_named(at: str, value: Any, where: str, says: str) -> N
 
 
 def test_a_rule_has_to_read_the_gradient_and_keep_types() -> None:
-    decays = rule_document([("Mul", "w", ("weight", "rate"))], {"weight": "w"}, hyper={"rate": 0.5})
+    decays = rule_document([("Mul", "w", ("weight", "lr"))], {"weight": "w"}, hyper={"lr": 0.5})
     with pytest.raises(GraphError, match="never reads 'gradient'"):
         rule_graph_from_json(decays)
     sums = rule_document([("ReduceSum", "w", ("gradient",))], {"weight": "w"})

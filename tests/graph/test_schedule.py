@@ -110,8 +110,8 @@ def test_growth_without_an_end_has_no_bound_and_is_infinite_in_time() -> None:
 )
 def test_what_is_wrong_is_named(document: dict[str, Any], pointer: str, says: str) -> None:
     with pytest.raises(GraphFormatError) as caught:
-        hyper_from_json(document, "/rule/rate")
-    assert caught.value.pointer == f"/rule/rate{pointer}"
+        hyper_from_json(document, "/rule/lr")
+    assert caught.value.pointer == f"/rule/lr{pointer}"
     assert says in caught.value.message
     with pytest.raises(ValueError, match="schedule: "):
         value_at(document, 0)

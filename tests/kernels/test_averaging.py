@@ -10,7 +10,7 @@ from weft_kernels.rules.lookup import rule_from
 from weft_kernels.rules.record import Rule
 from weft_kernels.rules.rows import apply_to_rows
 
-HYPER = {"sgd": {"rate": 0.5, "weight_decay": 0.0}, "adam": rule_from("adam").hyper}
+HYPER = {"sgd": {"lr": 0.5, "weight_decay": 0.0}, "adam": rule_from("adam").hyper}
 STEPS = 40
 
 

@@ -79,17 +79,17 @@ def test_a_rule_with_a_norm_sees_the_key_whole() -> None:
     weight, gradient = drawn("float32", (7, 3), 2)
     rule = rule_from(normalized())
     assert rule.whole
-    given, _ = run(rule, weight, [gradient], {"rate": 0.5})
+    given, _ = run(rule, weight, [gradient], {"lr": 0.5})
     expected = weight - 0.5 * gradient / np.sqrt(np.sum(gradient.astype(np.float64) ** 2))
     np.testing.assert_allclose(given, expected, rtol=1e-6)
-    scalar, _ = run(rule, np.array(2.0), [np.array(-3.0)], {"rate": 0.5})
+    scalar, _ = run(rule, np.array(2.0), [np.array(-3.0)], {"lr": 0.5})
     assert (scalar.shape, float(scalar)) == ((), 2.5)
 
 
 def test_a_rule_for_matrices_reduces_them_by_row() -> None:
-    @weft.rule(shape=("rows", "columns"), rate=0.1)
-    def by_row(weight: Any, gradient: Any, rate: Any) -> Any:
-        return weight - rate * gradient / ops.sqrt(ops.reduce_sum(gradient * gradient, 1, keepdims=True))
+    @weft.rule(shape=("rows", "columns"), lr=0.1)
+    def by_row(weight: Any, gradient: Any, lr: Any) -> Any:
+        return weight - lr * gradient / ops.sqrt(ops.reduce_sum(gradient * gradient, 1, keepdims=True))
 
     weight, gradient = drawn("float64", (7, 3), 2)
     rule = rule_from(by_row.document)
@@ -132,13 +132,13 @@ def test_numbers_of_a_float16_key_are_not_rounded_to_float16() -> None:
 def test_numbers_follow_step_and_hyper_parameters() -> None:
     """They are kept from one slice to the next, and no longer."""
     rule = rule_from(rule_document(
-        [("Mul", "s", ("rate", "step")), ("Mul", "m", ("s", "gradient")), ("Sub", "w", ("weight", "m"))],
-        {"weight": "w"}, hyper={"rate": 1.0},
+        [("Mul", "s", ("lr", "step")), ("Mul", "m", ("s", "gradient")), ("Sub", "w", ("weight", "m"))],
+        {"weight": "w"}, hyper={"lr": 1.0},
     ))  # fmt: skip
     moves = []
-    for step, rate in ((1, 1.0), (1, 1.0), (2, 1.0), (2, 0.5), (1, 1.0)):
+    for step, lr in ((1, 1.0), (1, 1.0), (2, 1.0), (2, 0.5), (1, 1.0)):
         weight = np.zeros(2)
-        rule.apply(weight, np.ones(2), {}, step, {"rate": rate})
+        rule.apply(weight, np.ones(2), {}, step, {"lr": lr})
         moves.append(-weight[0])
     assert moves == [1.0, 1.0, 2.0, 1.0, 1.0]
 

@@ -27,12 +27,12 @@ LATE = rule_document(
     [
         ("Sub", "beyond", ("step", "first")),
         ("Relu", "later", ("beyond",)),
-        ("Mul", "slope", ("later", "rate")),
+        ("Mul", "slope", ("later", "lr")),
         ("Add", "move", ("gradient", "slope")),
         ("Sub", "w", ("weight", "move")),
     ],
     {"weight": "w"},
-    hyper={"rate": 0.1},
+    hyper={"lr": 0.1},
     constants={"first": 40.0},
 )
 """Moves nothing but by gradients up to step 40, and everything from then on: at rest only to who does not count."""
@@ -154,7 +154,7 @@ def test_replayed_rows_have_the_bits_of_a_dense_key(
 
 
 def numbers(rule: Rule, random: np.random.Generator, program: dict[str, Any]) -> dict[str, float]:
-    drawn = {"rate": random.choice([0.0, 0.01, 1.0]), "weight_decay": random.choice([0.0, program["decay"]]), "l1": 0.1,
+    drawn = {"lr": random.choice([0.0, 0.01, 1.0]), "weight_decay": random.choice([0.0, program["decay"]]), "l1": 0.1,
              "epsilon": random.choice([1e-8, 0.1])}  # fmt: skip
     return {**rule.hyper, **{name: float(value) for name, value in drawn.items() if name in rule.hyper}}
 
@@ -211,7 +211,7 @@ def test_a_changing_rate_moves_no_row_that_stands_still() -> None:
     rule = counted(rules()["adam"], calls)
     table = Table(rule, begun(rule, 8, 8, "float32"))
     for step in range(1000):
-        table.log.append({**rule.hyper, "rate": 1 / (1 + step)})
+        table.log.append({**rule.hyper, "lr": 1 / (1 + step)})
     table.read(np.arange(8))
     assert not calls
 
@@ -245,26 +245,26 @@ def test_nothing_else_is_written() -> None:
 
 
 def test_what_cannot_be_replayed_is_refused() -> None:
-    log = HyperLog(["rate"])
+    log = HyperLog(["lr"])
     for step in range(9):
-        log.append({"rate": step // 3})
+        log.append({"lr": step // 3})
     log.forget(5)
     weight, since = np.zeros((2, 2)), np.array([5, 4])
     with pytest.raises(ValueError, match="needs a key whole, and is asked to replay 2 rows"):
         replay_rows(rule_from(normalized()), weight, {}, np.arange(2), since=since, log=log)
     decaying = HyperLog(rules()["sgd"].hyper, last=5)
-    decaying.append({"rate": 0.1, "weight_decay": 0.1})
+    decaying.append({"lr": 0.1, "weight_decay": 0.1})
     with pytest.raises(ValueError, match=r"updates 5 to 6: known are 6 to 6"):
         replay_rows(rules()["sgd"], weight, {}, np.arange(2), since=since, log=decaying)
     replay_rows(rules()["sgd"], weight, {}, np.arange(1), since=since[:1], log=decaying)
 
 
 def test_a_log_keeps_runs_and_forgets() -> None:
-    log = HyperLog(["rate", "decay"])
+    log = HyperLog(["lr", "decay"])
     assert (log.first, log.last, list(log.runs(0, 0))) == (1, 0, [])
-    for rate in (1.0, 1.0, 2.0, 2.0, 2.0, 1.0):
-        log.append({"decay": 0.5, "rate": rate, "other": 3.0})
-    one, two = {"rate": 1.0, "decay": 0.5}, {"rate": 2.0, "decay": 0.5}
+    for lr in (1.0, 1.0, 2.0, 2.0, 2.0, 1.0):
+        log.append({"decay": 0.5, "lr": lr, "other": 3.0})
+    one, two = {"lr": 1.0, "decay": 0.5}, {"lr": 2.0, "decay": 0.5}
     assert list(log.runs(0, 6)) == [(1, 3, one), (3, 6, two), (6, 7, one)]
     assert list(log.runs(1, 4)) == [(2, 3, one), (3, 5, two)]
     assert list(log.runs(6, 6)) == []
@@ -280,7 +280,7 @@ def test_a_log_keeps_runs_and_forgets() -> None:
     log.append(two)
     assert list(log.runs(6, 7)) == [(7, 8, two)]
     with pytest.raises(KeyError, match="decay"):
-        log.append({"rate": 1.0})
+        log.append({"lr": 1.0})
     assert log.last == 7
 
 
@@ -292,7 +292,7 @@ def test_a_log_of_no_numbers_counts() -> None:
 
 
 def test_a_log_that_keeps_its_numbers_stays_small() -> None:
-    log = HyperLog(["rate"])
+    log = HyperLog(["lr"])
     for _ in range(10_000):
-        log.append({"rate": 0.1})
+        log.append({"lr": 0.1})
     assert log.nbytes == 16

@@ -89,7 +89,7 @@ def test_squares_that_float16_has_no_number_for_do_no_harm(name: str, form: str,
     moved, state = run(rule, np.full(3, 1.0, np.float16), gradients)
     expected = formula(name, np.full(3, 1.0), gradients, rule.hyper)
     # A square that is held at the largest float16 is too small: the step is, for its numerator, too large by so much.
-    np.testing.assert_allclose(moved, expected, atol=(20 if abs(first) > 1e4 else 5) * rule.hyper["rate"])
+    np.testing.assert_allclose(moved, expected, atol=(20 if abs(first) > 1e4 else 5) * rule.hyper["lr"])
     assert all(np.isfinite(array).all() and (array != 0).all() for array in state.values())
 
 
@@ -127,15 +127,15 @@ def test_a_rule_that_needs_keys_whole_takes_float16_too(shape: tuple[int, ...]) 
     rule = rule_from(normalized())
     assert rule.whole
     weight, gradient = np.ones(shape, np.float16), np.full(shape, 1000.0, np.float16)
-    moved, _ = run(rule, weight, [gradient], rate=0.5)
+    moved, _ = run(rule, weight, [gradient], lr=0.5)
     np.testing.assert_allclose(moved, 1 - 0.5 / np.sqrt(max(weight.size, 1)), rtol=1e-3)
 
 
 def test_a_whole_rules_state_is_held_in_range_too() -> None:
-    @weft.rule(shape=("rows", "columns"), state={"squares": 0.0}, rate=0.1, epsilon=1e-8)
-    def by_row(weight: Any, gradient: Any, squares: Any, rate: Any, epsilon: Any) -> Any:
+    @weft.rule(shape=("rows", "columns"), state={"squares": 0.0}, lr=0.1, epsilon=1e-8)
+    def by_row(weight: Any, gradient: Any, squares: Any, lr: Any, epsilon: Any) -> Any:
         squares = squares + ops.reduce_sum(gradient * gradient, 1, keepdims=True) + 0 * gradient
-        return weight - rate * gradient / (ops.sqrt(squares) + epsilon), {"squares": squares}
+        return weight - lr * gradient / (ops.sqrt(squares) + epsilon), {"squares": squares}
 
     rule = rule_from(by_row.document)
     gradients = [np.array([[1e3, 1e3], [1e-5, 0]], np.float16), np.zeros((2, 2), np.float16)]

@@ -33,14 +33,14 @@ def ours(name: str, hyper: dict[str, float]) -> Array:
 @pytest.mark.parametrize(
     ("name", "theirs", "hyper"),
     [
-        ("sgd", lambda jax: jax.sgd(0.1), {"rate": 0.1}),
-        ("momentum", lambda jax: jax.momentum(0.1, 0.9), {"rate": 0.1, "momentum": 0.9}),
-        ("nesterov", lambda jax: jax.nesterov(0.1, 0.9), {"rate": 0.1, "momentum": 0.9}),
-        ("adam", lambda jax: jax.adam(0.1, 0.9, 0.99, 1e-3), {"rate": 0.1, "beta2": 0.99, "epsilon": 1e-3}),
+        ("sgd", lambda jax: jax.sgd(0.1), {"lr": 0.1}),
+        ("momentum", lambda jax: jax.momentum(0.1, 0.9), {"lr": 0.1, "momentum": 0.9}),
+        ("nesterov", lambda jax: jax.nesterov(0.1, 0.9), {"lr": 0.1, "momentum": 0.9}),
+        ("adam", lambda jax: jax.adam(0.1, 0.9, 0.99, 1e-3), {"lr": 0.1, "beta2": 0.99, "epsilon": 1e-3}),
         # JAX's Adagrad has momentum, here none, and no epsilon: where the sum is 0 nothing moves there.
-        ("adagrad", lambda jax: jax.adagrad(0.1, 0.0), {"rate": 0.1, "epsilon": 1e-30}),
+        ("adagrad", lambda jax: jax.adagrad(0.1, 0.0), {"lr": 0.1, "epsilon": 1e-30}),
         # JAX has epsilon inside of the root, where a very small one is nothing.
-        ("rmsprop", lambda jax: jax.rmsprop(0.1, 0.9, 1e-30), {"rate": 0.1, "decay": 0.9, "epsilon": 1e-30}),
+        ("rmsprop", lambda jax: jax.rmsprop(0.1, 0.9, 1e-30), {"lr": 0.1, "decay": 0.9, "epsilon": 1e-30}),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -80,4 +80,4 @@ def test_onnx_has_the_same_rule(name: str, op_type: str, attributes: dict[str, A
         count = np.array(step + 1 if op_type == "Adam" else step)
         feeds = dict(zip(fed, [np.float32(0.1), count, arrays[0], gradient, *arrays[1:]], strict=True))
         arrays = reference.run(None, feeds)
-    np.testing.assert_allclose(ours(name, {"rate": 0.1, **hyper}), arrays[0], rtol=2e-5, atol=2e-6)
+    np.testing.assert_allclose(ours(name, {"lr": 0.1, **hyper}), arrays[0], rtol=2e-5, atol=2e-6)

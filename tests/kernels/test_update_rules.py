@@ -28,25 +28,25 @@ def run(name: str, weight: Array, gradients: list[Array], hyper: dict[str, float
 
 
 CASES = {
-    "sgd": {"rate": 0.1, "weight_decay": 0.0},
-    "sgd_decay": {"rate": 0.1, "weight_decay": 0.01},
-    "momentum": {"rate": 0.1, "momentum": 0.9, "weight_decay": 0.0},
-    "momentum_decay": {"rate": 0.1, "momentum": 0.5, "weight_decay": 0.01},
-    "adam": {"rate": 0.01, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8},
-    "adagrad": {"rate": 0.1, "epsilon": 1e-10, "weight_decay": 0.0},
-    "adagrad_decay": {"rate": 0.1, "epsilon": 0.1, "weight_decay": 0.01},
-    "nesterov": {"rate": 0.1, "momentum": 0.9, "weight_decay": 0.0},
-    "nesterov_decay": {"rate": 0.1, "momentum": 0.5, "weight_decay": 0.01},
-    "adamw": {"rate": 0.01, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.1},
-    "rmsprop": {"rate": 0.01, "decay": 0.9, "epsilon": 1e-8, "weight_decay": 0.0},
-    "rmsprop_decay": {"rate": 0.01, "decay": 0.99, "epsilon": 0.1, "weight_decay": 0.01},
-    "ftrl": {"rate": 0.1, "beta": 1.0, "l1": 0.0, "l2": 0.0},
-    "ftrl_sparse": {"rate": 0.5, "beta": 0.5, "l1": 1.0, "l2": 0.1},
-    "lamb": {"rate": 0.01, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-6, "weight_decay": 0.01, "trust": 1.0},
-    "lamb_plain": {"rate": 0.01, "beta1": 0.5, "beta2": 0.9, "epsilon": 0.1, "weight_decay": 0.0, "trust": 0.0},
-    "lars": {"rate": 0.1, "momentum": 0.9, "weight_decay": 0.01, "trust": 0.1},
-    "lars_plain": {"rate": 0.1, "momentum": 0.5, "weight_decay": 0.0, "trust": 0.0},
-    "adam_without_memory": {"rate": 0.01, "beta1": 0.0, "beta2": 0.0, "epsilon": 0.1},
+    "sgd": {"lr": 0.1, "weight_decay": 0.0},
+    "sgd_decay": {"lr": 0.1, "weight_decay": 0.01},
+    "momentum": {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.0},
+    "momentum_decay": {"lr": 0.1, "momentum": 0.5, "weight_decay": 0.01},
+    "adam": {"lr": 0.01, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8},
+    "adagrad": {"lr": 0.1, "epsilon": 1e-10, "weight_decay": 0.0},
+    "adagrad_decay": {"lr": 0.1, "epsilon": 0.1, "weight_decay": 0.01},
+    "nesterov": {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.0},
+    "nesterov_decay": {"lr": 0.1, "momentum": 0.5, "weight_decay": 0.01},
+    "adamw": {"lr": 0.01, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.1},
+    "rmsprop": {"lr": 0.01, "decay": 0.9, "epsilon": 1e-8, "weight_decay": 0.0},
+    "rmsprop_decay": {"lr": 0.01, "decay": 0.99, "epsilon": 0.1, "weight_decay": 0.01},
+    "ftrl": {"lr": 0.1, "beta": 1.0, "l1": 0.0, "l2": 0.0},
+    "ftrl_sparse": {"lr": 0.5, "beta": 0.5, "l1": 1.0, "l2": 0.1},
+    "lamb": {"lr": 0.01, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-6, "weight_decay": 0.01, "trust": 1.0},
+    "lamb_plain": {"lr": 0.01, "beta1": 0.5, "beta2": 0.9, "epsilon": 0.1, "weight_decay": 0.0, "trust": 0.0},
+    "lars": {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01, "trust": 0.1},
+    "lars_plain": {"lr": 0.1, "momentum": 0.5, "weight_decay": 0.0, "trust": 0.0},
+    "adam_without_memory": {"lr": 0.01, "beta1": 0.0, "beta2": 0.0, "epsilon": 0.1},
 }
 
 
@@ -67,14 +67,14 @@ def test_rule_is_the_formula(case: str, dtype: str, size: int) -> None:
 
 def test_sgd_by_hand() -> None:
     """2 - 0.5 * (1 + 0.1 * 2) = 1.4."""
-    weight, _ = run("sgd", np.array([2.0]), [np.array([1.0])], {"rate": 0.5, "weight_decay": 0.1})
+    weight, _ = run("sgd", np.array([2.0]), [np.array([1.0])], {"lr": 0.5, "weight_decay": 0.1})
     assert weight[0] == pytest.approx(1.4, rel=1e-15)
 
 
 def test_momentum_by_hand() -> None:
     """v = 1, w = 1 - 0.1 = 0.9; v = 0.5 * 1 + 2 = 2.5, w = 0.9 - 0.25 = 0.65."""
     gradients = [np.array([1.0]), np.array([2.0])]
-    weight, state = run("momentum", np.array([1.0]), gradients, {"rate": 0.1, "momentum": 0.5})
+    weight, state = run("momentum", np.array([1.0]), gradients, {"lr": 0.1, "momentum": 0.5})
     assert weight[0] == pytest.approx(0.65, rel=1e-15)
     assert state["momentum"][0] == 2.5
 
@@ -84,7 +84,7 @@ def test_adam_by_hand() -> None:
 
     Step 2: m = 0.9 * 0.05 - 0.1 = -0.055, over 0.19; v = 0.999 * 0.00025 + 0.001 = 0.00124975, over 0.001999.
     """
-    hyper = {"rate": 0.1, "epsilon": 1e-8}
+    hyper = {"lr": 0.1, "epsilon": 1e-8}
     first, _ = run("adam", np.array([1.0]), [np.array([0.5])], hyper)
     assert first[0] == pytest.approx(1 - 0.1 * 0.5 / (0.5 + 1e-8), rel=1e-14)
     second, state = run("adam", np.array([1.0]), [np.array([0.5]), np.array([-1.0])], hyper)
@@ -98,7 +98,7 @@ def test_adagrad_by_hand() -> None:
     """s = 0.25 + 4, w = 1 - 0.5 * 2 / (sqrt(4.25) + 1); the sum starts where a document says."""
     rule = rule_from({"name": "adagrad", "state": {"sum": 0.25}})
     weight, state = np.array([1.0]), {"sum": np.full(1, rule.state["sum"])}
-    rule.apply(weight, np.array([2.0]), state, 1, {"rate": 0.5, "epsilon": 1.0, "weight_decay": 0.0})
+    rule.apply(weight, np.array([2.0]), state, 1, {"lr": 0.5, "epsilon": 1.0, "weight_decay": 0.0})
     assert state["sum"][0] == 4.25
     assert weight[0] == pytest.approx(1 - 1 / (math.sqrt(4.25) + 1), rel=1e-15)
     assert rules()["adagrad"].state == {"sum": 0.0}
@@ -107,28 +107,28 @@ def test_adagrad_by_hand() -> None:
 def test_nesterov_by_hand() -> None:
     """v = 1, w = 1 - 0.1 * (1 + 0.5) = 0.85; v = 2.5, w = 0.85 - 0.1 * (2 + 1.25) = 0.525."""
     gradients = [np.array([1.0]), np.array([2.0])]
-    weight, state = run("nesterov", np.array([1.0]), gradients, {"rate": 0.1, "momentum": 0.5})
+    weight, state = run("nesterov", np.array([1.0]), gradients, {"lr": 0.1, "momentum": 0.5})
     assert weight[0] == pytest.approx(0.525, rel=1e-15)
     assert state["momentum"][0] == 2.5
 
 
 def test_adamw_by_hand() -> None:
-    """The first step of Adam is the rate by the sign; the decay takes rate * 0.5 * 2 more."""
-    weight, _ = run("adamw", np.array([2.0]), [np.array([4.0])], {"rate": 0.1, "weight_decay": 0.5, "epsilon": 0.0})
+    """The first step of Adam is the rate by the sign; the decay takes lr * 0.5 * 2 more."""
+    weight, _ = run("adamw", np.array([2.0]), [np.array([4.0])], {"lr": 0.1, "weight_decay": 0.5, "epsilon": 0.0})
     assert weight[0] == pytest.approx(2 - 0.1 - 0.1, rel=1e-14)
 
 
 def test_rmsprop_by_hand() -> None:
     """s = 0.25 * 4 = 1, w = 1 - 0.5 * 2 / (1 + 1); then s = 0.75 and nothing moves."""
-    hyper = {"rate": 0.5, "decay": 0.75, "epsilon": 1.0}
+    hyper = {"lr": 0.5, "decay": 0.75, "epsilon": 1.0}
     weight, state = run("rmsprop", np.array([1.0]), [np.array([2.0]), np.array([0.0])], hyper)
     assert (weight[0], state["square"][0]) == (0.5, 0.75)
 
 
 def test_ftrl_by_hand() -> None:
-    """From w = 0, rate 0.5, beta 1, l1 1, l2 2: g = 3 gives z = 3, n = 9, w = -(3 - 1) / ((1 + 3) / 0.5 + 2) = -0.2;
+    """From w = 0, lr 0.5, beta 1, l1 1, l2 2: g = 3 gives z = 3, n = 9, w = -(3 - 1) / ((1 + 3) / 0.5 + 2) = -0.2;
     g = 4: z = 3 + 4 + 0.2 * (5 - 3) / 0.5 = 7.8, n = 25, w = -6.8 / 14. A z within 1 gives exactly 0."""
-    hyper = {"rate": 0.5, "beta": 1.0, "l1": 1.0, "l2": 2.0}
+    hyper = {"lr": 0.5, "beta": 1.0, "l1": 1.0, "l2": 2.0}
     first, _ = run("ftrl", np.zeros(1), [np.array([3.0])], hyper)
     assert first[0] == pytest.approx(-0.2, rel=1e-15)
     second, state = run("ftrl", np.zeros(1), [np.array([3.0]), np.array([4.0])], hyper)
@@ -140,13 +140,13 @@ def test_ftrl_by_hand() -> None:
 
 def test_a_rate_of_zero_moves_no_weight_of_ftrls() -> None:
     """A schedule may end there, and a multiplier says so of a parameter that stays."""
-    weight, state = run("ftrl", np.array([3.0]), [np.array([2.0])], {"rate": 0.0})
+    weight, state = run("ftrl", np.array([3.0]), [np.array([2.0])], {"lr": 0.0})
     assert (weight[0], state["total"][0], state["squares"][0]) == (3.0, 0.0, 0.0)
 
 
 def test_lamb_by_hand() -> None:
     """norm(w) = 5; the first direction is the gradient's sign, with decay (1.5, 2): norm 2.5, so twice as far."""
-    hyper = {"rate": 0.1, "epsilon": 0.0, "weight_decay": 0.0, "trust": 1.0}
+    hyper = {"lr": 0.1, "epsilon": 0.0, "weight_decay": 0.0, "trust": 1.0}
     weight, _ = run("lamb", np.array([3.0, 4.0]), [np.array([7.0, 0.1])], hyper)
     np.testing.assert_allclose(weight, [3 - 0.1 * 5 / 2**0.5, 4 - 0.1 * 5 / 2**0.5], rtol=1e-14)
     hyper |= {"weight_decay": 0.25, "epsilon": 1e-30}
@@ -156,7 +156,7 @@ def test_lamb_by_hand() -> None:
 
 def test_lars_by_hand() -> None:
     """norm(w) = 5, norm(g) = 10, decay 1: ratio 0.6 * 5 / 15 = 0.2; v = 0.5 * 0.2 * (g + w)."""
-    hyper = {"rate": 0.5, "momentum": 0.9, "weight_decay": 1.0, "trust": 0.6}
+    hyper = {"lr": 0.5, "momentum": 0.9, "weight_decay": 1.0, "trust": 0.6}
     weight, state = run("lars", np.array([3.0, 4.0]), [np.array([6.0, -8.0])], hyper)
     np.testing.assert_allclose(state["momentum"], [0.9, -0.4], rtol=1e-14)
     np.testing.assert_allclose(weight, [2.1, 4.4], rtol=1e-14)
@@ -186,7 +186,7 @@ def test_a_rule_reads_the_gradient_and_writes_where_the_key_lies(name: str, dtyp
         weight, gradient = np.ones(shape, dtype), np.full(shape, 0.5, dtype)
         gradient.flags.writeable = False
         state = {each: np.zeros(shape, dtype) for each in rule.state}
-        hyper = {**rule.hyper, "rate": 0.5} | ({"trust": 1.0} if rule.whole else {})
+        hyper = {**rule.hyper, "lr": 0.5} | ({"trust": 1.0} if rule.whole else {})
         rule.apply(weight, gradient, state, 1, hyper)
         assert (weight < 1).all()
         assert all((array != 0).all() for array in state.values())
@@ -205,8 +205,8 @@ def test_arrays_that_an_update_moves() -> None:
 
 
 def test_momentum_above_zero_makes_sgd_another_rule() -> None:
-    hyper = {"rate": 0.1, "momentum": 0.0, "weight_decay": 0.0}
-    assert stored_rule("sgd", hyper) == ("sgd", {"rate": 0.1, "weight_decay": 0.0})
+    hyper = {"lr": 0.1, "momentum": 0.0, "weight_decay": 0.0}
+    assert stored_rule("sgd", hyper) == ("sgd", {"lr": 0.1, "weight_decay": 0.0})
     assert stored_rule("sgd", {**hyper, "momentum": 0.9}) == ("momentum", {**hyper, "momentum": 0.9})
     with pytest.raises(KeyError, match="lion"):
         stored_rule("lion", hyper)
@@ -215,7 +215,7 @@ def test_momentum_above_zero_makes_sgd_another_rule() -> None:
 
 
 def test_a_state_that_starts_elsewhere_makes_a_document() -> None:
-    hyper = {"rate": 0.1, "epsilon": 1e-10, "weight_decay": {"schedule": "constant", "value": 0.1}}
+    hyper = {"lr": 0.1, "epsilon": 1e-10, "weight_decay": {"schedule": "constant", "value": 0.1}}
     assert stored_rule("adagrad", hyper, {"sum": 0.0}) == ("adagrad", hyper)
     stored, _ = stored_rule("adagrad", hyper, {"sum": 0.5})
     assert stored == {"name": "adagrad", "state": {"sum": 0.5}}
@@ -231,7 +231,7 @@ def test_a_state_that_starts_elsewhere_makes_a_document() -> None:
         ({"name": "adagrad"}, "field 'state' is missing"),
         ({"name": "adagrad", "state": {"total": 1.0}}, "no state 'total'; it has sum"),
         ({"name": "adagrad", "state": {"sum": math.nan}}, "/state/sum: expected a finite number"),
-        ({"name": "adagrad", "state": {"sum": 1.0}, "rate": 1.0}, "unknown field 'rate'"),
+        ({"name": "adagrad", "state": {"sum": 1.0}, "lr": 1.0}, "unknown field 'lr'"),
         ({"name": "sgd", "state": {"sum": 1.0}}, "at most 0"),
     ],
 )

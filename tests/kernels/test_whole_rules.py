@@ -89,7 +89,7 @@ def test_without_trust_there_is_no_ratio(name: str, plain: str) -> None:
     """LAMB is then AdamW, LARS momentum with the rate inside of it: as long as the rate stays, no other course."""
     draw = np.random.default_rng(5)
     weight, gradients = draw.normal(size=500), [draw.normal(size=500) for _ in range(4)]
-    hyper = {"rate": 0.01, "weight_decay": 0.1}
+    hyper = {"lr": 0.01, "weight_decay": 0.1}
     shared = {name: value for name, value in rules()[name].hyper.items() if name in rules()[plain].hyper}
     found, *_ = run(name, weight, gradients, **hyper, trust=0.0)
     np.testing.assert_allclose(found, run(plain, weight, gradients, **{**shared, **hyper})[0], rtol=1e-12)
@@ -99,14 +99,14 @@ def test_without_trust_there_is_no_ratio(name: str, plain: str) -> None:
 def test_a_step_is_a_share_of_the_weights_norm_whatever_the_gradients(name: str) -> None:
     weight, gradient = np.full(1000, 2.0, np.float32), np.random.default_rng(6).normal(size=1000).astype(np.float32)
     for scale in (1e-10, 1.0, 1e10):
-        moved, *_ = run(name, weight, [gradient * np.float32(scale)], rate=1.0, trust=0.25, weight_decay=0.0,
+        moved, *_ = run(name, weight, [gradient * np.float32(scale)], lr=1.0, trust=0.25, weight_decay=0.0,
                         **({"epsilon": 1e-37} if name == "lamb" else {}))  # fmt: skip
         assert np.linalg.norm(moved - weight) == pytest.approx(0.25 * np.linalg.norm(weight), rel=1e-5)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_weights_of_zero_move_and_a_gradient_of_zero_does_no_harm(name: str) -> None:
-    moved, *_ = run(name, np.zeros(8, np.float32), [np.ones(8, np.float32)], rate=0.5)
+    moved, *_ = run(name, np.zeros(8, np.float32), [np.ones(8, np.float32)], lr=0.5)
     np.testing.assert_allclose(moved, -0.5, rtol=1e-5)
     for weight in (np.zeros(8, np.float32), np.ones(8, np.float32)):
         still, *_ = run(name, weight, [np.zeros(8, np.float32)], weight_decay=0.0)
@@ -122,5 +122,5 @@ def test_the_ratio_is_one_where_there_is_none() -> None:
 def test_float16_norms_are_not_float16s() -> None:
     """The sum of squares is 2.6e6, above what float16 has."""
     weight, gradient = np.full(1000, 51.0, np.float16), np.full(1000, 100.0, np.float16)
-    moved, *_ = run("lars", weight, [gradient], rate=1.0, trust=0.5, weight_decay=0.0)
+    moved, *_ = run("lars", weight, [gradient], lr=1.0, trust=0.5, weight_decay=0.0)
     np.testing.assert_allclose(moved, 25.5, rtol=1e-3)

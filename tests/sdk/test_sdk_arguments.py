@@ -85,14 +85,14 @@ def test_rows_may_be_numbers_of_numpy() -> None:
 
 
 def test_rules_are_the_models_and_say_what_they_have() -> None:
-    assert weft.Sgd(0.1) == rule.Sgd(rate=0.1)
-    assert weft.Adam(0.1, beta1=0.5) == rule.Adam(rate=0.1, beta1=0.5)
+    assert weft.Sgd(0.1) == rule.Sgd(lr=0.1)
+    assert weft.Adam(0.1, beta1=0.5) == rule.Adam(lr=0.1, beta1=0.5)
     assert (weft.Sgd(), weft.Adam()) == (rule.Sgd(), rule.Adam())
-    with pytest.raises(weft.ArgumentError, match=r"^Adam has no lr; it has rate, beta1, beta2, epsilon$"):
-        weft.Adam(lr=0.1)  # type: ignore[arg-type]  # the mistake is the point
-    with pytest.raises(weft.ArgumentError, match=r"^Sgd has no lr, nesterov; it has rate, momentum, weight_decay$"):
-        weft.Sgd(lr=0.1, nesterov=True)  # type: ignore[arg-type]  # the mistake is the point
-    with pytest.raises(weft.ArgumentError, match=r"^Sgd: rate is -1; it should be greater than 0$"):
+    with pytest.raises(weft.ArgumentError, match=r"^Adam has no eta; it has lr, beta1, beta2, epsilon$"):
+        weft.Adam(eta=0.1)  # type: ignore[arg-type]  # the mistake is the point
+    with pytest.raises(weft.ArgumentError, match=r"^Sgd has no eta, nesterov; it has lr, momentum, weight_decay$"):
+        weft.Sgd(eta=0.1, nesterov=True)  # type: ignore[arg-type]  # the mistake is the point
+    with pytest.raises(weft.ArgumentError, match=r"^Sgd: lr is -1; it should be greater than 0$"):
         weft.Sgd(-1)
 
 
@@ -101,16 +101,16 @@ def test_what_a_rule_takes_is_what_its_model_has(name: str) -> None:
     """Each argument comes in at its place, and the defaults are the model's."""
     make = BY_NAME[name]
     names = inspect.signature(make).parameters.keys() - {"multipliers", "unknown"}
-    made = make(0.5, **dict.fromkeys(names - {"rate"}, 0.5), multipliers={"*": {"rate": 2.0}})
+    made = make(0.5, **dict.fromkeys(names - {"lr"}, 0.5), multipliers={"*": {"lr": 2.0}})
     assert made.model_dump() == {
         "name": name,
         **dict.fromkeys(names, 0.5),
-        "multipliers": [{"keys": "*", "rate": 2.0, "weight_decay": None, "trust": None}],
+        "multipliers": [{"keys": "*", "lr": 2.0, "weight_decay": None, "trust": None}],
     }
     assert make() == type(made)()
     assert getattr(weft, type(made).__name__) is make
-    with pytest.raises(weft.ArgumentError, match=f"^{type(made).__name__} has no lr; it has rate"):
-        make(lr=0.1)
+    with pytest.raises(weft.ArgumentError, match=f"^{type(made).__name__} has no eta; it has lr"):
+        make(eta=0.1)
 
 
 def test_every_rule_has_its_maker() -> None:

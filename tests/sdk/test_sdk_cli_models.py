@@ -67,7 +67,7 @@ LOSS = ("--loss", "cross_entropy", "--data", "d.npz")
 def test_submit_sends_values_and_a_job(run: Run, file: str) -> None:
     script = answers(UPLOADED, job())
     more = ("--metric", "accuracy", "--column", "labels=y", "--batch", "8", "--steps", "5", "--rule", "adam")
-    result = run(script, "submit", file, *LOSS, *more, "--rate", "0.5", "--workers", "2", "--evaluate", "80:100")
+    result = run(script, "submit", file, *LOSS, *more, "--lr", "0.5", "--workers", "2", "--evaluate", "80:100")
     assert result.exit_code == 0, result.stderr
     upload, submitted = script.requests
     assert load(upload.content)["w"].shape == (3, 4)
@@ -77,7 +77,7 @@ def test_submit_sends_values_and_a_job(run: Run, file: str) -> None:
     assert (spec.data.batch, spec.run.steps, spec.parallelism.workers) == (8, 5, 2)
     assert spec.data.evaluate is not None
     assert (spec.data.evaluate.start, spec.data.evaluate.stop) == (80, 100)
-    assert (spec.rule.name, getattr(spec.rule, "rate", None)) == ("adam", 0.5)
+    assert (spec.rule.name, getattr(spec.rule, "lr", None)) == ("adam", 0.5)
     assert spec.init_from is not None
 
 

@@ -31,7 +31,7 @@ def test_a_submitted_job_has_all_that_was_asked_for() -> None:
     loss, accuracy = expressions()
     handle = script.client().submit(
         loss, metrics={"accuracy": accuracy}, data=DATA, batch=32, passes=3, evaluate_every=7,
-        rule=weft.Adam(rate=0.01), workers=2, shards=3, seed=5, name="points",
+        rule=weft.Adam(lr=0.01), workers=2, shards=3, seed=5, name="points",
     )  # fmt: skip
     assert handle.id == "job-1"
     (request,) = script.requests
@@ -44,7 +44,7 @@ def test_a_submitted_job_has_all_that_was_asked_for() -> None:
     assert spec.data.columns == {"x": "features", "y": "y"}
     assert spec.data.batch == 32
     assert spec.run == RunLength(passes=3, evaluate_every=7)
-    assert spec.rule == weft.Adam(rate=0.01)
+    assert spec.rule == weft.Adam(lr=0.01)
     assert (spec.parallelism.workers, spec.parallelism.shards, spec.seed) == (2, 3, 5)
 
 

@@ -21,7 +21,7 @@ make = helper.make_node
 PREVIEW = "ai.onnx.preview.training"
 
 
-def training(rate: float = 0.25, momentum: float = 0.9) -> onnx.ModelProto:
+def training(lr: float = 0.25, momentum: float = 0.9) -> onnx.ModelProto:
     """loss = mean((x w)^2), and a step of Momentum on w."""
     numbers: Any = {"alpha": momentum, "beta": 1.0, "mode": "standard", "norm_coefficient": 0.0}
     nodes = [
@@ -31,17 +31,17 @@ def training(rate: float = 0.25, momentum: float = 0.9) -> onnx.ModelProto:
         make("Gradient", ["w", "x"], ["dw"], domain=PREVIEW, xs=["w"], zs=["x"], y="loss"),
         make("Momentum", ["r", "t", "w", "dw", "v"], ["w_new", "v_new"], "step", domain=PREVIEW, **numbers),
     ]
-    values = [weights("w", 3, 1), initializer("r", np.float32(rate))]
+    values = [weights("w", 3, 1), initializer("r", np.float32(lr))]
     fed = [floats("x", "N", 3), helper.make_tensor_value_info("t", onnx.TensorProto.INT64, []), floats("v", 3, 1)]
     return model(nodes, fed, ["w_new", "v_new"], values, domains=[PREVIEW])
 
 
 def test_jobs_take_the_files_own_rule() -> None:
     read = weft.from_onnx(training())
-    assert read.rule == weft.Sgd(rate=0.25, momentum=0.9)
+    assert read.rule == weft.Sgd(lr=0.25, momentum=0.9)
     trainable = read.with_values(read.values).with_loss("loss")
     assert weft.job_spec(trainable, data="d.npz", batch=4, steps=1).rule == read.rule
-    asked = weft.Adam(rate=0.5)
+    asked = weft.Adam(lr=0.5)
     assert weft.job_spec(trainable, data="d.npz", batch=4, steps=1, rule=asked).rule == asked
 
 
@@ -54,13 +54,13 @@ def test_the_command_line_takes_the_files_own_rule(tmp_path: Path) -> None:
     file = tmp_path / "own.onnx"
     file.write_bytes(training().SerializeToString())
     own, asked, other = (rule_of(file, *more) for more in ((None, None), (None, 0.5), ("adam", 0.5)))
-    assert own == weft.Sgd(rate=0.25, momentum=0.9)
-    assert asked == weft.Sgd(rate=0.5, momentum=0.9)
-    assert other == weft.Adam(rate=0.5)
+    assert own == weft.Sgd(lr=0.25, momentum=0.9)
+    assert asked == weft.Sgd(lr=0.5, momentum=0.9)
+    assert other == weft.Adam(lr=0.5)
 
 
-def rule_of(file: Path, rule: str | None, rate: float | None) -> object:
+def rule_of(file: Path, rule: str | None, lr: float | None) -> object:
     said: dict[str, Any] = {each.name: None for each in fields(ModelOptions)}
-    said |= {"loss": ["loss"], "data": "d.npz", "batch": 4, "rule": rule, "rate": rate}
+    said |= {"loss": ["loss"], "data": "d.npz", "batch": 4, "rule": rule, "lr": lr}
     said |= {"shuffle": False, "workers": 1, "shards": 1, "seed": 0}
     return JobSpec.model_validate_json(job_of_model(file, ModelOptions(**said), steps=1).document).rule

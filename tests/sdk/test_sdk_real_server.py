@@ -47,9 +47,7 @@ def submit(client: weft.Client, *, features: int = 4, steps: int = STEPS, name: 
     scores = nn.Linear(features, 2, name="fc")(weft.input("x", ("batch", features)))
     loss = nn.cross_entropy(scores, weft.input("y", ("batch",), "int64"))
     data = weft.numpy_data("points.npz", evaluate=(80, 100))
-    return client.submit(
-        loss, data=data, batch=20, steps=steps, workers=2, shards=2, rule=weft.Sgd(rate=0.5), name=name
-    )
+    return client.submit(loss, data=data, batch=20, steps=steps, workers=2, shards=2, rule=weft.Sgd(lr=0.5), name=name)
 
 
 def run(cluster: weft.Cluster, *arguments: str) -> Result:
@@ -70,7 +68,7 @@ def test_a_job_trains_and_its_values_are_those_of_plain_gradient_descent(
     scores = nn.Linear(4, 2, init=nn.zeros, name="fc")(weft.input("x", ("batch", 4)))
     loss = nn.cross_entropy(scores, weft.input("y", ("batch",), "int64"))
     data = weft.numpy_data("points.npz", train=(0, 80), shuffle=False)
-    job = client.submit(loss, data=data, batch=20, steps=STEPS, workers=2, shards=2, rule=weft.Sgd(rate=0.5))
+    job = client.submit(loss, data=data, batch=20, steps=STEPS, workers=2, shards=2, rule=weft.Sgd(lr=0.5))
     assert job.wait(timeout_s=60).state is JobState.SUCCEEDED
     with np.load(cluster.data_root / "points.npz") as points:
         x, y = points["x"].astype(np.float64), points["y"]
@@ -206,7 +204,7 @@ def quiet(client: weft.Client, **settings: Any) -> weft.JobHandle:
     loss = nn.cross_entropy(scores, weft.input("y", ("batch",), "int64"))
     length = {"steps": STEPS} if "steps" not in settings else {}
     return client.submit(
-        loss, data="few.npz", batch=20, workers=2, shards=2, rule=weft.Sgd(rate=1e-30), **length, **settings
+        loss, data="few.npz", batch=20, workers=2, shards=2, rule=weft.Sgd(lr=1e-30), **length, **settings
     )
 
 

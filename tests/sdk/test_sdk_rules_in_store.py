@@ -22,25 +22,25 @@ from weft_server.reading import read_and_check
 WAIT_S = 60.0
 
 
-@weft.rule(state={"velocity": 0.25}, rate=0.1, momentum=0.9)
-def nesterov(weight: Any, gradient: Any, velocity: Any, step: Any, rate: Any, momentum: Any) -> Any:
+@weft.rule(state={"velocity": 0.25}, lr=0.1, momentum=0.9)
+def nesterov(weight: Any, gradient: Any, velocity: Any, step: Any, lr: Any, momentum: Any) -> Any:
     velocity = momentum * velocity + gradient
-    return weight - rate * (gradient + momentum * velocity) / step, {"velocity": velocity}
+    return weight - lr * (gradient + momentum * velocity) / step, {"velocity": velocity}
 
 
-@weft.rule(rate=0.1, trust=0.02)
-def lars(weight: Any, gradient: Any, rate: Any, trust: Any) -> Any:
+@weft.rule(lr=0.1, trust=0.02)
+def lars(weight: Any, gradient: Any, lr: Any, trust: Any) -> Any:
     def norm(x: Any) -> Any:
         return ops.sqrt(ops.reduce_sum(x * x))
 
-    return weight - rate * trust * norm(weight) / norm(gradient) * gradient
+    return weight - lr * trust * norm(weight) / norm(gradient) * gradient
 
 
 @pytest.mark.parametrize("rule", [nesterov, lars], ids=lambda rule: rule.name)
 def test_a_job_trains_with_the_rule_its_schedules_and_multipliers(rule: UserRule, tmp_path: Path) -> None:
     """Two slots push; slices of sixteen floats cut the larger key, unless the rule needs it whole."""
-    rate = weft.cosine(0.5, 0.1, steps=3, warmup=1)
-    made = rule(rate=rate, multipliers={"b": {"rate": 2.0}})
+    lr = weft.cosine(0.5, 0.1, steps=3, warmup=1)
+    made = rule(lr=lr, multipliers={"b": {"lr": 2.0}})
     document = spec_json(save_rows(tmp_path / "rows.npz"), rule=made.model_dump(mode="json"))
     document["parallelism"]["slice_bytes"] = 64
     plan = read_and_check(JobSpec.model_validate(document), None, Bounds())
@@ -55,8 +55,8 @@ def test_a_job_trains_with_the_rule_its_schedules_and_multipliers(rule: UserRule
                 gradients = [draw.standard_normal(shape).astype(np.float32) for _ in slots]
                 for slot, gradient in zip(slots, gradients, strict=True):
                     slot.push(key, step, gradient.copy()).result(WAIT_S)
-                number = value_at(rate.document(), step) * factor
-                weight, state = rule.apply(weight, gradients[0] + gradients[1], state, step=step + 1, rate=number)
+                number = value_at(lr.document(), step) * factor
+                weight, state = rule.apply(weight, gradients[0] + gradients[1], state, step=step + 1, lr=number)
             given = local.pull(key, 4).result(WAIT_S)
             assert given.reshape(shape).tobytes() == weight.tobytes()
             kept = local.pull_state(key, 4).result(WAIT_S)

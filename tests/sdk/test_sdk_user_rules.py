@@ -15,36 +15,36 @@ from weft_graph.rules.graph import rule_graph_from_json, rule_graph_to_json
 from weft_kernels.rules.lookup import rule_from
 
 
-@weft.rule(state={"velocity": 0.5}, rate=0.1, momentum=0.9)
-def nesterov(weight: Any, gradient: Any, velocity: Any, rate: Any, momentum: Any) -> Any:
+@weft.rule(state={"velocity": 0.5}, lr=0.1, momentum=0.9)
+def nesterov(weight: Any, gradient: Any, velocity: Any, lr: Any, momentum: Any) -> Any:
     """Looks ahead."""
     velocity = momentum * velocity + gradient
-    return weight - rate * (gradient + momentum * velocity), {"velocity": velocity}
+    return weight - lr * (gradient + momentum * velocity), {"velocity": velocity}
 
 
-@weft.rule(rate=0.1)
-def unit(weight: Any, gradient: Any, rate: Any) -> Any:
-    return weight - rate * gradient / ops.sqrt(ops.reduce_sum(gradient * gradient))
+@weft.rule(lr=0.1)
+def unit(weight: Any, gradient: Any, lr: Any) -> Any:
+    return weight - lr * gradient / ops.sqrt(ops.reduce_sum(gradient * gradient))
 
 
 def test_a_function_becomes_a_document_that_is_a_rule() -> None:
     document = nesterov.document
     assert rule_graph_to_json(rule_graph_from_json(document)) == document
     assert (document["name"], document["state"]) == ("nesterov", {"velocity": 0.5})
-    assert document["hyper"] == {"rate": 0.1, "momentum": 0.9}
+    assert document["hyper"] == {"lr": 0.1, "momentum": 0.9}
     assert [each["name"] for each in document["graph"]["inputs"]] == [
-        "weight", "gradient", "velocity", "step", "rate", "momentum",
+        "weight", "gradient", "velocity", "step", "lr", "momentum",
     ]  # fmt: skip
     assert (nesterov.name, nesterov.__doc__) == ("nesterov", "Looks ahead.")
-    assert repr(nesterov) == "<rule nesterov(rate=0.1, momentum=0.9), state: 'velocity'>"
+    assert repr(nesterov) == "<rule nesterov(lr=0.1, momentum=0.9), state: 'velocity'>"
 
 
 def test_calling_it_with_hyper_parameters_makes_the_rule_of_a_job() -> None:
-    made = nesterov(rate=weft.cosine(0.1, steps=10), multipliers={"*.bias": {"rate": 2.0, "momentum": 0.0}})
+    made = nesterov(lr=weft.cosine(0.1, steps=10), multipliers={"*.bias": {"lr": 2.0, "momentum": 0.0}})
     assert made == api.GraphRule(
         document=nesterov.document,
-        hyper={"rate": schedule.Cosine(start=0.1, steps=10)},
-        multipliers=[api.GraphMultiplier.model_validate({"keys": "*.bias", "rate": 2.0, "momentum": 0.0})],
+        hyper={"lr": schedule.Cosine(start=0.1, steps=10)},
+        multipliers=[api.GraphMultiplier.model_validate({"keys": "*.bias", "lr": 2.0, "momentum": 0.0})],
     )
     assert api.GraphRule.model_validate_json(made.model_dump_json()) == made
 
@@ -60,12 +60,12 @@ def test_a_job_takes_the_rule_itself_too() -> None:
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_it_runs_here_on_arrays(dtype: str) -> None:
     weight, gradient = np.array([[1.0, 2.0]], dtype), np.array([[0.5, -1.0]], dtype)
-    new, state = nesterov.apply(weight, gradient, {"velocity": np.zeros((1, 2))}, rate=0.5)
+    new, state = nesterov.apply(weight, gradient, {"velocity": np.zeros((1, 2))}, lr=0.5)
     assert (new.dtype, state["velocity"].dtype) == (np.dtype(dtype), np.dtype(dtype))
     rtol = {"float16": 2e-3, "float32": 1e-6, "float64": 1e-14}[dtype]
     np.testing.assert_allclose(new, [[1 - 0.5 * 1.9 * 0.5, 2 + 0.5 * 1.9]], rtol=rtol)
     np.testing.assert_allclose(state["velocity"], gradient, rtol=rtol)
-    started, _ = nesterov.apply(weight, gradient, rate=0.0)
+    started, _ = nesterov.apply(weight, gradient, lr=0.0)
     np.testing.assert_array_equal(started, weight)
     assert nesterov.apply(weight, gradient)[1]["velocity"][0, 0] == pytest.approx(0.95, rel=2e-3)
     reduced, _ = unit.apply(weight, gradient)
@@ -73,14 +73,14 @@ def test_it_runs_here_on_arrays(dtype: str) -> None:
 
 
 def test_a_rule_of_halves_loses_no_small_and_no_large_state_as_on_a_shard() -> None:
-    @weft.rule(state={"square": 0.0}, rate=0.5)
-    def adagrad(weight: Any, gradient: Any, square: Any, rate: Any) -> Any:
+    @weft.rule(state={"square": 0.0}, lr=0.5)
+    def adagrad(weight: Any, gradient: Any, square: Any, lr: Any) -> Any:
         square = square + gradient * gradient
-        return weight - rate * gradient / (ops.sqrt(square) + 1e-12), {"square": square}
+        return weight - lr * gradient / (ops.sqrt(square) + 1e-12), {"square": square}
 
     weight, gradient = np.zeros(4, np.float16), np.array([1e-5, -3.0, 1000.0, 0.0], np.float16)
     on_shard, its_square = weight.copy(), np.zeros_like(weight)
-    rule_from(adagrad.document).apply(on_shard, gradient.copy(), {"square": its_square}, 1, {"rate": 0.5})
+    rule_from(adagrad.document).apply(on_shard, gradient.copy(), {"square": its_square}, 1, {"lr": 0.5})
     updated, state = adagrad.apply(weight, gradient)
     np.testing.assert_array_equal(updated, np.array([-0.5, 0.5, -0.5, 0.0], np.float16))
     np.testing.assert_array_equal(state["square"], np.array([6e-8, 9.0, 65504.0, 0.0], np.float16))
@@ -88,12 +88,12 @@ def test_a_rule_of_halves_loses_no_small_and_no_large_state_as_on_a_shard() -> N
 
 
 def test_a_schedule_follows_the_step_here_too() -> None:
-    @weft.rule(rate=0.1)
-    def plain(weight: Any, gradient: Any, rate: Any, step: Any) -> Any:
-        return weight - rate * step * gradient
+    @weft.rule(lr=0.1)
+    def plain(weight: Any, gradient: Any, lr: Any, step: Any) -> Any:
+        return weight - lr * step * gradient
 
     decayed = weft.linear(1.0, 0.0, steps=4)
-    moves = [-plain.apply(np.zeros(1), np.ones(1), step=step, rate=decayed)[0][0] for step in range(1, 6)]
+    moves = [-plain.apply(np.zeros(1), np.ones(1), step=step, lr=decayed)[0][0] for step in range(1, 6)]
     assert moves == [1.0, 1.5, 1.5, 1.0, 0.0]
 
 
@@ -105,8 +105,8 @@ def returns(*results: Any) -> Any:
 @pytest.mark.parametrize(
     ("make", "error", "says"),
     [
-        (lambda: weft.rule(rate=0.1)(lambda weight, gradient: weight - gradient), weft.ArgumentError,
-         "rule '<lambda>': its function does not take 'rate'"),
+        (lambda: weft.rule(lr=0.1)(lambda weight, gradient: weight - gradient), weft.ArgumentError,
+         "rule '<lambda>': its function does not take 'lr'"),
         (lambda: weft.rule()(lambda weight, grad: weight - grad), weft.ArgumentError,
          "nothing is called 'grad'; there are 'weight', 'gradient', 'step'"),
         (lambda: weft.rule()(lambda *arrays: arrays[0]), weft.ArgumentError, "by name, not *arrays"),
@@ -117,8 +117,8 @@ def returns(*results: Any) -> Any:
          "returns the next of none, and its states are 'v'"),
         (lambda: weft.rule(state={"v": 0.0})(lambda weight, gradient, v: (weight - v * gradient, {"v": 1.0})),
          weft.ArgumentError, "the next 'v' is an expression, not 1.0"),
-        (lambda: weft.rule(state={"rate": 0.0}, rate=0.1)(lambda weight, gradient, rate: weight), weft.ArgumentError,
-         "'rate' has two meanings"),
+        (lambda: weft.rule(state={"lr": 0.0}, lr=0.1)(lambda weight, gradient, lr: weight), weft.ArgumentError,
+         "'lr' has two meanings"),
         (lambda: weft.rule(step=0.1)(lambda weight, gradient, step: weight), weft.ArgumentError,
          "'step' has two meanings"),
         (lambda: weft.rule(shape=())(lambda weight, gradient: weight), weft.ArgumentError, "names of dimensions"),
@@ -127,16 +127,16 @@ def returns(*results: Any) -> Any:
          "'reduce_sum' is float64[], and 'weight' is float64[elements]"),
         (lambda: weft.rule()(lambda weight, gradient: weight - ops.dropout(gradient)), weft.GraphRefusedError,
          "(Dropout): a rule takes"),
-        (lambda: weft.rule(rate=float("nan"))(lambda weight, gradient, rate: weight - rate * gradient),
-         weft.GraphRefusedError, "'rate' is nan"),
-        (lambda: nesterov(lr=0.1), weft.ArgumentError, "no hyper-parameter 'lr'; it has 'rate', 'momentum'"),
-        (lambda: nesterov(rate=float("inf")), weft.ArgumentError, "nesterov: hyper.rate is inf; it should be a finite"),
+        (lambda: weft.rule(lr=float("nan"))(lambda weight, gradient, lr: weight - lr * gradient),
+         weft.GraphRefusedError, "'lr' is nan"),
+        (lambda: nesterov(eta=0.1), weft.ArgumentError, "no hyper-parameter 'eta'; it has 'lr', 'momentum'"),
+        (lambda: nesterov(lr=float("inf")), weft.ArgumentError, "nesterov: hyper.lr is inf; it should be a finite"),
         (lambda: nesterov.apply(np.zeros(3, int), np.zeros(3)), weft.ArgumentError, "floats, not int64"),
         (lambda: nesterov.apply(np.zeros(3), np.zeros(2)), weft.ArgumentError, "gradient is of shape (2,)"),
         (lambda: nesterov.apply(np.zeros(3), np.zeros(3), {"v": 0}), weft.ArgumentError, "has no state 'v'"),
         (lambda: weft.Sgd(multipliers={"*": 2.0}), weft.ArgumentError, "factors by pattern"),
-        (lambda: weft.Sgd(multipliers={"*": {"lr": 2.0}}), weft.ArgumentError, "lr is 2.0"),
-        (lambda: weft.Sgd(multipliers={"*": {"rate": -2.0}}), weft.ArgumentError, "rate is -2.0; it should be greater"),
+        (lambda: weft.Sgd(multipliers={"*": {"eta": 2.0}}), weft.ArgumentError, "eta is 2.0"),
+        (lambda: weft.Sgd(multipliers={"*": {"lr": -2.0}}), weft.ArgumentError, "lr is -2.0; it should be greater"),
         (lambda: weft.Sgd(weft.linear(0.1, -0.1, steps=3)), weft.ArgumentError, "its values go from -0.1 to 0.1"),
         (lambda: weft.Adam(beta1=weft.warmup(1.0, 3)), weft.ArgumentError, "they have to be from 0 below 1"),
         (lambda: weft.Adam(weft.exponential(0.1, 1.1, steps=3)), weft.ArgumentError, "grows without end; say an end"),
@@ -170,11 +170,11 @@ def test_schedules_are_the_models() -> None:
 
 
 def test_rules_take_schedules_and_multipliers() -> None:
-    made = weft.Adagrad(weft.linear(0.1, steps=9), accumulator=0.1, multipliers={"*.bias": {"rate": 2.0}, "*": {}})
+    made = weft.Adagrad(weft.linear(0.1, steps=9), accumulator=0.1, multipliers={"*.bias": {"lr": 2.0}, "*": {}})
     assert made == api.Adagrad(
-        rate=schedule.Linear(start=0.1, steps=9),
+        lr=schedule.Linear(start=0.1, steps=9),
         accumulator=0.1,
-        multipliers=[api.Multiplier(keys="*.bias", rate=2.0), api.Multiplier(keys="*")],
+        multipliers=[api.Multiplier(keys="*.bias", lr=2.0), api.Multiplier(keys="*")],
     )
-    assert made.hyper()["rate"] == {"schedule": "linear", "start": 0.1, "end": 0.0, "steps": 9, "begin": 0}
+    assert made.hyper()["lr"] == {"schedule": "linear", "start": 0.1, "end": 0.0, "steps": 9, "begin": 0}
     assert api.Adagrad.model_validate_json(made.model_dump_json()) == made

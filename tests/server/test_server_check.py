@@ -82,9 +82,9 @@ def test_samples_of_steps_and_passes_follow_the_batches(rows: Path) -> None:
 @pytest.mark.parametrize(
     ("rule", "expected"),
     [
-        (Sgd(rate=0.5), ("sgd", {"rate": 0.5, "weight_decay": 0.0})),
-        (Sgd(rate=0.5, momentum=0.9), ("momentum", {"rate": 0.5, "weight_decay": 0.0, "momentum": 0.9})),
-        (Adam(), ("adam", {"rate": 0.001, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8})),
+        (Sgd(lr=0.5), ("sgd", {"lr": 0.5, "weight_decay": 0.0})),
+        (Sgd(lr=0.5, momentum=0.9), ("momentum", {"lr": 0.5, "weight_decay": 0.0, "momentum": 0.9})),
+        (Adam(), ("adam", {"lr": 0.001, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8})),
     ],
 )
 def test_rules_become_those_of_the_shard(rule: Sgd | Adam, expected: tuple[str, dict[str, float]]) -> None:
@@ -241,7 +241,7 @@ def takes(check: Callable[[], object], refusal: type[Exception]) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("rate", "factor", "op_type", "numbers", "taken"),
+    ("lr", "factor", "op_type", "numbers", "taken"),
     [
         (65504.0, 1.0, "ConstantOfShape", {"value": 65519.0}, True),
         (0.5, 131008.0, "RandomUniform", {"low": -32752.0, "high": 32752.0}, True),
@@ -255,15 +255,15 @@ def takes(check: Callable[[], object], refusal: type[Exception]) -> bool:
     ],
 )
 def test_numbers_that_a_parameter_cannot_have_are_those_that_the_store_would_refuse(
-    tmp_path: Path, rate: float, factor: float, op_type: str, numbers: dict[str, float], taken: bool
+    tmp_path: Path, lr: float, factor: float, op_type: str, numbers: dict[str, float], taken: bool
 ) -> None:
-    rule = {"name": "sgd", "rate": rate, "multipliers": [{"keys": "w", "rate": factor}]}
+    rule = {"name": "sgd", "lr": lr, "multipliers": [{"keys": "w", "lr": factor}]}
     tame = {"op_type": "ConstantOfShape", "attributes": {"value": 0.0}}
     wanted = JobSpec.model_validate(half_precision(tmp_path, rule, {"op_type": op_type, "attributes": numbers}))
     plan = read_and_check(JobSpec.model_validate(half_precision(tmp_path, {"name": "sgd"}, tame)), None, Bounds())
-    given = {"initializer": InitializerSpec(op_type=op_type, attributes=numbers), "multipliers": {"rate": factor}}
+    given = {"initializer": InitializerSpec(op_type=op_type, attributes=numbers), "multipliers": {"lr": factor}}
     keys = [plan.keys[0].model_copy(update=given)]
-    stored = plan.model_copy(update={"keys": keys, "hyper": {"rate": rate, "weight_decay": 0.0}})
+    stored = plan.model_copy(update={"keys": keys, "hyper": {"lr": lr, "weight_decay": 0.0}})
     description = description_from_json(stored.store("job", 1, ["tcp://127.0.0.1:1"]).model_dump(mode="json"))
     assert takes(lambda: check_unplaced(description), DescriptionError) is taken
     for parameter in wanted.graph["parameters"][1:]:

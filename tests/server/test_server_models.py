@@ -135,7 +135,7 @@ def with_optimizer(**attributes: float) -> bytes:
 def test_a_models_own_optimizer_is_the_rule_of_its_jobs(client: httpx.Client) -> None:
     read = send(client, with_optimizer(epsilon=0.25), loss="loss").json()
     assert read["rule"]["name"] == "adagrad"
-    assert (read["rule"]["rate"], read["rule"]["epsilon"]) == (0.5, 0.25)
+    assert (read["rule"]["lr"], read["rule"]["epsilon"]) == (0.5, 0.25)
     assert send(client, perceptron().SerializeToString()).json()["rule"] is None
     assert "adagrad: epsilon: " in refusal(send(client, with_optimizer(epsilon=-1.0)))
 

@@ -148,14 +148,14 @@ def pointers(found: Problem) -> set[str]:
 
 def test_every_wrong_field_is_pointed_at(client: httpx.Client, document: dict[str, Any]) -> None:
     wrong = copy.deepcopy(document)
-    wrong["rule"] = {"name": "sgd", "rate": -1, "colour": "red"}
+    wrong["rule"] = {"name": "sgd", "lr": -1, "colour": "red"}
     wrong["run"] = {"passes": 1, "steps": 1}
     wrong["data"]["train"] = {"start": 5, "stop": 5}
     wrong["parallelism"]["workers"] = 0
     del wrong["loss"]
     found = problem(submit(client, wrong), 422, "invalid-request")
     assert pointers(found) == {
-        "/rule/rate",
+        "/rule/lr",
         "/rule/colour",
         "/run",
         "/data/train",
@@ -201,16 +201,16 @@ def test_a_first_value_that_would_be_infinite_names_the_parameter(
 @pytest.mark.parametrize(
     ("rule", "pointer", "told"),
     [
-        ({"name": "sgd", "rate": 1e5}, "/rule/rate", "'rate': 100000 is infinite in float16"),
+        ({"name": "sgd", "lr": 1e5}, "/rule/lr", "'lr': 100000 is infinite in float16"),
         (
-            {"name": "sgd", "rate": {"schedule": "linear", "start": 0.1, "end": 1e5, "steps": 9}},
-            "/rule/rate",
-            "'rate': 100000 is infinite in float16",
+            {"name": "sgd", "lr": {"schedule": "linear", "start": 0.1, "end": 1e5, "steps": 9}},
+            "/rule/lr",
+            "'lr': 100000 is infinite in float16",
         ),
         (
-            {"name": "sgd", "rate": 100, "multipliers": [{"keys": "?", "rate": 1000}]},
-            "/rule/multipliers/0/rate",
-            "'rate': 100, multiplied by 1000 is infinite in float16",
+            {"name": "sgd", "lr": 100, "multipliers": [{"keys": "?", "lr": 1000}]},
+            "/rule/multipliers/0/lr",
+            "'lr': 100, multiplied by 1000 is infinite in float16",
         ),
     ],
 )

@@ -69,13 +69,13 @@ def with_table(dtype: DType = DType.FLOAT32) -> Graph:
 
 
 def test_a_users_rule_goes_to_the_store_with_every_hyper_parameter(rows: Path) -> None:
-    rule = {"name": "graph", "document": momentum(), "hyper": {"rate": LINEAR}}
+    rule = {"name": "graph", "document": momentum(), "hyper": {"lr": LINEAR}}
     plan = planned(rows, rule)
-    assert plan.hyper == {"rate": {**LINEAR, "end": 0.0, "begin": 0}, "momentum": 0.9}
+    assert plan.hyper == {"lr": {**LINEAR, "end": 0.0, "begin": 0}, "momentum": 0.9}
     assert isinstance(plan.rule, dict)
     made = rule_from(plan.rule)
     assert (made.name, made.whole, made.state, made.hyper) == (
-        "test", False, {"velocity": 0.0}, {"rate": 0.1, "momentum": 0.9},
+        "test", False, {"velocity": 0.0}, {"lr": 0.1, "momentum": 0.9},
     )  # fmt: skip
     assert JobPlan.model_validate_json(plan.model_dump_json()) == plan
     assert rule_graph_from_json(plan.store("job", 1, [""]).model_dump(mode="json")["rule"]).next == made_next()
@@ -89,30 +89,30 @@ def made_next() -> dict[str, str]:
     ("rule", "stored", "hyper"),
     [
         (
-            {"name": "sgd", "rate": LINEAR, "momentum": {"schedule": "constant", "value": 0.0}},
+            {"name": "sgd", "lr": LINEAR, "momentum": {"schedule": "constant", "value": 0.0}},
             "momentum",
-            {"rate": {**LINEAR, "end": 0.0, "begin": 0}, "momentum": {"schedule": "constant", "value": 0.0},
+            {"lr": {**LINEAR, "end": 0.0, "begin": 0}, "momentum": {"schedule": "constant", "value": 0.0},
              "weight_decay": 0.0},
         ),
-        ({"name": "adagrad"}, "adagrad", {"rate": 0.01, "epsilon": 1e-10, "weight_decay": 0.0}),
+        ({"name": "adagrad"}, "adagrad", {"lr": 0.01, "epsilon": 1e-10, "weight_decay": 0.0}),
         (
             {"name": "adagrad", "accumulator": 0.1, "weight_decay": 0.5},
             {"name": "adagrad", "state": {"sum": 0.1}},
-            {"rate": 0.01, "epsilon": 1e-10, "weight_decay": 0.5},
+            {"lr": 0.01, "epsilon": 1e-10, "weight_decay": 0.5},
         ),
-        ({"name": "nesterov"}, "nesterov", {"rate": 0.01, "momentum": 0.9, "weight_decay": 0.0}),
+        ({"name": "nesterov"}, "nesterov", {"lr": 0.01, "momentum": 0.9, "weight_decay": 0.0}),
         (
-            {"name": "adamw", "rate": LINEAR},
+            {"name": "adamw", "lr": LINEAR},
             "adamw",
-            {"rate": {**LINEAR, "end": 0.0, "begin": 0}, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8,
+            {"lr": {**LINEAR, "end": 0.0, "begin": 0}, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8,
              "weight_decay": 0.01},
         ),
         ({"name": "rmsprop", "decay": 0.5}, "rmsprop",
-         {"rate": 0.01, "decay": 0.5, "epsilon": 1e-8, "weight_decay": 0.0}),
-        ({"name": "ftrl", "l1": 2}, "ftrl", {"rate": 0.1, "beta": 1.0, "l1": 2.0, "l2": 0.0}),
-        ({"name": "lamb"}, "lamb", {"rate": 0.001, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-6,
+         {"lr": 0.01, "decay": 0.5, "epsilon": 1e-8, "weight_decay": 0.0}),
+        ({"name": "ftrl", "l1": 2}, "ftrl", {"lr": 0.1, "beta": 1.0, "l1": 2.0, "l2": 0.0}),
+        ({"name": "lamb"}, "lamb", {"lr": 0.001, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-6,
                                     "weight_decay": 0.01, "trust": 1.0}),
-        ({"name": "lars"}, "lars", {"rate": 0.1, "momentum": 0.9, "weight_decay": 1e-4, "trust": 0.001}),
+        ({"name": "lars"}, "lars", {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-4, "trust": 0.001}),
     ],
 )  # fmt: skip
 def test_built_in_rules_go_by_name_or_by_what_their_state_starts_at(
@@ -124,11 +124,11 @@ def test_built_in_rules_go_by_name_or_by_what_their_state_starts_at(
 
 
 def test_the_first_multiplier_that_matches_a_key_is_the_keys(rows: Path) -> None:
-    multipliers = [{"keys": "b*", "rate": 2.0, "weight_decay": 0.0}, {"keys": "*", "rate": 0.5}]
+    multipliers = [{"keys": "b*", "lr": 2.0, "weight_decay": 0.0}, {"keys": "*", "lr": 0.5}]
     plan = planned(rows, {"name": "sgd", "multipliers": multipliers})
     assert {key.key: key.multipliers for key in plan.keys} == {
-        "w": {"rate": 0.5},
-        "b": {"rate": 2.0, "weight_decay": 0.0},
+        "w": {"lr": 0.5},
+        "b": {"lr": 2.0, "weight_decay": 0.0},
     }
     own = {"name": "graph", "document": momentum(), "multipliers": [{"keys": "?", "momentum": -0.5}]}
     assert {key.key: key.multipliers for key in planned(rows, own).keys} == {
@@ -184,10 +184,10 @@ def test_an_update_that_would_hold_up_its_shard_is_refused() -> None:
 def test_only_what_the_rule_updates_is_whole_and_multiplied(rows: Path) -> None:
     document = graph_to_json(linear())
     document["parameters"][1]["trainable"] = False
-    rule = {"name": "graph", "document": normalized(), "multipliers": [{"keys": "*", "rate": 2.0}]}
+    rule = {"name": "graph", "document": normalized(), "multipliers": [{"keys": "*", "lr": 2.0}]}
     plan = planned(rows, rule, graph=document)
     of = {key.key: (key.slots, key.whole, key.multipliers) for key in plan.keys}
-    assert of == {"w": ([0, 1], True, {"rate": 2.0}), "b": ([], False, {})}
+    assert of == {"w": ([0, 1], True, {"lr": 2.0}), "b": ([], False, {})}
     found = refused(rows, {"name": "sgd", "multipliers": [{"keys": "b"}]}, graph=document)
     assert found == {"/rule/multipliers/0/keys": "'b' matches no parameter that is trained; there are 'w'"}
 
@@ -226,7 +226,7 @@ OWN: dict[str, Any] = {
     "name": "graph",
     "document": momentum(),
     "hyper": {},
-    "multipliers": [{"keys": "w", "rate": 2.0}],
+    "multipliers": [{"keys": "w", "lr": 2.0}],
 }
 
 
@@ -237,12 +237,12 @@ OWN: dict[str, Any] = {
         ("/document/graph/nodes/3/op_type", "Gremm", "/rule/document/graph/nodes/3/op_type", "'Gremm'"),
         ("/document/next/weight", "kept", "/rule/document/next/weight", "no output of the graph"),
         ("/document/hyper/more", 1.0, "/rule/document/hyper/more", "the graph has no input 'more'"),
-        ("/document/hyper", {"rate": 0.1}, "/rule/document/graph/inputs/5/name", "'momentum' is neither"),
+        ("/document/hyper", {"lr": 0.1}, "/rule/document/graph/inputs/5/name", "'momentum' is neither"),
         ("/document/graph", None, "/rule/document/graph", "expected an object, got null"),
         ("/document", {}, "/rule/document", "field 'name' is missing"),
-        ("/hyper/lr", 0.1, "/rule/hyper/lr", "rule 'test' has no hyper-parameter 'lr'; it has 'rate', 'momentum'"),
+        ("/hyper/eta", 0.1, "/rule/hyper/eta", "rule 'test' has no hyper-parameter 'eta'; it has 'lr', 'momentum'"),
         ("/multipliers/0/keys", "*.bias", "/rule/multipliers/0/keys", "'*.bias' matches no parameter that is trained"),
-        ("/multipliers/0/lr", 2.0, "/rule/multipliers/0/lr", "no hyper-parameter 'lr'; it has 'rate', 'momentum'"),
+        ("/multipliers/0/eta", 2.0, "/rule/multipliers/0/eta", "no hyper-parameter 'eta'; it has 'lr', 'momentum'"),
         ("/document", outer(), "/rule/document/graph", "node 'square' (Mul)"),
     ],
 )  # fmt: skip
@@ -262,7 +262,7 @@ def test_a_multiplier_of_what_a_built_in_rule_has_not_is_refused(rows: Path) -> 
     found = refused(rows, {"name": "adam", "multipliers": [{"keys": "w", "weight_decay": 0.0}]})
     assert found == {
         "/rule/multipliers/0/weight_decay": "the rule has no hyper-parameter 'weight_decay'; "
-        "it has 'rate', 'beta1', 'beta2', 'epsilon'"
+        "it has 'lr', 'beta1', 'beta2', 'epsilon'"
     }
 
 
@@ -296,10 +296,10 @@ def many(count: int) -> list[KeyPlan]:
 
 def test_a_large_graph_takes_no_longer_than_its_shapes_allow() -> None:
     """Many parameters, every one of another shape, and patterns that are slow to match."""
-    slow = [{"keys": "*k" * 120, "rate": 1.0}] * 31 + [{"keys": "k*", "rate": 1.0}]
+    slow = [{"keys": "*k" * 120, "lr": 1.0}] * 31 + [{"keys": "k*", "lr": 1.0}]
     chain = [("Transpose", f"t{n}", (f"t{n - 1}" if n else "gradient",)) for n in range(60)]
-    document = rule_document([*chain, ("Mul", "m", ("rate", "t59")), ("Sub", "w", ("weight", "m"))],
-                             {"weight": "w"}, hyper={"rate": 0.1})  # fmt: skip
+    document = rule_document([*chain, ("Mul", "m", ("lr", "t59")), ("Sub", "w", ("weight", "m"))],
+                             {"weight": "w"}, hyper={"lr": 0.1})  # fmt: skip
     whole = TypeAdapter(RuleSpec).validate_python({"name": "graph", "document": document, "multipliers": slow})
     begin = time.process_time()
     found = list(rule_errors(read_rule(whole), many(1000)))
@@ -313,22 +313,22 @@ def test_a_large_graph_takes_no_longer_than_its_shapes_allow() -> None:
 @pytest.mark.parametrize(
     ("rule", "pointer", "says"),
     [
-        ({"name": "sgd", "rate": -1}, "/rule/rate", "greater than 0"),
-        ({"name": "sgd", "rate": {**LINEAR, "end": -0.1}}, "/rule/rate", "its values go from -0.1 to 0.1"),
-        ({"name": "sgd", "rate": {**LINEAR, "steps": 0}}, "/rule/rate/steps", "greater than or equal to 1"),
-        ({"name": "sgd", "rate": {"schedule": "linear", "start": 1}}, "/rule/rate/steps", "Field required"),
-        ({"name": "sgd", "rate": {"schedule": "linaer"}}, "/rule/rate", "'linaer'"),
+        ({"name": "sgd", "lr": -1}, "/rule/lr", "greater than 0"),
+        ({"name": "sgd", "lr": {**LINEAR, "end": -0.1}}, "/rule/lr", "its values go from -0.1 to 0.1"),
+        ({"name": "sgd", "lr": {**LINEAR, "steps": 0}}, "/rule/lr/steps", "greater than or equal to 1"),
+        ({"name": "sgd", "lr": {"schedule": "linear", "start": 1}}, "/rule/lr/steps", "Field required"),
+        ({"name": "sgd", "lr": {"schedule": "linaer"}}, "/rule/lr", "'linaer'"),
         ({"name": "sgd", "momentum": {"schedule": "constant", "value": 1}}, "/rule/momentum", "from 0 below 1"),
-        ({"name": "adam", "rate": {"schedule": "exponential", "start": 1, "factor": 2, "steps": 1}}, "/rule/rate",
+        ({"name": "adam", "lr": {"schedule": "exponential", "start": 1, "factor": 2, "steps": 1}}, "/rule/lr",
          "grows without end"),
-        ({"name": "sgd", "rate": {"schedule": "piecewise", "start": 1, "boundaries": [{"step": 1, "factor": 1}] * 2}},
-         "/rule/rate", "/boundaries/1/step: step 1 does not come after step 1"),
+        ({"name": "sgd", "lr": {"schedule": "piecewise", "start": 1, "boundaries": [{"step": 1, "factor": 1}] * 2}},
+         "/rule/lr", "/boundaries/1/step: step 1 does not come after step 1"),
         ({"name": "adagrad", "accumulator": -1}, "/rule/accumulator", "greater than or equal to 0"),
-        ({"name": "sgd", "multipliers": [{"keys": "w", "lr": 1}]}, "/rule/multipliers/0/lr", "Extra inputs"),
-        ({"name": "sgd", "multipliers": [{"rate": 1}]}, "/rule/multipliers/0/keys", "Field required"),
+        ({"name": "sgd", "multipliers": [{"keys": "w", "eta": 1}]}, "/rule/multipliers/0/eta", "Extra inputs"),
+        ({"name": "sgd", "multipliers": [{"lr": 1}]}, "/rule/multipliers/0/keys", "Field required"),
         ({"name": "sgd", "multipliers": [{"keys": "w"}] * 33}, "/rule/multipliers", "at most 32"),
         ({"name": "graph", "document": {}, "hyper": {"a": float("nan")}}, "/rule/hyper/a", "a finite number"),
-        ({"name": "graph", "document": {}, "multipliers": [{"keys": "w", "rate": "x"}]}, "/rule/multipliers/0/rate",
+        ({"name": "graph", "document": {}, "multipliers": [{"keys": "w", "lr": "x"}]}, "/rule/multipliers/0/lr",
          "a valid number"),
         ({"name": "graph"}, "/rule/document", "Field required"),
         ({"name": "lion"}, "/rule", "'lion'"),

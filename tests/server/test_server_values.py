@@ -367,7 +367,7 @@ def test_the_rules_state_is_kept_where_it_was_asked_for_and_given_only_when_aske
     client: httpx.Client, document: dict[str, Any]
 ) -> None:
     hand = Hand(client)
-    momentum = {"name": "sgd", "rate": 0.1, "momentum": 0.9}
+    momentum = {"name": "sgd", "lr": 0.1, "momentum": 0.9}
     job = submit(client, {**document, "rule": momentum, "keep_state": True}).json()["id"]
     mine = hand.run()
     assert mine["keep_state"]

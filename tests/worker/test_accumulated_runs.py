@@ -89,7 +89,7 @@ def test_running_statistics_are_the_mean_over_the_parts(data: Path) -> None:
     """After one step: 0.9 of what they were and 0.1 of the parts' mean."""
     job = replace(job_of(normalized(), data), steps=1)
     found, _ = trained(replace(job, accumulate=2))
-    first, _ = trained(replace(job, rate=0.0))
+    first, _ = trained(replace(job, lr=0.0))
     course = course_of(task_of(job.allocation(0)), ROWS)
     with np.load(data) as columns:
         parts = [columns["x"][part.rows] @ first["w1"] + first["b1"] for part in parts_of(course.at(0), 2)]

@@ -82,7 +82,7 @@ def test_rows_of_a_table_have_averages_and_untouched_ones_are_their_own(tmp_path
     three, _ = trained(averaged, shards=3)
     assert all(one[key].tobytes() == three[key].tobytes() for key in one)
     (table,) = [key.key for key in made.programs.keys if key.rows]
-    first, _ = trained(replace(made, steps=1, rate=0.0))
+    first, _ = trained(replace(made, steps=1, lr=0.0))
     ahead, moved = one[f"weft.state/{AVERAGE}/{table}"], (one[table] != first[table]).any(axis=1)
     assert moved.any()
     assert ahead[moved].any()
@@ -90,7 +90,7 @@ def test_rows_of_a_table_have_averages_and_untouched_ones_are_their_own(tmp_path
 
 
 def test_the_state_is_kept_beside_the_averages_where_both_are_asked_for(job: Job) -> None:
-    adam = replace(job, rule="adam", hyper={"rate": 0.01}, average=DECAYING, keep_state=True, steps=2)
+    adam = replace(job, rule="adam", hyper={"lr": 0.01}, average=DECAYING, keep_state=True, steps=2)
     document, _ = trained(adam, shards=1)
     assert {name.split("/")[1] for name in document if name.startswith("weft.state/")} == {"mean", "variance", AVERAGE}
 

@@ -85,7 +85,7 @@ def plainly_clipped(job: Job) -> tuple[dict[str, Array], float]:
         gradients = {"w1": x[rows].T @ back, "b1": back.sum(0), "w2": active.T @ shares, "b2": shares.sum(0)}
         norm = float(np.sqrt(sum((part**2).sum() for part in gradients.values())))
         for key, part in gradients.items():
-            values[key] = values[key] - job.rate * part * min(1.0, CLIP / (norm + 1e-6))
+            values[key] = values[key] - job.lr * part * min(1.0, CLIP / (norm + 1e-6))
     return values, norm
 
 

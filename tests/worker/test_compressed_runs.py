@@ -28,7 +28,7 @@ ROWS = 240
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
     data = save_data(tmp_path / "samples.npz", ROWS)
-    return Job(programs_of(mlp(), METRICS), data, 40, (0, ROWS), slots=2, batch=60, rate=0.05, evaluate=(0, ROWS))
+    return Job(programs_of(mlp(), METRICS), data, 40, (0, ROWS), slots=2, batch=60, lr=0.05, evaluate=(0, ROWS))
 
 
 def trained(job: Job) -> tuple[dict[str, Array], float]:

@@ -90,10 +90,10 @@ def trained_by_torch(job: Job, optimizer: str, options: Mapping[str, Any]) -> Ar
 @pytest.mark.parametrize(
     ("rule", "optimizer", "options"),
     [
-        (weft.Adam(rate=0.05), "Adam", {"lr": 0.05}),
-        (weft.Sgd(rate=0.5, momentum=0.9), "SGD", {"lr": 0.5, "momentum": 0.9}),
-        (weft.AdamW(rate=0.05, weight_decay=0.1), "AdamW", {"lr": 0.05, "weight_decay": 0.1}),
-        (weft.Sgd(rate=0.5, weight_decay=0.01), "SGD", {"lr": 0.5, "weight_decay": 0.01}),
+        (weft.Adam(lr=0.05), "Adam", {"lr": 0.05}),
+        (weft.Sgd(lr=0.5, momentum=0.9), "SGD", {"lr": 0.5, "momentum": 0.9}),
+        (weft.AdamW(lr=0.05, weight_decay=0.1), "AdamW", {"lr": 0.05, "weight_decay": 0.1}),
+        (weft.Sgd(lr=0.5, weight_decay=0.01), "SGD", {"lr": 0.5, "weight_decay": 0.01}),
     ],
     ids=["Adam", "SGD with momentum", "AdamW", "SGD with weight decay"],
 )
@@ -109,7 +109,7 @@ def test_a_table_trains_as_a_dense_embedding_of_pytorch_does(
     assert (never > 1e-3).all() if decays else not never.any(), "rows that nobody reads decay, and do nothing else"
 
 
-ADAMW = {"rate": 0.05, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.1}
+ADAMW = {"lr": 0.05, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.1}
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ ADAMW = {"rate": 0.05, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_de
         {"accumulate": 2},
         {"average": AverageSpec(decay=0.8, start=4)},
         {"commit": CommitSpec(clip_norm=0.05)},
-        {"hyper": {**ADAMW, "rate": {"schedule": "linear", "start": 0.1, "end": 0.01, "steps": 20}}},
+        {"hyper": {**ADAMW, "lr": {"schedule": "linear", "start": 0.1, "end": 0.01, "steps": 20}}},
         {"rule": rule_documents.momentum(), "hyper": {}},
     ],
     ids=str,

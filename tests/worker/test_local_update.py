@@ -35,10 +35,10 @@ from worker_jobs import BAG_COLUMNS, WAIT_S, Job, programs_of, run_all, save_bag
 ROWS, STEPS, SLOTS = 120, 9, 3
 DONE, FAILED = AllocationEvent.DONE, AllocationEvent.FAILED
 RULES: Mapping[str, Mapping[str, float]] = {
-    "sgd": {"rate": 0.1, "weight_decay": 0.01},
-    "momentum": {"rate": 0.1, "momentum": 0.9, "weight_decay": 0.01},
-    "adam": {"rate": 0.01},
-    "adagrad": {"rate": 0.1},
+    "sgd": {"lr": 0.1, "weight_decay": 0.01},
+    "momentum": {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01},
+    "adam": {"lr": 0.01},
+    "adagrad": {"lr": 0.1},
 }
 
 
@@ -82,7 +82,7 @@ def test_workers_that_update_get_the_bits_that_shards_get(data, rule):
 
 
 def test_a_schedule_holds_here_too(data):
-    hyper = {"rate": {"schedule": "exponential", "start": 0.1, "factor": 0.5, "steps": 3}}
+    hyper = {"lr": {"schedule": "exponential", "start": 0.1, "factor": 0.5, "steps": 3}}
     found = outcome(job_of(data, "sgd", local=True, hyper=hyper))
     assert_same(found, outcome(job_of(data, "sgd", hyper=hyper)))
     assert not np.array_equal(found["w2"], outcome(job_of(data, "sgd", local=True))["w2"])
@@ -173,7 +173,7 @@ def key(name: str, **changes: Any) -> KeyDescription:
 def two_keys(*keys: KeyDescription, mode: Mode = Mode.SYNC) -> StoreDescription:
     pair = (key("w"), key("w/grad", update="gradient", slots=[0, 1]))
     job = Job(programs_of(mlp()), Path("none"), 1, (0, 1), slots=2)
-    return msgspec.structs.replace(described(job), keys=keys or pair, mode=mode, hyper={"rate": 0.25})
+    return msgspec.structs.replace(described(job), keys=keys or pair, mode=mode, hyper={"lr": 0.25})
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ def first_values() -> dict[str, np.ndarray]:
 
 
 def cluster_of(job: Job) -> PlainCluster:
-    return PlainCluster(first_values(), job.slots, job.rate)
+    return PlainCluster(first_values(), job.slots, job.lr)
 
 
 def plain_loss(values: dict[str, np.ndarray], x: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
@@ -114,7 +114,7 @@ def test_an_upload_on_request_has_the_values_of_one_step(job):
     cluster = cluster_of(job)
     records = Records()
     one = Job(job.programs, job.data, 40, job.train, batch=32)
-    run = run_of(one, 0, records, lambda task: PlainCluster(first_values(), 1, one.rate).store(0))
+    run = run_of(one, 0, records, lambda task: PlainCluster(first_values(), 1, one.lr).store(0))
     records.on_step = lambda step: run.request_upload() if step == 5 else None
     run.start()
     assert records.over.wait(WAIT_S)
@@ -123,7 +123,7 @@ def test_an_upload_on_request_has_the_values_of_one_step(job):
     assert 5 <= step < 40
     assert last[1:] == (40, True)
     shorter = Job(job.programs, job.data, step, job.train, batch=32)
-    (again,) = run_all(shorter, lambda slot: PlainCluster(first_values(), 1, one.rate).store(0))
+    (again,) = run_all(shorter, lambda slot: PlainCluster(first_values(), 1, one.lr).store(0))
     for key, value in load(again.uploads[0][0]).items():
         np.testing.assert_array_equal(load(document)[key], value)
     assert cluster.keys["w1"].version == 0
@@ -136,7 +136,7 @@ def test_an_upload_on_request_that_is_not_taken_ends_nothing(job):
 
     records = Records(on_upload=refuse)
     one = Job(job.programs, job.data, 40, job.train, batch=32)
-    run = run_of(one, 0, records, lambda task: PlainCluster(first_values(), 1, one.rate).store(0))
+    run = run_of(one, 0, records, lambda task: PlainCluster(first_values(), 1, one.lr).store(0))
     records.on_step = lambda step: run.request_upload() if step == 5 else None
     run.start()
     assert records.over.wait(WAIT_S)
@@ -348,7 +348,7 @@ def test_normalization_evaluates_by_the_running_statistics(data):
         "mean": np.zeros(HIDDEN),
         "var": np.ones(HIDDEN),
     }
-    cluster = PlainCluster(first, 2, job.rate, ["mean", "var"])
+    cluster = PlainCluster(first, 2, job.lr, ["mean", "var"])
     everything = run_all(job, cluster.store)
     values = load(everything[0].uploads[0][0])
     with np.load(data) as columns:

@@ -33,7 +33,7 @@ def data(tmp_path: Path) -> Path:
 def cluster_of(job: Job) -> PlainCluster:
     draw = np.random.default_rng(5)
     shapes = {"w1": (FEATURES, HIDDEN), "b1": (HIDDEN,), "w2": (HIDDEN, CLASSES), "b2": (CLASSES,)}
-    return PlainCluster({key: draw.uniform(-0.5, 0.5, shape) for key, shape in shapes.items()}, job.slots, job.rate)
+    return PlainCluster({key: draw.uniform(-0.5, 0.5, shape) for key, shape in shapes.items()}, job.slots, job.lr)
 
 
 def trained(graph: Graph, data: Path) -> dict[str, np.ndarray]:

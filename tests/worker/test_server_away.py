@@ -369,7 +369,7 @@ def test_a_run_trains_to_its_end_while_the_server_is_away(tmp_path: Path):
         each,
         records,
         RunSettings(),
-        store=lambda task: PlainCluster(first, 1, job.rate).store(0),
+        store=lambda task: PlainCluster(first, 1, job.lr).store(0),
         clock=Clock(),
     )
     run.start()

@@ -80,10 +80,10 @@ def _summed(reads: tuple[str, str], writes: str, reduction: str) -> Node:
 
 def trained(graph: Graph, data: Path, steps: int = 6) -> dict[str, np.ndarray]:
     """The parameters after some steps of two slots, with batches of 11 and 10 samples and a short last one."""
-    job = Job(programs_of(graph, {}), data, steps, (0, 70), slots=2, batch=21, rate=0.02)
+    job = Job(programs_of(graph, {}), data, steps, (0, 70), slots=2, batch=21, lr=0.02)
     draw = np.random.default_rng(5)
     shapes = {"w1": (FEATURES, HIDDEN), "b1": (HIDDEN,), "w2": (HIDDEN, CLASSES), "b2": (CLASSES,)}
-    cluster = PlainCluster({key: draw.uniform(-0.5, 0.5, shape) for key, shape in shapes.items()}, 2, job.rate)
+    cluster = PlainCluster({key: draw.uniform(-0.5, 0.5, shape) for key, shape in shapes.items()}, 2, job.lr)
     for records in run_all(job, cluster.store):
         assert records.steps == list(range(1, steps + 1)), records.events
     return {key: entry.value for key, entry in cluster.keys.items()}

@@ -47,7 +47,7 @@ def first_values(graph: Graph) -> dict[str, Array]:
 def trained(job: Job, graph: Graph, **settings) -> dict[str, Array]:
     """The final parameters of the job over a plain store."""
     means = [parameter.name for parameter in graph.parameters if not parameter.trainable]
-    cluster = PlainCluster(first_values(graph), job.slots, job.rate, means)
+    cluster = PlainCluster(first_values(graph), job.slots, job.lr, means)
     everything = run_all(job, cluster.store, **settings)
     for records in everything:
         assert records.last == (AllocationEvent.DONE, None)
@@ -146,7 +146,7 @@ def test_three_workers_over_the_store_of_one_process_equal_the_plain_formula(dat
         first = {plan.key: store.pull(plan.key, 0).result(WAIT_S) for plan in job.programs.keys}
         everything = run_all(job, store.at_slot)
     found = load(everything[0].uploads[0][0])
-    plain = run_all(job, PlainCluster(first, job.slots, job.rate).store)
+    plain = run_all(job, PlainCluster(first, job.slots, job.lr).store)
     for key, value in load(plain[0].uploads[0][0]).items():
         np.testing.assert_allclose(found[key], value, rtol=0, atol=1e-12, err_msg=key)
 

@@ -46,7 +46,7 @@ def first_values(graph: Graph) -> dict[str, Array]:
 
 def trained(job: Job, graph: Graph, **settings: Any) -> dict[str, Array]:
     """The final parameters of the job over a plain store."""
-    everything = run_all(job, PlainCluster(first_values(graph), job.slots, job.rate).store, **settings)
+    everything = run_all(job, PlainCluster(first_values(graph), job.slots, job.lr).store, **settings)
     for records in everything:
         assert records.last == (DONE, None)
     ((document, step, final),) = everything[job.keeper].uploads
@@ -71,7 +71,7 @@ def plainly_trained(job: Job, graph: Graph) -> dict[str, Array]:
         table = np.zeros_like(values["table"])
         np.add.at(table, bag, (share @ values["w"].T / BAG)[:, None, :])
         gradients = {"table": table, "w": hidden.T @ share, "b": share.sum(axis=0)}
-        values = {key: value - job.rate * gradients[key] for key, value in values.items()}
+        values = {key: value - job.lr * gradients[key] for key, value in values.items()}
     return values
 
 
@@ -79,7 +79,7 @@ def plainly_trained(job: Job, graph: Graph) -> dict[str, Array]:
 def test_any_number_of_workers_trains_as_the_plain_formula_does(data, slots):
     """2 x 32 and 3 x 21 or 22 equal 1 x 64, to 1e-9 over 10 steps in float64, with uneven ends of passes."""
     graph = bags()
-    job = job_of(graph, data, slots=slots, rate=1.0)
+    job = job_of(graph, data, slots=slots, lr=1.0)
     found, expected = trained(job, graph), plainly_trained(job, graph)
     for key, value in expected.items():
         np.testing.assert_allclose(found[key], value, rtol=0, atol=1e-9, err_msg=key)
@@ -153,7 +153,7 @@ def test_a_step_of_padding_alone_waits_for_its_version_too(data):
 def test_a_step_moves_each_row_that_it_reads_once_and_no_other(data):
     graph = bags()
     job = job_of(graph, data, evaluate=(ROWS, ROWS + HELD_OUT), keeper=1)
-    store = CountingStore(PlainCluster(first_values(graph), 1, job.rate), 0)
+    store = CountingStore(PlainCluster(first_values(graph), 1, job.lr), 0)
     (records,) = run_all(job, lambda slot: store)
     assert records.last == (DONE, None)
     assert store.whole == {"w", "b"}
@@ -178,7 +178,7 @@ def test_a_step_moves_each_row_that_it_reads_once_and_no_other(data):
 def test_evaluation_fetches_rows_of_the_version_that_it_follows(data):
     graph = bags()
     job = job_of(graph, data, slots=3, evaluate=(ROWS, ROWS + HELD_OUT))
-    everything = run_all(job, PlainCluster(first_values(graph), 3, job.rate).store)
+    everything = run_all(job, PlainCluster(first_values(graph), 3, job.lr).store)
     values = load(everything[0].uploads[0][0])
     with np.load(data) as columns:
         ids, labels = columns["ids"][ROWS:], columns["y"][ROWS:]
@@ -256,7 +256,7 @@ def test_three_workers_and_two_shards_equal_the_plain_formula_and_count_few_byte
     with LocalStore(description) as store:
         first = {key: store.pull(key, 0).result(WAIT_S) for key in ("w", "b")}
         first["table"] = store.pull_rows("table", np.arange(VOCABULARY), 0).result(WAIT_S)
-    plain = run_all(replace(job, shards=()), PlainCluster(first, 3, job.rate).store)
+    plain = run_all(replace(job, shards=()), PlainCluster(first, 3, job.lr).store)
     found, expected = load(everything[0].uploads[0][0]), load(plain[0].uploads[0][0])
     assert found["table"].shape == (VOCABULARY, WIDTH)
     for key, value in expected.items():

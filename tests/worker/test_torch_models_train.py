@@ -61,17 +61,17 @@ class Rule:
     theirs: Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
-def sgd(rate: float, momentum: float = 0.0) -> Rule:
-    return Rule(weft.Sgd(rate=rate, momentum=momentum), partial(torch.optim.SGD, lr=rate, momentum=momentum))
+def sgd(lr: float, momentum: float = 0.0) -> Rule:
+    return Rule(weft.Sgd(lr=lr, momentum=momentum), partial(torch.optim.SGD, lr=lr, momentum=momentum))
 
 
-def adam(rate: float) -> Rule:
-    return Rule(weft.Adam(rate=rate), partial(torch.optim.Adam, lr=rate))
+def adam(lr: float) -> Rule:
+    return Rule(weft.Adam(lr=lr), partial(torch.optim.Adam, lr=lr))
 
 
-def adamw(rate: float) -> Rule:
-    ours = weft.AdamW(rate=rate, weight_decay=WEIGHT_DECAY)
-    return Rule(ours, partial(torch.optim.AdamW, lr=rate, weight_decay=WEIGHT_DECAY))
+def adamw(lr: float) -> Rule:
+    ours = weft.AdamW(lr=lr, weight_decay=WEIGHT_DECAY)
+    return Rule(ours, partial(torch.optim.AdamW, lr=lr, weight_decay=WEIGHT_DECAY))
 
 
 class LastPlace(nn.Module):

@@ -33,10 +33,10 @@ ROWS, STEPS = 60, 5
 DONE = AllocationEvent.DONE
 KEYS = ("w1", "b1", "w2", "b2")
 BUILT_IN: Mapping[str, Mapping[str, float]] = {
-    "sgd": {"rate": 0.1, "weight_decay": 0.01},
-    "momentum": {"rate": 0.1, "momentum": 0.9},
-    "adam": {"rate": 0.01},
-    "adagrad": {"rate": 0.1},
+    "sgd": {"lr": 0.1, "weight_decay": 0.01},
+    "momentum": {"lr": 0.1, "momentum": 0.9},
+    "adam": {"lr": 0.01},
+    "adagrad": {"lr": 0.1},
 }
 
 
@@ -120,7 +120,7 @@ def opened(job: Job, device: Any) -> tuple[Store, Any]:
 
 @pytest.mark.usefixtures("kernels")
 def test_values_do_not_cross_for_a_step_and_each_is_the_callers_own(job: Job, device: StrictDevice) -> None:
-    store, there = opened(replace(job, rule="momentum", hyper={"rate": 0.5, "momentum": 0.5}), device)
+    store, there = opened(replace(job, rule="momentum", hyper={"lr": 0.5, "momentum": 0.5}), device)
     assert set(there.keys_there) == set(KEYS)
     first = there.pull_there("b2", 0).result(WAIT_S)
     crossed = device.sent
@@ -141,7 +141,7 @@ def test_values_do_not_cross_for_a_step_and_each_is_the_callers_own(job: Job, de
 
 @pytest.mark.usefixtures("kernels")
 def test_a_state_that_starts_elsewhere_starts_there_on_a_device_too(job: Job, device: StrictDevice) -> None:
-    job = replace(job, rule={"name": "adagrad", "state": {"sum": 0.25}}, hyper={"rate": 0.1})
+    job = replace(job, rule={"name": "adagrad", "state": {"sum": 0.25}}, hyper={"lr": 0.1})
     assert_close(document(job, device), document(job, CpuDevice()))
     assert strict_arrays.launched.count("adagrad<float>") == STEPS * len(KEYS)
 

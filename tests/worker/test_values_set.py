@@ -80,10 +80,10 @@ def final(records: Records) -> dict[str, Array]:
 def test_given_values_are_the_first_ones_for_every_slot(data, names, slots):
     """A rate of zero leaves them as they were set; what is not given begins as the graph says."""
     given = values(1)
-    job = job_of(data, 2, given=names, slots=slots, rate=0.0, keeper=slots - 1)
+    job = job_of(data, 2, given=names, slots=slots, lr=0.0, keeper=slots - 1)
     everything = trained(job, {"given": save(given)})
     assert [records.last for records in everything] == [(DONE, None)] * slots
-    plain = final(trained(job_of(data, 2, rate=0.0))[0])
+    plain = final(trained(job_of(data, 2, lr=0.0))[0])
     for key, value in final(everything[-1]).items():
         np.testing.assert_array_equal(value, given[key] if key in names else plain[key], err_msg=key)
 
@@ -177,7 +177,7 @@ def ordered(data: Path, document: bytes, **options: Any) -> tuple[Records, Noted
 
 def test_ordered_values_are_set_before_the_step_whose_update_they_replace(data):
     wanted = values(3)
-    records, store = ordered(data, save(wanted), rate=0.0)
+    records, store = ordered(data, save(wanted), lr=0.0)
     (done,) = records.sets
     assert done.error is None
     assert {(key, version) for call, key, version in store.noted if call == "set"} == {
@@ -251,7 +251,7 @@ def test_what_cannot_be_set_is_told_and_training_goes_on(data, document, options
 
 def test_where_workers_update_a_table_can_still_be_set(data):
     wanted = values(3)["table"]
-    records, _ = ordered(data, save({"table": wanted}), local=True, rate=0.0)
+    records, _ = ordered(data, save({"table": wanted}), local=True, lr=0.0)
     assert records.sets[0].error is None
     np.testing.assert_array_equal(final(records)["table"], wanted)
 

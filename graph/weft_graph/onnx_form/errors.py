@@ -114,7 +114,7 @@ class ReadOptions:
 @dataclass(frozen=True, slots=True)
 class TrainingStep:
     """How a model's file says that it is trained: the output that is made small, one of weft's built-in rules and its
-    hyper-parameters, without `rate` where the model is fed it at each step."""
+    hyper-parameters, without `lr` where the model is fed it at each step."""
 
     loss: str
     rule: str

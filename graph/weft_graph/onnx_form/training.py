@@ -249,7 +249,7 @@ def without_training(model: onnx.ModelProto) -> WithoutTraining | None:
         raise OnnxError(f"node {optimizers[1].name!r}: the model has more than one optimizer", node=optimizers[1].name)
     optimizer = optimizers[0]
     gradient = _gradient_node(model, optimizer)
-    rate = _number(model, optimizer.input[0])
+    lr = _number(model, optimizer.input[0])
     rule, hyper = _RULES[optimizer.op_type](optimizer, _attributes(optimizer))
     loss = next((text(attribute.s, "a loss") for attribute in gradient.attribute if attribute.name == "y"), "")
     if not loss:
@@ -257,7 +257,7 @@ def without_training(model: onnx.ModelProto) -> WithoutTraining | None:
     cut = onnx.ModelProto()
     cut.CopyFrom(model)
     _remove(cut.graph, {_first_output(optimizer), _first_output(gradient)}, loss)
-    return WithoutTraining(cut, TrainingStep(loss, rule, hyper if rate is None else {"rate": rate, **hyper}))
+    return WithoutTraining(cut, TrainingStep(loss, rule, hyper if lr is None else {"lr": lr, **hyper}))
 
 
 def _first_output(node: onnx.NodeProto) -> str:

@@ -40,22 +40,22 @@ _BETAS: Final = MappingProxyType({"beta1": 0.9, "beta2": 0.999})
 
 BUILT_IN: Final[Mapping[str, BuiltIn]] = MappingProxyType(
     {
-        "sgd": BuiltIn({"rate": 0.01, "weight_decay": 0.0}, {}),
-        "momentum": BuiltIn({"rate": 0.01, "momentum": 0.9, "weight_decay": 0.0}, {"momentum": 0.0}),
-        "nesterov": BuiltIn({"rate": 0.01, "momentum": 0.9, "weight_decay": 0.0}, {"momentum": 0.0}),
-        "adam": BuiltIn({"rate": 0.001, **_BETAS, "epsilon": 1e-8}, _MOMENTS),
-        "adamw": BuiltIn({"rate": 0.001, **_BETAS, "epsilon": 1e-8, "weight_decay": 0.01}, _MOMENTS),
-        "adagrad": BuiltIn({"rate": 0.01, "epsilon": 1e-10, "weight_decay": 0.0}, {"sum": 0.0}),
-        "rmsprop": BuiltIn({"rate": 0.01, "decay": 0.99, "epsilon": 1e-8, "weight_decay": 0.0}, {"square": 0.0}),
-        "ftrl": BuiltIn({"rate": 0.1, "beta": 1.0, "l1": 0.0, "l2": 0.0}, {"total": 0.0, "squares": 0.0}),
+        "sgd": BuiltIn({"lr": 0.01, "weight_decay": 0.0}, {}),
+        "momentum": BuiltIn({"lr": 0.01, "momentum": 0.9, "weight_decay": 0.0}, {"momentum": 0.0}),
+        "nesterov": BuiltIn({"lr": 0.01, "momentum": 0.9, "weight_decay": 0.0}, {"momentum": 0.0}),
+        "adam": BuiltIn({"lr": 0.001, **_BETAS, "epsilon": 1e-8}, _MOMENTS),
+        "adamw": BuiltIn({"lr": 0.001, **_BETAS, "epsilon": 1e-8, "weight_decay": 0.01}, _MOMENTS),
+        "adagrad": BuiltIn({"lr": 0.01, "epsilon": 1e-10, "weight_decay": 0.0}, {"sum": 0.0}),
+        "rmsprop": BuiltIn({"lr": 0.01, "decay": 0.99, "epsilon": 1e-8, "weight_decay": 0.0}, {"square": 0.0}),
+        "ftrl": BuiltIn({"lr": 0.1, "beta": 1.0, "l1": 0.0, "l2": 0.0}, {"total": 0.0, "squares": 0.0}),
         "lamb": BuiltIn(
-            {"rate": 0.001, **_BETAS, "epsilon": 1e-6, "weight_decay": 0.01, "trust": 1.0},
+            {"lr": 0.001, **_BETAS, "epsilon": 1e-6, "weight_decay": 0.01, "trust": 1.0},
             _MOMENTS,
             whole="lamb divides by the norm of a key's whole update",
             again=3,
         ),
         "lars": BuiltIn(
-            {"rate": 0.1, "momentum": 0.9, "weight_decay": 1e-4, "trust": 0.001},
+            {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-4, "trust": 0.001},
             {"momentum": 0.0},
             whole="lars divides by the norm of a key's whole gradient",
             again=2,

@@ -23,7 +23,7 @@ def keep_moments(mean: Array, variance: Array, gradient: Array, scratch: Array, 
 
 
 def direction(mean: Array, variance: Array, scratch: Array, step: int, hyper: Hyper) -> Array:
-    """rate * (mean / (1 - beta1^t)) / (sqrt(variance / (1 - beta2^t)) + epsilon), in `scratch`.
+    """lr * (mean / (1 - beta1^t)) / (sqrt(variance / (1 - beta2^t)) + epsilon), in `scratch`.
 
     Both corrections are numbers: they are folded into the rate and the epsilon, as section 2 of Adam's paper does, but
     here without changing what epsilon means.
@@ -32,4 +32,4 @@ def direction(mean: Array, variance: Array, scratch: Array, step: int, hyper: Hy
     np.sqrt(variance, out=scratch)
     np.add(scratch, hyper["epsilon"] * root, out=scratch)
     np.divide(mean, scratch, out=scratch)
-    return np.multiply(scratch, hyper["rate"] * root / (1.0 - hyper["beta1"] ** step), out=scratch)
+    return np.multiply(scratch, hyper["lr"] * root / (1.0 - hyper["beta1"] ** step), out=scratch)

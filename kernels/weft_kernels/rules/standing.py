@@ -17,7 +17,7 @@ def still_without_decay(*states: str) -> Still:
     """Where these states are 0, a weight that does not decay stands still."""
 
     def still(hyper: Hyper) -> tuple[str, ...] | None:
-        moves = hyper.get("weight_decay", 0.0) or not 0 <= hyper["rate"] < math.inf
+        moves = hyper.get("weight_decay", 0.0) or not 0 <= hyper["lr"] < math.inf
         return None if moves or hyper.get("epsilon", 1.0) < _LEAST_EPSILON else states
 
     return still

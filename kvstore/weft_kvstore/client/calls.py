@@ -34,19 +34,24 @@ class StoreCalls:
         self._submit = submit
         self._driver = driver
 
-    def push(self, key: str, step: int, gradient: Array) -> Future[None]:
+    def push(self, key: str, step: int, gradient: Array, *, priority: int = 0) -> Future[None]:
         return self._begin(
-            lambda future: self._arguments.push(future, key, step, gradient, payload_kind=PayloadKind.GRADIENT)
+            lambda future: self._arguments.push(future, key, step, gradient, payload_kind=PayloadKind.GRADIENT),
+            priority,
         )
 
-    def push_many(self, keys: Sequence[str], step: int, gradients: Sequence[Array]) -> Future[None]:
+    def push_many(
+        self, keys: Sequence[str], step: int, gradients: Sequence[Array], *, priority: int = 0
+    ) -> Future[None]:
         return self._begin(
-            lambda future: self._arguments.push_many(future, keys, step, gradients, payload_kind=PayloadKind.GRADIENT)
+            lambda future: self._arguments.push_many(future, keys, step, gradients, payload_kind=PayloadKind.GRADIENT),
+            priority,
         )
 
-    def push_rows(self, key: str, step: int, ids: Array, rows: Array) -> Future[None]:
+    def push_rows(self, key: str, step: int, ids: Array, rows: Array, *, priority: int = 0) -> Future[None]:
         return self._begin(
-            lambda future: self._arguments.push_rows(future, key, step, ids, rows, payload_kind=PayloadKind.GRADIENT)
+            lambda future: self._arguments.push_rows(future, key, step, ids, rows, payload_kind=PayloadKind.GRADIENT),
+            priority,
         )
 
     def set(self, key: str, version: int, value: Array) -> Future[None]:
@@ -64,9 +69,13 @@ class StoreCalls:
             lambda future: self._arguments.push_rows(future, key, version, ids, rows, payload_kind=PayloadKind.VALUE)
         )
 
-    def pull(self, key: str, version: int, *, settled: bool = False, out: Array | None = None) -> Future[Array]:
+    def pull(
+        self, key: str, version: int, *, settled: bool = False, out: Array | None = None, priority: int = 0
+    ) -> Future[Array]:
         reading = _READING[settled]
-        return self._begin(lambda future: self._arguments.pull(future, key, version, reading=reading, out=out))
+        return self._begin(
+            lambda future: self._arguments.pull(future, key, version, reading=reading, out=out), priority
+        )
 
     def pull_many(
         self,
@@ -76,19 +85,27 @@ class StoreCalls:
         settled: bool = False,
         exact: bool = False,
         out: Sequence[Array] | None = None,
+        priority: int = 0,
     ) -> Future[list[Array]]:
         reading = Reading.EXACT if exact else _READING[settled]
 
         def pull(some: slice) -> Future[list[Array]]:
             here = out if out is None else out[some]
             return self._begin(
-                lambda future: self._arguments.pull_many(future, keys[some], version, reading=reading, out=here)
+                lambda future: self._arguments.pull_many(future, keys[some], version, reading=reading, out=here),
+                priority,
             )
 
         return _in_portions(keys, pull, lambda parts: [array for part in parts for array in part])
 
     def pull_versions(
-        self, keys: Sequence[str], version: int, *, settled: bool = False, out: Sequence[Array] | None = None
+        self,
+        keys: Sequence[str],
+        version: int,
+        *,
+        settled: bool = False,
+        out: Sequence[Array] | None = None,
+        priority: int = 0,
     ) -> Future[Pulled]:
         reading, gives = _READING[settled], Gives.VERSIONS
 
@@ -97,7 +114,8 @@ class StoreCalls:
             return self._begin(
                 lambda future: self._arguments.pull_many(
                     future, keys[some], version, reading=reading, gives=gives, out=here
-                )
+                ),
+                priority,
             )
 
         return _in_portions(keys, pull, joined_pulls)
@@ -115,9 +133,11 @@ class StoreCalls:
         reading = _READING[settled]
         return self._begin(lambda future: self._arguments.pull_state(future, key, version, reading=reading))
 
-    def pull_rows(self, key: str, ids: Array, version: int, *, settled: bool = False) -> Future[Array]:
+    def pull_rows(
+        self, key: str, ids: Array, version: int, *, settled: bool = False, priority: int = 0
+    ) -> Future[Array]:
         return self._begin(
-            lambda future: self._arguments.pull_rows(future, key, ids, version, state=False, settled=settled)
+            lambda future: self._arguments.pull_rows(future, key, ids, version, state=False, settled=settled), priority
         )
 
     def pull_state_rows(
@@ -135,11 +155,14 @@ class StoreCalls:
     def barrier(self, step: int, nothing: Sequence[str]) -> Future[StepOutcome | None]:
         return self._begin(lambda future: self._arguments.barrier(future, step, nothing))
 
-    def _begin(self, make: Callable[[Future[Any]], Operation]) -> Future[Any]:
+    def _begin(self, make: Callable[[Future[Any]], Operation], priority: int = 0) -> Future[Any]:
         self._process.check()
         future: StoreFuture[Any] = StoreFuture(self._driver)
         try:
-            self._submit(make(future))
+            operation = make(future)
+            if priority:
+                operation.priority = priority
+            self._submit(operation)
         except StoreError as error:
             future.set_exception(error)
         except MemoryError as error:

@@ -67,9 +67,10 @@ def pull_messages(pulls: Iterable[PullOperation], shard: int, *, shared: bool) -
         if pull.ended:
             continue
         asks = pull.asks(shard)
-        if len(message.request) + len(asks) > MAX_RUNS:
-            yield _short(message)
-            message = _no_pull()
+        if len(message.request) + len(asks) > MAX_RUNS or pull.priority != message.priority:
+            if message.request:
+                yield _short(message)
+            message = _no_pull(pull.priority)
         number, asked, chunks = pull.number, pull.asked, pull.chunks(shard)
         state, reading = int(asked.names is not None), int(asked.reading)
         compressed = int(pull.may_be_compressed)
@@ -94,8 +95,8 @@ def _short(message: Pull) -> Pull:
     return message
 
 
-def _no_pull() -> Pull:
-    return Pull([], [], [], [], [], [], [], [], [], [])
+def _no_pull(priority: int = 0) -> Pull:
+    return Pull([], [], [], [], [], [], [], [], [], [], priority)
 
 
 # --- What of a link's frames is under way in the client's arena: laid there, arrived, and read no more ----------------

@@ -101,6 +101,9 @@ def told_beyond(key: KeyDescription, name: str, value: float) -> str:
 DTYPES: Final = frozenset({"float16", "float32", "float64", "int8", "int16", "int32", "int64"})
 """What a value may be made of; the wire is little-endian."""
 
+MOST_PRIORITY: Final = 1 << 31
+"""Of a key: the priority of a call is worth more than any of them."""
+
 RULES_KEPT: Final = 64
 """Of the process's stores: a store has one, and a few for tables."""
 
@@ -221,6 +224,8 @@ def _check_key(key: KeyDescription, slots: int) -> None:
         raise DescriptionError(f"{where}: dtype {key.dtype!r} is none of {', '.join(sorted(DTYPES))}")
     if any(extent < 0 for extent in key.shape):
         raise DescriptionError(f"{where}: shape {key.shape} has a negative extent")
+    if not -MOST_PRIORITY <= key.priority < MOST_PRIORITY:
+        raise DescriptionError(f"{where}: priority: -2^31 to 2^31 - 1, not {key.priority}")
     if key.update is Update.RULE and np.dtype(key.dtype).kind != "f":
         raise DescriptionError(f"{where}: a rule updates floating-point values, not {key.dtype}")
     if len(set(key.slots)) != len(key.slots):

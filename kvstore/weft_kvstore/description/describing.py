@@ -56,7 +56,7 @@ def describe(
     The rest: see `DescriptionForm`.
 
         describe({"weight": Key(shape=(784, 10), initializer={"normal": [0, 0.05]}), "bias": (10,)},
-                 shards=["tcp://127.0.0.1:5555", "tcp://127.0.0.1:5556"], slots=2, rule="adam", rate=0.001)
+                 shards=["tcp://127.0.0.1:5555", "tcp://127.0.0.1:5556"], slots=2, rule="adam", lr=0.001)
 
     Raises DescriptionError, which names the field.
     """

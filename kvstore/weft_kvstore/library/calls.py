@@ -6,6 +6,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,7 +25,7 @@ from weft_kvstore.library.arrays import (
     is_on_device,
 )
 from weft_kvstore.library.key_registry import KeyRegistry
-from weft_kvstore.library.steps import Barriers, SlotSteps, check_number
+from weft_kvstore.library.steps import Barriers, SlotSteps, check_number, check_priority
 from weft_kvstore.operations.arguments import MAX_PULLED_ROWS
 from weft_kvstore.rows.rows import check_ids
 from weft_kvstore.runtime.joined_future import finished, joined
@@ -46,11 +47,13 @@ class ManyKeys:
     def __init__(self, store: BulkStore) -> None:
         self._store = store
 
-    def push(self, names: Sequence[str], steps: Sequence[int], gradients: Sequence[Array]) -> Future[None]:
+    def push(
+        self, names: Sequence[str], steps: Sequence[int], gradients: Sequence[Array], priority: int
+    ) -> Future[None]:
         """Pushes each key's gradient of its step."""
         if len(names) == 1:
-            return self._store.push(names[0], steps[0], gradients[0])
-        return _sent(self._store.push_many, names, steps, gradients)
+            return self._store.push(names[0], steps[0], gradients[0], priority=priority)
+        return _sent(partial(self._store.push_many, priority=priority), names, steps, gradients)
 
     def set(self, names: Sequence[str], versions: Sequence[int], values: Sequence[Array]) -> Future[None]:
         """Makes these the keys' values at their versions."""
@@ -65,16 +68,24 @@ class ManyKeys:
         settled: bool,
         guards: Sequence[Future[Any]],
         look: Look | None = None,
+        priority: int = 0,
     ) -> Future[list[Array]]:
         """Pulls each key's value of its version, into the arrays of `outs` where they are not None. Fails when one of
         `guards` does."""
         if len(names) == 1 and look is None:
             own = outs[0] if outs[0] is not None and outs[0].flags.c_contiguous else None
-            alone = self._store.pull(names[0], versions[0], settled=settled, out=own)
+            alone = self._store.pull(names[0], versions[0], settled=settled, out=own, priority=priority)
             return joined([alone], lambda values: _put(values, outs), guards)
         groups = _grouped(versions)
         futures = [
-            self._pull([names[number] for number in numbers], version, _own(outs, numbers), look, settled=settled)
+            self._pull(
+                [names[number] for number in numbers],
+                version,
+                _own(outs, numbers),
+                look,
+                settled=settled,
+                priority=priority,
+            )
             for version, numbers in groups
         ]
 
@@ -89,11 +100,18 @@ class ManyKeys:
         return joined(futures, ordered, guards)
 
     def _pull(
-        self, names: list[str], version: int, out: list[Array] | None, look: Look | None, *, settled: bool
+        self,
+        names: list[str],
+        version: int,
+        out: list[Array] | None,
+        look: Look | None,
+        *,
+        settled: bool,
+        priority: int,
     ) -> Future[list[Array]]:
         """Keys that are at one version."""
         if look is None:
-            return self._store.pull_many(names, version, settled=settled, out=out)
+            return self._store.pull_many(names, version, settled=settled, out=out, priority=priority)
         tell = look
 
         def told(pulled: list[Any]) -> list[Array]:
@@ -101,7 +119,8 @@ class ManyKeys:
             values: list[Array] = pulled[0].values
             return values
 
-        return joined([self._store.pull_versions(names, version, settled=settled, out=out)], told)
+        pulled = self._store.pull_versions(names, version, settled=settled, out=out, priority=priority)
+        return joined([pulled], told)
 
 
 def _sent(
@@ -185,13 +204,21 @@ class ValueCalls:
 
         return self._steps.set("init", [spec.key for spec in specs], 0, arrays, give)
 
-    def push(self, call: str, key: object, gradient: Any, step: int | None) -> Future[None]:
+    def push(self, call: str, key: object, gradient: Any, step: int | None, priority: int) -> Future[None]:
         _, keys, specs, (gradients,) = self._registry.listed(call, key, gradient, pushes=True)
+        if priority:
+            check_priority(priority, self._registry.call(call))
         arrays, names = self._wholes(call, keys, specs, gradients, "gradient"), [spec.key for spec in specs]
-        return self._steps.push(call, names, step, arrays, lambda steps, hosts: self._many.push(names, steps, hosts))
+        return self._steps.push(
+            call, names, step, arrays, lambda steps, hosts: self._many.push(names, steps, hosts, priority)
+        )
 
-    def pull(self, call: str, key: object, out: Any, version: int | None, *, settled: bool) -> Future[Any]:
+    def pull(
+        self, call: str, key: object, out: Any, version: int | None, *, settled: bool, priority: int
+    ) -> Future[Any]:
         single, specs, outs, arrays = self._asked(call, key, out)
+        if priority:
+            check_priority(priority, self._registry.call(call))
         names = [spec.key for spec in specs]
         versions, guards = self._steps.versions(call, names, version)
         look = self._steps.look if version is None and not self._steps.are_seen(names) else None
@@ -199,7 +226,9 @@ class ValueCalls:
         host_outs = [None if number in targets else array for number, array in enumerate(arrays)]
 
         def begin(_: list[Array]) -> Future[list[Array]]:
-            return self._many.pull(names, versions, host_outs, settled=settled, guards=guards, look=look)
+            return self._many.pull(
+                names, versions, host_outs, settled=settled, guards=guards, look=look, priority=priority
+            )
 
         return self._traffic.delivered(self._traffic.bring(names, [], begin), outs, targets, single=single)
 
@@ -283,14 +312,17 @@ class RowCalls:
         self._steps = steps
         self._traffic = traffic
 
-    def push(self, key: object, ids: Any, rows: Any, step: int | None) -> Future[None]:
+    def push(self, key: object, ids: Any, rows: Any, step: int | None, priority: int) -> Future[None]:
         call = "push_rows"
+        if priority:
+            check_priority(priority, self._registry.call(call))
         specs, given = self._sent(call, key, ids, rows, pushing=True)
         names = [spec.key for spec in specs]
 
         def begin(steps: list[int], hosts: list[Array]) -> Future[None]:
             parts = self._flat(call, specs, hosts)
-            return joined([self._store.push_rows(*one) for one in _calls(names, steps, parts)], _nothing)
+            pushed = [self._store.push_rows(*one, priority=priority) for one in _calls(names, steps, parts)]
+            return joined(pushed, _nothing)
 
         return self._steps.push(call, names, step, given, begin)
 
@@ -305,8 +337,12 @@ class RowCalls:
 
         return self._steps.set(call, names, version, given, begin)
 
-    def pull(self, key: object, ids: Any, out: Any, version: int | None, *, settled: bool) -> Future[Any]:
+    def pull(
+        self, key: object, ids: Any, out: Any, version: int | None, *, settled: bool, priority: int
+    ) -> Future[Any]:
         call = "pull_rows"
+        if priority:
+            check_priority(priority, self._registry.call(call))
         single, keys, specs, (wanted, outs) = self._registry.listed(call, key, ids, out, rows=True)
         given = self._asked(call, keys, wanted)
         shapes = [(*form_of(one)[1], *spec.shape[1:]) for spec, one in zip(specs, given, strict=True)]
@@ -320,7 +356,7 @@ class RowCalls:
         def begin(hosts: list[Array]) -> Future[list[Array]]:
             flat = self._seen(call, specs, hosts)
             pulled = [
-                self._store.pull_rows(name, one, at, settled=settled)
+                self._store.pull_rows(name, one, at, settled=settled, priority=priority)
                 for name, one, at in zip(names, flat, versions, strict=True)
             ]
             return joined(pulled, lambda values: _shaped(values, shapes, host_outs), guards)

@@ -168,42 +168,55 @@ class KVStore:
         """
         return self._calls.values.init(key, value, by)
 
-    def push(self, key: UserKey | Keys, gradient: Any, *, step: int | None = None) -> Future[None]:
+    def push(self, key: UserKey | Keys, gradient: Any, *, step: int | None = None, priority: int = 0) -> Future[None]:
         """Adds this slot's gradient to the key's next step, or to step `step`. A step that is pushed again counts once.
+        What is pushed with a higher `priority` is sent first; equal ones go by the keys' described priorities.
 
         The future ends when the shards have it, which may be before it is applied.
         """
-        return self._calls.values.push("push", key, gradient, step)
+        return self._calls.values.push("push", key, gradient, step, priority)
 
     @overload
     def pull(
-        self, key: UserKey, *, version: int | None = ..., settled: bool = ..., out: Any = ...
+        self, key: UserKey, *, version: int | None = ..., settled: bool = ..., out: Any = ..., priority: int = ...
     ) -> Future[Array]: ...
     @overload
     def pull(
-        self, key: Keys, *, version: int | None = ..., settled: bool = ..., out: Any = ...
+        self, key: Keys, *, version: int | None = ..., settled: bool = ..., out: Any = ..., priority: int = ...
     ) -> Future[list[Array]]: ...
     def pull(
-        self, key: UserKey | Keys, *, version: int | None = None, settled: bool = False, out: Any = None
+        self,
+        key: UserKey | Keys,
+        *,
+        version: int | None = None,
+        settled: bool = False,
+        out: Any = None,
+        priority: int = 0,
     ) -> Future[Any]:
         """The key's value once all that this slot has pushed is in it, or at `version`: a new array of the caller's, or
         `out`, which may be a GPU's, or a parameter of PyTorch. In async mode, `settled` waits for that version of every
-        slot.
+        slot. Values for a higher `priority` are sent first.
 
         It fails where the push failed that it would wait for.
         """
-        return self._calls.values.pull("pull", key, out, version, settled=settled)
+        return self._calls.values.pull("pull", key, out, version, settled=settled, priority=priority)
 
     @overload
-    def pushpull(self, key: UserKey, gradient: Any, *, step: int | None = ..., out: Any = ...) -> Future[Array]: ...
+    def pushpull(
+        self, key: UserKey, gradient: Any, *, step: int | None = ..., out: Any = ..., priority: int = ...
+    ) -> Future[Array]: ...
     @overload
-    def pushpull(self, key: Keys, gradient: Any, *, step: int | None = ..., out: Any = ...) -> Future[list[Array]]: ...
-    def pushpull(self, key: UserKey | Keys, gradient: Any, *, step: int | None = None, out: Any = None) -> Future[Any]:
+    def pushpull(
+        self, key: Keys, gradient: Any, *, step: int | None = ..., out: Any = ..., priority: int = ...
+    ) -> Future[list[Array]]: ...
+    def pushpull(
+        self, key: UserKey | Keys, gradient: Any, *, step: int | None = None, out: Any = None, priority: int = 0
+    ) -> Future[Any]:
         """Pushes, and pulls the version that has seen it. The gradient stays as it is, unless it is `out` too."""
         self._calls.values.check_outs("pushpull", key, out)
-        pushed = self._calls.values.push("pushpull", key, gradient, step)
+        pushed = self._calls.values.push("pushpull", key, gradient, step, priority)
         version = None if step is None else step + 1
-        pulled = self._calls.values.pull("pushpull", key, out, version, settled=False)
+        pulled = self._calls.values.pull("pushpull", key, out, version, settled=False, priority=priority)
         return joined([pulled, pushed], lambda both: both[0])
 
     def gradient_buffer(self, key: UserKey) -> Array:
@@ -217,17 +230,26 @@ class KVStore:
         """An array for a key's value, always the same one, to be `out` of a pull: the shard writes there itself."""
         return self._buffers.value_buffer(self._calls.registry.find(key, "value_buffer", rows=False).key)
 
-    def push_rows(self, key: UserKey | Keys, ids: Any, rows: Any, *, step: int | None = None) -> Future[None]:
+    def push_rows(
+        self, key: UserKey | Keys, ids: Any, rows: Any, *, step: int | None = None, priority: int = 0
+    ) -> Future[None]:
         """`push` of some rows of a table: `ids` whole numbers of any shape, `rows` (...ids, ...row). Rows of one id are
         summed, negative ids are padding; a table is pushed once a step, and no ids at all is a push too."""
-        return self._calls.rows.push(key, ids, rows, step)
+        return self._calls.rows.push(key, ids, rows, step, priority)
 
     def pull_rows(
-        self, key: UserKey | Keys, ids: Any, *, version: int | None = None, settled: bool = False, out: Any = None
+        self,
+        key: UserKey | Keys,
+        ids: Any,
+        *,
+        version: int | None = None,
+        settled: bool = False,
+        out: Any = None,
+        priority: int = 0,
     ) -> Future[Any]:
         """`pull` of some rows of a table: (...ids, ...row), for ids in any order, repeated or none at all; a negative
         id gives a row of zeros."""
-        return self._calls.rows.pull(key, ids, out, version, settled=settled)
+        return self._calls.rows.pull(key, ids, out, version, settled=settled, priority=priority)
 
     def read_consistent(self, key: Keys) -> Future[tuple[int, list[Array]]]:
         """The values that the keys had at one version, and which: the newest that can be had while others push. In sync

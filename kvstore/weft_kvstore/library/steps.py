@@ -24,6 +24,7 @@ from weft_kvstore.library.key_registry import KeyRegistry, StepCounts
 from weft_kvstore.runtime.futures import StoreFuture, before_failure
 from weft_kvstore.runtime.joined_future import joined, then
 from weft_kvstore.store import BulkStore
+from weft_kvstore.wire.messages import MAX_CALL_PRIORITY
 
 # --- What became of a slot's pushes, key by key: which are under way, and which have to be pushed again ---------------
 
@@ -273,6 +274,13 @@ def check_number(number: int | None, where: str, *, may_lack: bool = True) -> No
         return
     if isinstance(number, bool) or not isinstance(number, int | np.integer) or not 0 <= number < MAX_STEP:
         raise StoreRefusedError(f"{where}: a number from 0 to 2**62 - 1, not {number!r}")
+
+
+def check_priority(priority: object, where: str) -> None:
+    """Raises StoreRefusedError for what is no priority of a call."""
+    if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > MAX_CALL_PRIORITY:
+        told = f"a whole number from -{MAX_CALL_PRIORITY} to {MAX_CALL_PRIORITY}, not {priority!r}"
+        raise StoreRefusedError(f"{where}: priority: {told}")
 
 
 def _again(failed: FailedPush) -> str:

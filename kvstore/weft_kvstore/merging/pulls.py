@@ -32,6 +32,7 @@ class PullWait:
         "open",
         "open_units",
         "place",
+        "priority",
         "reading",
         "request",
         "slot",
@@ -59,6 +60,8 @@ class PullWait:
         self.compressed = compressed
         self.place = False
         """Whether values may be written to the places of their keys."""
+        self.priority = 0
+        """The call's own: answers to a higher one are sent first."""
         self.entries = 0
         """How many runs were asked for, of any length: what it costs to look at."""
         self.ids: Array | None = None

@@ -31,7 +31,7 @@ from weft_kvstore.sharding import Routing
 from weft_kvstore.store import Pulled
 from weft_kvstore.wire.codec import ProtocolError
 from weft_kvstore.wire.messages import PayloadKind, Reading, SentEntry
-from weft_kvstore.wire.out_run import OutRun, Source
+from weft_kvstore.wire.out_run import CALL_PRIORITY, OutRun, Source
 from weft_kvstore.wire.runs import ValueRun
 
 # --- Pushes and pulls of whole values, of one key or of many at once --------------------------------------------------
@@ -80,7 +80,11 @@ class PushOperation(SendOperation):
         place = self._in_place and run.pushed is None
         entry = SentEntry(self.sent.payload_kind, self.number, run.bucket, self.sent.step, 0, place)
         bounds, source = self._bytes(run)
-        return OutRun(entry, run.first, bounds, source, priority=run.priority, owner=self, priorities=run.priorities)
+        priority, priorities = run.priority, run.priorities
+        if self.priority:
+            ahead = self.priority * CALL_PRIORITY
+            priority, priorities = priority - ahead, None if priorities is None else priorities - ahead
+        return OutRun(entry, run.first, bounds, source, priority=priority, owner=self, priorities=priorities)
 
     def _bytes(self, run: PlanRun) -> tuple[Array, Source]:
         """Where the run's slices begin and end among its bytes, and the bytes."""

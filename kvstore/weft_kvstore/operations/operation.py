@@ -178,6 +178,9 @@ class Operation(ABC):
     `because` is what shards said that it waits for. `number` is the request's number on the wire.
     """
 
+    priority = 0
+    """The call's own: higher goes first. Set before it is begun."""
+
     def __init__(self, future: Future[Any]) -> None:
         self.future = future
         self.number = 0

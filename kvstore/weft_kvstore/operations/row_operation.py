@@ -15,7 +15,7 @@ from weft_kvstore.rows.rows import Rows, wanted_rows
 from weft_kvstore.sharding import Routing, RowCut, chunks_of
 from weft_kvstore.wire.codec import ProtocolError
 from weft_kvstore.wire.messages import PayloadKind, SentEntry
-from weft_kvstore.wire.out_run import OneBuffer, OutRun
+from weft_kvstore.wire.out_run import CALL_PRIORITY, OneBuffer, OutRun
 from weft_kvstore.wire.runs import RowSource, ValueRun
 
 
@@ -50,7 +50,8 @@ class PushRowsOperation(SendOperation):
                 chunks_of(rows.count, cut.rows_up),
             )
             bounds = _bounds(entry.chunks, cut.chunk_bytes, rows.nbytes)
-            found[shard] = [OutRun(entry, 0, bounds, rows, priority=sent.priority, owner=self)]
+            priority = sent.priority - self.priority * CALL_PRIORITY
+            found[shard] = [OutRun(entry, 0, bounds, rows, priority=priority, owner=self)]
         return found
 
 
@@ -176,7 +177,8 @@ class PullRowsOperation(PullOperation):
         entry = SentEntry(PayloadKind.IDS, self.number, self._bucket, asked.version, self.chunks(shard))
         base = bytes_of(self.ids[shard])
         bounds = _bounds(entry.chunks, self._cut.ids_up * ID_BYTES, base.nbytes)
-        return [OutRun(entry, 0, bounds, OneBuffer(base), priority=asked.priority, owner=self)]
+        priority = asked.priority - self.priority * CALL_PRIORITY
+        return [OutRun(entry, 0, bounds, OneBuffer(base), priority=priority, owner=self)]
 
 
 def _bounds(chunks: int, a_chunk: int, nbytes: int) -> Array:

@@ -19,7 +19,7 @@ from weft_kvstore.statistics import JobStatistics, SharedBytes, Stragglers
 from weft_kvstore.tables.steps import AnyTable
 from weft_kvstore.wire.codec import ProtocolError, encode
 from weft_kvstore.wire.messages import MAX_RUNS, Acknowledge, Done, Hello, RefusalCode, Refused, Released, Values
-from weft_kvstore.wire.out_run import OutRun, Pin
+from weft_kvstore.wire.out_run import CALL_PRIORITY, OutRun, Pin
 from weft_kvstore.wire.outbox import Outbox, OutFrame
 
 # --- A connection that has said Hello, as its shard sees it -----------------------------------------------------------
@@ -180,14 +180,18 @@ class Peer:
         entry = AnswerEntry(
             wait.request, part.array, part.bucket, part.version, int(part.compressed), place and not part.compressed
         )
+        priority, priorities = part.priority, part.priorities
+        if wait.priority:
+            ahead = wait.priority * CALL_PRIORITY
+            priority, priorities = priority - ahead, None if priorities is None else priorities - ahead
         run: OutRun[AnswerEntry, Pin] = OutRun(
             entry,
             part.first,
             part.bounds,
             part.source,
-            priority=part.priority,
+            priority=priority,
             owner=Pin(part.held, part.part, part.parts),
-            priorities=part.priorities,
+            priorities=priorities,
         )
         self.outbox.put(run)
         self._answers.setdefault(wait.request, {})[run.seq] = run

@@ -120,6 +120,7 @@ def asked_pulls(shard: JobShard, peer: Peer, pull: Pull) -> list[tuple[PullWait,
                 compressed=bool(compressed),
             )
             wait.place = request in in_place
+            wait.priority = pull.priority
             asked[request] = wait, []
             peer.asks(wait)
         wait, units = asked[request]

@@ -52,10 +52,14 @@ MAX_TERMS: Final = 64
 MAX_NUMBERS: Final = 64
 """Hyper-parameters in one message: far more than a rule has."""
 
+MAX_CALL_PRIORITY: Final = 1 << 30
+"""Of a call, and its negative: a higher priority goes first, 0 is that of a call that names none."""
+
 NOBODY: Final = 0
 """The request of a message whose answer nobody waits for."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+CallPriority = Annotated[int, msgspec.Meta(ge=-MAX_CALL_PRIORITY, le=MAX_CALL_PRIORITY)]
 Flag = Annotated[int, msgspec.Meta(ge=0, le=1)]
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
@@ -142,7 +146,7 @@ class Pull(Message, frozen=True, omit_defaults=True, tag="pull"):
     state instead of the value. Entries of one `request` are one pull, alike but for bucket, first and count. Of a table
     the rows are asked for whose ids follow, in `chunks[i]` chunks; `first[i]` and `count[i]` are 0 then.
     `compressed[i]` 1: the values may come encoded, where the description says how. `place[i]` 1: they may be written to
-    the places of their keys."""
+    the places of their keys. `priority` is that of the calls: values of a higher one are sent first."""
 
     request: Column
     bucket: Column
@@ -154,6 +158,7 @@ class Pull(Message, frozen=True, omit_defaults=True, tag="pull"):
     chunks: Column
     compressed: Column
     place: Column = []
+    priority: CallPriority = 0
 
 
 class Barrier(Message, frozen=True, tag="barrier"):

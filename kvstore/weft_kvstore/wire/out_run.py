@@ -35,6 +35,10 @@ class OneBuffer:
         return (self.base[start:stop],)
 
 
+CALL_PRIORITY: Final = 1 << 32
+"""What a call's priority is worth: more than any two described priorities differ, which are within 32 bits. The rank of
+a slice is its described priority - a call's priority * this; the lowest goes first."""
+
 NOTHING: Final = OneBuffer(memoryview(b""))
 """The source of what will not be sent."""
 

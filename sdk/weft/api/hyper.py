@@ -39,7 +39,7 @@ def _kind(value: object) -> str:
 # The tags are what pydantic puts into an error's place; no field is called so.
 _NUMBER, _SCHEDULE, _KIND = Tag("a number"), Tag("a schedule"), Discriminator(_kind)
 
-Rate = Annotated[
+LearningRate = Annotated[
     Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False), _NUMBER]
     | Annotated[Schedule, AfterValidator(Within(0, 1e6)), _SCHEDULE],
     _KIND,

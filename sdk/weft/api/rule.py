@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import ConfigDict, Field
 
 from weft.api.base import Model
-from weft.api.hyper import Decay, Epsilon, Factor, Number, Pattern, Positive, Rate, Strength
+from weft.api.hyper import Decay, Epsilon, Factor, LearningRate, Number, Pattern, Positive, Strength
 from weft.api.schedule import AnySchedule
 from weft_graph.rules.built_in import BUILT_IN
 
@@ -23,7 +23,7 @@ class Multiplier(Model):
     """
 
     keys: Pattern
-    rate: Factor | None = None
+    lr: Factor | None = None
     weight_decay: Factor | None = None
     trust: Factor | None = None
     """Of Lamb and Lars: 0 takes the ratio of norms away, as is usual for biases."""
@@ -63,10 +63,10 @@ class _BuiltIn(Model):
 
 
 class Sgd(_BuiltIn):
-    """w -= rate * (g + weight_decay * w), with momentum m: v = m * v + g; w -= rate * v."""
+    """w -= lr * (g + weight_decay * w), with momentum m: v = m * v + g; w -= lr * v."""
 
     name: Literal["sgd"] = "sgd"
-    rate: Rate = BUILT_IN["sgd"].hyper["rate"]
+    lr: LearningRate = BUILT_IN["sgd"].hyper["lr"]
     momentum: Decay = 0.0
     """0 is none: another one makes it the shards' rule `momentum`."""
     weight_decay: Strength = BUILT_IN["sgd"].hyper["weight_decay"]
@@ -74,13 +74,13 @@ class Sgd(_BuiltIn):
 
 
 class Nesterov(_BuiltIn):
-    """g += weight_decay * w; v = momentum * v + g; w -= rate * (g + momentum * v).
+    """g += weight_decay * w; v = momentum * v + g; w -= lr * (g + momentum * v).
 
-    Nesterov 1983 in the form of Sutskever et al. 2013, with PyTorch's rate outside of v.
+    Nesterov 1983 in the form of Sutskever et al. 2013, with PyTorch's lr outside of v.
     """
 
     name: Literal["nesterov"] = "nesterov"
-    rate: Rate = BUILT_IN["nesterov"].hyper["rate"]
+    lr: LearningRate = BUILT_IN["nesterov"].hyper["lr"]
     momentum: Decay = BUILT_IN["nesterov"].hyper["momentum"]
     weight_decay: Strength = BUILT_IN["nesterov"].hyper["weight_decay"]
     multipliers: Multipliers = Field(default_factory=list)
@@ -90,7 +90,7 @@ class Adam(_BuiltIn):
     """Adam with bias correction, Kingma and Ba 2015, algorithm 1."""
 
     name: Literal["adam"] = "adam"
-    rate: Rate = BUILT_IN["adam"].hyper["rate"]
+    lr: LearningRate = BUILT_IN["adam"].hyper["lr"]
     beta1: Decay = BUILT_IN["adam"].hyper["beta1"]
     beta2: Decay = BUILT_IN["adam"].hyper["beta2"]
     epsilon: Epsilon = BUILT_IN["adam"].hyper["epsilon"]
@@ -98,10 +98,10 @@ class Adam(_BuiltIn):
 
 
 class AdamW(_BuiltIn):
-    """Adam, and w -= rate * weight_decay * w beside it: Loshchilov and Hutter 2019, with the decay times the rate."""
+    """Adam, and w -= lr * weight_decay * w beside it: Loshchilov and Hutter 2019, with the decay times lr."""
 
     name: Literal["adamw"] = "adamw"
-    rate: Rate = BUILT_IN["adamw"].hyper["rate"]
+    lr: LearningRate = BUILT_IN["adamw"].hyper["lr"]
     beta1: Decay = BUILT_IN["adamw"].hyper["beta1"]
     beta2: Decay = BUILT_IN["adamw"].hyper["beta2"]
     epsilon: Epsilon = BUILT_IN["adamw"].hyper["epsilon"]
@@ -110,7 +110,7 @@ class AdamW(_BuiltIn):
 
 
 class Adagrad(_BuiltIn):
-    """g += weight_decay * w; s += g^2; w -= rate * g / (sqrt(s) + epsilon), s starting at `accumulator`.
+    """g += weight_decay * w; s += g^2; w -= lr * g / (sqrt(s) + epsilon), s starting at `accumulator`.
 
     Duchi, Hazan and Singer 2011, with PyTorch's epsilon.
     """
@@ -118,7 +118,7 @@ class Adagrad(_BuiltIn):
     NOT_HYPER: ClassVar[frozenset[str]] = frozenset({"name", "multipliers", "accumulator"})
 
     name: Literal["adagrad"] = "adagrad"
-    rate: Rate = BUILT_IN["adagrad"].hyper["rate"]
+    lr: LearningRate = BUILT_IN["adagrad"].hyper["lr"]
     epsilon: Epsilon = BUILT_IN["adagrad"].hyper["epsilon"]
     weight_decay: Strength = BUILT_IN["adagrad"].hyper["weight_decay"]
     accumulator: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] = BUILT_IN["adagrad"].state["sum"]
@@ -130,13 +130,13 @@ class Adagrad(_BuiltIn):
 
 
 class Rmsprop(_BuiltIn):
-    """g += weight_decay * w; s = decay * s + (1 - decay) * g^2; w -= rate * g / (sqrt(s) + epsilon).
+    """g += weight_decay * w; s = decay * s + (1 - decay) * g^2; w -= lr * g / (sqrt(s) + epsilon).
 
     Tieleman and Hinton 2012, with PyTorch's epsilon.
     """
 
     name: Literal["rmsprop"] = "rmsprop"
-    rate: Rate = BUILT_IN["rmsprop"].hyper["rate"]
+    lr: LearningRate = BUILT_IN["rmsprop"].hyper["lr"]
     decay: Decay = BUILT_IN["rmsprop"].hyper["decay"]
     epsilon: Epsilon = BUILT_IN["rmsprop"].hyper["epsilon"]
     weight_decay: Strength = BUILT_IN["rmsprop"].hyper["weight_decay"]
@@ -144,13 +144,13 @@ class Rmsprop(_BuiltIn):
 
 
 class Ftrl(_BuiltIn):
-    """FTRL-Proximal, McMahan et al. 2013, algorithm 1, whose alpha is `rate`.
+    """FTRL-Proximal, McMahan et al. 2013, algorithm 1, whose alpha is `lr`.
 
     A weight is 0 where its gradients do not add up to more than `l1`, whatever it began at.
     """
 
     name: Literal["ftrl"] = "ftrl"
-    rate: Rate = BUILT_IN["ftrl"].hyper["rate"]
+    lr: LearningRate = BUILT_IN["ftrl"].hyper["lr"]
     beta: Positive = BUILT_IN["ftrl"].hyper["beta"]
     l1: Strength = BUILT_IN["ftrl"].hyper["l1"]
     l2: Strength = BUILT_IN["ftrl"].hyper["l2"]
@@ -158,13 +158,13 @@ class Ftrl(_BuiltIn):
 
 
 class Lamb(_BuiltIn):
-    """AdamW's update u, as long as the weight: w -= rate * trust * norm(w) / norm(u) * u. You et al. 2020, algorithm 2.
+    """AdamW's update u, as long as the weight: w -= lr * trust * norm(w) / norm(u) * u. You et al. 2020, algorithm 2.
 
     Norms are of whole parameters, so none is cut over shards, and none may be a table.
     """
 
     name: Literal["lamb"] = "lamb"
-    rate: Rate = BUILT_IN["lamb"].hyper["rate"]
+    lr: LearningRate = BUILT_IN["lamb"].hyper["lr"]
     beta1: Decay = BUILT_IN["lamb"].hyper["beta1"]
     beta2: Decay = BUILT_IN["lamb"].hyper["beta2"]
     epsilon: Epsilon = BUILT_IN["lamb"].hyper["epsilon"]
@@ -175,14 +175,14 @@ class Lamb(_BuiltIn):
 
 
 class Lars(_BuiltIn):
-    """r = trust * norm(w) / (norm(g) + weight_decay * norm(w)); v = momentum * v + rate * r * (g + weight_decay * w);
+    """r = trust * norm(w) / (norm(g) + weight_decay * norm(w)); v = momentum * v + lr * r * (g + weight_decay * w);
     w -= v. You, Gitman and Ginsburg 2017, algorithm 1.
 
     Norms are of whole parameters, so none is cut over shards, and none may be a table.
     """
 
     name: Literal["lars"] = "lars"
-    rate: Rate = BUILT_IN["lars"].hyper["rate"]
+    lr: LearningRate = BUILT_IN["lars"].hyper["lr"]
     momentum: Decay = BUILT_IN["lars"].hyper["momentum"]
     weight_decay: Strength = BUILT_IN["lars"].hyper["weight_decay"]
     trust: Strength = BUILT_IN["lars"].hyper["trust"]

@@ -100,7 +100,7 @@ class ModelOptions:
     shuffle: Annotated[bool, _option("Read the rows in another order in each pass.", "--shuffle/--no-shuffle")] = True
     batch: Annotated[int | None, _option("Samples of a step, over all workers.", "--batch")] = None
     rule: Annotated[str | None, _option(f"{', '.join(BY_NAME)}; else the file's own, or sgd.", "--rule")] = None
-    rate: Annotated[float | None, _option("The rule's rate.", "--rate")] = None
+    lr: Annotated[float | None, _option("The rule's learning rate.", "--lr")] = None
     workers: Annotated[int, _option("Workers.", "--workers")] = 1
     shards: Annotated[int, _option("Shards.", "--shards")] = 1
     seed: Annotated[int, _option("Of what is drawn.", "--seed")] = 0
@@ -170,12 +170,12 @@ class ModelOptions:
 
     def _rule(self, trainable: Trainable) -> RuleSpec:
         """The one that is asked for, else the file's own, else Sgd; with the rate that is asked for."""
-        rate = {} if self.rate is None else {"rate": self.rate}
+        lr = {} if self.lr is None else {"lr": self.lr}
         if self.rule is None and trainable.rule is not None:
-            return type(trainable.rule)(**{**trainable.rule.model_dump(), **rate})
+            return type(trainable.rule)(**{**trainable.rule.model_dump(), **lr})
         if self.rule not in {None, *BY_NAME}:
             raise ArgumentError(f"--rule is {self.rule!r}; there are {', '.join(BY_NAME)}")
-        return BY_NAME[self.rule or "sgd"](**rate)
+        return BY_NAME[self.rule or "sgd"](**lr)
 
 
 def with_model_options(function: Callable[..., None]) -> Callable[..., None]:

@@ -102,7 +102,7 @@ def test_a_training_step_becomes_a_rule() -> None:
     taken = without_training(training("Adam", alpha=0.8, beta=0.99, epsilon=1e-7))
     assert taken is not None
     assert (taken.step.rule, taken.step.loss) == ("adam", "loss")
-    assert taken.step.hyper == pytest.approx({"rate": 0.1, "beta1": 0.8, "beta2": 0.99, "epsilon": 1e-7})
+    assert taken.step.hyper == pytest.approx({"lr": 0.1, "beta1": 0.8, "beta2": 0.99, "epsilon": 1e-7})
     graph = read_model(taken.model).graph
     assert [node.op_type for node in graph.nodes] == ["MatMul", "Mul", "ReduceMean"]
     assert ([i.name for i in graph.inputs], graph.outputs) == (["x"], ("loss",))
@@ -115,18 +115,18 @@ def test_other_rules() -> None:
     assert momentum is not None
     assert adagrad is not None
     assert (momentum.step.rule, momentum.step.hyper) == ("sgd", {"momentum": 0.9, "weight_decay": 0.01})
-    assert adagrad.step.hyper == pytest.approx({"rate": 0.1, "epsilon": 1e-6, "weight_decay": 0.5})
+    assert adagrad.step.hyper == pytest.approx({"lr": 0.1, "epsilon": 1e-6, "weight_decay": 0.5})
     nesterov = without_training(training("Momentum", alpha=0.9, beta=1.0, mode="nesterov", norm_coefficient=0.01))
     assert nesterov is not None
     assert nesterov.step.rule == "nesterov"
-    assert nesterov.step.hyper == pytest.approx({"rate": 0.1, "momentum": 0.9, "weight_decay": 0.01})
+    assert nesterov.step.hyper == pytest.approx({"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01})
 
 
 def test_the_reader_takes_the_step_out_and_says_what_it_was() -> None:
     imported = read_model(training("Adam", alpha=0.8, beta=0.99, epsilon=1e-7))
     assert imported.step is not None
     assert (imported.step.rule, imported.step.loss) == ("adam", "loss")
-    assert imported.step.hyper == pytest.approx({"rate": 0.1, "beta1": 0.8, "beta2": 0.99, "epsilon": 1e-7})
+    assert imported.step.hyper == pytest.approx({"lr": 0.1, "beta1": 0.8, "beta2": 0.99, "epsilon": 1e-7})
     assert [node.op_type for node in imported.graph.nodes] == ["MatMul", "Mul", "ReduceMean"]
     assert [parameter.name for parameter in imported.graph.parameters if parameter.trainable] == ["w"]
     assert not imported.warnings

@@ -100,7 +100,7 @@ def test_keys_that_are_alike_lie_in_one_bucket_the_most_urgent_first() -> None:
         msgspec.structs.replace(key_of("double", (3,), 2), dtype="float64"),
         key_of("late too", (1,), 2, priority=9),
         msgspec.structs.replace(key_of("one slot", (2,), 2), slots=(1,)),
-        msgspec.structs.replace(key_of("slow", (2,), 2), multipliers={"rate": 0.5}),
+        msgspec.structs.replace(key_of("slow", (2,), 2), multipliers={"lr": 0.5}),
         msgspec.structs.replace(key_of("second whole", (6,), 2), whole=True),
         key_of("none", (0,), 2),
     ]

@@ -101,7 +101,7 @@ class Play:
         for number, (size, priority, is_set) in enumerate(zip(case.shapes, case.priorities, case.given, strict=True)):
             key = key_of(f"k{number}", (size,), case.slots, priority=priority)
             keys.append(given_key(key) if is_set else key)
-        hyper = {"rate": RATE, "momentum": MOMENTUM}
+        hyper = {"lr": RATE, "momentum": MOMENTUM}
         self.description = msgspec.structs.replace(
             store_of(keys, slots=case.slots, shards=1, rule="momentum", hyper=hyper, slice_bytes=4 * ELEMENTS),
             merge=case.merge,

@@ -50,10 +50,10 @@ def counting(weight: Array, gradient: Array, state: Mapping[str, Array], step: i
     """Each update by its number: what is made twice, left out, or of another slice is seen."""
     state["sum"] *= np.float32(0.5)
     state["sum"] += gradient
-    weight -= np.float32(hyper["rate"] * step) * state["sum"]
+    weight -= np.float32(hyper["lr"] * step) * state["sum"]
 
 
-COUNTING = Rule("counting", {"sum": 3.0}, {"rate": RATE}, counting, anywhere=True)
+COUNTING = Rule("counting", {"sum": 3.0}, {"lr": RATE}, counting, anywhere=True)
 SLICE_WISE = replace(COUNTING, anywhere=False)
 
 
@@ -100,7 +100,7 @@ def test_slices_are_updated_as_each_would_be_by_itself(
     """Whatever comes together, was updated how often before, lies in which block, and has numbers of its own."""
     monkeypatch.setattr(bucket_values, "BLOCK_BYTES", block)
     spec = spec_of(ELEVEN, rule=rule)
-    apart = {place: KeyHyper({"rate": RATE * (place + 2)}, {}) for place in own}
+    apart = {place: KeyHyper({"lr": RATE * (place + 2)}, {}) for place in own}
     update = update_of(replace(spec, own=apart, a_piece=a_piece, computing=Backwards()))
     bounds = update.values.bounds
     assert bounds.tolist() == [0, 2, 4, 5, 6, 8, 10, 12, 13, 15, 17, 18]
@@ -110,10 +110,10 @@ def test_slices_are_updated_as_each_would_be_by_itself(
         for one in range(first, stop):
             counts[one] += 1
             place = int(spec.part.places[one])
-            rate = RATE * (place + 2) if place in own else RATE
+            lr = RATE * (place + 2) if place in own else RATE
             here = slice(bounds[one], bounds[one + 1])
             part = gradient[bounds[one] - bounds[first] : bounds[one + 1] - bounds[first]]
-            counting(weight[here], part, {"sum": state[here]}, counts[one], {"rate": rate})
+            counting(weight[here], part, {"sum": state[here]}, counts[one], {"lr": lr})
         update.with_gradient(Segment(first, stop, gradient), 2, step)
         assert update.updates.tolist() == counts
     assert flat(update.values).tobytes() == weight.tobytes()
@@ -239,7 +239,7 @@ def test_where_slices_are_computed_together_a_failure_names_the_first_and_the_la
 def test_a_schedule_that_fails_fails_its_rule() -> None:
     class Falling(KeyHyper):
         def at(self, step: int) -> Mapping[str, float]:
-            return {"rate": 1 / (step - 5)}
+            return {"lr": 1 / (step - 5)}
 
     update = update_of(replace(spec_of(ELEVEN), own={2: Falling({}, {})}))
     update.with_gradient(Segment(0, 11, np.ones(18, np.float32)), 2, 4)

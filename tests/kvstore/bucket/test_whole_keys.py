@@ -32,7 +32,7 @@ class Whole:
             weight -= gradient
             state["sum"] += gradient
 
-        rule = Rule("mine", {"sum": 0.0}, {"rate": 1.0, "weight_decay": 0.0}, descend, whole=True)
+        rule = Rule("mine", {"sum": 0.0}, {"lr": 1.0, "weight_decay": 0.0}, descend, whole=True)
         key = msgspec.structs.replace(constant(key_of("w", SHAPE, 2), 3.0), whole=True, update=update)
         key = given(key) if is_given else key
         description = store_of([key], slots=2, shards=1, slice_bytes=64, mode=mode)

@@ -127,7 +127,7 @@ def stages(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowStages]:
 
 
 def two_shards() -> StoreDescription:
-    return store_of([key_of("k", (64,), 1)], slots=1, shards=2, slice_bytes=128, hyper={"rate": 0.5})
+    return store_of([key_of("k", (64,), 1)], slots=1, shards=2, slice_bytes=128, hyper={"lr": 0.5})
 
 
 def a_step(client: StoreClient, step: int) -> float:

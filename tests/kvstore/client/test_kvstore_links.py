@@ -45,7 +45,7 @@ def table(name: str, shape: tuple[int, ...], slots: int) -> KeyDescription:
 
 
 def described(*keys: KeyDescription, slots: int = 2, shards: int = 1) -> StoreDescription:
-    made = store_of(keys, slots=slots, shards=shards, hyper={"rate": 1.0}, slice_bytes=256)
+    made = store_of(keys, slots=slots, shards=shards, hyper={"lr": 1.0}, slice_bytes=256)
     return msgspec.structs.replace(made, shards=tuple(f"tcp://shard-{number}" for number in range(shards)))
 
 

@@ -29,11 +29,11 @@ ROUND.append(ROUND)
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        (lambda: store(rate=Odd()), r"^hyper.rate: a number, or a schedule as {\"schedule\": .*, not Odd"),
-        (lambda: store(rate=1j), "^hyper.rate: .*, not complex"),
-        (lambda: store(rate="0.1"), "^hyper.rate: .*, not '0.1'"),
-        (lambda: store(rate=ROUND), "^hyper.rate: .*, not list"),
-        (lambda: store(rate=np.ones(3)), "^hyper.rate: .*, not ndarray"),
+        (lambda: store(lr=Odd()), r"^hyper.lr: a number, or a schedule as {\"schedule\": .*, not Odd"),
+        (lambda: store(lr=1j), "^hyper.lr: .*, not complex"),
+        (lambda: store(lr="0.1"), "^hyper.lr: .*, not '0.1'"),
+        (lambda: store(lr=ROUND), "^hyper.lr: .*, not list"),
+        (lambda: store(lr=np.ones(3)), "^hyper.lr: .*, not ndarray"),
         (lambda: store(job=Odd()), "^job: .*, not Odd"),
         (lambda: describe({Odd(): (3,)}, rule="sgd"), "^keys: a key is a string or a number, not Odd"),  # type: ignore[dict-item]
         (lambda: describe({"w": (Odd(),)}, rule="sgd"), "^key 'w': shape: "),
@@ -65,11 +65,11 @@ def test_weights_are_not_compressed_where_no_rule_updates() -> None:
 def test_a_schedule_of_the_sdk_is_the_document_that_it_stands_for(tmp_path: Path) -> None:
     schedule = {"schedule": "cosine", "start": 0.1, "end": 0.0, "steps": 250, "begin": 0}
     warm = {**schedule, "warmup": {"steps": 10, "start": 0.0}}
-    assert store(rate=weft.cosine(0.1, steps=250)).hyper == {"rate": schedule}
-    assert store(rate=weft.cosine(0.1, steps=250, warmup=10)).hyper == {"rate": warm}
+    assert store(lr=weft.cosine(0.1, steps=250)).hyper == {"lr": schedule}
+    assert store(lr=weft.cosine(0.1, steps=250, warmup=10)).hyper == {"lr": warm}
     path = tmp_path / "store.json"
-    path.write_text(json.dumps({"keys": [{"key": "w", "shape": [3]}], "rule": "sgd", "hyper": {"rate": schedule}}))
-    assert read_description(path) == store(rate=weft.cosine(0.1, steps=250))
+    path.write_text(json.dumps({"keys": [{"key": "w", "shape": [3]}], "rule": "sgd", "hyper": {"lr": schedule}}))
+    assert read_description(path) == store(lr=weft.cosine(0.1, steps=250))
 
 
 def test_a_key_takes_shape_and_dtype_without_their_names() -> None:
@@ -79,4 +79,4 @@ def test_a_key_takes_shape_and_dtype_without_their_names() -> None:
 
 @pytest.mark.parametrize("number", [np.float16(0.5), np.float32(0.5), np.float64(0.5), np.longdouble(0.5)])
 def test_numbers_of_numpy_are_numbers(number: Any) -> None:
-    assert store(rate=number, slots=np.int64(2), barrier=np.bool_(False)) == store(rate=0.5, slots=2, barrier=False)
+    assert store(lr=number, slots=np.int64(2), barrier=np.bool_(False)) == store(lr=0.5, slots=2, barrier=False)

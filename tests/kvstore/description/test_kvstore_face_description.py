@@ -23,7 +23,7 @@ TOML = """
 slots = 2
 shards = ["tcp://127.0.0.1:5555", "tcp://127.0.0.1:5556"]
 rule = "adam"
-hyper = { rate = { schedule = "linear", start = 0.1, steps = 100 } }
+hyper = { lr = { schedule = "linear", start = 0.1, steps = 100 } }
 
 [[keys]]
 key = "weight"
@@ -62,7 +62,7 @@ def test_a_file_and_a_call_describe_the_same(tmp_path: Path) -> None:
         shards=["tcp://127.0.0.1:5555", "tcp://127.0.0.1:5556"],
         slots=2,
         rule="adam",
-        rate={"schedule": "linear", "start": 0.1, "steps": 100},
+        lr={"schedule": "linear", "start": 0.1, "steps": 100},
     )
     text = TOML.replace("0.05", repr(np.float32(0.05).item()))
     assert read_description(written(tmp_path, text)) == built
@@ -121,12 +121,12 @@ KEY = {"key": "w", "shape": [3]}
         ({"slots": 0}, "^FILE: slots: at least 1, not 0"),
         ({"shards": ["127.0.0.1:5555"]}, r"shards\[0\]: an endpoint as tcp://127.0.0.1:5555, not '127.0.0.1:5555'"),
         ({"shards": ["tcp://a:1", "tcp://a:1"]}, r"shards\[1\]: tcp://a:1 is shard 0 already"),
-        ({"hyper": {"lr": 0.1}}, "hyper: rule 'sgd' has no 'lr'; it has rate, weight_decay"),
-        ({"hyper": {"beta1": 0.1}}, "has no 'beta1'; it has rate, weight_decay; 'beta1' is of rule adam"),
-        ({"hyper": {"rate": {"schedule": "sine"}}}, "hyper: 'rate': schedule: "),
+        ({"hyper": {"eta": 0.1}}, "hyper: rule 'sgd' has no 'eta'; it has lr, weight_decay"),
+        ({"hyper": {"beta1": 0.1}}, "has no 'beta1'; it has lr, weight_decay; 'beta1' is of rule adam"),
+        ({"hyper": {"lr": {"schedule": "sine"}}}, "hyper: 'lr': schedule: "),
         (
-            {"hyper": {"rate": {"type": "linear"}}},
-            "'rate': schedule: the document: field 'schedule' is missing: one of c",
+            {"hyper": {"lr": {"type": "linear"}}},
+            "'lr': schedule: the document: field 'schedule' is missing: one of c",
         ),
         ({"keys": {"w": {"shape": [3]}}}, r"keys: a list is expected: in TOML \[\[keys\]\]"),
         ({"keys": None}, "keys: expected `array`, got `null`"),
@@ -161,7 +161,7 @@ def test_a_wrong_file_names_the_field(tmp_path: Path, changes: dict[str, Any], t
         ("store.toml", b"slots = ]", r"no TOML: Invalid value \(at line 1, column 9\)"),
         ("store.json", b'{"slots": 1,}', "no JSON: .*line 1 column 1"),
         ("store.json", b"[]", "an object with keys and a rule is expected, not list"),
-        ("store.json", b'{"hyper": {"rate": NaN}}', "no JSON: NaN is no number"),
+        ("store.json", b'{"hyper": {"lr": NaN}}', "no JSON: NaN is no number"),
         ("store.json", b"\xff\xfe", "no JSON: 'utf-8' codec can't decode"),
         ("store.json", b"[" * 100_000, "no JSON: "),
         ("store.yaml", b"slots: 1", "a description is a .toml or a .json file"),
@@ -216,22 +216,22 @@ def test_holdings_add_up_to_what_there_is() -> None:
 @pytest.mark.parametrize(
     ("key", "hyper", "told"),
     [
-        (Key(shape=(3,)), {"rate": 1e300}, r"hyper: 'rate': 1e\+300 is infinite in float32, which key 'w' is of"),
-        (Key(shape=(3,), dtype="float16"), {"rate": -7e4}, "hyper: 'rate': -70000 is infinite in float16"),
-        (Key(shape=(3,), multipliers={"rate": 1e30}), {"rate": 1e10}, r"1e\+10, multiplied by 1e\+30 is infinite in"),
+        (Key(shape=(3,)), {"lr": 1e300}, r"hyper: 'lr': 1e\+300 is infinite in float32, which key 'w' is of"),
+        (Key(shape=(3,), dtype="float16"), {"lr": -7e4}, "hyper: 'lr': -70000 is infinite in float16"),
+        (Key(shape=(3,), multipliers={"lr": 1e30}), {"lr": 1e10}, r"1e\+10, multiplied by 1e\+30 is infinite in"),
         (
             Key(shape=(3,)),
-            {"rate": {"schedule": "linear", "start": 0.1, "end": 1e39, "steps": 10}},
-            r"hyper: 'rate': 1e\+39 is infinite in float32",
+            {"lr": {"schedule": "linear", "start": 0.1, "end": 1e39, "steps": 10}},
+            r"hyper: 'lr': 1e\+39 is infinite in float32",
         ),
         (
             Key(shape=(3,)),
-            {"rate": {"schedule": "exponential", "start": 1e39, "factor": 2.0, "steps": 10}},
-            r"hyper: 'rate': 1e\+39 is infinite in float32",
+            {"lr": {"schedule": "exponential", "start": 1e39, "factor": 2.0, "steps": 10}},
+            r"hyper: 'lr': 1e\+39 is infinite in float32",
         ),
         (
             Key(shape=(3, 2), rows=True, hyper={"weight_decay": 1e300}),
-            {"rate": 0.1},
+            {"lr": 0.1},
             r"hyper: 'weight_decay': 1e\+300 is infinite in float32, which key 'w' is of",
         ),
     ],
@@ -243,12 +243,12 @@ def test_a_hyper_parameter_that_a_key_cannot_hold_is_refused(key: Key, hyper: di
 
 def test_a_hyper_parameter_has_to_fit_only_where_a_rule_has_it() -> None:
     many = Key(shape=(3,), dtype="float64")
-    assert describe({"w": many, "n": Key(shape=(3,), update="mean")}, rule="sgd", rate=1e300).hyper["rate"] == 1e300
-    own = Key(shape=(3, 2), rows=True, hyper={"rate": 0.5})
-    assert describe({"w": many, "t": own}, rule="sgd", rate=1e300)
+    assert describe({"w": many, "n": Key(shape=(3,), update="mean")}, rule="sgd", lr=1e300).hyper["lr"] == 1e300
+    own = Key(shape=(3, 2), rows=True, hyper={"lr": 0.5})
+    assert describe({"w": many, "t": own}, rule="sgd", lr=1e300)
     growing = {"schedule": "exponential", "start": 0.1, "factor": 2.0, "steps": 10}
-    assert describe({"w": Key(shape=(3,))}, rule="sgd", rate=growing)
-    assert describe({"w": Key(shape=(3,), multipliers={"rate": 0.0})}, rule="sgd", rate=1e300)
+    assert describe({"w": Key(shape=(3,))}, rule="sgd", lr=growing)
+    assert describe({"w": Key(shape=(3,), multipliers={"lr": 0.0})}, rule="sgd", lr=1e300)
 
 
 def test_a_rule_is_compiled_once_however_many_keys_have_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ GROWING = Key(shape=(0, 2), rows=True, initializer=1.0, growth=GrowthDescription
 
 TOML = """
 rule = "sgd"
-hyper = { rate = 0.5 }
+hyper = { lr = 0.5 }
 
 [[keys]]
 key = "ids"
@@ -52,7 +52,7 @@ key = "own"
 shape = [9, 2]
 rows = true
 rule = "adam"
-hyper = { rate = 0.1 }
+hyper = { lr = 0.1 }
 """
 
 
@@ -61,9 +61,9 @@ def test_a_file_says_what_a_table_has_of_its_own(tmp_path: Path) -> None:
     path.write_text(TOML)
     growth = GrowthDescription(uses=2, eviction=EvictionDescription(10, age=100))
     ids = Key(shape=(0, 2), rows=True, initializer=1, growth=growth, sparse=Sparse.STANDARD)
-    own = Key(shape=(9, 2), rows=True, rule="adam", hyper={"rate": 0.1})
+    own = Key(shape=(9, 2), rows=True, rule="adam", hyper={"lr": 0.1})
     description = read_description(path)
-    assert description == describe({"ids": ids, "own": own}, rule="sgd", rate=0.5)
+    assert description == describe({"ids": ids, "own": own}, rule="sgd", lr=0.5)
     held = {one.key.key: one for one in holdings(msgspec.structs.replace(description, shards=("a",)))[0]}
     assert (held["own"].nbytes, held["own"].state_bytes) == (72, 144)
 
@@ -107,18 +107,18 @@ def test_each_table_is_updated_by_its_own_rule_and_numbers(kind: str) -> None:
     ones = constant(table_of("t", (5, 2), 1), 1.0)
     keys = [
         ones,
-        msgspec.structs.replace(ones, key="rate", hyper={"rate": 0.25}),
-        msgspec.structs.replace(ones, key="rule", rule="momentum", hyper={"rate": 1.0, "momentum": 0.5}),
+        msgspec.structs.replace(ones, key="lr", hyper={"lr": 0.25}),
+        msgspec.structs.replace(ones, key="rule", rule="momentum", hyper={"lr": 1.0, "momentum": 0.5}),
         constant(key_of("w", (2,), 1), 1.0),
     ]
-    with stores_of(kind, store_of(keys, slots=1, shards=2, hyper={"rate": 0.5})) as (store,):
+    with stores_of(kind, store_of(keys, slots=1, shards=2, hyper={"lr": 0.5})) as (store,):
         gradient = np.ones((1, 2), np.float32)
         for step in range(2):
             for key in keys[:3]:
                 store.push_rows(key.key, step, np.array([3]), gradient).result(WAIT_S)
             store.push("w", step, gradient[0]).result(WAIT_S)
         found = {key.key: store.pull_rows(key.key, np.array([3]), 2).result(WAIT_S)[0, 0] for key in keys[:3]}
-        assert found == {"t": 0.0, "rate": 0.5, "rule": -1.5}
+        assert found == {"t": 0.0, "lr": 0.5, "rule": -1.5}
         assert store.pull("w", 2).result(WAIT_S).tolist() == [0.0, 0.0]
         assert set(store.pull_state_rows("rule", np.array([3]), 2).result(WAIT_S)) == {"momentum"}
         assert store.pull_state_rows("t", np.array([3]), 2).result(WAIT_S) == {}
@@ -126,7 +126,7 @@ def test_each_table_is_updated_by_its_own_rule_and_numbers(kind: str) -> None:
 
 def test_ids_of_2_63_and_above_are_rows_like_others(kind: str) -> None:
     growing = msgspec.structs.replace(constant(table_of("t", (0, 2), 1), 1.0), growth=GrowthDescription())
-    with stores_of(kind, store_of([growing], slots=1, shards=3, hyper={"rate": 0.5}, slice_bytes=64)) as (store,):
+    with stores_of(kind, store_of([growing], slots=1, shards=3, hyper={"lr": 0.5}, slice_bytes=64)) as (store,):
         ids = np.array([HIGH, 2**63, 7, HIGH], np.uint64)
         store.push_rows("t", 0, ids, np.ones((4, 2), np.float32)).result(WAIT_S)
         assert store.pull_rows("t", ids[::-1].copy(), 1).result(WAIT_S)[:, 0].tolist() == [0.0, 0.5, 0.5, 0.0]
@@ -139,7 +139,7 @@ def test_ids_of_2_63_and_above_are_rows_like_others(kind: str) -> None:
 
 def test_a_program_names_rows_by_any_64_bit_number() -> None:
     fixed = Key(shape=(3, 2), rows=True, initializer=0)
-    with KVStore.local(describe({"t": GROWING, "fixed": fixed}, rule="sgd", rate=0.5)) as store:
+    with KVStore.local(describe({"t": GROWING, "fixed": fixed}, rule="sgd", lr=0.5)) as store:
         store.push_rows("t", [HIGH, 3], np.ones((2, 2), np.float32)).result(WAIT_S)
         assert store.pull_rows("t", [[3, HIGH], [2**63, 4]]).result(WAIT_S)[..., 0].tolist() == [[0.5, 0.5], [1, 1]]
         assert store.pull_rows("t", np.array([HIGH], np.uint64)).result(WAIT_S)[0, 0] == 0.5
@@ -159,7 +159,7 @@ def test_what_admits_by_chance_admits_the_same_ids_on_any_number_of_shards(kind:
     growing = msgspec.structs.replace(constant(table_of("t", (0, 2), 1), 1.0), growth=growth)
     ids, found = np.arange(64, dtype=np.uint64), []
     for shards in (1, 3):
-        with stores_of(kind, store_of([growing], slots=1, shards=shards, hyper={"rate": 0.5})) as (store,):
+        with stores_of(kind, store_of([growing], slots=1, shards=shards, hyper={"lr": 0.5})) as (store,):
             store.push_rows("t", 0, ids, np.ones((64, 2), np.float32)).result(WAIT_S)
             found.append(store.pull_rows("t", ids, 1).result(WAIT_S)[:, 0].tolist())
     assert found[0] == found[1]
@@ -184,7 +184,7 @@ def test_rows_beyond_the_memory_lie_in_a_file_until_the_job_is_closed(tmp_path: 
     table = constant(table_of("t", (rows, width), 1), 1.0)
     growing = msgspec.structs.replace(constant(table_of("g", (0, width), 1), 1.0), growth=GrowthDescription())
     small = constant(table_of("s", (10, 4), 1), 1.0)
-    description = store_of([table, growing, small], slots=1, shards=1, rule="momentum", hyper={"rate": 0.5})
+    description = store_of([table, growing, small], slots=1, shards=1, rule="momentum", hyper={"lr": 0.5})
     with ShardServer(tables=TablePlace(tmp_path, 2 * MIB)) as server:
         placed = msgspec.structs.replace(description, shards=(server.endpoint,), slice_bytes=1 << 17)
         server.open(placed, 0)

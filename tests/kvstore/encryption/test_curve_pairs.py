@@ -122,7 +122,7 @@ ENDPOINTS = ("tcp://127.0.0.1:5555", "tcp://127.0.0.1:5556")
 
 
 def described(*curve_keys: str, shards: tuple[str, ...] = ENDPOINTS) -> StoreDescription:
-    return describe({"w": (3,)}, shards=shards, curve_keys=curve_keys, rule="sgd", rate=1.0)
+    return describe({"w": (3,)}, shards=shards, curve_keys=curve_keys, rule="sgd", lr=1.0)
 
 
 def test_a_description_has_its_shards_keys_by_number_and_they_are_not_in_its_digest() -> None:
@@ -130,7 +130,7 @@ def test_a_description_has_its_shards_keys_by_number_and_they_are_not_in_its_dig
     check_description(found)
     assert found.curve_keys == KEYS[:2]
     assert digest(found) == digest(described(*KEYS[1:])) == digest(described())
-    assert describe({"w": (3,)}, shards=ENDPOINTS[0], curve_keys=KEYS[0], rule="sgd", rate=1.0).curve_keys == KEYS[:1]
+    assert describe({"w": (3,)}, shards=ENDPOINTS[0], curve_keys=KEYS[0], rule="sgd", lr=1.0).curve_keys == KEYS[:1]
 
 
 @pytest.mark.parametrize(
@@ -148,4 +148,4 @@ def test_keys_that_do_not_fit_the_shards_are_refused_by_the_field(
     curve_keys: tuple[str, ...], shards: tuple[str, ...], told: str
 ) -> None:
     with pytest.raises(DescriptionError, match=told):
-        check_description(describe({"w": (3,)}, shards=shards, curve_keys=curve_keys, rule="sgd", rate=1.0))
+        check_description(describe({"w": (3,)}, shards=shards, curve_keys=curve_keys, rule="sgd", lr=1.0))

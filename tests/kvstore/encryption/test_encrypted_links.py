@@ -50,7 +50,7 @@ def described(*, slots: int = 1, shards: int = 1) -> StoreDescription:
         "b": Key(shape=(3,), initializer=0.0),
         "t": Key(shape=(50, 4), rows=True, initializer=0.0),
     }
-    found = describe(keys, shards=["tcp://127.0.0.1:0"] * shards, slots=slots, rule="sgd", rate=1.0)
+    found = describe(keys, shards=["tcp://127.0.0.1:0"] * shards, slots=slots, rule="sgd", lr=1.0)
     return msgspec.structs.replace(found, slice_bytes=65536)
 
 
@@ -79,7 +79,7 @@ def test_all_calls_pass_links_to_shards_that_each_have_their_own_keys(
             pushed = [store.pushpull(["w", "b"], [ONES, np.ones(3, np.float32)]) for store in both]
             for w, b in of(*pushed):
                 assert (w.min(), w.max(), b.tolist()) == (-2.0, -2.0, [-2.0] * 3)
-            assert both[0].set_hyper("rate", 10.0, step=1).result(WAIT_S) == 1
+            assert both[0].set_hyper("lr", 10.0, step=1).result(WAIT_S) == 1
             of(*(store.push_rows("t", [slot, 7], np.ones((2, 4), np.float32)) for slot, store in enumerate(both)))
             rows = both[1].pull_rows("t", [[0, 1], [7, 3]]).result(WAIT_S)
             assert rows[..., 3].tolist() == [[-1.0, -1.0], [-2.0, 0.0]]

@@ -76,7 +76,7 @@ class Tap:
 
 def described() -> StoreDescription:
     keys = {"w": Key(shape=(20000,), initializer="given")}
-    return describe(keys, shards=["tcp://127.0.0.1:0"], rule="sgd", rate=1.0, job=JOB)
+    return describe(keys, shards=["tcp://127.0.0.1:0"], rule="sgd", lr=1.0, job=JOB)
 
 
 @contextmanager

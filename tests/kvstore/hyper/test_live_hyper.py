@@ -53,7 +53,7 @@ def described(slots: int, shards: int, *, mode: Mode = Mode.SYNC, **changes: Any
     keys = [constant(key_of(name, (9,), slots), 0.0) for name in KEYS]
     keys[-1] = msgspec.structs.replace(keys[-1], whole=True)
     keys.append(constant(table_of("t", (8, 3), slots), 0.0))
-    description = store_of(keys, slots=slots, shards=shards, rule="sgd", hyper={"rate": 1.0}, slice_bytes=8, mode=mode)
+    description = store_of(keys, slots=slots, shards=shards, rule="sgd", hyper={"lr": 1.0}, slice_bytes=8, mode=mode)
     return msgspec.structs.replace(description, **changes)
 
 
@@ -97,7 +97,7 @@ def record(monkeypatch: pytest.MonkeyPatch) -> dict[LiveHyper, list[tuple[int, f
     change = LiveHyper.change
 
     def recorded(live: LiveHyper, place: int | None, step: int, numbers: Mapping[str, float]) -> None:
-        found.setdefault(live, []).append((step, numbers["rate"]))
+        found.setdefault(live, []).append((step, numbers["lr"]))
         change(live, place, step, numbers)
 
     monkeypatch.setattr(LiveHyper, "change", recorded)
@@ -132,9 +132,9 @@ def test_all_shards_use_a_changed_rate_from_one_step_on_or_none_does(
         slot = choose.randrange(slots)
         training.push(slot)
         if choose.random() < 0.4:
-            rate = 1.0 + len(changes) / 8
+            lr = 1.0 + len(changes) / 8
             step = choose.choice([None, choose.randrange(STEPS)])
-            changes[rate] = simulation.stores[slot].set_hyper({"rate": rate}, step=step)
+            changes[lr] = simulation.stores[slot].set_hyper({"lr": lr}, step=step)
         for _ in range(choose.randrange(40)):
             simulation.step(choose)
         if choose.random() < 0.2:
@@ -144,12 +144,12 @@ def test_all_shards_use_a_changed_rate_from_one_step_on_or_none_does(
     end(simulation, choose, list(changes.values()))
     made = record.get(live_of(simulation.shards[0]), [])
     assert all(record.get(live_of(core), []) == made for core in simulation.shards)
-    assert {(future.result(0), rate) for rate, future in changes.items() if not future.exception(0)} <= set(made)
-    refused = {rate for rate, future in changes.items() if isinstance(future.exception(0), StoreRefusedError)}
-    assert not refused & {rate for _, rate in made}
+    assert {(future.result(0), lr) for lr, future in changes.items() if not future.exception(0)} <= set(made)
+    refused = {lr for lr, future in changes.items() if isinstance(future.exception(0), StoreRefusedError)}
+    assert not refused & {lr for _, lr in made}
     expected = [1.0] * STEPS
-    for step, rate in sorted(made, key=lambda one: one[0]):
-        expected[step:] = [rate] * len(expected[step:])
+    for step, lr in sorted(made, key=lambda one: one[0]):
+        expected[step:] = [lr] * len(expected[step:])
     for name, value in training.values(STEPS).items():
         assert rates_used(value, slots) == sum(expected), name
 
@@ -176,7 +176,7 @@ def test_a_proposer_that_dies_at_any_message_leaves_no_shard_in_doubt(
     training = Training(simulation, choose)
     training.steps[1] = STEPS
     training.pushed[1] = [[]] * STEPS
-    simulation.stores[1].set_hyper({"rate": 0.5}, step=1)
+    simulation.stores[1].set_hyper({"lr": 0.5}, step=1)
     before = len(simulation.delivered)
     while len(simulation.delivered) < before + messages and simulation.step(choose):
         pass
@@ -195,7 +195,7 @@ def test_a_proposer_that_dies_at_any_message_leaves_no_shard_in_doubt(
     used = 1.0 + (STEPS - 1) * (0.5 if made else 1.0)
     for name, value in training.values(STEPS).items():
         assert rates_used(value, 1) == used, name
-    again = simulation.stores[0].set_hyper({"rate": 2.0})
+    again = simulation.stores[0].set_hyper({"lr": 2.0})
     for _ in range(100):
         simulation.step(choose)
     assert again.result(0) == STEPS
@@ -205,7 +205,7 @@ def test_of_several_who_change_at_once_one_does_and_the_others_are_told_to_try_a
     for seed in range(20):
         choose = random.Random(seed)
         simulation = Simulation(described(3, 3))
-        changes = [store.set_hyper({"rate": 0.5}, step=3) for store in simulation.stores.values()]
+        changes = [store.set_hyper({"lr": 0.5}, step=3) for store in simulation.stores.values()]
         end(simulation, choose, changes)
         refused = [change.exception(0) for change in changes if change.exception(0) is not None]
         assert len(refused) < 3
@@ -238,27 +238,27 @@ Make = Callable[[StoreDescription], BulkStore]
 
 def test_a_number_takes_the_place_of_a_schedule_from_its_step_on(make: Make) -> None:
     schedule = {"schedule": "linear", "start": 1.0, "end": 5.0, "steps": 4}
-    store = make(described(1, 2, hyper={"rate": schedule}))
-    assert store.set_hyper({"rate": 10.0}, step=2).result(WAIT_S) == 2
+    store = make(described(1, 2, hyper={"lr": schedule}))
+    assert store.set_hyper({"lr": 10.0}, step=2).result(WAIT_S) == 2
     run(store, KEYS, range(4))
     assert [summed(store, key, 4) for key in (*KEYS, "t")] == [1.0 + 2.0 + 10.0 + 10.0] * 5
 
 
 def test_one_key_or_table_is_changed_alone_and_keeps_its_own_number(make: Make) -> None:
     store = make(described(1, 2))
-    store.set_hyper({"rate": 3.0}, step=1, key="b").result(WAIT_S)
-    store.set_hyper({"rate": 5.0}, step=1, key="t").result(WAIT_S)
+    store.set_hyper({"lr": 3.0}, step=1, key="b").result(WAIT_S)
+    store.set_hyper({"lr": 5.0}, step=1, key="t").result(WAIT_S)
     run(store, KEYS, range(2))
-    store.set_hyper({"rate": 7.0}, step=2).result(WAIT_S)
+    store.set_hyper({"lr": 7.0}, step=2).result(WAIT_S)
     run(store, KEYS, range(2, 3))
     assert [summed(store, key, 3) for key in (*KEYS, "t")] == [9.0, 7.0, 9.0, 9.0, 11.0]
 
 
 def test_multipliers_stretch_changed_numbers_too(make: Make) -> None:
     keys = list(described(1, 2).keys)
-    keys[1] = msgspec.structs.replace(keys[1], multipliers={"rate": 2.0})
+    keys[1] = msgspec.structs.replace(keys[1], multipliers={"lr": 2.0})
     store = make(described(1, 2, keys=tuple(keys)))
-    store.set_hyper({"rate": 3.0}, step=0).result(WAIT_S)
+    store.set_hyper({"lr": 3.0}, step=0).result(WAIT_S)
     run(store, KEYS, range(1))
     assert [summed(store, key, 1) for key in KEYS] == [3.0, 6.0, 3.0, 3.0]
 
@@ -266,39 +266,39 @@ def test_multipliers_stretch_changed_numbers_too(make: Make) -> None:
 def test_a_step_that_has_begun_is_refused_with_the_first_that_is_possible(make: Make) -> None:
     store = make(described(1, 2))
     run(store, KEYS, range(2))
-    with pytest.raises(StoreRefusedError, match=r"slot 0: change of rate to 3 .*step 1.*step 2 is possible"):
-        store.set_hyper({"rate": 3.0}, step=1).result(WAIT_S)
+    with pytest.raises(StoreRefusedError, match=r"slot 0: change of lr to 3 .*step 1.*step 2 is possible"):
+        store.set_hyper({"lr": 3.0}, step=1).result(WAIT_S)
     store.push("a", 2, np.ones(9, np.float32)).result(WAIT_S)
     with pytest.raises(StoreRefusedError, match="step 2 of key 'a' has begun; step 3 is possible"):
-        store.set_hyper({"rate": 3.0}, step=2).result(WAIT_S)
-    assert store.set_hyper({"rate": 3.0}, step=2, key="b").result(WAIT_S) == 2
-    assert store.set_hyper({"rate": 3.0}).result(WAIT_S) == 3
+        store.set_hyper({"lr": 3.0}, step=2).result(WAIT_S)
+    assert store.set_hyper({"lr": 3.0}, step=2, key="b").result(WAIT_S) == 2
+    assert store.set_hyper({"lr": 3.0}).result(WAIT_S) == 3
     assert summed(store, "a", 3) == 3.0, "what was refused has changed nothing"
 
 
 @pytest.mark.parametrize(
     ("changes", "of", "told"),
     [
-        ({"speed": 1.0}, {}, r"slot 0: set_hyper: rule 'sgd' has no 'speed'; it has .*rate"),
-        ({"rate": float("nan")}, {}, "'rate': a finite number, not nan"),
-        ({"rate": "fast"}, {}, "'rate': a finite number, not 'fast'"),
+        ({"speed": 1.0}, {}, r"slot 0: set_hyper: rule 'sgd' has no 'speed'; it has .*lr"),
+        ({"lr": float("nan")}, {}, "'lr': a finite number, not nan"),
+        ({"lr": "fast"}, {}, "'lr': a finite number, not 'fast'"),
         ({}, {}, "0 numbers"),
-        ({"rate": 1.0}, {"key": "z"}, "key 'z'.*no such key"),
-        ({"rate": 1.0}, {"step": -1}, "step or version -1"),
-        ({"rate": 1.0}, {"key": "mean"}, "set_hyper of key 'mean': the shards update it by no rule"),
+        ({"lr": 1.0}, {"key": "z"}, "key 'z'.*no such key"),
+        ({"lr": 1.0}, {"step": -1}, "step or version -1"),
+        ({"lr": 1.0}, {"key": "mean"}, "set_hyper of key 'mean': the shards update it by no rule"),
         (
-            {"rate": -1e39},
+            {"lr": -1e39},
             {"key": "a"},
-            r"slot 0: set_hyper of key 'a': 'rate': -1e\+39 is infinite in float32, which key 'a' is",
+            r"slot 0: set_hyper of key 'a': 'lr': -1e\+39 is infinite in float32, which key 'a' is",
         ),
-        ({"rate": 1e39}, {"key": "t"}, "key 't': 'rate': 1e.39 is infinite in float32, which key 't' is of"),
-        ({"rate": 2e38}, {}, r"'rate': 2e\+38, multiplied by 4 is infinite in float32, which key 'fast' is of"),
-        ({"rate": 1.0}, {"step": MOST_AHEAD + 1}, f"step {MOST_AHEAD + 1} is more than .* ahead: step 0 has not begun"),
+        ({"lr": 1e39}, {"key": "t"}, "key 't': 'lr': 1e.39 is infinite in float32, which key 't' is of"),
+        ({"lr": 2e38}, {}, r"'lr': 2e\+38, multiplied by 4 is infinite in float32, which key 'fast' is of"),
+        ({"lr": 1.0}, {"step": MOST_AHEAD + 1}, f"step {MOST_AHEAD + 1} is more than .* ahead: step 0 has not begun"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(make: Make, changes: Any, of: Any, told: str) -> None:
     mean = msgspec.structs.replace(key_of("mean", (3,), 1), update=Update.MEAN)
-    fast = msgspec.structs.replace(key_of("fast", (3,), 1), multipliers={"rate": 4.0})
+    fast = msgspec.structs.replace(key_of("fast", (3,), 1), multipliers={"lr": 4.0})
     store = make(described(1, 2, keys=(*described(1, 2).keys, mean, fast)))
     with pytest.raises(StoreRefusedError, match=told):
         store.set_hyper(changes, **of).result(WAIT_S)
@@ -308,7 +308,7 @@ def test_what_cannot_be_meant_is_refused(make: Make, changes: Any, of: Any, told
 def test_where_slots_go_on_by_themselves_the_step_is_each_slots_own(mode: Mode) -> None:
     choose = random.Random(5)
     simulation = Simulation(described(2, 2, mode=mode))
-    change = simulation.stores[1].set_hyper({"rate": 10.0}, step=2)
+    change = simulation.stores[1].set_hyper({"lr": 10.0}, step=2)
     end(simulation, choose, [change])
     training = Training(simulation, choose)
     for slot in (0, 0, 0, 1, 1, 1):  # Each waits for itself alone.
@@ -323,11 +323,11 @@ def test_where_slots_go_on_by_themselves_the_step_is_each_slots_own(mode: Mode) 
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"names": ["rate", "rate"], "numbers": [1.0, 2.0]}, "Hyper.names"),
-        ({"names": ["rate"], "numbers": [1.0, 2.0]}, "Hyper.names"),
+        ({"names": ["lr", "lr"], "numbers": [1.0, 2.0]}, "Hyper.names"),
+        ({"names": ["lr"], "numbers": [1.0, 2.0]}, "Hyper.names"),
         ({"names": ["speed"], "numbers": [1.0]}, "Hyper.names: the rule has no 'speed'"),
-        ({"names": ["rate"], "numbers": [float("inf")]}, "Hyper.numbers: 'rate' is inf"),
-        ({"names": ["rate"], "numbers": [1e39]}, "Hyper.numbers: 'rate': 1e+39 is infinite in float32, which key 'a'"),
+        ({"names": ["lr"], "numbers": [float("inf")]}, "Hyper.numbers: 'lr' is inf"),
+        ({"names": ["lr"], "numbers": [1e39]}, "Hyper.numbers: 'lr': 1e+39 is infinite in float32, which key 'a'"),
         ({"key": [99]}, "Hyper.key: 99"),
     ],
 )
@@ -367,7 +367,7 @@ def greeted(shard: int = 0) -> tuple[ShardCore, Hyper]:
     core = ShardCore(bytes(16), LinkSettings())
     core.open(JobShard(description, shard))
     assert isinstance(say(core, hello_of(description, 0))[0], Welcome)
-    return core, Hyper(9, bytes(range(16)), 0, [], ["rate"], [2.0])
+    return core, Hyper(9, bytes(range(16)), 0, [], ["lr"], [2.0])
 
 
 def say(core: ShardCore, message: Message) -> list[Message]:
@@ -383,7 +383,7 @@ def test_what_no_step_can_ask_for_is_forgotten() -> None:
     simulation = Simulation(described(1, 2))
     training = Training(simulation, choose)
     for step in range(STEPS):
-        end(simulation, choose, [simulation.stores[0].set_hyper({"rate": step + 1.0}, step=step)])
+        end(simulation, choose, [simulation.stores[0].set_hyper({"lr": step + 1.0}, step=step)])
         training.push(0)
         simulation.settle(choose)
     assert [len(live_of(core)._job) for core in simulation.shards] == [1, 1]
@@ -391,14 +391,14 @@ def test_what_no_step_can_ask_for_is_forgotten() -> None:
 
 
 def test_a_number_may_be_as_large_as_the_type_of_those_that_it_is_for(make: Make) -> None:
-    small = msgspec.structs.replace(constant(key_of("small", (2,), 1), 0.0), dtype="float16", multipliers={"rate": 0.5})
+    small = msgspec.structs.replace(constant(key_of("small", (2,), 1), 0.0), dtype="float16", multipliers={"lr": 0.5})
     large = msgspec.structs.replace(constant(key_of("large", (2,), 1), 0.0), dtype="float64")
-    own = msgspec.structs.replace(constant(table_of("own", (2, 1), 1), 0.0), hyper={"rate": 1.0})
+    own = msgspec.structs.replace(constant(table_of("own", (2, 1), 1), 0.0), hyper={"lr": 1.0})
     store = make(described(1, 2, keys=(small, large, own)))
-    assert store.set_hyper({"rate": 100_000.0}).result(WAIT_S) == 0, "half of it is finite in float16"
-    assert store.set_hyper({"rate": 1e300}, key="large").result(WAIT_S) == 0
-    with pytest.raises(StoreRefusedError, match=r"'rate': 140000, multiplied by 0\.5 is infinite in float16"):
-        store.set_hyper({"rate": 140_000.0}).result(WAIT_S)
+    assert store.set_hyper({"lr": 100_000.0}).result(WAIT_S) == 0, "half of it is finite in float16"
+    assert store.set_hyper({"lr": 1e300}, key="large").result(WAIT_S) == 0
+    with pytest.raises(StoreRefusedError, match=r"'lr': 140000, multiplied by 0\.5 is infinite in float16"):
+        store.set_hyper({"lr": 140_000.0}).result(WAIT_S)
 
 
 @pytest.mark.parametrize("key", [None, "a", "t"])
@@ -409,22 +409,22 @@ def test_changes_that_wait_are_bounded_in_number_until_their_steps_come(
     monkeypatch.setattr(hyper_module, "MOST_WAITING", 10)
     store = make(described(1, 2))
     for step in range(10, 0, -1):
-        store.set_hyper({"rate": 1.0}, step=step, key=key).result(WAIT_S)
+        store.set_hyper({"lr": 1.0}, step=step, key=key).result(WAIT_S)
     with pytest.raises(StoreRefusedError, match="10 changes wait for their steps already"):
-        store.set_hyper({"rate": 1.0}, step=5000, key=key).result(WAIT_S)
+        store.set_hyper({"lr": 1.0}, step=5000, key=key).result(WAIT_S)
     run(store, KEYS, range(2))
     for name in KEYS:
         store.pull(name, 2).result(WAIT_S)
     store.pull_rows("t", np.arange(8), 2).result(WAIT_S)
-    assert store.set_hyper({"rate": 1.0}, step=5000, key=key).result(WAIT_S) == 5000
+    assert store.set_hyper({"lr": 1.0}, step=5000, key=key).result(WAIT_S) == 5000
 
 
 def test_a_timeline_that_is_read_while_it_is_written_shows_one_state_or_the_next() -> None:
     """At every line of a change another thread may read it: what was written piece by piece was an IndexError there."""
     timeline, seen = HyperTimeline(), []
     for step in range(3):
-        timeline.set(step, {"rate": float(step)})
-    expected = [timeline.at(9), {"rate": 9.0}]
+        timeline.set(step, {"lr": float(step)})
+    expected = [timeline.at(9), {"lr": 9.0}]
 
     def at_each_line(frame: FrameType, *_: object) -> Any:
         if frame.f_code.co_filename == hyper_module.__file__:
@@ -436,7 +436,7 @@ def test_a_timeline_that_is_read_while_it_is_written_shows_one_state_or_the_next
     before = sys.gettrace()
     sys.settrace(at_each_line)
     try:
-        timeline.set(5, {"rate": 9.0})
+        timeline.set(5, {"lr": 9.0})
         timeline.forget(4)
     finally:
         sys.settrace(before)
@@ -445,12 +445,12 @@ def test_a_timeline_that_is_read_while_it_is_written_shows_one_state_or_the_next
 
 
 def test_changes_of_long_ago_are_forgotten_and_said_to_be() -> None:
-    registry = KeyRegistry(describe({"w": (4,), "b": (4,)}, rule="sgd", rate=0.5), 0)
+    registry = KeyRegistry(describe({"w": (4,), "b": (4,)}, rule="sgd", lr=0.5), 0)
     for step in range(1, CHANGES_KEPT + 11):
-        registry.changed(None, step, {"rate": float(step)})
-        registry.changed("b", step, {"rate": -float(step)})
-    assert [registry.hyper("w", step)["rate"] for step in (11, 12, 1 << 40)] == [11.0, 12.0, CHANGES_KEPT + 10]
-    assert registry.hyper("b", 11)["rate"] == -11.0
+        registry.changed(None, step, {"lr": float(step)})
+        registry.changed("b", step, {"lr": -float(step)})
+    assert [registry.hyper("w", step)["lr"] for step in (11, 12, 1 << 40)] == [11.0, 12.0, CHANGES_KEPT + 10]
+    assert registry.hyper("b", 11)["lr"] == -11.0
     with pytest.raises(
         StoreRefusedError, match="hyper of key 'w', step 10: what was changed before step 11 is forgotten"
     ):

@@ -46,7 +46,7 @@ def zero(*shape: int) -> Key:
 
 def test_a_plain_program_needs_no_step_numbers(make: Make) -> None:
     """Two slots, three steps of gradient descent; the same in NumPy."""
-    description = describe({"w": zero(40, 3), "b": zero(3)}, slots=2, rule="sgd", rate=0.5, slice_bytes=64)
+    description = describe({"w": zero(40, 3), "b": zero(3)}, slots=2, rule="sgd", lr=0.5, slice_bytes=64)
     stores = make(description)
     generator = np.random.Generator(np.random.Philox(1))
     expected = [np.zeros((40, 3), np.float32), np.zeros(3, np.float32)]
@@ -61,7 +61,7 @@ def test_a_plain_program_needs_no_step_numbers(make: Make) -> None:
 
 
 def test_a_pull_waits_for_what_its_slot_has_pushed(make: Make) -> None:
-    one, other = make(describe({"w": zero(300)}, slots=2, rule="sgd", rate=1.0))
+    one, other = make(describe({"w": zero(300)}, slots=2, rule="sgd", lr=1.0))
     assert np.all(one.pull("w").result(WAIT_S) == 0.0)
     one.push("w", ones(300))
     value = one.pull("w")
@@ -71,7 +71,7 @@ def test_a_pull_waits_for_what_its_slot_has_pushed(make: Make) -> None:
 
 
 def test_a_pull_does_not_write_the_pushed_array_and_a_push_again_adds_the_same(make: Make) -> None:
-    (store,) = make(describe({"w": zero(4)}, rule="sgd", rate=1.0))
+    (store,) = make(describe({"w": zero(4)}, rule="sgd", lr=1.0))
     gradient = ones(4)
     for step in range(4):
         assert np.all(store.pushpull("w", gradient).result(WAIT_S) == -(step + 1.0))
@@ -102,7 +102,7 @@ def test_a_key_that_nobody_gave_says_so(make: Make) -> None:
 
 
 def test_the_number_5_and_the_string_5_are_two_keys(make: Make) -> None:
-    (store,) = make(describe({5: zero(2), "5": zero(3), 2**64 - 1: zero(4)}, rule="sgd", rate=1.0))
+    (store,) = make(describe({5: zero(2), "5": zero(3), 2**64 - 1: zero(4)}, rule="sgd", lr=1.0))
     assert store.keys == (5, "5", 2**64 - 1)
     store.push([5, 2**64 - 1], [ones(2), ones(4)])
     five, text, largest = store.pull([np.uint64(5), "5", 2**64 - 1]).result(WAIT_S)
@@ -110,7 +110,7 @@ def test_the_number_5_and_the_string_5_are_two_keys(make: Make) -> None:
 
 
 def test_rows_come_in_the_shape_of_their_ids(make: Make) -> None:
-    (store,) = make(describe({"t": Key(shape=(10, 2), rows=True, initializer=0.0)}, rule="sgd", rate=1.0))
+    (store,) = make(describe({"t": Key(shape=(10, 2), rows=True, initializer=0.0)}, rule="sgd", lr=1.0))
     store.push_rows("t", [[1, 7], [1, -1]], ones(2, 2, 2))
     found = store.pull_rows("t", np.array([[7, 1, 0]], np.uint8)).result(WAIT_S)
     assert found.tolist() == [[[-1.0, -1.0], [-2.0, -2.0], [0.0, 0.0]]]
@@ -123,7 +123,7 @@ def test_rows_come_in_the_shape_of_their_ids(make: Make) -> None:
 
 def test_lists_of_tables_take_lists_of_ids(make: Make) -> None:
     tables = {name: Key(shape=(9, 2), rows=True, initializer=0.0) for name in ("s", "t")}
-    (store,) = make(describe(tables, rule="sgd", rate=1.0))
+    (store,) = make(describe(tables, rule="sgd", lr=1.0))
     store.push_rows(["s", "t"], [[1], [2, 2]], [ones(1, 2), ones(2, 2)])
     of_s, of_t = store.pull_rows(["s", "t"], [[1, 2], [2]]).result(WAIT_S)
     assert (of_s.tolist(), of_t.tolist()) == ([[-1.0, -1.0], [0.0, 0.0]], [[-2.0, -2.0]])
@@ -133,7 +133,7 @@ def test_lists_of_tables_take_lists_of_ids(make: Make) -> None:
 
 
 def test_values_land_in_the_callers_arrays(make: Make) -> None:
-    (store,) = make(describe({"w": zero(4), "b": zero(2, 2)}, rule="sgd", rate=1.0))
+    (store,) = make(describe({"w": zero(4), "b": zero(2, 2)}, rule="sgd", lr=1.0))
     strided = np.full((2, 4), 9.0, np.float32).T[::2]
     outs = [np.empty(4, np.float32), strided]
     found = store.pushpull(["w", "b"], [ones(4), ones(2, 2)], out=outs).result(WAIT_S)
@@ -147,7 +147,7 @@ def test_values_land_in_the_callers_arrays(make: Make) -> None:
 
 
 def test_a_slot_that_skips_a_key_ends_its_step(make: Make) -> None:
-    one, other = make(describe({"w": zero(2), "b": zero(2)}, slots=2, rule="sgd", rate=1.0))
+    one, other = make(describe({"w": zero(2), "b": zero(2)}, slots=2, rule="sgd", lr=1.0))
     one.push(["w", "b"], [ones(2), ones(2)])
     other.push("w", ones(2))
     assert other.end_step().result(WAIT_S) is None
@@ -160,7 +160,7 @@ def test_a_slot_that_skips_a_key_ends_its_step(make: Make) -> None:
 
 
 def test_steps_and_versions_may_be_said(make: Make) -> None:
-    (store,) = make(describe({"w": zero(2)}, rule="sgd", rate=1.0))
+    (store,) = make(describe({"w": zero(2)}, rule="sgd", lr=1.0))
     store.push("w", ones(2), step=0)
     store.push("w", ones(2), step=0)
     store.push("w", ones(2))
@@ -190,7 +190,7 @@ def test_a_barrier_that_a_slot_does_not_reach_names_it(make: Make) -> None:
 
 
 def test_in_async_mode_nobody_waits_and_a_barrier_is_one(make: Make) -> None:
-    one, other = make(describe({"w": zero(2)}, slots=2, rule="sgd", rate=1.0, mode="async"))
+    one, other = make(describe({"w": zero(2)}, slots=2, rule="sgd", lr=1.0, mode="async"))
     assert one.pushpull("w", ones(2)).result(WAIT_S).tolist() == [-1.0, -1.0]
     met = one.barrier()
     assert not met.done()
@@ -202,7 +202,7 @@ def test_in_async_mode_nobody_waits_and_a_barrier_is_one(make: Make) -> None:
 
 def test_committed_steps_tell_what_all_agreed_on(make: Make) -> None:
     commit = CommitDescription(clip_norm=1.0)
-    stores = make(describe({"w": zero(2)}, slots=2, rule="sgd", rate=1.0, commit=commit))
+    stores = make(describe({"w": zero(2)}, slots=2, rule="sgd", lr=1.0, commit=commit))
     for store in stores:
         store.push("w", np.array([3.0, 4.0], np.float32) / 2)
     outcomes = [store.end_step() for store in stores]
@@ -220,13 +220,13 @@ def test_without_a_rule_the_value_is_the_sum_of_the_last_step(make: Make) -> Non
 
 
 def test_the_rule_its_numbers_and_its_state_can_be_read(make: Make) -> None:
-    rate = {"schedule": "linear", "start": 1.0, "end": 0.0, "steps": 4}
-    keys = {"w": zero(2), "b": Key(shape=(2,), initializer=0.0, multipliers={"rate": 2.0})}
-    (store,) = make(describe(keys, rule="momentum", rate=rate, momentum=0.5))
+    lr = {"schedule": "linear", "start": 1.0, "end": 0.0, "steps": 4}
+    keys = {"w": zero(2), "b": Key(shape=(2,), initializer=0.0, multipliers={"lr": 2.0})}
+    (store,) = make(describe(keys, rule="momentum", lr=lr, momentum=0.5))
     assert store.rule == "momentum"
-    assert [store.hyper("b", step=step)["rate"] for step in (0, 1, 4)] == [2.0, 1.5, 0.0]
+    assert [store.hyper("b", step=step)["lr"] for step in (0, 1, 4)] == [2.0, 1.5, 0.0]
     store.push(["w", "b"], [ones(2), ones(2)])
-    assert store.hyper("w") == {"rate": 0.75, "momentum": 0.5, "weight_decay": 0.0}
+    assert store.hyper("w") == {"lr": 0.75, "momentum": 0.5, "weight_decay": 0.0}
     assert store.pull_state("w").result(WAIT_S)["momentum"].tolist() == [1.0, 1.0]
     assert [set(one) for one in store.pull_state(["w", "b"]).result(WAIT_S)] == [{"momentum"}] * 2
 
@@ -242,7 +242,7 @@ def test_a_pull_fails_with_the_push_that_it_would_wait_for(make: Make) -> None:
 
 
 def test_a_pull_of_before_does_not_fail_with_a_later_push(make: Make) -> None:
-    one, other = make(describe({"w": zero(2)}, slots=2, rule="sgd", rate=1.0))
+    one, other = make(describe({"w": zero(2)}, slots=2, rule="sgd", lr=1.0))
     for _ in range(4):
         one.push("w", ones(2))
     other.push("w", ones(2))
@@ -250,7 +250,7 @@ def test_a_pull_of_before_does_not_fail_with_a_later_push(make: Make) -> None:
 
 
 def test_arrays_go_when_nobody_has_them_and_not_when_cycles_are_collected(make: Make) -> None:
-    (store,) = make(describe({"w": zero(2), "b": zero(2)}, rule="sgd", rate=1.0))
+    (store,) = make(describe({"w": zero(2), "b": zero(2)}, rule="sgd", lr=1.0))
     store.pushpull(["w", "b"], [ones(2), ones(2)]).result(WAIT_S)
     gc.disable()
     try:
@@ -286,7 +286,7 @@ def test_a_key_is_named_twice_whatever_type_its_number_has(
     call: str, make: Callable[[KVStore, list[Any]], Any], again: type[np.integer[Any]]
 ) -> None:
     key = Key(shape=(4, 2), rows=True, initializer=0.0) if call.endswith("_rows") else Key(shape=(2,))
-    with KVStore.local(describe({7: key}, rule="sgd", rate=1.0)) as store:
+    with KVStore.local(describe({7: key}, rule="sgd", lr=1.0)) as store:
         with pytest.raises(StoreRefusedError, match=f"slot 0: {call}: key 7 is named twice"):
             make(store, [7, again(7)])
         assert store.steps(7) == 0
@@ -336,12 +336,12 @@ BOTH["u"] = BOTH["t"]
         (lambda one: one.pull_state("t"), "it is a table: say which rows, with pull_state_rows"),
         (lambda one: one.pull_state_rows("w", [0]), "pull_state_rows of key 'w': it is no table: call pull_state"),
         (lambda one: one.set("w", ones(3), version=None), r"set: version: a number from 0 to 2\*\*62 - 1, not None"),
-        (lambda one: one.set_hyper("speed", 1.0), "slot 0: set_hyper: rule 'sgd' has no 'speed'; it has .*rate"),
+        (lambda one: one.set_hyper("speed", 1.0), "slot 0: set_hyper: rule 'sgd' has no 'speed'; it has .*lr"),
         (
-            lambda one: one.set_hyper("rate", 1e39, key="w"),
-            "set_hyper of key 'w': 'rate': 1e.39 is infinite in float32",
+            lambda one: one.set_hyper("lr", 1e39, key="w"),
+            "set_hyper of key 'w': 'lr': 1e.39 is infinite in float32",
         ),
-        (lambda one: one.set_hyper("rate", "fast"), "slot 0: set_hyper: 'rate': a finite number, not 'fast'"),
+        (lambda one: one.set_hyper("lr", "fast"), "slot 0: set_hyper: 'lr': a finite number, not 'fast'"),
         (lambda one: one.read_consistent("t"), "it is a table: of tables there is no read_consistent"),
         (lambda one: one.pull(b"w"), "a key or a list of keys, not bytes"),
         (lambda one: one.push("w", np.ma.masked_array(ones(3), [1, 0, 0])), "gradient: it is a masked array"),
@@ -386,7 +386,7 @@ def test_a_read_at_one_version_is_refused_at_once_where_no_version_is_of_all_slo
 
 def test_a_tables_state_comes_in_the_shape_of_the_ids(make: Make) -> None:
     tables = {name: Key(shape=(9, 2), rows=True, initializer=0.0) for name in ("s", "t")}
-    (store,) = make(describe(tables, rule="momentum", rate=1.0, momentum=0.5))
+    (store,) = make(describe(tables, rule="momentum", lr=1.0, momentum=0.5))
     store.push_rows(["s", "t"], [[1], [2, 2]], [ones(1, 2), ones(2, 2)])
     one = store.pull_state_rows("t", [[2, 0], [-1, 2]]).result(WAIT_S)
     assert one["momentum"].tolist() == [[[2.0, 2.0], [0.0, 0.0]], [[0.0, 0.0], [2.0, 2.0]]]
@@ -395,7 +395,7 @@ def test_a_tables_state_comes_in_the_shape_of_the_ids(make: Make) -> None:
 
 
 def test_a_slot_that_does_not_contribute_reads_and_cannot_push(make: Make) -> None:
-    one, reader = make(describe({"w": Key(shape=(2,), initializer=0.0, slots=[0])}, slots=2, rule="sgd", rate=1.0))
+    one, reader = make(describe({"w": Key(shape=(2,), initializer=0.0, slots=[0])}, slots=2, rule="sgd", lr=1.0))
     one.pushpull("w", ones(2)).result(WAIT_S)
     assert reader.pull("w").result(WAIT_S).tolist() == [-1.0, -1.0]
     with pytest.raises(StoreRefusedError, match=r"slot 1: push of key 'w': only slots \[0\] contribute to it"):

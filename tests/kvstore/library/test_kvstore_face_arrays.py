@@ -21,7 +21,7 @@ FLOAT = np.dtype(np.float32)
 
 def one_key(*, slots: int = 1, shape: tuple[int, ...] = (4,)) -> StoreDescription:
     table = Key(shape=(9, 2), rows=True, initializer=0.0)
-    return describe({"w": Key(shape=shape, initializer=0.0), "t": table}, rule="sgd", rate=1.0, slots=slots)
+    return describe({"w": Key(shape=shape, initializer=0.0), "t": table}, rule="sgd", lr=1.0, slots=slots)
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def test_a_program_without_a_gpus_array_loads_no_cupy_and_the_package_loads_noth
     program = (
         "import sys, weft_kvstore; assert 'numpy' not in sys.modules and 'zmq' not in sys.modules;"
         "from weft_kvstore import KVStore, Key, describe;"
-        "store = KVStore.local(describe({'w': Key(shape=(2,), initializer=0.0)}, rule='sgd', rate=1.0));"
+        "store = KVStore.local(describe({'w': Key(shape=(2,), initializer=0.0)}, rule='sgd', lr=1.0));"
         "assert store.pushpull('w', [1, 2]).result().tolist() == [-1, -2]; store.close();"
         "assert not {'cupy', 'torch', 'weft.api', 'typer', 'pydantic'} & set(sys.modules), sorted(sys.modules)"
     )

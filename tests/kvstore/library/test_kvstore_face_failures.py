@@ -54,7 +54,7 @@ def refused(future: Future[None]) -> bool:
 
 
 def test_a_refused_row_stops_nobody(make: Make) -> None:
-    stores = make(describe({"t": Key(shape=(6, 2), rows=True, initializer=0.0)}, slots=2, rule="sgd", rate=1.0))
+    stores = make(describe({"t": Key(shape=(6, 2), rows=True, initializer=0.0)}, slots=2, rule="sgd", lr=1.0))
     with pytest.raises(StoreRefusedError, match="row 6, the table has 6"):
         stores[0].push_rows("t", [6], ones(1, 2))
     assert stores[0].steps("t") == 0
@@ -64,7 +64,7 @@ def test_a_refused_row_stops_nobody(make: Make) -> None:
 
 
 def test_a_refused_step_is_asked_for_until_it_is_pushed_again(make: Make) -> None:
-    (store,) = make(describe({"w": zero(2)}, rule="sgd", rate=1.0))
+    (store,) = make(describe({"w": zero(2)}, rule="sgd", lr=1.0))
     assert refused(store.push("w", ones(2), step=3))
     assert store.steps("w") == 4
     told = r"of key 'w': step 3 has to be pushed again, with step=3; its push failed: .*step 3: more than 2 steps ahead"
@@ -84,7 +84,7 @@ def test_a_refused_step_is_asked_for_until_it_is_pushed_again(make: Make) -> Non
 def test_what_was_pushed_too_far_ahead_is_not_replaced_by_what_is_pushed_next(
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stores = make(describe({"w": zero()}, slots=2, rule="sgd", rate=1.0))
+    stores = make(describe({"w": zero()}, slots=2, rule="sgd", lr=1.0))
     pushes = [stores[0].push("w", np.float32(10**step)) for step in range(4)]
     assert refused(pushes[-1])
     assert "it has to be pushed again: slot 0: " in caplog.text
@@ -101,7 +101,7 @@ def test_what_was_pushed_too_far_ahead_is_not_replaced_by_what_is_pushed_next(
 
 
 def test_several_steps_that_were_refused_are_asked_for_one_after_the_other(make: Make) -> None:
-    stores = make(describe({"w": zero(2)}, slots=2, rule="sgd", rate=1.0))
+    stores = make(describe({"w": zero(2)}, slots=2, rule="sgd", lr=1.0))
     pushes = [stores[0].push("w", ones(2)) for _ in range(5)]
     assert [refused(push) for push in pushes[3:]] == [True, True]
     for _ in range(5):
@@ -252,7 +252,7 @@ def test_a_refused_barrier_is_made_again_with_its_number(make: Make) -> None:
 
 
 def test_a_forked_child_is_told_to_connect_and_closes_nothing(make: Make) -> None:
-    (store,) = make(describe({"w": zero(2)}, rule="sgd", rate=1.0))
+    (store,) = make(describe({"w": zero(2)}, rule="sgd", lr=1.0))
     own: Any = store._store
     calls: list[Callable[[], object]] = [
         lambda: store.push("w", ones(2)),

@@ -47,7 +47,7 @@ class Recorded:
 def recorded(*, slots: int = 1) -> Iterator[tuple[KVStore, Recorded]]:
     keys = {name: Key(shape=(4,), initializer=0.0) for name in ("w", "b")}
     keys["t"] = Key(shape=(4, 2), initializer=0.0, rows=True)
-    with faces("local", describe(keys, slots=slots, rule="sgd", rate=1.0)) as stores:
+    with faces("local", describe(keys, slots=slots, rule="sgd", lr=1.0)) as stores:
         store = Recorded(stores[0]._store)
         yield KVStore(store, stores[0].description, 0), store  # type: ignore[arg-type]  # it stands in for one
 
@@ -80,7 +80,7 @@ def test_a_thread_that_is_kept_between_its_number_and_its_push_is_not_overtaken(
 @pytest.mark.parametrize("kind", ["2bit", "none"])
 def test_threads_of_one_slot_may_push_the_same_key(kind: str) -> None:
     compression = None if kind == "none" else {"gradients": {"kind": kind, "threshold": 1.0}}
-    description = describe({"w": Key(shape=(4,), initializer=0.0)}, rule="sgd", rate=1.0, compression=compression)
+    description = describe({"w": Key(shape=(4,), initializer=0.0)}, rule="sgd", lr=1.0, compression=compression)
     with faces("network", description) as (store,):
         futures: list[Future[None]] = []
 

@@ -29,7 +29,7 @@ STORE = """
 slots = 2
 shards = ["tcp://127.0.0.1:{}", "tcp://127.0.0.1:{}"]
 rule = "sgd"
-hyper = {{ rate = 1.0 }}
+hyper = {{ lr = 1.0 }}
 
 [[keys]]
 key = "w"
@@ -175,7 +175,7 @@ def test_a_worker_with_another_description_is_refused_at_once(tmp_path: Path) ->
     with started(shard(path, 0), shard(path, 1)) as shards:
         assert all(ready(process) for process in shards)
         text = path.read_text()
-        path.write_text(text.replace("rate = 1.0", "rate = 2.0"))
+        path.write_text(text.replace("lr = 1.0", "lr = 2.0"))
         with pytest.raises(StoreRefusedError, match=r"slot 0: shard . at .* the client has another description"):
             KVStore.connect(path, 0)
         path.write_text(text)

@@ -48,7 +48,7 @@ def ones() -> np.ndarray:
 
 def described(*, slots: int = 1, mode: str = "sync", **others: Any) -> StoreDescription:
     keys = {"w": Key(shape=(3,)), "b": Key(shape=(3,), initializer=0.0)}
-    return describe(keys, slots=slots, rule="sgd", rate=1.0, mode=mode, **others)
+    return describe(keys, slots=slots, rule="sgd", lr=1.0, mode=mode, **others)
 
 
 def test_a_process_that_counts_anew_where_one_was_before_hears_of_it(kind: str) -> None:
@@ -116,15 +116,15 @@ def test_a_rate_that_one_slot_changes_is_used_by_all(kind: str) -> None:
     description = described(slots=2)
     with faces(kind, description) as stores:
         stores[0].init("w", np.zeros(3, np.float32))
-        assert stores[1].set_hyper("rate", 0.25, step=1).result(WAIT_S) == 1
-        assert [stores[1].hyper("w", step=step)["rate"] for step in range(3)] == [1.0, 0.25, 0.25]
+        assert stores[1].set_hyper("lr", 0.25, step=1).result(WAIT_S) == 1
+        assert [stores[1].hyper("w", step=step)["lr"] for step in range(3)] == [1.0, 0.25, 0.25]
         for _ in range(2):
             for done in [store.pushpull("w", ones()) for store in stores]:
                 value = done.result(WAIT_S)
         assert np.array_equal(value, -2.5 * ones())
         with pytest.raises(StoreRefusedError, match=r"step 1 of key 'w' has begun; step 2 is possible"):
-            stores[0].set_hyper("rate", 5.0, step=1).result(WAIT_S)
-        assert stores[0].set_hyper("rate", 5.0, key="w").result(WAIT_S) == 2
+            stores[0].set_hyper("lr", 5.0, step=1).result(WAIT_S)
+        assert stores[0].set_hyper("lr", 5.0, key="w").result(WAIT_S) == 2
         for done in [store.pushpull("w", ones()) for store in stores]:
             value = done.result(WAIT_S)
         assert np.array_equal(value, -12.5 * ones())
@@ -134,7 +134,7 @@ def test_keys_are_read_at_one_version_while_slots_push(kind: str) -> None:
     """Each step adds one to every key, so that values of one version are equal."""
     names = ["w", "b", "c"]
     keys = {name: Key(shape=(64,), initializer=0.0, slots=(0, 1)) for name in names}
-    description = describe(keys, slots=3, rule="sgd", rate=1.0, slice_bytes=64)
+    description = describe(keys, slots=3, rule="sgd", lr=1.0, slice_bytes=64)
     with faces(kind, description) as (*trainers, reader):
         ends: list[int] = []
         """The step before which all end; nobody is further than one step ahead of another when it is said."""

@@ -15,7 +15,7 @@ WAIT_S = 10.0
 @pytest.fixture
 def store() -> Iterator[KVStore]:
     keys = {"w": Key(shape=(2, 2), initializer=1.0), "t": Key(shape=(3, 2), rows=True, initializer=1.0)}
-    with KVStore.local(describe(keys, rule="sgd", rate=1.0)) as one:
+    with KVStore.local(describe(keys, rule="sgd", lr=1.0)) as one:
         yield one
 
 

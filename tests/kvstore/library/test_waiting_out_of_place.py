@@ -23,7 +23,7 @@ def a_key() -> dict[Any, Any]:
 
 @pytest.mark.parametrize("kind", ["network", "local"])
 def test_a_forked_child_is_told_that_a_future_of_before_never_ends(kind: str) -> None:
-    with faces(kind, describe(a_key(), rule="sgd", rate=1.0)) as (store,):
+    with faces(kind, describe(a_key(), rule="sgd", lr=1.0)) as (store,):
         future = store.pull("w", version=9)
         reader, writer = os.pipe()
         with warnings.catch_warnings():
@@ -48,7 +48,7 @@ def test_a_signals_handler_that_waits_in_the_middle_of_a_call_is_told(monkeypatc
     """The store's thread could not go on before the handler returns. What it began holds all the same."""
     told: list[str] = []
     begun: list[Future[Any]] = []
-    with KVStore.local(describe(a_key(), rule="sgd", rate=1.0)) as store:
+    with KVStore.local(describe(a_key(), rule="sgd", lr=1.0)) as store:
         changed = store._store._changed  # type: ignore[attr-defined]  # of a local store
         notify: Callable[[], None] = changed.notify
 

@@ -237,7 +237,7 @@ def test_jobs_take_turns_by_bytes_not_by_slices() -> None:
     assert not queue
 
 
-GOOD = store_of([key_of("w", (3,), 2)], slots=2, shards=2, hyper={"rate": 1.0})
+GOOD = store_of([key_of("w", (3,), 2)], slots=2, shards=2, hyper={"lr": 1.0})
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ GOOD = store_of([key_of("w", (3,), 2)], slots=2, shards=2, hyper={"rate": 1.0})
         ({"shards": ()}, "shards: none"),
         ({"slice_bytes": 0}, "slice_bytes: 1 to"),
         ({"rule": "no"}, "rule: .*no.* is none of ada"),
-        ({"hyper": {"momentum": 0.5}}, "hyper: rule 'sgd' has no 'momentum'; it has rate, weight_decay"),
+        ({"hyper": {"momentum": 0.5}}, "hyper: rule 'sgd' has no 'momentum'; it has lr, weight_decay"),
         ({"keys": (GOOD.keys[0], GOOD.keys[0])}, "keys: 'w' is there twice"),
     ],
 )
@@ -276,6 +276,6 @@ def test_a_key_that_cannot_be_is_refused_by_name(changed: dict[str, Any], told: 
 
 def test_the_digest_tells_descriptions_apart_but_not_endpoints_or_forms_of_a_number() -> None:
     assert digest(GOOD) == digest(msgspec.structs.replace(GOOD, shards=("tcp://a:1", "tcp://b:2")))
-    assert digest(GOOD) == digest(msgspec.structs.replace(GOOD, hyper={"rate": 1}))
-    changes: list[dict[str, Any]] = [{"seed": 8}, {"shards": ("",)}, {"hyper": {"rate": 2.0}}, {"merge": Merge.ARRIVAL}]
+    assert digest(GOOD) == digest(msgspec.structs.replace(GOOD, hyper={"lr": 1}))
+    changes: list[dict[str, Any]] = [{"seed": 8}, {"shards": ("",)}, {"hyper": {"lr": 2.0}}, {"merge": Merge.ARRIVAL}]
     assert len({digest(msgspec.structs.replace(GOOD, **changed)) for changed in [{}, *changes]}) == 5

@@ -33,7 +33,7 @@ finite_squares = st.floats(min_value=0, max_value=1e300)
 def committed(shards: int = 2, slots: int = 3, rule: str = "sgd", **commit: object) -> StoreDescription:
     keys = [constant(key_of("a", (40, 8), slots), 0.0), constant(key_of("b", (5,), slots), 0.0)]
     keys.append(constant(table_of("t", (30, 3), slots), 0.0))
-    hyper = {"rate": 1.0} if rule == "sgd" else {"rate": 0.5}
+    hyper = {"lr": 1.0} if rule == "sgd" else {"lr": 0.5}
     description = store_of(keys, slots=slots, shards=shards, rule=rule, hyper=hyper, slice_bytes=256)
     return msgspec.structs.replace(description, commit=CommitDescription(**commit))  # type: ignore[arg-type]
 

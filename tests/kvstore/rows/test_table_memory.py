@@ -115,12 +115,12 @@ def test_a_table_larger_than_its_memory_stays_within_it(tmp_path: Path, *, grows
         numbers = table.bring(places, 0, lambda places: rows_of(places, width))
         table.apply(momentum, numbers, np.ones((len(places), width), np.float32), step=1, hyper=momentum.hyper)
         most = max(most, resident_bytes())
-    rate, checked = np.float32(momentum.hyper["rate"]), np.sort(order[::7])
+    lr, checked = np.float32(momentum.hyper["lr"]), np.sort(order[::7])
     for low in range(0, len(checked), 1024):
         places = checked[low : low + 1024]
         values, lacks = table.values(places)
         assert not lacks.any()
-        assert np.array_equal(values, rows_of(places, width) - rate)
+        assert np.array_equal(values, rows_of(places, width) - lr)
         assert (table.state("momentum", places, 0.0) == 1).all()
         most = max(most, resident_bytes())
     assert table.arrays.nbytes >= 48 * MIB

@@ -68,7 +68,7 @@ def keys_of(slots: int) -> StoreDescription:
     """Keys that are cut over both shards, and ones that are not, of lengths that are no whole cache lines."""
     shapes = {"cut": (40, 33), "small": (7,), "tiny": (), "odd": (129,), "wide": (3, 700)}
     keys = [key_of(name, shape, slots, priority=at % 3) for at, (name, shape) in enumerate(shapes.items())]
-    return store_of([*keys, table_of("t", (50, 4), slots)], slots=slots, shards=2, hyper={"rate": 0.5}, slice_bytes=512)
+    return store_of([*keys, table_of("t", (50, 4), slots)], slots=slots, shards=2, hyper={"lr": 0.5}, slice_bytes=512)
 
 
 def gradient_list(description: StoreDescription, slot: int, step: int) -> list[np.ndarray]:

@@ -29,7 +29,7 @@ STORE = """
 shards = [{shards}]
 {curve_keys}
 rule = "sgd"
-hyper = {{ rate = 1.0 }}
+hyper = {{ lr = 1.0 }}
 
 [[keys]]
 key = "w"

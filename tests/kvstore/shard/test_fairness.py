@@ -65,7 +65,7 @@ def a_shard() -> Iterator[ShardServer]:
 def test_a_job_that_floods_has_no_more_turns_than_the_job_that_it_disturbs(say: Say) -> None:
     """Slowed at most twice: while the small job has something to do, others have as much of the shard as it has."""
     keys = [key_of("large", [1 << 18], 1, priority=5), *(key_of(f"k{n}", [256], 1, priority=9) for n in range(8))]
-    description = store_of(keys, slots=1, shards=1, job="victim", slice_bytes=SLICE_BYTES, hyper={"rate": RATE})
+    description = store_of(keys, slots=1, shards=1, job="victim", slice_bytes=SLICE_BYTES, hyper={"lr": RATE})
     with a_shard() as server:
         flood = flooding_job(server.endpoint, LINKS)
         here = msgspec.structs.replace(description, shards=(server.endpoint,))

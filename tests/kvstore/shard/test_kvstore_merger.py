@@ -39,7 +39,7 @@ class Ends:
     """A merger of one job, and what it told of it. The key is plain, or whole."""
 
     def __init__(self, apply: Callable[..., None], *, whole: bool = False) -> None:
-        rule = Rule(name="mine", state={}, hyper={"rate": 0.1, "weight_decay": 0.0}, apply=apply)
+        rule = Rule(name="mine", state={}, hyper={"lr": 0.1, "weight_decay": 0.0}, apply=apply)
         description = msgspec.structs.replace(
             DESCRIPTION, keys=(msgspec.structs.replace(DESCRIPTION.keys[0], whole=whole),)
         )

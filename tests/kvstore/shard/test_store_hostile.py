@@ -110,7 +110,7 @@ def shard() -> Iterator[Served]:
         keys.append(given_key(msgspec.structs.replace(table_of("free", (ROWS, 6), SLOTS), slots=(SPARE,))))
         keys.append(msgspec.structs.replace(key_of("whole", (9,), SLOTS), whole=True, slots=()))
         link = LinkSettings(silence_s=20.0)
-        description = store_of(keys, slots=SLOTS + 1, shards=1, hyper={"rate": 1.0})
+        description = store_of(keys, slots=SLOTS + 1, shards=1, hyper={"lr": 1.0})
         description, servers = stack.enter_context(served(description, link))
         clients = []
         for slot in range(SLOTS):
@@ -353,7 +353,7 @@ def test_a_hello_that_does_not_agree_is_refused_and_counted(
 def test_frames_of_an_older_incarnation_are_refused(shard: Served) -> None:
     """In a second store: slot 1 is filled anew while its old process is still connected and goes on pushing."""
     key = key_of("w", (4,), SLOTS)
-    description = store_of([key], slots=SLOTS, shards=1, job="fenced", hyper={"rate": 1.0})
+    description = store_of([key], slots=SLOTS, shards=1, job="fenced", hyper={"lr": 1.0})
     description = msgspec.structs.replace(description, shards=(shard.endpoint,))
     shard.server.open(description, 0)
     old, new = np.full(4, 1e6, np.float32), np.full(4, 2.0, np.float32)
@@ -397,7 +397,7 @@ def test_a_push_by_a_slot_that_does_not_contribute_is_refused_and_counted(shard:
 
 def test_chunks_of_a_push_may_come_in_any_order_and_again(shard: Served) -> None:
     """In a second store, by hand: the slot is in when all have come; those that contradict what came are refused."""
-    description = store_of([table_of("t", (ROWS, 6), 1)], slots=1, shards=1, job="chunks", hyper={"rate": 1.0})
+    description = store_of([table_of("t", (ROWS, 6), 1)], slots=1, shards=1, job="chunks", hyper={"lr": 1.0})
     description = msgspec.structs.replace(description, shards=(shard.endpoint,))
     shard.server.open(description, 0)
     rows = np.arange(70, dtype=np.int64)

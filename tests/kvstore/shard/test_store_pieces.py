@@ -116,7 +116,7 @@ def test_a_push_and_the_pull_of_what_it_makes_cost_no_work_of_each_slice() -> No
     """What is between two looks at the socket has as many elements as a piece, of however many slices."""
     count = 1 << 19
     key = constant(key_of("w", [count], 1), 3.0)
-    shard = Shard(store_of([key], slots=1, shards=1, slice_bytes=4, hyper={"rate": 1.0}))
+    shard = Shard(store_of([key], slots=1, shards=1, slice_bytes=4, hyper={"lr": 1.0}))
     shard.say(pull_of(1, 0, 1, count=count))
     shard.say(push_of(0, [4 * count], count=count), np.ones(count, np.float32).tobytes())
     assert shard.work() <= -(-count // PIECE_ELEMENTS) + 1
@@ -146,7 +146,7 @@ def initial(key: Any) -> Array:
 def test_a_pull_of_many_slices_waits_for_those_that_are_behind() -> None:
     count = 512
     key = key_of("w", [count], 1)
-    shard = Shard(store_of([key], slots=1, shards=1, slice_bytes=4, hyper={"rate": 1.0}))
+    shard = Shard(store_of([key], slots=1, shards=1, slice_bytes=4, hyper={"lr": 1.0}))
     shard.say(pull_of(1, 0, 1, count=count))
     shard.work()
     assert shard.values() == {}
@@ -186,7 +186,7 @@ def test_a_pull_of_rows_shows_one_version_and_an_update_never_half() -> None:
     """Three updates come while it is answered, and a pull comes in the middle of each of them."""
     rows, width = 5000, 256
     key = constant(table_of("t", (rows, width), 1), 0.0)
-    shard = Shard(store_of([key], slots=1, shards=1, slice_bytes=1 << 20, hyper={"rate": 1.0}))
+    shard = Shard(store_of([key], slots=1, shards=1, slice_bytes=1 << 20, hyper={"lr": 1.0}))
     ids = np.arange(rows, dtype=np.int64)
     shard.pull_rows(1, ids)
     for step in range(3):
@@ -267,7 +267,7 @@ def test_rows_set_ahead_cost_what_they_have_themselves_and_the_last_ones_hold() 
 
 def test_a_set_of_a_later_version_copies_no_rows_that_wait_already(monkeypatch: pytest.MonkeyPatch) -> None:
     table = constant(table_of("t", (4000, 4), 1), 1.0)
-    shard = Shard(store_of([table], slots=1, shards=1, slice_bytes=1024, hyper={"rate": 1.0}))
+    shard = Shard(store_of([table], slots=1, shards=1, slice_bytes=1024, hyper={"lr": 1.0}))
     joined: list[int] = []
     join = np.concatenate
 
@@ -295,7 +295,7 @@ def test_a_set_of_a_later_version_copies_no_rows_that_wait_already(monkeypatch: 
 def test_a_refused_run_of_chunks_changes_nothing(payload_kind: int) -> None:
     """The first chunk is good and the second is not: of a push its rows overlap, of a set it has come before."""
     table = constant(table_of("t", (64, 4), 1), 1.0)
-    shard = Shard(store_of([table], slots=1, shards=1, slice_bytes=96, hyper={"rate": 1.0}))
+    shard = Shard(store_of([table], slots=1, shards=1, slice_bytes=96, hyper={"lr": 1.0}))
     cut = shard.routing.tables[0]
     assert cut.rows_up == 4
     first, second = np.arange(4), np.arange(4, 8) - (1 if payload_kind == 0 else 0)

@@ -93,7 +93,7 @@ def test_a_bucket_has_its_keys_by_priority_and_numbers_each_shards_slices_from_0
 
 def test_keys_are_of_one_bucket_where_they_are_updated_alike() -> None:
     like = key_of("a", (2,), 2)
-    other = {"dtype": "float64", "slots": (0,), "update": Update.MEAN, "multipliers": {"rate": 2.0}, "whole": True}
+    other = {"dtype": "float64", "slots": (0,), "update": Update.MEAN, "multipliers": {"lr": 2.0}, "whole": True}
     keys = [like, msgspec.structs.replace(like, key="b", shape=(9, 9), priority=7)]
     keys += [msgspec.structs.replace(like, key=f"not-{field}", **{field: value}) for field, value in other.items()]
     keys += [table_of("t", (4, 2), 2), table_of("u", (4, 2), 2)]

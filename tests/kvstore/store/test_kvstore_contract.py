@@ -41,7 +41,7 @@ def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
 def simple(
     *keys: KeyDescription, slots: int = 1, shards: int = 2, rule: str = "sgd", merge: Merge = Merge.SLOT
 ) -> StoreDescription:
-    return store_of(keys, slots=slots, shards=shards, rule=rule, hyper={"rate": 0.5}, slice_bytes=256, merge=merge)
+    return store_of(keys, slots=slots, shards=shards, rule=rule, hyper={"lr": 0.5}, slice_bytes=256, merge=merge)
 
 
 def ones(*shape: int) -> np.ndarray:

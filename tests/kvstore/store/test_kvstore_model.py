@@ -233,7 +233,7 @@ def programs(draw: st.DrawFn, mode: Mode = Mode.SYNC, merge: Merge = Merge.SLOT)
             key = msgspec.structs.replace(key, staleness=draw(st.sampled_from([None, 0, 1, 2])))
         is_given = update is not Update.GRADIENT and draw(st.booleans())
         keys.append(given_key(key) if is_given else key)
-    hyper = {"rate": RATE, "momentum": MOMENTUM}
+    hyper = {"lr": RATE, "momentum": MOMENTUM}
     description = store_of(
         keys, slots=slots, shards=draw(st.integers(1, 3)), rule="momentum", hyper=hyper, slice_bytes=64, mode=mode
     )
@@ -598,7 +598,7 @@ def test_merging_by_arrival_adds_each_push_once_in_the_order_that_is_logged(
 
 def race(mode: Mode, keys: list[KeyDescription]) -> Logs:
     """Slot 0 goes four steps ahead of slot 1, as far as it may."""
-    description = store_of(keys, slots=2, shards=1, rule="momentum", hyper={"rate": RATE}, slice_bytes=64, mode=mode)
+    description = store_of(keys, slots=2, shards=1, rule="momentum", hyper={"lr": RATE}, slice_bytes=64, mode=mode)
     description = msgspec.structs.replace(description, staleness=1)
     simulation, logs, choose = Simulation(description, PATIENT), Logs(), random.Random(1)
     program = Program(description, 4)
@@ -631,7 +631,7 @@ def test_the_watch_tells_a_store_without_its_bound_apart(kind: str) -> None:
 def test_the_plain_store_tells_merging_by_arrival_apart(merge: Merge, same: bool, rows: bool) -> None:
     """The same program, slots in reverse: without slot order the bits differ, so the comparison above can fail."""
     keys = [msgspec.structs.replace(key_of("k", (200,), 3), rows=rows)]
-    hyper = {"rate": RATE, "momentum": MOMENTUM}
+    hyper = {"lr": RATE, "momentum": MOMENTUM}
     description = store_of(keys, slots=3, shards=1, rule="momentum", hyper=hyper, slice_bytes=64, merge=merge)
     program = Program(description, 1)
     simulation = Simulation(description)

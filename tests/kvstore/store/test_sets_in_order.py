@@ -54,7 +54,7 @@ def described(slots: int = 2, *, mode: Mode = Mode.SYNC, commit: bool = False) -
     keys = [constant(key_of(name, (64,), slots), 0.0) for name in ("w", "other")]
     keys.append(constant(table_of("t", (64, 4), slots), 0.0))
     keys.append(msgspec.structs.replace(keys[0], key="whole", whole=True))
-    found = store_of(keys, slots=slots, shards=2, rule="sgd", hyper={"rate": 1.0}, slice_bytes=64, mode=mode)
+    found = store_of(keys, slots=slots, shards=2, rule="sgd", hyper={"lr": 1.0}, slice_bytes=64, mode=mode)
     return msgspec.structs.replace(found, commit=CommitDescription() if commit else None)
 
 

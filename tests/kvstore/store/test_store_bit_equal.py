@@ -35,12 +35,12 @@ BENT = rule_document(
         ("Tanh", "bent", ("gradient",)),
         ("Mul", "kept", ("momentum", "velocity")),
         ("Add", "v", ("kept", "bent")),
-        ("Mul", "move", ("rate", "v")),
+        ("Mul", "move", ("lr", "v")),
         ("Sub", "w", ("weight", "move")),
     ],
     {"weight": "w", "velocity": "v"},
     state={"velocity": 0.25},
-    hyper={"rate": 0.1, "momentum": 0.9},
+    hyper={"lr": 0.1, "momentum": 0.9},
     dtype="float32",
 )
 """A user's pointwise rule with a function whose vectorised bits may depend on where an element lies."""
@@ -51,21 +51,21 @@ LENGTH = rule_document(
         ("ReduceSum", "total", ("square",)),
         ("Sqrt", "norm", ("total",)),
         ("Div", "unit", ("gradient", "norm")),
-        ("Mul", "move", ("rate", "unit")),
+        ("Mul", "move", ("lr", "unit")),
         ("Sub", "w", ("weight", "move")),
     ],
     {"weight": "w"},
-    hyper={"rate": 0.1},
+    hyper={"lr": 0.1},
     dtype="float32",
 )
 """A user's rule that needs a key whole."""
 
 RULES = {"sgd": "sgd", "momentum": "momentum", "adam": "adam", "adagrad": "adagrad", "bent": BENT, "length": LENGTH}
 HYPER: dict[str, dict[str, Any]] = {
-    "sgd": {"rate": 1e-3},
-    "momentum": {"rate": {"schedule": "linear", "start": 1e-3, "end": 0.0, "steps": 10}, "momentum": 0.9},
-    "adam": {"rate": 1e-2},
-    "adagrad": {"rate": 1e-2},
+    "sgd": {"lr": 1e-3},
+    "momentum": {"lr": {"schedule": "linear", "start": 1e-3, "end": 0.0, "steps": 10}, "momentum": 0.9},
+    "adam": {"lr": 1e-2},
+    "adagrad": {"lr": 1e-2},
     "bent": {},
     "length": {},
 }

@@ -187,7 +187,7 @@ def test_a_step_that_nobody_contributes_to_sends_zeros_and_owes_what_it_owed() -
 def test_a_value_that_was_set_travels_as_it_is() -> None:
     keys = [merged_key("g", (50,), 1), constant(key_of("w", (50,), 1), 1.0)]
     setting = StoreCompression(merged=TWO_BIT, weights=HALF_WEIGHTS, least_bytes=0)
-    description = msgspec.structs.replace(store_of(keys, slots=1, shards=1, hyper={"rate": 1.0}), compression=setting)
+    description = msgspec.structs.replace(store_of(keys, slots=1, shards=1, hyper={"lr": 1.0}), compression=setting)
     third = np.full(50, 1 / 3, np.float32)
     with stores_of("network", description) as (store,):
         store.set("g", 1, third).result(WAIT_S)
@@ -255,9 +255,7 @@ def test_what_keeps_a_residual_is_divided_by_the_loss_scale_before() -> None:
     """The same bits as without a scale, whatever it is; a step that overflows is skipped."""
     scaling = LossScaling(initial=2.0**10, growth_interval=1)
     for one in (TWO_BIT, CompressionDescription(Kind.BF16, residual=False)):
-        plain = store_of(
-            [constant(key_of("w", (500,), 2), 0.0)], slots=2, shards=2, hyper={"rate": 1.0}, slice_bytes=256
-        )
+        plain = store_of([constant(key_of("w", (500,), 2), 0.0)], slots=2, shards=2, hyper={"lr": 1.0}, slice_bytes=256)
         plain = msgspec.structs.replace(plain, compression=StoreCompression(gradients=one, least_bytes=0))
         scaled = msgspec.structs.replace(plain, commit=CommitDescription(loss_scaling=scaling))
         key, scale = plain.keys[0], scaling.initial
@@ -468,7 +466,7 @@ def accuracy(compression: dict[str, Any] | None) -> float:
     example = load_script("examples/kvstore/logistic.py")
     keys = {"weight": Key(shape=(64, 10), initializer={"normal": [0.0, 0.01]}), "bias": (10,)}
     shards = ["tcp://127.0.0.1:0"] * 2
-    description = describe(keys, shards=shards, slots=2, rule="adam", rate=0.05, compression=compression)
+    description = describe(keys, shards=shards, slots=2, rule="adam", lr=0.05, compression=compression)
     with served(description) as (description, _), ThreadPoolExecutor(2) as pool:
         stores = [KVStore.connect(description, slot, timeout_s=WAIT_S) for slot in range(2)]
         found = [future.result() for future in [pool.submit(example.train, store) for store in stores]]

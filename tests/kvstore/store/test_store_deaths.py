@@ -71,7 +71,7 @@ def begun(simulation: Simulation, slot: int) -> dict[str, Future[Any]]:
         rows = np.ones((5, 2), np.float32)
         found[f"push of rows of key 't', step {step}"] = store.push_rows("t", step, np.arange(5), rows)
         found[f"pull of rows of key 't', version {step + 1}"] = store.pull_rows("t", np.arange(4), step + 1)
-    found["change of rate to 0.5 for all keys, step 1"] = store.set_hyper({"rate": 0.5}, step=1)
+    found["change of lr to 0.5 for all keys, step 1"] = store.set_hyper({"lr": 0.5}, step=1)
     return found
 
 

@@ -92,7 +92,7 @@ CREDIT_BYTES = 1 << 20
 def slow_store() -> StoreDescription:
     key = constant(key_of("w", (SLOW_BYTES // 4,), 1), 0.0)
     reads = msgspec.structs.replace(key, slots=(0,))
-    return store_of([reads], slots=2, shards=1, slice_bytes=1 << 18, hyper={"rate": 1.0})
+    return store_of([reads], slots=2, shards=1, slice_bytes=1 << 18, hyper={"lr": 1.0})
 
 
 def test_a_client_that_asks_and_never_reads_costs_a_bounded_memory_and_slows_nobody(tmp_path: Path) -> None:

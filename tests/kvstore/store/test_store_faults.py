@@ -37,7 +37,7 @@ PATIENT = LinkSettings(silence_s=WAIT_S)
 def spread(slots: int, shards: int, *, job: str = "job") -> StoreDescription:
     """Key `wide` has slices on every shard, and so has table `t` rows; key `narrow` has one on shard 0 alone."""
     keys = [key_of("narrow", (256,), slots), key_of("wide", (256 * 4 * shards,), slots), table_of("t", (40, 4), slots)]
-    return store_of(keys, slots=slots, shards=shards, job=job, hyper={"rate": 1.0})
+    return store_of(keys, slots=slots, shards=shards, job=job, hyper={"lr": 1.0})
 
 
 def lost(error: BaseException | None, *names: str) -> None:

@@ -20,7 +20,7 @@ from weft_kvstore.store import Store
 
 SHAPES = {"a": (32, 32), "b": (1024,), "c": (825,), "d": (5,)}
 STEPS, SLOTS = 3, 2
-FASTER = {"lars": {"rate": 1.0, "trust": 0.1}, "lamb": {"rate": 0.05}}
+FASTER = {"lars": {"lr": 1.0, "trust": 0.1}, "lamb": {"lr": 0.05}}
 
 
 def described(rule: str, shards: int) -> StoreDescription:

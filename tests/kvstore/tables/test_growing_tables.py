@@ -47,7 +47,7 @@ def growing(slots: int = 1, growth: GrowthDescription | None = None) -> KeyDescr
 
 
 def described(*keys: KeyDescription, slots: int = 1, shards: int = 1, **others: Any) -> StoreDescription:
-    return store_of(keys, slots=slots, shards=shards, **{"hyper": {"rate": 0.5}, "slice_bytes": 256, **others})
+    return store_of(keys, slots=slots, shards=shards, **{"hyper": {"lr": 0.5}, "slice_bytes": 256, **others})
 
 
 def ids_of(*ids: int) -> Array:
@@ -116,7 +116,7 @@ class Cluster:
 
 
 class DictTable:
-    """What a growing table is, row by row: SGD at rate 0.5 on rows of (-1, 1)."""
+    """What a growing table is, row by row: SGD at lr 0.5 on rows of (-1, 1)."""
 
     def __init__(self, growth: GrowthDescription) -> None:
         self.growth = growth
@@ -203,7 +203,7 @@ def test_a_table_is_what_a_dict_of_rows_is(growth: GrowthDescription, program: l
 @pytest.mark.parametrize("rule", ["sgd", "adam"])
 def test_the_number_of_shards_changes_no_bit(rule: str) -> None:
     growth = GrowthDescription(uses=2, eviction=EvictionDescription(3, age=2))
-    hyper = {"rate": 0.5} if rule == "sgd" else {}
+    hyper = {"lr": 0.5} if rule == "sgd" else {}
     results, counts = [], []
     for shards in (1, 2, 5):
         cluster = Cluster(described(growing(2, growth), slots=2, shards=shards, rule=rule, hyper=hyper))
@@ -247,7 +247,7 @@ def test_a_pull_brings_no_row_into_being() -> None:
 
 def test_a_row_that_comes_back_begins_anew_with_its_state() -> None:
     growth = GrowthDescription(eviction=EvictionDescription(1, age=1))
-    table = table_on(described(constant(growing(growth=growth), 2.0), rule="momentum", hyper={"rate": 1.0}))
+    table = table_on(described(constant(growing(growth=growth), 2.0), rule="momentum", hyper={"lr": 1.0}))
     one = np.ones((1, WIDTH), np.float32)
     push(table, 0, ids_of(9), one)
     assert table.held.state("momentum", ids_of(9), 0.0)[0, 0] == 1.0
@@ -347,12 +347,12 @@ def test_what_can_be_no_growing_table_is_refused_by_field(change: dict[str, Any]
 
 
 def test_a_table_has_a_rule_of_its_own() -> None:
-    own = msgspec.structs.replace(growing(), rule="momentum", hyper={"rate": 2.0})
+    own = msgspec.structs.replace(growing(), rule="momentum", hyper={"lr": 2.0})
     description = described(own, table_of("other", (4, 2), 1))
     check_description(description)
     assert (rule_of(description, own).name, rule_of(description, description.keys[1]).name) == ("momentum", "sgd")
-    assert hyper_of(description, own) == {"rate": 2.0}
-    assert hyper_of(description, msgspec.structs.replace(own, rule=None, hyper={})) == {"rate": 0.5}
+    assert hyper_of(description, own) == {"lr": 2.0}
+    assert hyper_of(description, msgspec.structs.replace(own, rule=None, hyper={})) == {"lr": 0.5}
 
 
 def test_ids_of_a_call_are_checked_against_the_table() -> None:

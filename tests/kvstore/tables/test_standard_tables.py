@@ -78,15 +78,15 @@ class Dense:
 
 
 RULES: Mapping[str, tuple[str, dict[str, Any]]] = {
-    "adam": ("adam", {"rate": 0.1}),
-    "adam, falling": ("adam", {"rate": FALLING}),
-    "adamw": ("adamw", {"rate": 0.1, "weight_decay": 0.1}),
-    "momentum": ("momentum", {"rate": 0.1}),
-    "momentum, decay": ("momentum", {"rate": FALLING, "weight_decay": 0.3}),
-    "nesterov": ("nesterov", {"rate": 0.1}),
-    "rmsprop": ("rmsprop", {"rate": 0.1, "weight_decay": 0.1}),
-    "ftrl": ("ftrl", {"rate": 0.5}),
-    "sgd, decay": ("sgd", {"rate": 0.1, "weight_decay": 0.2}),
+    "adam": ("adam", {"lr": 0.1}),
+    "adam, falling": ("adam", {"lr": FALLING}),
+    "adamw": ("adamw", {"lr": 0.1, "weight_decay": 0.1}),
+    "momentum": ("momentum", {"lr": 0.1}),
+    "momentum, decay": ("momentum", {"lr": FALLING, "weight_decay": 0.3}),
+    "nesterov": ("nesterov", {"lr": 0.1}),
+    "rmsprop": ("rmsprop", {"lr": 0.1, "weight_decay": 0.1}),
+    "ftrl": ("ftrl", {"lr": 0.5}),
+    "sgd, decay": ("sgd", {"lr": 0.1, "weight_decay": 0.2}),
 }
 
 
@@ -122,7 +122,7 @@ def test_lazy_rows_do_not_move_and_standard_ones_do() -> None:
     found = {}
     for sparse in Sparse:
         key = msgspec.structs.replace(constant(table_of("t", (4, WIDTH), 1), 0.0), sparse=sparse)
-        store = Store(described(key, rule="momentum", hyper={"rate": 1.0, "momentum": 0.5}))
+        store = Store(described(key, rule="momentum", hyper={"lr": 1.0, "momentum": 0.5}))
         for step in range(3):
             store("push_rows", "t", step, np.array([step]), np.ones((1, WIDTH), np.float32))
         found[sparse] = store("pull_rows", "t", np.arange(4), 3)[:, 0].tolist()
@@ -217,8 +217,8 @@ def test_in_async_each_push_is_an_update_that_passes_by_the_other_rows() -> None
 def test_a_growing_table_replays_from_when_a_row_came() -> None:
     growth = GrowthDescription(eviction=EvictionDescription(4, age=2))
     key = standard(msgspec.structs.replace(constant(table_of("t", (0, WIDTH), 1), 1.0), growth=growth))
-    store = Store(described(key, shards=2, rule="momentum", hyper={"rate": 1.0, "momentum": 0.5, "weight_decay": 0.25}))
-    rule, hyper = rules()["momentum"], {"rate": 1.0, "momentum": 0.5, "weight_decay": 0.25}
+    store = Store(described(key, shards=2, rule="momentum", hyper={"lr": 1.0, "momentum": 0.5, "weight_decay": 0.25}))
+    rule, hyper = rules()["momentum"], {"lr": 1.0, "momentum": 0.5, "weight_decay": 0.25}
     rows: dict[int, tuple[Array, Array, int]] = {}
     high = 2**64 - 1
     for step, ids in enumerate([[high, 5], [5, 6], [], [9, high], [6], [6, 9], [6], [6, high]]):

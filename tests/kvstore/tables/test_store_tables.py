@@ -33,7 +33,7 @@ def make(request: pytest.FixtureRequest) -> Iterator[Make]:
 
 
 def simple(*keys: KeyDescription, slots: int = 1, shards: int = 2, **others: Any) -> StoreDescription:
-    return store_of(keys, slots=slots, shards=shards, **{"hyper": {"rate": 0.5}, "slice_bytes": 256, **others})
+    return store_of(keys, slots=slots, shards=shards, **{"hyper": {"lr": 0.5}, "slice_bytes": 256, **others})
 
 
 def ints(*ids: int) -> np.ndarray:
@@ -74,7 +74,7 @@ def test_rows_come_in_the_order_asked_for_with_repetitions_padding_and_none(make
 
 
 def test_repeated_rows_of_a_push_are_summed_in_their_order_and_padding_is_dropped(make: Make) -> None:
-    (store,) = make(simple(constant(table_of("t", (50, 1), 1), 0.0), hyper={"rate": 1.0}))
+    (store,) = make(simple(constant(table_of("t", (50, 1), 1), 0.0), hyper={"lr": 1.0}))
     numbers = np.float32([1e8, 1.0, -1e8, 7.0, 3.0, 9.0]).reshape(6, 1)
     store.push_rows("t", 0, ints(4, 4, 4, 2, -1, 4), numbers).result(WAIT_S)
     summed = -(((np.float32(1e8) + np.float32(1.0)) + np.float32(-1e8)) + np.float32(9.0))
@@ -206,7 +206,7 @@ def test_what_was_never_set_is_told_after_the_deadline(make: Make, key: str) -> 
 
 def test_a_value_that_is_set_replaces_what_the_steps_before_it_made(make: Make) -> None:
     keys = [constant(key_of("w", (300,), 1), 0.0), constant(table_of("t", (50, 3), 1), 0.0)]
-    (store,) = make(simple(*keys, rule="momentum", hyper={"rate": 1.0, "momentum": 0.5}))
+    (store,) = make(simple(*keys, rule="momentum", hyper={"lr": 1.0, "momentum": 0.5}))
     store.set("w", 2, 10 * ones(300)).result(WAIT_S)
     store.set_rows("t", 2, ints(1, 7, 7), np.stack([10 * ones(3), ones(3), 20 * ones(3)])).result(WAIT_S)
     store.set_rows("t", 2, ints(9), 30 * ones(1, 3)).result(WAIT_S)
@@ -243,10 +243,10 @@ def lengthened(weight: Any, gradient: Any, state: Any, step: int, hyper: Any) ->
     """A rule that is not pointwise: it needs the whole gradient, in its shape."""
     assert weight.shape == gradient.shape == state["most"].shape == (20, 30)
     np.maximum(state["most"], np.abs(gradient).max(axis=1, keepdims=True), out=state["most"])
-    weight -= hyper["rate"] * gradient / np.float32(np.linalg.norm(gradient))
+    weight -= hyper["lr"] * gradient / np.float32(np.linalg.norm(gradient))
 
 
-WHOLE = Rule("whole", {"most": 0.5}, {"rate": 1.0}, lengthened, whole=True)
+WHOLE = Rule("whole", {"most": 0.5}, {"lr": 1.0}, lengthened, whole=True)
 
 
 def test_a_whole_key_travels_as_slices_and_its_rule_sees_its_shape(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,7 +280,7 @@ def test_state_may_start_at_any_number_and_rows_that_are_new_have_it(
         np.multiply(state["scale"], 0.5, out=state["scale"])
         np.subtract(weight, gradient * state["scale"], out=weight)
 
-    rule = Rule("halve", {"scale": 8.0}, {"rate": 1.0}, halve)
+    rule = Rule("halve", {"scale": 8.0}, {"lr": 1.0}, halve)
     for module in (
         "weft_kvstore.operations.plan",
         "weft_kvstore.shard.parts",
@@ -300,10 +300,10 @@ def test_hyper_parameters_follow_schedules_by_step_and_multipliers_by_key(make: 
     schedule = {"schedule": "piecewise", "start": 1.0, "boundaries": [{"step": 2, "factor": 0.5}]}
     keys = [
         constant(key_of("w", (300,), 1), 0.0),
-        msgspec.structs.replace(constant(key_of("v", (300,), 1), 0.0), multipliers={"rate": 10.0}),
-        msgspec.structs.replace(constant(table_of("t", (9, 2), 1), 0.0), multipliers={"rate": 0.0}),
+        msgspec.structs.replace(constant(key_of("v", (300,), 1), 0.0), multipliers={"lr": 10.0}),
+        msgspec.structs.replace(constant(table_of("t", (9, 2), 1), 0.0), multipliers={"lr": 0.0}),
     ]
-    (store,) = make(simple(*keys, hyper={"rate": schedule}))
+    (store,) = make(simple(*keys, hyper={"lr": schedule}))
     store.barrier(0, ["w", "v", "t"]).result(WAIT_S)
     for step in range(1, 4):
         store.push("w", step, ones(300)).result(WAIT_S)
@@ -345,7 +345,7 @@ def test_in_async_each_push_counts_once_and_in_the_slots_order(make: Make) -> No
         stores[0].push("w", step, (step + 1) * ones(300)).result(WAIT_S)
     value = stores[0].pull("w", 3).result(WAIT_S)
     weight, state = np.zeros(300, np.float32), {name: np.zeros(300, np.float32) for name in rules()["adagrad"].state}
-    hyper = rules()["adagrad"].hyper | {"rate": 0.5}
+    hyper = rules()["adagrad"].hyper | {"lr": 0.5}
     for step in range(3):
         rules()["adagrad"].apply(weight, (step + 1) * ones(300), state, step + 1, hyper)
     assert value.tobytes() == weight.tobytes()
@@ -365,7 +365,7 @@ def test_in_async_each_push_counts_once_and_in_the_slots_order(make: Make) -> No
         ({"update": Update.MEAN}, "updated by the rule, not by mean"),
         ({"shape": (2, 1 << 23)}, "a row has 33554432 bytes"),
         ({"multipliers": {"speed": 2.0}}, "multipliers: rule 'sgd' has no 'speed'"),
-        ({"multipliers": {"rate": float("nan")}}, "multipliers: 'rate' is no finite number"),
+        ({"multipliers": {"lr": float("nan")}}, "multipliers: 'lr' is no finite number"),
         ({"rows": False, "update": Update.GRADIENT}, "no merged gradient of a step in mode async"),
     ],
 )

@@ -37,7 +37,7 @@ class Table:
     """The values of the one table of a store, SGD with momentum on rows that begin at their own number."""
 
     def __init__(self, key: KeyDescription, *, a_piece: int = 100, sparse: Sparse = Sparse.LAZY) -> None:
-        description = store_of([key], slots=1, shards=1, rule="momentum", hyper={"rate": RATE, "momentum": 0.5})
+        description = store_of([key], slots=1, shards=1, rule="momentum", hyper={"lr": RATE, "momentum": 0.5})
         (unit,) = JobShard(description, 0).units
         self.made: list[int] = []
         cut = routing_of(description).tables[0]

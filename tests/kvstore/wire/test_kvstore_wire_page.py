@@ -75,7 +75,7 @@ def test_the_exchange_is_what_passes_between_client_and_shard(monkeypatch: pytes
     ones = InitializerDescription("ConstantOfShape", {"value": 1.0})
     key = KeyDescription("w", "float32", (4,), ones, Update.RULE, 0, (0,))
     with ShardServer("tcp://127.0.0.1:0") as server:
-        described = StoreDescription("job", 1, 1, 1, (server.endpoint,), (key,), "sgd", {"rate": 0.5}, 8, Merge.SLOT)
+        described = StoreDescription("job", 1, 1, 1, (server.endpoint,), (key,), "sgd", {"lr": 0.5}, 8, Merge.SLOT)
         server.open(described, 0)
         with StoreClient(described, 0, settings=LinkSettings(same_host=False)) as store:
             wait_until(lambda: len(log) == 3)

@@ -7,27 +7,27 @@
 // Launch: any one-dimensional grid and block; a thread loops over elements of the gradient.
 
 template <typename T>
-__global__ void sgd(T* weight, const T* gradient, ROWS, double rate, double weight_decay) {
+__global__ void sgd(T* weight, const T* gradient, ROWS, double lr, double weight_decay) {
     typedef typename Wide<T>::type W;
     UPDATE_LOOP {
-        weight[at] = T(W(weight[at]) * W(1 - rate * weight_decay) - W(gradient[e]) * W(rate));
+        weight[at] = T(W(weight[at]) * W(1 - lr * weight_decay) - W(gradient[e]) * W(lr));
     }
 }
 
 template <typename T>
-__global__ void momentum(T* weight, const T* gradient, T* velocity, ROWS, double rate, double factor,
+__global__ void momentum(T* weight, const T* gradient, T* velocity, ROWS, double lr, double factor,
                          double weight_decay) {
     typedef typename Wide<T>::type W;
     UPDATE_LOOP {
         const W w = W(weight[at]);
         const W moved = W(velocity[at]) * W(factor) + W(gradient[e]) + w * W(weight_decay);
         velocity[at] = as_state<T>(moved);
-        weight[at] = T(w - moved * W(rate));
+        weight[at] = T(w - moved * W(lr));
     }
 }
 
 template <typename T>
-__global__ void nesterov(T* weight, const T* gradient, T* velocity, ROWS, double rate, double factor,
+__global__ void nesterov(T* weight, const T* gradient, T* velocity, ROWS, double lr, double factor,
                          double weight_decay) {
     typedef typename Wide<T>::type W;
     UPDATE_LOOP {
@@ -35,13 +35,13 @@ __global__ void nesterov(T* weight, const T* gradient, T* velocity, ROWS, double
         const W g = W(gradient[e]) + w * W(weight_decay);
         const W moved = W(velocity[at]) * W(factor) + g;
         velocity[at] = as_state<T>(moved);
-        weight[at] = T(w - (moved * W(factor) + g) * W(rate));
+        weight[at] = T(w - (moved * W(factor) + g) * W(lr));
     }
 }
 
 // `correction1` and `correction2` are 1 - beta^step.
 template <typename T>
-__global__ void adam(T* weight, const T* gradient, T* mean, T* variance, ROWS, double rate, double beta1, double beta2,
+__global__ void adam(T* weight, const T* gradient, T* mean, T* variance, ROWS, double lr, double beta1, double beta2,
                      double epsilon, double correction1, double correction2) {
     typedef typename Wide<T>::type W;
     UPDATE_LOOP {
@@ -51,12 +51,12 @@ __global__ void adam(T* weight, const T* gradient, T* mean, T* variance, ROWS, d
         mean[at] = as_state<T>(m);
         variance[at] = as_state<T>(v);
         const W root = sqrt(v) + W(epsilon * sqrt(correction2));
-        weight[at] = T(W(weight[at]) - m / root * W(rate * sqrt(correction2) / correction1));
+        weight[at] = T(W(weight[at]) - m / root * W(lr * sqrt(correction2) / correction1));
     }
 }
 
 template <typename T>
-__global__ void adamw(T* weight, const T* gradient, T* mean, T* variance, ROWS, double rate, double beta1,
+__global__ void adamw(T* weight, const T* gradient, T* mean, T* variance, ROWS, double lr, double beta1,
                       double beta2, double epsilon, double weight_decay, double correction1, double correction2) {
     typedef typename Wide<T>::type W;
     UPDATE_LOOP {
@@ -66,25 +66,25 @@ __global__ void adamw(T* weight, const T* gradient, T* mean, T* variance, ROWS, 
         mean[at] = as_state<T>(m);
         variance[at] = as_state<T>(v);
         const W root = sqrt(v) + W(epsilon * sqrt(correction2));
-        const W w = W(weight[at]) * W(1 - rate * weight_decay);
-        weight[at] = T(w - m / root * W(rate * sqrt(correction2) / correction1));
+        const W w = W(weight[at]) * W(1 - lr * weight_decay);
+        weight[at] = T(w - m / root * W(lr * sqrt(correction2) / correction1));
     }
 }
 
 template <typename T>
-__global__ void adagrad(T* weight, const T* gradient, T* sum, ROWS, double rate, double epsilon, double weight_decay) {
+__global__ void adagrad(T* weight, const T* gradient, T* sum, ROWS, double lr, double epsilon, double weight_decay) {
     typedef typename Wide<T>::type W;
     UPDATE_LOOP {
         const W w = W(weight[at]);
         const W g = W(gradient[e]) + w * W(weight_decay);
         const W s = W(sum[at]) + g * g;
         sum[at] = as_state<T>(s);
-        weight[at] = T(w - g / (sqrt(s) + W(epsilon)) * W(rate));
+        weight[at] = T(w - g / (sqrt(s) + W(epsilon)) * W(lr));
     }
 }
 
 template <typename T>
-__global__ void rmsprop(T* weight, const T* gradient, T* square, ROWS, double rate, double decay, double epsilon,
+__global__ void rmsprop(T* weight, const T* gradient, T* square, ROWS, double lr, double decay, double epsilon,
                         double weight_decay) {
     typedef typename Wide<T>::type W;
     UPDATE_LOOP {
@@ -92,26 +92,26 @@ __global__ void rmsprop(T* weight, const T* gradient, T* square, ROWS, double ra
         const W g = W(gradient[e]) + w * W(weight_decay);
         const W s = W(square[at]) * W(decay) + g * g * W(1 - decay);
         square[at] = as_state<T>(s);
-        weight[at] = T(w - g / (sqrt(s) + W(epsilon)) * W(rate));
+        weight[at] = T(w - g / (sqrt(s) + W(epsilon)) * W(lr));
     }
 }
 
 template <typename T>
-__global__ void ftrl(T* weight, const T* gradient, T* total, T* squares, ROWS, double rate, double beta, double l1,
+__global__ void ftrl(T* weight, const T* gradient, T* total, T* squares, ROWS, double lr, double beta, double l1,
                      double l2) {
     typedef typename Wide<T>::type W;
-    if (rate == 0) {
+    if (lr == 0) {
         return;
     }
     UPDATE_LOOP {
         const W g = W(gradient[e]);
         const W n = W(squares[at]) + g * g;
         const W root = sqrt(n);
-        const W grown = (root - sqrt(W(squares[at]))) * W(1 / rate);
+        const W grown = (root - sqrt(W(squares[at]))) * W(1 / lr);
         const W z = W(total[at]) + (g - grown * W(weight[at]));
         squares[at] = as_state<T>(n);
         total[at] = as_state<T>(z);
         const W within = z < W(-l1) ? W(-l1) : z > W(l1) ? W(l1) : z;
-        weight[at] = T((within - z) / (root * W(1 / rate) + W(beta * (1 / rate) + l2)));
+        weight[at] = T((within - z) / (root * W(1 / lr) + W(beta * (1 / lr) + l2)));
     }
 }

@@ -1,4 +1,4 @@
-"""Adagrad: g += weight_decay * w; s += g^2; w -= rate * g / (sqrt(s) + epsilon).
+"""Adagrad: g += weight_decay * w; s += g^2; w -= lr * g / (sqrt(s) + epsilon).
 
 Duchi, Hazan and Singer, "Adaptive subgradient methods for online learning and stochastic optimization", JMLR 2011, with
 epsilon outside of the root and a sum that may start above 0, as PyTorch has it.
@@ -23,7 +23,7 @@ def _update(block: Block, _step: int, hyper: Hyper) -> None:
     np.sqrt(total, out=divisor)
     np.add(divisor, hyper["epsilon"], out=divisor)
     np.divide(given, divisor, out=divisor)
-    np.multiply(divisor, hyper["rate"], out=divisor)
+    np.multiply(divisor, hyper["lr"], out=divisor)
     np.subtract(weight, divisor, out=weight)
 
 

@@ -1,7 +1,7 @@
 """Adam with bias correction: Kingma and Ba, "Adam: a method for stochastic optimization", ICLR 2015, algorithm 1.
 
 m = beta1 * m + (1 - beta1) * g; v = beta2 * v + (1 - beta2) * g^2;
-w -= rate * (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon).
+w -= lr * (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 m = beta1 * m + (1 - beta1) * g; v = beta2 * v + (1 - beta2) * g^2;
 u = (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + epsilon) + weight_decay * w;
-w -= rate * trust * (norm(w) / norm(u)) * u, norms over the key.
+w -= lr * trust * (norm(w) / norm(u)) * u, norms over the key.
 
 You et al., "Large batch optimization for deep learning: training BERT in 76 minutes", ICLR 2020, algorithm 2 with
 phi(x) = x. The ratio is 1 where either norm is 0; with a `trust` of 0 there is no ratio, which leaves AdamW.
@@ -25,13 +25,13 @@ from weft_kernels.rules.trust import ratio
 def _apply(weight: Array, gradient: Array, state: State, step: int, hyper: Hyper) -> None:
     arrays = (weight, gradient, state["mean"], state["variance"])
     scratch = tuple(np.empty((2, min(weight.size, CACHE_ELEMENTS)), weight.dtype))
-    unscaled = {**hyper, "rate": 1.0}
+    unscaled = {**hyper, "lr": 1.0}
     of_weight, of_update = SquareSum(), SquareSum()
     for w, g, mean, variance in cache_blocks(arrays):
         keep_moments(mean, variance, g, scratch[0][: w.size], hyper)
         of_weight.add(w)
         of_update.add(_update(w, (mean, variance), scratch, step, unscaled))
-    moved = hyper["rate"] * ratio(of_weight.root(), of_update.root(), hyper["trust"])
+    moved = hyper["lr"] * ratio(of_weight.root(), of_update.root(), hyper["trust"])
     # The update is worked out again: that reads three arrays, as keeping it would write and read one more.
     for w, _, mean, variance in cache_blocks(arrays):
         update = _update(w, (mean, variance), scratch, step, unscaled)

@@ -1,7 +1,7 @@
 """LARS: momentum whose steps are as long as `trust` times the weight is, layer by layer: for steps of many samples.
 
 r = trust * norm(w) / (norm(g) + weight_decay * norm(w)), norms over the key;
-v = momentum * v + rate * r * (g + weight_decay * w); w -= v.
+v = momentum * v + lr * r * (g + weight_decay * w); w -= v.
 
 You, Gitman and Ginsburg, "Large batch training of convolutional networks", 2017, algorithm 1: the rate is inside of v.
 r is 1 where either of its parts is 0, and where `trust` is 0.
@@ -28,11 +28,11 @@ def _apply(weight: Array, gradient: Array, state: State, _step: int, hyper: Hype
         of_weight.add(w)
         of_gradient.add(g)
     norm = of_weight.root()
-    rate = hyper["rate"] * ratio(norm, of_gradient.root() + decay * norm, hyper["trust"])
+    lr = hyper["lr"] * ratio(norm, of_gradient.root() + decay * norm, hyper["trust"])
     scratch = np.empty(min(weight.size, CACHE_ELEMENTS), weight.dtype)
     for w, g, velocity in cache_blocks((weight, gradient, state["momentum"])):
         moved = scratch[: w.size]
-        np.multiply(decayed(w, g, decay, moved), rate, out=moved)
+        np.multiply(decayed(w, g, decay, moved), lr, out=moved)
         np.multiply(velocity, hyper["momentum"], out=velocity)
         np.add(velocity, moved, out=velocity)
         np.subtract(w, velocity, out=w)

@@ -1,4 +1,4 @@
-"""Gradient descent with momentum: v = momentum * v + g + weight_decay * w; w -= rate * v.
+"""Gradient descent with momentum: v = momentum * v + g + weight_decay * w; w -= lr * v.
 
 Polyak, "Some methods of speeding up the convergence of iteration methods", 1964; the rate outside of v, as Sutskever,
 Martens, Dahl and Hinton (2013) do not have it and PyTorch does, so that a new rate takes hold at once.
@@ -21,7 +21,7 @@ def _update(block: Block, _step: int, hyper: Hyper) -> None:
     if hyper["weight_decay"]:
         np.multiply(weight, hyper["weight_decay"], out=moved)
         np.add(velocity, moved, out=velocity)
-    np.multiply(velocity, hyper["rate"], out=moved)
+    np.multiply(velocity, hyper["lr"], out=moved)
     np.subtract(weight, moved, out=weight)
 
 

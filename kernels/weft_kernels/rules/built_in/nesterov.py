@@ -1,4 +1,4 @@
-"""Nesterov's momentum: g += weight_decay * w; v = momentum * v + g; w -= rate * (g + momentum * v).
+"""Nesterov's momentum: g += weight_decay * w; v = momentum * v + g; w -= lr * (g + momentum * v).
 
 Nesterov, "A method for solving the convex programming problem with convergence rate O(1/k^2)", 1983, in the form of
 Sutskever, Martens, Dahl and Hinton, "On the importance of initialization and momentum in deep learning", ICML 2013, for
@@ -24,7 +24,7 @@ def _update(block: Block, _step: int, hyper: Hyper) -> None:
     np.add(velocity, given, out=velocity)
     np.multiply(velocity, hyper["momentum"], out=ahead)
     np.add(ahead, given, out=ahead)
-    np.multiply(ahead, hyper["rate"], out=ahead)
+    np.multiply(ahead, hyper["lr"], out=ahead)
     np.subtract(weight, ahead, out=weight)
 
 

@@ -1,4 +1,4 @@
-"""RMSProp: g += weight_decay * w; s = decay * s + (1 - decay) * g^2; w -= rate * g / (sqrt(s) + epsilon).
+"""RMSProp: g += weight_decay * w; s = decay * s + (1 - decay) * g^2; w -= lr * g / (sqrt(s) + epsilon).
 
 Tieleman and Hinton, "Lecture 6.5 - RMSProp", COURSERA: Neural networks for machine learning, 2012, with epsilon outside
 of the root, neither centred nor with momentum: PyTorch's defaults.
@@ -25,7 +25,7 @@ def _update(block: Block, _step: int, hyper: Hyper) -> None:
     np.sqrt(square, out=divisor)
     np.add(divisor, hyper["epsilon"], out=divisor)
     np.divide(given, divisor, out=divisor)
-    np.multiply(divisor, hyper["rate"], out=divisor)
+    np.multiply(divisor, hyper["lr"], out=divisor)
     np.subtract(weight, divisor, out=weight)
 
 

@@ -1,4 +1,4 @@
-"""Stochastic gradient descent: w -= rate * (g + weight_decay * w)."""
+"""Stochastic gradient descent: w -= lr * (g + weight_decay * w)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from weft_kernels.rules.standing import still_without_decay
 
 def _update(block: Block, _step: int, hyper: Hyper) -> None:
     weight, gradient = block.weight, block.gradient
-    rate, decay = hyper["rate"], hyper["weight_decay"]
+    lr, decay = hyper["lr"], hyper["weight_decay"]
     if decay:
-        # w - rate * decay * w, before the gradient is taken off: the same sum in one operation less.
-        np.multiply(weight, 1.0 - rate * decay, out=weight)
-    moved = np.multiply(gradient, rate, out=block.scratch[0])
+        # w - lr * decay * w, before the gradient is taken off: the same sum in one operation less.
+        np.multiply(weight, 1.0 - lr * decay, out=weight)
+    moved = np.multiply(gradient, lr, out=block.scratch[0])
     np.subtract(weight, moved, out=weight)
 
 
