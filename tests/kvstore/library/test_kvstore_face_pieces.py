@@ -103,13 +103,19 @@ class ManyStore:
         self.pushed: list[tuple[list[str], int]] = []
         self.outs: list[bool] = []
 
-    def push_many(self, keys: Sequence[str], step: int, gradients: Sequence[Array]) -> Future[None]:
+    def push_many(self, keys: Sequence[str], step: int, gradients: Sequence[Array], **_: object) -> Future[None]:
         assert all(np.all(gradient == len(key)) for key, gradient in zip(keys, gradients, strict=True))
         self.pushed.append((list(keys), step))
         return finished(None)
 
     def pull_many(
-        self, keys: Sequence[str], version: int, *, settled: bool = False, out: Sequence[Array] | None = None
+        self,
+        keys: Sequence[str],
+        version: int,
+        *,
+        settled: bool = False,
+        out: Sequence[Array] | None = None,
+        **_: object,
     ) -> Future[list[Array]]:
         self.outs.append(out is not None)
         found = [np.empty(2, np.float32) for _ in keys] if out is None else list(out)
@@ -123,7 +129,7 @@ class ManyStore:
         values = self.pull_many(keys, version, settled=settled, out=out).result(0)
         return finished(Pulled(values, np.full(len(keys), version), np.full(len(keys), version)))
 
-    def push(self, key: str, step: int, gradient: Array) -> Future[None]:
+    def push(self, key: str, step: int, gradient: Array, **_: object) -> Future[None]:
         self.pushed.append(([key], step))
         return finished(None)
 
