@@ -124,7 +124,13 @@ class ManyStore:
         return finished(found)
 
     def pull_versions(
-        self, keys: Sequence[str], version: int, *, settled: bool = False, out: Sequence[Array] | None = None
+        self,
+        keys: Sequence[str],
+        version: int,
+        *,
+        settled: bool = False,
+        out: Sequence[Array] | None = None,
+        **_: object,
     ) -> Future[Pulled]:
         values = self.pull_many(keys, version, settled=settled, out=out).result(0)
         return finished(Pulled(values, np.full(len(keys), version), np.full(len(keys), version)))
