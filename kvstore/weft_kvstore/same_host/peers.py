@@ -100,6 +100,15 @@ class PeerMemory:
             self.memory.bytes_at(start, end - start)[:] = source[at : at + end - start]
             at += end - start
 
+    def laid(self, offset: int, nbytes: int) -> bytes:
+        """A copy of what was laid there."""
+        return self.memory.bytes_at(offset, nbytes).tobytes()
+
+    def values(self, bucket: int, first: int, stop: int) -> bytes:
+        """A copy of the values that slices have in the places of their keys."""
+        pieces = [place for _, place in self.places[bucket].pieces(first, stop)]
+        return b"".join([self.memory.bytes_at(start, end - start).tobytes() for start, end in pieces])
+
     def give(self, offset: int) -> None:
         """The client has read what was laid there."""
         self._window.give(offset)

@@ -156,8 +156,8 @@ class ShardCore:
             case Ping():
                 self.links.say(peer.identity, Pong())
             case Bye():
-                self.jobs[peer.job].leave(peer.slot, now)
                 self.lose(peer.identity)
+                self.jobs[peer.job].leave(peer.slot, now)
 
     def _arrived(self, peer: Peer, frames: Sequence[int], now: float) -> None:
         """The client has frames of values."""

@@ -311,6 +311,7 @@ class Links:
         self.arenas.lose(peer)
         job = self.jobs.get(peer.job)
         if job is not None and job.links.get(peer.slot) is peer:
+            job.owed[peer.slot] = peer.hello.process, peer.owed
             del job.links[peer.slot]
             self.share()
 

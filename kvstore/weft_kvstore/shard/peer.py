@@ -19,8 +19,8 @@ from weft_kvstore.statistics import JobStatistics, SharedBytes, Stragglers
 from weft_kvstore.tables.steps import AnyTable
 from weft_kvstore.wire.codec import ProtocolError, encode
 from weft_kvstore.wire.messages import MAX_RUNS, Acknowledge, Done, Hello, RefusalCode, Refused, Released, Values
-from weft_kvstore.wire.out_run import CALL_PRIORITY, OutRun, Pin
-from weft_kvstore.wire.outbox import Outbox, OutFrame
+from weft_kvstore.wire.out_run import CALL_PRIORITY, OneBuffer, OutRun, Pin, Source
+from weft_kvstore.wire.outbox import Outbox, OutFrame, Piece
 
 # --- A connection that has said Hello, as its shard sees it -----------------------------------------------------------
 
@@ -48,6 +48,34 @@ class AnswerEntry(NamedTuple):
     """Whether they may be written to the places of their keys."""
 
 
+Frame: TypeAlias = OutFrame[AnswerEntry, Pin]
+
+
+class Owed:
+    """Answers, by request, that a broken connection has not brought. The slot's later steps may have changed the values
+    since, so whoever asks again gets the same bytes. Of those that had `left` nobody may write the bytes."""
+
+    def __init__(self) -> None:
+        self._runs: dict[int, list[tuple[OutRun[AnswerEntry, Pin], bool]]] = {}
+
+    def add(self, piece: Piece[AnswerEntry, Pin], source: Source, owner: Pin, *, left: bool, start: int = 0) -> None:
+        """A piece whose bytes are in `source`, those of the run from `start` on."""
+        run = piece.run.part(piece.first, piece.count)
+        run.bounds, run.source, run.owner = run.bounds - start, source, owner
+        self._runs.setdefault(run.entry.request, []).append((run, left))
+
+    def take(self, request: int) -> list[OutRun[AnswerEntry, Pin]]:
+        """What is owed to it, from now on no more."""
+        return [run for run, _ in self._runs.pop(request, ())]
+
+    def release(self) -> None:
+        """Nobody will ask for it."""
+        for run, left in [each for runs in self._runs.values() for each in runs]:
+            if not left:
+                run.owner.give_back(0, run.count)
+        self._runs.clear()
+
+
 class Peer:
     """One client's connection. `pulls` are those not answered, `open_entries` the runs that they ask for, `ids_bytes`
     what their ids take, `acknowledge` the frames not yet acknowledged, `measures` the requests for what steps amount
@@ -55,7 +83,8 @@ class Peer:
 
     Of a client on this host, `memory` is its arena, while it has brought one for `ticket`; `holds` counts the frames
     that are read there, `released` are those that are not any more, which it is told once no `earlier` connection of
-    its slot has any. What passes through it is added to `shared`, the job's count and the shard's.
+    its slot has any. What passes through it is added to `shared`, the job's count and the shard's. `owed` is what the
+    connections before it did not bring.
     """
 
     def __init__(self, identity: bytes, hello: Hello, settings: LinkSettings, now: float) -> None:
@@ -74,11 +103,13 @@ class Peer:
         self.holds = 0
         self.released: list[int] = []
         self.earlier: list[Peer] = []
-        self._copied: dict[int, tuple[PeerMemory, int | None]] = {}
+        self._copied: dict[int, tuple[PeerMemory, int | None, bytes]] = {}
+        """By frame, what was copied: to the arena, from an offset on, or to bytes."""
         self.done: list[int] = []
         self.measures: dict[int, int] = {}
         self.account = Account()
         self.shared: tuple[SharedBytes, ...] = ()
+        self.owed = Owed()
         self._answers: dict[int, dict[int, OutRun[AnswerEntry, Pin]]] = {}
         """The runs of each request that wait in the outbox, by their number there."""
 
@@ -166,12 +197,12 @@ class Peer:
                 nbytes += piece.stop - piece.start
         at = memory.lay(parts, nbytes)
         payload = b"".join(parts) if at is None and parts else None
+        self._copied[frame.number] = memory, at, payload or b""
         through_memory = frame.nbytes if payload is None else frame.nbytes - nbytes
         for count in self.shared:
             count.sent += through_memory
         for piece in frame.pieces:
             piece.run.owner.give_back(piece.first, piece.count)
-        self._copied[frame.number] = memory, at
         return encode(_values(frame, self._receipts(), at, placed=bool(memory.places)), payload)
 
     def _put(self, wait: PullWait, part: Answer, *, place: bool = False) -> None:
@@ -193,8 +224,11 @@ class Peer:
             owner=Pin(part.held, part.part, part.parts),
             priorities=priorities,
         )
+        self._enter(run)
+
+    def _enter(self, run: OutRun[AnswerEntry, Pin]) -> None:
         self.outbox.put(run)
-        self._answers.setdefault(wait.request, {})[run.seq] = run
+        self._answers.setdefault(run.entry.request, {})[run.seq] = run
 
     def _has_left(self, run: OutRun[AnswerEntry, Pin]) -> None:
         """Nothing of a run waits any more. A frame may have several pieces of it."""
@@ -238,14 +272,47 @@ class Peer:
         for request in requests:
             self.cancel(request)
 
+    def answer_again(self, wait: PullWait) -> None:
+        """Sends what an earlier connection owes this pull; the rest of it stays open."""
+        for run in self.owed.take(wait.request):
+            asked = wait.open.get(run.entry.bucket)
+            if asked is not None and not wait.state:
+                for low, high in asked.overlaps(run.first, run.first + run.count):
+                    wait.answered(run.entry.bucket, low, high)
+                self._enter(run)
+        self._look(wait)
+
     def close(self) -> None:
-        """The connection is gone: nothing waits for it any more."""
+        """The connection is gone: nothing waits for it any more. `owed` has what it was to bring."""
         for wait in self.pulls.values():
             wait.drop()
         self.pulls.clear()
         self._answers.clear()
-        for run in self.outbox.clear():
-            run.owner.give_back(0, run.count)
+        for number, (memory, at, payload) in self._copied.items():
+            frame = self.outbox.in_flight(number)
+            if frame is not None:
+                self._keep_copies(frame, memory, at, payload)
+        for pieces, left in zip(self.outbox.clear(skip=self._copied), (True, False), strict=True):
+            for piece in pieces:
+                if piece.run.owner.held is not None:
+                    self.owed.add(piece, piece.run.source, piece.run.owner.part(piece.first), left=left)
+
+    def _keep_copies(self, frame: Frame, memory: PeerMemory, at: int | None, payload: bytes) -> None:
+        """What of a frame was copied is owed from there: the values themselves may have changed."""
+        in_places = [bool(piece.run.entry.place and memory.places) for piece in frame.pieces]
+        if at is not None:
+            sizes = [piece.stop - piece.start for piece in frame.pieces]
+            payload = memory.laid(at, sum(size for size, placed in zip(sizes, in_places, strict=True) if not placed))
+        begin = 0
+        for piece, in_place in zip(frame.pieces, in_places, strict=True):
+            nbytes = piece.stop - piece.start
+            if in_place:
+                first = piece.run.first + piece.first
+                bytes_ = memory.values(piece.run.entry.bucket, first, first + piece.count)
+            else:
+                bytes_ = payload[begin : begin + nbytes]
+                begin += nbytes
+            self.owed.add(piece, OneBuffer(memoryview(bytes_)), Pin(None, 0, 0), left=True, start=piece.start)
 
 
 def _values(frame: OutFrame[AnswerEntry, Pin], acknowledge: list[int], at: int | None, *, placed: bool) -> Values:
@@ -289,13 +356,15 @@ STRANGERS: Final[Namespace] = ("", -1)
 @dataclass(slots=True)
 class Job:
     """A job on this shard. By slot: the newest incarnation, when it was last heard, its connection while it has one.
-    `left` has those that have said good-bye since, and when: they are not heard then."""
+    `left` has those that have said good-bye since, and when: they are not heard then. `owed`: what a slot's process was
+    to get on its last connection, which broke."""
 
     shard: JobShard
     incarnations: dict[int, int] = field(default_factory=dict)
     heard: dict[int, float] = field(default_factory=dict)
     left: dict[int, float] = field(default_factory=dict)
     links: dict[int, Peer] = field(default_factory=dict)
+    owed: dict[int, tuple[bytes, Owed]] = field(default_factory=dict)
     digest: bytes = field(init=False)
     stragglers: Stragglers = field(init=False)
     bytes_received: int = 0
@@ -317,8 +386,17 @@ class Job:
 
     def leave(self, slot: int, now: float) -> None:
         """The slot has said good-bye."""
+        self.owed_to(slot, b"").release()
         self.heard.pop(slot, None)
         self.left[slot] = now
+
+    def owed_to(self, slot: int, process: bytes) -> Owed:
+        """What is still owed to the slot's process, which comes back with another connection; nothing to another."""
+        whose, owed = self.owed.pop(slot, (process, Owed()))
+        if whose == process:
+            return owed
+        owed.release()
+        return Owed()
 
     def come(self, slot: int, now: float) -> None:
         """The slot is here, for the first time or again."""

@@ -129,6 +129,9 @@ def asked_pulls(shard: JobShard, peer: Peer, pull: Pull) -> list[tuple[PullWait,
             raise ProtocolError(f"Pull.request: {request} asks in two ways")
         peer.asks_for(wait)
         units += ask(wait, bucket, first, count, chunks)
+    for wait, _ in asked.values():
+        if not wait.chunks:
+            peer.answer_again(wait)
     return list(asked.values())
 
 

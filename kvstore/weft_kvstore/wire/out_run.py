@@ -163,18 +163,24 @@ class Pinnable:
 class Pin:
     """Parts `first` and those behind it, lent until they have arrived; nothing where no array is held."""
 
-    __slots__ = ("_first", "_held")
+    __slots__ = ("_first", "held")
 
     def __init__(self, held: Pinnable | None, first: int, count: int) -> None:
-        self._held = held
+        self.held = held
         self._first = first
         if held is not None:
             held.pinned[first : first + count] += 1
 
+    def part(self, first: int) -> Pin:
+        """The pin of its parts from `first` on, which stay pinned as often as they are."""
+        part = Pin(None, self._first + first, 0)
+        part.held = self.held
+        return part
+
     def give_back(self, first: int, count: int) -> None:
-        """So many of the loan's parts have arrived, or never left; numbered from 0 in it."""
-        if self._held is not None:
-            self._held.pinned[self._first + first : self._first + first + count] -= 1
+        """So many of the pin's parts have arrived, or never left; numbered from 0 in it."""
+        if self.held is not None:
+            self.held.pinned[self._first + first : self._first + first + count] -= 1
 
 
 def lendable(array: Array, parts: int) -> Pinnable:

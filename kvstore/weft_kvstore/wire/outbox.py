@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from itertools import chain
 from typing import Generic, NamedTuple, TypeVar
 
@@ -220,15 +220,22 @@ class Outbox(Generic[E, W]):
         """Priority, slices and bytes of the runs that wait; may be called on any thread."""
         return [(run.priority, run.waiting, run.nbytes) for *_, run in list(self._heap) if run.queued]
 
-    def clear(self) -> list[OutRun[E, W]]:
-        """Empties it, for a peer that is gone; returns the runs of which nothing has left.
+    def clear(self, skip: Container[int] = ()) -> tuple[list[Piece[E, W]], list[Piece[E, W]]]:
+        """Empties it, for a peer that is gone; returns what was under way but in the frames `skip`, and what had not
+        left.
 
-        Of the others the socket may still read bytes, so nobody may ever write them.
+        Of what was under way the socket may still read bytes, so nobody may ever write them.
         """
-        waiting = [one for *_, one in self._heap if one.queued and not one.sent]
+        frames = [frame for number, frame in self._frames.items() if number not in skip]
+        left = [piece for frame in frames for piece in frame.pieces if not piece.run.cancelled]
+        waiting = [
+            Piece(one, one.sent, one.waiting, int(one.bounds[one.sent]), int(one.bounds[-1]))
+            for *_, one in sorted(self._heap)
+            if one.queued
+        ]
         self._heap, self._frames, self._dead = [], {}, 0
         self.queued_bytes = self.queued_slices = self.in_flight_bytes = 0
-        return waiting
+        return left, waiting
 
     def _follow_rate(self) -> None:
         self.credit_bytes, self.frame_bytes = link_bounds(

@@ -117,9 +117,9 @@ def test_pulls_of_the_state_take_no_memory_of_their_own() -> None:
     for request in range(1, 50):
         shard.pull(0, version=0, request=request, state=1)
     peer = shard.core.peers[bytes([0])]
-    waiting = peer.outbox.clear()
-    assert len(waiting) == 48, "one is under way, as the credit allows"
-    assert len({id(one.source) for one in waiting}) == 1
+    left, waiting = peer.outbox.clear()
+    assert (len(left), len(waiting)) == (1, 48), "one is under way, as the credit allows"
+    assert len({id(one.run.source) for one in waiting}) == 1
 
 
 def test_what_was_pulled_and_is_cancelled_does_not_leave() -> None:
