@@ -18,7 +18,7 @@ from weft_kvstore.client.memory import ClientMemory
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError, StoreRefusedError
 from weft_kvstore.runtime.futures import on_end
-from weft_kvstore.runtime.joined_future import joined, then
+from weft_kvstore.runtime.joined_future import finished, joined, then
 
 # --- Arrays for gradients and values where a store has none of its own ------------------------------------------------
 
@@ -127,6 +127,26 @@ def checked_out(out: Any, dtype: np.dtype[Any], shape: tuple[int, ...], where: s
     if isinstance(out, np.ndarray) and not out.flags.writeable:
         raise StoreRefusedError(f"{where}: out: it cannot be written")
     return out
+
+
+def is_several(value: object, shape: tuple[int, ...]) -> bool:
+    """Whether it is a list of arrays of a key's shape: several for one key, as devices have them. A list of numbers, or
+    of rows, is one array: its parts have fewer dimensions."""
+    if not isinstance(value, list | tuple) or not value:
+        return False
+    return all(hasattr(one, "shape") and hasattr(one, "dtype") and len(one.shape) == len(shape) for one in value) and (
+        bool(shape) or not any(isinstance(one, np.generic) for one in value)
+    )
+
+
+def sum_of(arrays: Sequence[Array], dtype: np.dtype[Any]) -> Array:
+    """The sum of arrays of one shape in their order, in `dtype`: a new array. float16 is added up in float32."""
+    wide = np.dtype(np.float32) if dtype == np.float16 else dtype
+    total: Array = arrays[0].astype(wide)
+    for array in arrays[1:]:
+        np.add(total, array, out=total, dtype=wide)
+    with np.errstate(over="ignore"):
+        return total.astype(dtype, copy=False)
 
 
 def checked_outs(
@@ -255,6 +275,11 @@ class DeviceCopies:
 
         return self._put(finish)
 
+    def get(self, array: DeviceArray) -> Array:
+        """A copy on the host of an array that was written by `to_device`."""
+        found: Array = self._cupy.asnumpy(self._cupy.asarray(array))
+        return found
+
     def reserve(self, out: DeviceArray) -> Target:
         """Where `to_device` writes later: behind what the caller's stream has under way now."""
         array = self._cupy.asarray(out)
@@ -335,6 +360,11 @@ def _carry_out(work: Callable[[], Any], future: Future[Any]) -> None:
 R = TypeVar("R")
 
 
+def _on_host(value: Any) -> Any:
+    """What NumPy takes: of a parameter that has a gradient its data."""
+    return value.detach() if _is_tensor(value) else value
+
+
 class ArrayTraffic:
     """Arrays of the host pass at once; CuPy is loaded, and a thread started, when the first one of a GPU comes.
 
@@ -394,6 +424,34 @@ class ArrayTraffic:
             return joined([copies], lambda _: given_back(values))
 
         return then(pulled, copied)
+
+    def copied(
+        self, pulled: Future[Any], others: Sequence[tuple[int, Any, Any]], *, single: bool
+    ) -> Future[list[Any] | Any]:
+        """What was pulled, and for each of `others` (number of the key, the caller's array, as it is written) a copy
+        there. Ends with the caller's arrays: a list for a key that has several."""
+        targets = self.targets([array for _, _, array in others])
+
+        def copy(found: Any) -> Future[Any]:
+            values = [found] if single else list(found)
+            hosts: list[Any] = [None] * len(values)
+            for number in {number for number, _, _ in others}:
+                value = values[number]
+                hosts[number] = self._device().get(value) if is_on_device(value) else np.asarray(_on_host(value))
+            for number, _, array in others:
+                if not is_on_device(array):
+                    np.copyto(array, hosts[number])
+            results = [[value] for value in values]
+            for number, one, _ in others:
+                results[number].append(one)
+            given = [group if len(group) > 1 else group[0] for group in results]
+            result = given[0] if single else given
+            if not targets:
+                return finished(result)
+            sources = [hosts[others[at][0]] for at in targets]
+            return joined([self._device().to_device(sources, list(targets.values()))], lambda _: result)
+
+        return then(pulled, copy)
 
     def _has_begun(self, names: Sequence[str]) -> None:
         with self._lock:

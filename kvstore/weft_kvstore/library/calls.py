@@ -6,6 +6,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -23,6 +24,8 @@ from weft_kvstore.library.arrays import (
     flat_ids,
     form_of,
     is_on_device,
+    is_several,
+    sum_of,
 )
 from weft_kvstore.library.key_registry import KeyRegistry
 from weft_kvstore.library.steps import Barriers, SlotSteps, check_number, check_priority
@@ -174,6 +177,13 @@ Form: TypeAlias = tuple[np.dtype[Any], tuple[int, ...]]
 """A dtype and a shape."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Several:
+    """Gradients of one key of which some are on a GPU: added up once they are on the host."""
+
+    arrays: Sequence[Any]
+
+
 class ValueCalls:
     """`key` is always one key or a list, and the future's result has the same form. All raise StoreRefusedError, at
     once, for arguments that do not fit; then nothing was begun."""
@@ -209,16 +219,33 @@ class ValueCalls:
         if priority:
             check_priority(priority, self._registry.call(call))
         arrays, names = self._wholes(call, keys, specs, gradients, "gradient"), [spec.key for spec in specs]
-        return self._steps.push(
-            call, names, step, arrays, lambda steps, hosts: self._many.push(names, steps, hosts, priority)
-        )
+        if _Several not in map(type, arrays):
+            return self._steps.push(
+                call, names, step, arrays, lambda steps, hosts: self._many.push(names, steps, hosts, priority)
+            )
+        parts = [one.arrays if isinstance(one, _Several) else (one,) for one in arrays]
+
+        def add_up(steps: list[int], hosts: list[Array]) -> Future[None]:
+            brought = iter(hosts)
+            sums = []
+            for spec, some in zip(specs, parts, strict=True):
+                mine = [next(brought) for _ in some]
+                sums.append(mine[0] if len(mine) == 1 else sum_of(mine, np.dtype(spec.dtype)))
+            return self._many.push(names, steps, sums, priority)
+
+        return self._steps.push(call, names, step, [one for some in parts for one in some], add_up)
 
     def pull(
         self, call: str, key: object, out: Any, version: int | None, *, settled: bool, priority: int
     ) -> Future[Any]:
-        single, specs, outs, arrays = self._asked(call, key, out)
         if priority:
             check_priority(priority, self._registry.call(call))
+        firsts, others = self._outs(key, out)
+        single, specs, outs, arrays = self._asked(call, key, firsts)
+        if others:
+            more = self._others(call, key, others)
+            pulled = self.pull(call, key, firsts, version, settled=settled, priority=priority)
+            return self._traffic.copied(pulled, more, single=single)
         names = [spec.key for spec in specs]
         versions, guards = self._steps.versions(call, names, version)
         look = self._steps.look if version is None and not self._steps.are_seen(names) else None
@@ -234,7 +261,34 @@ class ValueCalls:
 
     def check_outs(self, call: str, key: object, out: Any) -> None:
         """What `pull` would refuse, before something is begun that belongs to it."""
-        self._asked(call, key, out)
+        firsts, others = self._outs(key, out)
+        self._asked(call, key, firsts)
+        self._others(call, key, others)
+
+    @staticmethod
+    def _outs(key: object, out: Any) -> tuple[Any, list[tuple[int, Any]]]:
+        """`out` with one array a key, and what else is to have the values: each with the number of its key."""
+        if isinstance(key, str | int | np.integer):
+            if not isinstance(out, list | tuple) or not out:
+                return out, []
+            return out[0], [(0, one) for one in out[1:]]
+        if not isinstance(out, list | tuple) or not any(isinstance(one, list | tuple) for one in out):
+            return out, []
+        groups = [list(one) if isinstance(one, list | tuple) and one else [one] for one in out]
+        return [group[0] for group in groups], [
+            (number, one) for number, group in enumerate(groups) for one in group[1:]
+        ]
+
+    def _others(self, call: str, key: object, others: Sequence[tuple[int, Any]]) -> list[tuple[int, Any, Any]]:
+        """Further arrays for values: the number of the key, the caller's array, and it as it is written."""
+        if not others:
+            return []
+        _, keys, specs, _ = self._registry.listed(call, key)
+        forms = [_form(specs[number]) for number, _ in others]
+        arrays = checked_outs(
+            [one for _, one in others], forms, lambda at: self._registry.where(call, keys[others[at][0]])
+        )
+        return [(number, one, array) for (number, one), array in zip(others, arrays, strict=True)]
 
     def pull_state(self, key: object, version: int | None, *, settled: bool) -> Future[Any]:
         call = "pull_state"
@@ -273,12 +327,16 @@ class ValueCalls:
     def _wholes(
         self, call: str, keys: Sequence[object], specs: Sequence[KeyDescription], values: Sequence[Any], what: str
     ) -> list[Any]:
-        found = []
+        found: list[Any] = []
         for one, spec, value in zip(keys, specs, values, strict=True):
             dtype, shape = _form(spec)
             # What fits is seen at a glance: a step has hundreds of keys, and its caller waits.
             if type(value) is np.ndarray and value.dtype == dtype and value.shape == shape and value.flags.c_contiguous:
                 found.append(value)
+            elif what == "gradient" and is_several(value, shape):
+                where = f"{self._registry.where(call, one)}: {what}"
+                parts = [checked(part, dtype, shape, f"{where} {at}") for at, part in enumerate(value)]
+                found.append(_Several(parts) if any(map(is_on_device, parts)) else sum_of(parts, dtype))
             else:
                 found.append(checked(value, dtype, shape, f"{self._registry.where(call, one)}: {what}"))
         return found
