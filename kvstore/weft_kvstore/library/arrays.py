@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from weft_kernels.cuda.module import import_cupy
+from weft_kernels.element_types import computed_in
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.memory import ClientMemory
 from weft_kvstore.description.records import StoreDescription
@@ -72,7 +74,7 @@ def as_array(value: object, dtype: np.dtype[Any], where: str) -> Any:
 
     Arrays keep their dtype, for a conversion would be a copy nobody asked for; Python's numbers and lists get `dtype`.
     """
-    _check_plain(value, where)
+    _check_plain(value, where, dtype)
     if isinstance(value, np.ndarray) or is_on_device(value):
         return value
     try:
@@ -80,7 +82,8 @@ def as_array(value: object, dtype: np.dtype[Any], where: str) -> Any:
             return _from_dlpack(value)
         array = np.asarray(value)
         # No elements have no kind, and NumPy calls them float64.
-        if array.size and (array.dtype.kind not in "biuf" or not np.can_cast(array.dtype, dtype, "same_kind")):
+        cast = np.can_cast(array.dtype, computed_in(dtype), "same_kind")
+        if array.size and (array.dtype.kind not in "biuf" or not cast):
             raise TypeError(_not_such(value, array, dtype))
         return array if isinstance(value, np.generic) else np.asarray(value, dtype)
     except _NO_ARRAY as error:
@@ -111,10 +114,10 @@ def checked_out(out: Any, dtype: np.dtype[Any], shape: tuple[int, ...], where: s
     gradient it is the data. Raises StoreRefusedError."""
     if _is_tensor(out) and out.requires_grad and out.is_leaf:
         out = out.detach()
-    _check_plain(out, f"{where}: out")
+    _check_plain(out, f"{where}: out", dtype)
     if not isinstance(out, np.ndarray) and not is_on_device(out):
         try:
-            views = [np.asarray(out) for _ in range(2)] if hasattr(out, "__dlpack__") else []
+            views = [_viewed(out) for _ in range(2)] if hasattr(out, "__dlpack__") else []
         except _NO_ARRAY as error:
             raise StoreRefusedError(f"{where}: out: {error}") from None
         # Two views of one array begin at one place; two copies, both alive, do not.
@@ -200,17 +203,19 @@ def _is_tensor(value: object) -> bool:
     return hasattr(value, "requires_grad") and hasattr(value, "layout")
 
 
-def _check_plain(value: Any, where: str) -> None:
+def _check_plain(value: Any, where: str, dtype: np.dtype[Any]) -> None:
     """Raises StoreRefusedError for what is more than the numbers in its memory, or has such as NumPy has not."""
     told = None
     if isinstance(value, np.ma.MaskedArray):
         told = "a masked array, and a mask would be lost: fill it first, .filled(0)"
     elif not isinstance(value, np.ndarray) and _is_tensor(value):
-        layout, dtype = (str(one).removeprefix("torch.") for one in (value.layout, value.dtype))
+        layout, found = (str(one).removeprefix("torch.") for one in (value.layout, value.dtype))
         if layout != "strided":
             told = f"a sparse tensor ({layout}): make it dense first, .to_dense()"
-        elif dtype not in _OF_NUMPY:
-            told = f"a tensor of {dtype}, which NumPy does not have: convert it first, .to(torch.float32)"
+        elif found == "bfloat16" == dtype.name and not value.is_cpu:
+            told = "a tensor of bfloat16 that is not on the host: bring it there first, .cpu()"
+        elif found not in _OF_NUMPY and not found == "bfloat16" == dtype.name:
+            told = f"a tensor of {found}, which NumPy does not have: convert it first, .to(torch.{dtype})"
         elif value.requires_grad:
             told = "a tensor that requires a gradient: leave that behind first, .detach()"
         elif value.is_neg():
@@ -219,7 +224,24 @@ def _check_plain(value: Any, where: str) -> None:
         raise StoreRefusedError(f"{where}: it is {told}")
 
 
+def _viewed(value: Any) -> Array:
+    """NumPy's view of a tensor of the host."""
+    return _bits(value) if _is_brain(value) else np.asarray(value)
+
+
+def _is_brain(value: Any) -> bool:
+    return _is_tensor(value) and str(value.dtype) == "torch.bfloat16"
+
+
+def _bits(value: Any) -> Array:
+    """A tensor of bfloat16, which PyTorch hands to nobody, by way of its bits."""
+    array: Array = np.from_dlpack(value.view(sys.modules["torch"].int16)).view("bfloat16")
+    return array
+
+
 def _from_dlpack(value: Any) -> Array:
+    if _is_brain(value):
+        return _bits(value)
     device, _ = value.__dlpack_device__()
     if device != _CPU:
         raise TypeError(f"{type(value).__name__} is in the memory of a device that has no CUDA array interface")

@@ -194,6 +194,7 @@ class ValueCalls:
         self._steps = steps
         self._traffic = traffic
         self._many = ManyKeys(store)
+        self._halves = registry.halves
 
     def init(self, key: object, value: Any, by: int | None) -> Future[None]:
         _, keys, specs, (values,) = self._registry.listed("init", key, value, rows=None)
@@ -210,7 +211,8 @@ class ValueCalls:
         arrays = self._wholes("init", keys, specs, values, "value")
 
         def give(_: list[int], hosts: list[Array]) -> Future[None]:
-            return joined([self._give(spec, first) for spec, first in zip(specs, hosts, strict=True)], _nothing)
+            firsts = self._as_kept(specs, hosts)
+            return joined([self._give(spec, first) for spec, first in zip(specs, firsts, strict=True)], _nothing)
 
         return self._steps.set("init", [spec.key for spec in specs], 0, arrays, give)
 
@@ -219,7 +221,7 @@ class ValueCalls:
         if priority:
             check_priority(priority, self._registry.call(call))
         arrays, names = self._wholes(call, keys, specs, gradients, "gradient"), [spec.key for spec in specs]
-        if _Several not in map(type, arrays):
+        if _Several not in map(type, arrays) and self._halves.isdisjoint(names):
             return self._steps.push(
                 call, names, step, arrays, lambda steps, hosts: self._many.push(names, steps, hosts, priority)
             )
@@ -231,7 +233,7 @@ class ValueCalls:
             for spec, some in zip(specs, parts, strict=True):
                 mine = [next(brought) for _ in some]
                 sums.append(mine[0] if len(mine) == 1 else sum_of(mine, np.dtype(spec.dtype)))
-            return self._many.push(names, steps, sums, priority)
+            return self._many.push(names, steps, self._as_kept(specs, sums), priority)
 
         return self._steps.push(call, names, step, [one for some in parts for one in some], add_up)
 
@@ -251,11 +253,14 @@ class ValueCalls:
         look = self._steps.look if version is None and not self._steps.are_seen(names) else None
         targets = self._traffic.targets(arrays)
         host_outs = [None if number in targets else array for number, array in enumerate(arrays)]
+        halves = not self._halves.isdisjoint(names)
+        store_outs = [None] * len(names) if halves else host_outs
 
         def begin(_: list[Array]) -> Future[list[Array]]:
-            return self._many.pull(
-                names, versions, host_outs, settled=settled, guards=guards, look=look, priority=priority
+            pulled = self._many.pull(
+                names, versions, store_outs, settled=settled, guards=guards, look=look, priority=priority
             )
+            return joined([pulled], lambda found: _as_given(specs, found[0], host_outs)) if halves else pulled
 
         return self._traffic.delivered(self._traffic.bring(names, [], begin), outs, targets, single=single)
 
@@ -306,7 +311,11 @@ class ValueCalls:
         _, keys, specs, (values,) = self._registry.listed("set", key, value)
         arrays, names = self._wholes("set", keys, specs, values, "value"), [spec.key for spec in specs]
         return self._steps.set(
-            "set", names, version, arrays, lambda versions, hosts: self._many.set(names, versions, hosts)
+            "set",
+            names,
+            version,
+            arrays,
+            lambda versions, hosts: self._many.set(names, versions, self._as_kept(specs, hosts)),
         )
 
     def read_consistent(self, key: object) -> Future[tuple[int, list[Array]]]:
@@ -314,7 +323,16 @@ class ValueCalls:
         self._registry.check_sync(call)
         _, _, specs, _ = self._registry.listed(call, key)
         names = [spec.key for spec in specs]
-        return self._traffic.bring(names, [], lambda _: self._store.read_consistent(names))
+        read = self._traffic.bring(names, [], lambda _: self._store.read_consistent(names))
+        if self._halves.isdisjoint(names):
+            return read
+        return joined([read], lambda found: (found[0][0], _as_given(specs, found[0][1], [None] * len(names))))
+
+    def _as_kept(self, specs: Sequence[KeyDescription], arrays: list[Array]) -> list[Array]:
+        """As the shards keep the keys."""
+        if not self._halves:
+            return arrays
+        return [array.astype(spec.dtype, copy=False) for spec, array in zip(specs, arrays, strict=True)]
 
     def _asked(self, call: str, key: object, out: Any) -> tuple[bool, list[KeyDescription], list[Any], list[Any]]:
         """Whether one key was given; the keys, the caller's arrays, and these as they are written."""
@@ -336,7 +354,8 @@ class ValueCalls:
             elif what == "gradient" and is_several(value, shape):
                 where = f"{self._registry.where(call, one)}: {what}"
                 parts = [checked(part, dtype, shape, f"{where} {at}") for at, part in enumerate(value)]
-                found.append(_Several(parts) if any(map(is_on_device, parts)) else sum_of(parts, dtype))
+                kept = np.dtype(spec.dtype)
+                found.append(_Several(parts) if any(map(is_on_device, parts)) else sum_of(parts, kept))
             else:
                 found.append(checked(value, dtype, shape, f"{self._registry.where(call, one)}: {what}"))
         return found
@@ -349,7 +368,19 @@ class ValueCalls:
 
 
 def _form(spec: KeyDescription) -> Form:
-    return np.dtype(spec.dtype), tuple(spec.shape)
+    return _dtype(spec), tuple(spec.shape)
+
+
+def _dtype(spec: KeyDescription) -> np.dtype[Any]:
+    """Of users' arrays."""
+    return np.dtype(spec.half or spec.dtype)
+
+
+def _as_given(specs: Sequence[KeyDescription], values: Sequence[Array], outs: Sequence[Array | None]) -> list[Array]:
+    """Values in the types that users have, in the arrays where they are wanted."""
+    with np.errstate(over="ignore"):
+        found = [value.astype(_dtype(spec), copy=False) for spec, value in zip(specs, values, strict=True)]
+    return _put(found, outs)
 
 
 def _nothing(_: object) -> None:
@@ -404,7 +435,7 @@ class RowCalls:
         single, keys, specs, (wanted, outs) = self._registry.listed(call, key, ids, out, rows=True)
         given = self._asked(call, keys, wanted)
         shapes = [(*form_of(one)[1], *spec.shape[1:]) for spec, one in zip(specs, given, strict=True)]
-        forms = [(np.dtype(spec.dtype), shape) for spec, shape in zip(specs, shapes, strict=True)]
+        forms = [(_dtype(spec), shape) for spec, shape in zip(specs, shapes, strict=True)]
         arrays = checked_outs(outs, forms, lambda number: self._registry.where(call, keys[number]))
         names, given = [spec.key for spec in specs], self._seen(call, specs, given)
         versions, guards = self._steps.versions(call, names, version)
@@ -417,7 +448,7 @@ class RowCalls:
                 self._store.pull_rows(name, one, at, settled=settled, priority=priority)
                 for name, one, at in zip(names, flat, versions, strict=True)
             ]
-            return joined(pulled, lambda values: _shaped(values, shapes, host_outs), guards)
+            return joined(pulled, lambda values: _shaped(values, specs, shapes, host_outs), guards)
 
         return self._traffic.delivered(self._traffic.bring(names, given, begin), outs, targets, single=single)
 
@@ -457,7 +488,7 @@ class RowCalls:
             found = checked_ids(some, where)
             shape = (*form_of(found)[1], *spec.shape[1:])
             (seen,) = self._seen(call, [spec], [found])
-            given += [seen, checked(values, np.dtype(spec.dtype), shape, f"{where}: rows")]
+            given += [seen, checked(values, _dtype(spec), shape, f"{where}: rows")]
         return specs, given
 
     def _asked(self, call: str, keys: Sequence[object], wanted: Sequence[Any]) -> list[Any]:
@@ -474,7 +505,7 @@ class RowCalls:
         """Ids (n) and rows (n, ...) of each table."""
         all_ids = self._seen(call, specs, hosts[::2])
         return [
-            (ids, rows.reshape(len(ids), *spec.shape[1:]))
+            (ids, rows.reshape(len(ids), *spec.shape[1:]).astype(spec.dtype, copy=False))
             for spec, ids, rows in zip(specs, all_ids, hosts[1::2], strict=True)
         ]
 
@@ -499,13 +530,14 @@ def _calls(
     return [(name, number, *part) for name, number, part in zip(names, numbers, parts, strict=True)]
 
 
-def _shaped(values: list[Array], shapes: Sequence[tuple[int, ...]], outs: Sequence[Array | None]) -> list[Array]:
+def _shaped(
+    values: list[Array],
+    specs: Sequence[KeyDescription],
+    shapes: Sequence[tuple[int, ...]],
+    outs: Sequence[Array | None],
+) -> list[Array]:
     """Rows in the shape of the ids that asked for them, in the arrays where they are wanted."""
-    found = [value.reshape(shape) for value, shape in zip(values, shapes, strict=True)]
-    for value, out in zip(found, outs, strict=True):
-        if out is not None:
-            np.copyto(out, value)
-    return found
+    return _as_given(specs, [value.reshape(shape) for value, shape in zip(values, shapes, strict=True)], outs)
 
 
 # --- What stands behind `KVStore`: the calls of one slot on values and on rows, and those on the slot as a whole ------

@@ -34,6 +34,8 @@ class KeyRegistry:
         self._keys = {key.key: key for key in shown(description)}
         self._strings = {name: key for name, key in self._keys.items() if user_key(name) == name}
         """Those whose users call them what the store does."""
+        self.halves = frozenset(name for name, key in self._keys.items() if key.half is not None)
+        """Keys of which users have 16 bits, and the shards 32."""
         self._job = HyperTimeline()
         self._own: dict[str, HyperTimeline] = {}
 
@@ -80,6 +82,14 @@ class KeyRegistry:
         if pushes and self.slot not in found.slots:
             raise StoreRefusedError(f"{self.where(call, key)}: only slots {list(found.slots)} contribute to it")
         return found
+
+    def buffered(self, key: object, call: str) -> str:
+        """The store's name of a key that may have an array of the store's own."""
+        found = self.find(key, call, rows=False)
+        if found.half is not None:
+            told = f"its shard has float32, and what travels is {found.half}: push and pull arrays of your own"
+            raise StoreRefusedError(f"{self.where(call, key)}: {told}")
+        return found.key
 
     def listed(
         self, call: str, key: object, *values: Any, rows: bool | None = False, pushes: bool = False

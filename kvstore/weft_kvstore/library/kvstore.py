@@ -224,11 +224,11 @@ class KVStore:
         copied: it must not be written before the push's future ends, and that is once every slot has pushed the step
         and the shard has read it. So slots of one thread all push before any of the futures is waited for, and slots
         that are later than `timeout_s` fail the push, which holds all the same."""
-        return self._buffers.gradient_buffer(self._calls.registry.find(key, "gradient_buffer", rows=False).key)
+        return self._buffers.gradient_buffer(self._calls.registry.buffered(key, "gradient_buffer"))
 
     def value_buffer(self, key: UserKey) -> Array:
         """An array for a key's value, always the same one, to be `out` of a pull: the shard writes there itself."""
-        return self._buffers.value_buffer(self._calls.registry.find(key, "value_buffer", rows=False).key)
+        return self._buffers.value_buffer(self._calls.registry.buffered(key, "value_buffer"))
 
     def push_rows(
         self, key: UserKey | Keys, ids: Any, rows: Any, *, step: int | None = None, priority: int = 0
