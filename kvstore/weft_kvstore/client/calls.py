@@ -40,6 +40,9 @@ class StoreCalls:
             priority,
         )
 
+    def restore(self, key: str, version: int, array: Array, number: int) -> Future[None]:
+        return self._begin(lambda future: self._arguments.restore(future, key, version, array, number))
+
     def push_many(
         self, keys: Sequence[str], step: int, gradients: Sequence[Array], *, priority: int = 0
     ) -> Future[None]:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from itertools import cycle
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -31,7 +32,7 @@ from weft_kvstore.library.key_registry import KeyRegistry
 from weft_kvstore.library.steps import Barriers, SlotSteps, check_number, check_priority
 from weft_kvstore.operations.arguments import MAX_PULLED_ROWS
 from weft_kvstore.rows.rows import check_ids
-from weft_kvstore.runtime.joined_future import finished, joined
+from weft_kvstore.runtime.joined_future import finished, joined, then
 from weft_kvstore.step_outcome import StepOutcome
 from weft_kvstore.store import BulkStore
 
@@ -173,6 +174,9 @@ def _none(_: object) -> None:
 # A slot's calls on whole values: a user's arguments checked, counted, brought to the host, and handed to a `Store`.
 
 
+MASTER: Final = "weft.master"
+"""In a key's state: the float32 value of a key whose users have 16 bits."""
+
 Form: TypeAlias = tuple[np.dtype[Any], tuple[int, ...]]
 """A dtype and a shape."""
 
@@ -302,10 +306,50 @@ class ValueCalls:
         versions, guards = self._steps.versions(call, names, version)
 
         def begin(_: list[Array]) -> Future[Any]:
-            pulled = [self._store.pull_state(n, at, settled=settled) for n, at in zip(names, versions, strict=True)]
+            pulled = [self._state(spec, at, settled=settled) for spec, at in zip(specs, versions, strict=True)]
             return joined(pulled, lambda found: found[0] if single else found, guards)
 
         return self._traffic.bring(names, [], begin)
+
+    def restore(self, key: object, value: Any, state: Any, step: int) -> Future[None]:
+        call = "restore"
+        _, keys, specs, (values, states) = self._registry.listed(call, key, value, state)
+        check_number(step, f"{self._registry.call(call)}: step", may_lack=False)
+        arrays: list[Any] = []
+        places: list[tuple[str, int]] = []
+        for one, spec, first, named in zip(keys, specs, values, states, strict=True):
+            where = self._registry.where(call, one)
+            given = dict(named or {})
+            master = given.pop(MASTER, None) if spec.half is not None else None
+            wanted = self._registry.state_of(spec) if given or named else ()
+            if given.keys() != set(wanted):
+                told = f"{', '.join(given) or 'nothing'}; the rule keeps {', '.join(wanted) or 'nothing'}"
+                raise StoreRefusedError(f"{where}: state: {told}, and all of it is needed")
+            for number, name in enumerate(wanted, 1):
+                dtype = np.dtype(spec.dtype)
+                arrays.append(checked(given[name], dtype, tuple(spec.shape), f"{where}: state {name!r}"))
+                places.append((spec.key, number))
+            kept = first if master is None else master
+            dtype = _dtype(spec) if master is None else np.dtype(spec.dtype)
+            arrays.append(checked(kept, dtype, tuple(spec.shape), f"{where}: value"))
+            places.append((spec.key, 0))
+        kept_types = {spec.key: spec.dtype for spec in specs}
+
+        def give(versions: list[int], hosts: list[Array]) -> Future[None]:
+            """The rule's state first: once a value is there steps may begin."""
+            found = [
+                (name, version, host.astype(kept_types[name], copy=False), number)
+                for (name, number), version, host in zip(places, cycle(versions), hosts, strict=False)
+            ]
+            states_sent = [self._store.restore(*one) for one in found if one[3]]
+            if not states_sent:
+                return joined([self._store.restore(*one) for one in found], _nothing)
+            return then(
+                joined(states_sent, _nothing),
+                lambda _: joined([self._store.restore(*one) for one in found if not one[3]], _nothing),
+            )
+
+        return self._steps.set(call, [spec.key for spec in specs], step, arrays, give)
 
     def set(self, key: object, value: Any, version: int) -> Future[None]:
         _, keys, specs, (values,) = self._registry.listed("set", key, value)
@@ -327,6 +371,14 @@ class ValueCalls:
         if self._halves.isdisjoint(names):
             return read
         return joined([read], lambda found: (found[0][0], _as_given(specs, found[0][1], [None] * len(names))))
+
+    def _state(self, spec: KeyDescription, version: int, *, settled: bool) -> Future[Any]:
+        """The rule's state; of a key of 16 bits with what its shard has in float32."""
+        state = self._store.pull_state(spec.key, version, settled=settled)
+        if spec.half is None:
+            return state
+        kept: Future[Any] = self._store.pull_versions([spec.key], version, settled=settled)
+        return joined([state, kept], lambda both: {**both[0], MASTER: both[1].values[0]})
 
     def _as_kept(self, specs: Sequence[KeyDescription], arrays: list[Array]) -> list[Array]:
         """As the shards keep the keys."""

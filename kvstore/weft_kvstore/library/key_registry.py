@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from weft_graph.program import Update
 from weft_kvstore.description.check import hyper_of, rule_of
 from weft_kvstore.description.form import UserKey, shown, store_name, user_key
 from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription, is_given
@@ -125,6 +126,10 @@ class KeyRegistry:
                 f"{self.where('init', key)}: the shards make its first value ({spec.initializer.op_type}); one can be "
                 'given where the description says initializer = "given"'
             )
+
+    def state_of(self, spec: KeyDescription) -> tuple[str, ...]:
+        """What the rule keeps beside a key, by name, in the order of the store."""
+        return tuple(rule_of(self._description, spec).state) if spec.update is Update.RULE else ()
 
     def check_sync(self, call: str) -> None:
         """Raises StoreRefusedError where versions are each slot's own."""

@@ -30,7 +30,11 @@ MAX_PULLED_ROWS: Final = 1 << 22
 MAX_STEP: Final = 1 << 62
 """Steps and versions are below it."""
 
-_WORDS: Final = {PayloadKind.GRADIENT: ("push", "step", "gradient"), PayloadKind.VALUE: ("set", "version", "value")}
+_WORDS: Final = {
+    PayloadKind.GRADIENT: ("push", "step", "gradient"),
+    PayloadKind.VALUE: ("set", "version", "value"),
+    PayloadKind.RESTORED: ("restore", "version", "array"),
+}
 
 
 class Arguments:
@@ -65,6 +69,14 @@ class Arguments:
     ) -> PushOperation:
         """Raises StoreRefusedError for keys, a step or arrays that do not fit."""
         return self._push(future, self._keys.many(names, _WORDS[payload_kind][0]), step, list(arrays), payload_kind)
+
+    def restore(self, future: Future[Any], name: str, version: int, array: Array, number: int) -> PushOperation:
+        """Raises StoreRefusedError as `push`, and where a step is of all keys."""
+        operation = self.push(future, name, version, array, payload_kind=PayloadKind.RESTORED)
+        if self._description.commit is not None:
+            raise StoreRefusedError(f"slot {self._slot}: {operation}: steps are committed, and begin at 0")
+        operation.array = number
+        return operation
 
     def push_rows(
         self, future: Future[Any], name: str, step: int, ids: Array, rows: Array, *, payload_kind: PayloadKind

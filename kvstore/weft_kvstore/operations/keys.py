@@ -43,7 +43,10 @@ _BEYOND: Final = np.iinfo(np.int64).max
 
 
 class PushOperation(SendOperation):
-    """All of some keys; `arrays`, in their order, are the caller's and kept until the end."""
+    """All of some keys; `arrays`, in their order, are the caller's and kept until the end. `array`: which of a key's
+    arrays they are, where they are restored."""
+
+    array = 0
 
     def __init__(self, future: Future[Any], sent: SentKeys, arrays: Sequence[Array]) -> None:
         super().__init__(future, sent)
@@ -78,7 +81,7 @@ class PushOperation(SendOperation):
 
     def _out_run(self, run: PlanRun) -> SentRun:
         place = self._in_place and run.pushed is None
-        entry = SentEntry(self.sent.payload_kind, self.number, run.bucket, self.sent.step, 0, place)
+        entry = SentEntry(self.sent.payload_kind, self.number, run.bucket, self.sent.step, self.array, place)
         bounds, source = self._bytes(run)
         priority, priorities = run.priority, run.priorities
         if self.priority:

@@ -32,7 +32,11 @@ from weft_kvstore.wire.runs import ValueRun
 # `place` is the key's place in the description.
 
 
-_CALLS: Final = {PayloadKind.GRADIENT: ("push", "step"), PayloadKind.VALUE: ("set", "version")}
+_CALLS: Final = {
+    PayloadKind.GRADIENT: ("push", "step"),
+    PayloadKind.VALUE: ("set", "version"),
+    PayloadKind.RESTORED: ("restore", "version"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +283,7 @@ class SendOperation(Operation):
 
     @property
     def sets(self) -> Sequence[int]:
-        return self.sent.places if self.sent.payload_kind is PayloadKind.VALUE else ()
+        return self.sent.places if self.sent.payload_kind is not PayloadKind.GRADIENT else ()
 
     def prepare(self, routing: Routing) -> dict[int, int]:
         self.runs = self.cut(routing)
