@@ -7,7 +7,7 @@ slice's value is at one version at any time: what is half made is shown to nobod
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -31,6 +31,10 @@ class Change(NamedTuple):
 
 Changed = Generator[Change, None, None]
 """What has changed, after each piece of work."""
+
+
+MOST_RESTORED: Final = 1 << 60
+"""Steps that a store may begin with: what is counted from there stays within 64 bits."""
 
 
 class Arrival(NamedTuple):
@@ -110,6 +114,11 @@ class BucketState:
         """Of slices that nobody has pushed: their value at a version with number 0, else state array `number` of the
         rule. The ranges that pulls may have waited for. Raises PushRefusedError."""
         pending, changed = PendingSegments(self.bounds), []
+        where = self._where(slot, version, laid.first)
+        if self.spec.gate is not None:
+            raise PushRefusedError(f"{where}: steps are committed, and begin at 0")
+        if version >= MOST_RESTORED:
+            raise PushRefusedError(f"{where}: a store is restored at a step below 2^60")
         new = self.sets.new(laid.first, laid.stop, origin)
         for low, high in new:
             if not self.steps.untouched(low, high):

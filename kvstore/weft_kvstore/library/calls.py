@@ -32,7 +32,7 @@ from weft_kvstore.library.key_registry import KeyRegistry
 from weft_kvstore.library.steps import Barriers, SlotSteps, check_number, check_priority
 from weft_kvstore.operations.arguments import MAX_PULLED_ROWS
 from weft_kvstore.rows.rows import check_ids
-from weft_kvstore.runtime.joined_future import finished, joined, then
+from weft_kvstore.runtime.joined_future import finished, joined
 from weft_kvstore.step_outcome import StepOutcome
 from weft_kvstore.store import BulkStore
 
@@ -329,24 +329,21 @@ class ValueCalls:
                 dtype = np.dtype(spec.dtype)
                 arrays.append(checked(given[name], dtype, tuple(spec.shape), f"{where}: state {name!r}"))
                 places.append((spec.key, number))
-            kept = first if master is None else master
+            whole = first if master is None else master
             dtype = _dtype(spec) if master is None else np.dtype(spec.dtype)
-            arrays.append(checked(kept, dtype, tuple(spec.shape), f"{where}: value"))
+            arrays.append(checked(whole, dtype, tuple(spec.shape), f"{where}: value"))
             places.append((spec.key, 0))
-        kept_types = {spec.key: spec.dtype for spec in specs}
+        kept = {spec.key: spec.dtype for spec in specs}
 
         def give(versions: list[int], hosts: list[Array]) -> Future[None]:
-            """The rule's state first: once a value is there steps may begin."""
-            found = [
-                (name, version, host.astype(kept_types[name], copy=False), number)
-                for (name, number), version, host in zip(places, cycle(versions), hosts, strict=False)
-            ]
-            states_sent = [self._store.restore(*one) for one in found if one[3]]
-            if not states_sent:
-                return joined([self._store.restore(*one) for one in found], _nothing)
-            return then(
-                joined(states_sent, _nothing),
-                lambda _: joined([self._store.restore(*one) for one in found if not one[3]], _nothing),
+            """The rule's state first: with the value steps may begin, and what is of one key arrives in order."""
+            parts = zip(places, cycle(versions), hosts, strict=False)
+            return joined(
+                [
+                    self._store.restore(name, version, host.astype(kept[name], copy=False), number)
+                    for (name, number), version, host in parts
+                ],
+                _nothing,
             )
 
         return self._steps.set(call, [spec.key for spec in specs], step, arrays, give)
