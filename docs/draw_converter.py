@@ -17,9 +17,9 @@ from weft_graph.convert import convert
 from weft_graph.ir import AttributeValue, Constant, Graph, Initializer, Input, Node, Parameter, Subgraph
 from weft_graph.passes.pipeline import ROLES, SHARED, Pass
 from weft_graph.program import Programs, Role
+from weft_graph.program_text.listing import Setting
 from weft_graph.program_text.passes import PassRun, Recorder, passes_text
 from weft_graph.program_text.program import programs_text
-from weft_graph.program_text.setting import Setting
 from weft_graph.types import DType, Shape, TensorType
 
 PAGE = Path(__file__).with_name("converter.md")
@@ -32,7 +32,7 @@ INTRODUCTION: Final = """# The converter
 Written by `python docs/draw_converter.py` from what the converter does; a test compares.
 
 A job's graph becomes one program for training and one for evaluation. Each pass is a pure function
-`(Draft, Options) -> Draft` in a file of its own under `weft_graph.passes`; `weft_graph.passes.pipeline` lists them.
+`(Draft, Options) -> Draft` in a module of `weft_graph.passes`; `weft_graph.passes.pipeline` lists them.
 A `Draft` is a frozen record: nodes in an order that can run, types, outputs, gradients, what is sent, how urgent each
 key is, which parameters are tables. `convert(..., watch=f)` calls `f(pass, before, after)` after each, which is how
 `weft programs JOB --passes`, this page and the passes' tests look at them.

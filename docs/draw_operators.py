@@ -17,7 +17,7 @@ import onnx
 from weft_graph.formals import FLOATS, FLOATS8, INTEGERS, NUMBERS, SUB_BYTES
 from weft_graph.ir import Subgraph
 from weft_graph.schema import Attribute, OpSchema, schemas
-from weft_graph.shapes.flow import flat
+from weft_graph.shapes.gradients import flat
 from weft_graph.types import DType
 
 PAGE = Path(__file__).with_name("operators.md")

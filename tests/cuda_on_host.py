@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from weft_kernels.cuda.source import CudaSource
+from weft_kernels.cuda.module import CudaSource
 
 HEADER = Path(__file__).with_name("cuda_on_host.h")
 COMPILER = shutil.which("g++")

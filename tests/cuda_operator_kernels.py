@@ -13,9 +13,8 @@ from weft_graph.ir import Node
 from weft_graph.onnx_dtypes import NUMBER_OF_DTYPE
 from weft_graph.schema import schemas
 from weft_graph.types import DType
-from weft_kernels.cuda.pointwise import Fused, fuse
-from weft_kernels.cuda.source import CudaSource, read_source
-from weft_kernels.cuda.tracing import NotTraceableError
+from weft_kernels.cuda.module import CudaSource, read_source
+from weft_kernels.cuda.pointwise import Fused, NotTraceableError, fuse
 from weft_kernels.element_types import is_float, is_half
 from weft_kernels.kernel import KernelContext
 from weft_kernels.run import run_node

@@ -9,7 +9,7 @@ import numpy as np
 
 from sample_graphs import ZERO
 from weft_graph.check import check
-from weft_graph.differentiation.graph import Differentiated, differentiate
+from weft_graph.differentiation import Differentiated, differentiate
 from weft_graph.ir import AttributeValue, Constant, Graph, Input, Node, Parameter, Subgraph
 from weft_graph.names import node_definitions
 from weft_graph.program import LOSS_SCALE

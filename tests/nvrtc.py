@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from weft_kernels.cuda.source import CudaSource
+from weft_kernels.cuda.module import CudaSource
 
 ARCHITECTURES = ("sm_80", "sm_90")
 

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from weft_graph.onnx_form.imported import ReadOptions
+from weft_graph.onnx_form.errors import ReadOptions
 from weft_graph.onnx_form.reader import read_model
 from weft_kernels.evaluate import evaluate
 

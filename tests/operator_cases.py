@@ -9,7 +9,7 @@ import numpy as np
 from gradient_case import GradientCase
 from gradient_cases import gradient_cases
 from onnx_node_cases import node_cases
-from weft_graph.differentiation.graph import differentiate
+from weft_graph.differentiation import differentiate
 from weft_graph.ir import Constant, Graph, Initializer, Input, Node, Parameter
 from weft_graph.program import LOSS_SCALE
 from weft_graph.topological import topological_order

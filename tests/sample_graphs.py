@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from weft_graph.dimensions.dims import Dim
+from weft_graph.dimensions import Dim
 from weft_graph.ir import AttributeValue, Constant, Graph, Initializer, Input, Node, Parameter
 from weft_graph.types import DType, TensorType
 

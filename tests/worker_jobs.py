@@ -20,7 +20,7 @@ from weft.api.store import AverageSpec, CommitSpec, InitializerSpec, KeySpec, St
 from weft.api.transfer import DownloadError
 from weft_graph.convert import convert
 from weft_graph.ir import Graph
-from weft_graph.passes.options import Options
+from weft_graph.passes.draft import Options
 from weft_graph.program import KeyPlan, Programs, Update
 from weft_graph.program_json import programs_to_json
 from weft_kvstore.store import Store

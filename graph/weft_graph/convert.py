@@ -10,8 +10,7 @@ from weft_graph.check import check
 from weft_graph.errors import GraphRefusedError, ShapeError
 from weft_graph.infer import infer
 from weft_graph.ir import Graph
-from weft_graph.passes.draft import Draft
-from weft_graph.passes.options import Options
+from weft_graph.passes.draft import Draft, Options
 from weft_graph.passes.pipeline import ROLES, SHARED, Watch, run_passes
 from weft_graph.program import LOSS, KeyPlan, Program, Programs, Role, Update
 from weft_graph.topological import topological_order

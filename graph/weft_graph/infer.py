@@ -11,12 +11,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from weft_graph.dimensions.amounts import Amount, as_dim
-from weft_graph.dimensions.dims import Dim, DimensionError, at_most, unknown_at
+from weft_graph.dimensions import Amount, Dim, DimensionError, as_dim, at_most, unknown_at
 from weft_graph.errors import DTypeError, GraphRefusedError, ShapeError
-from weft_graph.folding.dims import MAX_DIMS, as_dims, as_numbers, fold_dims, nothing
-from weft_graph.folding.dims import TYPES as FOLDED
-from weft_graph.folding.numbers import MAX_ELEMENTS, fold, fold_type
+from weft_graph.folding import MAX_DIMS, MAX_ELEMENTS, as_dims, as_numbers, fold, fold_dims, fold_type, nothing
+from weft_graph.folding import TYPES as FOLDED
 from weft_graph.ir import AttributeValue, Constant, Graph, Node, Subgraph
 from weft_graph.limits import PROGRAM_LIMITS as LIMITS
 from weft_graph.program import Program

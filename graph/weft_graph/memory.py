@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from weft_graph.dimensions.dims import is_unknown
+from weft_graph.dimensions import is_unknown
 from weft_graph.errors import GraphRefusedError
 from weft_graph.infer import largest_types
 from weft_graph.layout.plan import layout

@@ -8,10 +8,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, TypeVar
 
-from weft_graph.json_place import Place
-from weft_graph.limits import PROGRAM_LIMITS
-from weft_graph.program import KeyPlan, Program, Programs, Role, Update
-from weft_graph.record_json import (
+from weft_graph.json_form import (
     Json,
     constant_to_json,
     constants_from_json,
@@ -25,6 +22,9 @@ from weft_graph.record_json import (
     type_to_json,
     version_from_json,
 )
+from weft_graph.json_place import Place
+from weft_graph.limits import PROGRAM_LIMITS
+from weft_graph.program import KeyPlan, Program, Programs, Role, Update
 
 FORMAT_VERSION: Final = 2
 """Of what is written. Version 1 knew no tables, and is read too: records keep the programs of jobs that go on."""

@@ -42,7 +42,7 @@ class InferContext(Protocol):
         None where not even their count is known."""
 
     def amounts(self, index: int) -> tuple[int | str | None, ...] | None:
-        """What is known of the elements of input `index`, whole numbers, in order: see `weft_graph.dimensions.amounts`.
+        """What is known of the elements of input `index`, whole numbers, in order: see `weft_graph.dimensions`.
         None where not even their count is known."""
 
     def unknown(self, most: int | str | None = None) -> int | str:
@@ -284,12 +284,13 @@ class OpSchema:
 
 @cache
 def schemas() -> Mapping[tuple[str, str], OpSchema]:
-    """Every operator's schema by (domain, op_type), read once from the modules of `weft_graph.operators`."""
+    """Every operator's schema by (domain, op_type): those that the modules of `weft_graph.operators` define."""
     package = importlib.import_module("weft_graph.operators")
     found: dict[tuple[str, str], OpSchema] = {}
     for info in pkgutil.iter_modules(package.__path__):
-        schema: OpSchema = importlib.import_module(f"weft_graph.operators.{info.name}").SCHEMA
-        found[schema.domain, schema.op_type] = schema
+        for value in vars(importlib.import_module(f"{package.__name__}.{info.name}")).values():
+            if isinstance(value, OpSchema):
+                found[value.domain, value.op_type] = value
     return found
 
 

@@ -1,4 +1,4 @@
-"""The order in which nodes can run."""
+"""Nodes in an order in which they can run, and those that some outputs need."""
 
 from __future__ import annotations
 
@@ -67,3 +67,19 @@ def _cycle_error(nodes: Sequence[Node], producers: dict[str, int], stuck: Iterab
         pointer=f"/nodes/{cycle[0]}",
         node=nodes[cycle[0]].name,
     )
+
+
+# --- What leads to values: a backward slice of nodes ------------------------------------------------------------------
+
+
+def backward_slice(nodes: Sequence[Node], values: Iterable[str]) -> tuple[tuple[Node, ...], set[str]]:
+    """The nodes that lead to `values`, and those values with all that these nodes read.
+
+    `nodes` are in runnable order, and so is what comes back. Inputs and outputs that are left out lead nowhere.
+    """
+    alive, kept = set(values), []
+    for node in reversed(nodes):
+        if any(name in alive for name in node.outputs if name):
+            alive.update(name for name in node.inputs if name)
+            kept.append(node)
+    return tuple(reversed(kept)), alive

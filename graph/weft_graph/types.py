@@ -10,7 +10,7 @@ from enum import StrEnum
 import ml_dtypes  # noqa: F401  # NumPy learns the names of the element types that it does not have itself
 import numpy as np
 
-from weft_graph.dimensions.dims import Dim, agree, bound, is_unknown
+from weft_graph.dimensions import Dim, agree, bound, is_unknown
 
 Shape = tuple[Dim, ...]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from weft_graph.check import check
-from weft_graph.differentiation.graph import differentiate
+from weft_graph.differentiation import differentiate
 from weft_graph.infer import infer
 from weft_graph.ir import GIVEN, Graph, Parameter
 from weft_graph.program import LOSS_SCALE

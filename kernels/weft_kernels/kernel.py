@@ -1,24 +1,23 @@
 """What a kernel is, and how it is found.
 
-Each operator is one module of `weft_kernels.operators`, of the same name as its schema's, with a function `run`. One
-whose body looks at the numbers of an input before it computes (axes, a shape, a ratio) says so by `HOST_INPUTS`, their
-places: it is given them as NumPy's arrays on every device.
+Each operator's body is a function in a module of `weft_kernels.operators`, which has the same name as the module of its
+schema, marked by `@kernel(op_type)`. A body that reads the numbers of an input before it computes (axes, a shape, a
+ratio) names their places in `host_inputs`: it is given them as NumPy arrays on every device.
 
 float16 and bfloat16 have too few digits to compute with. A body whose data has one type, and that does more than round
-once, says `IN_FLOAT32`: on the host it is given float32 in their place, and what it makes of that is rounded to their
-type. The constant names those of the two that a device is given as float32 too; the others are for the body's own
-kernels there, or for the device's matrix products, which sum in float32 themselves.
+once, has `in_float32`: on the host it is given float32 in their place, and its results are rounded to their type.
+`in_float32` names those of the two that a device is given as float32 too; the others are for the body's own kernels
+there, or for the device's matrix products, which sum in float32 themselves.
 """
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, wraps
-from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -95,30 +94,46 @@ class Kernel(Protocol):
     ) -> tuple[Array, ...]: ...
 
 
+Inputs: TypeAlias = Sequence[Array | None]
+Attributes: TypeAlias = Mapping[str, AttributeValue]
+Outputs: TypeAlias = tuple[Array, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class _Operator:
-    """One module of `weft_kernels.operators`: its body as it is run, and the places of the inputs that it looks at."""
+    """A body as it is run, and the places of the inputs that it looks at."""
 
     kernel: Kernel
     on_host: frozenset[int]
 
 
+_OPERATORS: Final[dict[tuple[str, str], _Operator]] = {}
+
+B = TypeVar("B", bound=Kernel)
+
+
+def kernel(
+    op_type: str, *, domain: str = "", host_inputs: Iterable[int] = (), in_float32: Iterable[str] | None = None
+) -> Callable[[B], B]:
+    """Makes a function the body of an operator; see the module's page for `host_inputs` and `in_float32`."""
+
+    def register(body: B) -> B:
+        on_host = frozenset(host_inputs)
+        whole: Kernel = body if in_float32 is None else _in_float32(body, frozenset(in_float32), on_host)
+        if (domain, op_type) in _OPERATORS:
+            raise ValueError(f"operator {op_type!r} of domain {domain!r} has two bodies")
+        _OPERATORS[domain, op_type] = _Operator(_finished(whole, on_host), on_host)
+        return body
+
+    return register
+
+
 @cache
 def _operators() -> Mapping[tuple[str, str], _Operator]:
     package = importlib.import_module("weft_kernels.operators")
-    found: dict[tuple[str, str], _Operator] = {}
     for info in pkgutil.iter_modules(package.__path__):
-        schema = importlib.import_module(f"weft_graph.operators.{info.name}").SCHEMA
-        found[schema.domain, schema.op_type] = _operator(importlib.import_module(f"{package.__name__}.{info.name}"))
-    return found
-
-
-def _operator(module: ModuleType) -> _Operator:
-    body: Kernel = module.run
-    on_host = frozenset[int](getattr(module, "HOST_INPUTS", ()))
-    if hasattr(module, "IN_FLOAT32"):
-        body = _in_float32(body, frozenset(module.IN_FLOAT32), on_host)
-    return _Operator(_finished(body, on_host), on_host)
+        importlib.import_module(f"{package.__name__}.{info.name}")
+    return _OPERATORS
 
 
 @cache

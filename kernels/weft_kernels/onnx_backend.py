@@ -14,8 +14,7 @@ from onnx.backend.base import BackendRep, namedtupledict
 from weft_graph.errors import GraphError
 from weft_graph.ir import Graph
 from weft_graph.limits import GRAPH_LIMITS
-from weft_graph.onnx_form.errors import UnsettledError
-from weft_graph.onnx_form.imported import Imported, ReadOptions
+from weft_graph.onnx_form.errors import Imported, ReadOptions, UnsettledError
 from weft_graph.onnx_form.reader import read_model
 from weft_kernels.evaluate import evaluate
 from weft_kernels.kernel import Array

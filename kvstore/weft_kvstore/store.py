@@ -181,6 +181,9 @@ class BulkStore(Store, Protocol):
     ) -> Future[Pulled]:
         """The same, and which versions they are at."""
 
+    def pull_kept(self, key: str, version: int, *, settled: bool = False) -> Future[Array]:
+        """The key's value as its shard has it, however it travels else; as by `pull`."""
+
     def set_hyper(
         self, changes: Mapping[str, float], *, step: int | None = None, key: str | None = None
     ) -> Future[int]:

@@ -176,7 +176,7 @@ class Model:
         """
         from weft.onnx_package import onnx_form
 
-        onnx_form("weft_graph.onnx_form.write_files").write_file(
+        onnx_form("weft_graph.onnx_form.writer").write_file(
             path,
             self.graph,
             self.values,

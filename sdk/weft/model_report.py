@@ -10,7 +10,7 @@ from weft_graph.infer import infer
 from weft_graph.ir import Graph, Node
 from weft_graph.names import all_nodes
 from weft_graph.schema import schema_of
-from weft_graph.shapes.flow import flat
+from weft_graph.shapes.gradients import flat
 from weft_graph.topological import topological_order
 
 _MOST = 20

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from weft.api.rule import RuleSpec
-    from weft_graph.onnx_form.imported import TrainingStep
+    from weft_graph.onnx_form.errors import TrainingStep
 
 Patterns = str | Sequence[str]
 
@@ -48,7 +48,7 @@ def from_onnx(
     Raises OnnxError and its kin, which name the node or value, ArgumentError, and MissingPackageError where `onnx` is
     not installed.
     """
-    options = onnx_form("weft_graph.onnx_form.imported").ReadOptions(
+    options = onnx_form("weft_graph.onnx_form.errors").ReadOptions(
         parameters=listed("parameters", parameters),
         constants=listed("constants", constants),
         untrained=listed("untrained", untrained),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from weft.api.job import JobSpec
-from weft_graph.passes.options import Options, Precision, Recompute
+from weft_graph.passes.draft import Options, Precision, Recompute
 from weft_server.rule_planning import RulePlan
 
 

@@ -6,9 +6,9 @@ from weft.api.job import JobSpec, Mode, UpdateBy
 from weft_graph.convert import convert
 from weft_graph.json_form import graph_from_json
 from weft_graph.program import Programs
+from weft_graph.program_text.listing import Setting
 from weft_graph.program_text.passes import Recorder, passes_text
 from weft_graph.program_text.program import programs_text
-from weft_graph.program_text.setting import Setting
 from weft_graph.types import BATCH
 from weft_server.converter_options import options_of
 from weft_server.memory_estimate import train_samples

@@ -12,7 +12,7 @@ from cuda_rules import user_rules
 from onnx_node_cases import node_cases
 from operator_cases import BACKWARD_CASES, NODE_NAMES, differentiated_nodes
 from weft_graph.rules.graph import rule_graph_from_json
-from weft_kernels.cuda import draws, rows, rules
+from weft_kernels.cuda import kernels, rules
 from weft_kernels.cuda.module import launch_source
 from weft_kernels.kernel import KernelContext
 from weft_kernels.random import draws as host_draws
@@ -75,13 +75,13 @@ def test_gpu_runs_are_repeatable(xp: Any) -> None:
     draw = np.random.default_rng(1)
     given = xp.asarray(draw.normal(size=(5000, 33)).astype(np.float32))
     index = xp.asarray(draw.integers(0, 40, size=5000))
-    first = xp.asnumpy(rows.sum_rows(xp, given, index, 40))
+    first = xp.asnumpy(kernels.sum_rows(xp, given, index, 40))
     for _ in range(5):
-        np.testing.assert_array_equal(xp.asnumpy(rows.sum_rows(xp, given, index, 40)), first)
+        np.testing.assert_array_equal(xp.asnumpy(kernels.sum_rows(xp, given, index, 40)), first)
 
 
 def test_gpu_masks_are_the_hosts_bits(xp: Any) -> None:
-    mask = xp.asnumpy(draws.kept(xp, (3, 9), 5, (100003,), 2**62))
+    mask = xp.asnumpy(kernels.kept(xp, (3, 9), 5, (100003,), 2**62))
     np.testing.assert_array_equal(mask, host_draws((3, 9), 5, 100003) >= np.uint64(2**62))
 
 

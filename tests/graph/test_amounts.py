@@ -9,21 +9,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graph_strategies import examples
-from weft_graph.dimensions.amounts import (
+from weft_graph.dimensions import (
     Amount,
     as_dim,
+    at_most,
+    bound,
     is_natural,
+    is_unknown,
     larger,
     minus,
     over,
     plus,
+    quotient,
     remainder,
     sign,
     smaller,
     times,
+    total,
 )
-from weft_graph.dimensions.dims import at_most, bound, is_unknown, quotient, total
-from weft_graph.shapes.slicing import bounds_of, sliced, split_sizes
+from weft_graph.shapes.arranging import bounds_of, sliced, split_sizes
 
 NAMES = ("batch", "tokens")
 amounts = st.recursive(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from flow_graphs import body, graph, op
 from graph_strategies import examples, nodes_with_bodies
 from weft_graph.check import check, problems
-from weft_graph.differentiation.graph import differentiate
+from weft_graph.differentiation import differentiate
 from weft_graph.errors import DTypeError, GraphError, ShapeError
 from weft_graph.infer import infer
 from weft_graph.ir import Constant, Graph, Node, Subgraph

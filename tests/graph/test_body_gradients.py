@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from flow_graphs import body, computed, derived, differences, graph, op
-from weft_graph.differentiation.graph import differentiate
+from weft_graph.differentiation import differentiate
 from weft_graph.errors import GraphRefusedError, NoGradientError
 from weft_graph.ir import Input
 from weft_graph.names import all_nodes, drawn_as

@@ -12,7 +12,7 @@ from sample_graphs import accuracy, floats, ints, lenet, line, mlp, node, normal
 from weft_graph.convert import convert
 from weft_graph.errors import GraphError, GraphRefusedError, NoGradientError, ShapeError, UnknownOperatorError
 from weft_graph.ir import Graph
-from weft_graph.passes.options import Options
+from weft_graph.passes.draft import Options
 from weft_graph.program import LOSS_SCALE, Program, Programs, Role, Update
 from weft_kernels.evaluate import evaluate
 from weft_kernels.kernel import KernelContext

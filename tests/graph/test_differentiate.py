@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sample_graphs import floats, ints, line, mlp, node, normalized_mlp, scalar, tensor, weight
-from weft_graph.differentiation.graph import Differentiated, differentiate
+from weft_graph.differentiation import Differentiated, differentiate
 from weft_graph.errors import DTypeError, GraphError, GraphRefusedError, NoGradientError, ShapeError
 from weft_graph.infer import infer
 from weft_graph.ir import Graph, Node

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graph_strategies import examples
-from weft_graph.dimensions.dims import MAX_TERMS, Dim, DimensionError, bound, product, quotient, total
+from weft_graph.dimensions import MAX_TERMS, Dim, DimensionError, bound, product, quotient, total
 
 NAMES = ("batch", "high", "tokens")
 plain = st.one_of(st.integers(0, 7), st.sampled_from(NAMES))

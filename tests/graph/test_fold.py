@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from graph_strategies import examples
 from sample_graphs import node, tensor
-from weft_graph.folding.numbers import MAX_ELEMENTS, fold, fold_type
+from weft_graph.folding import MAX_ELEMENTS, fold, fold_type
 from weft_graph.infer import infer
 from weft_graph.ir import Constant, Graph, Input
 from weft_graph.types import DType, array_type

@@ -9,7 +9,7 @@ import pytest
 
 from sample_graphs import floats, ints, line, node, scalar, tensor, weight
 from weft_graph.convert import convert
-from weft_graph.dimensions.dims import is_unknown
+from weft_graph.dimensions import is_unknown
 from weft_graph.infer import infer, infer_program
 from weft_graph.ir import Constant, Graph, Node
 from weft_graph.types import DType

@@ -14,7 +14,7 @@ from weft_graph.infer import infer, infer_program
 from weft_graph.ir import Graph
 from weft_graph.layout.live_ranges import read_by
 from weft_graph.layout.plan import Layout, layout
-from weft_graph.passes.options import Options, Recompute
+from weft_graph.passes.draft import Options, Recompute
 from weft_graph.program import Program, Role
 from weft_graph.topological import topological_order
 

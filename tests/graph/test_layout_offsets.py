@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from weft_graph.layout.offsets import Block, largest_live, offsets
-from weft_graph.layout.owners import LastOwners
+from weft_graph.layout.plan import Block, LastOwners, largest_live, offsets
 
 
 def drawn(count: int, seed: int) -> list[Block]:
@@ -37,7 +36,7 @@ def test_what_is_held_at_one_time_does_not_overlap(seed: int) -> None:
 
 
 def test_very_many_blocks_are_placed_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft_graph.layout.offsets.MOST_FITTED", 20)
+    monkeypatch.setattr("weft_graph.layout.plan.MOST_FITTED", 20)
     blocks = drawn(200, 7)
     assert check(blocks, 256) < sum(block.size for block in blocks)
 

@@ -10,7 +10,7 @@ from residual_nets import RESNET_50, ResNet, resnet_graph
 from weft_graph.convert import convert
 from weft_graph.cost import program_operations
 from weft_graph.memory import ProgramMemory, program_memory
-from weft_graph.passes.options import Options, Recompute
+from weft_graph.passes.draft import Options, Recompute
 
 DIMS = {"batch": 32}
 

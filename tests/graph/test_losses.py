@@ -11,7 +11,7 @@ import pytest
 
 from sample_graphs import ZERO, floats, ints, node, scalar, tensor, weight
 from weft_graph.convert import convert
-from weft_graph.differentiation.graph import differentiate
+from weft_graph.differentiation import differentiate
 from weft_graph.errors import GraphRefusedError, ShapeError
 from weft_graph.ir import Constant, Graph, Input, Node, Parameter
 from weft_graph.losses.comparison import Loss

@@ -10,11 +10,10 @@ import pytest
 from sample_graphs import floats, lenet, line, node, normalized_mlp, scalar, weight
 from weft_graph.convert import convert
 from weft_graph.ir import Constant, Graph, Node, Subgraph
-from weft_graph.passes.options import Options
+from weft_graph.passes.draft import Options
 from weft_graph.program import Programs
-from weft_graph.program_text.lines import WIDTH, counted, listed, size_text
+from weft_graph.program_text.listing import WIDTH, Setting, counted, listed, size_text
 from weft_graph.program_text.program import programs_text
-from weft_graph.program_text.setting import Setting
 
 EXPECTED = """\
 1 parameter of 4 B in all, the most urgent first:

@@ -10,8 +10,8 @@ from weft_graph.convert import convert
 from weft_graph.ir import Graph, Node
 from weft_graph.memory import program_memory
 from weft_graph.names import AGAIN, drawn_as
-from weft_graph.passes.again import is_repeatable
-from weft_graph.passes.options import Options, Recompute
+from weft_graph.passes.draft import Options, Recompute
+from weft_graph.passes.recompute import is_repeatable
 from weft_graph.program import Program
 from weft_graph.program_text.program import programs_text
 
@@ -128,7 +128,7 @@ def test_in_a_net_of_many_equal_layers_no_value_is_too_small() -> None:
 def test_looking_for_what_can_be_made_again_takes_time_for_each_node_once(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[str] = []
     monkeypatch.setattr(
-        "weft_graph.passes.again.is_repeatable", lambda node: looks.append(node.name) or is_repeatable(node)
+        "weft_graph.passes.recompute.is_repeatable", lambda node: looks.append(node.name) or is_repeatable(node)
     )
     counts = []
     for layers in (30, 120):

@@ -16,8 +16,8 @@ from weft_graph.infer import infer_program
 from weft_graph.ir import Graph, Node
 from weft_graph.limits import PROGRAM_LIMITS
 from weft_graph.memory import parameter_bytes, program_memory
-from weft_graph.passes.options import Options
-from weft_graph.passes.tables import find_tables
+from weft_graph.passes.communication import find_tables
+from weft_graph.passes.draft import Options
 from weft_graph.program import Program, Programs, Update
 from weft_graph.program_text.program import programs_text
 from weft_graph.types import DType, TensorType

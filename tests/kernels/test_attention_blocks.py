@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-import weft_kernels.attention.blocks as cutting
+import weft_kernels.attention as cutting
 from weft_graph.errors import DTypeError, ShapeError
 from weft_graph.infer import Inference
 from weft_graph.ir import AttributeValue, Node
 from weft_graph.types import DType, TensorType
-from weft_kernels.attention.blocks import blocks
+from weft_kernels.attention import blocks
 from weft_kernels.kernel import KernelContext
 from weft_kernels.run import KernelError, run_node
 

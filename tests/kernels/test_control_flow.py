@@ -138,14 +138,14 @@ def test_lengths_outside_a_sequence_are_refused() -> None:
 
 
 def test_parts_of_turns_without_end_are_not_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
-    from weft_kernels.operators import loop
+    from weft_kernels.operators import flow
 
-    monkeypatch.setattr(loop, "MOST_PARTS", 4)
+    monkeypatch.setattr(flow, "MOST_PARTS", 4)
     given = {"v0": W, "w": W}
     assert len(values(counting("a", "b", "c", "d"), {"m": np.array(4), **given})[1]) == 4
     with pytest.raises(KernelError, match="which at most 4 turns may, and has not ended"):
         values(counting("a", "b", "c", "d"), {"m": np.array(1 << 62), **given})
-    monkeypatch.setattr(loop, "MOST_PART_BYTES", 3 * W.nbytes)
+    monkeypatch.setattr(flow, "MOST_PART_BYTES", 3 * W.nbytes)
     with pytest.raises(KernelError, match="its turns' parts take more than"):
         values(counting("a", "b", "c", "d"), {"m": np.array(4), **given})
     added = body("i go v", "w", "go v2", op("Add", "v w", "v2"))

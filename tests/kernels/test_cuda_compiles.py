@@ -14,8 +14,8 @@ from cuda_operator_kernels import compiled_operators
 from cuda_rules import user_rules
 from nvrtc import ARCHITECTURES, compile_for
 from weft_graph.rules.graph import rule_graph_from_json
+from weft_kernels.cuda.module import CudaSource, read_source, sources
 from weft_kernels.cuda.rules import FusedRule
-from weft_kernels.cuda.source import CudaSource, read_source, sources
 
 pytestmark = pytest.mark.skipif(nvrtc.why_not() is not None, reason=str(nvrtc.why_not()))
 

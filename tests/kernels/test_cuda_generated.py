@@ -13,9 +13,8 @@ from cuda_rules import user_rules
 from weft_graph.ir import Node
 from weft_graph.rules.graph import rule_graph_from_json
 from weft_graph.schema import schemas
-from weft_kernels.cuda.pointwise import fuse, shown
+from weft_kernels.cuda.pointwise import NotTraceableError, fuse, shown
 from weft_kernels.cuda.rules import FusedRule
-from weft_kernels.cuda.tracing import NotTraceableError
 from weft_kernels.rules.lookup import rule_from
 
 needs_compiler = pytest.mark.skipif(

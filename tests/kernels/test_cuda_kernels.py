@@ -14,11 +14,11 @@ import pytest
 import cuda_on_host
 from strict_arrays import own_kernels, to_device, to_host
 from weft_graph.shapes.windows import Windows
-from weft_kernels.cuda import draws, rows, rules, windows
-from weft_kernels.cuda.source import read_source, sources
+from weft_kernels import windows as portable
+from weft_kernels.cuda import kernels, rules
+from weft_kernels.cuda.module import read_source, sources
 from weft_kernels.random import draws as host_draws
 from weft_kernels.rules.lookup import rules as built_in
-from weft_kernels.windows import views as portable
 
 pytest.importorskip("cupy", reason="the stand-in has CuPy's names; weft[cuda-compile] installs it")
 pytestmark = pytest.mark.skipif(
@@ -38,7 +38,7 @@ def xp() -> Iterator[Any]:
 @pytest.mark.parametrize("count", [0, 1, 3, 4, 1021])
 def test_masks_are_the_hosts_bits(xp: Any, start: int, count: int) -> None:
     key, threshold = (0x0123456789ABCDEF, 0xFEDCBA9876543210), 2**63 + 12345
-    mask = to_host(draws.kept(xp, key, start, (count,), threshold))
+    mask = to_host(kernels.kept(xp, key, start, (count,), threshold))
     np.testing.assert_array_equal(mask, host_draws(key, start, count) >= np.uint64(threshold))
     assert count < 100 or 0 < mask.mean() < 1
 
@@ -82,7 +82,7 @@ def test_a_built_in_rule_is_numpys_to_the_bit(xp: Any, name: str, dtype: str) ->
 def test_rows_are_gathered(xp: Any, dtype: str, width: tuple[int, ...]) -> None:
     table = np.random.default_rng(1).normal(size=(11, *width)).astype(dtype)
     ids = np.array([10, -1, 0, 3, 3])
-    taken = to_host(rows.gather_rows(xp, to_device(table), to_device(ids)))
+    taken = to_host(kernels.gather_rows(xp, to_device(table), to_device(ids)))
     expected = table[ids]
     expected[1] = 0
     np.testing.assert_array_equal(taken, expected)
@@ -97,7 +97,7 @@ def test_two_slots_rows_are_merged_in_order(xp: Any, dtype: str, first: list[int
     both[first] += left
     both[second] += right
     given = [to_device(np.array(ids, np.int64)) for ids in (first, second)]
-    ids, merged = rows.merge_rows(xp, given[0], to_device(left), given[1], to_device(right))
+    ids, merged = kernels.merge_rows(xp, given[0], to_device(left), given[1], to_device(right))
     assert to_host(ids).tolist() == sorted({*first, *second})
     np.testing.assert_array_equal(to_host(merged), both[to_host(ids)])
 
@@ -108,7 +108,7 @@ def test_rows_of_one_id_are_summed_in_order(xp: Any) -> None:
     index = np.array([1, 1, 1, -1])
     expected = np.float32(np.float32(np.float32(1e8) + np.float32(1)) + np.float32(-1e8))
     for _ in range(3):
-        summed = to_host(rows.sum_rows(xp, to_device(given), to_device(index), 3))
+        summed = to_host(kernels.sum_rows(xp, to_device(given), to_device(index), 3))
         assert summed[:, 0].tolist() == [0, expected, 0]
 
 
@@ -122,14 +122,14 @@ def test_windows_are_numpys_to_the_bit(xp: Any, dtype: str) -> None:
         Windows((3, 4, 5), (2, 2, 3), (1, 2, 1), (1, 1, 2), (0, 1, 2), (1, 0, 0), (3, 2, 3)),
     ):
         data = draw.normal(size=(2, 4, *given.size)).astype(dtype)
-        made = windows.columns(xp, to_device(data), given, 2)
+        made = kernels.columns(xp, to_device(data), given, 2)
         np.testing.assert_array_equal(to_host(made), portable.columns(np, data, given, 2))
         lowered = draw.normal(size=(4, *given.kernel, 2, *given.count)).astype(dtype)
-        spread = to_host(windows.scattered(xp, to_device(lowered), given))
+        spread = to_host(kernels.scattered(xp, to_device(lowered), given))
         wide = portable.scattered(np, lowered.astype(np.float64), given)
         np.testing.assert_allclose(spread, wide, *TOLERANCE[dtype])
     four = Windows((2,) * 4, (1,) * 4, (1,) * 4, (1,) * 4, (0,) * 4, (0,) * 4, (2,) * 4)
-    assert not windows.fits(xp, to_device(np.zeros((1, 1, 2, 2, 2, 2))), four)
+    assert not kernels.windows_fit(xp, to_device(np.zeros((1, 1, 2, 2, 2, 2))), four)
 
 
 def test_every_kernel_is_launched_by_these_tests(xp: Any) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gradient_case import floats
-from weft_graph.differentiation.graph import differentiate
+from weft_graph.differentiation import differentiate
 from weft_graph.errors import ShapeError
 from weft_graph.infer import infer
 from weft_graph.ir import Constant, Graph, Initializer, Input, Node, Parameter, Subgraph

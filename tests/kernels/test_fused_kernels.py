@@ -18,8 +18,8 @@ from weft_graph.types import DType, TensorType, array_type
 from weft_kernels import broadcast_shape, fused_body
 from weft_kernels.broadcast_shape import broadcast_shape as shape_of
 from weft_kernels.cuda.fused import generate
-from weft_kernels.cuda.source import CudaSource, read_source
-from weft_kernels.cuda.tracing import NotTraceableError
+from weft_kernels.cuda.module import CudaSource, read_source
+from weft_kernels.cuda.pointwise import NotTraceableError
 from weft_kernels.kernel import Array, KernelContext, kernels
 from weft_kernels.run import KernelError, run_node, run_nodes
 

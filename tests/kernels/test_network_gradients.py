@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from weft_graph.differentiation.graph import Differentiated, differentiate
+from weft_graph.differentiation import Differentiated, differentiate
 from weft_graph.ir import Constant, Graph, Initializer, Input, Node, Parameter
 from weft_graph.program import LOSS_SCALE
 from weft_graph.types import BATCH, DType, TensorType

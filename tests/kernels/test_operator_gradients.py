@@ -17,7 +17,7 @@ import pytest
 
 from gradient_case import Array, GradientCase
 from gradient_cases import gradient_cases
-from weft_graph.differentiation.graph import differentiate
+from weft_graph.differentiation import differentiate
 from weft_graph.ir import Constant, Graph, Initializer, Input, Node, Parameter
 from weft_graph.program import LOSS_SCALE
 from weft_graph.schema import schemas

@@ -10,7 +10,7 @@ import pytest
 
 from gradient_case import GradientCase
 from operator_cases import BACKWARD_CASES, weighed
-from weft_graph.differentiation.graph import Differentiated, differentiate
+from weft_graph.differentiation import Differentiated, differentiate
 from weft_graph.errors import GraphError, NoGradientError, ShapeError
 from weft_graph.infer import infer
 from weft_graph.ir import Constant, Graph, Input, Node

@@ -13,10 +13,10 @@ from weft_graph.errors import DTypeError, ShapeError
 from weft_graph.infer import infer
 from weft_graph.ir import AttributeValue, Constant, Graph, Input, Node
 from weft_graph.types import DType, Shape, TensorType, array_type
+from weft_kernels import sampling as interpolation
+from weft_kernels import windows as convolving
 from weft_kernels.kernel import KernelContext
 from weft_kernels.run import KernelError, run_node
-from weft_kernels.sampling import interpolation
-from weft_kernels.windows import convolution as convolving
 
 RNG = np.random.default_rng(11)
 F32, I64 = DType.FLOAT32, DType.INT64

@@ -17,8 +17,8 @@ import onnx
 import pytest
 
 from weft_graph.check import check
-from weft_graph.differentiation.graph import differentiate
-from weft_graph.onnx_form.imported import Imported
+from weft_graph.differentiation import differentiate
+from weft_graph.onnx_form.errors import Imported
 from weft_graph.onnx_form.reader import read_model
 from weft_graph.program import LOSS_SCALE
 from weft_kernels.kernel import Array, KernelContext

@@ -9,7 +9,7 @@ import pytest
 
 import weft
 from weft import nn, ops
-from weft_graph.differentiation.graph import differentiate
+from weft_graph.differentiation import differentiate
 from weft_graph.errors import ShapeError
 
 RNG = np.random.default_rng(5)

@@ -12,7 +12,7 @@ import pytest
 import weft
 from weft import nn, ops
 from weft_graph.check import check
-from weft_graph.differentiation.graph import differentiate
+from weft_graph.differentiation import differentiate
 from weft_graph.errors import GraphRefusedError, ShapeError
 
 RNG = np.random.default_rng(3)

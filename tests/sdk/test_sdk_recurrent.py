@@ -10,7 +10,7 @@ import pytest
 import weft
 from weft import nn, ops
 from weft_graph.check import check
-from weft_graph.differentiation.graph import differentiate
+from weft_graph.differentiation import differentiate
 from weft_graph.errors import DTypeError, GraphRefusedError, ShapeError
 from weft_graph.ir import Initializer
 

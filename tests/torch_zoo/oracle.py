@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from torch_zoo.case import Case, Example
 from weft_graph.check import check
-from weft_graph.differentiation.graph import differentiate
+from weft_graph.differentiation import differentiate
 from weft_graph.infer import infer
 from weft_graph.ir import Constant, Graph, Node
 from weft_graph.onnx_dtypes import NUMBER_OF_DTYPE

@@ -17,7 +17,7 @@ from sample_graphs import floats, ints, line, node, scalar, weight
 from weft_graph.convert import convert
 from weft_graph.ir import Graph
 from weft_graph.names import AGAIN
-from weft_graph.passes.options import Options, Recompute
+from weft_graph.passes.draft import Options, Recompute
 from weft_graph.program import LOSS_SCALE, Programs
 from weft_graph.types import DType
 from weft_worker.bind import bind

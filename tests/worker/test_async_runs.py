@@ -91,9 +91,16 @@ class Noted:
             self.gradient = gradient.copy()
             if self.slot == 0:
                 self.first.set()
+        self._wait()
+        return self.store.push(key, step, gradient)
+
+    def push_rows(self, key: str, step: int, *given: Array) -> Future[None]:
+        self._wait()
+        return self.store.push_rows(key, step, *given)
+
+    def _wait(self) -> None:
         if self.slot > 0:
             assert self.first.wait(WAIT_S)
-        return self.store.push(key, step, gradient)
 
 
 def test_a_slots_loss_is_the_mean_of_its_own_batch(data):

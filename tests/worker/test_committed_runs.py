@@ -14,7 +14,7 @@ from store_cluster import served
 from weft.api.lifecycle import AllocationEvent
 from weft.api.store import CommitSpec, LossScalingSpec
 from weft_data.schedule import BatchPlan
-from weft_graph.passes.options import Options, Precision
+from weft_graph.passes.draft import Options, Precision
 from weft_graph.types import DType
 from weft_kernels.kernel import Array
 from weft_kvstore.description.records import LossScaling, description_from_json

@@ -13,8 +13,7 @@ import pytest
 from onnx_suite import cases, failures, left_out
 from weft_graph.infer import infer
 from weft_graph.ir import Graph, Node
-from weft_graph.passes.draft import Draft
-from weft_graph.passes.options import Options
+from weft_graph.passes.draft import Draft, Options
 from weft_graph.passes.pipeline import ROLES, run_passes
 from weft_graph.program import Program, Role
 from weft_graph.topological import topological_order

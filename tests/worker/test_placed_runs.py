@@ -11,7 +11,7 @@ from safetensors.numpy import load
 
 from weft.api.lifecycle import AllocationEvent
 from weft_graph.convert import convert
-from weft_graph.passes.options import Options
+from weft_graph.passes.draft import Options
 from weft_graph.program import Programs
 from weft_worker.bind import bind
 from weft_worker.errors import BindError

@@ -165,7 +165,7 @@ def test_a_failing_kernels_error_names_slot_operator_step_and_shapes(job, monkey
         return intact(context, inputs, attributes)
 
     intact = kernels()["", "Relu"]
-    monkeypatch.setattr("weft_kernels.operators.relu.run", broken)
+    monkeypatch.setattr("weft_kernels.operators.activations.relu", broken)
     monkeypatch.setattr(
         "weft_worker.bind.kernel_of", lambda node: broken if node.op_type == "Relu" else kernel_of(node)
     )

@@ -19,7 +19,7 @@ import weft_worker.cuda_device as cuda_device
 from weft.api.lifecycle import AllocationEvent
 from weft.api.store import AverageSpec, CommitSpec, LossScalingSpec
 from weft_graph.ir import Graph
-from weft_graph.passes.options import Options, Precision
+from weft_graph.passes.draft import Options, Precision
 from weft_graph.types import DType
 from weft_worker.bind import bind
 from weft_worker.device import CPU, CpuDevice, after, open_device

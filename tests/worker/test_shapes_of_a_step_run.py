@@ -10,7 +10,7 @@ import pytest
 
 from plain_store import PlainCluster
 from weft_graph.convert import convert
-from weft_graph.dimensions.dims import is_unknown
+from weft_graph.dimensions import is_unknown
 from weft_graph.infer import largest_types
 from weft_graph.ir import Constant, Graph, Node
 from weft_graph.memory import program_memory

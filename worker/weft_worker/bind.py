@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from weft_graph.dimensions.dims import is_unknown
+from weft_graph.dimensions import is_unknown
 from weft_graph.infer import infer_program
 from weft_graph.ir import Node
 from weft_graph.layout.plan import ALIGNMENT, CUDA_ALIGNMENT, layout

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from weft_graph.dimensions.dims import agree
+from weft_graph.dimensions import agree
 from weft_graph.types import TensorType, array_text
 from weft_kernels.kernel import Array
 from weft_worker.errors import ValueMismatchError

@@ -14,8 +14,8 @@ import numpy as np
 
 from weft_graph.rules.graph import rule_graph_from_json
 from weft_kernels.cuda.module import has_kernels
+from weft_kernels.cuda.pointwise import NotTraceableError
 from weft_kernels.cuda.rules import FusedRule, apply_built_in, has_rule
-from weft_kernels.cuda.tracing import NotTraceableError
 from weft_kernels.kernel import Array
 from weft_kernels.rules.record import Apply, Hyper, Rule, State
 from weft_kvstore.description.records import KeyDescription, StoreDescription

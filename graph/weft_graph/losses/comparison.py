@@ -1,20 +1,217 @@
-"""What a loss or metric compares: an output of a graph, or a value inside it, with an input that has the targets."""
+"""Losses that compare a prediction with a target."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Final
 
-from weft_graph.dimensions.dims import Dim, is_unknown
+import numpy as np
+
+from weft_graph.attributes import as_int, as_ints
+from weft_graph.dimensions import Dim, DimensionError, is_unknown, product
 from weft_graph.errors import DTypeError, GraphRefusedError, ShapeError
-from weft_graph.ir import Graph, Input, Node
-from weft_graph.losses.activations import LOG_SOFTMAX, SIGMOID, SOFTMAX, Activation, activation_of
-from weft_graph.losses.classes import classes_axis, classes_second
-from weft_graph.losses.nodes import LossNodes
-from weft_graph.types import BATCH, DType, TensorType
+from weft_graph.infer import Inference
+from weft_graph.ir import ONNX_DOMAIN, AttributeValue, Constant, Graph, Input, Node
+from weft_graph.names import FreshNames, node_definitions, value_definitions
+from weft_graph.onnx_dtypes import NUMBER_OF_DTYPE
+from weft_graph.topological import topological_order
+from weft_graph.types import BATCH, DType, Shape, TensorType
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Where scores have their classes: on axis 1 of four dimensions or more, as images have them (batch, classes, height,
+# width), and on the last axis else: (batch, classes), and (batch, positions, classes) as language models give them.
+
+
+def classes_axis(scores: TensorType, asked: int | None, what: str) -> int:
+    """The axis of the classes, `asked` or by the rule; `what` names the scores. Raises ShapeError."""
+    rank = scores.rank
+    if rank < 2:
+        raise ShapeError(f"{what} is {scores}; scores of classes are (batch, classes, ...)")
+    if asked is None:
+        return 1 if rank >= 4 else rank - 1
+    if not -rank <= asked < rank or asked % rank == 0:
+        raise ShapeError(f"classes_axis {asked}: {what} is {scores}, whose classes can be on the axes 1 to {rank - 1}")
+    return asked % rank
+
+
+def classes_second(rank: int, axis: int) -> tuple[int, ...] | None:
+    """The order of dimensions that brings the classes to axis 1, where ONNX's losses want them; None if they are."""
+    return None if axis == 1 else (0, axis, *(place for place in range(1, rank) if place != axis))
+
+
+# --- Nodes that are added to a graph, each typed as it is added -------------------------------------------------------
+
+
+_LEAST_LOG: Final = -100.0
+
+
+class LossNodes:
+    """What a loss adds to a graph, under names that the graph has not. `types` has every value's type."""
+
+    def __init__(self, graph: Graph) -> None:
+        given = {input_.name: input_.type for input_ in graph.inputs}
+        given.update((parameter.name, parameter.type) for parameter in graph.parameters)
+        self._inference = Inference(given, graph.constants)
+        for node in topological_order(graph.nodes):
+            self._inference.add(node)
+        self._values = FreshNames(definition.name for definition in value_definitions(graph))
+        self._names = FreshNames(definition.name for definition in node_definitions(graph))
+        self.nodes: list[Node] = []
+        self.constants: list[Constant] = []
+
+    @property
+    def types(self) -> dict[str, TensorType]:
+        return self._inference.types
+
+    def add(self, op_type: str, inputs: tuple[str, ...], stem: str, **attributes: AttributeValue) -> str:
+        """The first output of a new node. Raises ShapeError, DTypeError."""
+        output = self._values.fresh(stem)
+        node = Node(op_type, self._names.fresh(output), inputs, (output,), attributes)
+        self._inference.add(node)
+        self.nodes.append(node)
+        return output
+
+    def mean(self, value: str, stem: str) -> str:
+        """Over all elements, a scalar."""
+        return self.add("ReduceMean", (value,), stem, keepdims=0)
+
+    def total(self, value: str, stem: str) -> str:
+        """The sum of all elements, a scalar."""
+        return self.add("ReduceSum", (value,), stem, keepdims=0)
+
+    def log_probability(self, value: str, stem: str) -> str:
+        """The logarithm of probabilities, -100 of one that is 0, as in PyTorch's BCELoss. In float32 at least."""
+        value = self.cast(value, widest((self.types[value].dtype, DType.FLOAT32)))
+        dtype = self.types[value].dtype
+        least = max(float(np.finfo(dtype.value).tiny), math.exp(_LEAST_LOG))  # no number below is divided by
+        is_least = self.add("Less", (value, self.number(least, dtype)), f"{stem}/is_least")
+        # What is replaced is replaced before its logarithm, whose gradient would be infinite there.
+        positive = self.add("Where", (is_least, self.number(1.0, dtype), value), f"{stem}/positive")
+        log = self.add("Log", (positive,), f"{stem}/log")
+        return self.add("Where", (is_least, self.number(_LEAST_LOG, dtype), log), f"{stem}/log_probability")
+
+    def cast(self, value: str, dtype: DType) -> str:
+        """The value itself where it is of that type."""
+        if self.types[value].dtype is dtype:
+            return value
+        return self.add("Cast", (value,), f"{value}/{dtype.value}", to=NUMBER_OF_DTYPE[dtype])
+
+    def number(self, value: float, dtype: DType) -> str:
+        """A scalar constant."""
+        constant = Constant(self._values.fresh("loss/number"), np.asarray(value, dtype.numpy))
+        self._inference.add_constant(constant)
+        self.constants.append(constant)
+        return constant.name
+
+    def new_input(self, stem: str, type_: TensorType) -> Input:
+        """An input under the name `stem`, or one like it."""
+        made = Input(self._values.fresh(stem), type_)
+        self._inference.types[made.name] = type_
+        return made
+
+
+def widest(dtypes: Iterable[DType]) -> DType:
+    """The float type of most bits; float32 for float16 beside bfloat16."""
+    given = set(dtypes)
+    both = {DType.FLOAT16, DType.BFLOAT16}
+    return DType.FLOAT32 if given == both else max(given, key=lambda dtype: (dtype.bits, dtype))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Whether an output is made by a Softmax, LogSoftmax or Sigmoid: then a loss can be taken of its input, the logits.
+#
+# Exported classifiers often end in one, while the stable form of a loss takes logits: the softmax of a softmax trains
+# something else, and the logarithm of a probability that was rounded to 0 is lost.
+
+
+SOFTMAX: Final = "Softmax"
+LOG_SOFTMAX: Final = "LogSoftmax"
+SIGMOID: Final = "Sigmoid"
+
+_RESHAPING: Final = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
+_PASSING: Final = frozenset({"Identity", "Cast", "Transpose", *_RESHAPING})
+"""Operators that keep every element, as it is or of another float type: what they do to probabilities they can do to
+logits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """The node that makes an output, and `path`, the nodes from it to the output.
+
+    `axis` is the output's axis along which a Softmax or LogSoftmax normalizes; None where it is no single axis there.
+    """
+
+    node: Node
+    path: tuple[Node, ...]
+    axis: int | None
+
+    @property
+    def op_type(self) -> str:
+        return self.node.op_type
+
+    @property
+    def logits(self) -> str:
+        """What the node reads."""
+        return self.node.inputs[0]
+
+    def logits_as_output(self, nodes: LossNodes) -> str:
+        """The logits with the output's shape. Casts to a narrower type are left out: they would lose digits."""
+        value = self.logits
+        for node in self.path:
+            if node.op_type == "Cast":
+                wanted = nodes.types[node.outputs[0]].dtype
+                value = nodes.cast(value, wanted) if wanted.bits > nodes.types[value].dtype.bits else value
+            elif node.op_type != "Identity":
+                inputs = (value, *node.inputs[1:])
+                value = nodes.add(node.op_type, inputs, f"{node.outputs[0]}/logits", **node.attributes)
+        return value
+
+
+def activation_of(output: str, makers: Mapping[str, Node], types: Mapping[str, TensorType]) -> Activation | None:
+    """What makes the value `output`, or None where it is made otherwise. `makers` has the node of each value."""
+    path: list[Node] = []
+    node = makers.get(output)
+    while node is not None and node.domain == ONNX_DOMAIN and node.op_type in _PASSING:
+        if not types[node.inputs[0]].dtype.is_float:
+            return None
+        path.append(node)
+        node = makers.get(node.inputs[0])
+    if node is None or node.domain != ONNX_DOMAIN or node.op_type not in {SOFTMAX, LOG_SOFTMAX, SIGMOID}:
+        return None
+    path.reverse()
+    return Activation(node, tuple(path), _axis(node, path, types))
+
+
+def _axis(made: Node, path: Sequence[Node], types: Mapping[str, TensorType]) -> int | None:
+    """Where the axis of `made` is behind the nodes of `path`."""
+    if made.op_type == SIGMOID:
+        return None
+    axis: int | None = as_int(made.attributes.get("axis", -1)) % types[made.inputs[0]].rank
+    for node in path:
+        before, after = types[node.inputs[0]].shape, types[node.outputs[0]].shape
+        if axis is None:
+            return None
+        if node.op_type == "Transpose":
+            order = as_ints(node.attributes.get("perm", tuple(reversed(range(len(before))))))
+            axis = order.index(axis)
+        elif node.op_type in _RESHAPING:
+            axis = _reshaped(axis, before, after)
+    return axis
+
+
+def _reshaped(axis: int, before: Shape, after: Shape) -> int | None:
+    """The axis of the same size with as many elements behind it: its elements stay beside the same others."""
+    try:
+        behind = product(before[axis + 1 :])
+        return next(
+            (at for at, dim in enumerate(after) if dim == before[axis] and product(after[at + 1 :]) == behind), None
+        )
+    except DimensionError:
+        return None
+
 
 CLASSES: Final = frozenset({"cross_entropy", "nll", "log_loss"})
 """Losses whose targets are numbers of classes."""

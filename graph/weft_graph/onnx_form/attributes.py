@@ -9,10 +9,8 @@ import onnx
 from onnx import AttributeProto
 
 from weft_graph.ir import AttributeValue
-from weft_graph.onnx_form.errors import OnnxError
-from weft_graph.onnx_form.imported import Array
+from weft_graph.onnx_form.errors import Array, OnnxError, text
 from weft_graph.onnx_form.tensors import Tensors
-from weft_graph.onnx_form.text import text
 
 _FIELDS: Final = (
     ("f", AttributeProto.FLOAT),

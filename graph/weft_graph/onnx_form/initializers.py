@@ -14,12 +14,11 @@ from ml_dtypes import finfo
 
 from weft_graph.ir import ONNX_DOMAIN, Node, Subgraph
 from weft_graph.onnx_dtypes import DTYPE_OF_NUMBER
-from weft_graph.onnx_form.errors import OnnxError
-from weft_graph.onnx_form.imported import Array, ReadOptions
+from weft_graph.onnx_form.errors import Array, OnnxError, ReadOptions
 from weft_graph.onnx_form.own_metadata import LAZY, ROLE, ROW_SPARSE, own_metadata
 from weft_graph.onnx_form.torch_notes import BUFFER, PARAMETER
 from weft_graph.schema import Setting, formal_at, schemas
-from weft_graph.shapes.flow import flat
+from weft_graph.shapes.gradients import flat
 from weft_graph.types import array_type
 
 

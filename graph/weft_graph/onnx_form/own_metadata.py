@@ -7,7 +7,7 @@ from typing import Final
 
 import onnx
 
-from weft_graph.onnx_form.text import text
+from weft_graph.onnx_form.errors import text
 
 ROLE: Final = "weft.role"
 """Of an initializer: `parameter`, `untrained` or `constant`."""

@@ -1,40 +1,236 @@
-"""Reads an ONNX model as one of weft's graphs."""
+"""Reads an ONNX model."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import Final
 
 import onnx
+from onnx import AttributeProto
 
 from weft_graph.check import check
+from weft_graph.dimensions import Dim
 from weft_graph.ir import GIVEN, Constant, Graph, Initializer, Input, Node, Parameter
+from weft_graph.names import FreshNames
 from weft_graph.onnx_dtypes import NUMBER_OF_DTYPE
 from weft_graph.onnx_form import torch_checks, torch_notes
-from weft_graph.onnx_form.budget import Budget
-from weft_graph.onnx_form.draft import Draft
-from weft_graph.onnx_form.errors import OnnxError
-from weft_graph.onnx_form.expansion import check_expansion
-from weft_graph.onnx_form.external import ExternalFiles
-from weft_graph.onnx_form.frame import Frame, items_of
-from weft_graph.onnx_form.freezing import freeze
-from weft_graph.onnx_form.functions import functions_of, opsets_of
-from weft_graph.onnx_form.imported import Array, Imported, ReadOptions
+from weft_graph.onnx_form.draft import (
+    Draft,
+    Frame,
+    Functions,
+    Maybe,
+    Shared,
+    Value,
+    call_key,
+    functions_of,
+    items_of,
+    opsets_of,
+)
+from weft_graph.onnx_form.errors import Array, Budget, Imported, OnnxError, ReadOptions, legal, text
 from weft_graph.onnx_form.initializers import Role, Said, matches, reads, role_of, said_of
-from weft_graph.onnx_form.inputs import read_inputs
 from weft_graph.onnx_form.own_metadata import served
-from weft_graph.onnx_form.preview_rules import without_training
 from weft_graph.onnx_form.scope import Scope
-from weft_graph.onnx_form.shared import Shared
-from weft_graph.onnx_form.tensors import Tensors
-from weft_graph.onnx_form.text import legal, text
+from weft_graph.onnx_form.tensors import (
+    ExternalFiles,
+    Tensors,
+    declared_types,
+    element_type,
+    file_dims,
+    is_tensor,
+    word_of,
+)
 from weft_graph.onnx_form.torch_forms import rewritten
 from weft_graph.onnx_form.torch_restore import restored
-from weft_graph.onnx_form.training import drop_unread_statistics, switch
-from weft_graph.onnx_form.value_types import declared_types
-from weft_graph.types import DType, TensorType, array_type
+from weft_graph.onnx_form.training import drop_unread_statistics, switch, without_training
+from weft_graph.types import BATCH, DType, TensorType, array_type
+
+# --- Keeps parameters as they are whose names a user gave as frozen ---------------------------------------------------
+
+
+def freeze(read: Imported, patterns: Sequence[str]) -> Imported:
+    """The model whose matching parameters do not train. A pattern that is no parameter's and no node's is a warning."""
+    parameters = tuple(
+        replace(each, trainable=each.trainable and not matches(each.name, patterns)) for each in read.graph.parameters
+    )
+    names = [*(each.name for each in parameters), *(node.name for node in read.graph.nodes)]
+    idle = [pattern for pattern in patterns if not any(fnmatchcase(name, pattern) for name in names)]
+    warnings = [f"frozen {pattern!r} is no parameter's name and no node's" for pattern in idle]
+    frozen = {each.name: "frozen" for each in read.graph.parameters if matches(each.name, patterns)}
+    graph = replace(read.graph, parameters=parameters)
+    reasons = {**read.reasons, **frozen}
+    return replace(read, graph=graph, warnings=(*read.warnings, *warnings), reasons=reasons)
+
+
+# --- The inputs of a model, and what their dimensions are called ------------------------------------------------------
+
+
+_Dims = list[int | str]
+
+
+def read_inputs(protos: Sequence[onnx.ValueInfoProto], frame: Frame, options: ReadOptions) -> tuple[Input, ...]:
+    """Defines the inputs in the frame. Raises OnnxError, naming the input, for one whose shape nothing says."""
+    declared: list[tuple[str, onnx.ValueInfoProto, _Dims]] = []
+    for proto in protos:
+        name = text(proto.name, "the name of an input")
+        value = _defined(name, proto, frame, options)
+        for item in items_of(value):
+            declared.append((item, proto, _dims(item, name, proto, options)))
+    _check_given(declared, [proto.name for proto in protos], options)
+    names = _dimension_names([(name, dims) for name, _, dims in declared], options)
+    return tuple(
+        Input(name, TensorType(element_type(proto, f"input {proto.name!r}"), _named(name, dims, names)))
+        for name, proto, dims in declared
+    )
+
+
+def _defined(name: str, proto: onnx.ValueInfoProto, frame: Frame, options: ReadOptions) -> Value:
+    if is_tensor(proto):
+        return frame.define(name, f"input {name!r}")
+    if name not in options.sequences:
+        element_type(proto, f"input {name!r}")
+        kind = str(proto.type.WhichOneof("value")).removesuffix("_type")
+        raise OnnxError(
+            f"input {name!r} is a value of kind {kind}, and weft's graphs have tensors alone; the option `sequences` "
+            "says how many items it has",
+            node=name,
+        )
+    count = options.sequences[name]
+    kind = proto.type.WhichOneof("value")
+    value: Value
+    if kind == "optional_type" and (count is None or proto.type.optional_type.elem_type.HasField("tensor_type")):
+        value = Maybe(None if count is None else frame.reserved.get(name) or frame.shared.value_name(name))
+    else:
+        items = tuple(frame.shared.value_name(f"{name}.{place}") for place in range(count or 0))
+        value = items if kind == "sequence_type" else Maybe(items)
+    frame.names[name] = value
+    return value
+
+
+def _dims(item: str, name: str, proto: onnx.ValueInfoProto, options: ReadOptions) -> _Dims:
+    given = options.shapes.get(item, options.shapes.get(name))
+    if given is not None:
+        return list(given)
+    dims = file_dims(proto, f"input {name!r}") if is_tensor(proto) else None
+    if dims is None:
+        raise OnnxError(f"input {name!r}: the model does not say its shape; the option `shapes` does", node=name)
+    if len(dims) > options.limits.rank:
+        raise OnnxError(f"input {name!r} has {len(dims)} dimensions, at most {options.limits.rank}", node=name)
+    return dims
+
+
+def _check_given(
+    declared: Sequence[tuple[str, onnx.ValueInfoProto, _Dims]], inputs: Sequence[str], options: ReadOptions
+) -> None:
+    known = {*(name for name, _, _ in declared), *inputs}
+    for option, names in (("shapes", options.shapes), ("sequences", options.sequences)):
+        for name in names:
+            if name not in known:
+                shown = ", ".join(map(repr, inputs)) or "none"
+                raise OnnxError(f"option `{option}` names {name!r}, which is no input; there are {shown}", node=name)
+
+
+def _dimension_names(shapes: Sequence[tuple[str, _Dims]], options: ReadOptions) -> Mapping[str, str]:
+    """The word for each name that the file has. What most inputs begin with is `batch`; without names, all first
+    dimensions that the file leaves open are."""
+    firsts = Counter(dims[0] for _, dims in shapes if dims and isinstance(dims[0], str))
+    named = {name: count for name, count in firsts.items() if name}
+    every = dict.fromkeys(dim for _, dims in shapes for dim in dims if isinstance(dim, str) and dim)
+    if options.batch and options.batch not in every:
+        shown = ", ".join(map(repr, every)) or "none"
+        raise OnnxError(f"option `batch`: no input has a dimension {options.batch!r}; there are {shown}")
+    fallback = BATCH if BATCH in every else ""
+    batch = options.batch or max(named, key=lambda name: (named[name], name == BATCH), default=fallback)
+    words = FreshNames([BATCH])
+    return {name: BATCH if name == batch else words.fresh(word_of(name)).replace(".", "_") for name in every}
+
+
+def _named(item: str, dims: _Dims, names: Mapping[str, str]) -> tuple[Dim, ...]:
+    """A first dimension that the file leaves open is the batch where no dimension is; others are the input's own."""
+    has_batch = BATCH in names.values()
+    made: list[Dim] = []
+    for place, dim in enumerate(dims):
+        if isinstance(dim, int) or dim:
+            made.append(dim if isinstance(dim, int) else names[dim])
+        else:
+            made.append(BATCH if place == 0 and not has_batch else f"{word_of(item)}_{place}")
+    return tuple(made)
+
+
+# --- How many nodes a model has once each call stands for its function's nodes, told before any of them is read -------
+# A function that is called twice by one that is called twice counts four times: a small file may stand for nodes
+# without end, and reading them up to the limit takes seconds.
+
+
+_Key = tuple[str, str, str]
+
+
+def check_expansion(nodes: Iterable[onnx.NodeProto], functions: Functions, most: int) -> None:
+    """Raises OnnxError, naming the call that stands for the most nodes, where there are more than `most` in all."""
+    if not functions:
+        return
+    sizes = _sizes(functions, most)
+    total, heaviest, word = 0, 0, ""
+    for node in nodes:
+        size = _size(node, sizes)
+        total += size
+        if size > heaviest:
+            heaviest, word = size, node.name or node.op_type
+    if total > most:
+        many = f"more than {most}" if heaviest > most else str(heaviest)
+        raise OnnxError(
+            f"with the nodes of its functions, again for each call, the model has more than the {most} nodes that are "
+            f"allowed; node {word!r} alone stands for {many}. Calls of functions in functions multiply",
+            node=word,
+        )
+
+
+def _sizes(functions: Functions, most: int) -> dict[_Key, int]:
+    """The nodes that one call of each function stands for, at most `most` + 1.
+
+    It is 0 for a function whose calls come back to it, which is refused where one is read.
+    """
+    callees = {key: _called(function.node, functions) for key, function in functions.items()}
+    callers: dict[_Key, list[_Key]] = {key: [] for key in functions}
+    for key, called in callees.items():
+        for callee in called:
+            callers[callee].append(key)
+    missing = {key: len(called) for key, called in callees.items()}
+    ready = [key for key, count in missing.items() if not count]
+    sizes: dict[_Key, int] = dict.fromkeys(functions, 0)
+    while ready:
+        key = ready.pop()
+        sizes[key] = min(sum(_size(node, sizes) for node in functions[key].node), most + 1)
+        for caller in callers[key]:
+            missing[caller] -= 1
+            if not missing[caller]:
+                ready.append(caller)
+    return sizes
+
+
+def _called(nodes: Iterable[onnx.NodeProto], functions: Functions) -> set[_Key]:
+    found: set[_Key] = set()
+    for node in nodes:
+        key = call_key(node)
+        if key in functions:
+            found.add(key)
+        for body in _bodies(node):
+            found |= _called(body.node, functions)
+    return found
+
+
+def _size(node: onnx.NodeProto, sizes: Mapping[_Key, int]) -> int:
+    """The node and all that it stands for; of an If's branches the larger, since it may be that one alone is read."""
+    inside = [sum(_size(inner, sizes) for inner in body.node) for body in _bodies(node)]
+    within = max(inside, default=0) if node.op_type == "If" else sum(inside)
+    return 1 + sizes.get(call_key(node), 0) + within
+
+
+def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    return (attribute.g for attribute in node.attribute if attribute.type == AttributeProto.GRAPH)
+
 
 _LOOKED_AT: Final = 1 << 12
 """Elements of an initializer whose value older forms of operators may ask for: a list of scales, a place."""

@@ -1,32 +1,252 @@
-"""Reads the nodes of one of a model's graphs, and of the bodies and functions in it, as weft's nodes."""
+"""Reads the nodes of one graph or body."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
+import numpy as np
 import onnx
 from onnx import AttributeProto
 
-from weft_graph.ir import ONNX_DOMAIN, WEFT_DOMAIN, AttributeValue, Node, Subgraph
+from weft_graph.ir import ONNX_DOMAIN, WEFT_DOMAIN, AttributeValue, Constant, Node, Subgraph
+from weft_graph.limits import MOST_NESTED
 from weft_graph.onnx_form.attributes import attribute_values, constant_array, kind_of
-from weft_graph.onnx_form.bodies import Bodies, captured_by, outputs_of
-from weft_graph.onnx_form.draft import Draft
-from weft_graph.onnx_form.errors import OnnxError
-from weft_graph.onnx_form.frame import Frame, Value, items_of
-from weft_graph.onnx_form.functions import ONNX_DOMAINS, Functions, called, frame_of_call, resolved
-from weft_graph.onnx_form.order import name_of, runnable
+from weft_graph.onnx_form.draft import (
+    ONNX_DOMAINS,
+    Draft,
+    Frame,
+    Functions,
+    Shared,
+    Value,
+    called,
+    frame_of_call,
+    items_of,
+    resolved,
+)
+from weft_graph.onnx_form.errors import Array, OnnxError, UnsettledError, text, trimmed
+from weft_graph.onnx_form.newest import add_newest
 from weft_graph.onnx_form.own_metadata import GROUP, OPERATOR, own_metadata
-from weft_graph.onnx_form.preview_gradient import add_gradient
-from weft_graph.onnx_form.preview_optimizers import PREVIEW_DOMAIN, STATES, add_optimizer
-from weft_graph.onnx_form.sequence_reader import SequenceReader
 from weft_graph.onnx_form.sequences import SEQUENCES, SequenceNode
-from weft_graph.onnx_form.settled import settled
-from weft_graph.onnx_form.shared import Shared
-from weft_graph.onnx_form.text import text, trimmed
-from weft_graph.onnx_form.value_types import declared_types
-from weft_graph.onnx_form.versions.newest import add_newest
+from weft_graph.onnx_form.tensors import declared_types
+from weft_graph.onnx_form.training import PREVIEW_DOMAIN, STATES, add_gradient, add_optimizer
+from weft_graph.topological import topological_order
+from weft_graph.types import TensorType
 from weft_graph.weft_domain import STOP_GRADIENT
+
+# --- The order in which a file's nodes can run, and what its bodies read of the values around them --------------------
+
+
+def name_of(proto: onnx.NodeProto, place: int) -> str:
+    """What errors call a node; one without a name is called by its operator and place."""
+    return text(proto.name, "the name of a node") or f"{text(proto.op_type, 'an operator')}_{place}"
+
+
+def runnable(protos: Sequence[onnx.NodeProto]) -> list[tuple[int, onnx.NodeProto]]:
+    """The nodes with their places in the file, each after those that it reads. Raises GraphRefusedError for a cycle."""
+    nodes = [
+        Node(str(place), name_of(proto, place), tuple(_reads(proto, 0)), tuple(_names(proto.output)))
+        for place, proto in enumerate(protos)
+    ]
+    return [(int(node.op_type), protos[int(node.op_type)]) for node in topological_order(nodes)]
+
+
+def _names(names: Sequence[str]) -> list[str]:
+    return [text(name, "the name of a value") for name in names]
+
+
+def _reads(proto: onnx.NodeProto, depth: int) -> list[str]:
+    """What the node reads, and what its bodies read of the values around them."""
+    reads = _names(proto.input)
+    for attribute in proto.attribute:
+        if kind_of(attribute) == onnx.AttributeProto.GRAPH:
+            reads.extend(_free(attribute.g, depth + 1))
+    return reads
+
+
+def _free(graph: onnx.GraphProto, depth: int) -> list[str]:
+    if depth > MOST_NESTED:
+        raise OnnxError(f"bodies are nested more than {MOST_NESTED} deep")
+    own = {text(value.name, "an input of a body") for value in graph.input}
+    own.update(text(tensor.name, "an initializer of a body") for tensor in graph.initializer)
+    own.update(text(tensor.values.name, "an initializer of a body") for tensor in graph.sparse_initializer)
+    own.update(name for node in graph.node for name in _names(node.output))
+    read = [name for node in graph.node for name in _reads(node, depth)]
+    read.extend(text(value.name, "an output of a body") for value in graph.output)
+    return [name for name in dict.fromkeys(read) if name not in own]
+
+
+# --- What a node's bodies give and what they read ---------------------------------------------------------------------
+
+
+Bodies = dict[str, tuple[Subgraph, tuple[Value, ...]]]
+"""A node's bodies, and what each gives: a sequence's items are outputs of their own."""
+
+
+def outputs_of(proto: onnx.NodeProto, name: str, bodies: Bodies, frame: Frame) -> tuple[str, ...]:
+    """The names of the outputs of a node with these bodies, or with none.
+
+    What is a sequence in both branches of an If is as many outputs as it has items. Raises UnsettledError where a body
+    gives one elsewhere.
+    """
+    where = f"node {name!r} ({proto.op_type})"
+    if all(isinstance(value, str) for _, values in bodies.values() for value in values):
+        return tuple(frame.define(value, where) if value else "" for value in trimmed(proto.output))
+    shapes = {tuple(_shape(value) for value in values) for _, values in bodies.values()}
+    if proto.op_type != "If" or len(shapes) != 1 or len(proto.output) != len(next(iter(shapes))):
+        raise UnsettledError(
+            f"{where}: a body gives a sequence or an optional value, and weft's graphs have tensors alone",
+            node=name,
+        )
+    outputs: list[str] = []
+    for place, output in enumerate(proto.output):
+        given = next(iter(bodies.values()))[1][place]
+        if isinstance(given, str):
+            outputs.append(frame.define(output, where) if output else "")
+            continue
+        frame.shared.budget.add(len(items_of(given)), name)
+        items = tuple(frame.shared.value_name(f"{output}.{item}") for item in range(len(items_of(given))))
+        outputs.extend(items)
+        frame.names[output] = items if isinstance(given, tuple) else replace(given, value=_like(given, items))
+    return tuple(outputs)
+
+
+def _shape(value: Value) -> tuple[type, int]:
+    return type(value), len(items_of(value))
+
+
+def _like(given: Value, items: tuple[str, ...]) -> str | tuple[str, ...] | None:
+    """The items as the optional value has its own: one tensor, a sequence, or none."""
+    inner = getattr(given, "value", None)
+    return items[0] if isinstance(inner, str) else None if inner is None else items
+
+
+def captured_by(
+    inputs: Sequence[str], nodes: Sequence[Node], outputs: Sequence[str], constants: Sequence[Constant]
+) -> tuple[str, ...]:
+    """What the body reads of the values around it, in the order of its first use."""
+    own = {*inputs, *(constant.name for constant in constants), *(name for node in nodes for name in node.outputs)}
+    read = (name for names in (*(node.inputs for node in nodes), outputs) for name in names)
+    return tuple(dict.fromkeys(name for name in read if name and name not in own))
+
+
+# --- Branches that are always taken, and loops of a known count that carry sequences: they are written out ------------
+# weft's loops carry tensors alone, so one that gathers a sequence is read turn by turn.
+
+
+_MOST_TURNS: Final = 1 << 10
+
+
+def settled(node: SequenceNode) -> list[Value] | None:
+    """What the node gives, once its nodes are written out; None where it stays a node of the graph."""
+    if node.proto.op_type == "If":
+        return _branch(node)
+    if node.proto.op_type == "Loop":
+        return _turns(node)
+    return None
+
+
+def _body(node: SequenceNode, name: str) -> onnx.GraphProto:
+    found: onnx.GraphProto | None = next(
+        (a.g for a in node.proto.attribute if a.name == name and not a.ref_attr_name), None
+    )
+    if found is None:
+        raise node.refusal(f"attribute {name!r} is missing")
+    return found
+
+
+def _branch(node: SequenceNode) -> list[Value] | None:
+    condition = node.value(0)
+    known = node.reader.known(condition) if isinstance(condition, str) else None
+    if known is None or known.size != 1:
+        return None
+    return node.reader.inlined(_body(node, "then_branch" if known.all() else "else_branch"), [], node.name)
+
+
+def _turns(node: SequenceNode) -> list[Value] | None:
+    states = [node.value(index) for index in range(2, len(node.proto.input))]
+    if all(isinstance(state, str) for state in states):
+        return None
+    turns = int(node.integers(0).reshape(-1)[0]) if node.value(0) is not None else None
+    goes_on = node.value(1) is None or bool(node.integers(1).all())
+    if turns is None or turns > _MOST_TURNS:
+        raise node.refusal(
+            f"it carries a sequence, and would be written out {turns or 'without a known count of'} turns"
+        )
+    body = _body(node, "body")
+    carried: list[Value] = [state if state is not None else "" for state in states]
+    gathered: list[list[Value]] = [[] for _ in range(len(body.output) - 1 - len(carried))]
+    for turn in range(turns):
+        if not goes_on:
+            break
+        number = node.reader.constant(np.asarray(turn, dtype=np.int64), node.name)
+        is_on = node.reader.constant(np.asarray(True), node.name)
+        condition, *values = node.reader.inlined(body, [number, is_on, *carried], node.name)
+        goes_on = _goes_on(node, condition)
+        carried = values[: len(carried)]
+        for column, value in zip(gathered, values[len(carried) :], strict=True):
+            column.append(value)
+    return [*carried, *(_stacked(node, column) for column in gathered)]
+
+
+def _goes_on(node: SequenceNode, condition: Value) -> bool:
+    known = node.reader.known(condition) if isinstance(condition, str) else None
+    if known is None:
+        raise node.unsettled("it carries a sequence, and whether it goes on is not known before a step")
+    return bool(known.all())
+
+
+def _stacked(node: SequenceNode, column: list[Value]) -> Value:
+    items = [item for item in column if isinstance(item, str)]
+    if not items or len(items) < len(column):
+        raise node.refusal("it carries a sequence, and gathers what is no tensor or nothing")
+    axes = node.integers_constant([0])
+    return node.emit("Concat", *(node.emit("Unsqueeze", item, axes)[0] for item in items), axis=0)[0]
+
+
+# --- What sequences and settled nodes ask of the scope that reads them ------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SequenceReader:
+    """A scope's draft and frame as `weft_graph.onnx_form.sequences.Reader`."""
+
+    draft: Draft
+    frame: Frame
+    inlines: Callable[[onnx.GraphProto, Sequence[Value], str], list[Value]]
+    """Adds a body's nodes where the scope is, and gives the values of its outputs."""
+
+    def given(self, proto: onnx.NodeProto, index: int, node: str) -> Value | None:
+        if index >= len(proto.input) or not proto.input[index]:
+            return None
+        value = self.frame.value(proto.input[index], f"node {node!r} ({proto.op_type})")
+        return None if value == "" else value
+
+    def emit(
+        self, op_type: str, inputs: Sequence[str], attributes: Mapping[str, AttributeValue], node: str, outputs: int = 1
+    ) -> tuple[str, ...]:
+        return self.draft.emit(op_type, inputs, attributes, name=node, outputs=outputs)
+
+    def constant(self, array: Array, node: str) -> str:
+        return self.draft.constant(array, f"{node}/value")
+
+    def known(self, value: str) -> Array | None:
+        return self.draft.value_of(value)
+
+    def type_of(self, value: str) -> TensorType | None:
+        return self.draft.type_of(value)
+
+    def attributes(self, proto: onnx.NodeProto, node: str) -> dict[str, AttributeValue]:
+        return {
+            name: value
+            for attribute in (resolved(given, self.frame) for given in proto.attribute)
+            if attribute is not None and kind_of(attribute) != AttributeProto.GRAPH
+            for name, value in attribute_values(attribute, self.draft.shared.tensors, node).items()
+        }
+
+    def inlined(self, body: onnx.GraphProto, inputs: Sequence[Value], node: str) -> list[Value]:
+        return self.inlines(body, inputs, node)
 
 
 @dataclass(slots=True, eq=False)

@@ -14,9 +14,8 @@ import numpy as np
 import onnx
 
 from weft_graph.ir import AttributeValue
-from weft_graph.onnx_form.errors import OnnxError, UnsettledError
-from weft_graph.onnx_form.frame import Maybe, Value
-from weft_graph.onnx_form.imported import Array
+from weft_graph.onnx_form.draft import Maybe, Value
+from weft_graph.onnx_form.errors import Array, OnnxError, UnsettledError
 from weft_graph.types import TensorType
 
 _MOST_PIECES: Final = 1 << 12

@@ -1,22 +1,83 @@
-"""ONNX's tensors and types as weft's."""
+"""Tensors and value types of a file, and the files beside it that hold their bytes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import re
+import stat
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Final
 
 import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
+from weft_graph.dimensions import UNKNOWN_PREFIX, Dim
 from weft_graph.limits import Limits
 from weft_graph.onnx_dtypes import DTYPE_OF_NUMBER
-from weft_graph.onnx_form.errors import OnnxError
-from weft_graph.onnx_form.external import ExternalFiles
-from weft_graph.onnx_form.imported import Array
-from weft_graph.types import DType
+from weft_graph.onnx_form.errors import Array, OnnxError, text
+from weft_graph.types import DType, TensorType
+
+# --- Elements that stand in files beside a model: found inside its folder alone, and mapped rather than read ----------
+
+
+class ExternalFiles:
+    """The files of a model's folder. No path leads out of it, by `..`, by a root or by a link."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder.resolve()
+        self._maps: dict[str, Array] = {}
+
+    def bytes_of(self, tensor: TensorProto, nbytes: int, what: str) -> Array:
+        """The tensor's `nbytes` bytes, mapped read-only. Raises OnnxError, naming what holds the tensor."""
+        entries = {text(e.key, f"{what}: a key of its place"): text(e.value, what) for e in tensor.external_data}
+        location = entries.get("location", "")
+        offset = _number(entries.get("offset", "0"), "offset", what)
+        length = _number(entries.get("length", str(nbytes)), "length", what)
+        if length != nbytes:
+            raise OnnxError(f"{what}: it takes {nbytes} bytes, and its place says {length}", node=what)
+        data = self._mapped(location, what)
+        if offset + nbytes > data.size:
+            raise OnnxError(
+                f"{what}: bytes {offset} to {offset + nbytes} of {location!r} are asked for, which has {data.size}",
+                node=what,
+            )
+        return data[offset : offset + nbytes]
+
+    def _mapped(self, location: str, what: str) -> Array:
+        known = self._maps.get(location)
+        if known is None:
+            path = self._path(location, what)
+            empty = path.stat().st_size == 0
+            known = np.zeros(0, np.uint8) if empty else np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
+            self._maps[location] = known
+        return known
+
+    def _path(self, location: str, what: str) -> Path:
+        parts = PurePosixPath(location).parts
+        is_rooted = PurePosixPath(location).is_absolute() or PureWindowsPath(location).anchor != ""
+        if not parts or is_rooted or ".." in parts or "\\" in location or "\0" in location:
+            raise OnnxError(f"{what}: {location!r} is no path inside the model's folder", node=what)
+        try:
+            path = (self._folder / location).resolve(strict=True)
+            mode = path.stat().st_mode
+        except (OSError, RuntimeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "its links go in a circle"
+            raise OnnxError(f"{what}: its file {location!r} cannot be read: {reason}", node=what) from None
+        if not path.is_relative_to(self._folder):
+            raise OnnxError(f"{what}: {location!r} is a link that leads out of the model's folder", node=what)
+        if not stat.S_ISREG(mode):
+            raise OnnxError(f"{what}: {location!r} is no file", node=what)
+        return path
+
+
+def _number(value: str, field: str, what: str) -> int:
+    if not (value.isascii() and value.isdecimal() and len(value) <= 19):
+        raise OnnxError(f"{what}: {field} {value[:40]!r} of its place is no count of bytes", node=what)
+    return int(value)
+
 
 _BITS: Final = {DType.INT4: 4, DType.UINT4: 4, DType.FLOAT4E2M1: 4, DType.INT2: 2, DType.UINT2: 2}
 """Bits of an element in a file, where they are fewer than the byte that it takes in memory."""
@@ -141,3 +202,71 @@ def _finished(array: Array) -> Array:
     array = np.asarray(array, order="C")
     array.flags.writeable = False
     return array
+
+
+# --- What a file says of its values' types ----------------------------------------------------------------------------
+
+
+_WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def declared_types(values: Iterable[onnx.ValueInfoProto], names: Mapping[str, str]) -> dict[str, TensorType]:
+    """Types by the names that values have in weft's graph, of those whose rank the file says. It is not to be trusted:
+    a dimension that is no number is unknown, and what inference finds goes before."""
+    found: dict[str, TensorType] = {}
+    for value in values:
+        name = names.get(text(value.name, "the name of a value"))
+        tensor = value.type.tensor_type
+        if name is None or not value.type.HasField("tensor_type") or not tensor.HasField("shape"):
+            continue
+        dtype = DTYPE_OF_NUMBER.get(tensor.elem_type)
+        if dtype is not None:
+            found[name] = TensorType(dtype, tuple(_dim(dim, name, place) for place, dim in enumerate(tensor.shape.dim)))
+    return found
+
+
+def _dim(dim: onnx.TensorShapeProto.Dimension, name: str, place: int) -> Dim:
+    is_number = dim.HasField("dim_value") and dim.dim_value >= 0
+    return dim.dim_value if is_number else f"{UNKNOWN_PREFIX}{word_of(name)}_{place}"
+
+
+def element_type(value: onnx.ValueInfoProto, what: str) -> DType:
+    """The element type of an input that is a tensor, or of the items of one that is a sequence or optional.
+
+    Raises OnnxError for what is neither.
+    """
+    type_ = value.type
+    while type_.WhichOneof("value") in {"sequence_type", "optional_type"}:
+        type_ = type_.sequence_type.elem_type if type_.HasField("sequence_type") else type_.optional_type.elem_type
+    if type_.WhichOneof("value") != "tensor_type":
+        raise OnnxError(f"{what} is of {type_.WhichOneof('value') or 'no type'}, and weft's graphs have tensors alone")
+    return dtype_of(type_.tensor_type.elem_type, what)
+
+
+def is_tensor(value: onnx.ValueInfoProto) -> bool:
+    return bool(value.type.HasField("tensor_type"))
+
+
+def file_dims(value: onnx.ValueInfoProto, what: str) -> list[int | str] | None:
+    """The dimensions of an input: numbers, the file's names, '' for one of which it says nothing; None without shape.
+
+    Raises OnnxError for a dimension below 0.
+    """
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape"):
+        return None
+    dims: list[int | str] = []
+    for place, dim in enumerate(tensor.shape.dim):
+        if dim.HasField("dim_value"):
+            if dim.dim_value < 0:
+                raise OnnxError(f"{what}: dimension {place} is {dim.dim_value}, which is below 0", node=value.name)
+            dims.append(dim.dim_value)
+        else:
+            dims.append(text(dim.dim_param, f"{what}: dimension {place}"))
+    return dims
+
+
+def word_of(name: str) -> str:
+    """The name as a plain word, which is what a dimension's name must be."""
+    word = re.sub(r"[^A-Za-z0-9_]", "_", name)
+    return word if _WORD.fullmatch(word) else f"_{word}"

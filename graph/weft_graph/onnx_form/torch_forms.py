@@ -27,7 +27,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from weft_graph.onnx_form.imported import Array
+from weft_graph.onnx_form.errors import Array
 from weft_graph.onnx_form.own_metadata import OPERATOR
 from weft_graph.onnx_form.torch_notes import Call, Notes
 from weft_graph.weft_domain import STOP_GRADIENT

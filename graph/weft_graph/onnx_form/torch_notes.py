@@ -19,8 +19,8 @@ from typing import Final
 import numpy as np
 import onnx
 
+from weft_graph.onnx_form.errors import text
 from weft_graph.onnx_form.own_metadata import TAKEN_OVER, own_metadata
-from weft_graph.onnx_form.text import text
 
 _SIGNATURE: Final = "pkg.torch.export.ExportedProgram.graph_signature"
 CLASSES: Final = "pkg.torch.onnx.class_hierarchy"

@@ -14,8 +14,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from weft_graph.onnx_form.errors import OnnxError
-from weft_graph.onnx_form.imported import Array
+from weft_graph.onnx_form.errors import Array, OnnxError
 from weft_graph.onnx_form.torch_notes import PARAMETER, Call, Notes, is_folded_norm, is_taken_over, literals
 
 _PLAIN: Final = frozenset((0.0, 1.0, -1.0, 2.0, 0.5, np.inf, -np.inf, float(np.finfo(np.float32).min)))

@@ -1,27 +1,74 @@
-"""Writes one of weft's graphs as an ONNX model."""
+"""Writes an ONNX model."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 import onnx
 
-from weft_graph.ir import Graph
+from weft_graph.infer import Inference
+from weft_graph.ir import Constant, Graph, Subgraph
 from weft_graph.json_form import OPSET
 from weft_graph.names import FreshNames, value_definitions
-from weft_graph.onnx_form.errors import OnnxError
-from weft_graph.onnx_form.imported import Array
+from weft_graph.onnx_form.errors import Array, OnnxError
 from weft_graph.onnx_form.initializers import Role
 from weft_graph.onnx_form.own_metadata import LAZY, ROLE, ROW_SPARSE, WAS
-from weft_graph.onnx_form.write_nodes import NodeWriter, value_info
-from weft_graph.onnx_form.write_tensors import tensor_proto
-from weft_graph.onnx_form.write_types import Known, infer_with_bodies
+from weft_graph.onnx_form.write_nodes import NodeWriter, empty_tensor, raw_bytes, tensor_proto, value_info
 from weft_graph.passes.inference_mode import to_inference
 from weft_graph.topological import topological_order
-from weft_graph.types import array_text
+from weft_graph.types import TensorType, array_text
+
+# --- Types of all values of a graph, those inside its bodies too, which runtimes want to be told ----------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Types of the graph's values by name, and of each body's values, by the identity of the body."""
+
+    types: Mapping[str, TensorType]
+    bodies: Mapping[int, Mapping[str, TensorType]]
+
+
+def infer_with_bodies(graph: Graph) -> Known:
+    """Of a graph that has passed `check`. Raises ShapeError or DTypeError."""
+    given = {input_.name: input_.type for input_ in graph.inputs}
+    given.update((parameter.name, parameter.type) for parameter in graph.parameters)
+    bodies: dict[int, Mapping[str, TensorType]] = {}
+    inference = _Remembering(given, graph.constants, bodies)
+    for node in topological_order(graph.nodes):
+        inference.add(node)
+    return Known(inference.types, bodies)
+
+
+class _Remembering(Inference):
+    """Keeps what it finds out about bodies. Of one that is looked at again, as a loop's is, the last time counts."""
+
+    def __init__(
+        self,
+        types: Mapping[str, TensorType],
+        constants: Iterable[Constant],
+        bodies: dict[int, Mapping[str, TensorType]],
+    ) -> None:
+        super().__init__(types, constants)
+        self._bodies = bodies
+
+    def body(
+        self, subgraph: Subgraph, types: Sequence[TensorType], pointer: str, known: Mapping[str, Array]
+    ) -> tuple[TensorType, ...]:
+        names = (*subgraph.inputs, *subgraph.captured)
+        inner = _Remembering(dict(zip(names, types, strict=True)), subgraph.constants, self._bodies)
+        inner.known.update(known)
+        for index, node in enumerate(subgraph.nodes):
+            inner.add(node, f"{pointer}/nodes/{index}" if pointer else "")
+        self._bodies[id(subgraph)] = inner.types
+        return tuple(inner.types[name] for name in subgraph.outputs)
+
 
 DEFAULT_OPSET: Final = 21
 """What most runtimes of today take; a graph with newer operators is written for the first opset that has them all."""
@@ -143,3 +190,65 @@ def _check_values(graph: Graph, values: Mapping[str, Array]) -> None:
                 f"parameter {parameter.name!r} is {parameter.type}, and its value {array_text(array)}",
                 node=parameter.name,
             )
+
+
+# --- Models written to files, with large values in a file of their own ------------------------------------------------
+
+
+EXTERNAL_FROM_BYTES: Final = 3 << 29
+"""1.5 GiB: from here on values go to a file beside the model; 2 GiB are protobuf's end."""
+
+_SMALL_BYTES: Final = 1 << 10
+"""Values up to here stay in the model: shapes and scalars, which readers look at."""
+
+_ALIGNMENT: Final = 4096
+"""Values begin at pages of memory, so that readers may map them."""
+
+
+def write_file(
+    path: Path | str,
+    graph: Graph,
+    values: Mapping[str, Array],
+    options: WriteOptions | None = None,
+    *,
+    external_from: int = EXTERNAL_FROM_BYTES,
+) -> None:
+    """Writes the model to `path`, and from `external_from` bytes of values on these to `path` + `.data`.
+
+    Files that are there are replaced once all is written. Raises OnnxError as `write_model`, and OSError.
+    """
+    path = Path(path)
+    model, arrays = written(graph, values, options or WriteOptions())
+    is_external = sum(array.nbytes for array in arrays.values()) >= external_from
+    data = path.with_name(f"{path.name}.data")
+    partial, partial_data = (place.with_name(f"{place.name}.partial") for place in (path, data))
+    try:
+        if is_external:
+            _write_data(model, arrays, partial_data, data.name)
+        else:
+            for tensor in model.graph.initializer:
+                tensor.MergeFrom(tensor_proto(tensor.name, arrays[tensor.name]))
+        partial.write_bytes(model.SerializeToString())
+        if is_external:
+            os.replace(partial_data, data)
+        os.replace(partial, path)
+    finally:
+        for leftover in (partial, partial_data):
+            with suppress(FileNotFoundError):
+                leftover.unlink()
+
+
+def _write_data(model: onnx.ModelProto, arrays: Mapping[str, Array], path: Path, location: str) -> None:
+    with path.open("wb") as file:
+        for tensor in model.graph.initializer:
+            array = arrays[tensor.name]
+            if array.nbytes <= _SMALL_BYTES:
+                tensor.MergeFrom(tensor_proto(tensor.name, array))
+                continue
+            tensor.MergeFrom(empty_tensor(tensor.name, array))
+            tensor.data_location = onnx.TensorProto.EXTERNAL
+            file.write(b"\0" * (-file.tell() % _ALIGNMENT))
+            raw = raw_bytes(array)
+            for key, value in (("location", location), ("offset", file.tell()), ("length", len(raw))):
+                tensor.external_data.add(key=key, value=str(value))
+            file.write(raw)

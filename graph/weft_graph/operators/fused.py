@@ -15,7 +15,7 @@ def _infer(context: InferContext) -> tuple[TensorType, ...]:
     return context.body(body, [context.input(index) for index in range(len(context.node.inputs))])
 
 
-SCHEMA = OpSchema(
+FUSED = OpSchema(
     op_type="Fused",
     inputs=(variadic("values", ANY),),
     outputs=(variadic("results", ANY),),
@@ -25,3 +25,4 @@ SCHEMA = OpSchema(
     in_place=range(PROGRAM_LIMITS.node_values),
     order=MemoryOrder.INPUT,
 )
+"""Fused(values ...): the outputs of `body`, whose nodes are pointwise and whose inputs broadcast to their shape."""

@@ -15,8 +15,7 @@ from typing import Final
 
 from weft_graph.ir import WEFT_DOMAIN, Node, Subgraph
 from weft_graph.names import fused_name
-from weft_graph.passes.draft import Draft, made
-from weft_graph.passes.options import Options
+from weft_graph.passes.draft import Draft, Options, made
 from weft_graph.schema import schema_of
 from weft_graph.types import TensorType
 from weft_graph.weft_domain import FUSED, is_communication

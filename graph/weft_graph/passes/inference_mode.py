@@ -8,8 +8,7 @@ from typing import Final
 
 from weft_graph.ir import ONNX_DOMAIN, Graph, Node
 from weft_graph.names import FreshNames, bodies_of, node_definitions
-from weft_graph.passes.draft import Draft
-from weft_graph.passes.options import Options
+from weft_graph.passes.draft import Draft, Options
 
 
 def inference_mode(draft: Draft, _options: Options) -> Draft:

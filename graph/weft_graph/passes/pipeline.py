@@ -1,29 +1,33 @@
-"""The converter's passes in the order in which they run: those that all programs share, then those of each role."""
+"""All passes in their order."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final
 
-from weft_graph.passes.common_subexpressions import common_subexpressions
-from weft_graph.passes.communication import communication
-from weft_graph.passes.constant_folding import constant_folding
-from weft_graph.passes.dead_code import dead_code
-from weft_graph.passes.differentiation import differentiation
-from weft_graph.passes.draft import Draft
+from weft_graph.differentiation import differentiate
+from weft_graph.passes.communication import communication, row_reads, statistics, tables, urgency
+from weft_graph.passes.draft import Draft, Options
 from weft_graph.passes.fusion import fusion
 from weft_graph.passes.inference_mode import inference_mode
-from weft_graph.passes.inline import inline
-from weft_graph.passes.options import Options
 from weft_graph.passes.placement import placement
 from weft_graph.passes.precision import precision
-from weft_graph.passes.priorities import urgency
 from weft_graph.passes.recompute import recompute
-from weft_graph.passes.row_reads import row_reads
-from weft_graph.passes.statistics import statistics
-from weft_graph.passes.tables import tables
-from weft_graph.program import Role
+from weft_graph.passes.simplify import common_subexpressions, constant_folding, dead_code, inline
+from weft_graph.program import LOSS, Role
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The pass that adds the backward nodes: reverse-mode differentiation of the loss, see `weft_graph.differentiation`.
+
+
+def differentiation(draft: Draft, _options: Options) -> Draft:
+    """The draft with a gradient for each trainable key, a table's being of its rows."""
+    derived = differentiate(draft.graph, draft.outputs[LOSS], source=draft.source)
+    key_of = {read.rows: read.key for read in draft.reads}
+    found = {key_of.get(name, name): gradient for name, gradient in derived.gradients.items()}
+    return replace(draft, gradients=MappingProxyType(found)).having(derived.graph, derived.types)
 
 
 @dataclass(frozen=True, slots=True)

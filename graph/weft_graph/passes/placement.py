@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from weft_graph.errors import GraphRefusedError
 from weft_graph.ir import WEFT_DOMAIN, Node
 from weft_graph.names import copy_name, source_of
-from weft_graph.passes.draft import Draft
-from weft_graph.passes.options import Options
+from weft_graph.passes.draft import Draft, Options
 from weft_graph.passes.places import Place, place_of
 from weft_graph.types import TensorType
 from weft_graph.weft_domain import COPY, TRANSFER

@@ -16,8 +16,7 @@ from typing import Final
 
 from weft_graph.ir import ONNX_DOMAIN, Node
 from weft_graph.onnx_dtypes import NUMBER_OF_DTYPE
-from weft_graph.passes.draft import Draft
-from weft_graph.passes.options import Options, Precision
+from weft_graph.passes.draft import Draft, Options, Precision
 from weft_graph.schema import schema_of
 from weft_graph.types import DType, TensorType
 

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 
-from weft_graph.dimensions.dims import is_unknown
+from weft_graph.dimensions import is_unknown
 from weft_graph.ir import Node, Subgraph
 from weft_graph.names import RESERVED_PREFIX
 from weft_graph.passes.draft import Draft, made
 from weft_graph.passes.pipeline import Pass
 from weft_graph.program import Role
-from weft_graph.program_text.lines import counted, folded, listed, name_text, size_text, type_text
+from weft_graph.program_text.listing import counted, folded, listed, name_text, size_text, type_text
 from weft_graph.types import TensorType
 
 _USUAL_DIM = 32

@@ -23,11 +23,10 @@ from weft_graph.cost import is_counted
 from weft_graph.errors import DTypeError, GraphError, GraphRefusedError, ShapeError
 from weft_graph.infer import infer
 from weft_graph.ir import Graph
-from weft_graph.json_form import graph_from_place, graph_to_json
+from weft_graph.json_form import Json, graph_from_place, graph_to_json
 from weft_graph.json_place import Place, escape_token
 from weft_graph.limits import Limits
-from weft_graph.passes.dead_code import without_dead_code
-from weft_graph.record_json import Json
+from weft_graph.passes.simplify import without_dead_code
 from weft_graph.schema import schema_of
 from weft_graph.types import TensorType
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from weft_graph.attributes import as_float, as_int
-from weft_graph.dimensions.dims import Dim, agree, product, quotient, settled, total
+from weft_graph.dimensions import Dim, agree, product, quotient, settled, total
 from weft_graph.ir import AttributeValue
 from weft_graph.onnx_dtypes import DTYPE_OF_NUMBER
 from weft_graph.schema import InferContext

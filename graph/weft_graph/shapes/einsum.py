@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from weft_graph.dimensions.dims import Dim, agree, settled
+from weft_graph.dimensions import Dim, agree, settled
 from weft_graph.shapes.broadcasting import broadcast
 from weft_graph.types import Shape
 

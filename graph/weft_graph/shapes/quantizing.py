@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from weft_graph.attributes import as_int
-from weft_graph.dimensions.dims import Dim, agree, agree_all, product
+from weft_graph.dimensions import Dim, agree, agree_all, product
 from weft_graph.schema import InferContext
-from weft_graph.shapes.axes import normalised
+from weft_graph.shapes.broadcasting import normalised
 from weft_graph.types import TensorType
 
 

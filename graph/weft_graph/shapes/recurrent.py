@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from weft_graph.attributes import as_float, as_floats, as_int, as_str, as_texts
-from weft_graph.dimensions.dims import Dim, agree, product, settled
+from weft_graph.dimensions import Dim, agree, product, settled
 from weft_graph.formals import FLOATS, optional, required
 from weft_graph.ir import WEFT_DOMAIN, AttributeValue, Node
 from weft_graph.schema import Attribute, Flops, Formal, GradientContext, InferContext
-from weft_graph.shapes.flow import refusal
+from weft_graph.shapes.gradients import refusal
 from weft_graph.types import DType, TensorType
 
 DIRECTIONS: Final[Mapping[str, tuple[bool, ...]]] = {

@@ -1,14 +1,14 @@
-"""What reductions have in common: which axes they reduce, the types that follow, and steps of their gradients."""
+"""Axes that are reduced, the largest along them, and its share of a gradient."""
 
 from __future__ import annotations
 
 from weft_graph.attributes import as_int
 from weft_graph.formals import INT64, optional, required
 from weft_graph.ir import WEFT_DOMAIN
-from weft_graph.schema import Attribute, Formal, GradientContext, InferContext
-from weft_graph.shapes.axes import OpenAxes, infer_axes
-from weft_graph.shapes.composing import given_attributes
-from weft_graph.shapes.flow import incoming
+from weft_graph.onnx_dtypes import NUMBER_OF_DTYPE
+from weft_graph.schema import Attribute, Formal, GradientContext, Infer, InferContext
+from weft_graph.shapes.broadcasting import OpenAxes, infer_axes, infer_axis, sum_to
+from weft_graph.shapes.gradients import apply, given_attributes, incoming, scalar
 from weft_graph.types import DType, Shape, TensorType
 
 REDUCTION_ATTRIBUTES = {
@@ -84,3 +84,62 @@ def infer_reduction_gradient(context: InferContext) -> tuple[TensorType, ...]:
 def gradient_inputs(dtypes: frozenset[DType]) -> tuple[Formal, ...]:
     """The formal inputs of a reduction's gradient."""
     return required("gradient", dtypes), required("data", dtypes), optional("axes", INT64)
+
+
+# --- The gradient of a largest or smallest element: elements that are equal to it share it evenly ---------------------
+# An even share is the mean of the slopes that a small change towards each of the equals would have. MaxPool alone
+# gives all to the first of equals, as pooling has ever done.
+
+
+def hits(context: GradientContext, value: str, extreme: str) -> str:
+    """The name of 1 where `value` equals `extreme` and 0 elsewhere, of the element type of `value`."""
+    dtype = context.type_of(value).dtype
+    return apply(context, "Cast", apply(context, "Equal", value, extreme), to=NUMBER_OF_DTYPE[dtype])
+
+
+def shared_by_equals(context: GradientContext) -> tuple[str | None, ...]:
+    """The gradients of Max and Min: each input's share of it, summed to the input's shape."""
+    gradient, inputs, extreme = incoming(context), context.node.inputs, context.output(0)
+    if len(inputs) == 1:
+        return (gradient,)
+    count = apply(context, "Sum", *(hits(context, name, extreme) for name in inputs))
+    share = apply(context, "Div", gradient, count)
+    zero = scalar(context, 0, extreme)
+    # Not a product of a share and a hit: an infinite gradient, as of a root at 0, times 0 would be NaN.
+    return tuple(
+        sum_to(context, apply(context, "Where", apply(context, "Equal", name, extreme), share, zero), name)
+        if context.needs(index)
+        else None
+        for index, name in enumerate(inputs)
+    )
+
+
+def reduced_to_equals(context: GradientContext) -> tuple[str | None, ...]:
+    """The gradients of ReduceMax and ReduceMin: the data's, and none for the axes."""
+    hit = hits(context, context.input(0), spread(context, context.output(0)))
+    share = apply(context, "Div", incoming(context), summed(context, hit))
+    return by_data(context, apply(context, "Mul", hit, spread(context, share)))
+
+
+# --- What ArgMax and ArgMin have in common: their attributes, and the type of the places that they find ---------------
+
+
+PLACE_ATTRIBUTES = {
+    "axis": Attribute(int, default=0),
+    "keepdims": Attribute(int, default=1),
+    "select_last_index": Attribute(int, default=0),
+}
+
+
+def infer_place(what: str) -> Infer:
+    """Inference of the places of elements along `axis`; `what` is what an empty dimension has none of."""
+
+    def infer(context: InferContext) -> tuple[TensorType, ...]:
+        data = context.input(0)
+        axis = infer_axis(context, data.rank)
+        if data.shape[axis] == 0:
+            raise context.shape_error(f"dimension {axis} of {data} is empty and has no {what}")
+        kept = (1,) if as_int(context.attribute("keepdims")) else ()
+        return (TensorType(DType.INT64, (*data.shape[:axis], *kept, *data.shape[axis + 1 :])),)
+
+    return infer

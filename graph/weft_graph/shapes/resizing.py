@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from weft_graph.shapes.axes import normalised
+from weft_graph.shapes.broadcasting import normalised
 
 POLICIES: Final = ("stretch", "not_larger", "not_smaller")
 

@@ -15,10 +15,8 @@ import numpy as np
 
 from weft_graph.ir import Subgraph
 from weft_kernels.broadcast_shape import broadcast_shape
-from weft_kernels.cuda.module import launch_source
-from weft_kernels.cuda.pointwise import shown, write_down
-from weft_kernels.cuda.source import C_TYPES, CudaSource, read_source
-from weft_kernels.cuda.tracing import NotTraceableError, Trace, Traced, c_type, literal
+from weft_kernels.cuda.module import C_TYPES, CudaSource, launch_source, read_source
+from weft_kernels.cuda.pointwise import NotTraceableError, Trace, Traced, c_type, literal, shown, write_down
 from weft_kernels.kernel import Array, KernelContext
 
 _MOST_KEPT: Final = 1024

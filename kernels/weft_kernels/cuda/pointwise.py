@@ -1,10 +1,8 @@
-"""One CUDA kernel for nodes that go element by element: their bodies, written down by `tracing`, on one element.
-
-The kernel updates in place: it is what a rule is, on all elements or on some rows of a table.
-"""
+"""CUDA sources of pointwise programs, written by running their bodies on expressions."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,9 +12,254 @@ import numpy as np
 
 from weft_graph.ir import Node
 from weft_graph.schema import schema_of
-from weft_kernels.cuda.source import C_TYPES, CudaSource, read_source
-from weft_kernels.cuda.tracing import NotTraceableError, Trace, Traced, TracingModule, c_type, literal
+from weft_kernels.cuda.module import C_TYPES, CudaSource, read_source
+from weft_kernels.element_types import is_float, is_half
 from weft_kernels.kernel import Array, KernelContext, kernel_of
+
+# --- NumPy's functions of an element as CUDA C writes them; `{0}` and on are the operands, all of one type ------------
+# Two forms are for numbers and for bool. Integers narrower than 64 bits divide through double, which holds them.
+
+
+NUMPY_NAMES: Final[Mapping[str, str]] = {"true_divide": "divide", "absolute": "abs", "mod": "remainder"}
+"""Other names of the same functions."""
+
+_SAME: Final = (
+    *("exp", "expm1", "log", "log1p", "log2", "sqrt", "floor", "ceil", "trunc", "rint"),
+    *("sin", "cos", "tan", "sinh", "cosh", "tanh"),
+)
+
+FUNCTIONS: Final[Mapping[str, str | tuple[str, str]]] = {
+    **{name: f"{name}({{0}})" for name in _SAME},
+    "arcsin": "asin({0})",
+    "arccos": "acos({0})",
+    "arctan": "atan({0})",
+    "arcsinh": "asinh({0})",
+    "arccosh": "acosh({0})",
+    "arctanh": "atanh({0})",
+    "add": ("{0} + {1}", "{0} || {1}"),
+    "subtract": "{0} - {1}",
+    "multiply": ("{0} * {1}", "{0} && {1}"),
+    "divide": "{0} / {1}",
+    "floor_divide": "round_down({0}, {1})",
+    "remainder": "modulo({0}, {1})",
+    "fmod": "rest_of({0}, {1})",
+    "power": "pow({0}, {1})",
+    "square": "{0} * {0}",
+    "reciprocal": "1 / {0}",
+    "negative": "-{0}",
+    "positive": "{0}",
+    "abs": "{0} < 0 ? -{0} : {0} + 0",
+    "sign": "{0} != {0} ? {0} : decltype({0})(({0} > 0) - ({0} < 0))",
+    "copysign": "copysign({0}, {1})",
+    # NaN wins, as in NumPy: C's own functions leave it out.
+    "maximum": ("{0} > {1} || {0} != {0} ? {0} : {1}", "{0} || {1}"),
+    "minimum": ("{0} < {1} || {0} != {0} ? {0} : {1}", "{0} && {1}"),
+    "where": "{0} ? {1} : {2}",
+    "less": "{0} < {1}",
+    "less_equal": "{0} <= {1}",
+    "greater": "{0} > {1}",
+    "greater_equal": "{0} >= {1}",
+    "equal": "{0} == {1}",
+    "not_equal": "{0} != {1}",
+    "isnan": "{0} != {0}",
+    "isinf": "{0} == {0} && {0} - {0} != {0} - {0}",
+    "isfinite": "{0} - {0} == {0} - {0}",
+    "logical_and": "({0} != 0) && ({1} != 0)",
+    "logical_or": "({0} != 0) || ({1} != 0)",
+    "logical_xor": "({0} != 0) != ({1} != 0)",
+    "logical_not": "{0} == 0",
+    "bitwise_and": "{0} & {1}",
+    "bitwise_or": "{0} | {1}",
+    "bitwise_xor": "{0} ^ {1}",
+    "invert": ("~{0}", "!{0}"),
+    "left_shift": "{0} << {1}",
+    "right_shift": "{0} >> {1}",
+}
+
+
+# --- An array module that writes CUDA C: a body runs on it once, and what it does to an element is written down -------
+# So every operator that goes element by element has one body, whose meaning NumPy, CuPy and a fused kernel share.
+# Types follow NumPy, which is asked; float16 and bfloat16 are computed in float32, and rounded where stored or cast
+# to.
+
+
+Dtype = np.dtype[Any]
+_ALIKE: Final = ("promote_types", "result_type", "finfo", "iinfo", "dtype", "inf", "nan", "pi")
+_TYPES: Final = (
+    "bool_",
+    "float16",
+    "float32",
+    "float64",
+    *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+)
+
+
+class NotTraceableError(Exception):
+    """A body does something that one element of a kernel cannot do: it looks at a number, a shape or other elements."""
+
+
+def c_type(dtype: Dtype) -> str:
+    """The type that an element is computed in. Raises NotTraceableError for one that C has not."""
+    if dtype.name not in C_TYPES:
+        raise NotTraceableError(f"{dtype.name} has no form in CUDA C")
+    return C_TYPES["float32" if is_half(dtype) else dtype.name]
+
+
+def literal(value: Any, dtype: Dtype) -> str:
+    """A number as C writes it, of that type."""
+    kind = c_type(dtype)
+    if kind == "bool":
+        return "true" if value else "false"
+    number = float(value) if is_float(dtype) else int(value)
+    if math.isnan(number):
+        return f"{kind}(infinity() - infinity())"
+    if math.isinf(number):
+        return f"{kind}({'-' if number < 0 else ''}infinity())"
+    ending = "" if is_float(dtype) else "ULL" if dtype.kind == "u" else "LL"
+    return f"{kind}({number!r}{ending})"
+
+
+class Trace:
+    """The statements of one kernel so far, each of which makes a value of its own."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._values = 0
+
+    def value(self, dtype: Dtype, text: str) -> Traced:
+        """A new value, which is `text`."""
+        name = f"v{self._values}"
+        self._values += 1
+        self.lines.append(f"const {c_type(dtype)} {name} = {text};")
+        return Traced(self, dtype, name)
+
+    def apply(self, function: str, operands: Sequence[Any]) -> Traced:
+        """What NumPy's function of that name makes of values and numbers. Raises NotTraceableError for another one."""
+        name = NUMPY_NAMES.get(function, function)
+        if name not in FUNCTIONS:
+            raise NotTraceableError(f"{function} has no form in CUDA C")
+        samples = [_sample(operand) for operand in operands]
+        with np.errstate(all="ignore"):
+            result: Dtype = getattr(np, name)(*samples).dtype
+        taken = result if is_float(result) else _common(name, samples)
+        texts = [
+            self._operand(operand, np.dtype(bool) if name == "where" and place == 0 else taken)
+            for place, operand in enumerate(operands)
+        ]
+        form = FUNCTIONS[name]
+        text = (form[1] if taken == np.bool_ else form[0]) if isinstance(form, tuple) else form
+        return self.value(result, f"{c_type(result)}({text.format(*texts)})")
+
+    def _operand(self, operand: Any, dtype: Dtype) -> str:
+        if not isinstance(operand, Traced):
+            return literal(operand, dtype)
+        return operand.name if c_type(operand.dtype) == c_type(dtype) else f"{c_type(dtype)}({operand.name})"
+
+
+def _sample(operand: Any) -> Any:
+    """What NumPy is asked with: an array without elements, or the number itself."""
+    if isinstance(operand, Traced):
+        return np.empty(0, operand.dtype)
+    if isinstance(operand, bool | int | float | np.generic):
+        return operand
+    if isinstance(operand, np.ndarray) and operand.ndim == 0:
+        return operand[()]
+    raise NotTraceableError(f"{type(operand).__name__} is no element")
+
+
+def _common(name: str, samples: Sequence[Any]) -> Dtype:
+    return np.result_type(*(samples[1:] if name == "where" else samples))
+
+
+class Traced:
+    """An element that a kernel has computed. Stands for an array, of which it is any element."""
+
+    __slots__ = ("dtype", "name", "trace")
+    __array_ufunc__ = None
+    __hash__ = None  # type: ignore[assignment]  # as NumPy's
+
+    def __init__(self, trace: Trace, dtype: Dtype, name: str) -> None:
+        self.trace = trace
+        self.dtype = dtype
+        self.name = name
+
+    def astype(self, dtype: Any, copy: bool = True) -> Traced:
+        """The element as another type, rounded if it is float16 or bfloat16."""
+        wanted: Dtype = np.dtype(dtype)
+        if wanted == self.dtype:
+            return self
+        kind = c_type(wanted)
+        text = f"{self.name} != {c_type(self.dtype)}(0)" if kind == "bool" else f"{kind}({self.name})"
+        if is_half(wanted):
+            text = f"{kind}({C_TYPES[wanted.name]}({text}))"
+        return self.trace.value(wanted, text)
+
+    def copy(self) -> Traced:
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        raise NotTraceableError(f"a body asks an element for {name!r}")
+
+    def _refuse(self, *_: Any) -> Any:
+        raise NotTraceableError("a body looks at a number")
+
+    __bool__ = __int__ = __float__ = __index__ = __len__ = __iter__ = __array__ = __getitem__ = __setitem__ = _refuse
+
+
+def _operator(function: str, *, reflected: bool = False, in_place: bool = False) -> Any:
+    def operate(self: Traced, *others: Any) -> Traced:
+        made = self.trace.apply(function, (*others, self) if reflected else (self, *others))
+        # In place the array keeps its type, whatever it is combined with; nobody else sees the element change.
+        return made.astype(self.dtype) if in_place else made
+
+    return operate
+
+
+for _symbol, _function in {
+    **{"add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "floordiv": "floor_divide"},
+    **{"mod": "remainder", "pow": "power", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor"},
+}.items():
+    setattr(Traced, f"__{_symbol}__", _operator(_function))
+    setattr(Traced, f"__r{_symbol}__", _operator(_function, reflected=True))
+for _symbol, _function in {
+    **{"lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal", "eq": "equal", "ne": "not_equal"},
+    **{"neg": "negative", "pos": "positive", "abs": "abs", "invert": "invert"},
+}.items():
+    setattr(Traced, f"__{_symbol}__", _operator(_function))
+
+
+class TracingModule:
+    """What a body has as `xp` while it is written down."""
+
+    __name__ = "weft_tracing"
+    ndarray = Traced
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _ALIKE or name in _TYPES:
+            return getattr(np, name)
+
+        def call(*operands: Any, **options: Any) -> Traced:
+            if any(value is not None for value in options.values()):
+                raise NotTraceableError(f"{name} with {sorted(options)} has no form in CUDA C")
+            return self._trace.apply(name, operands)
+
+        return call
+
+    def full_like(self, like: Traced, value: float) -> Traced:
+        return self._trace.value(like.dtype, literal(value, like.dtype))
+
+    def zeros_like(self, like: Traced) -> Traced:
+        return self.full_like(like, 0)
+
+    def clip(self, value: Any, low: Any, high: Any) -> Traced:
+        return self._trace.apply("minimum", (self._trace.apply("maximum", (value, low)), high))
+
+    def asarray(self, value: Any) -> Any:
+        return value
+
 
 _STRANGE: Final = re.compile(r"[^A-Za-z0-9_.:, \[\]()-]")
 

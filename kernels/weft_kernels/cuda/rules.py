@@ -13,9 +13,8 @@ from weft_graph.rules.binding import bound_rule, computed_in
 from weft_graph.rules.built_in import BUILT_IN
 from weft_graph.rules.graph import GRADIENT, STEP, WEIGHT, RuleGraph
 from weft_graph.types import DType
-from weft_kernels.cuda.module import launch, launch_source
+from weft_kernels.cuda.module import launch, launch_source, sources
 from weft_kernels.cuda.pointwise import Fused, fuse
-from weft_kernels.cuda.source import sources
 from weft_kernels.kernel import Array, KernelContext
 from weft_kernels.rules.record import Hyper, State
 from weft_kernels.run import run_nodes

@@ -136,6 +136,10 @@ class StoreCalls:
         reading = _READING[settled]
         return self._begin(lambda future: self._arguments.pull_state(future, key, version, reading=reading))
 
+    def pull_kept(self, key: str, version: int, *, settled: bool = False) -> Future[Array]:
+        reading = _READING[settled]
+        return self._begin(lambda future: self._arguments.pull_kept(future, key, version, reading=reading))
+
     def pull_rows(
         self, key: str, ids: Array, version: int, *, settled: bool = False, priority: int = 0
     ) -> Future[Array]:

@@ -225,7 +225,8 @@ class ValueCalls:
         if priority:
             check_priority(priority, self._registry.call(call))
         arrays, names = self._wholes(call, keys, specs, gradients, "gradient"), [spec.key for spec in specs]
-        if _Several not in map(type, arrays) and self._halves.isdisjoint(names):
+        halves = self._halves and not self._halves.isdisjoint(names)
+        if not halves and _Several not in map(type, arrays):
             return self._steps.push(
                 call, names, step, arrays, lambda steps, hosts: self._many.push(names, steps, hosts, priority)
             )
@@ -257,7 +258,7 @@ class ValueCalls:
         look = self._steps.look if version is None and not self._steps.are_seen(names) else None
         targets = self._traffic.targets(arrays)
         host_outs = [None if number in targets else array for number, array in enumerate(arrays)]
-        halves = not self._halves.isdisjoint(names)
+        halves = bool(self._halves) and not self._halves.isdisjoint(names)
         store_outs = [None] * len(names) if halves else host_outs
 
         def begin(_: list[Array]) -> Future[list[Array]]:
@@ -374,8 +375,8 @@ class ValueCalls:
         state = self._store.pull_state(spec.key, version, settled=settled)
         if spec.half is None:
             return state
-        kept: Future[Any] = self._store.pull_versions([spec.key], version, settled=settled)
-        return joined([state, kept], lambda both: {**both[0], MASTER: both[1].values[0]})
+        kept: Future[Any] = self._store.pull_kept(spec.key, version, settled=settled)
+        return joined([state, kept], lambda both: {**both[0], MASTER: both[1]})
 
     def _as_kept(self, specs: Sequence[KeyDescription], arrays: list[Array]) -> list[Array]:
         """As the shards keep the keys."""

@@ -101,6 +101,10 @@ class Arguments:
         asked = AskedKeys(self._keys.one(name, "pull"), version, None, reading, Gives.VALUE)
         return self._pull(future, asked, None if out is None else (out,))
 
+    def pull_kept(self, future: Future[Any], name: str, version: int, *, reading: Reading) -> KeyPull:
+        """Raises StoreRefusedError for a key or version that there is not."""
+        return self._pull(future, AskedKeys(self._keys.one(name, "pull"), version, None, reading, Gives.KEPT), None)
+
     def pull_state(self, future: Future[Any], name: str, version: int, *, reading: Reading) -> KeyPull:
         """Raises StoreRefusedError for a key or version that there is not."""
         keys = self._keys.one(name, "pull")

@@ -161,7 +161,7 @@ class KeyPull(PullOperation):
     def may_be_compressed(self) -> bool:
         """Where training goes on with them: what is kept, or read for itself, is as the shard has it."""
         asked = self.asked
-        ordinary = asked.reading is Reading.OWN and asked.gives in {Gives.VALUE, Gives.VALUES}
+        ordinary = asked.reading is Reading.OWN and asked.gives not in {Gives.STATE, Gives.KEPT}
         return ordinary and asked.version > 0 and self._plan is not None and self._plan.has_pulled
 
     def _decoded(self, run: PlanRun, came: ValueRun, payload: memoryview) -> memoryview:
@@ -180,7 +180,7 @@ class KeyPull(PullOperation):
     def result(self) -> Any:
         arrays = [landing.arrays for landing in self._landings]
         match self.asked.gives:
-            case Gives.VALUE:
+            case Gives.VALUE | Gives.KEPT:
                 return arrays[0][0]
             case Gives.VALUES:
                 return arrays[0]

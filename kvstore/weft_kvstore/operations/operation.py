@@ -77,12 +77,14 @@ class SentKeys:
 
 
 class Gives(Enum):
-    """What a pull of keys ends with: the one key's value, its state by name, a list of values, or `Pulled`."""
+    """What a pull of keys ends with: the one key's value, its state by name, a list of values, `Pulled`, or the value of
+    one key as its shard has it, however it travels else."""
 
     VALUE = "value"
     STATE = "state"
     VALUES = "values"
     VERSIONS = "versions"
+    KEPT = "kept"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from weft_kernels.indexing.rows import summed_rows as added_rows
+from weft_kernels.indexing import summed_rows as added_rows
 from weft_kernels.row_copies import put_rows
 from weft_kvstore.arrays import Array
 from weft_kvstore.description.records import KeyDescription

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.api.dry_run import Passes
 from weft_graph.convert import convert
-from weft_graph.passes.options import Options
+from weft_graph.passes.draft import Options
 from weft_graph.program_json import programs_to_json
 from weft_graph.program_text.passes import Recorder, passes_text
 from weft_graph.program_text.program import programs_text

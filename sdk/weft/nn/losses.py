@@ -6,8 +6,8 @@ from weft import ops
 from weft.expression import Expression
 from weft.ops.generic import Name
 from weft_graph.errors import ShapeError
-from weft_graph.losses.classes import classes_axis as axis_of_classes
-from weft_graph.losses.classes import classes_second
+from weft_graph.losses.comparison import classes_axis as axis_of_classes
+from weft_graph.losses.comparison import classes_second
 
 
 def cross_entropy(

@@ -19,9 +19,8 @@ from weft_graph.infer import infer
 from weft_graph.ir import Graph
 from weft_graph.json_form import graph_from_json, graph_to_json
 from weft_graph.losses.with_loss import WithLoss, losses_of, with_loss
-from weft_graph.onnx_form.errors import OnnxError
+from weft_graph.onnx_form.errors import Imported, OnnxError, ReadOptions, TrainingStep
 from weft_graph.onnx_form.files import read_bytes, read_file
-from weft_graph.onnx_form.imported import Imported, ReadOptions, TrainingStep
 from weft_graph.types import TensorType
 from weft_server.models.request import ANSWER, MODEL, PARTS, VALUES, ModelOutcome, ModelRequest
 from weft_server.parameter_file import write_arrays

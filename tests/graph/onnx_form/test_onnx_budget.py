@@ -11,8 +11,7 @@ from onnx import TensorProto, helper
 
 from onnx_models import floats, initializer, model
 from weft_graph.limits import GRAPH_LIMITS
-from weft_graph.onnx_form.errors import OnnxError
-from weft_graph.onnx_form.imported import ReadOptions
+from weft_graph.onnx_form.errors import OnnxError, ReadOptions
 from weft_graph.onnx_form.reader import read_model
 
 make = helper.make_node
@@ -57,7 +56,7 @@ def test_what_a_node_is_written_out_as_is_counted(proto: onnx.ModelProto) -> Non
 
 
 def test_a_sequence_that_grows_one_by_one_holds_no_more_items_than_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft_graph.onnx_form.budget.MOST_ITEMS", 5000)
+    monkeypatch.setattr("weft_graph.onnx_form.errors.MOST_ITEMS", 5000)
     nodes = [make("SequenceConstruct", ["x"], ["s0"])]
     nodes += [make("SequenceInsert", [f"s{place}", "x"], [f"s{place + 1}"]) for place in range(110)]
     with pytest.raises(OnnxError, match="'SequenceInsert_99' have 5050 items together; at most 5000"):

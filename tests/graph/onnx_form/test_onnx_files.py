@@ -17,8 +17,7 @@ from onnx_models import floats, initializer, model, weights
 from weft_graph.errors import GraphError
 from weft_graph.onnx_form import files
 from weft_graph.onnx_form.errors import OnnxError
-from weft_graph.onnx_form.files import read_bytes, read_file
-from weft_graph.onnx_form.wire import check_fields
+from weft_graph.onnx_form.files import check_fields, read_bytes, read_file
 
 ELEMENTS = np.arange(6, dtype=np.float32)
 

@@ -10,12 +10,11 @@ import pytest
 from onnx import helper
 
 from onnx_models import floats, initializer, model, run, weights
-from weft_graph.differentiation.graph import differentiate
+from weft_graph.differentiation import differentiate
 from weft_graph.errors import GraphError
-from weft_graph.onnx_form.errors import OnnxError
-from weft_graph.onnx_form.imported import ReadOptions
-from weft_graph.onnx_form.preview_rules import without_training
+from weft_graph.onnx_form.errors import OnnxError, ReadOptions
 from weft_graph.onnx_form.reader import read_model
+from weft_graph.onnx_form.training import without_training
 
 make = helper.make_node
 PREVIEW = "ai.onnx.preview.training"

@@ -15,8 +15,7 @@ from onnx_models import Array, floats, initializer, model, run, weights
 from weft_graph.convert import convert
 from weft_graph.errors import GraphError, GraphRefusedError
 from weft_graph.ir import Graph, Node
-from weft_graph.onnx_form.errors import OnnxError
-from weft_graph.onnx_form.imported import ReadOptions
+from weft_graph.onnx_form.errors import OnnxError, ReadOptions
 from weft_graph.onnx_form.reader import read_model
 
 make = helper.make_node

@@ -11,7 +11,7 @@ from onnx_models import Array, floats, initializer, model
 from weft_graph.convert import convert
 from weft_graph.onnx_form.reader import read_model
 from weft_graph.schema import OpSchema, schemas
-from weft_graph.shapes.flow import flat
+from weft_graph.shapes.gradients import flat
 
 make = helper.make_node
 LOWEST = np.triu(np.full((8, 8), np.finfo(np.float32).min, dtype=np.float32), 1)

@@ -17,12 +17,10 @@ from onnx_models import Array, floats, initializer, model, weights
 from sample_graphs import lenet, mlp, normalized_mlp
 from weft_graph.ir import WEFT_DOMAIN, Constant, Graph, Initializer, Input, Node, Parameter
 from weft_graph.json_form import graph_to_json
-from weft_graph.onnx_form.errors import OnnxError
+from weft_graph.onnx_form.errors import Imported, OnnxError, ReadOptions
 from weft_graph.onnx_form.files import read_bytes, read_file
-from weft_graph.onnx_form.imported import Imported, ReadOptions
 from weft_graph.onnx_form.reader import read_model
-from weft_graph.onnx_form.write_files import write_file
-from weft_graph.onnx_form.writer import WriteOptions, write_model
+from weft_graph.onnx_form.writer import WriteOptions, write_file, write_model
 from weft_graph.passes.inference_mode import to_inference
 from weft_graph.schema import schema_of
 from weft_graph.types import DType, TensorType

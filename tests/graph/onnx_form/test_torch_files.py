@@ -11,8 +11,7 @@ import onnx
 import pytest
 
 from torch_exports import exports_are_quick  # noqa: F401  # a fixture
-from weft_graph.onnx_form.errors import OnnxError
-from weft_graph.onnx_form.imported import Imported, ReadOptions
+from weft_graph.onnx_form.errors import Imported, OnnxError, ReadOptions
 from weft_graph.onnx_form.reader import read_model
 
 torch = pytest.importorskip("torch")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from weft_graph.differentiation.graph import differentiate
+from weft_graph.differentiation import differentiate
 from weft_graph.errors import DTypeError, GraphRefusedError, NoGradientError, ShapeError
 from weft_graph.infer import infer
 from weft_graph.ir import Constant, Graph, Initializer, Input, Node, Parameter

@@ -12,11 +12,8 @@ import pytest
 from sample_graphs import floats, ints, line, node, scalar, weight
 from weft_graph.infer import infer
 from weft_graph.ir import Constant, Graph, Node, Subgraph
-from weft_graph.passes.common_subexpressions import common_subexpressions
-from weft_graph.passes.constant_folding import constant_folding
-from weft_graph.passes.draft import Draft
-from weft_graph.passes.inline import inline
-from weft_graph.passes.options import Options
+from weft_graph.passes.draft import Draft, Options
+from weft_graph.passes.simplify import common_subexpressions, constant_folding, inline
 from weft_graph.program import Role
 from weft_graph.topological import topological_order
 from weft_kernels.evaluate import evaluate

@@ -14,9 +14,8 @@ from sample_graphs import floats, lenet, line, mlp, node, normalized_mlp, scalar
 from weft_graph.convert import convert
 from weft_graph.infer import infer
 from weft_graph.ir import Graph, Node, Subgraph
-from weft_graph.passes.draft import Draft
+from weft_graph.passes.draft import Draft, Options
 from weft_graph.passes.fusion import MOST_INPUTS, MOST_NODES, fusion
-from weft_graph.passes.options import Options
 from weft_graph.program import Programs, Role
 from weft_graph.program_json import programs_from_json, programs_to_json
 

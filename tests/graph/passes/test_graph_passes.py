@@ -10,11 +10,9 @@ from sample_graphs import floats, ints, lenet, line, mlp, node, normalized_mlp, 
 from weft_graph.errors import GraphRefusedError
 from weft_graph.infer import infer
 from weft_graph.ir import Node
-from weft_graph.passes.communication import insert_fetches, insert_sends
-from weft_graph.passes.dead_code import without_dead_code
+from weft_graph.passes.communication import insert_fetches, insert_sends, keep_statistics, priorities
 from weft_graph.passes.inference_mode import to_inference
-from weft_graph.passes.priorities import priorities
-from weft_graph.passes.statistics import keep_statistics
+from weft_graph.passes.simplify import without_dead_code
 
 
 def shown(nodes: tuple[Node, ...]) -> list[str]:

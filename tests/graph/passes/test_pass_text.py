@@ -7,10 +7,10 @@ from itertools import pairwise
 from sample_graphs import lenet, line, node, normalized_mlp, scalar, weight
 from weft_graph.convert import convert
 from weft_graph.ir import Graph
-from weft_graph.passes.options import Options
+from weft_graph.passes.draft import Options
 from weft_graph.passes.pipeline import ROLES, SHARED
 from weft_graph.program import Role
-from weft_graph.program_text.lines import WIDTH
+from weft_graph.program_text.listing import WIDTH
 from weft_graph.program_text.passes import Recorder, passes_text
 
 

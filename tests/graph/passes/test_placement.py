@@ -13,7 +13,7 @@ from sample_graphs import line, mlp, node, tensor, weight
 from weft_graph.convert import convert
 from weft_graph.errors import GraphRefusedError
 from weft_graph.ir import Graph, Input
-from weft_graph.passes.options import Options
+from weft_graph.passes.draft import Options
 from weft_graph.passes.places import Place, place_of
 from weft_graph.program import Program, Programs
 from weft_graph.types import DType

@@ -9,7 +9,7 @@ from program_run import first_parameters, run_program
 from sample_graphs import lenet, mlp, normalized_mlp
 from weft_graph.convert import convert
 from weft_graph.ir import Graph
-from weft_graph.passes.options import Options, Precision
+from weft_graph.passes.draft import Options, Precision
 from weft_graph.passes.precision import FOLLOWING, NARROW
 from weft_graph.program import LOSS, Program, Programs
 from weft_graph.program_text.passes import Recorder, passes_text

@@ -195,7 +195,7 @@ class LosesOnce:
     def __getattr__(self, name: str) -> object:
         return getattr(self._store, name)
 
-    def push(self, *_: object, priority: int = 0) -> Future[None]:
+    def push(self, *_: object, **__: object) -> Future[None]:
         return ended(StoreLostError("shard 1 has been silent for 5.0 s"))
 
     def statistics(self) -> ClientStatistics:
@@ -233,7 +233,7 @@ class RefusesOnce:
     def __getattr__(self, name: str) -> object:
         return getattr(self._store, name)
 
-    def push(self, key: str, step: int, gradient: np.ndarray) -> Future[None]:
+    def push(self, key: str, step: int, gradient: np.ndarray, **_: object) -> Future[None]:
         self.pushed.append(step)
         if len(self.pushed) == 2:
             return ended(StoreRefusedError("no"))

@@ -103,10 +103,7 @@ class ManyStore:
         self.pushed: list[tuple[list[str], int]] = []
         self.outs: list[bool] = []
 
-    def push_many(
-        self, keys: Sequence[str], step: int, gradients: Sequence[Array], *, priority: int = 0
-    ) -> Future[None]:
-        assert not priority
+    def push_many(self, keys: Sequence[str], step: int, gradients: Sequence[Array], **_: object) -> Future[None]:
         assert all(np.all(gradient == len(key)) for key, gradient in zip(keys, gradients, strict=True))
         self.pushed.append((list(keys), step))
         return finished(None)
@@ -118,9 +115,8 @@ class ManyStore:
         *,
         settled: bool = False,
         out: Sequence[Array] | None = None,
-        priority: int = 0,
+        **_: object,
     ) -> Future[list[Array]]:
-        assert not priority
         self.outs.append(out is not None)
         found = [np.empty(2, np.float32) for _ in keys] if out is None else list(out)
         for key, value in zip(keys, found, strict=True):
@@ -134,14 +130,12 @@ class ManyStore:
         *,
         settled: bool = False,
         out: Sequence[Array] | None = None,
-        priority: int = 0,
+        **_: object,
     ) -> Future[Pulled]:
-        assert not priority
         values = self.pull_many(keys, version, settled=settled, out=out).result(0)
         return finished(Pulled(values, np.full(len(keys), version), np.full(len(keys), version)))
 
-    def push(self, key: str, step: int, gradient: Array, *, priority: int = 0) -> Future[None]:
-        assert not priority
+    def push(self, key: str, step: int, gradient: Array, **_: object) -> Future[None]:
         self.pushed.append(([key], step))
         return finished(None)
 

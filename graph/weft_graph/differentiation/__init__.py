@@ -1,1 +1,0 @@
-"""Reverse-mode differentiation of a graph: the backward nodes of a loss."""

@@ -1,1 +1,0 @@
-"""Sizes of axes: numbers, names, and what sums and products make of them."""

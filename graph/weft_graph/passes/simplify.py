@@ -1,0 +1,318 @@
+"""Passes that leave out what need not be computed: bodies inlined, constants folded, equal nodes joined, dead ones
+dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+
+from weft_graph.attributes import as_int
+from weft_graph.folding import MAX_ELEMENTS
+from weft_graph.infer import Inference
+from weft_graph.ir import ONNX_DOMAIN, AttributeValue, Constant, Graph, Node, Subgraph
+from weft_graph.names import FreshNames, node_definitions, value_definitions
+from weft_graph.onnx_dtypes import DTYPE_OF_NUMBER
+from weft_graph.passes.draft import Draft, Options, made
+from weft_graph.schema import schema_of
+from weft_graph.topological import backward_slice, topological_order
+from weft_graph.types import DType, TensorType
+
+# --- What is known of a graph's values before any step: types, and numbers that follow from constants and shapes ------
+# Whole numbers are `folding.numbers`'s. Beside them, small floats and truth values are computed here by operations
+# that IEEE 754 rounds correctly, and by comparisons: every device gives the same bits, so that nothing changes by
+# computing them once. Functions that are not (Exp, Pow) are left to the kernels.
+
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Body = Callable[[Node, Sequence[Array], TensorType], Array | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The types of a graph's values, and the arrays of those that are known, constants included."""
+
+    types: Mapping[str, TensorType]
+    values: Mapping[str, Array]
+
+
+def known_values(graph: Graph) -> Known:
+    """What is known of a graph whose nodes are in runnable order."""
+    given = {input_.name: input_.type for input_ in graph.inputs}
+    given.update((parameter.name, parameter.type) for parameter in graph.parameters)
+    inference = Inference(given, graph.constants)
+    for node in graph.nodes:
+        types = inference.add(node)
+        name = node.outputs[0] if node.outputs else ""
+        if name and name not in inference.known:
+            value = _exact(node, [inference.known.get(read) for read in node.inputs if read], types[0])
+            if value is not None:
+                value.flags.writeable = False
+                inference.known[name] = value
+    return Known(inference.types, inference.known)
+
+
+def _exact(node: Node, inputs: Sequence[Array | None], type_: TensorType) -> Array | None:
+    body = _BODIES.get(node.op_type) if node.domain == ONNX_DOMAIN else None
+    if body is None or not type_.is_static or type_.size > MAX_ELEMENTS or not inputs:
+        return None
+    known = [array for array in inputs if array is not None and array.dtype.name in _KINDS]
+    if len(known) < len(inputs) or type_.dtype not in _KINDS:
+        return None
+    with np.errstate(all="ignore"):
+        result = body(node, known, type_)
+    if result is None:
+        return None
+    return np.array(result, dtype=type_.dtype.numpy).reshape(type_.static_shape)
+
+
+_KINDS: Final = frozenset(
+    {DType.BOOL, DType.INT32, DType.INT64, DType.FLOAT16, DType.FLOAT32, DType.FLOAT64},
+)
+
+
+def _cast(node: Node, inputs: Sequence[Array], _type: TensorType) -> Array | None:
+    """Between numbers that the other type has room for: what C leaves open is the kernel's to say."""
+    (array,) = inputs
+    target = DTYPE_OF_NUMBER[as_int(node.attributes["to"])].numpy
+    fits = array.dtype.kind != "f" or target.kind != "i" or np.all(np.abs(array) < 2.0 ** (8 * target.itemsize - 1))
+    return array.astype(target) if fits else None
+
+
+def _floats(function: Callable[..., Any]) -> Body:
+    """Of floats alone: whole numbers are another module's, with rules of their own."""
+
+    def body(_node: Node, inputs: Sequence[Array], _type: TensorType) -> Array | None:
+        return np.asarray(function(*inputs)) if all(array.dtype.kind == "f" for array in inputs) else None
+
+    return body
+
+
+def _same_elements(_node: Node, inputs: Sequence[Array], _type: TensorType) -> Array:
+    return inputs[0]
+
+
+def _of(function: Callable[..., Any]) -> Body:
+    return lambda _node, inputs, _type: np.asarray(function(*inputs))
+
+
+_BODIES: Final[Mapping[str, Body]] = {
+    **dict.fromkeys(("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten"), _same_elements),
+    "Cast": _cast,
+    "Add": _floats(np.add),
+    "Sub": _floats(np.subtract),
+    "Mul": _floats(np.multiply),
+    "Div": _floats(np.divide),
+    "Neg": _floats(np.negative),
+    "Abs": _floats(np.abs),
+    "Sqrt": _floats(np.sqrt),
+    "Reciprocal": _floats(np.reciprocal),
+    "Floor": _floats(np.floor),
+    "Ceil": _floats(np.ceil),
+    "Equal": _of(np.equal),
+    "Less": _of(np.less),
+    "LessOrEqual": _of(np.less_equal),
+    "Greater": _of(np.greater),
+    "GreaterOrEqual": _of(np.greater_equal),
+    "Not": _of(np.logical_not),
+    "And": _of(np.logical_and),
+    "Or": _of(np.logical_or),
+    "Xor": _of(np.logical_xor),
+    "Where": _of(np.where),
+}
+
+
+# --- The pass that puts the taken branch of an If in its place where the condition is known: branch elimination -------
+# Functions of a model are inlined by the reader. Nodes of the branch keep their names, which key random numbers; its
+# values get new ones, for they are the branch's own.
+
+
+def inline(draft: Draft, _options: Options) -> Draft:
+    """The draft without an If whose condition is known, also inside a branch that was taken."""
+    while any(_is_if(node) for node in draft.graph.nodes):
+        known = known_values(draft.graph)
+        taken = {node.name: branch for node in draft.graph.nodes if (branch := _taken(node, known)) is not None}
+        if not taken:
+            break
+        values = FreshNames(definition.name for definition in value_definitions(draft.graph))
+        names = FreshNames(definition.name for definition in node_definitions(draft.graph))
+        nodes: list[Node] = []
+        constants = list(draft.graph.constants)
+        for node in draft.graph.nodes:
+            if node.name in taken:
+                inside, own = _placed(node, taken[node.name], values, names)
+                nodes += inside
+                constants += own
+            else:
+                nodes.append(node)
+        draft = draft.having(replace(draft.graph, nodes=tuple(nodes), constants=tuple(constants)))
+    return draft
+
+
+def _is_if(node: Node) -> bool:
+    return node.domain == ONNX_DOMAIN and node.op_type == "If"
+
+
+def _taken(node: Node, known: Known) -> Subgraph | None:
+    if not _is_if(node) or node.inputs[0] not in known.values:
+        return None
+    branch = node.attributes["then_branch" if known.values[node.inputs[0]].item() else "else_branch"]
+    return branch if isinstance(branch, Subgraph) else None
+
+
+def _placed(node: Node, body: Subgraph, values: FreshNames, names: FreshNames) -> tuple[list[Node], Sequence[Constant]]:
+    """The body's nodes and constants in the graph around `node`, whose outputs they give."""
+    outer = dict(zip(body.captured, node.captured(body), strict=True))
+    inside = {name for each in body.nodes for name in each.outputs if name}
+    # A value of the body's own that is an output takes the output's name; what is given twice, or from outside, is
+    # passed on by a node.
+    for inner, output in zip(body.outputs, node.outputs, strict=False):
+        if output and inner in inside and inner not in outer:
+            outer[inner] = output
+    for name in (*(constant.name for constant in body.constants), *inside):
+        if name not in outer:
+            outer[name] = values.fresh(f"{node.name}/{name}")
+    placed = [
+        replace(
+            each.renamed(outer),
+            group=each.group or node.group,
+        )
+        for each in body.nodes
+    ]
+    for inner, output in zip(body.outputs, node.outputs, strict=False):
+        if output and outer[inner] != output:
+            name = names.fresh(f"weft.branch/{node.name}")
+            placed.append(Node("Identity", name, (outer[inner],), (output,), group=node.group))
+    return placed, [Constant(outer[constant.name], constant.array) for constant in body.constants]
+
+
+# --- The pass that computes once what is known before any step: constant folding, without kernels ---------------------
+# What exporters write around Reshape (Shape, Gather, Concat) disappears, and so do scales such as 1 / sqrt(64).
+
+
+def constant_folding(draft: Draft, _options: Options) -> Draft:
+    """The draft with a constant in the place of each node whose outputs are all known."""
+    known = known_values(draft.graph)
+    kept, folded = [], []
+    for node in draft.graph.nodes:
+        named = [name for name in node.outputs if name]
+        if named and all(name in known.values for name in named):
+            folded += [Constant(name, known.values[name]) for name in named]
+        else:
+            kept.append(node)
+    graph = replace(draft.graph, nodes=tuple(kept), constants=(*draft.graph.constants, *folded))
+    return draft.having(graph, known.types) if folded else draft
+
+
+# --- The pass that computes nothing twice: global value numbering over a graph (Click 1995, without its loops) --------
+# Two nodes of one operator that read the same values with the same attributes give the same, to the bit; the inputs
+# of an operator that commutes are compared without order. What Identity gives is what it reads. What draws random
+# numbers is left, and what a user has put into different groups: a copy across devices may cost more than the
+# computation.
+
+
+def common_subexpressions(draft: Draft, _options: Options) -> Draft:
+    """The draft with the first of all equal nodes, and of constants that are equal to the bit."""
+    same: dict[str, str] = {}
+    constants = _distinct(draft.graph.constants, same)
+    first: dict[Hashable, int] = {}
+    kept: list[Node] = []
+    for node in draft.graph.nodes:
+        reading = node.reading(same)
+        if (reading.domain, reading.op_type) == (ONNX_DOMAIN, "Identity"):
+            same[reading.outputs[0]] = reading.inputs[0]
+            continue
+        if is_random(reading) or not reading.outputs:
+            kept.append(reading)
+            continue
+        place = first.setdefault(_number(reading), len(kept))
+        if place == len(kept):
+            kept.append(reading)
+        else:
+            kept[place] = _merged(kept[place], reading, same)
+    if not same and kept == list(draft.graph.nodes):
+        return draft
+    graph = replace(draft.graph, nodes=tuple(kept), constants=tuple(constants))
+    return draft.renamed(same).having(graph, draft.types)
+
+
+def is_random(node: Node) -> bool:
+    """Whether the node, or one in its bodies, draws random numbers."""
+    return schema_of(node).random or any(
+        is_random(inner) for value in node.attributes.values() if isinstance(value, Subgraph) for inner in value.nodes
+    )
+
+
+def _distinct(constants: Iterable[Constant], same: dict[str, str]) -> list[Constant]:
+    found: dict[Hashable, Constant] = {}
+    for constant in constants:
+        array = constant.array
+        first = found.setdefault((array.dtype.name, array.shape, array.tobytes()), constant)
+        if first is not constant:
+            same[constant.name] = first.name
+    return list(found.values())
+
+
+def _number(node: Node) -> Hashable:
+    """Equal for two nodes that give the same; outputs are not in it, for a node may name more of them."""
+    schema = schema_of(node)
+    inputs = tuple(sorted(node.inputs)) if schema.commutative else node.inputs
+    attributes = tuple((name, _hashable(value)) for name, value in sorted(schema.attributes_of(node).items()))
+    return node.domain, node.op_type, inputs, attributes, node.group
+
+
+def _hashable(value: AttributeValue) -> Hashable:
+    """Whole numbers, floats and truth values differ, 0.0 and -0.0 too; bodies are equal where they are one object."""
+    if isinstance(value, Subgraph):
+        return id(value)
+    if isinstance(value, tuple):
+        return tuple(_hashable(item) for item in value)
+    return type(value), value.hex() if isinstance(value, float) else value
+
+
+def _merged(first: Node, later: Node, same: dict[str, str]) -> Node:
+    """`first`, naming also the outputs that `later` alone names; the others of `later` are `first`'s from here on."""
+    length = max(len(first.outputs), len(later.outputs))
+    names = [*first.outputs, *[""] * (length - len(first.outputs))]
+    for place, name in enumerate(later.outputs):
+        if name and names[place]:
+            same[name] = names[place]
+        elif name:
+            names[place] = name
+    return replace(first, outputs=tuple(names))
+
+
+# --- The pass that leaves out what nobody reads: dead code elimination ------------------------------------------------
+
+
+def dead_code(draft: Draft, _options: Options) -> Draft:
+    """The draft with what leads to its roots, and statistics of what is left alone.
+
+    A BatchNormalization that no output depends on keeps no statistics: it would run for them alone.
+    """
+    alive = without_dead_code(draft.graph, draft.roots)
+    values = set(made(alive.nodes))
+    kept = {key: value for key, value in draft.statistics.items() if value in values}
+    return replace(draft, statistics=MappingProxyType(kept)).having(
+        replace(alive, outputs=draft.graph.outputs), draft.types
+    )
+
+
+def without_dead_code(graph: Graph, roots: Iterable[str]) -> Graph:
+    """The graph with only those nodes, inputs and constants that lead to the values `roots`.
+
+    Its nodes are in runnable order, and `roots` are its outputs. Parameters stay: the store keeps those that no node
+    reads, too. Raises GraphRefusedError at a cycle.
+    """
+    outputs = tuple(dict.fromkeys(roots))
+    nodes, alive = backward_slice(topological_order(graph.nodes), outputs)
+    return replace(
+        graph,
+        inputs=tuple(input_ for input_ in graph.inputs if input_.name in alive),
+        constants=tuple(constant for constant in graph.constants if constant.name in alive),
+        nodes=nodes,
+        outputs=outputs,
+    )

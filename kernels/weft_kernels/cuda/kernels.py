@@ -1,0 +1,225 @@
+"""Kernels in CUDA for what CuPy has no fast function for: losses, draws, rows, windows."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import numpy as np
+
+from weft_graph.shapes.windows import Windows
+from weft_kernels.cuda.module import MOST_BLOCKS, has_kernels, launch, launch_blocks
+from weft_kernels.host import number
+from weft_kernels.kernel import Array
+from weft_kernels.random import Key
+
+# --- Softmax cross-entropy on a GPU: see `sources/cross_entropy.cu` ---------------------------------------------------
+
+
+_FILE: Final = "cross_entropy.cu"
+_THREADS: Final = 128
+_LABELS: Final = ("int32", "int64")
+
+
+def cross_entropy_fits(xp: Any, dtype: np.dtype[Any], labels: Array) -> bool:
+    """Whether the kernels take scores of that type and these labels, both of this module."""
+    return has_kernels(xp) and dtype.kind == "f" and labels.dtype.name in _LABELS
+
+
+def label_weights(
+    xp: Any, labels: Array, classes: int, *, weights: Array | None, ignored: int | None, dtype: Any
+) -> Array:
+    """What each label weighs, of the labels' shape: 1 or its class's weight, 0 where it is ignored.
+
+    Waits for the device, to raise ValueError, with the label and the number of classes, where one that counts is
+    outside [0, classes): nothing may learn from a label that is none.
+    """
+    labels = xp.ascontiguousarray(labels)
+    result: Array = xp.empty(labels.shape, dtype=dtype)
+    # Without class weights the kernel does not look at them.
+    by_class = xp.empty(1, dtype=dtype) if weights is None else xp.ascontiguousarray(weights.astype(dtype, copy=False))
+    wrong = xp.full(1, labels.size, dtype=xp.uint64)
+    numbers = (labels.size, classes, int(ignored is not None), ignored or 0, int(weights is not None))
+    types = (dtype, labels.dtype)
+    launch(xp, _FILE, "label_weights", labels.size, labels, by_class, result, wrong, *numbers, types=types)
+    row = int(number(xp, wrong[0]))
+    if row < labels.size:
+        label = int(number(xp, labels.reshape(-1)[row]))
+        raise ValueError(f"label {label} is outside [0, {classes}), the classes of the scores")
+    return result
+
+
+def cross_entropy(xp: Any, scores: Array, labels: Array, weights: Array) -> tuple[Array, Array]:
+    """(log-probabilities like `scores` (batch, classes, ...), losses like `labels` (batch, ...)), both new.
+
+    `weights` are those of `label_weights`; nothing is waited for.
+    """
+    scores, labels = xp.ascontiguousarray(scores), xp.ascontiguousarray(labels)
+    log_prob, losses = xp.empty_like(scores), xp.empty(labels.shape, dtype=scores.dtype)
+    inner = math.prod(labels.shape[1:])
+    # Neighbouring threads read neighbouring numbers: of one row where its classes lie together, of many rows else.
+    block = (1, _THREADS) if inner == 1 else (_THREADS, 1)
+    if scores.size:
+        grid = (min(-(-labels.size // block[0]), MOST_BLOCKS),)
+        launch_blocks(
+            xp,
+            _FILE,
+            "cross_entropy",
+            grid,
+            block,
+            *(scores, labels, weights, log_prob, losses, labels.size, scores.shape[1], inner),
+            types=(scores.dtype, labels.dtype),
+            shared_bytes=_THREADS * max(scores.dtype.itemsize, 4),
+        )
+    return log_prob, losses
+
+
+def cross_entropy_grad(xp: Any, log_prob: Array, labels: Array, scale: Array) -> Array:
+    """scale * (softmax - one-hot label), like `log_prob` (batch, classes, ...); `scale` is like `labels`."""
+    log_prob, labels, scale = (xp.ascontiguousarray(array) for array in (log_prob, labels, scale))
+    result: Array = xp.empty_like(log_prob)
+    numbers = (labels.size, log_prob.shape[1], math.prod(labels.shape[1:]))
+    types = (log_prob.dtype, labels.dtype)
+    launch(xp, _FILE, "cross_entropy_grad", log_prob.size, log_prob, labels, scale, result, *numbers, types=types)
+    return result
+
+
+# --- Random masks made on a GPU, the same bits as on the host: see `sources/draws.cu` ---------------------------------
+
+
+_DRAWS_FILE: Final = "draws.cu"
+
+
+def kept(xp: Any, key: Key, start: int, shape: tuple[int, ...], threshold: int) -> Array:
+    """Whether draw `start` + e of the stream is `threshold` or more, bool, of that shape."""
+    result: Array = xp.empty(shape, dtype=bool)
+    words = (np.uint64(key[0]), np.uint64(key[1]), start, result.size, np.uint64(threshold))
+    launch(xp, _DRAWS_FILE, "kept", result.size, result, *words)
+    return result
+
+
+# --- Rows by number on a GPU, each result summed in order by one thread: see `sources/rows.cu` ------------------------
+
+
+_ROWS_FILE: Final = "rows.cu"
+
+
+def rows_fit(xp: Any, rows: Array) -> bool:
+    """Whether the kernels take rows of this module and element type."""
+    return has_kernels(xp) and rows.dtype.kind == "f"
+
+
+def gather_rows(xp: Any, table: Array, ids: Array) -> Array:
+    """Rows `ids` (n,) int64 of `table` (rows, ...), a new array (n, ...); zeros where an id is negative."""
+    table, ids = xp.ascontiguousarray(table), xp.ascontiguousarray(ids)
+    result: Array = xp.empty((ids.size, *table.shape[1:]), dtype=table.dtype)
+    width = result.size // max(ids.size, 1)
+    launch(xp, _ROWS_FILE, "gather_rows", result.size, table, ids, result, ids.size, width, types=(table.dtype,))
+    return result
+
+
+def sum_rows(xp: Any, rows: Array, index: Array, count: int) -> Array:
+    """The sum, for each of `count` places, of the rows (n, columns) whose index (n,) names it, in order.
+
+    Sorted and summed by place, not added atomically: the same bits in every run. Rows of a negative index are left out.
+    """
+    rows = xp.ascontiguousarray(rows)
+    order = xp.argsort(index, kind="stable")
+    ordered = index[order]
+    result: Array = xp.empty((count, rows.shape[1]), dtype=rows.dtype)
+    numbers = (1, index.size, count, rows.shape[1])
+    launch(xp, _ROWS_FILE, "sum_rows", result.size, rows, ordered, order, result, *numbers, types=(rows.dtype,))
+    return result
+
+
+def merge_rows(xp: Any, first_ids: Array, first: Array, second_ids: Array, second: Array) -> tuple[Array, Array]:
+    """(ids, rows) of two slots' rows: their ids' union, ascending, and the first's row plus the second's.
+
+    Each slot's ids are distinct and ascending. Waits for the device, which alone knows how many ids there are.
+    """
+    ids = xp.unique(xp.concatenate([first_ids, second_ids]))
+    result: Array = xp.empty((ids.size, *first.shape[1:]), dtype=first.dtype)
+    width = result.size // max(ids.size, 1)
+    first, second = xp.ascontiguousarray(first), xp.ascontiguousarray(second)
+    given = (first, first_ids, first_ids.size, second, second_ids, second_ids.size)
+    launch(xp, _ROWS_FILE, "merge_rows", result.size, *given, ids, result, ids.size, width, types=(first.dtype,))
+    return ids, result
+
+
+# --- Convolution's and pooling's windows on a GPU: see `sources/windows.cu` -------------------------------------------
+
+
+MOST_DIMENSIONS: Final = 3
+_WINDOWS_FILE: Final = "windows.cu"
+
+
+def windows_fit(xp: Any, array: Array, windows: Windows) -> bool:
+    """Whether the kernels take arrays of this module, element type and number of spatial dimensions."""
+    return has_kernels(xp) and array.dtype.kind == "f" and len(windows.size) <= MOST_DIMENSIONS
+
+
+def columns(xp: Any, array: Array, windows: Windows, groups: int) -> Array:
+    """As `weft_kernels.windows.columns`."""
+    batch, channels = array.shape[:2]
+    rows, width = channels * math.prod(windows.kernel), batch * math.prod(windows.count)
+    result: Array = xp.empty((groups, rows // groups, width), dtype=array.dtype)
+    data = xp.ascontiguousarray(array)
+    launch(
+        xp,
+        _WINDOWS_FILE,
+        "im2col",
+        result.size,
+        data,
+        result,
+        batch,
+        channels,
+        *_numbers(windows),
+        types=(array.dtype,),
+    )
+    return result
+
+
+def scattered(xp: Any, array: Array, windows: Windows) -> Array:
+    """As `weft_kernels.windows.scattered`."""
+    channels, batch = array.shape[0], array.shape[1 + len(windows.size)]
+    result: Array = xp.empty((batch, channels, *windows.size), dtype=array.dtype)
+    lowered = xp.ascontiguousarray(array)
+    launch(
+        xp,
+        _WINDOWS_FILE,
+        "col2im",
+        result.size,
+        lowered,
+        result,
+        batch,
+        channels,
+        *_numbers(windows),
+        types=(array.dtype,),
+    )
+    return result
+
+
+def max_pool_grad(xp: Any, gradient: Array, data: Array, output: Array, windows: Windows) -> Array:
+    """The gradient of the input `data` (batch, channels, spatial ...), a new array."""
+    images, types = math.prod(data.shape[:2]), (data.dtype,)
+    data, output, gradient = (xp.ascontiguousarray(array) for array in (data, output, gradient))
+    chosen = xp.empty(output.shape, dtype=xp.int32)
+    result: Array = xp.empty(data.shape, dtype=gradient.dtype)
+    numbers = (images, *_numbers(windows))
+    launch(xp, _WINDOWS_FILE, "max_pool_choice", chosen.size, data, output, chosen, *numbers, types=types)
+    launch(xp, _WINDOWS_FILE, "max_pool_spread", result.size, gradient, chosen, result, *numbers, types=types)
+    return result
+
+
+def _numbers(windows: Windows) -> tuple[int, ...]:
+    """Three numbers for each field, as the kernels take them; missing dimensions lead."""
+    missing = MOST_DIMENSIONS - len(windows.size)
+    ones, zeros = (1,) * missing, (0,) * missing
+    return (
+        *(*ones, *windows.size),
+        *(*ones, *windows.kernel),
+        *(*ones, *windows.strides),
+        *(*ones, *windows.dilations),
+        *(*zeros, *windows.begin),
+        *(*ones, *windows.count),
+    )

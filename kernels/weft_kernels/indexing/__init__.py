@@ -1,1 +1,0 @@
-"""Rows and elements by their indices: checked, taken, written and summed."""

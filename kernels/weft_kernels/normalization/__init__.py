@@ -1,1 +1,0 @@
-"""What normalizations subtract and divide by, and its gradients."""

@@ -1,1 +1,0 @@
-"""Recurrent layers: cells over sequences, forwards and backwards in time."""

@@ -1,1 +1,0 @@
-"""Values at places between the elements of an image: by grids, boxes, moved windows, and along a dimension."""

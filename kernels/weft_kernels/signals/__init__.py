@@ -1,1 +1,0 @@
-"""What the operators over signals are made of."""
