@@ -77,8 +77,8 @@ class SentKeys:
 
 
 class Gives(Enum):
-    """What a pull of keys ends with: the one key's value, its state by name, a list of values, `Pulled`, or the value of
-    one key as its shard has it, however it travels else."""
+    """What a pull of keys ends with: the one key's value, its state by name, a list of values, `Pulled`, or the value
+    of one key as its shard has it, however it travels else."""
 
     VALUE = "value"
     STATE = "state"
