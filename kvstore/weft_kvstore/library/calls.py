@@ -247,12 +247,13 @@ class ValueCalls:
     ) -> Future[Any]:
         if priority:
             check_priority(priority, self._registry.call(call))
-        firsts, others = self._outs(key, out)
-        single, specs, outs, arrays = self._asked(call, key, firsts)
-        if others:
-            more = self._others(call, key, others)
-            pulled = self.pull(call, key, firsts, version, settled=settled, priority=priority)
-            return self._traffic.copied(pulled, more, single=single)
+        if isinstance(out, list | tuple):
+            out, others = self._outs(key, out)
+            if others:
+                more = self._others(call, key, out, others)
+                pulled = self.pull(call, key, out, version, settled=settled, priority=priority)
+                return self._traffic.copied(pulled, more, single=isinstance(key, str | int | np.integer))
+        single, specs, outs, arrays = self._asked(call, key, out)
         names = [spec.key for spec in specs]
         versions, guards = self._steps.versions(call, names, version)
         look = self._steps.look if version is None and not self._steps.are_seen(names) else None
@@ -271,29 +272,27 @@ class ValueCalls:
 
     def check_outs(self, call: str, key: object, out: Any) -> None:
         """What `pull` would refuse, before something is begun that belongs to it."""
-        firsts, others = self._outs(key, out)
-        self._asked(call, key, firsts)
-        self._others(call, key, others)
+        if isinstance(out, list | tuple):
+            out, others = self._outs(key, out)
+            self._others(call, key, out, others)
+        self._asked(call, key, out)
 
     @staticmethod
-    def _outs(key: object, out: Any) -> tuple[Any, list[tuple[int, Any]]]:
+    def _outs(key: object, out: Sequence[Any]) -> tuple[Any, list[tuple[int, Any]]]:
         """`out` with one array a key, and what else is to have the values: each with the number of its key."""
         if isinstance(key, str | int | np.integer):
-            if not isinstance(out, list | tuple) or not out:
-                return out, []
-            return out[0], [(0, one) for one in out[1:]]
-        if not isinstance(out, list | tuple) or not any(isinstance(one, list | tuple) for one in out):
-            return out, []
+            return (out[0], [(0, one) for one in out[1:]]) if out else (out, [])
         groups = [list(one) if isinstance(one, list | tuple) and one else [one] for one in out]
         return [group[0] for group in groups], [
             (number, one) for number, group in enumerate(groups) for one in group[1:]
         ]
 
-    def _others(self, call: str, key: object, others: Sequence[tuple[int, Any]]) -> list[tuple[int, Any, Any]]:
-        """Further arrays for values: the number of the key, the caller's array, and it as it is written."""
-        if not others:
-            return []
-        _, keys, specs, _ = self._registry.listed(call, key)
+    def _others(
+        self, call: str, key: object, firsts: Any, others: Sequence[tuple[int, Any]]
+    ) -> list[tuple[int, Any, Any]]:
+        """Further arrays for values, beside one a key: the number of the key, the caller's array, and it as it is
+        written."""
+        _, keys, specs, _ = self._registry.listed(call, key, firsts)
         forms = [_form(specs[number]) for number, _ in others]
         arrays = checked_outs(
             [one for _, one in others], forms, lambda at: self._registry.where(call, keys[others[at][0]])
@@ -418,7 +417,7 @@ class ValueCalls:
 
 
 def _form(spec: KeyDescription) -> Form:
-    return _dtype(spec), tuple(spec.shape)
+    return np.dtype(spec.half or spec.dtype), tuple(spec.shape)
 
 
 def _dtype(spec: KeyDescription) -> np.dtype[Any]:

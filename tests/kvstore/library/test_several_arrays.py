@@ -90,4 +90,6 @@ def test_each_of_several_is_checked_before_anything_is_begun(gradient: Any, told
             store.pushpull("w", gradient)
         with pytest.raises(StoreRefusedError, match=r"key 'w': out: it is float32\[4\]"):
             store.pushpull("w", full(1), out=[full(0), full(0, (4,))])
+        with pytest.raises(StoreRefusedError, match="1 keys take a list of as many values, not 2 values"):
+            store.pull(["w"], out=[[full(0), full(0)], [full(0), full(0)]])
         assert store.steps("w") == 0
