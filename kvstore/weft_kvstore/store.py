@@ -136,6 +136,10 @@ class BulkStore(Store, Protocol):
     ) -> Future[Array]:
         """See `Store.pull_rows`."""
 
+    def restore(self, key: str, version: int, array: Array, number: int) -> Future[None]:
+        """Make this what a key was at a version: with number 0 its value, and the key is at that version then; else
+        state array `number` of its rule, from 1. Only of keys that nobody has pushed. Kept, as by `push`."""
+
     def push_many(
         self, keys: Sequence[str], step: int, gradients: Sequence[Array], *, priority: int = 0
     ) -> Future[None]:
@@ -176,6 +180,9 @@ class BulkStore(Store, Protocol):
         priority: int = 0,
     ) -> Future[Pulled]:
         """The same, and which versions they are at."""
+
+    def pull_kept(self, key: str, version: int, *, settled: bool = False) -> Future[Array]:
+        """The key's value as its shard has it, however it travels else; as by `pull`."""
 
     def set_hyper(
         self, changes: Mapping[str, float], *, step: int | None = None, key: str | None = None

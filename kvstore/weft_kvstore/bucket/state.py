@@ -6,8 +6,8 @@ slice's value is at one version at any time: what is half made is shown to nobod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from typing import NamedTuple
+from collections.abc import Callable, Generator, Hashable
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -31,6 +31,10 @@ class Change(NamedTuple):
 
 Changed = Generator[Change, None, None]
 """What has changed, after each piece of work."""
+
+
+MOST_RESTORED: Final = 1 << 60
+"""Steps that a store may begin with: what is counted from there stays within 64 bits."""
 
 
 class Arrival(NamedTuple):
@@ -105,6 +109,34 @@ class BucketState:
             fresh = [one for some in early for one in self._taken(place, step, some)]
             found = found + fresh
         return found
+
+    def restore(self, slot: int, version: int, number: int, laid: Segment, origin: Hashable) -> list[Range]:
+        """Of slices that nobody has pushed: their value at a version with number 0, else state array `number` of the
+        rule. The ranges that pulls may have waited for. Raises PushRefusedError."""
+        pending, changed = PendingSegments(self.bounds), []
+        where = self._where(slot, version, laid.first)
+        if self.spec.gate is not None:
+            raise PushRefusedError(f"{where}: steps are committed, and begin at 0")
+        if version >= MOST_RESTORED:
+            raise PushRefusedError(f"{where}: a store is restored at a step below 2^60")
+        new = self.sets.new(laid.first, laid.stop, origin)
+        for low, high in new:
+            if not self.steps.untouched(low, high):
+                told = "it cannot be restored: a step of it has begun; restore before anybody pushes"
+                raise PushRefusedError(f"{self._where(slot, version, low)}: {told}")
+            if number > len(self.spec.state):
+                told = f"the rule has {len(self.spec.state)} state arrays, not {number}"
+                raise PushRefusedError(f"{self._where(slot, version, low)}: {told}")
+        for low, high in new:
+            part = pending.part(laid, low, high)
+            self.sets.restore(part, origin, is_value=not number)
+            if number:
+                self.update.restore(self.spec.state[number - 1], part)
+                continue
+            self.steps.begin_at(version, low, high)
+            self.update.updates[low:high] = version
+            changed.append((low, high))
+        return changed
 
     def merging(self, arrival: Arrival) -> Changed:
         """Merges what has come, and makes the updates that are due. Raises RuleFailedError, MemoryError."""

@@ -33,7 +33,7 @@ class BucketSteps:
     `_said[step % STEPS_SAID, p]` is twice the step that was taken in last, and one more where the slot had nothing.
     """
 
-    __slots__ = ("_place", "_said", "_together", "came", "slots", "through", "version")
+    __slots__ = ("_place", "_said", "_together", "base", "came", "slots", "through", "version")
 
     def __init__(self, slots: tuple[int, ...], slices: int, *, together: bool) -> None:
         """`together`: no slot may be far ahead of the others, for a step applies once all are in."""
@@ -43,6 +43,8 @@ class BucketSteps:
         self.came = np.zeros((len(slots), slices), np.int64)
         self.through = np.zeros((len(slots), slices), np.int64)
         self.version = np.zeros(slices, np.int64)
+        self.base = np.zeros(slices, np.int64)
+        """The version with which a slice began."""
         self._said = np.full((STEPS_SAID, len(slots), slices), NEVER, np.int64)
 
     def place_of(self, slot: int, where: str) -> int:
@@ -86,6 +88,15 @@ class BucketSteps:
             self.came[place, low:high] = step + 1
             self._said[step % STEPS_SAID, place, low:high] = _word(step, pushes=pushes)
         return taken, early
+
+    def untouched(self, first: int, stop: int) -> bool:
+        """Whether nobody has said anything of any step of these slices."""
+        return bool((self.came[:, first:stop] == self.base[first:stop]).all())
+
+    def begin_at(self, version: int, first: int, stop: int) -> None:
+        """Untouched slices begin at a version."""
+        for counts in (self.came, self.through, self.version, self.base):
+            counts[..., first:stop] = version
 
     def forget(self, place: int) -> None:
         """What of a slot is not merged never came."""
@@ -204,6 +215,16 @@ class BucketSets:
                 ahead.put(pending.part(laid, first, stop))
         self._know(laid.first, laid.stop, origin)
         return changed
+
+    def new(self, first: int, stop: int, origin: Hashable) -> list[Range]:
+        """What of a range is not known to have been restored by that call before."""
+        return self._new(first, stop, origin)
+
+    def restore(self, laid: Segment, origin: Hashable, *, is_value: bool) -> None:
+        """Something of these slices was restored by a call: `is_value`, this is their value."""
+        if is_value:
+            self._put(laid)
+        self._know(laid.first, laid.stop, origin)
 
     def reached(self, version: int, first: int, stop: int) -> None:
         """These slices are at a version now: what was set for it holds."""

@@ -131,6 +131,12 @@ class BucketUpdate:
             self.encoded = EncodedValues(spec.pulled, values.bounds, merged=spec.update is Update.GRADIENT)
             values.changed = self.encoded.changed
 
+    def restore(self, name: str, laid: Segment) -> None:
+        """Makes this a state array of some slices."""
+        values = self.state[name]
+        for low, high, state in values.written(laid.first, laid.stop):
+            np.copyto(state, self._elements_of(laid, laid.elements, low, high))
+
     def without_gradient(self, first: int, stop: int, step: int) -> None:
         """Nobody had anything for a step: a merged gradient is zero, any other value stays."""
         if self._spec.update is Update.GRADIENT:

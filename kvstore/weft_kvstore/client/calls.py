@@ -40,6 +40,9 @@ class StoreCalls:
             priority,
         )
 
+    def restore(self, key: str, version: int, array: Array, number: int) -> Future[None]:
+        return self._begin(lambda future: self._arguments.restore(future, key, version, array, number))
+
     def push_many(
         self, keys: Sequence[str], step: int, gradients: Sequence[Array], *, priority: int = 0
     ) -> Future[None]:
@@ -132,6 +135,10 @@ class StoreCalls:
     def pull_state(self, key: str, version: int, *, settled: bool = False) -> Future[Mapping[str, Array]]:
         reading = _READING[settled]
         return self._begin(lambda future: self._arguments.pull_state(future, key, version, reading=reading))
+
+    def pull_kept(self, key: str, version: int, *, settled: bool = False) -> Future[Array]:
+        reading = _READING[settled]
+        return self._begin(lambda future: self._arguments.pull_kept(future, key, version, reading=reading))
 
     def pull_rows(
         self, key: str, ids: Array, version: int, *, settled: bool = False, priority: int = 0

@@ -15,6 +15,8 @@ from weft_graph.program import Update
 from weft_graph.rules.largest import largest
 from weft_graph.rules.schedule import value_at
 from weft_kernels.averaging import averaged
+from weft_kernels.element_types import HALVES
+from weft_kernels.gradient_bounds import BOUNDS, bounded
 from weft_kernels.rules.lookup import rule_from
 from weft_kernels.rules.record import Rule
 from weft_kvstore.compression.description import CompressionError, StoreCompression, check_compression
@@ -98,7 +100,7 @@ def told_beyond(key: KeyDescription, name: str, value: float) -> str:
 # --- Whether a description can be a store, and the digest by which processes know that they agree on it ---------------
 
 
-DTYPES: Final = frozenset({"float16", "float32", "float64", "int8", "int16", "int32", "int64"})
+DTYPES: Final = frozenset({"float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8"})
 """What a value may be made of; the wire is little-endian."""
 
 MOST_PRIORITY: Final = 1 << 31
@@ -152,14 +154,16 @@ def is_ruled(key: KeyDescription) -> bool:
 
 
 def rule_of(description: StoreDescription, key: KeyDescription | None = None) -> Rule:
-    """The description's rule, or that of a key which has its own, which keeps averages where those are wanted. Raises
-    DescriptionError where there is no such rule, or a number that it lacks or that is none."""
+    """The description's rule, or that of a key which has its own, which keeps averages and bounds gradients where that
+    is wanted. Raises DescriptionError where there is no such rule, or a number that it lacks or that is none."""
     where = "" if key is None else f"key {key.key!r}: "
     try:
         rule = compiled_once(description.rule if key is None or key.rule is None else key.rule)
     except ValueError as error:
         raise DescriptionError(f"{where}{error}") from error
     hyper = hyper_of(description, key)
+    if not BOUNDS.keys().isdisjoint(hyper):
+        rule = bounded(rule)
     unknown = sorted(set(hyper) - set(rule.hyper))
     if unknown:
         known = ", ".join(sorted(rule.hyper))
@@ -222,6 +226,9 @@ def _check_key(key: KeyDescription, slots: int) -> None:
     where = f"key {key.key!r}"
     if key.dtype not in DTYPES:
         raise DescriptionError(f"{where}: dtype {key.dtype!r} is none of {', '.join(sorted(DTYPES))}")
+    if key.half is not None and (key.dtype != "float32" or key.half not in HALVES):
+        told = f"half: {' or '.join(sorted(HALVES))} over dtype float32, not {key.half!r} over {key.dtype!r}"
+        raise DescriptionError(f"{where}: {told}")
     if any(extent < 0 for extent in key.shape):
         raise DescriptionError(f"{where}: shape {key.shape} has a negative extent")
     if not -MOST_PRIORITY <= key.priority < MOST_PRIORITY:
@@ -234,8 +241,8 @@ def _check_key(key: KeyDescription, slots: int) -> None:
         raise DescriptionError(f"{where}: slots {key.slots} are not all within 0 to {slots - 1}")
     if key.rows:
         _check_table(key, where)
-    elif told := _of_tables(key):
-        raise DescriptionError(f"{where}: {told} is for tables alone")
+    elif misplaced := _of_tables(key):
+        raise DescriptionError(f"{where}: {misplaced} is for tables alone")
 
 
 def _of_tables(key: KeyDescription) -> str | None:

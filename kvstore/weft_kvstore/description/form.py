@@ -232,6 +232,15 @@ _INNER: Final = {
 }
 """What the fields that have fields are."""
 
+_AS_HALVES: Final = {
+    half: StoreCompression(gradients=codec, merged=codec, weights=codec, least_bytes=0)
+    for half, codec in (
+        ("float16", CompressionDescription(Kind.FP16, residual=False)),
+        ("bfloat16", CompressionDescription(Kind.BF16, residual=False)),
+    )
+}
+"""How keys travel whose users have 16 bits: what is left out by rounding is nothing that anybody had."""
+
 _WORDS: Final = {"kind": Kind, "mode": Mode, "merge": Merge, "update": Update, "sparse": Sparse}
 """Fields that are one of some words."""
 
@@ -254,7 +263,8 @@ class Key(_Shaped, frozen=True, forbid_unknown_fields=True, kw_only=True):
     the merged gradient of the last step and workers do the rest. `priority`: 0 is the most urgent; the key's number
     in the list if left out. `slots`: those that push it; all if left out. `rows`: a table, pushed and pulled by
     rows. `whole`: never cut over shards; follows from the rule if left out. `multipliers` of hyper-parameters, for
-    this key alone. `compression` and `staleness` stand before the store's.
+    this key alone. `compression` and `staleness` stand before the store's. `multi_precision`, of float16: shards keep
+    the key in float32, and gradients and values travel, and are the user's, in float16; of bfloat16 it is always so.
 
     Of tables alone: `growth`, with a shape that begins with 0, has rows come by any 64-bit id; `rule` and `hyper` stand
     before the store's; `sparse` says whether the rule passes by rows that a step does not touch ("lazy"), or does to
@@ -274,6 +284,7 @@ class Key(_Shaped, frozen=True, forbid_unknown_fields=True, kw_only=True):
     sparse: Sparse = Sparse.LAZY
     compression: StoreCompression | None = None
     staleness: int | None = None
+    multi_precision: bool | None = None
 
 
 class NamedKey(Key, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -431,12 +442,13 @@ def _name(key: NamedKey, number: int) -> str:
 
 
 def _key(key: NamedKey, name: str, number: int, slots: int, *, whole: bool) -> KeyDescription:
-    update = key.update or Update.RULE
+    update, half = key.update or Update.RULE, _half(key, number)
+    dtype = key.dtype if half is None else "float32"
     return KeyDescription(
         key=name,
-        dtype=key.dtype,
+        dtype=dtype,
         shape=key.shape,
-        initializer=initializer_of(key.initializer, key.dtype, update, f"keys[{number}].initializer"),
+        initializer=initializer_of(key.initializer, dtype, update, f"keys[{number}].initializer"),
         update=update,
         priority=number if key.priority is None else key.priority,
         slots=tuple(range(slots)) if key.slots is None else key.slots,
@@ -447,9 +459,24 @@ def _key(key: NamedKey, name: str, number: int, slots: int, *, whole: bool) -> K
         rule=key.rule,
         hyper=key.hyper,
         sparse=key.sparse,
-        compression=key.compression,
+        compression=_AS_HALVES[half] if half is not None and key.compression is None else key.compression,
         staleness=key.staleness,
+        half=half,
     )
+
+
+def _half(key: NamedKey, number: int) -> str | None:
+    """The type of users' arrays, where the shard has float32."""
+    where = f"keys[{number}].multi_precision"
+    if key.dtype == "bfloat16":
+        if key.multi_precision is False:
+            raise DescriptionError(f"{where}: shards always keep a bfloat16 key in float32; leave it out")
+        return key.dtype
+    if not key.multi_precision:
+        return None
+    if key.dtype != "float16":
+        raise DescriptionError(f"{where}: it is for float16 and bfloat16, not {key.dtype}")
+    return key.dtype
 
 
 def _barrier_key(slots: int) -> KeyDescription:

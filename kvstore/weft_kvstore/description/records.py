@@ -81,7 +81,8 @@ class KeyDescription(msgspec.Struct, frozen=True):
     `rows`: a table, pushed and pulled by rows. `whole`: never cut, for its rule is not pointwise. `multipliers` stretch
     the job's hyper-parameters for this key. `staleness` stands for the job's, in mode `stale`. A table with `growth`
     has no row at first: the first extent of its shape is 0. `rule` and `hyper` take the place of the store's for this
-    table, and `sparse` is for tables alone. `compression` takes the place of the store's for this key.
+    table, and `sparse` is for tables alone. `compression` takes the place of the store's for this key. `half`: users'
+    arrays are of this 16-bit type; the key itself, its sums and the rule's state are float32.
     """
 
     key: str
@@ -100,6 +101,7 @@ class KeyDescription(msgspec.Struct, frozen=True):
     hyper: Mapping[str, float | Mapping[str, Any]] | None = None
     sparse: Sparse = Sparse.LAZY
     compression: StoreCompression | None = None
+    half: str | None = None
 
     @property
     def size(self) -> int:

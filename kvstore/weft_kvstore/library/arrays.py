@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -13,12 +14,13 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from weft_kernels.cuda.module import import_cupy
+from weft_kernels.element_types import computed_in
 from weft_kvstore.arrays import Array
 from weft_kvstore.client.memory import ClientMemory
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError, StoreRefusedError
 from weft_kvstore.runtime.futures import on_end
-from weft_kvstore.runtime.joined_future import joined, then
+from weft_kvstore.runtime.joined_future import finished, joined, then
 
 # --- Arrays for gradients and values where a store has none of its own ------------------------------------------------
 
@@ -72,7 +74,7 @@ def as_array(value: object, dtype: np.dtype[Any], where: str) -> Any:
 
     Arrays keep their dtype, for a conversion would be a copy nobody asked for; Python's numbers and lists get `dtype`.
     """
-    _check_plain(value, where)
+    _check_plain(value, where, dtype)
     if isinstance(value, np.ndarray) or is_on_device(value):
         return value
     try:
@@ -80,7 +82,8 @@ def as_array(value: object, dtype: np.dtype[Any], where: str) -> Any:
             return _from_dlpack(value)
         array = np.asarray(value)
         # No elements have no kind, and NumPy calls them float64.
-        if array.size and (array.dtype.kind not in "biuf" or not np.can_cast(array.dtype, dtype, "same_kind")):
+        cast = np.can_cast(array.dtype, computed_in(dtype), "same_kind")
+        if array.size and (array.dtype.kind not in "biuf" or not cast):
             raise TypeError(_not_such(value, array, dtype))
         return array if isinstance(value, np.generic) else np.asarray(value, dtype)
     except _NO_ARRAY as error:
@@ -111,10 +114,10 @@ def checked_out(out: Any, dtype: np.dtype[Any], shape: tuple[int, ...], where: s
     gradient it is the data. Raises StoreRefusedError."""
     if _is_tensor(out) and out.requires_grad and out.is_leaf:
         out = out.detach()
-    _check_plain(out, f"{where}: out")
+    _check_plain(out, f"{where}: out", dtype)
     if not isinstance(out, np.ndarray) and not is_on_device(out):
         try:
-            views = [np.asarray(out) for _ in range(2)] if hasattr(out, "__dlpack__") else []
+            views = [_viewed(out) for _ in range(2)] if hasattr(out, "__dlpack__") else []
         except _NO_ARRAY as error:
             raise StoreRefusedError(f"{where}: out: {error}") from None
         # Two views of one array begin at one place; two copies, both alive, do not.
@@ -127,6 +130,26 @@ def checked_out(out: Any, dtype: np.dtype[Any], shape: tuple[int, ...], where: s
     if isinstance(out, np.ndarray) and not out.flags.writeable:
         raise StoreRefusedError(f"{where}: out: it cannot be written")
     return out
+
+
+def is_several(value: object, shape: tuple[int, ...]) -> bool:
+    """Whether it is a list of arrays of a key's shape: several for one key, as devices have them. A list of numbers, or
+    of rows, is one array: its parts have fewer dimensions."""
+    if not isinstance(value, list | tuple) or not value:
+        return False
+    return all(hasattr(one, "shape") and hasattr(one, "dtype") and len(one.shape) == len(shape) for one in value) and (
+        bool(shape) or not any(isinstance(one, np.generic) for one in value)
+    )
+
+
+def sum_of(arrays: Sequence[Array], dtype: np.dtype[Any]) -> Array:
+    """The sum of arrays of one shape in their order, in `dtype`: a new array. float16 is added up in float32."""
+    wide = np.dtype(np.float32) if dtype == np.float16 else dtype
+    total: Array = arrays[0].astype(wide)
+    for array in arrays[1:]:
+        np.add(total, array, out=total, dtype=wide)
+    with np.errstate(over="ignore"):
+        return total.astype(dtype, copy=False)
 
 
 def checked_outs(
@@ -180,17 +203,19 @@ def _is_tensor(value: object) -> bool:
     return hasattr(value, "requires_grad") and hasattr(value, "layout")
 
 
-def _check_plain(value: Any, where: str) -> None:
+def _check_plain(value: Any, where: str, dtype: np.dtype[Any]) -> None:
     """Raises StoreRefusedError for what is more than the numbers in its memory, or has such as NumPy has not."""
     told = None
     if isinstance(value, np.ma.MaskedArray):
         told = "a masked array, and a mask would be lost: fill it first, .filled(0)"
     elif not isinstance(value, np.ndarray) and _is_tensor(value):
-        layout, dtype = (str(one).removeprefix("torch.") for one in (value.layout, value.dtype))
+        layout, found = (str(one).removeprefix("torch.") for one in (value.layout, value.dtype))
         if layout != "strided":
             told = f"a sparse tensor ({layout}): make it dense first, .to_dense()"
-        elif dtype not in _OF_NUMPY:
-            told = f"a tensor of {dtype}, which NumPy does not have: convert it first, .to(torch.float32)"
+        elif found == "bfloat16" == dtype.name and not value.is_cpu:
+            told = "a tensor of bfloat16 that is not on the host: bring it there first, .cpu()"
+        elif found not in _OF_NUMPY and not found == "bfloat16" == dtype.name:
+            told = f"a tensor of {found}, which NumPy does not have: convert it first, .to(torch.{dtype})"
         elif value.requires_grad:
             told = "a tensor that requires a gradient: leave that behind first, .detach()"
         elif value.is_neg():
@@ -199,7 +224,24 @@ def _check_plain(value: Any, where: str) -> None:
         raise StoreRefusedError(f"{where}: it is {told}")
 
 
+def _viewed(value: Any) -> Array:
+    """NumPy's view of a tensor of the host."""
+    return _bits(value) if _is_brain(value) else np.asarray(value)
+
+
+def _is_brain(value: Any) -> bool:
+    return _is_tensor(value) and str(value.dtype) == "torch.bfloat16"
+
+
+def _bits(value: Any) -> Array:
+    """A tensor of bfloat16, which PyTorch hands to nobody, by way of its bits."""
+    array: Array = np.from_dlpack(value.view(sys.modules["torch"].int16)).view("bfloat16")
+    return array
+
+
 def _from_dlpack(value: Any) -> Array:
+    if _is_brain(value):
+        return _bits(value)
     device, _ = value.__dlpack_device__()
     if device != _CPU:
         raise TypeError(f"{type(value).__name__} is in the memory of a device that has no CUDA array interface")
@@ -254,6 +296,11 @@ class DeviceCopies:
             return [host for _, host, _ in started]
 
         return self._put(finish)
+
+    def get(self, array: DeviceArray) -> Array:
+        """A copy on the host of an array that was written by `to_device`."""
+        found: Array = self._cupy.asnumpy(self._cupy.asarray(array))
+        return found
 
     def reserve(self, out: DeviceArray) -> Target:
         """Where `to_device` writes later: behind what the caller's stream has under way now."""
@@ -335,6 +382,11 @@ def _carry_out(work: Callable[[], Any], future: Future[Any]) -> None:
 R = TypeVar("R")
 
 
+def _on_host(value: Any) -> Any:
+    """What NumPy takes: of a parameter that has a gradient its data."""
+    return value.detach() if _is_tensor(value) else value
+
+
 class ArrayTraffic:
     """Arrays of the host pass at once; CuPy is loaded, and a thread started, when the first one of a GPU comes.
 
@@ -394,6 +446,34 @@ class ArrayTraffic:
             return joined([copies], lambda _: given_back(values))
 
         return then(pulled, copied)
+
+    def copied(
+        self, pulled: Future[Any], others: Sequence[tuple[int, Any, Any]], *, single: bool
+    ) -> Future[list[Any] | Any]:
+        """What was pulled, and for each of `others` (number of the key, the caller's array, as it is written) a copy
+        there. Ends with the caller's arrays: a list for a key that has several."""
+        targets = self.targets([array for _, _, array in others])
+
+        def copy(found: Any) -> Future[Any]:
+            values = [found] if single else list(found)
+            hosts: list[Any] = [None] * len(values)
+            for number in {number for number, _, _ in others}:
+                value = values[number]
+                hosts[number] = self._device().get(value) if is_on_device(value) else np.asarray(_on_host(value))
+            for number, _, array in others:
+                if not is_on_device(array):
+                    np.copyto(array, hosts[number])
+            results = [[value] for value in values]
+            for number, one, _ in others:
+                results[number].append(one)
+            given = [group if len(group) > 1 else group[0] for group in results]
+            result = given[0] if single else given
+            if not targets:
+                return finished(result)
+            sources = [hosts[others[at][0]] for at in targets]
+            return joined([self._device().to_device(sources, list(targets.values()))], lambda _: result)
+
+        return then(pulled, copy)
 
     def _has_begun(self, names: Sequence[str]) -> None:
         with self._lock:

@@ -6,8 +6,10 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from itertools import cycle
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -23,6 +25,8 @@ from weft_kvstore.library.arrays import (
     flat_ids,
     form_of,
     is_on_device,
+    is_several,
+    sum_of,
 )
 from weft_kvstore.library.key_registry import KeyRegistry
 from weft_kvstore.library.steps import Barriers, SlotSteps, check_number, check_priority
@@ -170,8 +174,18 @@ def _none(_: object) -> None:
 # A slot's calls on whole values: a user's arguments checked, counted, brought to the host, and handed to a `Store`.
 
 
+MASTER: Final = "weft.master"
+"""In a key's state: the float32 value of a key whose users have 16 bits."""
+
 Form: TypeAlias = tuple[np.dtype[Any], tuple[int, ...]]
 """A dtype and a shape."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Several:
+    """Gradients of one key of which some are on a GPU: added up once they are on the host."""
+
+    arrays: Sequence[Any]
 
 
 class ValueCalls:
@@ -184,6 +198,7 @@ class ValueCalls:
         self._steps = steps
         self._traffic = traffic
         self._many = ManyKeys(store)
+        self._halves = registry.halves
 
     def init(self, key: object, value: Any, by: int | None) -> Future[None]:
         _, keys, specs, (values,) = self._registry.listed("init", key, value, rows=None)
@@ -200,7 +215,8 @@ class ValueCalls:
         arrays = self._wholes("init", keys, specs, values, "value")
 
         def give(_: list[int], hosts: list[Array]) -> Future[None]:
-            return joined([self._give(spec, first) for spec, first in zip(specs, hosts, strict=True)], _nothing)
+            firsts = self._as_kept(specs, hosts)
+            return joined([self._give(spec, first) for spec, first in zip(specs, firsts, strict=True)], _nothing)
 
         return self._steps.set("init", [spec.key for spec in specs], 0, arrays, give)
 
@@ -209,32 +225,79 @@ class ValueCalls:
         if priority:
             check_priority(priority, self._registry.call(call))
         arrays, names = self._wholes(call, keys, specs, gradients, "gradient"), [spec.key for spec in specs]
-        return self._steps.push(
-            call, names, step, arrays, lambda steps, hosts: self._many.push(names, steps, hosts, priority)
-        )
+        halves = self._halves and not self._halves.isdisjoint(names)
+        if not halves and _Several not in map(type, arrays):
+            return self._steps.push(
+                call, names, step, arrays, lambda steps, hosts: self._many.push(names, steps, hosts, priority)
+            )
+        parts = [one.arrays if isinstance(one, _Several) else (one,) for one in arrays]
+
+        def add_up(steps: list[int], hosts: list[Array]) -> Future[None]:
+            brought = iter(hosts)
+            sums = []
+            for spec, some in zip(specs, parts, strict=True):
+                mine = [next(brought) for _ in some]
+                sums.append(mine[0] if len(mine) == 1 else sum_of(mine, np.dtype(spec.dtype)))
+            return self._many.push(names, steps, self._as_kept(specs, sums), priority)
+
+        return self._steps.push(call, names, step, [one for some in parts for one in some], add_up)
 
     def pull(
         self, call: str, key: object, out: Any, version: int | None, *, settled: bool, priority: int
     ) -> Future[Any]:
-        single, specs, outs, arrays = self._asked(call, key, out)
         if priority:
             check_priority(priority, self._registry.call(call))
+        if isinstance(out, list | tuple):
+            out, others = self._outs(key, out)
+            if others:
+                more = self._others(call, key, out, others)
+                pulled = self.pull(call, key, out, version, settled=settled, priority=priority)
+                return self._traffic.copied(pulled, more, single=isinstance(key, str | int | np.integer))
+        single, specs, outs, arrays = self._asked(call, key, out)
         names = [spec.key for spec in specs]
         versions, guards = self._steps.versions(call, names, version)
         look = self._steps.look if version is None and not self._steps.are_seen(names) else None
         targets = self._traffic.targets(arrays)
         host_outs = [None if number in targets else array for number, array in enumerate(arrays)]
+        halves = bool(self._halves) and not self._halves.isdisjoint(names)
+        store_outs = [None] * len(names) if halves else host_outs
 
         def begin(_: list[Array]) -> Future[list[Array]]:
-            return self._many.pull(
-                names, versions, host_outs, settled=settled, guards=guards, look=look, priority=priority
+            pulled = self._many.pull(
+                names, versions, store_outs, settled=settled, guards=guards, look=look, priority=priority
             )
+            return joined([pulled], lambda found: _as_given(specs, found[0], host_outs)) if halves else pulled
 
         return self._traffic.delivered(self._traffic.bring(names, [], begin), outs, targets, single=single)
 
     def check_outs(self, call: str, key: object, out: Any) -> None:
         """What `pull` would refuse, before something is begun that belongs to it."""
+        if isinstance(out, list | tuple):
+            out, others = self._outs(key, out)
+            self._others(call, key, out, others)
         self._asked(call, key, out)
+
+    @staticmethod
+    def _outs(key: object, out: Sequence[Any]) -> tuple[Any, list[tuple[int, Any]]]:
+        """`out` with one array a key, and what else is to have the values: each with the number of its key."""
+        if isinstance(key, str | int | np.integer):
+            return (out[0], [(0, one) for one in out[1:]]) if out else (out, [])
+        groups = [list(one) if isinstance(one, list | tuple) and one else [one] for one in out]
+        return [group[0] for group in groups], [
+            (number, one) for number, group in enumerate(groups) for one in group[1:]
+        ]
+
+    def _others(
+        self, call: str, key: object, firsts: Any, others: Sequence[tuple[int, Any]]
+    ) -> list[tuple[int, Any, Any]]:
+        """Further arrays for values, beside one a key: the number of the key, the caller's array, and it as it is
+        written."""
+        _, keys, specs, _ = self._registry.listed(call, key, firsts)
+        forms = [_form(specs[number]) for number, _ in others]
+        arrays = checked_outs(
+            [one for _, one in others], forms, lambda at: self._registry.where(call, keys[others[at][0]])
+        )
+        return [(number, one, array) for (number, one), array in zip(others, arrays, strict=True)]
 
     def pull_state(self, key: object, version: int | None, *, settled: bool) -> Future[Any]:
         call = "pull_state"
@@ -243,16 +306,57 @@ class ValueCalls:
         versions, guards = self._steps.versions(call, names, version)
 
         def begin(_: list[Array]) -> Future[Any]:
-            pulled = [self._store.pull_state(n, at, settled=settled) for n, at in zip(names, versions, strict=True)]
+            pulled = [self._state(spec, at, settled=settled) for spec, at in zip(specs, versions, strict=True)]
             return joined(pulled, lambda found: found[0] if single else found, guards)
 
         return self._traffic.bring(names, [], begin)
+
+    def restore(self, key: object, value: Any, state: Any, step: int) -> Future[None]:
+        call = "restore"
+        _, keys, specs, (values, states) = self._registry.listed(call, key, value, state)
+        check_number(step, f"{self._registry.call(call)}: step", may_lack=False)
+        arrays: list[Any] = []
+        places: list[tuple[str, int]] = []
+        for one, spec, first, named in zip(keys, specs, values, states, strict=True):
+            where = self._registry.where(call, one)
+            given = dict(named or {})
+            master = given.pop(MASTER, None) if spec.half is not None else None
+            wanted = self._registry.state_of(spec) if given or named else ()
+            if given.keys() != set(wanted):
+                told = f"{', '.join(given) or 'nothing'}; the rule keeps {', '.join(wanted) or 'nothing'}"
+                raise StoreRefusedError(f"{where}: state: {told}, and all of it is needed")
+            for number, name in enumerate(wanted, 1):
+                dtype = np.dtype(spec.dtype)
+                arrays.append(checked(given[name], dtype, tuple(spec.shape), f"{where}: state {name!r}"))
+                places.append((spec.key, number))
+            whole = first if master is None else master
+            dtype = _dtype(spec) if master is None else np.dtype(spec.dtype)
+            arrays.append(checked(whole, dtype, tuple(spec.shape), f"{where}: value"))
+            places.append((spec.key, 0))
+        kept = {spec.key: spec.dtype for spec in specs}
+
+        def give(versions: list[int], hosts: list[Array]) -> Future[None]:
+            """The rule's state first: with the value steps may begin, and what is of one key arrives in order."""
+            parts = zip(places, cycle(versions), hosts, strict=False)
+            return joined(
+                [
+                    self._store.restore(name, version, host.astype(kept[name], copy=False), number)
+                    for (name, number), version, host in parts
+                ],
+                _nothing,
+            )
+
+        return self._steps.set(call, [spec.key for spec in specs], step, arrays, give)
 
     def set(self, key: object, value: Any, version: int) -> Future[None]:
         _, keys, specs, (values,) = self._registry.listed("set", key, value)
         arrays, names = self._wholes("set", keys, specs, values, "value"), [spec.key for spec in specs]
         return self._steps.set(
-            "set", names, version, arrays, lambda versions, hosts: self._many.set(names, versions, hosts)
+            "set",
+            names,
+            version,
+            arrays,
+            lambda versions, hosts: self._many.set(names, versions, self._as_kept(specs, hosts)),
         )
 
     def read_consistent(self, key: object) -> Future[tuple[int, list[Array]]]:
@@ -260,7 +364,24 @@ class ValueCalls:
         self._registry.check_sync(call)
         _, _, specs, _ = self._registry.listed(call, key)
         names = [spec.key for spec in specs]
-        return self._traffic.bring(names, [], lambda _: self._store.read_consistent(names))
+        read = self._traffic.bring(names, [], lambda _: self._store.read_consistent(names))
+        if self._halves.isdisjoint(names):
+            return read
+        return joined([read], lambda found: (found[0][0], _as_given(specs, found[0][1], [None] * len(names))))
+
+    def _state(self, spec: KeyDescription, version: int, *, settled: bool) -> Future[Any]:
+        """The rule's state; of a key of 16 bits with what its shard has in float32."""
+        state = self._store.pull_state(spec.key, version, settled=settled)
+        if spec.half is None:
+            return state
+        kept: Future[Any] = self._store.pull_kept(spec.key, version, settled=settled)
+        return joined([state, kept], lambda both: {**both[0], MASTER: both[1]})
+
+    def _as_kept(self, specs: Sequence[KeyDescription], arrays: list[Array]) -> list[Array]:
+        """As the shards keep the keys."""
+        if not self._halves:
+            return arrays
+        return [array.astype(spec.dtype, copy=False) for spec, array in zip(specs, arrays, strict=True)]
 
     def _asked(self, call: str, key: object, out: Any) -> tuple[bool, list[KeyDescription], list[Any], list[Any]]:
         """Whether one key was given; the keys, the caller's arrays, and these as they are written."""
@@ -273,12 +394,17 @@ class ValueCalls:
     def _wholes(
         self, call: str, keys: Sequence[object], specs: Sequence[KeyDescription], values: Sequence[Any], what: str
     ) -> list[Any]:
-        found = []
+        found: list[Any] = []
         for one, spec, value in zip(keys, specs, values, strict=True):
             dtype, shape = _form(spec)
             # What fits is seen at a glance: a step has hundreds of keys, and its caller waits.
             if type(value) is np.ndarray and value.dtype == dtype and value.shape == shape and value.flags.c_contiguous:
                 found.append(value)
+            elif what == "gradient" and is_several(value, shape):
+                where = f"{self._registry.where(call, one)}: {what}"
+                parts = [checked(part, dtype, shape, f"{where} {at}") for at, part in enumerate(value)]
+                kept = np.dtype(spec.dtype)
+                found.append(_Several(parts) if any(map(is_on_device, parts)) else sum_of(parts, kept))
             else:
                 found.append(checked(value, dtype, shape, f"{self._registry.where(call, one)}: {what}"))
         return found
@@ -291,7 +417,19 @@ class ValueCalls:
 
 
 def _form(spec: KeyDescription) -> Form:
-    return np.dtype(spec.dtype), tuple(spec.shape)
+    return np.dtype(spec.half or spec.dtype), tuple(spec.shape)
+
+
+def _dtype(spec: KeyDescription) -> np.dtype[Any]:
+    """Of users' arrays."""
+    return np.dtype(spec.half or spec.dtype)
+
+
+def _as_given(specs: Sequence[KeyDescription], values: Sequence[Array], outs: Sequence[Array | None]) -> list[Array]:
+    """Values in the types that users have, in the arrays where they are wanted."""
+    with np.errstate(over="ignore"):
+        found = [value.astype(_dtype(spec), copy=False) for spec, value in zip(specs, values, strict=True)]
+    return _put(found, outs)
 
 
 def _nothing(_: object) -> None:
@@ -346,7 +484,7 @@ class RowCalls:
         single, keys, specs, (wanted, outs) = self._registry.listed(call, key, ids, out, rows=True)
         given = self._asked(call, keys, wanted)
         shapes = [(*form_of(one)[1], *spec.shape[1:]) for spec, one in zip(specs, given, strict=True)]
-        forms = [(np.dtype(spec.dtype), shape) for spec, shape in zip(specs, shapes, strict=True)]
+        forms = [(_dtype(spec), shape) for spec, shape in zip(specs, shapes, strict=True)]
         arrays = checked_outs(outs, forms, lambda number: self._registry.where(call, keys[number]))
         names, given = [spec.key for spec in specs], self._seen(call, specs, given)
         versions, guards = self._steps.versions(call, names, version)
@@ -359,7 +497,7 @@ class RowCalls:
                 self._store.pull_rows(name, one, at, settled=settled, priority=priority)
                 for name, one, at in zip(names, flat, versions, strict=True)
             ]
-            return joined(pulled, lambda values: _shaped(values, shapes, host_outs), guards)
+            return joined(pulled, lambda values: _shaped(values, specs, shapes, host_outs), guards)
 
         return self._traffic.delivered(self._traffic.bring(names, given, begin), outs, targets, single=single)
 
@@ -399,7 +537,7 @@ class RowCalls:
             found = checked_ids(some, where)
             shape = (*form_of(found)[1], *spec.shape[1:])
             (seen,) = self._seen(call, [spec], [found])
-            given += [seen, checked(values, np.dtype(spec.dtype), shape, f"{where}: rows")]
+            given += [seen, checked(values, _dtype(spec), shape, f"{where}: rows")]
         return specs, given
 
     def _asked(self, call: str, keys: Sequence[object], wanted: Sequence[Any]) -> list[Any]:
@@ -416,7 +554,7 @@ class RowCalls:
         """Ids (n) and rows (n, ...) of each table."""
         all_ids = self._seen(call, specs, hosts[::2])
         return [
-            (ids, rows.reshape(len(ids), *spec.shape[1:]))
+            (ids, rows.reshape(len(ids), *spec.shape[1:]).astype(spec.dtype, copy=False))
             for spec, ids, rows in zip(specs, all_ids, hosts[1::2], strict=True)
         ]
 
@@ -441,13 +579,14 @@ def _calls(
     return [(name, number, *part) for name, number, part in zip(names, numbers, parts, strict=True)]
 
 
-def _shaped(values: list[Array], shapes: Sequence[tuple[int, ...]], outs: Sequence[Array | None]) -> list[Array]:
+def _shaped(
+    values: list[Array],
+    specs: Sequence[KeyDescription],
+    shapes: Sequence[tuple[int, ...]],
+    outs: Sequence[Array | None],
+) -> list[Array]:
     """Rows in the shape of the ids that asked for them, in the arrays where they are wanted."""
-    found = [value.reshape(shape) for value, shape in zip(values, shapes, strict=True)]
-    for value, out in zip(found, outs, strict=True):
-        if out is not None:
-            np.copyto(out, value)
-    return found
+    return _as_given(specs, [value.reshape(shape) for value, shape in zip(values, shapes, strict=True)], outs)
 
 
 # --- What stands behind `KVStore`: the calls of one slot on values and on rows, and those on the slot as a whole ------

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from weft_graph.program import Update
 from weft_kvstore.description.check import hyper_of, rule_of
 from weft_kvstore.description.form import UserKey, shown, store_name, user_key
 from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription, is_given
@@ -34,6 +35,8 @@ class KeyRegistry:
         self._keys = {key.key: key for key in shown(description)}
         self._strings = {name: key for name, key in self._keys.items() if user_key(name) == name}
         """Those whose users call them what the store does."""
+        self.halves = frozenset(name for name, key in self._keys.items() if key.half is not None)
+        """Keys of which users have 16 bits, and the shards 32."""
         self._job = HyperTimeline()
         self._own: dict[str, HyperTimeline] = {}
 
@@ -81,6 +84,14 @@ class KeyRegistry:
             raise StoreRefusedError(f"{self.where(call, key)}: only slots {list(found.slots)} contribute to it")
         return found
 
+    def buffered(self, key: object, call: str) -> str:
+        """The store's name of a key that may have an array of the store's own."""
+        found = self.find(key, call, rows=False)
+        if found.half is not None:
+            told = f"its shard has float32, and what travels is {found.half}: push and pull arrays of your own"
+            raise StoreRefusedError(f"{self.where(call, key)}: {told}")
+        return found.key
+
     def listed(
         self, call: str, key: object, *values: Any, rows: bool | None = False, pushes: bool = False
     ) -> tuple[bool, list[Any], list[KeyDescription], list[list[Any]]]:
@@ -115,6 +126,10 @@ class KeyRegistry:
                 f"{self.where('init', key)}: the shards make its first value ({spec.initializer.op_type}); one can be "
                 'given where the description says initializer = "given"'
             )
+
+    def state_of(self, spec: KeyDescription) -> tuple[str, ...]:
+        """What the rule keeps beside a key, by name, in the order of the store."""
+        return tuple(rule_of(self._description, spec).state) if spec.update is Update.RULE else ()
 
     def check_sync(self, call: str) -> None:
         """Raises StoreRefusedError where versions are each slot's own."""

@@ -108,13 +108,16 @@ class KVStore:
         description: Described,
         *,
         timeout_s: float | None = None,
+        step: int = 0,
         settings: LinkSettings = DEFAULTS,
         tables: TablePlace | None = None,
     ) -> KVStore:
         """Slot 0 of a store within this process: no shards, no sockets, the same bits. `at_slot` gives the others, for
-        threads. `tables` says from what size on rows of tables lie in a file. Raises OSError and DescriptionError."""
+        threads. `step`: the first to be counted, where the store is restored. `tables` says from what size on rows of
+        tables lie in a file. Raises OSError and DescriptionError."""
         described = _read(description)
-        return cls(LocalStore(described, settings=_settings(settings, timeout_s), tables=tables), described, 0)
+        store = LocalStore(described, settings=_settings(settings, timeout_s), tables=tables)
+        return cls(store, described, 0, step=step)
 
     def at_slot(self, slot: int, *, step: int = 0) -> KVStore:
         """Another slot of a local store, which counts its own steps, from `step` on. Closing it closes nothing. Raises
@@ -224,11 +227,11 @@ class KVStore:
         copied: it must not be written before the push's future ends, and that is once every slot has pushed the step
         and the shard has read it. So slots of one thread all push before any of the futures is waited for, and slots
         that are later than `timeout_s` fail the push, which holds all the same."""
-        return self._buffers.gradient_buffer(self._calls.registry.find(key, "gradient_buffer", rows=False).key)
+        return self._buffers.gradient_buffer(self._calls.registry.buffered(key, "gradient_buffer"))
 
     def value_buffer(self, key: UserKey) -> Array:
         """An array for a key's value, always the same one, to be `out` of a pull: the shard writes there itself."""
-        return self._buffers.value_buffer(self._calls.registry.find(key, "value_buffer", rows=False).key)
+        return self._buffers.value_buffer(self._calls.registry.buffered(key, "value_buffer"))
 
     def push_rows(
         self, key: UserKey | Keys, ids: Any, rows: Any, *, step: int | None = None, priority: int = 0
@@ -265,6 +268,16 @@ class KVStore:
     ) -> Future[Any]:
         """`pull_state` of some rows of a table; each as `pull_rows` gives the rows."""
         return self._calls.rows.pull_state(key, ids, version, settled=settled)
+
+    def restore(self, key: UserKey | Keys, value: Any, state: Any = None, *, step: int) -> Future[None]:
+        """Makes keys what they were after `step` steps, from a program's own checkpoint: the values that `pull` gave,
+        and of each key the rule's state as `pull_state` gave it, or None, and the rule begins anew. Training goes on
+        from there with the same bits.
+
+        For shards that were started anew, before anybody pushes. One slot calls it, as `init`; every slot connects with
+        this `step` and pulls before it pushes. Not for tables, nor where steps are committed.
+        """
+        return self._calls.values.restore(key, value, state, step)
 
     def set(self, key: UserKey | Keys, value: Any, *, version: int) -> Future[None]:
         """Makes this the key's value at a version, which must not have passed: `Store.set`. At once in async mode."""

@@ -171,8 +171,11 @@ class LocalCore:
         request = self._next()
         for out in send.cut(self._routing).get(0, ()):
             entry, copy = out.entry, bytearray().join(out.source.cut(int(out.bounds[0]), int(out.bounds[-1])))
-            run = Run(entry.payload_kind, request, entry.bucket, entry.step, out.first, out.count, 0, memoryview(copy))
-            if entry.payload_kind is PayloadKind.GRADIENT:
+            what = (entry.payload_kind, request, entry.bucket, entry.step, out.first, out.count, entry.chunks)
+            run = Run(*what, memoryview(copy))
+            if entry.payload_kind is PayloadKind.RESTORED:
+                self._merger.take(LOCAL, self._shard.sets.restored(slot, run, request))
+            elif entry.payload_kind is PayloadKind.GRADIENT:
                 self._merger.take(LOCAL, self._shard.accept(slot, run))
             else:
                 self._merger.take(LOCAL, self._shard.sets.slices(slot, run, request))

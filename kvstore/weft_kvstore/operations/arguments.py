@@ -30,7 +30,11 @@ MAX_PULLED_ROWS: Final = 1 << 22
 MAX_STEP: Final = 1 << 62
 """Steps and versions are below it."""
 
-_WORDS: Final = {PayloadKind.GRADIENT: ("push", "step", "gradient"), PayloadKind.VALUE: ("set", "version", "value")}
+_WORDS: Final = {
+    PayloadKind.GRADIENT: ("push", "step", "gradient"),
+    PayloadKind.VALUE: ("set", "version", "value"),
+    PayloadKind.RESTORED: ("restore", "version", "array"),
+}
 
 
 class Arguments:
@@ -66,6 +70,14 @@ class Arguments:
         """Raises StoreRefusedError for keys, a step or arrays that do not fit."""
         return self._push(future, self._keys.many(names, _WORDS[payload_kind][0]), step, list(arrays), payload_kind)
 
+    def restore(self, future: Future[Any], name: str, version: int, array: Array, number: int) -> PushOperation:
+        """Raises StoreRefusedError as `push`, and where a step is of all keys."""
+        operation = self.push(future, name, version, array, payload_kind=PayloadKind.RESTORED)
+        if self._description.commit is not None:
+            raise StoreRefusedError(f"slot {self._slot}: {operation}: steps are committed, and begin at 0")
+        operation.array = number
+        return operation
+
     def push_rows(
         self, future: Future[Any], name: str, step: int, ids: Array, rows: Array, *, payload_kind: PayloadKind
     ) -> PushRowsOperation:
@@ -88,6 +100,10 @@ class Arguments:
         """Raises StoreRefusedError for a key, a version or an array that does not fit."""
         asked = AskedKeys(self._keys.one(name, "pull"), version, None, reading, Gives.VALUE)
         return self._pull(future, asked, None if out is None else (out,))
+
+    def pull_kept(self, future: Future[Any], name: str, version: int, *, reading: Reading) -> KeyPull:
+        """Raises StoreRefusedError for a key or version that there is not."""
+        return self._pull(future, AskedKeys(self._keys.one(name, "pull"), version, None, reading, Gives.KEPT), None)
 
     def pull_state(self, future: Future[Any], name: str, version: int, *, reading: Reading) -> KeyPull:
         """Raises StoreRefusedError for a key or version that there is not."""

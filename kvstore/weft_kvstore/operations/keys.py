@@ -43,7 +43,10 @@ _BEYOND: Final = np.iinfo(np.int64).max
 
 
 class PushOperation(SendOperation):
-    """All of some keys; `arrays`, in their order, are the caller's and kept until the end."""
+    """All of some keys; `arrays`, in their order, are the caller's and kept until the end. `array`: which of a key's
+    arrays they are, where they are restored."""
+
+    array = 0
 
     def __init__(self, future: Future[Any], sent: SentKeys, arrays: Sequence[Array]) -> None:
         super().__init__(future, sent)
@@ -78,7 +81,7 @@ class PushOperation(SendOperation):
 
     def _out_run(self, run: PlanRun) -> SentRun:
         place = self._in_place and run.pushed is None
-        entry = SentEntry(self.sent.payload_kind, self.number, run.bucket, self.sent.step, 0, place)
+        entry = SentEntry(self.sent.payload_kind, self.number, run.bucket, self.sent.step, self.array, place)
         bounds, source = self._bytes(run)
         priority, priorities = run.priority, run.priorities
         if self.priority:
@@ -158,7 +161,7 @@ class KeyPull(PullOperation):
     def may_be_compressed(self) -> bool:
         """Where training goes on with them: what is kept, or read for itself, is as the shard has it."""
         asked = self.asked
-        ordinary = asked.reading is Reading.OWN and asked.gives is not Gives.STATE
+        ordinary = asked.reading is Reading.OWN and asked.gives not in {Gives.STATE, Gives.KEPT}
         return ordinary and asked.version > 0 and self._plan is not None and self._plan.has_pulled
 
     def _decoded(self, run: PlanRun, came: ValueRun, payload: memoryview) -> memoryview:
@@ -177,7 +180,7 @@ class KeyPull(PullOperation):
     def result(self) -> Any:
         arrays = [landing.arrays for landing in self._landings]
         match self.asked.gives:
-            case Gives.VALUE:
+            case Gives.VALUE | Gives.KEPT:
                 return arrays[0][0]
             case Gives.VALUES:
                 return arrays[0]

@@ -32,7 +32,11 @@ from weft_kvstore.wire.runs import ValueRun
 # `place` is the key's place in the description.
 
 
-_CALLS: Final = {PayloadKind.GRADIENT: ("push", "step"), PayloadKind.VALUE: ("set", "version")}
+_CALLS: Final = {
+    PayloadKind.GRADIENT: ("push", "step"),
+    PayloadKind.VALUE: ("set", "version"),
+    PayloadKind.RESTORED: ("restore", "version"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +77,14 @@ class SentKeys:
 
 
 class Gives(Enum):
-    """What a pull of keys ends with: the one key's value, its state by name, a list of values, or `Pulled`."""
+    """What a pull of keys ends with: the one key's value, its state by name, a list of values, `Pulled`, or the value
+    of one key as its shard has it, however it travels else."""
 
     VALUE = "value"
     STATE = "state"
     VALUES = "values"
     VERSIONS = "versions"
+    KEPT = "kept"
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +285,7 @@ class SendOperation(Operation):
 
     @property
     def sets(self) -> Sequence[int]:
-        return self.sent.places if self.sent.payload_kind is PayloadKind.VALUE else ()
+        return self.sent.places if self.sent.payload_kind is not PayloadKind.GRADIENT else ()
 
     def prepare(self, routing: Routing) -> dict[int, int]:
         self.runs = self.cut(routing)

@@ -90,6 +90,14 @@ class JobSets:
         changed = bucket.state.sets.accept(run.step, laid, origin)
         return Taken(changed=True, ranges=[(bucket, one) for one in changed])
 
+    def restored(self, slot: int, run: Run, origin: Hashable) -> Taken:
+        """Restores a run of slices: their value, or a state array of the rule."""
+        bucket = self._parts.plain(run.bucket)
+        laid = bucket.laid(run)
+        self._account.own(laid.elements)
+        changed = bucket.state.restore(slot, run.step, run.chunks, laid, origin)
+        return Taken(changed=True, ranges=[(bucket, one) for one in changed])
+
     def chunks(self, slot: int, run: Run, origin: Hashable) -> Taken:
         """Sets rows of a table, each chunk by itself."""
         table = self._parts.table(run.bucket)

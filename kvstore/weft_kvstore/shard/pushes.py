@@ -77,6 +77,8 @@ def take_run(shard: JobShard, peer: Peer, run: Run) -> Taken:
             origin = (peer.hello.process, run.request)
             take = shard.sets.chunks if run.chunks else shard.sets.slices
             return take(peer.slot, run, origin)
+        case PayloadKind.RESTORED:
+            return shard.sets.restored(peer.slot, run, (peer.hello.process, run.request))
         case PayloadKind.IDS:
             return _ids(shard, peer, run)
         case other:

@@ -16,6 +16,7 @@ class PayloadKind(IntEnum):
     GRADIENT = 0
     VALUE = 1
     IDS = 2
+    RESTORED = 3
 
 
 class SentEntry(NamedTuple):
@@ -113,9 +114,10 @@ class Hello(Message, frozen=True, omit_defaults=True, tag="hello"):
 class Push(Message, frozen=True, omit_defaults=True, tag="push"):
     """What a client sends: run i is of bucket `bucket[i]`; the payload is their bytes, joined.
 
-    `payload kind[i]` 0: gradients of step `step[i]`; 1: values to be set at version `step[i]`; 2: ids of the rows that
-    pull `request[i]` asks for. `request[i]` numbers the client's call in any case. `acknowledge`: as `Acknowledge`,
-    said on the way.
+    `payload_kind[i]` 0: gradients of step `step[i]`; 1: values to be set at version `step[i]`; 2: ids of the rows that
+    pull `request[i]` asks for; 3: what a key that nobody has pushed was at version `step[i]`, its value where
+    `chunks[i]` is 0, else the rule's state array of that number, from 1. `request[i]` numbers the client's call in any
+    case. `acknowledge`: as `Acknowledge`, said on the way.
     """
 
     frame: Count

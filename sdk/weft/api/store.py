@@ -46,7 +46,8 @@ class KeySpec(Model):
     `rows`: a table, pushed and pulled by rows. `whole`: never cut, for its rule is not pointwise. `multipliers` stretch
     the job's hyper-parameters for this key. A key that is updated by `gradient` holds the merged gradient of the last
     step, for workers that update themselves. A table with `growth` has no row at first; `rule` and `hyper` take the
-    place of the job's for this table, `staleness` and `compression` for this key.
+    place of the job's for this table, `staleness` and `compression` for this key. `half`: clients' arrays are of this
+    type, over a float32 key.
     """
 
     key: str
@@ -65,6 +66,7 @@ class KeySpec(Model):
     hyper: dict[str, float | dict[str, Any]] | None = None
     sparse: Literal["lazy", "standard"] = "lazy"
     compression: StoreCompressionSpec | None = None
+    half: Literal["float16", "bfloat16"] | None = None
 
 
 class LossScalingSpec(Model):

@@ -348,7 +348,7 @@ BOTH["u"] = BOTH["t"]
         (lambda one: one.pull("w", out=np.ma.masked_array(ones(3), [1, 0, 0])), "out: it is a masked array"),
         (lambda one: one.pull_rows("t", np.ma.masked_array([1, 2], [1, 0])), "ids: it is a masked array"),
         (lambda one: one.pull("w", version=1.5), "version: a number from 0 to .*, not 1.5"),
-        (lambda one: one.pull("w", out=[0, 0, 0]), "out: an array that can be written, not list"),
+        (lambda one: one.pull("w", out=[0, 0, 0]), "out: an array that can be written, not int"),
         (lambda one: one.pull("w", out=np.empty(3)), r"out: it is float64\[3\], the value float32\[3\]"),
         (lambda one: one.pushpull("w", ones(3), out=np.empty(2)), r"pushpull of key 'w': out: it is float64\[2\]"),
         (lambda one: one.pull("w", out=np.broadcast_to(np.float32(0), 3)), "out: it cannot be written"),

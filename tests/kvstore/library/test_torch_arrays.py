@@ -32,10 +32,10 @@ def test_a_parameter_is_written_and_keeps_its_gradient(store: KVStore) -> None:
 
 
 REFUSED: dict[str, tuple[Callable[[], torch.Tensor], str]] = {
-    "bfloat16": (lambda: torch.zeros(2, 2, dtype=torch.bfloat16), r"bfloat16, which NumPy .* \.to\(torch.float32\)"),
+    "bfloat16": (lambda: torch.zeros(2, 2, dtype=torch.bfloat16), r"bfloat16, which NumPy .* \.to\(torch\.\w+\)"),
     "float8": (
         lambda: torch.zeros(2, 2, dtype=torch.float8_e5m2),
-        r"float8_e5m2, which NumPy .* \.to\(torch.float32\)",
+        r"float8_e5m2, which NumPy .* \.to\(torch\.\w+\)",
     ),
     "sparse": (lambda: torch.zeros(2, 2).to_sparse(), r"a sparse tensor \(sparse_coo\): .* \.to_dense\(\)"),
     "computed": (lambda: torch.zeros(2, 2, requires_grad=True) * 2, r"requires a gradient: .* \.detach\(\)"),

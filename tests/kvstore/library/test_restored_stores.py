@@ -1,0 +1,135 @@
+"""A program goes on from its own checkpoint, values and the rule's state, with the bits of a run that never stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from store_cluster import served
+from weft_kvstore import Key, KVStore, StoreDescription, StoreRefusedError, describe
+
+WAIT_S = 60.0
+SLOTS, BEFORE, AFTER = 3, 4, 3
+KINDS = ["network", "local"]
+Array = np.ndarray[Any, np.dtype[Any]]
+DROPPING = {"schedule": "linear", "start": 0.5, "end": 0.0, "steps": 20}
+
+
+def stores_of(**more: Any) -> StoreDescription:
+    keys = {
+        "cut": Key(shape=(1000,), initializer={"uniform": [-1, 1]}),
+        "given": Key(shape=(7,)),
+        "half": Key(shape=(300,), dtype="bfloat16", initializer=1.0),
+    }
+    return describe(keys, slots=SLOTS, slice_bytes=512, **{"rule": "adam", "lr": DROPPING, **more})
+
+
+@contextmanager
+def slots_at(kind: str, description: StoreDescription, step: int) -> Iterator[Sequence[KVStore]]:
+    with ExitStack() as stack:
+        if kind == "local":
+            first = stack.enter_context(KVStore.local(description, step=step))
+            yield [first, *(first.at_slot(slot, step=step) for slot in range(1, SLOTS))]
+            return
+        found, _ = stack.enter_context(served(msgspec.structs.replace(description, shards=("", ""))))
+        yield [stack.enter_context(KVStore.connect(found, slot, step=step)) for slot in range(SLOTS)]
+
+
+def train(stores: Sequence[KVStore], steps: range) -> list[Array]:
+    names = list(stores[0].keys)
+    found: list[Array] = []
+    for step in steps:
+        futures = []
+        for slot, store in enumerate(stores):
+            draw = np.random.Generator(np.random.Philox(key=step * SLOTS + slot))
+            gradients = [draw.normal(size=n).astype(np.float32) for n in (1000, 7, 300)]
+            futures.append(store.pushpull(names, [*gradients[:2], gradients[2].astype("bfloat16")]))
+        results = [future.result(WAIT_S) for future in futures]
+        found = results[0]
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_restored_store_goes_on_bit_for_bit(kind: str) -> None:
+    """Adam counts its updates and the schedule its steps, so neither may begin at 0."""
+    description = stores_of()
+    with slots_at(kind, description, 0) as stores:
+        stores[0].init("given", np.arange(7, dtype=np.float32)).result(WAIT_S)
+        train(stores, range(BEFORE))
+        names = list(stores[0].keys)
+        values = stores[0].pull(names).result(WAIT_S)
+        state = stores[0].pull_state(names).result(WAIT_S)
+        expected = train(stores, range(BEFORE, BEFORE + AFTER))
+        last = stores[0].pull_state(names).result(WAIT_S)
+    with slots_at(kind, description, BEFORE) as stores:
+        pulls = [store.pull(names) for store in stores]  # Before it is restored, and they wait for it.
+        stores[1].restore(names, values, state, step=BEFORE).result(WAIT_S)
+        for pull in pulls:
+            assert [a.tobytes() for a in pull.result(WAIT_S)] == [a.tobytes() for a in values]
+        assert [a.tobytes() for a in train(stores, range(BEFORE, BEFORE + AFTER))] == [a.tobytes() for a in expected]
+        again = stores[0].pull_state(names).result(WAIT_S)
+        assert [{n: a.tobytes() for n, a in one.items()} for one in again] == [
+            {n: a.tobytes() for n, a in one.items()} for one in last
+        ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_its_state_a_rule_begins_anew_at_the_step(kind: str) -> None:
+    description = describe({"w": (2,)}, rule="momentum", lr=1.0, slots=SLOTS)
+    with slots_at(kind, description, 9) as stores:
+        stores[0].restore("w", [5, 6], step=9).result(WAIT_S)
+        assert stores[0].pull_state("w").result(WAIT_S)["momentum"].tolist() == [0, 0]
+        for future in [store.pushpull("w", [1, 1]) for store in stores]:
+            assert future.result(WAIT_S).tolist() == [2, 3]
+        assert stores[0].steps("w") == 10
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mode", ["async", "stale"])
+def test_where_slots_go_on_by_themselves_each_goes_on_from_the_step(kind: str, mode: str) -> None:
+    description = describe({"w": (2,)}, rule="sgd", lr=1.0, slots=SLOTS, mode=mode)
+    with slots_at(kind, description, 5) as stores:
+        stores[0].restore("w", [10, 10], {}, step=5).result(WAIT_S)
+        for store in stores:
+            store.push("w", [1, 1]).result(WAIT_S)
+        assert stores[0].pull("w", settled=True).result(WAIT_S).tolist() == [7, 7]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_somebody_has_pushed_is_not_restored(kind: str) -> None:
+    description = describe({"w": Key((2,), initializer=0.0)}, rule="sgd", lr=1.0, slots=SLOTS)
+    with slots_at(kind, description, 0) as stores:
+        stores[1].push("w", [1, 1]).result(WAIT_S)
+        restored = stores[0].restore("w", [5, 5], step=4)
+        with pytest.raises(StoreRefusedError, match="restore before anybody pushes"):
+            restored.result(WAIT_S)
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        ({"mean": np.zeros(2, np.float32)}, "state: mean; the rule keeps mean, variance, and all of it is needed"),
+        ({"speed": np.zeros(2, np.float32)}, "state: speed; the rule keeps mean, variance"),
+        ({"mean": np.zeros(2), "variance": np.zeros(2)}, "state 'mean': it is float64"),
+    ],
+)
+def test_a_state_that_is_not_the_rules_is_refused(state: dict[str, Array], told: str) -> None:
+    with KVStore.local(describe({"w": (2,)}, rule="adam")) as store, pytest.raises(StoreRefusedError, match=told):
+        store.restore("w", [1, 1], state, step=3)
+
+
+def test_a_table_is_not_restored() -> None:
+    description = describe({"t": Key((2, 2), rows=True, initializer=0)}, rule="sgd")
+    with KVStore.local(description) as store, pytest.raises(StoreRefusedError, match="it is a table"):
+        store.restore("t", np.zeros((2, 2), np.float32), step=3)
+
+
+def test_committed_steps_are_not_restored() -> None:
+    description = describe({"w": (2,)}, rule="sgd", commit={"clip_norm": 1.0})
+    with KVStore.local(description) as store, pytest.raises(StoreRefusedError, match="steps are committed"):
+        store.restore("w", [1, 1], step=3).result(WAIT_S)
