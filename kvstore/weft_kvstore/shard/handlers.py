@@ -55,7 +55,7 @@ class Handshake:
             links.lose(verdict.supersedes)
         _fill(verdict.job, hello)
         peer = Peer(identity, hello, self._settings, now)
-        peer.owed = verdict.job.owed_to(hello.slot, hello.process)
+        peer.parked = verdict.job.parked_of(hello.slot, hello.process)
         peer.account = verdict.job.shard.account
         peer.shared = verdict.job.shared, links.counts.shared
         links.active_jobs.forget(STRANGERS)

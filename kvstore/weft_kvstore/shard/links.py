@@ -307,11 +307,15 @@ class Links:
         self._lost[identity] = peer.job
         if len(self._lost) > LOST_KEPT:
             del self._lost[next(iter(self._lost))]
-        peer.close()
-        self.arenas.lose(peer)
         job = self.jobs.get(peer.job)
-        if job is not None and job.links.get(peer.slot) is peer:
-            job.owed[peer.slot] = peer.hello.process, peer.owed
+        is_slots = job is not None and job.links.get(peer.slot) is peer
+        if is_slots:
+            peer.park()
+        else:
+            peer.close()
+        self.arenas.lose(peer)
+        if job is not None and is_slots:
+            job.parked[peer.slot] = peer
             del job.links[peer.slot]
             self.share()
 

@@ -68,6 +68,9 @@ class Owed:
         """What is owed to it, from now on no more."""
         return [run for run, _ in self._runs.pop(request, ())]
 
+    def __bool__(self) -> bool:
+        return bool(self._runs)
+
     def release(self) -> None:
         """Nobody will ask for it."""
         for run, left in [each for runs in self._runs.values() for each in runs]:
@@ -83,8 +86,8 @@ class Peer:
 
     Of a client on this host, `memory` is its arena, while it has brought one for `ticket`; `holds` counts the frames
     that are read there, `released` are those that are not any more, which it is told once no `earlier` connection of
-    its slot has any. What passes through it is added to `shared`, the job's count and the shard's. `owed` is what the
-    connections before it did not bring.
+    its slot has any. What passes through it is added to `shared`, the job's count and the shard's. `parked` are
+    connections of the same process that broke; `owed` is what this one has not brought, once it is parked itself.
     """
 
     def __init__(self, identity: bytes, hello: Hello, settings: LinkSettings, now: float) -> None:
@@ -110,6 +113,7 @@ class Peer:
         self.account = Account()
         self.shared: tuple[SharedBytes, ...] = ()
         self.owed = Owed()
+        self.parked: list[Peer] = []
         self._answers: dict[int, dict[int, OutRun[AnswerEntry, Pin]]] = {}
         """The runs of each request that wait in the outbox, by their number there."""
 
@@ -273,29 +277,66 @@ class Peer:
             self.cancel(request)
 
     def answer_again(self, wait: PullWait) -> None:
-        """Sends what an earlier connection owes this pull; the rest of it stays open."""
-        for run in self.owed.take(wait.request):
-            asked = wait.open.get(run.entry.bucket)
-            if asked is not None and not wait.state:
-                for low, high in asked.overlaps(run.first, run.first + run.count):
-                    wait.answered(run.entry.bucket, low, high)
-                self._enter(run)
+        """Sends what the process's earlier connections owe this pull; the rest of it stays open."""
+        for earlier in self.parked:
+            for run in earlier._owed_to(wait.request):
+                asked = wait.open.get(run.entry.bucket)
+                if asked is not None and not wait.state:
+                    for low, high in asked.overlaps(run.first, run.first + run.count):
+                        wait.answered(run.entry.bucket, low, high)
+                    self._enter(run)
         self._look(wait)
 
-    def close(self) -> None:
-        """The connection is gone: nothing waits for it any more. `owed` has what it was to bring."""
-        for wait in self.pulls.values():
+    def _owed_to(self, request: int) -> list[OutRun[AnswerEntry, Pin]]:
+        """What a pull of a connection that broke has been answered, from now on no more."""
+        wait = self.pulls.get(request)
+        if wait is not None:
             wait.drop()
-        self.pulls.clear()
-        self._answers.clear()
+            self._forget(wait)
+        owed = self.owed.take(request)
+        for run in self._answers.pop(request, {}).values():
+            again = run.part(run.sent, run.waiting)
+            again.owner = run.owner.part(run.sent)
+            self.outbox.cancel(run)
+            owed.append(again)
+        return owed
+
+    def park(self) -> None:
+        """The connection is gone. Its open pulls of slices are answered all the same, each at its version: the process
+        asks for them again on its next connection. `owed` has the answers that were not brought."""
+        for wait in [*self.pulls.values()]:
+            if not wait.open:
+                wait.drop()
+                self._forget(wait)
         for number, (memory, at, payload) in self._copied.items():
             frame = self.outbox.in_flight(number)
             if frame is not None:
                 self._keep_copies(frame, memory, at, payload)
+        self._answers.clear()
         for pieces, left in zip(self.outbox.clear(skip=self._copied), (True, False), strict=True):
             for piece in pieces:
                 if piece.run.owner.held is not None:
                     self.owed.add(piece, piece.run.source, piece.run.owner.part(piece.first), left=left)
+        self._copied.clear()
+
+    def close(self) -> None:
+        """Nobody comes back for what it has asked for."""
+        for wait in self.pulls.values():
+            wait.drop()
+        self.pulls.clear()
+        self._answers.clear()
+        _, waiting = self.outbox.clear()
+        for piece in waiting:
+            piece.run.owner.give_back(piece.first, piece.count)
+        self.owed.release()
+        for earlier in self.parked:
+            earlier.close()
+        self.parked = []
+
+    @property
+    def owes(self) -> bool:
+        """Whether a connection that broke has anything for the next one."""
+        return bool(self.owed or self.pulls or self._answers)
 
     def _keep_copies(self, frame: Frame, memory: PeerMemory, at: int | None, payload: bytes) -> None:
         """What of a frame was copied is owed from there: the values themselves may have changed."""
@@ -356,15 +397,15 @@ STRANGERS: Final[Namespace] = ("", -1)
 @dataclass(slots=True)
 class Job:
     """A job on this shard. By slot: the newest incarnation, when it was last heard, its connection while it has one.
-    `left` has those that have said good-bye since, and when: they are not heard then. `owed`: what a slot's process was
-    to get on its last connection, which broke."""
+    `left` has those that have said good-bye since, and when: they are not heard then. `parked`: a slot's last
+    connection, which broke."""
 
     shard: JobShard
     incarnations: dict[int, int] = field(default_factory=dict)
     heard: dict[int, float] = field(default_factory=dict)
     left: dict[int, float] = field(default_factory=dict)
     links: dict[int, Peer] = field(default_factory=dict)
-    owed: dict[int, tuple[bytes, Owed]] = field(default_factory=dict)
+    parked: dict[int, Peer] = field(default_factory=dict)
     digest: bytes = field(init=False)
     stragglers: Stragglers = field(init=False)
     bytes_received: int = 0
@@ -386,17 +427,20 @@ class Job:
 
     def leave(self, slot: int, now: float) -> None:
         """The slot has said good-bye."""
-        self.owed_to(slot, b"").release()
+        self.parked_of(slot, b"")
         self.heard.pop(slot, None)
         self.left[slot] = now
 
-    def owed_to(self, slot: int, process: bytes) -> Owed:
-        """What is still owed to the slot's process, which comes back with another connection; nothing to another."""
-        whose, owed = self.owed.pop(slot, (process, Owed()))
-        if whose == process:
-            return owed
-        owed.release()
-        return Owed()
+    def parked_of(self, slot: int, process: bytes) -> list[Peer]:
+        """The connections of the slot's process that broke, which comes back with another one; none of another's."""
+        last = self.parked.pop(slot, None)
+        if last is None:
+            return []
+        if last.hello.process != process:
+            last.close()
+            return []
+        earlier, last.parked = last.parked, []
+        return [each for each in (*earlier, last) if each.owes]
 
     def come(self, slot: int, now: float) -> None:
         """The slot is here, for the first time or again."""

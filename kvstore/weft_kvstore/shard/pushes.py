@@ -189,6 +189,7 @@ class Answers:
             return True
         told = f"Pull.request: {nbytes} bytes of values in {runs} runs wait to be fetched already"
         self._links.refuse(peer.identity, ProtocolError(told))
+        peer.close()
         return False
 
 
