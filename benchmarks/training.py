@@ -128,7 +128,7 @@ def _measured(name: str, data: Path, peer: str, options: argparse.Namespace) -> 
 @contextmanager
 def _cluster(workers: int, folder: Path) -> Iterator[weft.Client]:
     """A cluster whose workers have one compute thread each."""
-    threads = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     before = {name: os.environ.get(name) for name in threads}
     os.environ.update(threads)
     try:

@@ -4,32 +4,41 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from weft_graph.dimensions.dims import is_unknown
 from weft_graph.infer import infer_program
-from weft_graph.ir import Node
+from weft_graph.ir import Node, Subgraph
 from weft_graph.layout.plan import ALIGNMENT, CUDA_ALIGNMENT, layout
 from weft_graph.program import Program
 from weft_graph.schema import schema_of
 from weft_graph.types import TensorType
-from weft_graph.weft_domain import SEND_BARRIER, TRANSFER, is_communication
+from weft_graph.weft_domain import SEND_BARRIER, SESSION, TRANSFER, is_communication
 from weft_kernels.fitting import fitted
-from weft_kernels.kernel import Array, host_inputs, kernel_of
+from weft_kernels.kernel import Array, Kernel, host_inputs, kernel_of
 from weft_worker.arena import Placement
 from weft_worker.device import CPU, CpuDevice, Device
 from weft_worker.errors import BindError
 from weft_worker.plan import BoundNode, Plan
+from weft_worker.segments import in_segments, with_sessions
 
 
-def bind(program: Program, dims: Mapping[str, int], device: Device | None = None) -> Plan:
+def bind(
+    program: Program, dims: Mapping[str, int], device: Device | None = None, *, session_threads: int | None = None
+) -> Plan:
     """The program with its symbolic dimensions filled from `dims` (`batch` among them), its constants on `device`.
 
-    A constant that every reader wants on the host (axes, a shape, a ratio) stays there.
+    A constant that every reader wants on the host (axes, a shape, a ratio) stays there. On the CPU, onnxruntime
+    computes what it can with `session_threads` threads; with None every node runs by its own body.
 
     Raises BindError for a dimension that `dims` lacks, an operator that has no kernel and a value that nothing makes;
     GraphRefusedError, naming the node, where the dimensions do not fit an operator.
     """
     inferred = infer_program(program, dims)
+    device = device or CpuDevice()
+    nodes_in_order = in_segments(program.nodes, inferred)
+    if session_threads is not None and device.name == CPU:
+        nodes_in_order = with_sessions(program, nodes_in_order, inferred)
     places: dict[str, int] = {}
     types: list[TensorType] = []
 
@@ -43,15 +52,19 @@ def bind(program: Program, dims: Mapping[str, int], device: Device | None = None
     inputs = {declared.name: define(declared.name) for declared in program.inputs}
     constants: dict[int, Array] = {define(constant.name): constant.array for constant in program.constants}
     nodes = []
-    for node in program.nodes:
+    for node in nodes_in_order:
         read = tuple(_place(places, name, node) for name in node.inputs)
         made = tuple(define(name) if name else None for name in node.outputs)
-        nodes.append(_bound(node, read, made, inferred))
+        if node.op_type == SESSION:
+            assert session_threads is not None
+            nodes.append(BoundNode(node, _session(node, inferred, session_threads), {}, read, made))
+        else:
+            nodes.append(_bound(node, read, made, inferred))
     outputs = {name: _place_of_output(places, name, value) for name, value in program.outputs.items()}
     readers = Counter(place for bound in nodes for place in bound.inputs if place is not None)
     readers.update(outputs.values())
-    device = device or CpuDevice()
-    laid_out = layout(program, inferred, alignment=ALIGNMENT if device.name == CPU else CUDA_ALIGNMENT)
+    alignment = ALIGNMENT if device.name == CPU else CUDA_ALIGNMENT
+    laid_out = layout(replace(program, nodes=tuple(nodes_in_order)), inferred, alignment=alignment)
     return Plan(
         role=program.role,
         dims=dict(dims),
@@ -78,16 +91,17 @@ def _placed(constants: Mapping[int, Array], nodes: Iterable[BoundNode], device: 
 class Binder:
     """Binds one program, once for each set of dimensions."""
 
-    def __init__(self, program: Program, device: Device | None = None) -> None:
+    def __init__(self, program: Program, device: Device | None = None, *, session_threads: int | None = None) -> None:
         self.program = program
         self._device = device
+        self._session_threads = session_threads
         self._plans: dict[frozenset[tuple[str, int]], Plan] = {}
 
     def plan(self, dims: Mapping[str, int]) -> Plan:
         """As `bind`, kept."""
         key = frozenset(dims.items())
         if key not in self._plans:
-            self._plans[key] = bind(self.program, dims, self._device)
+            self._plans[key] = bind(self.program, dims, self._device, session_threads=self._session_threads)
         return self._plans[key]
 
 
@@ -111,6 +125,15 @@ def _bound(
     except KeyError as error:
         raise BindError(f"node {node.name!r}: there is no kernel for {node.op_type!r}", node=node.name) from error
     return BoundNode(node, fitted(node, kernel, types), schema_of(node).attributes_of(node), inputs, outputs)
+
+
+def _session(node: Node, types: Mapping[str, TensorType], threads: int) -> Kernel:
+    # Imported here alone: a job that asks for NumPy's kernels, or computes on a GPU, never loads onnxruntime.
+    from weft_kernels.onnx_runtime.session import Session
+
+    body = node.attributes["body"]
+    assert isinstance(body, Subgraph)
+    return Session(body, types, threads)
 
 
 def _communication(node: Node, inputs: tuple[int | None, ...], outputs: tuple[int | None, ...]) -> BoundNode:
