@@ -8,19 +8,19 @@ from dataclasses import replace
 
 from weft_graph.dimensions.dims import is_unknown
 from weft_graph.infer import infer_program
-from weft_graph.ir import Node, Subgraph
+from weft_graph.ir import Node
 from weft_graph.layout.plan import ALIGNMENT, CUDA_ALIGNMENT, layout
 from weft_graph.program import Program
 from weft_graph.schema import schema_of
 from weft_graph.types import TensorType
-from weft_graph.weft_domain import SEND_BARRIER, SESSION, TRANSFER, is_communication
+from weft_graph.weft_domain import SEND_BARRIER, TRANSFER, is_communication
 from weft_kernels.fitting import fitted
 from weft_kernels.kernel import Array, Kernel, host_inputs, kernel_of
 from weft_worker.arena import Placement
 from weft_worker.device import CPU, CpuDevice, Device
 from weft_worker.errors import BindError
 from weft_worker.plan import BoundNode, Plan
-from weft_worker.segments import in_segments, with_sessions
+from weft_worker.segments import compiled, in_segments, with_sessions
 
 
 def bind(
@@ -36,9 +36,9 @@ def bind(
     """
     inferred = infer_program(program, dims)
     device = device or CpuDevice()
-    nodes_in_order = in_segments(program.nodes, inferred)
+    ordered, sessions = in_segments(program.nodes, inferred), dict[str, Kernel]()
     if session_threads is not None and device.name == CPU:
-        nodes_in_order = with_sessions(program, nodes_in_order, inferred)
+        ordered, sessions = with_sessions(program, ordered, inferred, session_threads)
     places: dict[str, int] = {}
     types: list[TensorType] = []
 
@@ -52,23 +52,21 @@ def bind(
     inputs = {declared.name: define(declared.name) for declared in program.inputs}
     constants: dict[int, Array] = {define(constant.name): constant.array for constant in program.constants}
     nodes = []
-    for node in nodes_in_order:
+    for node in ordered:
         read = tuple(_place(places, name, node) for name in node.inputs)
         made = tuple(define(name) if name else None for name in node.outputs)
-        if node.op_type == SESSION:
-            assert session_threads is not None
-            nodes.append(BoundNode(node, _session(node, inferred, session_threads), {}, read, made))
-        else:
-            nodes.append(_bound(node, read, made, inferred))
+        session = sessions.get(node.name)
+        nodes.append(BoundNode(node, session, {}, read, made) if session else _bound(node, read, made, inferred))
     outputs = {name: _place_of_output(places, name, value) for name, value in program.outputs.items()}
     readers = Counter(place for bound in nodes for place in bound.inputs if place is not None)
     readers.update(outputs.values())
     alignment = ALIGNMENT if device.name == CPU else CUDA_ALIGNMENT
-    laid_out = layout(replace(program, nodes=tuple(nodes_in_order)), inferred, alignment=alignment)
+    laid_out = layout(replace(program, nodes=tuple(ordered)), inferred, alignment=alignment)
     return Plan(
         role=program.role,
         dims=dict(dims),
         nodes=tuple(nodes),
+        work=compiled(nodes),
         names=tuple(places),
         types=tuple(types),
         readers=tuple(readers[place] for place in range(len(places))),
@@ -125,15 +123,6 @@ def _bound(
     except KeyError as error:
         raise BindError(f"node {node.name!r}: there is no kernel for {node.op_type!r}", node=node.name) from error
     return BoundNode(node, fitted(node, kernel, types), schema_of(node).attributes_of(node), inputs, outputs)
-
-
-def _session(node: Node, types: Mapping[str, TensorType], threads: int) -> Kernel:
-    # Imported here alone: a job that asks for NumPy's kernels, or computes on a GPU, never loads onnxruntime.
-    from weft_kernels.onnx_runtime.session import Session
-
-    body = node.attributes["body"]
-    assert isinstance(body, Subgraph)
-    return Session(body, types, threads)
 
 
 def _communication(node: Node, inputs: tuple[int | None, ...], outputs: tuple[int | None, ...]) -> BoundNode:

@@ -6,8 +6,10 @@ the node after which it leaves. Parts of a segment that onnxruntime computes bec
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Final
 
 from weft_graph.cost import operations
@@ -15,9 +17,13 @@ from weft_graph.ir import WEFT_DOMAIN, Node, Subgraph
 from weft_graph.program import Program
 from weft_graph.types import TensorType
 from weft_graph.weft_domain import FETCH, FETCH_ROWS, SEND, SEND_ROWS, SESSION, is_communication
+from weft_kernels.kernel import Kernel
 from weft_kernels.onnx_runtime.lowering import MOVES, Lowered, lowered
+from weft_worker.plan import Arrivals, BoundNode, Piece, Segment
 
 Types = Mapping[str, TensorType]
+
+_log = logging.getLogger(__name__)
 
 CUT_OPERATIONS: Final = 1 << 25
 """Operations after which a segment may wait for a value, or let one leave: a millisecond of one core, against some
@@ -90,11 +96,17 @@ def _operations(node: Node, types: Types) -> int:
     return operations(node, reads, writes) if known else 0
 
 
-def with_sessions(program: Program, nodes: Sequence[Node], types: Types) -> list[Node]:
-    """The nodes with a Session in the place of each run that onnxruntime is to compute."""
+def with_sessions(
+    program: Program, nodes: Sequence[Node], types: Types, threads: int
+) -> tuple[list[Node], dict[str, Kernel]]:
+    """(the nodes with a Session in the place of each run that onnxruntime computes, its kernels by their names)."""
+    # Imported here alone: a job that asks for NumPy's kernels, or computes on a GPU, never loads onnxruntime.
+    from weft_kernels.onnx_runtime.session import Session, SessionError
+
     constants = {constant.name for constant in program.constants}
     read_later = _read_after(nodes, program.outputs.values())
     found: list[Node] = []
+    sessions: dict[str, Kernel] = {}
     for members, last in _runs(nodes, types):
         inputs, outputs = _borders(members, types, constants, read_later[last])
         if inputs and outputs and _is_worth(members, types):
@@ -106,10 +118,16 @@ def with_sessions(program: Program, nodes: Sequence[Node], types: Types) -> list
                 outputs,
                 constants=tuple(constant for constant in program.constants if constant.name in used),
             )
-            found.append(Node(SESSION, f"weft.session/{members[0].name}", inputs, outputs, {"body": body}, WEFT_DOMAIN))
-        else:
-            found += members
-    return found
+            name = f"weft.session/{members[0].name}"
+            try:
+                sessions[name] = Session(body, types, threads)
+            except SessionError as error:
+                _log.warning("%s; their own bodies do, which may be slower", error)
+            else:
+                found.append(Node(SESSION, name, inputs, outputs, {"body": body}, WEFT_DOMAIN))
+                continue
+        found += members
+    return found, sessions
 
 
 def _runs(nodes: Sequence[Node], types: Types) -> Iterator[tuple[list[Node], int]]:
@@ -153,3 +171,40 @@ def _borders(
 def _is_worth(members: Sequence[Node], types: Types) -> bool:
     computes = [node for node in members if node.op_type not in MOVES]
     return bool(computes) and sum(_operations(node, types) for node in computes) >= SESSION_OPERATIONS
+
+
+def compiled(nodes: Sequence[BoundNode]) -> tuple[Segment | Arrivals, ...]:
+    """The work that the nodes make, in this order: segments, and what arrives between them."""
+    found: list[Segment | Arrivals] = []
+    for is_fetch, run in groupby(nodes, lambda bound: bound.kernel is None and bound.node.op_type == FETCH):
+        if is_fetch:
+            found.append(tuple(run))
+            continue
+        segment: list[BoundNode] = []
+        for bound in run:
+            if bound.kernel is None and bound.node.op_type not in {SEND, SEND_ROWS}:
+                found += _segments(segment)
+                found.append((bound,))
+                segment = []
+            else:
+                segment.append(bound)
+        found += _segments(segment)
+    return tuple(found)
+
+
+def _segments(nodes: Sequence[BoundNode]) -> list[Segment | Arrivals]:
+    """The segment of these nodes, if there are any."""
+    pieces: list[Piece] = []
+    computed: list[BoundNode] = []
+    for leaves, run in groupby(nodes, lambda bound: bound.kernel is None):
+        if leaves:
+            pieces.append(Piece(tuple(computed), tuple(run)))
+            computed = []
+        else:
+            computed = list(run)
+    if computed:
+        pieces.append(Piece(tuple(computed), ()))
+    made = {place for piece in pieces for bound in piece.nodes for place in bound.outputs}
+    read = dict.fromkeys(place for piece in pieces for bound in piece.nodes for place in bound.inputs)
+    reads = tuple(place for place in read if place is not None and place not in made)
+    return [Segment(tuple(pieces), reads)] if pieces else []

@@ -27,7 +27,7 @@ _DTYPES: Final = frozenset({DType.FLOAT32, DType.INT64, DType.BOOL})
 MOVES: Final = frozenset({"Flatten", "Identity", "Reshape", "ReshapeLike", "Squeeze", "StopGradient", "Unsqueeze"})
 """What a body does by a view, for nothing: no session is made for these alone."""
 
-_DIRECT: Final = frozenset(
+DIRECT: Final = frozenset(
     {
         *("Abs", "Add", "And", "AveragePool", "Cast", "Concat", "Conv", "ConvTranspose", "Div", "Equal", "Erf", "Exp"),
         *("Expand", "Flatten", "Gelu", "Gemm", "GlobalAveragePool", "Greater", "GreaterOrEqual", "HardSigmoid"),
@@ -83,9 +83,9 @@ def _is_fit(node: Node, types: Types) -> bool:
 
 
 def _written(node: Node, into: Lowered) -> bool:
-    if node.domain == ONNX_DOMAIN and node.op_type in _DIRECT:
+    if node.domain == ONNX_DOMAIN and node.op_type in DIRECT:
         return _direct(node, into)
-    lower = _LOWER.get(node.op_type) if node.domain == WEFT_DOMAIN else None
+    lower = LOWER.get(node.op_type) if node.domain == WEFT_DOMAIN else None
     return lower is not None and lower(node, into)
 
 
@@ -93,6 +93,8 @@ def _direct(node: Node, into: Lowered) -> bool:
     made = [into.types[name] for name in node.outputs if name]
     if node.op_type in _WINDOWED and (into.types[node.inputs[0]].rank != 4 or len(made) > 1):
         return False
+    if node.attributes.get("ceil_mode"):
+        return False  # its last window changed in an opset that not every onnxruntime has
     if node.op_type == "Where" and made[0].size > _FEW_ELEMENTS:
         return False
     # Whole numbers are moved, and otherwise looked at by the bodies, which say what is out of range.
@@ -103,7 +105,7 @@ def _direct(node: Node, into: Lowered) -> bool:
     return True
 
 
-_WINDOWED: Final = frozenset({"AveragePool", "Conv", "ConvTranspose", "MaxPool"})
+_WINDOWED: Final = frozenset({"AveragePool", "Conv", "ConvTranspose", "GlobalAveragePool", "MaxPool"})
 
 
 def _identity(node: Node, into: Lowered) -> bool:
@@ -299,10 +301,10 @@ def _conv_input_grad(node: Node, into: Lowered) -> bool:
 
 
 def _conv_weight_grad(node: Node, into: Lowered) -> bool:
-    """For each sample one product of the gradient with what each weight saw, which slices of the input are."""
+    """One product of the gradient with what each weight saw, which slices of the input are: channels lead in both."""
     gradient, data, weights = node.inputs
     attributes = schema_of(node).attributes_of(node)
-    samples, channels, *size = into.shape(data)
+    _, channels, *size = into.shape(data)
     outputs, _, *kernel = into.shape(weights)
     if len(size) != 2 or attributes["group"] != 1:
         return False
@@ -313,19 +315,19 @@ def _conv_weight_grad(node: Node, into: Lowered) -> bool:
     def numbers(*values: int) -> str:
         return into.constant(node, np.asarray(values, np.int64))
 
+    data = into.emit(node, "Transpose", (data,), perm=(1, 0, 2, 3))
     if any(windows.begin + windows.end):
         data = into.emit(node, "Pad", (data, numbers(0, 0, *windows.begin, 0, 0, *windows.end)))
-    count, axes = windows.count[0] * windows.count[1], numbers(2, 3)
-    seen = []
-    for row in range(0, kernel[0] * windows.dilations[0], windows.dilations[0]):
-        for column in range(0, kernel[1] * windows.dilations[1], windows.dilations[1]):
+    axes, seen = numbers(2, 3), []
+    for row in range(0, windows.extent[0], windows.dilations[0]):
+        for column in range(0, windows.extent[1], windows.dilations[1]):
             ends = numbers(row + windows.count[0], column + windows.count[1])
             seen.append(into.emit(node, "Slice", (data, numbers(row, column), ends, axes)))
-    columns = into.emit(node, "Concat", seen, axis=1) if len(seen) > 1 else seen[0]
-    columns = into.emit(node, "Reshape", (columns, numbers(samples, len(seen) * channels, count)))
-    rows = into.emit(node, "Reshape", (gradient, numbers(samples, outputs, count)))
-    each = into.emit(node, "MatMul", (columns, into.emit(node, "Transpose", (rows,), perm=(0, 2, 1))))
-    total = into.emit(node, "ReduceSum", (each, numbers(0)), keepdims=0)
+    columns = into.emit(node, "Concat", seen, axis=0) if len(seen) > 1 else seen[0]
+    columns = into.emit(node, "Reshape", (columns, numbers(len(seen) * channels, -1)))
+    rows = into.emit(node, "Transpose", (gradient,), perm=(1, 0, 2, 3))
+    rows = into.emit(node, "Reshape", (rows, numbers(outputs, -1)))
+    total = into.emit(node, "Gemm", (columns, rows), transB=1)
     total = into.emit(node, "Reshape", (total, numbers(*kernel, channels, outputs)))
     into.emit(node, "Transpose", (total,), node.outputs[0], perm=(3, 2, 0, 1))
     return True
@@ -352,7 +354,7 @@ def _cross_entropy_grad(node: Node, into: Lowered) -> bool:
     return True
 
 
-_LOWER: Final[Mapping[str, Callable[[Node, Lowered], bool]]] = {
+LOWER: Final[Mapping[str, Callable[[Node, Lowered], bool]]] = {
     FUSED: _fused,
     STOP_GRADIENT: _identity,
     "ConvInputGrad": _conv_input_grad,

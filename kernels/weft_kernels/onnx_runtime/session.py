@@ -18,7 +18,6 @@ from weft_graph.onnx_form.write_tensors import tensor_proto
 from weft_graph.types import TensorType
 from weft_kernels.kernel import Array, KernelContext
 from weft_kernels.onnx_runtime.lowering import Lowered, Types, lowered
-from weft_kernels.run import run_nodes
 
 OPSET: Final = 21
 IR_VERSION: Final = 10
@@ -26,60 +25,55 @@ QUIET: Final = 4
 """Messages of onnxruntime below a fatal one are not printed: errors are raised."""
 
 
+class SessionError(Exception):
+    """onnxruntime cannot compute nodes, which the message names."""
+
+
 class Session:
     """A kernel that computes a body, each of whose nodes can be lowered; see `lowering`.
 
-    Values have the static `types`. `threads` compute; results are the same bits from run to run for one number of
-    threads and one version of onnxruntime. What it makes on the way lies in memory that all sessions of the process
-    share. Safe between threads, which take turns.
+    Values have the static `types`. It is tried once when it is made: SessionError where onnxruntime cannot compute it.
+    `threads` compute; results are the same bits from run to run for one number of threads and one version of
+    onnxruntime. What it makes on the way lies in memory that all sessions of the process share. Safe between threads,
+    which take turns.
     """
 
     def __init__(self, body: Subgraph, types: Types, threads: int) -> None:
         self._body = body
-        self._types = types
         self._read = [_Bound(f"i{number}", types[name]) for number, name in enumerate(body.inputs)]
         self._made = [_Bound(f"o{number}", types[name]) for number, name in enumerate(body.outputs)]
-        self._session = onnxruntime.InferenceSession(
-            _model(body, types).SerializeToString(),
-            _options(threads),
-            providers=["CPUExecutionProvider"],
-            # What is computed again so that it need not be held would be found to be the same, and held.
-            disabled_optimizers=["CommonSubexpressionElimination"],
-        )
-        self._binding = self._session.io_binding()
         self._lock = threading.Lock()
+        try:
+            self._session = onnxruntime.InferenceSession(
+                _model(body, types).SerializeToString(),
+                _options(threads),
+                providers=["CPUExecutionProvider"],
+            )
+            self._binding = self._session.io_binding()
+            self._compute([read.zeros() for read in self._read], [made.zeros() for made in self._made])
+        except Exception as error:  # onnxruntime raises classes of its own
+            raise SessionError(f"onnxruntime cannot compute {_listed(body.nodes)}: {error}") from error
 
     def __call__(
         self, context: KernelContext, inputs: Sequence[Array | None], attributes: Mapping[str, AttributeValue]
     ) -> tuple[Array, ...]:
-        """Raises what the nodes' own bodies raise where onnxruntime cannot compute them."""
+        """Raises SessionError."""
         # The caller's arrays are held by these names until the run is over.
         held = [np.ascontiguousarray(array) for array in inputs]
         outputs = [made.target(context.out(number)) for number, made in enumerate(self._made)]
+        try:
+            self._compute(held, outputs)
+        except Exception as error:
+            raise SessionError(f"onnxruntime could not compute {_listed(self._body.nodes)}: {error}") from error
+        return tuple(outputs)
+
+    def _compute(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         with self._lock:
-            for read, array in zip(self._read, held, strict=True):
+            for read, array in zip(self._read, inputs, strict=True):
                 read.bind(self._binding.bind_input, array)
             for made, array in zip(self._made, outputs, strict=True):
                 made.bind(self._binding.bind_output, array)
-            try:
-                self._session.run_with_iobinding(self._binding)
-            except Exception as error:  # onnxruntime raises classes of its own for what it is given
-                raise self._told(context, inputs, error) from error
-        return tuple(outputs)
-
-    def _told(self, context: KernelContext, inputs: Sequence[Array | None], error: Exception) -> Exception:
-        """The error of the node whose body cannot take these inputs; onnxruntime's own where they all can."""
-        body = self._body
-        # Where a node looks at an input's shape alone, the session does not have the input.
-        named = [name for node in body.nodes for name in node.inputs if name]
-        values = {name: np.zeros(self._types[name].static_shape, self._types[name].dtype.numpy) for name in named}
-        values.update((constant.name, constant.array) for constant in body.constants)
-        values.update((name, array) for name, array in zip(body.inputs, inputs, strict=True) if array is not None)
-        try:
-            run_nodes(context, body.nodes, values, keep=(*named, *body.outputs))
-        except Exception as found:  # noqa: BLE001  # whatever it is, it says more
-            return found
-        return RuntimeError(f"onnxruntime could not compute {_listed(body.nodes)}: {error}")
+            self._session.run_with_iobinding(self._binding)
 
 
 class _Bound:
@@ -91,6 +85,9 @@ class _Bound:
         self._name = name
         self._shape, self._dtype = type_.static_shape, type_.dtype.numpy
         self._address = 0
+
+    def zeros(self) -> Array:
+        return np.zeros(self._shape, self._dtype)
 
     def target(self, placed: Array | None) -> Array:
         """Where the plan wants an output, else a new array."""
@@ -137,6 +134,9 @@ def _options(threads: int) -> Any:
     options.inter_op_num_threads = 1
     options.log_severity_level = QUIET
     options.use_deterministic_compute = True
+    # Nodes made into one round otherwise, and which nodes stand in a session together must not show in a result. What
+    # is computed again so that it need not be held would be found to be the same, and held.
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     # Threads that spin between two sessions would take the cores of the store's.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.use_env_allocators", "1")
