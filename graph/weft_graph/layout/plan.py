@@ -15,7 +15,6 @@ from typing import Final
 from weft_graph.ir import Node
 from weft_graph.layout.live_ranges import Lives
 from weft_graph.layout.offsets import Block, largest_live, offsets
-from weft_graph.layout.owners import LastOwners
 from weft_graph.program import Program
 from weft_graph.schema import Strides
 from weft_graph.types import TensorType
@@ -32,14 +31,13 @@ class Layout:
 
     `offsets` has the values that own memory of the arena, by bytes from its start. `strides`, in elements, has every
     value that a kernel makes with memory of its own, in the arena or outside. `views` has, for each value that lies in
-    another's memory, that value. `after` has, for a value in the arena, the values whose bytes it takes: it is not
-    written before all of their readers are done. `kept` are values of known size that lie outside of the arena.
+    another's memory, that value. `kept` are values of known size that lie outside of the arena. Nodes that run in their
+    order, one at a time, find every value whole.
     """
 
     offsets: Mapping[str, int]
     strides: Mapping[str, Strides]
     views: Mapping[str, str]
-    after: Mapping[str, tuple[str, ...]]
     arena_bytes: int
     live_bytes: int
     """The most that is held in the arena at one time: no placement in this order takes less."""
@@ -64,7 +62,6 @@ def layout(program: Program, types: Mapping[str, TensorType], *, alignment: int 
         offsets=MappingProxyType(places),
         strides=MappingProxyType(_strides(lives)),
         views=MappingProxyType(lives.views),
-        after=MappingProxyType(_after(lives, places, types)),
         arena_bytes=arena_bytes,
         live_bytes=largest_live(blocks),
         intermediate_bytes=_intermediate_bytes(program.nodes, types, lives.views),
@@ -109,18 +106,3 @@ def _intermediate_bytes(nodes: Sequence[Node], types: Mapping[str, TensorType], 
     computed = (node for node in nodes if not is_communication(node))
     made = (name for node in computed for name in node.outputs if name and name not in views)
     return sum(types[name].nbytes for name in made if types[name].is_static)
-
-
-def _after(lives: Lives, places: Mapping[str, int], types: Mapping[str, TensorType]) -> dict[str, tuple[str, ...]]:
-    """For each owner the values that had its bytes before, and their views: only the last that had each byte, for
-    that one waits for those before it."""
-    sharing: dict[str, list[str]] = {}
-    for name, owner in lives.root.items():
-        sharing.setdefault(owner, []).append(name)
-    found: dict[str, tuple[str, ...]] = {}
-    last = LastOwners()
-    for owner in sorted(places, key=lambda owner: lives.storages[owner].first):
-        before = last.replace(places[owner], places[owner] + max(types[owner].nbytes, 1), owner)
-        if before:
-            found[owner] = tuple(name for earlier in before for name in sharing[earlier])
-    return found
