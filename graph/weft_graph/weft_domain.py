@@ -12,6 +12,7 @@
 | Copy | value | value | source, target, priority | the value on another device of the same worker; a kernel |
 | Transfer | value | value | source, target, priority | the value on another worker, which runs another stage; IO lane |
 | Fused | values ... | value | body | pointwise nodes as one, which is run in pieces that stay in a cache; a kernel |
+| Session | values ... | values ... | body | nodes as one, which onnxruntime computes; a kernel; bind makes it |
 | SendBarrier | - | - | keys | tells every shard that this slot has sent all of the step; IO lane, after all Sends |
 
 Rows of FetchRows and SendRows are distinct and ascending, as UniqueRows makes them; -1 behind them is padding: its row
@@ -46,6 +47,7 @@ STOP_GRADIENT: Final = "StopGradient"
 COPY: Final = "Copy"
 TRANSFER: Final = "Transfer"
 FUSED: Final = "Fused"
+SESSION: Final = "Session"
 
 ID_BYTES: Final = 8
 """Of a row's id, int64, in memory and on the wire."""

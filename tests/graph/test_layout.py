@@ -108,7 +108,6 @@ def test_a_shape_alone_holds_no_memory() -> None:
     ]
     found = laid_out(line(nodes, inputs=X_AND_W, outputs=["y"]))
     assert found.offsets["b"] == found.offsets["a"]
-    assert "a" in found.after["b"]
 
 
 def test_what_only_values_decide_lies_outside() -> None:
@@ -150,8 +149,6 @@ def test_every_value_is_there_when_it_is_read(name: str, fusion: bool, mode: Rec
                 if value in found.offsets:
                     start = found.offsets[value]
                     stop = start + types[value].nbytes
-                    # Whoever had a byte is among those that are waited for.
-                    assert {name for name in memory[start:stop] if name} <= set(found.after.get(value, ()))
                     memory[start:stop] = [value] * (stop - start)
         assert found.live_bytes <= found.arena_bytes <= 1.1 * found.live_bytes + 64 * len(found.offsets)
 

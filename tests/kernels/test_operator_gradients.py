@@ -18,13 +18,15 @@ import pytest
 from gradient_case import Array, GradientCase
 from gradient_cases import gradient_cases
 from weft_graph.differentiation import differentiate
-from weft_graph.ir import Constant, Graph, Initializer, Input, Node, Parameter
+from weft_graph.ir import Constant, Graph, Initializer, Input, Node, Parameter, Subgraph
 from weft_graph.program import LOSS_SCALE
 from weft_graph.schema import schemas
 from weft_graph.topological import topological_order
 from weft_graph.types import array_type
 from weft_kernels.kernel import KernelContext
-from weft_kernels.run import run_nodes
+from weft_kernels.onnx_runtime.lowering import DIRECT, LOWER, Lowered, lowered
+from weft_kernels.onnx_runtime.session import Session
+from weft_kernels.run import run_node, run_nodes
 
 CASES = {f"{case.op_type}-{case.name}": case for case in gradient_cases()}
 TOLERANCE = {"float64": (1e-9, 1e-11), "float32": (2e-4, 2e-5), "float16": (3e-2, 3e-2)}
@@ -200,6 +202,62 @@ def test_gradient_is_the_central_difference(name: str) -> None:
         for index in np.ndindex(arrays[place].shape):
             difference[index] = (loss(place, index, STEP) - loss(place, index, -STEP)) / (2 * STEP)
         np.testing.assert_allclose(gradients[place], difference * SCALE, rtol=1e-5, atol=1e-7, err_msg=place)
+
+
+def _nodes_and_values(name: str) -> tuple[tuple[Node, ...], set[str], dict[str, Array]]:
+    """(the nodes of a case and its gradient, its constants, all values by the bodies), float32."""
+    case = CASES[name]
+    alone = _arrays(case, [], "float32", "contiguous")
+    inputs = tuple("" if array is None else f"in{place}" for place, array in enumerate(case.inputs))
+    node = Node(
+        case.op_type, "node", inputs, tuple(f"out{each}" for each in range(case.outputs)), case.attributes, case.domain
+    )
+    outputs = run_node(KernelContext(""), node, [alone[each] if each else None for each in inputs])
+    shapes = [array.shape for array in outputs] + [case.inputs[at].shape for at in case.differentiated if case.flat]
+    cotangents = _cotangents(shapes)
+    arrays = _arrays(case, cotangents, "float32", "contiguous")
+    result = differentiate(_graph(case, arrays, cotangents), "loss")
+    constants = {constant.name: constant.array for constant in result.graph.constants}
+    values = {**arrays, **constants}
+    values[LOSS_SCALE] = np.array(SCALE, dtype=result.types[LOSS_SCALE].dtype.numpy)
+    nodes = tuple(topological_order(result.graph.nodes))
+    keep = [*values, *(each for node in nodes for each in node.outputs if each)]
+    run_nodes(KernelContext(""), nodes, values, keep=keep)
+    return nodes, set(constants), values
+
+
+def test_onnxruntime_computes_what_the_bodies_do() -> None:
+    """Every node that can be lowered, of every case; together these are all operators that a session runs."""
+    computed = set()
+    for name, case in CASES.items():
+        if case.op_type == "Cast":
+            continue
+        nodes, known, values = _nodes_and_values(name)
+        types = {value: array_type(array) for value, array in values.items()}
+        for node in nodes:
+            into = Lowered(types)
+            if not lowered(node, into):
+                continue
+            made = {each for one in into.nodes for each in one.outputs} | {each.name for each in into.constants}
+            read = {each for one in into.nodes for each in one.inputs if each} - made
+            constants = tuple(Constant(each, values[each]) for each in sorted(read & known))
+            inputs = tuple(sorted(read - known))
+            outputs = tuple(each for each in node.outputs if each)
+            if not inputs:
+                continue
+            session = Session(Subgraph(inputs, (), (node,), outputs, constants), types, threads=1)
+            found = session(KernelContext(node.name), [values[each] for each in inputs], {})
+            computed.add(node.op_type)
+            for output, array in zip(outputs, found, strict=True):
+                expected = values[output]
+                assert (array.dtype, array.shape) == (expected.dtype, expected.shape), (name, node)
+                scale = max(1.0, float(np.abs(expected).max(initial=0.0)))
+                np.testing.assert_allclose(array, expected, rtol=2e-4, atol=2e-5 * scale, err_msg=f"{name}: {node}")
+    assert sorted((DIRECT | LOWER.keys()) - computed) == [*WITHOUT_GRADIENT]
+
+
+WITHOUT_GRADIENT = ("Fused", "GreaterOrEqual", "Not")
+"""What a session runs and no case has: two operators without a gradient, and what a pass makes."""
 
 
 def test_inputs_that_are_left_out_by_name_change_nothing() -> None:

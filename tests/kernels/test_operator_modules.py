@@ -25,13 +25,16 @@ def names_in(package: Any) -> set[str]:
 
 
 def test_every_schema_has_a_kernel_in_a_module_of_the_same_name_and_the_reverse() -> None:
+    """Less Session, whose kernel is made with it: a session of onnxruntime."""
     assert names_in(weft_graph.operators) == names_in(weft_kernels.operators)
-    assert set(schemas()) == set(kernels())
+    assert set(schemas()) - {("weft", "Session")} == set(kernels())
     for name in names_in(weft_graph.operators):
         module = importlib.import_module(f"weft_graph.operators.{name}")
         here = [schema for schema in vars(module).values() if isinstance(schema, OpSchema)]
         assert here, name
         for schema in here:
+            if schema.op_type == "Session":
+                continue
             body = inspect.unwrap(kernels()[schema.domain, schema.op_type])
             bodies = importlib.import_module(f"weft_kernels.operators.{name}")
             assert body in vars(bodies).values(), schema.op_type
@@ -43,7 +46,7 @@ def test_an_operator_with_two_bodies_is_refused() -> None:
 
 
 def test_a_gradients_body_has_no_gradient_and_is_weft_s() -> None:
-    ours = {"SumTo", "ReshapeLike", "UniqueRows", "Embedding", "Copy", "Fused", "StopGradient"}
+    ours = {"SumTo", "ReshapeLike", "UniqueRows", "Embedding", "Copy", "Fused", "Session", "StopGradient"}
     for (domain, op_type), schema in schemas().items():
         assert (domain == "weft") == (op_type.endswith("Grad") or op_type in ours)
         assert domain != "weft" or schema.gradient is None or op_type in {"Embedding", "StopGradient"}

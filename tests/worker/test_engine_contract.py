@@ -181,6 +181,35 @@ def test_an_error_after_the_completion_is_not_lost(engine):
         engine.wait_all(WAIT_S)
 
 
+def test_a_variable_that_work_has_released_is_free_and_keeps_no_error(engine):
+    early, late, seen = engine.variable("early"), engine.variable("late"), []
+
+    def work():
+        engine.release(early)
+        fail()
+
+    engine.push(work, [], [early, late], lane="compute", name="two parts")
+    engine.push(lambda: seen.append("early"), [early], lane="io", name="reads the first")
+    engine.push(lambda: seen.append("late"), [late], lane="io", name="reads the second")
+    with pytest.raises(WorkError, match="two parts"):
+        engine.wait_all(WAIT_S)
+    assert seen == ["early"]
+
+
+def test_work_goes_on_while_what_it_has_released_is_read():
+    read = threading.Event()
+    with contextlib.closing(ThreadedEngine({"compute": 1, "io": 1})) as engine:
+        early = engine.variable("early")
+
+        def work():
+            engine.release(early)
+            assert read.wait(WAIT_S)
+
+        engine.push(work, [], [early], lane="compute", name="two parts")
+        engine.push(read.set, [early], lane="io", name="reads the first")
+        engine.wait_all(WAIT_S)
+
+
 @pytest.mark.parametrize("reads", [("x", "x"), ("x",), ()], ids=["twice read", "read and written", "twice written"])
 def test_a_variable_named_twice_is_refused(engine, reads):
     x = engine.variable("x")

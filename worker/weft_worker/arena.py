@@ -60,14 +60,12 @@ class Lying:
 class Placement:
     """A layout by the places of a plan's value table.
 
-    `lying` has the values that kernels make in memory of a known size, `views` those that lie in another's memory,
-    `after` the places whose readers must be done before a value is written, for it takes their memory.
+    `lying` has the values that kernels make in memory of a known size, `views` those that lie in another's memory.
     """
 
     layout: Layout
     lying: Mapping[int, Lying]
     views: frozenset[int]
-    after: Mapping[int, tuple[int, ...]]
 
     @classmethod
     def of(cls, layout: Layout, places: Mapping[str, int], types: Mapping[str, TensorType]) -> Placement:
@@ -78,8 +76,11 @@ class Placement:
                 for name, strides in layout.strides.items()
             },
             frozenset(places[name] for name in layout.views),
-            {places[name]: tuple(places[other] for other in before) for name, before in layout.after.items()},
         )
+
+    def arrays(self, xp: Any, arena: Array) -> dict[int, Array]:
+        """The arrays of the values in an arena, by place."""
+        return {place: lying.array(xp, arena) for place, lying in self.lying.items() if lying.offset is not None}
 
     def largest(self, names: Sequence[str], shown: int = 3) -> str:
         """The values that take most of the arena, for messages."""
@@ -90,7 +91,7 @@ class Placement:
 
 @dataclass(slots=True)
 class _Seat:
-    """Memory for one run at a time, and the variable that its work reads; who comes next writes it."""
+    """Memory for one run at a time, and the variable that its work writes."""
 
     turn: Variable
     memory: Array | None = None
@@ -114,14 +115,14 @@ class Arenas:
         """Bytes that the arenas take now."""
         return sum(seat.memory.nbytes for seat in self._seats if seat.memory is not None)
 
-    def take(self, nbytes: int, lane: str) -> tuple[Array | None, Variable]:
-        """An arena of at least `nbytes`, and the variable that all work on it is to read.
+    def take(self, nbytes: int) -> tuple[Array | None, Variable]:
+        """An arena of at least `nbytes`, and the variable that all work on it is to write.
 
-        That work starts once the run that had the arena before is done; it has been pushed whole. Raises MemoryError.
+        That work then starts once the run that had the arena before, which has been pushed whole, is done. Raises
+        MemoryError.
         """
         seat = self._seats.pop(0)
         self._seats.append(seat)
-        self._engine.push(_nothing, (), (seat.turn,), lane=lane, name="an arena's next turn")
         if nbytes and (seat.memory is None or seat.memory.nbytes < nbytes):
             seat.memory = self._memory(nbytes)
         return (seat.memory if nbytes else None), seat.turn
@@ -134,7 +135,3 @@ class Arenas:
         loose = np.empty(nbytes + ALIGNMENT, dtype=np.uint8)
         start = -loose.ctypes.data % ALIGNMENT
         return loose[start : start + nbytes]
-
-
-def _nothing() -> None:
-    """Work whose variables alone matter."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from weft_graph.dimensions import is_unknown
 from weft_graph.infer import infer_program
@@ -14,22 +15,30 @@ from weft_graph.schema import schema_of
 from weft_graph.types import TensorType
 from weft_graph.weft_domain import SEND_BARRIER, TRANSFER, is_communication
 from weft_kernels.fitting import fitted
-from weft_kernels.kernel import Array, host_inputs, kernel_of
+from weft_kernels.kernel import Array, Kernel, host_inputs, kernel_of
 from weft_worker.arena import Placement
 from weft_worker.device import CPU, CpuDevice, Device
 from weft_worker.errors import BindError
 from weft_worker.plan import BoundNode, Plan
+from weft_worker.segments import compiled, in_segments, with_sessions
 
 
-def bind(program: Program, dims: Mapping[str, int], device: Device | None = None) -> Plan:
+def bind(
+    program: Program, dims: Mapping[str, int], device: Device | None = None, *, session_threads: int | None = None
+) -> Plan:
     """The program with its symbolic dimensions filled from `dims` (`batch` among them), its constants on `device`.
 
-    A constant that every reader wants on the host (axes, a shape, a ratio) stays there.
+    A constant that every reader wants on the host (axes, a shape, a ratio) stays there. On the CPU, onnxruntime
+    computes what it can with `session_threads` threads; with None every node runs by its own body.
 
     Raises BindError for a dimension that `dims` lacks, an operator that has no kernel and a value that nothing makes;
     GraphRefusedError, naming the node, where the dimensions do not fit an operator.
     """
     inferred = infer_program(program, dims)
+    device = device or CpuDevice()
+    ordered, sessions = in_segments(program.nodes, inferred), dict[str, Kernel]()
+    if session_threads is not None and device.name == CPU:
+        ordered, sessions = with_sessions(program, ordered, inferred, session_threads)
     places: dict[str, int] = {}
     types: list[TensorType] = []
 
@@ -43,19 +52,21 @@ def bind(program: Program, dims: Mapping[str, int], device: Device | None = None
     inputs = {declared.name: define(declared.name) for declared in program.inputs}
     constants: dict[int, Array] = {define(constant.name): constant.array for constant in program.constants}
     nodes = []
-    for node in program.nodes:
+    for node in ordered:
         read = tuple(_place(places, name, node) for name in node.inputs)
         made = tuple(define(name) if name else None for name in node.outputs)
-        nodes.append(_bound(node, read, made, inferred))
+        session = sessions.get(node.name)
+        nodes.append(BoundNode(node, session, {}, read, made) if session else _bound(node, read, made, inferred))
     outputs = {name: _place_of_output(places, name, value) for name, value in program.outputs.items()}
     readers = Counter(place for bound in nodes for place in bound.inputs if place is not None)
     readers.update(outputs.values())
-    device = device or CpuDevice()
-    laid_out = layout(program, inferred, alignment=ALIGNMENT if device.name == CPU else CUDA_ALIGNMENT)
+    alignment = ALIGNMENT if device.name == CPU else CUDA_ALIGNMENT
+    laid_out = layout(replace(program, nodes=tuple(ordered)), inferred, alignment=alignment)
     return Plan(
         role=program.role,
         dims=dict(dims),
         nodes=tuple(nodes),
+        work=compiled(nodes),
         names=tuple(places),
         types=tuple(types),
         readers=tuple(readers[place] for place in range(len(places))),
@@ -78,16 +89,17 @@ def _placed(constants: Mapping[int, Array], nodes: Iterable[BoundNode], device: 
 class Binder:
     """Binds one program, once for each set of dimensions."""
 
-    def __init__(self, program: Program, device: Device | None = None) -> None:
+    def __init__(self, program: Program, device: Device | None = None, *, session_threads: int | None = None) -> None:
         self.program = program
         self._device = device
+        self._session_threads = session_threads
         self._plans: dict[frozenset[tuple[str, int]], Plan] = {}
 
     def plan(self, dims: Mapping[str, int]) -> Plan:
         """As `bind`, kept."""
         key = frozenset(dims.items())
         if key not in self._plans:
-            self._plans[key] = bind(self.program, dims, self._device)
+            self._plans[key] = bind(self.program, dims, self._device, session_threads=self._session_threads)
         return self._plans[key]
 
 

@@ -31,17 +31,38 @@ class BoundNode:
 
 
 @dataclass(frozen=True, slots=True)
+class Piece:
+    """Nodes of a segment, which run one after the other, and the communication that may leave once they have."""
+
+    nodes: tuple[BoundNode, ...]
+    leaving: tuple[BoundNode, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A run of nodes that have kernels: one piece of the engine's work. `reads` are places that others write."""
+
+    pieces: tuple[Piece, ...]
+    reads: tuple[int, ...]
+
+
+Arrivals = tuple[BoundNode, ...]
+"""Communication that begins together: what one segment fetches, or a node by itself."""
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """A program with every type static, but for dimensions that only values decide.
 
     A value's place is its index in `names`, `types` and `readers`. `readers` counts who still reads a value: nodes, and
     the job for each output that it takes; a value whose last reader is done is dropped. `constants` are the graph's own
-    values, by place. `placement` says where in memory the values lie.
+    values, by place. `placement` says where in memory the values lie. `work` is what the engine schedules.
     """
 
     role: Role
     dims: Mapping[str, int]
     nodes: tuple[BoundNode, ...]
+    work: tuple[Segment | Arrivals, ...]
     names: tuple[str, ...]
     types: tuple[TensorType, ...]
     readers: tuple[int, ...]

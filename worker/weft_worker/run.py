@@ -106,6 +106,7 @@ class Run:
         self._sets = OrderedSets(reporter.download)
         self._listener = listener
         self._settings = settings
+        self._session_threads = settings.compute_threads if settings.kernels == "onnxruntime" else None
         self._data_roots = data_roots
         self._open_store = store
         self._open_device = device
@@ -176,7 +177,7 @@ class Run:
 
     def _bound(self, task: Task, source: Source, engine: Engine, device: Device, store: Store) -> Training:
         """Binds the programs to every size of batch that will come, so that errors show before the first step."""
-        binder = Binder(task.programs.train, device)
+        binder = Binder(task.programs.train, device, session_threads=self._session_threads)
         feeder = Feeder(source, task.allocation.data.columns, task.programs.train.inputs)
         course = course_of(task, feeder.rows)
         for size in course.training_sizes():
@@ -208,7 +209,7 @@ class Run:
         if allocation.data.evaluate is None:
             return None
         held_out = Feeder(source, allocation.data.columns, task.programs.evaluate.inputs)
-        evaluate = Binder(task.programs.evaluate, hands.device)
+        evaluate = Binder(task.programs.evaluate, hands.device, session_threads=self._session_threads)
         for size in course.evaluation_sizes():
             evaluate.plan(held_out.dims(size))
         reads = AveragedStore(hands.store, task.parameters) if allocation.evaluate_average else hands.store
@@ -239,7 +240,7 @@ class Run:
             raise WorkerError(f"the store was not closed within {CLOSE_TIMEOUT_S:g} s")
 
     def _engine(self) -> Engine:
-        lanes = {COMPUTE: self._settings.compute_threads, IO: self._settings.io_threads}
+        lanes = {COMPUTE: 1, IO: self._settings.io_threads}
         if self._settings.serial:
             return SerialEngine(lanes, completion_timeout_s=self._settings.wait_timeout_s)
         return ThreadedEngine(lanes, name=f"slot{self._allocation.slot}")

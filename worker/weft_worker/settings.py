@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -14,13 +14,22 @@ from weft_kvstore.settings import STEPS_AHEAD
 from weft_worker.device import CPU, DEVICE_PATTERN
 
 
+def _share_of_cores() -> int:
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    return min(int(asked), 256) if asked.isdecimal() and int(asked) else len(os.sched_getaffinity(0))
+
+
 class RunSettings(BaseModel):
     """How a run uses this machine; nothing of it changes a result, but for a GPU's own rounding."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-    compute_threads: Annotated[int, Field(ge=1, le=256)] = 1
-    """Threads of the compute lane. 1, because NumPy's matrix products use every core themselves."""
+    kernels: Literal["onnxruntime", "numpy"] = "onnxruntime"
+    """What computes on the CPU: onnxruntime, and NumPy what that lacks; or NumPy alone, the reference. They round
+    differently, so all workers of a job should have the same."""
+    compute_threads: Annotated[int, Field(ge=1, le=256)] = Field(default_factory=_share_of_cores)
+    """Threads that onnxruntime computes with: OMP_NUM_THREADS, as NumPy's matrix products, else this machine's cores.
+    Results are the same bits from run to run for one number of threads and one version of onnxruntime."""
     io_threads: Annotated[int, Field(ge=1, le=64)] = 1
     """Threads of the IO lane. 1 is enough: an IO thread is never held while a reply is awaited."""
     steps_in_flight: Annotated[int, Field(ge=1, le=STEPS_AHEAD)] = STEPS_AHEAD

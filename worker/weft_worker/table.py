@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from weft_graph.dimensions import agree
@@ -16,13 +16,13 @@ from weft_worker.plan import Plan
 class ValueTable:
     """An array for each place of a plan, from when it is made until its last reader is done. Safe between threads.
 
-    Who may read a place when is the engine's business: a place is put once, before anybody takes it. `arena` is the
-    memory that the plan's values lie in; without it, each has memory of its own.
+    Who may read a place when is the engine's business: a place is put once, before anybody takes it. `arena` has the
+    arrays of an arena that the plan's values lie in, by place; a value that it lacks has memory of its own.
     """
 
-    def __init__(self, plan: Plan, arena: Array | None = None) -> None:
+    def __init__(self, plan: Plan, arena: Mapping[int, Array] | None = None) -> None:
         self._plan = plan
-        self._arena = arena
+        self._arena = arena or {}
         self._arrays: list[Array | None] = [None] * len(plan.names)
         self._readers = list(plan.readers)
         self._lock = threading.Lock()
@@ -38,9 +38,15 @@ class ValueTable:
     def wanted(self, xp: Any, places: Iterable[int | None]) -> tuple[Array | None, ...]:
         """For each place the array that its value is to be written to: of the arena, or new; None where its size is
         not known, and for a view. A kernel writes alike in both, and gives the same bits."""
-        planned = self._plan.placement.lying
-        lying = (None if place is None else planned.get(place) for place in places)
-        return tuple(None if each is None else each.array(xp, self._arena) for each in lying)
+        return tuple([self._wanted(xp, place) for place in places])
+
+    def _wanted(self, xp: Any, place: int | None) -> Array | None:
+        if place is None:
+            return None
+        array = self._arena.get(place)
+        if array is None and (lying := self._plan.placement.lying.get(place)) is not None:
+            return lying.array(xp, None)
+        return array
 
     def settle(self, xp: Any, place: int, array: Array, wanted: Array | None, inputs: Iterable[Array | None]) -> None:
         """Keeps what a kernel gave, where and as the plan has it: with or without an arena it lies alike, so that sums
@@ -51,7 +57,7 @@ class ValueTable:
         placement = self._plan.placement
         if not _is_at(xp, array, wanted) and place not in placement.views:
             lying = placement.lying.get(place)
-            in_arena = self._arena is not None and lying is not None and lying.offset is not None
+            in_arena = place in self._arena
             if in_arena or not _is_own(xp, array, inputs) or (lying is not None and not lying.is_of(array)):
                 wanted = xp.empty(array.shape, dtype=array.dtype) if wanted is None else wanted
                 wanted[...] = array

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -18,35 +17,6 @@ from weft_graph.program import Program
 from weft_graph.schema import Strides
 from weft_graph.types import TensorType
 from weft_graph.weft_domain import is_communication
-
-# --- Which value had each byte of an arena last -----------------------------------------------------------------------
-
-
-class LastOwners:
-    """Pieces of memory, in order and without overlap, each with the value that was put there last."""
-
-    def __init__(self) -> None:
-        self._starts: list[int] = []
-        self._pieces: list[tuple[int, int, str]] = []
-
-    def replace(self, start: int, end: int, owner: str) -> tuple[str, ...]:
-        """Gives the bytes from `start` to `end` to `owner`; returns who had some of them, each once."""
-        low = bisect_right(self._starts, start)
-        if low and self._pieces[low - 1][1] > start:
-            low -= 1
-        high = low
-        while high < len(self._pieces) and self._pieces[high][0] < end:
-            high += 1
-        before = self._pieces[low:high]
-        pieces = [(start, end, owner)]
-        if before and before[0][0] < start:
-            pieces.insert(0, (before[0][0], start, before[0][2]))
-        if before and before[-1][1] > end:
-            pieces.append((end, before[-1][1], before[-1][2]))
-        self._pieces[low:high] = pieces
-        self._starts[low:high] = [piece[0] for piece in pieces]
-        return tuple(dict.fromkeys(earlier for _, _, earlier in before))
-
 
 # --- Where in one piece of memory the blocks of a step lie, so that those held at one time do not overlap -------------
 # Greedy by size with the tightest gap: Y. Pisarchyk and J. Lee, "Efficient memory management for deep neural net
@@ -185,14 +155,13 @@ class Layout:
 
     `offsets` has the values that own memory of the arena, by bytes from its start. `strides`, in elements, has every
     value that a kernel makes with memory of its own, in the arena or outside. `views` has, for each value that lies in
-    another's memory, that value. `after` has, for a value in the arena, the values whose bytes it takes: it is not
-    written before all of their readers are done. `kept` are values of known size that lie outside of the arena.
+    another's memory, that value. `kept` are values of known size that lie outside of the arena. Nodes that run in their
+    order, one at a time, find every value whole.
     """
 
     offsets: Mapping[str, int]
     strides: Mapping[str, Strides]
     views: Mapping[str, str]
-    after: Mapping[str, tuple[str, ...]]
     arena_bytes: int
     live_bytes: int
     """The most that is held in the arena at one time: no placement in this order takes less."""
@@ -217,7 +186,6 @@ def layout(program: Program, types: Mapping[str, TensorType], *, alignment: int 
         offsets=MappingProxyType(places),
         strides=MappingProxyType(_strides(lives)),
         views=MappingProxyType(lives.views),
-        after=MappingProxyType(_after(lives, places, types)),
         arena_bytes=arena_bytes,
         live_bytes=largest_live(blocks),
         intermediate_bytes=_intermediate_bytes(program.nodes, types, lives.views),
@@ -262,18 +230,3 @@ def _intermediate_bytes(nodes: Sequence[Node], types: Mapping[str, TensorType], 
     computed = (node for node in nodes if not is_communication(node))
     made = (name for node in computed for name in node.outputs if name and name not in views)
     return sum(types[name].nbytes for name in made if types[name].is_static)
-
-
-def _after(lives: Lives, places: Mapping[str, int], types: Mapping[str, TensorType]) -> dict[str, tuple[str, ...]]:
-    """For each owner the values that had its bytes before, and their views: only the last that had each byte, for
-    that one waits for those before it."""
-    sharing: dict[str, list[str]] = {}
-    for name, owner in lives.root.items():
-        sharing.setdefault(owner, []).append(name)
-    found: dict[str, tuple[str, ...]] = {}
-    last = LastOwners()
-    for owner in sorted(places, key=lambda owner: lives.storages[owner].first):
-        before = last.replace(places[owner], places[owner] + max(types[owner].nbytes, 1), owner)
-        if before:
-            found[owner] = tuple(name for earlier in before for name in sharing[earlier])
-    return found

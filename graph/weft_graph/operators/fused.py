@@ -1,4 +1,4 @@
-"""Fused(values ...): the outputs of `body`, whose nodes are pointwise and whose inputs broadcast to their shape."""
+"""Nodes that run as one: pointwise ones in pieces that stay in a cache, or any that onnxruntime computes."""
 
 from __future__ import annotations
 
@@ -26,3 +26,14 @@ FUSED = OpSchema(
     order=MemoryOrder.INPUT,
 )
 """Fused(values ...): the outputs of `body`, whose nodes are pointwise and whose inputs broadcast to their shape."""
+
+
+SESSION = OpSchema(
+    op_type="Session",
+    inputs=(variadic("values", ANY),),
+    outputs=(variadic("results", ANY),),
+    infer=_infer,
+    attributes={"body": Attribute(Subgraph, required=True)},
+    domain=WEFT_DOMAIN,
+)
+"""Session(values ...): the outputs of `body`, which onnxruntime computes as one; made where a program is bound."""

@@ -69,6 +69,13 @@ class Dependencies:
             self._failures.append(work.failure)
         return self._settle(self._finish(work))
 
+    def release(self, variable: Variable) -> list[Work]:
+        """Has its writer, which is running, be done with one variable that it writes; returns what is ready now."""
+        variable.writer = None
+        granted: list[Work] = []
+        _advance(variable, granted)
+        return self._settle(granted)
+
     def raise_now(self, failures: Iterable[Failure | None]) -> WorkError | None:
         """The earliest of `failures` that nobody was told of, the rest as its `others`; from here on all are told."""
         standing = {f.sequence: f for f in failures if f is not None and f.told_at is None}
@@ -126,6 +133,8 @@ class Dependencies:
         del self.unfinished[work.sequence]
         granted: list[Work] = []
         for variable in work.writes:
+            if variable.writer is not work:
+                continue  # released before
             if work.failure is not None:
                 variable.failure = work.failure
             variable.writer = None

@@ -27,6 +27,15 @@ class WorkError(EngineError):
         self.others: tuple[WorkError, ...] = ()
 
 
+class PartError(Exception):
+    """Raised by work that has parts: the part called `name` failed of `cause`; `described` is what it had before it,
+    where that says more. The WorkError is that part's."""
+
+    def __init__(self, name: str, described: str | None, cause: BaseException) -> None:
+        super().__init__(name)
+        self.name, self.described, self.cause = name, described, cause
+
+
 class EngineTimeoutError(EngineError):
     """A deadline passed before the work was finished."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from weft_worker.engine.errors import WorkError
+from weft_worker.engine.errors import PartError, WorkError
 from weft_worker.engine.work import Body, OnComplete, Variable
 
 
@@ -52,6 +52,10 @@ class Engine(Protocol):
         The lane's thread is free again as soon as `start` returns. Calling `on_complete` twice raises EngineUsageError.
         """
 
+    def release(self, variable: Variable) -> None:
+        """Called from inside work: it has written one of its variables, and goes on. What reads it may start; what the
+        work raises later is not left on it."""
+
     def wait(self, variables: Iterable[Variable], timeout_s: float) -> None:
         """Returns when all work pushed so far that writes one of `variables` is done.
 
@@ -72,6 +76,9 @@ class Engine(Protocol):
 
 def work_error(name: str, body: Body | None, cause: BaseException) -> WorkError:
     """The error of work called `name` that raised `cause`, with what the body says of its inputs."""
+    if isinstance(cause, PartError):
+        name, described, cause = cause.name, cause.described, cause.cause
+        body = None if described is None else Body(describe=lambda: described)
     message = f"{name} failed: {type(cause).__name__}: {cause}"
     if body is not None and body.describe is not None:
         try:

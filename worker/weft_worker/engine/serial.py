@@ -26,6 +26,9 @@ class SerialEngine(EngineBase):
         self._ready: list[Work] = []
         self._running = False
 
+    def release(self, variable: Variable) -> None:
+        self._ready += self._mind.release(variable)
+
     def wait(self, variables: Iterable[Variable], timeout_s: float) -> None:
         self._check_outside("wait")
         self._check_open()

@@ -36,6 +36,11 @@ class ThreadedEngine(EngineBase):
         for thread in self._threads:
             thread.start()
 
+    def release(self, variable: Variable) -> None:
+        with self._lock:
+            if not self._closed:
+                self._dispatch(self._mind.release(variable))
+
     def wait(self, variables: Iterable[Variable], timeout_s: float) -> None:
         self._check_outside("wait")
         with self._lock:

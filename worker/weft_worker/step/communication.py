@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from itertools import groupby
 
 from weft_graph.weft_domain import FETCH, FETCH_ROWS, SEND, SEND_BARRIER, SEND_ROWS
 from weft_kernels.kernel import Array
@@ -12,52 +13,70 @@ from weft_worker.engine.work import OnComplete, Variable
 from weft_worker.pace import waiting_ids
 from weft_worker.plan import BoundNode
 from weft_worker.step.accumulation import Accumulation
-from weft_worker.step.completing import completing
+from weft_worker.step.completing import completing, together
 from weft_worker.step.lanes import COMPUTE, IO
 from weft_worker.step.run import StepRun
 from weft_worker.step.sums import Start, push_row_sum, push_sum
 
 
-def push_communication(run: StepRun, bound: BoundNode) -> None:
-    """Pushes a node that has no kernel."""
-    _COMMUNICATION[bound.node.op_type](run, bound)
+def push_communication(run: StepRun, bounds: Sequence[BoundNode]) -> None:
+    """Pushes nodes that have no kernel, and that begin together. Those of one kind are one piece of work."""
+    for op_type, group in groupby(bounds, lambda bound: bound.node.op_type):
+        alike = tuple(group)
+        if op_type == FETCH:
+            _fetch(run, alike)
+        elif op_type == SEND:
+            _send(run, alike)
+        else:
+            for bound in alike:
+                _ALONE[op_type](run, bound)
 
 
-def _fetch(run: StepRun, bound: BoundNode) -> None:
-    (place,) = bound.outputs
-    assert place is not None
-
+def _fetch(run: StepRun, bounds: Sequence[BoundNode]) -> None:
+    places = [bound.outputs[0] for bound in bounds]
     device, there = run.hands.device, run.hands.there
-    there = there if there is not None and bound.key in there.keys_there else None
     shared = run.part.accumulation if run.part is not None else None
-    if shared is not None and bound.key in shared.fetched:
-        _fetched_before(run, bound, place, shared)
+    if shared is not None and bounds[0].key in shared.fetched:
+        _fetched_before(run, bounds, shared)
         return
 
-    def keep(array: Array) -> None:
-        value = array if there is not None else device.to_device(array)
-        if shared is not None:
-            shared.held[bound.key] = value
-        run.table.put(place, value)
+    def called(number: int) -> str:
+        return run.name_of(bounds[number])
+
+    def pulled(bound: BoundNode) -> Future[Array]:
+        if there is not None and bound.key in there.keys_there:
+            return there.pull_there(bound.key, run.context.step)
+        return run.reads.pull(bound.key, run.context.step)
+
+    def keep(arrays: list[Array]) -> None:
+        for bound, place, array in zip(bounds, places, arrays, strict=True):
+            is_there = there is not None and bound.key in there.keys_there
+            value = array if is_there else device.to_device(array)
+            if shared is not None:
+                shared.held[bound.key] = value
+            assert place is not None
+            run.table.put(place, value)
 
     def start(on_complete: OnComplete) -> None:
-        pull = run.reads.pull if there is None else there.pull_there
-        pull(bound.key, run.context.step).add_done_callback(completing(on_complete, keep))
+        together([pulled(bound) for bound in bounds], called).add_done_callback(completing(on_complete, keep))
 
-    writes = run.define(bound.outputs)
-    _push_io(run, bound, start, (), writes)
+    variable = run.define(places, bounds[0].key)
+    _push_io(run, bounds, start, (), variable)
     if shared is not None:
-        (shared.fetched[bound.key],) = writes
+        shared.fetched.update((bound.key, variable) for bound in bounds)
 
 
-def _fetched_before(run: StepRun, bound: BoundNode, place: int, shared: Accumulation) -> None:
-    """The step's first part fetches the value; the others have it from there."""
+def _fetched_before(run: StepRun, bounds: Sequence[BoundNode], shared: Accumulation) -> None:
+    """The step's first part fetches the values; the others have them from there."""
+    places = [bound.outputs[0] for bound in bounds]
 
     def put() -> None:
-        run.table.put(place, shared.held[bound.key])
+        for bound, place in zip(bounds, places, strict=True):
+            assert place is not None
+            run.table.put(place, shared.held[bound.key])
 
-    reads, writes = (shared.fetched[bound.key],), run.define(bound.outputs)
-    run.hands.engine.push(put, reads, writes, lane=COMPUTE, name=run.name_of(bound))
+    reads, variable = (shared.fetched[bounds[0].key],), run.define(places, bounds[0].key)
+    run.hands.engine.push(put, reads, (variable,), lane=COMPUTE, name=run.name_of_all(bounds))
 
 
 def _fetch_rows(run: StepRun, bound: BoundNode) -> None:
@@ -78,23 +97,30 @@ def _fetch_rows(run: StepRun, bound: BoundNode) -> None:
         run.table.release([ids])
         after(brought, pull).add_done_callback(completing(on_complete, keep))
 
-    _push_io(run, bound, start, run.variables_of([ids]), run.define(bound.outputs))
+    reads = run.variables_of([ids])
+    _push_io(run, [bound], start, reads, run.define(bound.outputs, bound.key))
 
 
-def _send(run: StepRun, bound: BoundNode) -> None:
-    (place,) = bound.inputs
-    assert place is not None
+def _send(run: StepRun, bounds: Sequence[BoundNode]) -> None:
+    places = [place for bound in bounds for place in bound.inputs if place is not None]
     if run.part is not None:
-        _push_last(run, bound, push_sum(run, bound, place, run.part))
+        for bound, place in zip(bounds, places, strict=True):
+            _push_last(run, bound, push_sum(run, bound, place, run.part))
         return
 
-    def start(on_complete: OnComplete) -> None:
-        brought = run.hands.device.bring([run.table.get(place)])
-        run.table.release([place])
-        pushed = after(brought, lambda host: run.hands.store.push(bound.key, run.context.step, host[0]))
-        pushed.add_done_callback(completing(on_complete))
+    def called(number: int) -> str:
+        return run.name_of(bounds[number])
 
-    _push_send(run, bound, start, run.variables_of([place]))
+    def push(host: list[Array]) -> Future[list[None]]:
+        pushed = zip(bounds, host, strict=True)
+        return together([run.hands.store.push(bound.key, run.context.step, array) for bound, array in pushed], called)
+
+    def start(on_complete: OnComplete) -> None:
+        brought = run.hands.device.bring([run.table.get(place) for place in places])
+        run.table.release(places)
+        after(brought, push).add_done_callback(completing(on_complete))
+
+    _push_send(run, bounds, start, run.variables_of(places))
 
 
 def _send_rows(run: StepRun, bound: BoundNode) -> None:
@@ -111,7 +137,7 @@ def _send_rows(run: StepRun, bound: BoundNode) -> None:
         pushed = after(brought, lambda host: run.hands.store.push_rows(bound.key, run.context.step, *host))
         pushed.add_done_callback(completing(on_complete))
 
-    _push_send(run, bound, start, run.variables_of([ids, rows]))
+    _push_send(run, [bound], start, run.variables_of([ids, rows]))
 
 
 def _barrier(run: StepRun, bound: BoundNode) -> None:
@@ -124,31 +150,30 @@ def _barrier(run: StepRun, bound: BoundNode) -> None:
 
     barrier = run.hands.engine.variable(f"barrier of {run.context.label}")
     run.barriers.append(barrier)
-    _push_io(run, bound, start, tuple(run.sent), (barrier,))
+    _push_io(run, [bound], start, tuple(run.sent), barrier)
 
 
 def _push_last(run: StepRun, bound: BoundNode, send: Start) -> None:
     """The step's last part sends what all parts add up to."""
     if run.part is not None and run.part.is_last:
-        _push_send(run, bound, send, (run.part.accumulation.summed[bound.key],))
+        _push_send(run, [bound], send, (run.part.accumulation.summed[bound.key],))
 
 
-def _push_send(run: StepRun, bound: BoundNode, start: Start, reads: tuple[Variable, ...]) -> None:
-    sent = run.hands.engine.variable(f"sent {bound.key}")
+def _push_send(run: StepRun, bounds: Sequence[BoundNode], start: Start, reads: tuple[Variable, ...]) -> None:
+    sent = run.hands.engine.variable(f"sent {bounds[0].key}")
     run.sent.append(sent)
-    _push_io(run, bound, start, reads, (sent,))
+    _push_io(run, bounds, start, reads, sent)
 
 
 def _push_io(
-    run: StepRun, bound: BoundNode, start: Start, reads: tuple[Variable, ...], writes: tuple[Variable, ...]
+    run: StepRun, bounds: Sequence[BoundNode], start: Start, reads: tuple[Variable, ...], writes: Variable
 ) -> None:
-    name = run.name_of(bound)
-    run.hands.engine.push_async(start, reads, writes, lane=IO, name=name, priority=bound.priority)
+    name = run.name_of(bounds[0]) if len(bounds) == 1 else run.name_of_all(bounds)
+    priority = min(bound.priority for bound in bounds)
+    run.hands.engine.push_async(start, reads, (writes,), lane=IO, name=name, priority=priority)
 
 
-_COMMUNICATION: Mapping[str, Callable[[StepRun, BoundNode], None]] = {
-    FETCH: _fetch,
-    SEND: _send,
+_ALONE: Mapping[str, Callable[[StepRun, BoundNode], None]] = {
     FETCH_ROWS: _fetch_rows,
     SEND_ROWS: _send_rows,
     SEND_BARRIER: _barrier,

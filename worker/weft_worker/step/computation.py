@@ -1,78 +1,84 @@
-"""Carries out one node of a run: its kernel, on the values that are there."""
+"""Carries out segments of a run: their kernels, one after the other, on the values that are there."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from weft_graph.types import BATCH
 from weft_kernels.kernel import KernelContext
-from weft_worker.device import Device
+from weft_worker.engine.errors import PartError
 from weft_worker.engine.work import Variable
 from weft_worker.errors import ValueMismatchError
-from weft_worker.plan import BoundNode
+from weft_worker.plan import BoundNode, Segment
 from weft_worker.step.lanes import COMPUTE
 from weft_worker.step.run import StepRun
-from weft_worker.table import ValueTable, described
+from weft_worker.table import described
 
 
 @dataclass(frozen=True, slots=True)
 class Computation:
-    """A node's kernel and where its values are."""
+    """A segment of a run. `signals` has a variable for each of its pieces, which stands for what the piece makes."""
 
-    bound: BoundNode
-    table: ValueTable
-    context: KernelContext
-    device: Device
+    segment: Segment
+    run_of: StepRun
+    signals: tuple[Variable, ...]
 
     def run(self) -> None:
-        """Raises what the kernel raises, and ValueMismatchError where it gives something else than the node names."""
-        bound = self.bound
+        """Raises PartError for what a kernel raises, and where it gives something else than its node names."""
+        run = self.run_of
+        with run.hands.device.use():
+            for piece, signal in zip(self.segment.pieces, self.signals, strict=True):
+                for bound in piece.nodes:
+                    try:
+                        self._compute(bound)
+                    except Exception as error:  # a kernel of any kind: the error names it
+                        raise PartError(run.name_of(bound), described(run.table.take(bound.inputs)), error) from error
+                if signal is not self.signals[-1]:
+                    run.hands.engine.release(signal)
+
+    def _compute(self, bound: BoundNode) -> None:
         assert bound.kernel is not None
-        inputs = self.table.take(bound.inputs)
-        xp = self.device.xp
-        with self.device.use():
-            wanted = self.table.wanted(xp, bound.outputs)
-            outputs = bound.kernel(replace(self.context, placed=wanted), inputs, bound.attributes)
-            if len(outputs) < len(bound.outputs):
-                raise ValueMismatchError(f"the kernel gave {len(outputs)} outputs, the node names {len(bound.outputs)}")
-            for place, array, out in zip(bound.outputs, outputs, wanted, strict=False):
-                if place is not None:
-                    self.table.settle(xp, place, array, out, inputs)
-        self.table.release(bound.inputs)
+        run, table, node = self.run_of, self.run_of.table, bound.node
+        xp = run.hands.device.xp
+        inputs = table.take(bound.inputs)
+        wanted = table.wanted(xp, bound.outputs)
+        context = KernelContext(
+            node.name,
+            xp=xp,
+            seed=run.context.seed,
+            step=run.context.step,
+            first_sample=run.context.first_sample,
+            samples=run.plan.dims.get(BATCH),
+            asked=node.outputs,
+            checkpoint=run.hands.checkpoint,
+            placed=wanted,
+        )
+        outputs = bound.kernel(context, inputs, bound.attributes)
+        if len(outputs) < len(bound.outputs):
+            raise ValueMismatchError(f"the kernel gave {len(outputs)} outputs, the node names {len(bound.outputs)}")
+        for place, array, out in zip(bound.outputs, outputs, wanted, strict=False):
+            if place is not None:
+                table.settle(xp, place, array, out, inputs)
+        table.release(bound.inputs)
 
-    def describe(self) -> str:
-        """What the kernel had before it, for messages."""
-        return described(self.table.take(self.bound.inputs))
 
-
-def compute(run: StepRun, bound: BoundNode) -> None:
-    """Pushes a node that has a kernel."""
-    device = run.hands.device
-    context = KernelContext(
-        bound.node.name,
-        xp=device.xp,
-        seed=run.context.seed,
-        step=run.context.step,
-        first_sample=run.context.first_sample,
-        samples=run.plan.dims.get(BATCH),
-        asked=bound.node.outputs,
-        checkpoint=run.hands.checkpoint,
-    )
-    computation = Computation(bound, run.table, context, device)
-    taken = _taken(run, bound)
-    run.hands.engine.push(
-        computation.run,
-        (*(read for read in run.variables_of(bound.inputs) if read not in taken), *run.turn),
-        (*run.define(bound.outputs), *taken),
+def compute(run: StepRun, segment: Segment) -> None:
+    """Pushes a segment. Segments of all runs in an arena follow each other in the order of pushing, since they take
+    each other's memory; `turn` is what they write for it."""
+    engine = run.hands.engine
+    reads = run.variables_of(segment.reads)
+    signals = tuple(run.signal(piece.nodes) for piece in segment.pieces)
+    engine.push(
+        Computation(segment, run, signals).run,
+        reads,
+        (*signals, run.turn),
         lane=COMPUTE,
-        name=run.name_of(bound),
-        describe=computation.describe,
+        name=_name(run, segment),
     )
 
 
-def _taken(run: StepRun, bound: BoundNode) -> tuple[Variable, ...]:
-    """The variables of the values whose memory the node's outputs take: work that writes them comes after all that
-    reads them. What the IO lane reads lies elsewhere, so that nothing computed waits for the network here."""
-    after = run.plan.placement.after
-    places = (earlier for place in bound.outputs if place is not None for earlier in after.get(place, ()))
-    return run.variables_of(places) if run.turn else ()
+def _name(run: StepRun, segment: Segment) -> str:
+    nodes = [bound for piece in segment.pieces for bound in piece.nodes]
+    if len(nodes) == 1:
+        return run.name_of(nodes[0])
+    return f"{nodes[0].node.op_type} {nodes[0].node.name!r} to {nodes[-1].node.name!r} of {run.context.label}"

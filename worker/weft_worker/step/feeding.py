@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from weft_kernels.kernel import Array
 from weft_worker.plan import BoundNode
@@ -27,11 +27,12 @@ def _feed_late(run: StepRun, place: int, late: LateFeed) -> None:
         run.table.put(place, run.hands.device.to_device(late.read()))
 
     name = f"{late.name} of {run.context.label}"
-    run.hands.engine.push(put, late.after, run.define([place]), lane=COMPUTE, name=name)
+    run.hands.engine.push(put, late.after, (run.define([place], late.name),), lane=COMPUTE, name=name)
 
 
-def fill(run: StepRun, bound: BoundNode, fetched: Mapping[str, Array]) -> None:
-    """Puts the value of a Fetch, which has been fetched before."""
-    for place in bound.outputs:
-        if place is not None:
-            run.table.put(place, run.hands.device.to_device(fetched[bound.key]))
+def fill(run: StepRun, bounds: Sequence[BoundNode], fetched: Mapping[str, Array]) -> None:
+    """Puts the values of Fetches, which have been fetched before."""
+    for bound in bounds:
+        (place,) = bound.outputs
+        assert place is not None
+        run.table.put(place, run.hands.device.to_device(fetched[bound.key]))

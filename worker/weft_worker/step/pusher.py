@@ -1,4 +1,4 @@
-"""Pushes runs of plans to the engine, node by node."""
+"""Pushes runs of plans to the engine: segments, and the communication around them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from weft_worker.arena import Arenas
 from weft_worker.engine.work import OnComplete, Variable
 from weft_worker.errors import DeviceError
 from weft_worker.pace import Pace
-from weft_worker.plan import Plan
+from weft_worker.plan import Plan, Segment
 from weft_worker.step.accumulation import StepPart
 from weft_worker.step.communication import push_communication
 from weft_worker.step.completing import completing
 from weft_worker.step.computation import compute
 from weft_worker.step.feeding import feed, fill
 from weft_worker.step.hands import Hands
-from weft_worker.step.lanes import COMPUTE, IO
+from weft_worker.step.lanes import IO
 from weft_worker.step.run import StepRun
 from weft_worker.step.values import Ending, LateFeed, PushedStep, StepContext
 from weft_worker.table import ValueTable
@@ -32,6 +32,10 @@ class StepPusher:
         self._hands = hands
         self.engine = hands.engine
         self.arenas = Arenas(hands.engine, hands.device) if arena else None
+        self._turn = hands.engine.variable("segments")
+        self._memory_now: Array | None = None
+        self._arrays: dict[int, tuple[Plan, dict[int, Array]]] = {}
+        """For each plan by its identity, the arrays of its values in that memory."""
 
     def push(
         self,
@@ -45,7 +49,7 @@ class StepPusher:
         part: StepPart | None = None,
         reads: Readable | None = None,
     ) -> PushedStep:
-        """Pushes every node. With `fetched`, whole keys' values come from there instead of the store.
+        """Pushes all of a plan's work. With `fetched`, whole keys' values come from there instead of the store.
 
         `feeds` has an array for each of the plan's inputs but `late`; `nothing` are keys that the barrier declares
         nothing for. A `part` of a step is sent with the others by the last of them. `reads`
@@ -53,32 +57,44 @@ class StepPusher:
         """
         memory, turn = self._memory(plan, context)
         table, reads = ValueTable(plan, memory), reads or self._hands.store
-        run = StepRun(self._hands, plan, context, table, reads, nothing=tuple(nothing), turn=turn, part=part)
+        run = StepRun(self._hands, plan, context, table, reads, turn, nothing=tuple(nothing), part=part)
         feed(run, feeds, late)
-        for bound in plan.nodes:
-            if bound.kernel is not None:
-                compute(run, bound)
-            elif bound.node.op_type == FETCH and fetched is not None:
-                fill(run, bound, fetched)
+        for work in plan.work:
+            if isinstance(work, Segment):
+                compute(run, work)
+                for piece in work.pieces:
+                    push_communication(run, piece.leaving)
+            elif fetched is not None and work[0].node.op_type == FETCH:
+                fill(run, work, fetched)
             else:
-                push_communication(run, bound)
+                push_communication(run, work)
         return run.pushed()
 
-    def _memory(self, plan: Plan, context: StepContext) -> tuple[Array | None, tuple[Variable, ...]]:
-        """Memory for the plan's values, and its turn; nothing where each has its own.
+    def _memory(self, plan: Plan, context: StepContext) -> tuple[dict[int, Array] | None, Variable]:
+        """The arrays of the plan's values in an arena, and its turn; none where each has its own memory.
 
         Raises DeviceError, which names the largest of them.
         """
         if self.arenas is None:
-            return None, ()
+            return None, self._turn
         nbytes = plan.placement.layout.arena_bytes
         try:
-            memory, turn = self.arenas.take(nbytes, COMPUTE)
+            memory, turn = self.arenas.take(nbytes)
         except MemoryError as error:
             largest = plan.placement.largest(plan.names)
             message = f"{context.label}: its values need {nbytes} bytes at once, which cannot be had ({error})"
             raise DeviceError(f"{message}; the largest are {largest}") from error
-        return memory, (turn,)
+        return (None if memory is None else self._arrays_in(plan, memory)), turn
+
+    def _arrays_in(self, plan: Plan, memory: Array) -> dict[int, Array]:
+        if memory is not self._memory_now:
+            self._memory_now, self._arrays = memory, {}
+        known = self._arrays.get(id(plan))
+        if known is None:
+            device = self._hands.device
+            with device.use():
+                known = self._arrays[id(plan)] = plan, plan.placement.arrays(device.xp, memory)
+        return known[1]
 
     def push_absence(
         self, step: int, nothing: Sequence[str], pace: Pace, label: str, ending: Ending | None = None

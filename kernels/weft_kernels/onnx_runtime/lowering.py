@@ -1,0 +1,372 @@
+"""Which nodes onnxruntime computes on a CPU, and gradient operators in ONNX's words.
+
+An operator is listed where onnxruntime is as fast as the NumPy body, or where the body would cut a run of nodes in two.
+What checks its inputs' numbers stays with its body: a label that is no class, an index outside of a table. So does what
+is of another element type than float32, or of a size that only a step decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from weft_graph.attributes import as_int, as_str
+from weft_graph.ir import ONNX_DOMAIN, WEFT_DOMAIN, AttributeValue, Constant, Node, Subgraph
+from weft_graph.schema import schema_of
+from weft_graph.shapes.windows import windows_of
+from weft_graph.types import DType, TensorType
+from weft_graph.weft_domain import FUSED, STOP_GRADIENT
+
+Types = Mapping[str, TensorType]
+
+_DTYPES: Final = frozenset({DType.FLOAT32, DType.INT64, DType.BOOL})
+
+MOVES: Final = frozenset({"Flatten", "Identity", "Reshape", "ReshapeLike", "Squeeze", "StopGradient", "Unsqueeze"})
+"""What a body does by a view, for nothing: no session is made for these alone."""
+
+DIRECT: Final = frozenset(
+    {
+        *("Abs", "Add", "And", "AveragePool", "Cast", "Concat", "Conv", "ConvTranspose", "Div", "Equal", "Erf", "Exp"),
+        *("Expand", "Flatten", "Gelu", "Gemm", "GlobalAveragePool", "Greater", "GreaterOrEqual", "HardSigmoid"),
+        *("Identity", "LayerNormalization", "LeakyRelu", "Less", "LessOrEqual", "Log", "LogSoftmax", "MatMul"),
+        *("MaxPool", "Mul", "Neg", "Not", "Or", "Reciprocal", "ReduceMax", "ReduceMean", "ReduceSum", "Relu"),
+        *("Reshape", "Sigmoid", "Softmax", "Softplus", "Sqrt", "Squeeze", "Sub", "Sum", "Tanh", "Transpose"),
+        *("Unsqueeze", "Where"),
+    }
+)
+"""Operators of ONNX that a session runs as they are."""
+
+
+@dataclass
+class Lowered:
+    """Nodes in ONNX's words, with what they need beside the values of the program. Names are the program's, or begin
+    with those of the node that they are made of."""
+
+    types: Types
+    nodes: list[Node] = field(default_factory=list)
+    constants: list[Constant] = field(default_factory=list)
+
+    def emit(
+        self, node: Node, op_type: str, inputs: Sequence[str], output: str = "", **attributes: AttributeValue
+    ) -> str:
+        """Adds a node on behalf of `node`; returns its output, which is `output` or new."""
+        made = output or f"{node.name}/{len(self.nodes)}:{op_type}"
+        self.nodes.append(Node(op_type, f"{node.name}/{len(self.nodes)}", tuple(inputs), (made,), attributes))
+        return made
+
+    def constant(self, node: Node, array: np.ndarray) -> str:
+        """Adds a constant; returns its name."""
+        name = f"{node.name}/constant {len(self.constants)}"
+        self.constants.append(Constant(name, array))
+        return name
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self.types[name].static_shape
+
+
+def lowered(node: Node, into: Lowered) -> bool:
+    """Adds the node in ONNX's words; whether it has any. Adds nothing where it has none."""
+    before = len(into.nodes), len(into.constants)
+    if _is_fit(node, into.types) and _written(node, into):
+        return True
+    del into.nodes[before[0] :], into.constants[before[1] :]
+    return False
+
+
+def _is_fit(node: Node, types: Types) -> bool:
+    """Whether everything that the node reads and makes is of a type that a session takes, and of a known size."""
+    named = [types.get(name) for name in (*node.inputs, *node.outputs) if name]
+    return all(type_ is not None and type_.is_static and type_.dtype in _DTYPES and type_.size for type_ in named)
+
+
+def _written(node: Node, into: Lowered) -> bool:
+    if node.domain == ONNX_DOMAIN and node.op_type in DIRECT:
+        return _direct(node, into)
+    lower = LOWER.get(node.op_type) if node.domain == WEFT_DOMAIN else None
+    return lower is not None and lower(node, into)
+
+
+def _direct(node: Node, into: Lowered) -> bool:
+    made = [into.types[name] for name in node.outputs if name]
+    if node.op_type in _WINDOWED and (into.types[node.inputs[0]].rank != 4 or len(made) > 1):
+        return False
+    if node.attributes.get("ceil_mode"):
+        return False  # its last window changed in an opset that not every onnxruntime has
+    if node.op_type == "Where" and made[0].size > _FEW_ELEMENTS:
+        return False
+    # Whole numbers are moved, and otherwise looked at by the bodies, which say what is out of range.
+    moves = node.op_type in MOVES or node.op_type in {"Concat", "Transpose"}
+    if any(type_.dtype == DType.INT64 for type_ in made) and not moves:
+        return False
+    into.nodes.append(node)
+    return True
+
+
+_WINDOWED: Final = frozenset({"AveragePool", "Conv", "ConvTranspose", "GlobalAveragePool", "MaxPool"})
+
+
+def _identity(node: Node, into: Lowered) -> bool:
+    into.emit(node, "Identity", node.inputs, node.outputs[0])
+    return True
+
+
+def _fused(node: Node, into: Lowered) -> bool:
+    """A body's nodes, one by one."""
+    body = node.attributes["body"]
+    assert isinstance(body, Subgraph), "the schema says so"
+    names = dict(zip(body.inputs, node.inputs, strict=True)) | dict(zip(body.outputs, node.outputs, strict=True))
+    into.constants += [
+        Constant(names.setdefault(constant.name, f"{node.name}/{constant.name}"), constant.array)
+        for constant in body.constants
+    ]
+    types = dict(into.types)
+    shape = into.types[node.outputs[0]]
+    inner = Lowered(types, into.nodes, into.constants)
+    for each in body.nodes:
+        renamed = Node(
+            each.op_type,
+            f"{node.name}/{each.name}",
+            tuple(names.get(name, f"{node.name}/{name}") if name else "" for name in each.inputs),
+            tuple(names.get(name, f"{node.name}/{name}") if name else "" for name in each.outputs),
+            each.attributes,
+            each.domain,
+        )
+        made = [name for name in renamed.outputs if name not in types]
+        if made:
+            # A body's values have the shape of its outputs; the type of one that is not known here is a guess that
+            # holds for what is listed: comparisons give booleans, and all else gives what the outputs are.
+            dtype = DType.BOOL if each.op_type in _BOOLEANS else shape.dtype
+            types.update((name, TensorType(dtype, shape.shape)) for name in made)
+        if each.op_type == "Cast" or not lowered(renamed, inner):
+            return False
+    return True
+
+
+_FEW_ELEMENTS: Final = 1 << 16
+"""Up to here a few more passes over an array, which stays in the cache, take less time than a cut between sessions."""
+
+_BOOLEANS: Final = frozenset({"And", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "Or"})
+
+
+def _relu_grad(node: Node, into: Lowered) -> bool:
+    """The gradient between 0 and 0, or between both infinities: onnxruntime chooses elements an order of magnitude
+    slower, and a product of an infinite gradient and 0 is no number."""
+    gradient, output = node.inputs
+    if into.types[output].size > _FEW_ELEMENTS:
+        return False
+    zero, one = (into.constant(node, np.asarray(number, np.float32)) for number in (0, 1))
+    flat = into.emit(node, "Cast", (into.emit(node, "LessOrEqual", (output, zero)),), to=1)
+    most = into.emit(node, "Div", (into.emit(node, "Sub", (one, flat)), flat))
+    least = into.emit(node, "Neg", (most,))
+    into.emit(node, "Min", (into.emit(node, "Max", (gradient, least)), most), node.outputs[0])
+    return True
+
+
+def _sigmoid_grad(node: Node, into: Lowered) -> bool:
+    gradient, output = node.inputs
+    one = into.constant(node, np.ones((), np.float32))
+    slope = into.emit(node, "Mul", (output, into.emit(node, "Sub", (one, output))))
+    into.emit(node, "Mul", (gradient, slope), node.outputs[0])
+    return True
+
+
+def _tanh_grad(node: Node, into: Lowered) -> bool:
+    gradient, output = node.inputs
+    one = into.constant(node, np.ones((), np.float32))
+    slope = into.emit(node, "Sub", (one, into.emit(node, "Mul", (output, output))))
+    into.emit(node, "Mul", (gradient, slope), node.outputs[0])
+    return True
+
+
+def _softmax_grad(node: Node, into: Lowered) -> bool:
+    gradient, output = node.inputs
+    axis = _axis(node, into.types[output].rank)
+    product = into.emit(node, "Mul", (gradient, output))
+    total = into.emit(node, "ReduceSum", (product, into.constant(node, np.asarray([axis]))), keepdims=1)
+    into.emit(node, "Sub", (product, into.emit(node, "Mul", (output, total))), node.outputs[0])
+    return True
+
+
+def _log_softmax_grad(node: Node, into: Lowered) -> bool:
+    gradient, output = node.inputs
+    axis = _axis(node, into.types[output].rank)
+    total = into.emit(node, "ReduceSum", (gradient, into.constant(node, np.asarray([axis]))), keepdims=1)
+    share = into.emit(node, "Mul", (into.emit(node, "Exp", (output,)), total))
+    into.emit(node, "Sub", (gradient, share), node.outputs[0])
+    return True
+
+
+def _axis(node: Node, rank: int) -> int:
+    return as_int(schema_of(node).attribute(node, "axis")) % rank
+
+
+def _sum_to(node: Node, into: Lowered) -> bool:
+    data, like = (into.shape(name) for name in node.inputs)
+    if into.types[node.inputs[0]].dtype != DType.FLOAT32:
+        return False
+    padded = (1,) * (len(data) - len(like)) + like
+    axes = [axis for axis, (size, wanted) in enumerate(zip(data, padded, strict=True)) if size != wanted]
+    if not axes:
+        return _reshaped(node, into, node.inputs[0], like)
+    keep = int(len(data) == len(like))
+    if not keep and axes != list(range(len(data) - len(like))):
+        summed = into.emit(node, "ReduceSum", (node.inputs[0], into.constant(node, np.asarray(axes))), keepdims=1)
+        return _reshaped(node, into, summed, like)
+    reads = (node.inputs[0], into.constant(node, np.asarray(axes)))
+    into.emit(node, "ReduceSum", reads, node.outputs[0], keepdims=keep)
+    return True
+
+
+def _reshape_like(node: Node, into: Lowered) -> bool:
+    return _reshaped(node, into, node.inputs[0], into.shape(node.inputs[1]))
+
+
+def _reshaped(node: Node, into: Lowered, value: str, shape: tuple[int, ...]) -> bool:
+    into.emit(node, "Reshape", (value, into.constant(node, np.asarray(shape, np.int64))), node.outputs[0])
+    return True
+
+
+def _matmul_left_grad(node: Node, into: Lowered) -> bool:
+    """gradient (..., m, n) times right (..., k, n), transposed."""
+    gradient, left, right = node.inputs
+    if not _is_batched(into, left, right) and len(into.shape(right)) != 2:
+        return False
+    if len(into.shape(left)) < 2:
+        return False
+    into.emit(node, "MatMul", (gradient, _transposed(node, into, right)), node.outputs[0])
+    return True
+
+
+def _matmul_right_grad(node: Node, into: Lowered) -> bool:
+    """left (..., m, k), transposed, times gradient (..., m, n); summed over what a matrix on the right is read for."""
+    gradient, left, right = node.inputs
+    if len(into.shape(left)) < 2:
+        return False
+    if len(into.shape(right)) == 2:
+        rows = [
+            _matrix(node, into, value, into.shape(value)[-1]) if into.types[value].rank != 2 else value
+            for value in (left, gradient)
+        ]
+        into.emit(node, "Gemm", rows, node.outputs[0], transA=1)
+        return True
+    if not _is_batched(into, left, right):
+        return False
+    into.emit(node, "MatMul", (_transposed(node, into, left), gradient), node.outputs[0])
+    return True
+
+
+def _is_batched(into: Lowered, left: str, right: str) -> bool:
+    """Whether both are stacks of matrices, of one shape."""
+    a, b = into.shape(left), into.shape(right)
+    return len(a) == len(b) >= 2 and a[:-2] == b[:-2]
+
+
+def _matrix(node: Node, into: Lowered, value: str, columns: int) -> str:
+    return into.emit(node, "Reshape", (value, into.constant(node, np.asarray([-1, columns], np.int64))))
+
+
+def _transposed(node: Node, into: Lowered, value: str) -> str:
+    rank = into.types[value].rank
+    return into.emit(node, "Transpose", (value,), perm=(*range(rank - 2), rank - 1, rank - 2))
+
+
+def _conv_input_grad(node: Node, into: Lowered) -> bool:
+    """The transposed convolution of the gradient."""
+    gradient, data, weights = node.inputs
+    if len(into.shape(data)) != 4:
+        return False
+    attributes = schema_of(node).attributes_of(node)
+    windows = windows_of(into.shape(data)[2:], attributes.get, into.shape(weights)[2:])
+    missing = tuple(
+        size + begin + end - ((count - 1) * stride + extent)
+        for size, begin, end, count, stride, extent in zip(
+            windows.size, windows.begin, windows.end, windows.count, windows.strides, windows.extent, strict=True
+        )
+    )
+    into.emit(
+        node,
+        "ConvTranspose",
+        (gradient, weights),
+        node.outputs[0],
+        strides=windows.strides,
+        dilations=windows.dilations,
+        pads=windows.begin + windows.end,
+        output_padding=missing,
+        group=as_int(attributes["group"]),
+    )
+    return True
+
+
+def _conv_weight_grad(node: Node, into: Lowered) -> bool:
+    """One product of the gradient with what each weight saw, which slices of the input are: channels lead in both."""
+    gradient, data, weights = node.inputs
+    attributes = schema_of(node).attributes_of(node)
+    _, channels, *size = into.shape(data)
+    outputs, _, *kernel = into.shape(weights)
+    if len(size) != 2 or attributes["group"] != 1:
+        return False
+    windows = windows_of(tuple(size), attributes.get, tuple(kernel))
+    if set(windows.strides) != {1}:
+        return False
+
+    def numbers(*values: int) -> str:
+        return into.constant(node, np.asarray(values, np.int64))
+
+    data = into.emit(node, "Transpose", (data,), perm=(1, 0, 2, 3))
+    if any(windows.begin + windows.end):
+        data = into.emit(node, "Pad", (data, numbers(0, 0, *windows.begin, 0, 0, *windows.end)))
+    axes, seen = numbers(2, 3), []
+    for row in range(0, windows.extent[0], windows.dilations[0]):
+        for column in range(0, windows.extent[1], windows.dilations[1]):
+            ends = numbers(row + windows.count[0], column + windows.count[1])
+            seen.append(into.emit(node, "Slice", (data, numbers(row, column), ends, axes)))
+    columns = into.emit(node, "Concat", seen, axis=0) if len(seen) > 1 else seen[0]
+    columns = into.emit(node, "Reshape", (columns, numbers(len(seen) * channels, -1)))
+    rows = into.emit(node, "Transpose", (gradient,), perm=(1, 0, 2, 3))
+    rows = into.emit(node, "Reshape", (rows, numbers(outputs, -1)))
+    total = into.emit(node, "Gemm", (columns, rows), transB=1)
+    total = into.emit(node, "Reshape", (total, numbers(*kernel, channels, outputs)))
+    into.emit(node, "Transpose", (total,), node.outputs[0], perm=(3, 2, 0, 1))
+    return True
+
+
+def _cross_entropy_grad(node: Node, into: Lowered) -> bool:
+    """(softmax - one-hot label) times the gradient of a mean or sum; the labels were checked by the loss."""
+    gradient, log_prob, labels, *further = node.inputs
+    reduction = as_str(schema_of(node).attribute(node, "reduction"))
+    if any(further) or "ignore_index" in node.attributes or not gradient or reduction == "none":
+        return False
+    if into.types[labels].dtype != DType.INT64:
+        return False
+    shape = into.shape(log_prob)
+    depth = into.constant(node, np.asarray([shape[1]], np.int64))
+    hot = into.constant(node, np.asarray([0, 1], np.float32))
+    right = into.emit(node, "OneHot", (labels, depth, hot), axis=1)
+    apart = into.emit(node, "Sub", (into.emit(node, "Exp", (log_prob,)), right))
+    scale = gradient
+    if reduction == "mean":
+        count = into.constant(node, np.asarray(into.types[labels].size, np.float32))
+        scale = into.emit(node, "Div", (gradient, count))
+    into.emit(node, "Mul", (apart, scale), node.outputs[0])
+    return True
+
+
+LOWER: Final[Mapping[str, Callable[[Node, Lowered], bool]]] = {
+    FUSED: _fused,
+    STOP_GRADIENT: _identity,
+    "ConvInputGrad": _conv_input_grad,
+    "ConvWeightGrad": _conv_weight_grad,
+    "LogSoftmaxGrad": _log_softmax_grad,
+    "MatMulLeftGrad": _matmul_left_grad,
+    "MatMulRightGrad": _matmul_right_grad,
+    "ReluGrad": _relu_grad,
+    "ReshapeLike": _reshape_like,
+    "SigmoidGrad": _sigmoid_grad,
+    "SoftmaxCrossEntropyLossGrad": _cross_entropy_grad,
+    "SoftmaxGrad": _softmax_grad,
+    "SumTo": _sum_to,
+    "TanhGrad": _tanh_grad,
+}

@@ -1,0 +1,152 @@
+"""A run of nodes as one session of onnxruntime, whose inputs and outputs are arrays of the caller's."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+import onnx
+import onnxruntime  # type: ignore[import-untyped]
+
+from weft_graph.ir import AttributeValue, Node, Subgraph
+from weft_graph.names import FreshNames
+from weft_graph.onnx_form.write_nodes import NodeWriter, tensor_proto, value_info
+from weft_graph.types import TensorType
+from weft_kernels.kernel import Array, KernelContext
+from weft_kernels.onnx_runtime.lowering import Lowered, Types, lowered
+
+OPSET: Final = 21
+IR_VERSION: Final = 10
+QUIET: Final = 4
+"""Messages of onnxruntime below a fatal one are not printed: errors are raised."""
+
+
+class SessionError(Exception):
+    """onnxruntime cannot compute nodes, which the message names."""
+
+
+class Session:
+    """A kernel that computes a body, each of whose nodes can be lowered; see `lowering`.
+
+    Values have the static `types`. It is tried once when it is made: SessionError where onnxruntime cannot compute it.
+    `threads` compute; results are the same bits from run to run for one number of threads and one version of
+    onnxruntime. What it makes on the way lies in memory that all sessions of the process share. Safe between threads,
+    which take turns.
+    """
+
+    def __init__(self, body: Subgraph, types: Types, threads: int) -> None:
+        self._body = body
+        self._read = [_Bound(f"i{number}", types[name]) for number, name in enumerate(body.inputs)]
+        self._made = [_Bound(f"o{number}", types[name]) for number, name in enumerate(body.outputs)]
+        self._lock = threading.Lock()
+        try:
+            self._session = onnxruntime.InferenceSession(
+                _model(body, types).SerializeToString(),
+                _options(threads),
+                providers=["CPUExecutionProvider"],
+            )
+            self._binding = self._session.io_binding()
+            self._compute([read.zeros() for read in self._read], [made.zeros() for made in self._made])
+        except Exception as error:  # onnxruntime raises classes of its own
+            raise SessionError(f"onnxruntime cannot compute {_listed(body.nodes)}: {error}") from error
+
+    def __call__(
+        self, context: KernelContext, inputs: Sequence[Array | None], attributes: Mapping[str, AttributeValue]
+    ) -> tuple[Array, ...]:
+        """Raises SessionError."""
+        # The caller's arrays are held by these names until the run is over.
+        held = [np.ascontiguousarray(array) for array in inputs]
+        outputs = [made.target(context.out(number)) for number, made in enumerate(self._made)]
+        try:
+            self._compute(held, outputs)
+        except Exception as error:
+            raise SessionError(f"onnxruntime could not compute {_listed(self._body.nodes)}: {error}") from error
+        return tuple(outputs)
+
+    def _compute(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        with self._lock:
+            for read, array in zip(self._read, inputs, strict=True):
+                read.bind(self._binding.bind_input, array)
+            for made, array in zip(self._made, outputs, strict=True):
+                made.bind(self._binding.bind_output, array)
+            self._session.run_with_iobinding(self._binding)
+
+
+class _Bound:
+    """An input or output of a session, and the array that it is bound to."""
+
+    __slots__ = ("_address", "_dtype", "_name", "_shape")
+
+    def __init__(self, name: str, type_: TensorType) -> None:
+        self._name = name
+        self._shape, self._dtype = type_.static_shape, type_.dtype.numpy
+        self._address = 0
+
+    def zeros(self) -> Array:
+        return np.zeros(self._shape, self._dtype)
+
+    def target(self, placed: Array | None) -> Array:
+        """Where the plan wants an output, else a new array."""
+        return placed if placed is not None and placed.flags.c_contiguous else np.empty(self._shape, self._dtype)
+
+    def bind(self, bind: Callable[..., None], array: Array) -> None:
+        address: int = array.__array_interface__["data"][0]
+        if address != self._address:
+            bind(self._name, "cpu", 0, self._dtype, self._shape, address)
+            self._address = address
+
+
+def _listed(nodes: Sequence[Node], shown: int = 3) -> str:
+    first = ", ".join(f"{node.op_type} {node.name!r}" for node in nodes[:shown])
+    return first if len(nodes) <= shown else f"{first} and {len(nodes) - shown} more"
+
+
+def _model(body: Subgraph, types: Types) -> onnx.ModelProto:
+    into = Lowered(types, constants=list(body.constants))
+    for node in body.nodes:
+        if not lowered(node, into):
+            raise ValueError(f"node {node.name!r}: onnxruntime does not compute {node.op_type}")
+    found = [name for node in into.nodes for name in (*node.inputs, *node.outputs) if name]
+    found += [constant.name for constant in into.constants]
+    names = {name: f"v{number}" for number, name in enumerate(dict.fromkeys(found))}
+    names |= {name: f"i{number}" for number, name in enumerate(body.inputs)}
+    names |= {name: f"o{number}" for number, name in enumerate(body.outputs)}
+    renamed = {new: types[name] for name, new in names.items() if name in types}
+    writer = NodeWriter(OPSET, FreshNames(names.values()), renamed, {})
+    proto = onnx.GraphProto(name="segment")
+    for node in into.nodes:
+        proto.node.extend(writer.protos(node, names))
+    proto.input.extend(value_info(names[name], types[name]) for name in body.inputs)
+    proto.output.extend(value_info(names[name], types[name]) for name in body.outputs)
+    proto.initializer.extend(tensor_proto(names[constant.name], constant.array) for constant in into.constants)
+    proto.initializer.extend(tensor_proto(constant.name, constant.array) for constant in writer.constants)
+    return onnx.ModelProto(ir_version=IR_VERSION, graph=proto, opset_import=[onnx.helper.make_opsetid("", OPSET)])
+
+
+def _options(threads: int) -> Any:
+    _share_memory()
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = QUIET
+    options.use_deterministic_compute = True
+    # Nodes made into one round otherwise, and which nodes stand in a session together must not show in a result. What
+    # is computed again so that it need not be held would be found to be the same, and held.
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    # Threads that spin between two sessions would take the cores of the store's.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.use_env_allocators", "1")
+    return options
+
+
+@cache
+def _share_memory() -> None:
+    """One pool for what all sessions make on the way: they run one after the other, and each would keep its own."""
+    memory = onnxruntime.OrtMemoryInfo(
+        "Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT
+    )
+    same_as_requested = onnxruntime.OrtArenaCfg({"arena_extend_strategy": 1})
+    onnxruntime.create_and_register_allocator(memory, same_as_requested)

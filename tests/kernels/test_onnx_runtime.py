@@ -1,0 +1,108 @@
+"""Sessions of onnxruntime: what a session of several nodes gives, and what it says where it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from weft_graph.ir import WEFT_DOMAIN, Node, Subgraph
+from weft_graph.types import DType, TensorType
+from weft_kernels.kernel import KernelContext
+from weft_kernels.onnx_runtime.lowering import Lowered, lowered
+from weft_kernels.onnx_runtime.session import Session, SessionError
+from weft_kernels.run import run_nodes
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def types_of(**shapes: tuple[int, ...]) -> dict[str, TensorType]:
+    return {name: TensorType(DType.FLOAT32, shape) for name, shape in shapes.items()}
+
+
+def session_of(nodes: Sequence[Node], types: dict[str, TensorType], inputs: str, outputs: str) -> Session:
+    body = Subgraph(tuple(inputs.split()), (), tuple(nodes), tuple(outputs.split()))
+    return Session(body, types, threads=1)
+
+
+LAYER = (
+    Node("Gemm", "product", ("x", "w", "b"), ("h",)),
+    Node("Relu", "active", ("h",), ("y",)),
+    Node("ReluGrad", "back", ("g", "y"), ("d",), {}, WEFT_DOMAIN),
+    Node("SumTo", "summed", ("d", "b"), ("s",), {}, WEFT_DOMAIN),
+)
+LAYER_TYPES = types_of(x=(5, 4), w=(4, 3), b=(3,), h=(5, 3), y=(5, 3), g=(5, 3), d=(5, 3), s=(3,))
+
+
+def drawn(*names: str) -> list[Array]:
+    draw = np.random.default_rng(1)
+    return [draw.standard_normal(LAYER_TYPES[name].static_shape).astype(np.float32) for name in names]
+
+
+def test_a_session_writes_where_it_is_asked_to_and_gives_the_same_bits_again() -> None:
+    session = session_of(LAYER, LAYER_TYPES, "x w b g", "y s")
+    arrays = drawn("x", "w", "b", "g")
+    placed = np.empty((5, 3), np.float32), np.empty((3,), np.float32)
+    made = session(KernelContext("session", placed=placed), arrays, {})
+    again = session(KernelContext("session"), [array.copy() for array in arrays], {})
+    values = dict(zip("xwbg", arrays, strict=True))
+    run_nodes(KernelContext(""), LAYER, values, keep=("y", "s"))
+    for array, other, place, name in zip(made, again, placed, "ys", strict=True):
+        assert array is place
+        np.testing.assert_array_equal(array, other)
+        np.testing.assert_allclose(array, values[name], rtol=1e-6, atol=1e-6)
+
+
+def test_an_input_in_any_order_of_memory_is_taken() -> None:
+    session = session_of(LAYER[:2], LAYER_TYPES, "x w b", "y")
+    x, w, b = drawn("x", "w", "b")
+    (expected,) = session(KernelContext(""), [x, w, b], {})
+    (found,) = session(KernelContext(""), [np.asfortranarray(x), np.asfortranarray(w), b], {})
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_a_relus_gradient_keeps_infinities_where_it_passes_and_drops_them_where_it_does_not() -> None:
+    session = session_of(LAYER[2:3], types_of(g=(6,), y=(6,), d=(6,)), "g y", "d")
+    inf, nan = np.inf, np.nan
+    gradient = np.array([inf, inf, -inf, -inf, nan, -2], np.float32)
+    output = np.array([0, 1, 0, 1, 1, 0], np.float32)
+    (found,) = session(KernelContext(""), [gradient, output], {})
+    np.testing.assert_array_equal(found, [0, inf, 0, -inf, nan, 0])
+
+
+def test_a_body_of_pointwise_nodes_is_computed_node_by_node() -> None:
+    inner = (
+        Node("Mul", "double", ("a", "two"), ("m",)),
+        Node("Greater", "above", ("m", "a"), ("is",)),
+        Node("Where", "choice", ("is", "m", "a"), ("r",)),
+    )
+    fused = Node("Fused", "fused", ("x", "c"), ("y",), {"body": Subgraph(("a", "two"), (), inner, ("r",))}, WEFT_DOMAIN)
+    session = session_of([fused], types_of(x=(2, 3), c=(1,), y=(2, 3)), "x c", "y")
+    x = np.array([[1, -1, 2], [-3, 0, 4]], np.float32)
+    (found,) = session(KernelContext(""), [x, np.full(1, 2, np.float32)], {})
+    np.testing.assert_array_equal(found, np.maximum(x, 2 * x))
+
+
+@pytest.mark.parametrize(
+    ("node", "types"),
+    [
+        (Node("Relu", "n", ("x",), ("y",)), {name: TensorType(DType.FLOAT64, (2,)) for name in "xy"}),
+        (Node("Relu", "n", ("x",), ("y",)), types_of(x=(0, 2), y=(0, 2))),
+        (Node("Relu", "n", ("x",), ("y",)), {name: TensorType(DType.FLOAT32, ("?rows",)) for name in "xy"}),
+        (Node("Conv", "n", ("x", "w"), ("y",)), types_of(x=(1, 1, 4), w=(1, 1, 2), y=(1, 1, 3))),
+        (Node("Dropout", "n", ("x",), ("y",)), types_of(x=(2,), y=(2,))),
+    ],
+    ids=["double", "empty", "open", "one dimension", "random"],
+)
+def test_what_a_session_does_not_take_stays_with_its_body(node: Node, types: dict[str, TensorType]) -> None:
+    into = Lowered(types)
+    assert not lowered(node, into)
+    assert not into.nodes
+    assert not into.constants
+
+
+def test_what_onnxruntime_cannot_compute_is_said_when_the_session_is_made() -> None:
+    with pytest.raises(SessionError, match="MatMul 'wrong'"):
+        session_of([Node("MatMul", "wrong", ("x", "w"), ("y",))], types_of(x=(2, 3), w=(4, 5), y=(2, 5)), "x w", "y")
