@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -102,3 +104,21 @@ def test_a_job_that_wants_more_memory_than_it_may_have_fails_alone(forkserver: F
     assert client.pull("w", 1).result(WAIT_S).shape == (300,)
     client.close()
     stop(other, of_other)
+
+
+def test_of_sixteen_shards_at_once_nothing_stays(forkserver: Forkserver) -> None:
+    first, said = begun(forkserver, described())
+    next(said)
+    server = int(Path(f"/proc/{first.process}/stat").read_text().rpartition(")")[2].split()[1])
+    stop(first, said)
+    before = len(os.listdir("/proc/self/fd"))
+    shards = [begun(forkserver, described(f"job-{number}")) for number in range(16)]
+    endpoints = {next(said)["ready"] for _, said in shards}
+    assert len(endpoints) == 16
+    for child, said in shards:
+        stop(child, said)
+    last, said = begun(forkserver, described())  # It is forked once the others are done with.
+    next(said)
+    assert Path(f"/proc/{server}/task/{server}/children").read_text().split() == [str(last.process)]
+    stop(last, said)
+    assert len(os.listdir("/proc/self/fd")) == before
