@@ -25,6 +25,7 @@ from weft.api.lifecycle import (
 )
 from weft.api.store import StoreSpec
 from weft_server.data_check import listed
+from weft_server.endpoints import endpoint_fault
 from weft_server.instructions import Close, Instruction, Order, Remember
 from weft_server.job_log import JobLog
 from weft_server.lease import Agent, Lease
@@ -123,6 +124,8 @@ class JobRun:
             return
         if report.event is not None and (lease.state, report.event) not in ALLOCATION_TRANSITIONS:
             raise IllegalReportError(f"{lease.who} is {lease.state} and cannot be {report.event} next")
+        if report.endpoint is not None:
+            self._take_endpoint(lease, report.event, report.endpoint)
         lease.take(report, self.plan.steps)
         self._take_metrics(lease, report, now)
         for line in report.logs:
@@ -211,8 +214,26 @@ class JobRun:
                 not_finite=wrong,
             ).model_dump_json()
 
-        facts = (places.term, keeper, values.has_final, values.given, values.sets.newest, told_at, wrong)
+        facts = (
+            places.term,
+            places.endpoints,
+            keeper,
+            values.has_final,
+            values.given,
+            values.sets.newest,
+            told_at,
+            wrong,
+        )
         self._parts.put(RUN, facts, document)
+
+    def _take_endpoint(self, lease: Lease, event: AllocationEvent | None, endpoint: str) -> None:
+        """A shard that is ready says where workers reach it; they are told of it with their allocations."""
+        if lease.kind is not AgentKind.SHARD or event is not AllocationEvent.READY:
+            raise IllegalReportError(f"{lease.who}: `endpoint` belongs to a shard's report that it is ready")
+        if fault := endpoint_fault(endpoint):
+            raise IllegalReportError(f"{lease.who}: endpoint {endpoint!r} {fault}")
+        self.places.move(lease, endpoint)
+        self._store = None
 
     def _take_metrics(self, lease: Lease, report: Report, now: Moment) -> None:
         if lease.kind is not AgentKind.WORKER:

@@ -76,6 +76,10 @@ class Places:
         self.endpoints = [agents(agent_id).registration.endpoint or "" for agent_id in placement.shards]
         self.keeper = self.workers[placement.keeper]
 
+    def move(self, shard: Lease, endpoint: str) -> None:
+        """Workers reach the shard there."""
+        self.endpoints = [endpoint if n == shard.place else old for n, old in enumerate(self.endpoints)]
+
     def write(self, parts: Parts) -> None:
         """Writes down what has changed."""
         for lease in self._changed.values():

@@ -73,6 +73,38 @@ def test_workers_are_told_only_when_every_shard_is_ready(world: World) -> None:
     assert workers[0] in world.ordered
 
 
+def test_workers_are_told_the_endpoint_that_a_ready_shard_reports(world: World) -> None:
+    workers, _ = world.agents(workers=1, shards=2)
+    world.submit(plan(workers=1, shards=2))
+    world.report(world.lease(SHARD, 1), AllocationEvent.READY, endpoint="tcp://shard-1:6001")
+    world.report(world.lease(SHARD, 0), AllocationEvent.READY)
+    told = world.orders(workers[0]).allocations[0]
+    assert told.store.shards == ["tcp://shard-0:5000", "tcp://shard-1:6001"]
+
+
+@pytest.mark.parametrize(
+    ("who", "event", "endpoint", "told"),
+    [
+        (SHARD, AllocationEvent.READY, "tcp://*:6001", "worker"),
+        (SHARD, AllocationEvent.FAILED, "tcp://shard-0:6001", "belongs to a shard's report that it is ready"),
+        (WORKER, AllocationEvent.READY, "tcp://shard-0:6001", "belongs to a shard's report that it is ready"),
+    ],
+)
+def test_an_endpoint_that_is_none_changes_nothing(
+    world: World, who: AgentKind, event: AllocationEvent, endpoint: str, told: str
+) -> None:
+    world.agents()
+    world.submit()
+    if who is WORKER:
+        world.all_report(SHARD, AllocationEvent.READY)
+    lease = world.lease(who, 0)
+    before = lease.state
+    with pytest.raises(IllegalReportError, match=told):
+        world.report(lease, event, endpoint=endpoint)
+    assert lease.state is before
+    assert world.jobs["job"].state is JobState.STARTING
+
+
 def test_exactly_one_worker_keeps_the_parameters(world: World) -> None:
     workers, _ = world.agents(workers=3)
     world.submit(plan(workers=3))

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
@@ -30,6 +30,8 @@ from weft.api.event import LogLevel
 from weft.api.job import Traffic
 from weft.api.lifecycle import AgentState, AllocationEvent
 from weft.api.store import StoreSpec
+
+ENDPOINT: Final = r"^[a-z]+://[!-~]{1,500}$"
 
 
 class AgentKind(StrEnum):
@@ -41,7 +43,7 @@ class Registration(Model):
     kind: AgentKind
     name: Name
     """What people call it, `worker-0`; not necessarily unique."""
-    endpoint: Annotated[str, Field(pattern=r"^[a-z]+://[!-~]{1,500}$")] | None = None
+    endpoint: Annotated[str, Field(pattern=ENDPOINT)] | None = None
     """A shard's ZeroMQ endpoint, reachable from workers."""
     pid: Count
     nonce: Annotated[str, Field(pattern=r"^[0-9A-Za-z]{1,64}$")] | None = None
@@ -154,6 +156,8 @@ class Report(Model):
     event: AllocationEvent | None = None
     reason: Annotated[str, Field(max_length=1 << 16)] | None = None
     """With `failed`: what failed, naming slot, key and step where they are known."""
+    endpoint: Annotated[str, Field(pattern=ENDPOINT)] | None = None
+    """With `ready` of a shard: where this job's workers reach it; the one of its registration where left out."""
     step: Count | None = None
     """Steps finished."""
     metrics: Annotated[list[MetricReport], Field(max_length=4096)] = Field(default_factory=list)

@@ -41,6 +41,7 @@ class _Part:
 
     event: AllocationEvent | None = None
     reason: str | None = None
+    endpoint: str | None = None
     step: int | None = None
     metrics: list[MetricReport] = field(default_factory=list)
     logs: list[LogReport] = field(default_factory=list)
@@ -71,6 +72,7 @@ class Reporter:
         *,
         event: AllocationEvent | None = None,
         reason: str | None = None,
+        endpoint: str | None = None,
         step: int | None = None,
         metrics: Sequence[MetricReport] = (),
         logs: Sequence[LogReport] = (),
@@ -89,7 +91,7 @@ class Reporter:
             part.logs += logs
             part.traffic = traffic if traffic is not None else part.traffic
             part.sets += sets
-            part.event, part.reason = event, reason
+            part.event, part.reason, part.endpoint = event, reason, endpoint
             self._bound_logs()
             self._changed.notify_all()
 

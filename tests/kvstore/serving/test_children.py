@@ -1,0 +1,153 @@
+"""Child processes forked for allocations: what they say, how they end, and that nothing of them stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import textwrap
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from store_cluster import WAIT_S
+from weft_kvstore.serving.children import CRASHED, Child, Forkserver
+
+MAIN = """
+import json, os, resource, signal, threading, time
+
+def main(channel):
+    reader = channel.makefile("rb")
+    job = json.loads(reader.readline())
+    say = lambda **facts: channel.sendall(json.dumps(facts).encode() + b"\\n")
+    match job["do"]:
+        case "answer":
+            say(threads=threading.active_count(), parent=os.getppid())
+            for line in reader:
+                say(answer=json.loads(line)["ask"] + 1)
+        case "crash":
+            raise ValueError("a rule of the user")
+        case "abort":
+            channel.sendall(b'{"half of a li')
+            os.kill(os.getpid(), signal.SIGSEGV)
+        case "endless":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            say(begun=True)
+            while True:
+                pass
+        case "memory":
+            held = []
+            try:
+                while True:
+                    held.append(bytearray(1 << 24))
+            except MemoryError:
+                taken, held = len(held), None
+                say(taken=taken)
+"""
+
+
+@pytest.fixture
+def forkserver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Forkserver]:
+    (tmp_path / "a_child.py").write_text(textwrap.dedent(MAIN))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    made = Forkserver("a_child")
+    yield made
+    made.close()
+
+
+def begun(forkserver: Forkserver, do: str, memory_bytes: int | None = None) -> tuple[Child, Iterator[dict[str, Any]]]:
+    child = forkserver.fork(memory_bytes)
+    child.send({"do": do})
+    return child, child.lines()
+
+
+def stopped(child: Child, said: Iterator[dict[str, Any]], grace_s: float = WAIT_S) -> None:
+    stopping = threading.Thread(target=child.stop, args=(grace_s,))
+    stopping.start()
+    assert list(said) == []
+    stopping.join(WAIT_S)
+    assert not stopping.is_alive()
+
+
+def test_a_child_talks_with_its_daemon_and_ends_by_a_signal(forkserver: Forkserver) -> None:
+    child, said = begun(forkserver, "answer")
+    first = next(said)
+    assert first["threads"] == 1
+    assert first["parent"] != os.getpid()
+    child.send({"ask": 41})
+    assert next(said) == {"answer": 42}
+    stopped(child, said)
+    assert child.ending == "its process was ended by SIGTERM"
+
+
+@pytest.mark.parametrize(
+    ("do", "told"),
+    [("crash", f"its process ended with status {CRASHED}"), ("abort", "its process was ended by SIGSEGV")],
+)
+def test_a_child_that_dies_is_told_by_its_cause_and_the_others_go_on(
+    forkserver: Forkserver, do: str, told: str
+) -> None:
+    other, said = begun(forkserver, "answer")
+    next(said)
+    child, of_it = begun(forkserver, do)
+    assert list(of_it) == []
+    assert child.ending == told
+    other.send({"ask": 1})
+    assert next(said) == {"answer": 2}
+    stopped(other, said)
+
+
+def test_a_child_that_does_not_end_by_sigterm_is_killed_after_the_grace(forkserver: Forkserver) -> None:
+    child, said = begun(forkserver, "endless")
+    assert next(said) == {"begun": True}
+    stopped(child, said, grace_s=0.05)
+    assert child.ending.startswith("its process was ended by SIGKILL")
+
+
+def test_a_child_takes_no_more_memory_than_it_may(forkserver: Forkserver) -> None:
+    child, said = begun(forkserver, "memory", memory_bytes=1 << 28)
+    assert 0 < next(said)["taken"] <= 16
+    assert list(said) == []
+    assert child.ending == "its process ended with status 0"
+
+
+def test_of_a_hundred_children_one_after_the_other_nothing_stays(forkserver: Forkserver) -> None:
+    keeper, kept = begun(forkserver, "answer")
+    server = next(kept)["parent"]
+    descriptors = [f"/proc/{number}/fd" for number in (os.getpid(), server)]
+    before = [len(os.listdir(path)) for path in descriptors]
+    processes = []
+    for _ in range(100):
+        child, said = begun(forkserver, "crash")
+        assert list(said) == []
+        processes.append(child.process)
+    after, said = begun(forkserver, "answer")
+    next(said)  # It was forked once the last of them was done with.
+    assert [len(os.listdir(path)) for path in descriptors] == [count + 1 for count in before]
+    stopped(after, said)
+    stopped(keeper, kept)
+    last, said = begun(forkserver, "answer")
+    next(said)
+    assert Path(f"/proc/{server}/task/{server}/children").read_text().split() == [str(last.process)]
+    assert len(set(processes)) == 100
+    stopped(last, said)
+
+
+def test_children_end_with_the_daemon(forkserver: Forkserver) -> None:
+    _, said = begun(forkserver, "endless")
+    assert next(said) == {"begun": True}
+    forkserver.close()
+    assert list(said) == []  # Its end of the channel is closed: it has ended.
+
+
+def test_a_forkserver_that_has_ended_is_started_anew(forkserver: Forkserver) -> None:
+    child, said = begun(forkserver, "answer")
+    server = next(said)["parent"]
+    os.kill(server, signal.SIGKILL)
+    assert list(said) == []
+    assert child.ending == "it ended, and its forkserver before it"
+    child, said = begun(forkserver, "answer")
+    assert next(said)["parent"] != server
+    stopped(child, said)
