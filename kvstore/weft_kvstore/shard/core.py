@@ -156,6 +156,7 @@ class ShardCore:
             case Ping():
                 self.links.say(peer.identity, Pong())
             case Bye():
+                peer.close()
                 self.lose(peer.identity)
                 self.jobs[peer.job].leave(peer.slot, now)
 

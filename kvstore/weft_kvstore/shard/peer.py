@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
@@ -10,6 +11,7 @@ from weft_kvstore.arrays import Buffer
 from weft_kvstore.bucket.part import PlainBucket
 from weft_kvstore.description.check import digest
 from weft_kvstore.description.records import Mode
+from weft_kvstore.errors import StoreError
 from weft_kvstore.merging.pulls import Answer, PullWait
 from weft_kvstore.same_host.peers import PeerMemory
 from weft_kvstore.settings import LinkSettings
@@ -311,7 +313,8 @@ class Peer:
         for number, (memory, at, payload) in self._copied.items():
             frame = self.outbox.in_flight(number)
             if frame is not None:
-                self._keep_copies(frame, memory, at, payload)
+                with suppress(StoreError):  # Its client has let the arena go: what lay there cannot be read again.
+                    self._keep_copies(frame, memory, at, payload)
         self._answers.clear()
         for pieces, left in zip(self.outbox.clear(skip=self._copied), (True, False), strict=True):
             for piece in pieces:

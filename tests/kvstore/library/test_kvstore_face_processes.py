@@ -159,7 +159,7 @@ def test_shards_and_workers_start_in_any_order_and_a_shard_ends_at_ctrl_c(tmp_pa
             )
             process.send_signal(signal.SIGINT)
             _, errors = process.communicate(timeout=WAIT_S)
-            assert (process.returncode, "Traceback" in errors) == (0, False)
+            assert (process.returncode, "Traceback" in errors) == (0, False), errors
 
 
 def test_a_worker_that_finds_no_shard_says_how_one_is_started() -> None:
