@@ -47,6 +47,27 @@ REQUESTS: dict[str, tuple[m.Request, bytes | None]] = {
         ),
         None,
     ),
+    "push-restored": (
+        m.Push(
+            frame=9, payload_kind=[3], request=[13], bucket=[0], step=[40], first=[0], count=[2], chunks=[0], nbytes=[8]
+        ),
+        b"abcdefgh",
+    ),
+    "pull-priority": (
+        m.Pull(
+            request=[14],
+            bucket=[0],
+            version=[1],
+            state=[0],
+            reading=[0],
+            first=[0],
+            count=[2],
+            chunks=[0],
+            compressed=[0],
+            priority=7,
+        ),
+        None,
+    ),
     "pull-arena": (
         m.Pull(
             request=[11],

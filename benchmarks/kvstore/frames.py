@@ -1,0 +1,93 @@
+"""How many Python frames of the store one call of 4 KiB runs, at the client and at the shard, in steady state.
+
+    python benchmarks/kvstore/frames.py [--same-host]
+
+A frame costs some 0.1 us by itself and about 1 us with what it does: their number is the latency of a small message.
+Both ends run in one process, so that both can be counted; they speak over TCP as two processes would.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import numpy as np
+
+import weft_kvstore
+from weft_kvstore import Key, KVStore, LinkSettings, ShardServer, describe
+
+PACKAGE = str(Path(weft_kvstore.__file__).parent)
+ELEMENTS = 1024
+WARM_UP, CALLS = 200, 50
+
+
+class Trace:
+    """Counts calls of the store's functions by thread while `on`."""
+
+    def __init__(self) -> None:
+        self.on = False
+        self.calls: dict[str, Counter[CodeType]] = {"client": Counter(), "shard": Counter()}
+        self._main = threading.get_ident()
+
+    def __call__(self, frame: FrameType, event: str, _: Any) -> None:
+        if self.on and event == "call" and frame.f_code.co_filename.startswith(PACKAGE):
+            side = "client" if threading.get_ident() == self._main else "shard"
+            self.calls[side][frame.f_code] += 1
+
+
+def measured(trace: Trace, call: Callable[[], object]) -> dict[str, tuple[float, int, int]]:
+    """Frames of a call, different functions and files, by side."""
+    for _ in range(WARM_UP):
+        call()
+    trace.calls = {side: Counter() for side in trace.calls}
+    trace.on = True
+    for _ in range(CALLS):
+        call()
+    trace.on = False
+    return {
+        side: (sum(codes.values()) / CALLS, len(codes), len({code.co_filename for code in codes}))
+        for side, codes in trace.calls.items()
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--same-host", action="store_true", help="let payloads pass through shared memory")
+    given = parser.parse_args()
+    trace = Trace()
+    threading.setprofile(trace)
+    with ShardServer("tcp://127.0.0.1:0") as server:
+        keys = {"w": Key((ELEMENTS,), initializer=0.0)}
+        description = describe(keys, shards=[server.endpoint], rule="sgd", lr=0.01)
+        server.open(description, 0)
+        settings = LinkSettings(same_host=given.same_host)
+        with KVStore.connect(description, 0, settings=settings) as store:
+            sys.setprofile(trace)
+            gradient, value = np.ones(ELEMENTS, np.float32), np.empty(ELEMENTS, np.float32)
+
+            def push_and_pull() -> None:
+                store.push("w", gradient)
+                store.pull("w", out=value).result()
+
+            calls = {
+                "pushpull": lambda: store.pushpull("w", gradient, out=value).result(),
+                "push, then pull": push_and_pull,
+            }
+            print(f"{'call':<16}{'side':<8}{'frames':>8}{'functions':>11}{'files':>7}")
+            for name, call in calls.items():
+                found = measured(trace, call)
+                for side, (frames, functions, files) in found.items():
+                    print(f"{name:<16}{side:<8}{frames:>8.0f}{functions:>11}{files:>7}")
+                print(f"{name:<16}{'both':<8}{sum(frames for frames, _, _ in found.values()):>8.0f}")
+            sys.setprofile(None)
+    threading.setprofile(None)  # type: ignore[arg-type]  # None ends it
+
+
+if __name__ == "__main__":
+    main()
