@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from weft_graph.layout.plan import Block, LastOwners, largest_live, offsets
+from weft_graph.layout.plan import Block, largest_live, offsets
 
 
 def drawn(count: int, seed: int) -> list[Block]:
@@ -48,16 +48,3 @@ def test_sizes_beyond_any_machine_lie_side_by_side() -> None:
 def test_nothing_takes_nothing() -> None:
     assert offsets([], 64) == ([], 0)
     assert largest_live([]) == 0
-
-
-def test_the_last_owner_of_each_byte_is_known() -> None:
-    """Against a list of bytes."""
-    draw, owners, memory = np.random.default_rng(3), LastOwners(), [""] * 64
-    for number in range(200):
-        start = int(draw.integers(0, 60))
-        end = start + int(draw.integers(1, 64 - start))
-        expected = {owner for owner in memory[start:end] if owner}
-        found = owners.replace(start, end, str(number))
-        assert set(found) == expected
-        assert len(found) == len(set(found))
-        memory[start:end] = [str(number)] * (end - start)
