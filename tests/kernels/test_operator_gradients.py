@@ -163,7 +163,7 @@ def _gradients(case: GradientCase, arrays: Mapping[str, Array], cotangents: list
     return {name: values[gradient] for name, gradient in result.gradients.items()}
 
 
-VARIANTS = [("float64", "contiguous"), ("float64", "fortran"), ("float32", "strided"), ("float16", "contiguous")]
+VARIANTS = [("float64", "contiguous"), ("float32", "strided"), ("float16", "fortran")]
 
 
 @pytest.mark.parametrize(("dtype", "layout"), VARIANTS)
