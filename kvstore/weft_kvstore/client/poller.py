@@ -136,7 +136,7 @@ class PollWait:
 # -----------|---------------------------------------------------------------------|-------------------------------
 # `_leading` | while a caller waits and works, also asleep                         | one caller, the leader
 # `_working` | while anything is done to core or sockets; never asleep             | a leader, a call, the thread
-# `_listener`    | for a moment: to hand something over                                | anybody
+# `_lock`    | for a moment: to hand something over                                | anybody
 #
 # The thread leads while no caller does. Where one has led in the last moments it stands by, and looks again after
 # `GRACE_S`: a program that calls and waits in a loop never wakes it. Who leaves work behind that cannot wait so long
@@ -171,7 +171,7 @@ class Poller:
         """The thread that has `_working`."""
         self._waiters: set[int] = set()
         """The threads that lead, or are about to find out whether they do."""
-        self._listener = threading.RLock()  # A signal's handler may call while its own thread holds it.
+        self._lock = threading.RLock()  # A signal's handler may call while its own thread holds it.
         self._closing = False
         self._gone = False
         self._failure: BaseException | None = None
@@ -217,7 +217,7 @@ class Poller:
             self._leader.wake()
         if not future.has_callbacks:
             return
-        with self._listener:
+        with self._lock:
             here = self._gone
             if not here:
                 self._to_call_back.append(future)
@@ -233,7 +233,7 @@ class Poller:
             self._thread.join()
 
     def _submit(self, operation: Operation) -> None:
-        with self._listener:
+        with self._lock:
             if self._closing:
                 raise StoreError(f"{self._sockets.told(operation)}: the store was closed")
             self._sockets.submitted.append(operation)
@@ -417,7 +417,7 @@ class Poller:
 
     def _end(self, failure: BaseException | None) -> None:
         """The thread is to release everything. The first who says so says why."""
-        with self._listener:
+        with self._lock:
             if not self._closing:
                 self._failure = failure
             self._closing = True
@@ -438,7 +438,7 @@ class Poller:
             self._sockets.release()
         finally:
             self._working.release()
-            with self._listener:
+            with self._lock:
                 self._gone = True
             self._call_back()
             with self._leading:  # Who leads has been woken, and goes.
