@@ -36,7 +36,7 @@ from weft.api.event import StepDone
 
 BATCH = 64
 """Samples a step and worker."""
-RATE = 0.05
+LR = 0.05
 STEPS = 1_000_000
 """More than any round takes: a job is cancelled when its time is over."""
 PEER = Path(__file__).with_name("training_torch.py")
@@ -150,7 +150,7 @@ def _weft_round(client: weft.Client, case: Case, data: Path, seconds: float) -> 
         data=weft.numpy_data(str(data), train=(0, rows)),
         batch=BATCH * case.workers,
         steps=STEPS,
-        rule=weft.Sgd(rate=RATE),
+        rule=weft.Sgd(lr=LR),
         workers=case.workers,
         shards=1,
         name=case.model,
@@ -173,7 +173,7 @@ def _weft_round(client: weft.Client, case: Case, data: Path, seconds: float) -> 
 
 def _peer_round(python: str, case: Case, data: Path, seconds: float) -> float:
     """Samples per second of the peer, all its processes together."""
-    order = {"model": case.model, "world": case.workers, "batch": BATCH, "rate": RATE, "seconds": seconds}
+    order = {"model": case.model, "world": case.workers, "batch": BATCH, "rate": LR, "seconds": seconds}
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         order |= {"data": str(data), "port": probe.getsockname()[1]}
