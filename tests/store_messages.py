@@ -47,6 +47,32 @@ REQUESTS: dict[str, tuple[m.Request, bytes | None]] = {
         ),
         None,
     ),
+    "push-pull": (
+        m.Push(
+            frame=8,
+            payload_kind=[0],
+            request=[11],
+            bucket=[0],
+            step=[9],
+            first=[0],
+            count=[2],
+            chunks=[0],
+            nbytes=[8],
+            acknowledge=[3],
+            pull=m.Pull(
+                request=[11],
+                bucket=[0],
+                version=[10],
+                state=[0],
+                reading=[0],
+                first=[0],
+                count=[2],
+                chunks=[0],
+                compressed=[0],
+            ),
+        ),
+        b"abcdefgh",
+    ),
     "push-restored": (
         m.Push(
             frame=9, payload_kind=[3], request=[13], bucket=[0], step=[40], first=[0], count=[2], chunks=[0], nbytes=[8]

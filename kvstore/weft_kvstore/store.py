@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from weft_kvstore.arrays import Array
+from weft_kvstore.runtime.futures import StoreFuture
 from weft_kvstore.statistics import ClientStatistics
 from weft_kvstore.step_outcome import StepOutcome
 
@@ -139,6 +140,23 @@ class BulkStore(Store, Protocol):
     def restore(self, key: str, version: int, array: Array, number: int) -> Future[None]:
         """Make this what a key was at a version: with number 0 its value, and the key is at that version then; else
         state array `number` of its rule, from 1. Only of keys that nobody has pushed. Kept, as by `push`."""
+
+    def key_set(self, keys: Sequence[str]) -> Any:
+        """These keys, looked up for `pushpull`. Raises StoreRefusedError."""
+
+    def pushpull(
+        self,
+        keys: Any,
+        step: int,
+        gradients: Sequence[Array],
+        *,
+        out: Sequence[Array] | None = None,
+        single: bool = False,
+        priority: int = 0,
+    ) -> StoreFuture[Any]:
+        """Gradients of `step`, and the values that have seen them, in one message: of a `key_set`. Arrays fit already:
+        C-contiguous, of the keys' dtypes and shapes. With `single` it ends with the one key's value, else with a list.
+        Where it fails, `arrived` of the future says whether the shards have the gradients all the same."""
 
     def push_many(
         self, keys: Sequence[str], step: int, gradients: Sequence[Array], *, priority: int = 0

@@ -9,8 +9,10 @@ from typing import Any, Final
 from weft_kvstore.arrays import Array
 from weft_kvstore.errors import StoreError
 from weft_kvstore.operations.arguments import Arguments
-from weft_kvstore.operations.operation import Gives, Operation
+from weft_kvstore.operations.keys import PushOperation, PushPull
+from weft_kvstore.operations.operation import AskedKeys, Gives, Operation, SentKeys
 from weft_kvstore.operations.ordering import ConsistentRead
+from weft_kvstore.operations.plan import KeySet
 from weft_kvstore.runtime.futures import Driver, StoreFuture
 from weft_kvstore.runtime.joined_future import joined
 from weft_kvstore.runtime.process import OwnProcess
@@ -50,6 +52,30 @@ class StoreCalls:
             lambda future: self._arguments.push_many(future, keys, step, gradients, payload_kind=PayloadKind.GRADIENT),
             priority,
         )
+
+    def key_set(self, keys: Sequence[str]) -> KeySet:
+        return self._arguments.key_set(keys)
+
+    def pushpull(
+        self,
+        keys: KeySet,
+        step: int,
+        gradients: Sequence[Array],
+        *,
+        out: Sequence[Array] | None = None,
+        single: bool = False,
+        priority: int = 0,
+    ) -> StoreFuture[Any]:
+        future: StoreFuture[Any] = StoreFuture(self._driver)
+        push = PushOperation(future, SentKeys(PayloadKind.GRADIENT, keys, step), gradients)
+        gives = Gives.VALUE if single else Gives.VALUES
+        operation = PushPull(future, push, AskedKeys(keys, step + 1, None, Reading.OWN, gives), out)
+        operation.priority = priority
+        try:
+            self._submit(operation)
+        except StoreError as error:
+            future.set_exception(error)
+        return future
 
     def push_rows(self, key: str, step: int, ids: Array, rows: Array, *, priority: int = 0) -> Future[None]:
         return self._begin(

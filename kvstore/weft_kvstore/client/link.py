@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Final, TypeAlias
 
@@ -39,9 +39,16 @@ SentPiece: TypeAlias = Piece[SentEntry, Operation]
 SentFrame: TypeAlias = OutFrame[SentEntry, Operation]
 
 
-def push_message(frame: SentFrame, acknowledge: list[int], at: int | None = None, *, placed: bool = False) -> Push:
+def push_message(
+    frame: SentFrame,
+    acknowledge: list[int],
+    at: int | None = None,
+    *,
+    placed: bool = False,
+    pull: Pull | None = None,
+) -> Push:
     """The header of a frame. `at`: where its payload is in the arena; `placed`: runs of it are in their places there.
-    `acknowledge`: frames that have arrived here."""
+    `acknowledge`: frames that have arrived here. `pull`: what is asked for on the way."""
     entries, first, count, nbytes = zip(*frame.runs(), strict=True)
     payload_kind, request, bucket, step, chunks, place = map(list, zip(*entries, strict=True))
     return Push(
@@ -57,23 +64,29 @@ def push_message(frame: SentFrame, acknowledge: list[int], at: int | None = None
         at,
         [int(one) for one in place] if placed else [],
         acknowledge,
+        pull,
     )
 
 
-def pull_messages(pulls: Iterable[PullOperation], shard: int, *, shared: bool) -> Iterator[Pull]:
+CARRIES_PULL_BYTES: Final = 1 << 16
+"""A frame of at most so many bytes takes a pull along: a message of its own would cost more than the wait for them."""
+
+
+def pull_messages(pulls: Iterable[PullOperation], shard: int, *, shared: bool) -> list[Pull]:
     """Asks for what is still wanted; what one pull asks for is in one message. `shared`: the shard has the arena."""
-    message = _no_pull()
+    messages: list[Pull] = []
+    message = Pull([], [], [], [], [], [], [], [], [], [])
     for pull in pulls:
         if pull.ended:
             continue
         asks = pull.asks(shard)
         if len(message.request) + len(asks) > MAX_RUNS or pull.priority != message.priority:
             if message.request:
-                yield _short(message)
-            message = _no_pull(pull.priority)
+                messages.append(message)
+            message = Pull([], [], [], [], [], [], [], [], [], [], pull.priority)
         number, asked, chunks = pull.number, pull.asked, pull.chunks(shard)
         state, reading = int(asked.names is not None), int(asked.reading)
-        compressed = int(pull.may_be_compressed)
+        compressed, in_place = int(pull.may_be_compressed), shared and pull.in_place
         for bucket, first, count in asks:
             message.request.append(number)
             message.bucket.append(bucket)
@@ -83,20 +96,15 @@ def pull_messages(pulls: Iterable[PullOperation], shard: int, *, shared: bool) -
             message.first.append(first)
             message.count.append(count)
             message.chunks.append(chunks)
-            message.place.append(int(shared and pull.in_place))
             message.compressed.append(compressed)
+            if in_place:  # The column is empty where no run is.
+                message.place.extend([0] * (len(message.request) - 1 - len(message.place)) + [1])
     if message.request:
-        yield _short(message)
-
-
-def _short(message: Pull) -> Pull:
-    if not any(message.place):
-        message.place.clear()
-    return message
-
-
-def _no_pull(priority: int = 0) -> Pull:
-    return Pull([], [], [], [], [], [], [], [], [], [], priority)
+        messages.append(message)
+    for one in messages:
+        if one.place:
+            one.place.extend([0] * (len(one.request) - len(one.place)))
+    return messages
 
 
 # --- What of a link's frames is under way in the client's arena: laid there, arrived, and read no more ----------------
@@ -165,14 +173,16 @@ class ArenaFrames:
             return payload
         return memory.payload(values.at, payload_bytes(values))
 
-    def push(self, memory: LinkMemory, frame: SentFrame, acknowledge: list[int]) -> list[Buffer]:
+    def push(
+        self, memory: LinkMemory, frame: SentFrame, acknowledge: list[int], pull: Pull | None = None
+    ) -> list[Buffer]:
         """A frame as a message whose bytes are in the arena, as far as there is room for them."""
         placed = any(one.run.entry.place for one in frame.pieces)
         pieces = _not_in_place(frame.pieces) if placed else frame.pieces
         nbytes = sum([one.stop - one.start for one in pieces])
         parts = parts_of(pieces)
         at = memory.lay(parts, nbytes)
-        message = push_message(frame, acknowledge, at, placed=placed)
+        message = push_message(frame, acknowledge, at, placed=placed, pull=pull)
         if at is None and not placed:
             return encode(message, parts[0] if len(parts) == 1 else b"".join(parts))
         self.in_use = True
@@ -351,18 +361,23 @@ class ClientLink:
         """Puts requests, acknowledgements and as many frames as credit allows into `outgoing`."""
         if self.connection.state is not LinkState.OPEN:
             return
+        frame, memory = self.outbox.fill(now), self.arena.memory
+        pull = None
         if self._new_pulls:
-            messages = pull_messages(self._new_pulls, self.shard, shared=self.arena.memory is not None)
-            self.outgoing += [encode(message) for message in messages]
+            messages = pull_messages(self._new_pulls, self.shard, shared=memory is not None)
             self._new_pulls.clear()
-        while (frame := self.outbox.fill(now)) is not None:
+            if messages and frame is not None and (memory is not None or frame.nbytes <= CARRIES_PULL_BYTES):
+                pull = messages.pop()
+            self.outgoing += [encode(message) for message in messages]
+        while frame is not None:
             self.frames_sent += 1
             self.payload_bytes_sent += frame.nbytes
-            memory = self.arena.memory
+            receipts, self._acknowledge = self._acknowledge[:MAX_RUNS], self._acknowledge[MAX_RUNS:]
             if memory is None:
-                self.outgoing.append(encode(push_message(frame, self._receipts()), frame.payload()))
+                self.outgoing.append(encode(push_message(frame, receipts, pull=pull), frame.payload()))
             else:
-                self.outgoing.append(self.arena.push(memory, frame, self._receipts()))
+                self.outgoing.append(self.arena.push(memory, frame, receipts, pull))
+            frame, pull = self.outbox.fill(now), None
         while self._acknowledge:  # No frame leaves that could say it.
             self.say(Acknowledge(self._receipts()))
 

@@ -400,6 +400,11 @@ class ArrayTraffic:
         self._lock = threading.Lock()
         """Held while `_copies` is made, and while what is under way is counted."""
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether arrays of a GPU are on their way to the host."""
+        return bool(self._under_way)
+
     def close(self) -> None:
         """Ends after the copies that were begun. Idempotent."""
         with self._lock:

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
+from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -29,12 +30,13 @@ from weft_kvstore.library.arrays import (
     sum_of,
 )
 from weft_kvstore.library.key_registry import KeyRegistry
-from weft_kvstore.library.steps import Barriers, SlotSteps, check_number, check_priority
+from weft_kvstore.library.steps import MAX_STEP, Barriers, SlotSteps, check_number, check_priority
 from weft_kvstore.operations.arguments import MAX_PULLED_ROWS
 from weft_kvstore.rows.rows import check_ids
 from weft_kvstore.runtime.joined_future import finished, joined
 from weft_kvstore.step_outcome import StepOutcome
 from weft_kvstore.store import BulkStore
+from weft_kvstore.wire.messages import MAX_CALL_PRIORITY
 
 # --- Pushes, sets and pulls of keys that are at several steps: those at one step go together --------------------------
 
@@ -269,6 +271,21 @@ class ValueCalls:
             return joined([pulled], lambda found: _as_given(specs, found[0], host_outs)) if halves else pulled
 
         return self._traffic.delivered(self._traffic.bring(names, [], begin), outs, targets, single=single)
+
+    def pushpull(self, key: object, gradient: Any, out: Any, step: int | None, priority: int) -> Future[Any]:
+        """One call of the store where arrays are NumPy's and fit as they are; else a push and a pull."""
+        plan = self._registry.plan(key, self._store.key_set)
+        plain = type(priority) is int and abs(priority) <= MAX_CALL_PRIORITY
+        if plan is not None and plain and (step is None or (type(step) is int and 0 <= step < MAX_STEP)):
+            gradients, outs = ([gradient], None if out is None else [out]) if plan.single else (gradient, out)
+            if plan.fit(gradients) and (outs is None or plan.fit(outs, writable=True)):
+                begun = self._steps.pushpull(plan, gradients, outs, step, priority)
+                if begun is not None:
+                    return begun
+        self.check_outs("pushpull", key, out)
+        pushed = self.push("pushpull", key, gradient, step, priority)
+        pulled = self.pull("pushpull", key, out, None if step is None else step + 1, settled=False, priority=priority)
+        return joined([pulled, pushed], itemgetter(0))
 
     def check_outs(self, call: str, key: object, out: Any) -> None:
         """What `pull` would refuse, before something is begun that belongs to it."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -13,6 +14,7 @@ from weft_kvstore.description.form import UserKey, shown, store_name, user_key
 from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription, is_given
 from weft_kvstore.errors import StoreRefusedError
 from weft_kvstore.hyper import MOST_WAITING, HyperTimeline, KeyHyper, checked_numbers
+from weft_kvstore.wire.messages import MAX_RUNS
 
 # --- The keys of a description by the names that users call them, and what one slot may do with each ------------------
 
@@ -39,6 +41,7 @@ class KeyRegistry:
         """Keys of which users have 16 bits, and the shards 32."""
         self._job = HyperTimeline()
         self._own: dict[str, HyperTimeline] = {}
+        self._plans: dict[Any, CallPlan] = {}
 
     @property
     def keys(self) -> tuple[UserKey, ...]:
@@ -119,6 +122,30 @@ class KeyRegistry:
             found.append([None] * len(keys) if value is None else list(value))
         return False, keys, specs, found
 
+    def plan(self, key: Any, look_up: Callable[[Sequence[str]], Any]) -> CallPlan | None:
+        """The plan of a call that pushes and pulls these keys; `look_up` gives the store's. None where the keys, or the
+        way they are given, are such that each call has to look at them. Errors are told by `listed`."""
+        single = type(key) is str or type(key) is int
+        if not single:
+            if (type(key) is not list and type(key) is not tuple) or {*map(type, key)} - {str, int}:
+                return None
+            key = tuple(key)
+        plan = self._plans.get(key)
+        if plan is not None:
+            return plan
+        try:
+            _, _, specs, _ = self.listed("pushpull", key, pushes=True)
+        except StoreRefusedError:
+            return None
+        if not 0 < len(specs) <= MAX_RUNS or any(spec.half for spec in specs):
+            return None
+        names = tuple(spec.key for spec in specs)
+        dtypes, shapes = tuple(np.dtype(spec.dtype) for spec in specs), tuple(tuple(spec.shape) for spec in specs)
+        if len(self._plans) >= PLANS_KEPT:
+            self._plans = {}
+        plan = self._plans[key] = CallPlan(single, names, dtypes, shapes, look_up(names))
+        return plan
+
     def check_given(self, key: object, spec: KeyDescription) -> None:
         """Raises StoreRefusedError for a key whose first value no worker says."""
         if not is_given(spec):
@@ -176,6 +203,34 @@ class KeyRegistry:
         return f"there are {', '.join(map(repr, names[:8]))}{', ...' if len(names) > 8 else ''}" if names else "none"
 
 
+@dataclass(frozen=True, slots=True)
+class CallPlan:
+    """The keys of a call that pushes and pulls them, looked up once for all calls that name them: `keys` are the
+    store's, of which `names`, `dtypes` and `shapes` are here. `single`: one key was given, not a list."""
+
+    single: bool
+    names: tuple[str, ...]
+    dtypes: tuple[np.dtype[Any], ...]
+    shapes: tuple[tuple[int, ...], ...]
+    keys: Any
+
+    def fit(self, arrays: Any, *, writable: bool = False) -> bool:
+        """Whether these are NumPy's arrays of the keys' dtypes and shapes, C-contiguous."""
+        if not isinstance(arrays, list | tuple) or len(arrays) != len(self.names):
+            return False
+        for array, dtype, shape in zip(arrays, self.dtypes, self.shapes, strict=True):
+            if type(array) is not np.ndarray or array.dtype != dtype:
+                return False
+            flags = array.flags
+            if array.shape != shape or not flags.c_contiguous or (writable and not flags.writeable):
+                return False
+        return True
+
+
+PLANS_KEPT: Final = 1 << 16
+"""Calls that are remembered: a program that trains has as many as it has keys, and a few lists of them."""
+
+
 # --- Which step a slot is at, key by key, so that its user need not say it --------------------------------------------
 
 
@@ -189,13 +244,14 @@ class StepCounts:
     Counting starts at `start`: a process that takes a slot over goes on where its forerunner was.
     """
 
-    __slots__ = ("_counts", "_ended", "_start")
+    __slots__ = ("_ended", "_start", "counts")
 
     def __init__(self, names: Iterable[str], start: int = 0) -> None:
         if start < 0:
             raise ValueError(f"step: at least 0, not {start}")
         self._start = start
-        self._counts = dict.fromkeys(names, start)
+        self.counts = dict.fromkeys(names, start)
+        """By key."""
         self._ended = start
 
     @property
@@ -205,28 +261,28 @@ class StepCounts:
 
     def __getitem__(self, name: str) -> int:
         """Steps begun of a key: the version that has seen them. 0 for a key that the slot does not push."""
-        return self._counts.get(name, 0)
+        return self.counts.get(name, 0)
 
     def has_begun(self, name: str) -> bool:
         """Whether a step of the key was begun here."""
-        return self[name] > (self._start if name in self._counts else 0)
+        return self[name] > (self._start if name in self.counts else 0)
 
     def take(self, names: Sequence[str], step: int | None) -> list[int]:
         """Begins the next step of each key, or that which is given, which may be one of before: the steps' numbers."""
-        steps = [self._counts[name] if step is None else step for name in names]
+        steps = [self.counts[name] if step is None else step for name in names]
         for name, taken in zip(names, steps, strict=True):
-            self._counts[name] = max(self._counts[name], taken + 1)
+            self.counts[name] = max(self.counts[name], taken + 1)
         return steps
 
     def give_back(self, names: Sequence[str], taken: Sequence[int], befores: Sequence[int]) -> None:
         """Steps that were taken when the counts were `befores` have not begun; where a later one has, they stay."""
         for name, step, before in zip(names, taken, befores, strict=True):
-            if self._counts[name] == step + 1 and before <= step:
-                self._counts[name] = before
+            if self.counts[name] == step + 1 and before <= step:
+                self.counts[name] = before
 
     def last(self, step: int | None) -> int:
         """The last step that `end` would end."""
-        return max(max(self._counts.values(), default=0) - 1, self._ended) if step is None else step
+        return max(max(self.counts.values(), default=0) - 1, self._ended) if step is None else step
 
     def end(self, step: int | None) -> list[tuple[int, list[str]]]:
         """Ends all steps up to `step`: the steps that were not ended before, each with the keys not pushed in it.
@@ -238,8 +294,8 @@ class StepCounts:
             raise ValueError(f"step {last}: the next to end is step {self._ended}")
         found = []
         for one in range(self._ended, last + 1):
-            nothing = [name for name, count in self._counts.items() if count <= one]
-            self._counts.update(dict.fromkeys(nothing, one + 1))
+            nothing = [name for name, count in self.counts.items() if count <= one]
+            self.counts.update(dict.fromkeys(nothing, one + 1))
             found.append((one, nothing))
         self._ended = last + 1
         return found

@@ -24,7 +24,6 @@ from weft_kvstore.library.calls import SlotCalls
 from weft_kvstore.library.steps import await_shards
 from weft_kvstore.local.local_store import LocalStore
 from weft_kvstore.rows.memory import TablePlace
-from weft_kvstore.runtime.joined_future import joined
 from weft_kvstore.runtime.process import OwnProcess
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.statistics import ClientStatistics
@@ -216,11 +215,7 @@ class KVStore:
         self, key: UserKey | Keys, gradient: Any, *, step: int | None = None, out: Any = None, priority: int = 0
     ) -> Future[Any]:
         """Pushes, and pulls the version that has seen it. The gradient stays as it is, unless it is `out` too."""
-        self._calls.values.check_outs("pushpull", key, out)
-        pushed = self._calls.values.push("pushpull", key, gradient, step, priority)
-        version = None if step is None else step + 1
-        pulled = self._calls.values.pull("pushpull", key, out, version, settled=False, priority=priority)
-        return joined([pulled, pushed], lambda both: both[0])
+        return self._calls.values.pushpull(key, gradient, out, step, priority)
 
     def gradient_buffer(self, key: UserKey) -> Array:
         """An array for a key's gradients, always the same one. On a host with its shards, what is pushed in it is not

@@ -10,6 +10,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
+from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -20,7 +21,7 @@ from weft_kvstore.description.form import BARRIER_KEY, user_key
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.library.arrays import ArrayTraffic
-from weft_kvstore.library.key_registry import KeyRegistry, StepCounts
+from weft_kvstore.library.key_registry import CallPlan, KeyRegistry, StepCounts
 from weft_kvstore.runtime.futures import StoreFuture, before_failure
 from weft_kvstore.runtime.joined_future import joined, then
 from weft_kvstore.store import BulkStore
@@ -55,8 +56,12 @@ class PushLog:
     """
 
     def __init__(self) -> None:
+        self.has_failed = False
+        """Whether any step has failed and was not pushed again."""
+        self._calls: deque[Future[Any]] = deque()
+        """Pushes in the order of their calls, the first of them one that has not ended."""
         self._open: dict[str, OrderedDict[int, Future[Any]]] = {}
-        """By key and step: the last push of it."""
+        """By key and step: the last push of it. Empty where none is under way."""
         self._guards: dict[str, deque[tuple[int, Future[Any]]]] = {}
         """By key: versions that pulls wait for, and what fails them."""
         self._failed: dict[str, dict[int, FailedPush]] = {}
@@ -66,11 +71,18 @@ class PushLog:
     def add(self, names: Sequence[str], steps: Sequence[int], pushed: Future[Any]) -> None:
         """The steps are under way."""
         with self._lock:
+            self._forget_ended()
+            self._calls.append(pushed)
             for name, step in zip(names, steps, strict=True):
-                self._under_way(name)
-                self._open.setdefault(name, OrderedDict())[step] = pushed
+                if name in self._open:
+                    self._under_way(name)[step] = pushed
+                else:
+                    self._open[name] = OrderedDict(((step, pushed),))
                 if name in self._failed:
                     self._failed[name].pop(step, None)
+                    if not self._failed[name]:
+                        del self._failed[name]
+            self.has_failed = bool(self._failed)
         before_failure(pushed, lambda error: self._fail(names, steps, pushed, error))
 
     def guards(self, names: Sequence[str], versions: Sequence[int]) -> list[Future[Any]]:
@@ -78,6 +90,9 @@ class PushLog:
         found: dict[int, Future[Any]] = {}
         guard: Future[Any] | None = None
         with self._lock:
+            self._forget_ended()
+            if not self._calls:
+                return []
             for name, version in zip(names, versions, strict=True):
                 under_way = self._under_way(name)
                 if len(under_way) == 1:
@@ -104,6 +119,14 @@ class PushLog:
         with self._lock:
             return min(filter(counts, self._failed[name].values()), default=None, key=lambda one: one.step)
 
+    def _forget_ended(self) -> None:
+        calls = self._calls
+        while calls and calls[0].done():
+            calls.popleft()
+        if not calls:
+            self._open.clear()
+            self._guards.clear()
+
     def _under_way(self, name: str) -> OrderedDict[int, Future[Any]]:
         """The pushes of a key that have not ended, without those at the head that have."""
         under_way, guards = self._open.get(name), self._guards.get(name)
@@ -124,7 +147,10 @@ class PushLog:
                 if self._open[name].get(step) is not pushed:
                     continue  # It was pushed again.
                 del self._open[name][step]
+                if isinstance(pushed, StoreFuture) and pushed.arrived:
+                    continue  # What else the call asked for has failed.
                 one, failed = FailedPush(step, error), self._failed.setdefault(name, {})
+                self.has_failed = True
                 is_refused = one.is_refused
                 if is_refused or len(failed) < MOST_SILENT:
                     failed[step] = one
@@ -188,7 +214,7 @@ class SlotSteps:
         with self._lock:
             befores = [self._counts[name] for name in names]
             if step is None:
-                for name, before in zip(names, befores, strict=True):
+                for name, before in zip(names, befores, strict=True) if self._log.has_failed else ():
                     self._check_none_refused(call, name, before)
             steps = self._counts.take(names, None if step is None else int(step))
             try:
@@ -198,6 +224,29 @@ class SlotSteps:
                 raise
             self._log.add(names, steps, pushed)
         return pushed
+
+    def pushpull(
+        self, plan: CallPlan, gradients: Sequence[Array], outs: Sequence[Array] | None, step: int | None, priority: int
+    ) -> Future[Any] | None:
+        """Pushes a step of some keys that are at one, and pulls what has seen it. None, and nothing has begun, where
+        more has to be looked at: keys that are at several steps, or have not told theirs, or of which a push failed."""
+        names = plan.names
+        with self._lock:
+            if self._log.has_failed or self._traffic.is_busy or not self._unseen.isdisjoint(names):
+                return None
+            counts = self._counts.counts
+            begun = {*map(counts.__getitem__, names)}
+            if len(begun) > 1:
+                return None
+            (before,) = begun
+            step = before if step is None else step
+            steps = [step] * len(names)
+            guards = self._log.guards(names, steps)
+            future = self._store.pushpull(plan.keys, step, gradients, out=outs, single=plan.single, priority=priority)
+            if step >= before:
+                counts.update(dict.fromkeys(names, step + 1))
+            self._log.add(names, steps, future)
+        return joined([future], itemgetter(0), guards) if guards else future
 
     def set(
         self, call: str, names: list[str], version: int, arrays: list[Any], hand_over: HandOver[None]
@@ -226,7 +275,7 @@ class SlotSteps:
         with self._lock:
             versions = [self._counts[name] if version is None else int(version) for name in names]
             guards = self._log.guards(names, versions)
-            for name, at in zip(names, versions, strict=True):
+            for name, at in zip(names, versions, strict=True) if self._log.has_failed else ():
                 failed = self._log.failed(name, at)
                 if failed is not None:
                     return versions, [self._failure(failed)]

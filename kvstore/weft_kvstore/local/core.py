@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from weft_kvstore.bucket.part import PlainBucket
@@ -13,7 +13,8 @@ from weft_kvstore.hyper import ChangeRefusedError, Proposal
 from weft_kvstore.merging.pulls import Answer, PullWait
 from weft_kvstore.merging.steps import PushRefusedError
 from weft_kvstore.operations.agreement import BarrierOperation, Change, CommitOperation, HyperOperation, outcome_of
-from weft_kvstore.operations.operation import Operation, PullOperation, SendOperation
+from weft_kvstore.operations.keys import PushPull
+from weft_kvstore.operations.operation import Operation, PullOperation, SendOperation, SentRun
 from weft_kvstore.operations.row_operation import PullRowsOperation, PushRowsOperation
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.rows.rows import Rows
@@ -66,6 +67,7 @@ class LocalCore:
         try:
             if isinstance(operation, SendOperation):
                 self._send(slot, operation)
+                self.outcomes.append((operation, None, None))
             elif isinstance(operation, BarrierOperation):
                 self._barrier(slot, operation, now)
             elif isinstance(operation, PullOperation):
@@ -156,20 +158,15 @@ class LocalCore:
         return step
 
     def _send(self, slot: int, send: SendOperation) -> None:
-        try:
-            if isinstance(send, PushRowsOperation):
-                self._send_rows(slot, send)
-            else:
-                self._send_runs(slot, send)
-        except MemoryError as error:
-            self.outcomes.append((send, None, StoreError(f"slot {slot}: {send}: no memory: {error}")))
-            return
-        self.outcomes.append((send, None, None))
+        if isinstance(send, PushRowsOperation):
+            self._send_rows(slot, send)
+        else:
+            self._send_runs(slot, send.cut(self._routing).get(0, ()))
 
-    def _send_runs(self, slot: int, send: SendOperation) -> None:
+    def _send_runs(self, slot: int, runs: Iterable[SentRun]) -> None:
         """All of it is copied, for it is the caller's again when this returns."""
         request = self._next()
-        for out in send.cut(self._routing).get(0, ()):
+        for out in runs:
             entry, copy = out.entry, bytearray().join(out.source.cut(int(out.bounds[0]), int(out.bounds[-1])))
             what = (entry.payload_kind, request, entry.bucket, entry.step, out.first, out.count, entry.chunks)
             run = Run(*what, memoryview(copy))
@@ -195,6 +192,12 @@ class LocalCore:
         rows = pull.ids.get(0) if isinstance(pull, PullRowsOperation) else None
         self.rows_pulled[slot] += pull.rows_pulled
         pull.pending = pull.prepare(self._routing)
+        if isinstance(pull, PushPull):
+            try:
+                self._send_runs(slot, pull.push.runs.get(0, ()))
+            finally:
+                pull.let_go()
+            pull.future.arrived = True
         if not pull.pending:
             self.outcomes.append((pull, pull.result(), None))
             return

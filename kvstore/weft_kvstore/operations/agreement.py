@@ -40,12 +40,8 @@ class BarrierOperation(AskOperation):
     def __init__(self, future: Future[Any], step: int, nothing: list[int]) -> None:
         super().__init__(future)
         self.step = step
-        self.nothing = nothing
+        self.nothing = self.asks_of = nothing
         self._held: set[int] = set()
-
-    @property
-    def asks_of(self) -> Sequence[int]:
-        return self.nothing
 
     @property
     def parts(self) -> int:

@@ -52,6 +52,10 @@ class Arguments:
         """Of a key that is no table, in the description. Raises StoreRefusedError."""
         return self._keys.one(name, "buffer").places[0]
 
+    def key_set(self, names: Sequence[str]) -> KeySet:
+        """Keys that the slot pushes. Raises StoreRefusedError."""
+        return self._keys.many(names, "pushpull")
+
     def push(
         self, future: Future[Any], name: str, step: int, array: Array, *, payload_kind: PayloadKind
     ) -> PushOperation:

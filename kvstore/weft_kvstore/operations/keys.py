@@ -26,6 +26,7 @@ from weft_kvstore.operations.operation import (
 )
 from weft_kvstore.operations.plan import KeyPlan
 from weft_kvstore.operations.runs import Landing, PlanRun, source_of
+from weft_kvstore.runtime.futures import StoreFuture
 from weft_kvstore.same_host.peers import GivenArrays, are_given
 from weft_kvstore.sharding import Routing
 from weft_kvstore.store import Pulled
@@ -51,6 +52,8 @@ class PushOperation(SendOperation):
     def __init__(self, future: Future[Any], sent: SentKeys, arrays: Sequence[Array]) -> None:
         super().__init__(future, sent)
         self.arrays = arrays
+        self.owner: Operation | None = None
+        """The operation that it is part of, which is told of its runs; None: itself."""
         self._encoders: GradientEncoders | None = None
         self._of_keys: Sequence[SliceEncoder | None] = ()
         self._encoded: list[EncodedRun] = []
@@ -87,7 +90,9 @@ class PushOperation(SendOperation):
         if self.priority:
             ahead = self.priority * CALL_PRIORITY
             priority, priorities = priority - ahead, None if priorities is None else priorities - ahead
-        return OutRun(entry, run.first, bounds, source, priority=priority, owner=self, priorities=priorities)
+        return OutRun(
+            entry, run.first, bounds, source, priority=priority, owner=self.owner or self, priorities=priorities
+        )
 
     def _bytes(self, run: PlanRun) -> tuple[Array, Source]:
         """Where the run's slices begin and end among its bytes, and the bytes."""
@@ -228,6 +233,60 @@ def _unseen(arrays: int, slices: int) -> Array:
 
 def _slices(came: ValueRun) -> str:
     return f"slices {came.first} to {came.stop - 1} of bucket {came.bucket}"
+
+
+class PushPull(KeyPull):
+    """Gradients of a step, and the values that have seen it: one call, which ends with the values. They say that the
+    gradients have arrived; `future.arrived` is set where the shards have said so before."""
+
+    def __init__(
+        self, future: StoreFuture[Any], push: PushOperation, asked: AskedKeys, out: Sequence[Array] | None = None
+    ) -> None:
+        super().__init__(future, asked, out)
+        self.future: StoreFuture[Any] = future
+        self.push = push
+        self._missing = 0
+
+    def look(self, memory: GivenArrays) -> None:
+        self.push.look(memory)
+        super().look(memory)
+
+    def use(self, encoders: GradientEncoders) -> None:
+        self.push.use(encoders)
+
+    def prepare(self, routing: Routing) -> dict[int, int]:
+        push = self.push
+        push.owner, push.number, push.priority = self, self.number, self.priority
+        pending = super().prepare(routing)
+        self._missing = sum(push.prepare(routing).values())
+        return pending
+
+    def begin(self, link: Link) -> None:
+        link.put(self.push.runs[link.shard])
+        super().begin(link)
+
+    def give_up(self, link: Link) -> None:
+        link.withdraw(self.push.runs[link.shard])
+        super().give_up(link)
+
+    def delivered(self, shard: int, count: int) -> bool:
+        self._missing -= count
+        if self._missing <= 0:
+            self.future.arrived = True
+        return False
+
+    def resent(self, shard: int, run: SentRun) -> None:
+        if not self.ended:
+            self.push.runs[shard].append(run)
+
+    def let_go(self) -> None:
+        for run in [run for runs in self.push.runs.values() for run in runs]:
+            run.cancelled = True  # A connection that breaks now need not bring it again.
+        self.push.owner = None
+        self.push.let_go()
+
+    def __str__(self) -> str:
+        return f"pushpull of {self.asked.keys}, step {self.push.sent.step}"
 
 
 # --- What a slot owes of its gradients, for a snapshot and back -------------------------------------------------------

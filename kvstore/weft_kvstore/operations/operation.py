@@ -194,15 +194,17 @@ class Operation(ABC):
         self.because: dict[int, str] = {}
         self.ended = False
 
-    @property
-    def sets(self) -> Sequence[int]:
-        """The keys of which it sets a value, by place."""
-        return ()
+    sets: Sequence[int] = ()
+    """The keys of which it sets a value, by place."""
 
-    @property
-    def asks_of(self) -> Sequence[int]:
-        """The keys of which it asks or says something, by place: it comes behind what was set of them."""
-        return ()
+    asks_of: Sequence[int] = ()
+    """The keys of which it asks or says something, by place: it comes behind what was set of them."""
+
+    rows_pushed = 0
+    """Rows of a table that it sends as a gradient or a value; known once it was prepared."""
+
+    rows_pulled = 0
+    """Distinct rows of a table that it asks for."""
 
     def hold(self, places: Collection[int]) -> bool:
         """What it says of these keys has to wait. True where the rest is begun, False where all of it waits."""
@@ -232,16 +234,6 @@ class Operation(ABC):
 
     def look(self, memory: GivenArrays) -> None:  # noqa: B027  # most have nothing there
         """Before it is prepared: finds out whether its arrays are the store's own."""
-
-    @property
-    def rows_pushed(self) -> int:
-        """Rows of a table that it sends as a gradient or a value."""
-        return 0
-
-    @property
-    def rows_pulled(self) -> int:
-        """Distinct rows of a table that it asks for."""
-        return 0
 
     def delivered(self, shard: int, count: int) -> bool:
         """So many slices that it sent have arrived. True if they were the last thing that was missing."""
@@ -282,10 +274,8 @@ class SendOperation(Operation):
         super().__init__(future)
         self.sent: Any = sent
         self.runs: dict[int, list[SentRun]] = {}
-
-    @property
-    def sets(self) -> Sequence[int]:
-        return self.sent.places if self.sent.payload_kind is not PayloadKind.GRADIENT else ()
+        if sent.payload_kind is not PayloadKind.GRADIENT:
+            self.sets = sent.places
 
     def prepare(self, routing: Routing) -> dict[int, int]:
         self.runs = self.cut(routing)
@@ -355,11 +345,7 @@ class PullOperation(AskOperation):
     def __init__(self, future: Future[Any], asked: Asked | AskedKeys) -> None:
         super().__init__(future)
         self.asked: Any = asked
-
-    @property
-    def asks_of(self) -> Sequence[int]:
-        found: Sequence[int] = self.asked.places
-        return found
+        self.asks_of = asked.places
 
     @abstractmethod
     def asks(self, shard: int) -> list[tuple[int, int, int]]:

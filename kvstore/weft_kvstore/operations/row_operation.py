@@ -25,10 +25,7 @@ class PushRowsOperation(SendOperation):
     def __init__(self, future: Future[Any], sent: Sent, given: Rows) -> None:
         super().__init__(future, sent)
         self.given = given
-
-    @property
-    def rows_pushed(self) -> int:
-        return len(self.given.ids)
+        self.rows_pushed = len(given.ids)
 
     def cut(self, routing: Routing) -> dict[int, list[SentRun]]:
         """Each shard that has rows gets at least one chunk of a push, so that it knows that the slot is in."""
@@ -65,6 +62,7 @@ class PullRowsOperation(PullOperation):
         super().__init__(future, asked)
         self._cut = cut
         self._wanted = wanted_rows(ids)
+        self.rows_pulled = len(self._wanted.ids)
         self._arrays: list[Array] = [np.empty((len(ids), *row_shape), cut.dtype) for _ in range(asked.array_count)]
         self._flat = [array.reshape(len(ids), cut.width) for array in self._arrays]
         wanted = self._wanted
@@ -86,10 +84,6 @@ class PullRowsOperation(PullOperation):
             else:
                 self.ids[shard] = own.take(mine)
                 self._places[shard] = mine if wanted.places is None else wanted.places.take(mine)
-
-    @property
-    def rows_pulled(self) -> int:
-        return len(self._wanted.ids)
 
     def prepare(self, routing: Routing) -> dict[int, int]:
         self._bucket = routing.bucket_of[self.asked.place]

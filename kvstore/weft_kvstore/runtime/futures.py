@@ -46,6 +46,8 @@ class StoreFuture(Future[T]):
         self._hooks: list[Callable[[Future[T]], None]] = []
         self._failure: BaseException | None = None
         self._failure_hooks: list[Callable[[BaseException], None]] = []
+        self.arrived = False
+        """Of a push that is part of it: whether the shards have it all the same, where the future fails."""
 
     def result(self, timeout: float | None = None) -> T:
         if self._state != _FINISHED and self.driver is not None:

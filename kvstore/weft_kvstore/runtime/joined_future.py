@@ -22,7 +22,7 @@ def joined(futures: Sequence[Future[T]], make: Callable[[list[T]], R], guards: I
     result: StoreFuture[R] = StoreFuture(driver_of(*futures))
     join = _Join(result, futures, make)
     for guard in guards:
-        on_end(guard, join.watch)
+        on_end(guard, join.guard)
     for future in futures:
         on_end(future, join.ended)
     if not futures:
@@ -82,6 +82,11 @@ class _Join:
             missing = self._missing
         if not missing:
             self.finish()
+
+    def guard(self, future: Future[Any]) -> None:
+        """A push that has arrived all the same hinders nobody."""
+        if not (isinstance(future, StoreFuture) and future.arrived):
+            self.watch(future)
 
     def watch(self, future: Future[Any]) -> None:
         """What it does when it fails is all that counts."""

@@ -134,8 +134,7 @@ class ShardCore:
     def _handle(self, peer: Peer, message: Request, payload: memoryview, now: float) -> None:
         match message:
             case Push():
-                self._arrived(peer, message.acknowledge, now)
-                self._pushes.take(peer, message, payload)
+                self._push(peer, message, payload, now)
             case Pull():
                 self._pull(peer, message)
             case Acknowledge():
@@ -159,6 +158,15 @@ class ShardCore:
                 peer.close()
                 self.lose(peer.identity)
                 self.jobs[peer.job].leave(peer.slot, now)
+
+    def _push(self, peer: Peer, push: Push, payload: memoryview, now: float) -> None:
+        for frame in push.acknowledge:
+            peer.arrived(frame, now)
+        if push.pull is not None:
+            self._pull(peer, push.pull)
+            if not self.links.is_here(peer):
+                return
+        self._pushes.take(peer, push, payload)
 
     def _arrived(self, peer: Peer, frames: Sequence[int], now: float) -> None:
         """The client has frames of values."""

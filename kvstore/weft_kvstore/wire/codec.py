@@ -18,7 +18,7 @@ from weft_kvstore.structs import Reader
 from weft_kvstore.wire.messages import Message, Pull, Push, Reply, Request, Values
 
 MAGIC: Final = b"WEFT"
-FORMAT_VERSION: Final = 8
+FORMAT_VERSION: Final = 9
 MAX_HEADER_BYTES: Final = 1 << 20
 
 _M = TypeVar("_M")
@@ -83,6 +83,8 @@ def _check_columns(message: object) -> None:
     getter = _COLUMNS.get(type(message))
     if getter is None:
         return
+    if type(message) is Push and message.pull is not None:
+        _check_columns(message.pull)
     columns = getter(message)
     lengths = list(map(len, columns))
     length = lengths[0]

@@ -111,29 +111,6 @@ class Hello(Message, frozen=True, omit_defaults=True, tag="hello"):
     loopback: bool = False
 
 
-class Push(Message, frozen=True, omit_defaults=True, tag="push"):
-    """What a client sends: run i is of bucket `bucket[i]`; the payload is their bytes, joined.
-
-    `payload_kind[i]` 0: gradients of step `step[i]`; 1: values to be set at version `step[i]`; 2: ids of the rows that
-    pull `request[i]` asks for; 3: what a key that nobody has pushed was at version `step[i]`, its value where
-    `chunks[i]` is 0, else the rule's state array of that number, from 1. `request[i]` numbers the client's call in any
-    case. `acknowledge`: as `Acknowledge`, said on the way.
-    """
-
-    frame: Count
-    payload_kind: Column
-    request: Column
-    bucket: Column
-    step: Column
-    first: Column
-    count: Column
-    chunks: Column
-    nbytes: Column
-    at: Count | None = None
-    place: Column = []
-    acknowledge: Column = []
-
-
 class Reading(IntEnum):
     """Which version of a value a pull has. OWN: what holds once this slot's steps before it are applied; where slots go
     on by themselves, SETTLED: those of every slot. EXACT: that version and no later one, or a failure."""
@@ -161,6 +138,30 @@ class Pull(Message, frozen=True, omit_defaults=True, tag="pull"):
     compressed: Column
     place: Column = []
     priority: CallPriority = 0
+
+
+class Push(Message, frozen=True, omit_defaults=True, tag="push"):
+    """What a client sends: run i is of bucket `bucket[i]`; the payload is their bytes, joined.
+
+    `payload_kind[i]` 0: gradients of step `step[i]`; 1: values to be set at version `step[i]`; 2: ids of the rows that
+    pull `request[i]` asks for; 3: what a key that nobody has pushed was at version `step[i]`, its value where
+    `chunks[i]` is 0, else the rule's state array of that number, from 1. `request[i]` numbers the client's call in any
+    case. `acknowledge`: as `Acknowledge`, and `pull`: a Pull that comes before the frame, said on the way.
+    """
+
+    frame: Count
+    payload_kind: Column
+    request: Column
+    bucket: Column
+    step: Column
+    first: Column
+    count: Column
+    chunks: Column
+    nbytes: Column
+    at: Count | None = None
+    place: Column = []
+    acknowledge: Column = []
+    pull: Pull | None = None
 
 
 class Barrier(Message, frozen=True, tag="barrier"):

@@ -176,7 +176,7 @@ def test_a_push_and_a_pull_look_at_no_more_pushes_the_more_are_under_way() -> No
     for step, push in enumerate(pushes):
         log.add(["w"], [step], push)
         guards.append(log.guards(["w"], [step + 1]))
-    assert Looked.looks <= 3 * count
+    assert Looked.looks <= 4 * count
     pushes[600].set_exception(StoreRefusedError("far"))
     assert [any(one.done() for one in some) for some in guards] == [False] * 600 + [True] * 400
     for push in pushes:
