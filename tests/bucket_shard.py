@@ -208,8 +208,8 @@ class BucketCluster:
 
     def pump(self) -> None:
         self.core.tick(self.now)
-        self.core.flush(self.now)
         for link in self.core.links:
+            link.flush(self.now)
             if link.reopen:
                 link.reopen = False
                 self.up[link.shard].clear()

@@ -119,8 +119,8 @@ class Simulation:
     def _pump(self) -> None:
         for slot, client in self.clients.items():
             client.tick(self.now)
-            client.flush(self.now)
             for link in client.links:
+                link.flush(self.now)
                 place = slot, link.shard
                 if link.reopen:
                     link.reopen = False

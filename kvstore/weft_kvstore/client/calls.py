@@ -9,8 +9,8 @@ from typing import Any, Final
 from weft_kvstore.arrays import Array
 from weft_kvstore.errors import StoreError
 from weft_kvstore.operations.arguments import Arguments
-from weft_kvstore.operations.keys import PushOperation, PushPull
-from weft_kvstore.operations.operation import AskedKeys, Gives, Operation, SentKeys
+from weft_kvstore.operations.keys import KeyPayload, PushPull
+from weft_kvstore.operations.operation import AskedKeys, Gives, Operation
 from weft_kvstore.operations.ordering import ConsistentRead
 from weft_kvstore.operations.plan import KeySet
 from weft_kvstore.runtime.futures import Driver, StoreFuture
@@ -67,9 +67,9 @@ class StoreCalls:
         priority: int = 0,
     ) -> StoreFuture[Any]:
         future: StoreFuture[Any] = StoreFuture(self._driver)
-        push = PushOperation(future, SentKeys(PayloadKind.GRADIENT, keys, step), gradients)
+        payload = KeyPayload(PayloadKind.GRADIENT, keys, step, gradients)
         gives = Gives.VALUE if single else Gives.VALUES
-        operation = PushPull(future, push, AskedKeys(keys, step + 1, None, Reading.OWN, gives), out)
+        operation = PushPull(future, payload, AskedKeys(keys, step + 1, None, Reading.OWN, gives), out)
         operation.priority = priority
         try:
             self._submit(operation)

@@ -167,8 +167,8 @@ class ClientCore:
     """One slot's operations on all shards. `outcomes` collects what has ended, each operation once. `tick_at` is when
     `tick` has something to do again; before that it does nothing.
 
-    Invariants: `_open` has what has begun and not ended, by number; until it is closed all of that has a deadline in
-    `_to_end`, and before it in `_to_ask`. What is in `outcomes` is in `_open` no more, and no link will make it again.
+    Invariants: `open` has what has begun and not ended, by number; until it is closed all of that has a deadline in
+    `_to_end`, and before it in `_to_ask`. What is in `outcomes` is in `open` no more, and no link will make it again.
     """
 
     def __init__(
@@ -182,7 +182,9 @@ class ClientCore:
         memory: GivenArrays | None = None,
     ) -> None:
         self.routing: Routing = routing_of(description)
-        self._encoders = GradientEncoders(description, self.routing, sender.slot)
+        self.encoders = GradientEncoders(description, self.routing, sender.slot)
+        self._encodes = any(bucket.pushed is not None for bucket in self.routing.buckets)
+        """Whether any gradients travel encoded."""
         self.outcomes: list[Outcome] = []
         self.memory = memory
         self._settings = settings
@@ -190,7 +192,7 @@ class ClientCore:
         hello = sender.hello(description)
         self.links = [ClientLink(shard, endpoint, hello, settings, now) for shard, endpoint in enumerate(endpoints)]
         self._replies = Replies(self, self.links)
-        self._open: dict[int, Operation] = {}
+        self.open: dict[int, Operation] = {}
         self._sets = SetsUnderWay()
         self._number = 0
         self._to_ask = Deadlines()
@@ -201,9 +203,6 @@ class ClientCore:
         self.rows_pulled = 0
         self._ask_before_s = min(ASK_BEFORE_S, settings.request_timeout_s / 4)
 
-    def __len__(self) -> int:
-        return len(self._open)
-
     def told(self, operation: Operation) -> str:
         """Whose call it is, as every error begins."""
         return f"slot {self._slot}: {operation}"
@@ -211,32 +210,36 @@ class ClientCore:
     def begin(self, operation: Operation, now: float) -> None:
         """Begins an operation; it ends at its deadline at the latest. What goes wrong before it is open ends it, and no
         other: nobody else knows of it, so nobody else could end it."""
-        self._number += 1
-        operation.number = self._number
-        shards = self._prepared(operation)
-        if shards is None:
+        number = self._number = operation.number = self._number + 1
+        try:
+            if self.memory is not None:
+                operation.look(self.memory)
+            if self._encodes:
+                operation.use(self.encoders)
+            shards = operation.pending = operation.prepare(self.routing)
+        except Exception as error:  # noqa: BLE001  # an operation's outermost frame
+            self.end(operation, None, self._unprepared(operation, error))
             return
-        operation.pending = shards
         self.rows_pushed += operation.rows_pushed
         self.rows_pulled += operation.rows_pulled
         if not shards:
             self.end(operation, operation.result(), None)
             return
-        links = [self.links[shard] for shard in shards]
-        for link in links:
-            if link.connection.refused is not None or link.connection.lost is not None:
-                self.end(operation, None, self._lost_error(link, operation))
+        for shard in shards:
+            connection = self.links[shard].connection
+            if connection.refused is not None or connection.lost is not None:
+                self.end(operation, None, self._lost_error(self.links[shard], operation))
                 return
-        self._open[operation.number] = operation
+        self.open[number] = operation
         due = now + self._settings.request_timeout_s
         self.tick_at = min(self.tick_at, due - self._ask_before_s)
-        self._to_ask.add(due - self._ask_before_s, operation.number)
-        self._to_end.add(due, operation.number)
-        if self._sets or operation.sets:
-            self._sets.begin(operation, links)
+        self._to_ask.waiting.append((due - self._ask_before_s, number))
+        self._to_end.waiting.append((due, number))
+        if operation.sets or self._sets.of_key:
+            self._sets.begin(operation, [self.links[shard] for shard in shards])
             return
-        for link in links:
-            operation.begin(link)
+        for shard in shards:
+            operation.begin(self.links[shard])
 
     def receive(self, shard: int, parts: Sequence[Buffer], now: float) -> None:
         """One message of a shard. A shard that talks nonsense is left for good."""
@@ -283,12 +286,12 @@ class ClientCore:
         for link in self.links:
             if link.tick(now):
                 self._fail_all(link)
-        asked = self._to_ask.due(now, self._open)
+        asked = self._to_ask.due(now, self.open)
         if asked:
             for link in self.links:
                 link.ask_why(asked)
-        for number in self._to_end.due(now, self._open):
-            operation = self._open[number]
+        for number in self._to_end.due(now, self.open):
+            operation = self.open[number]
             self.end(operation, None, StoreTimeoutError(self._overdue(operation)))
         self._tell_long_waits(now)
         self.tick_at = min(
@@ -298,14 +301,10 @@ class ClientCore:
             *[link.connection.next_tick() for link in self.links],
         )
 
-    def flush(self, now: float) -> None:
-        for link in self.links:
-            link.flush(now)
-
     def close(self, reason: str) -> None:
         """Fails what is open, for that reason, and says good-bye."""
         self._sets.close()
-        for operation in list(self._open.values()):
+        for operation in list(self.open.values()):
             self.end(operation, None, StoreError(f"{self.told(operation)}: {reason}"))
         for link in self.links:
             link.close()
@@ -315,37 +314,30 @@ class ClientCore:
         if operation.ended:
             return
         operation.ended = True
-        self._open.pop(operation.number, None)
+        self.open.pop(operation.number, None)
         if error is not None:
             for shard in operation.pending:
                 operation.give_up(self.links[shard])
         operation.let_go()
         if isinstance(result, StepOutcome):
-            self._encoders.told(result)
+            self.encoders.told(result)
         self.outcomes.append((operation, result, error))
-        if self._sets:
+        if self._sets.of_key:
             self._sets.ended(operation)
 
-    def _prepared(self, operation: Operation) -> dict[int, int] | None:
-        """How many parts each shard has of it; None where it could not be made, and has ended."""
-        try:
-            if self.memory is not None:
-                operation.look(self.memory)
-            operation.use(self._encoders)
-            return operation.prepare(self.routing)
-        except StoreRefusedError as error:
-            self.end(operation, None, error)
-        except MemoryError as error:
-            self.end(operation, None, StoreError(f"{self.told(operation)}: no memory: {error}"))
-        except Exception as error:  # noqa: BLE001  # an operation's outermost frame
-            _log.exception("slot %d: %s failed", self._slot, operation)
-            failed = StoreError(f"{self.told(operation)}: {type(error).__name__}: {error}")
-            failed.__cause__ = error
-            self.end(operation, None, failed)
-        return None
+    def _unprepared(self, operation: Operation, error: Exception) -> StoreError:
+        """What becomes of an operation that could not be made."""
+        if isinstance(error, StoreRefusedError):
+            return error
+        if isinstance(error, MemoryError):
+            return StoreError(f"{self.told(operation)}: no memory: {error}")
+        _log.error("slot %d: %s failed", self._slot, operation, exc_info=error)
+        failed = StoreError(f"{self.told(operation)}: {type(error).__name__}: {error}")
+        failed.__cause__ = error
+        return failed
 
     def _fail_all(self, link: ClientLink) -> None:
-        for operation in [one for one in self._open.values() if link.shard in one.pending]:
+        for operation in [one for one in self.open.values() if link.shard in one.pending]:
             self.end(operation, None, self._lost_error(link, operation))
 
     def _lost_error(self, link: ClientLink, operation: Operation) -> StoreError:
@@ -354,15 +346,15 @@ class ClientCore:
 
     def _tell_long_waits(self, now: float) -> None:
         """Looked at with each ping, so that no call pays for it."""
-        self._long_waits.look(self._open, self._told_wait, now)
-        oldest = next(iter(self._open), None)
+        self._long_waits.look(self.open, self._told_wait, now)
+        oldest = next(iter(self.open), None)
         begun = self._to_end.next() - self._settings.request_timeout_s
         if oldest is not None and self._long_waits.is_new(oldest, begun, now):
             for link in self.links:
                 link.ask_why([oldest])
 
     def _told_wait(self, number: int) -> tuple[str, str]:
-        operation = self._open[number]
+        operation = self.open[number]
         return self.told(operation), self._waits(operation)
 
     def _overdue(self, operation: Operation) -> str:

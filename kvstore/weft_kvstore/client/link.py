@@ -125,17 +125,17 @@ class ArenaFrames:
     """
 
     __slots__ = (
-        "_had_memory",
         "_laid",
         "_late",
         "_left",
-        "_memory",
         "_read_before",
         "_shard",
         "_unread",
         "bytes_received",
         "bytes_sent",
+        "had_memory",
         "in_use",
+        "memory",
     )
 
     def __init__(self, shard: int) -> None:
@@ -143,30 +143,27 @@ class ArenaFrames:
         self.bytes_sent = 0
         self.bytes_received = 0
         self._shard = shard
-        self._memory: LinkMemory | None = None
-        self._had_memory = False
+        self.memory: LinkMemory | None = None
+        self.had_memory = False
+        """Whether the shard has had the arena on this connection."""
         self._laid: dict[int, tuple[LinkMemory, int] | None] = {}
         self._unread: dict[int, list[SentPiece]] = {}
         self._left: list[tuple[LinkMemory, int]] = []
         self._read_before = False
         self._late: list[SentPiece] = []
 
-    @property
-    def memory(self) -> LinkMemory | None:
-        return self._memory
-
-    @memory.setter
-    def memory(self, memory: LinkMemory | None) -> None:
-        self._memory = memory
-        self._had_memory = self._had_memory or memory is not None
+    def share(self, memory: LinkMemory | None) -> None:
+        """The shard has the arena, or has it no more."""
+        self.memory = memory
+        self.had_memory = self.had_memory or memory is not None
 
     def is_lost(self, values: Values) -> bool:
         """Whether a frame lies in an arena that the shard had and has no more: the connection is about to end."""
-        return self._had_memory and self._memory is None and (values.at is not None or bool(values.place))
+        return self.had_memory and self.memory is None and (values.at is not None or bool(values.place))
 
     def payload_of(self, values: Values, payload: memoryview) -> memoryview:
         """Where the payload of a frame of values is. Raises ProtocolError."""
-        memory = self._memory
+        memory = self.memory
         if memory is None and (values.at is not None or values.place):
             raise ProtocolError(f"Values.at: {values.at}, the shard has no arena")
         if values.at is None or memory is None:
@@ -225,7 +222,7 @@ class ArenaFrames:
 
     def begin_anew(self) -> list[SentPiece]:
         """A new connection begins: what it has to bring again though it had arrived."""
-        self._memory, self._had_memory = None, False
+        self.memory, self.had_memory = None, False
         # What earlier connections brought there may be read still, and is not written before the shard says so.
         self._left += [staged for staged in self._laid.values() if staged is not None]
         self._read_before = self._read_before or bool(self._laid)
@@ -273,8 +270,10 @@ class ClientLink:
         self.payload_bytes_received = 0
         self._hello = hello
         self._same_host = settings.same_host
-        self._new_pulls: list[PullOperation] = []
-        self._acknowledge: list[int] = []
+        self.new_pulls: list[PullOperation] = []
+        """What is to be asked for with the next `flush`."""
+        self.acknowledge: list[int] = []
+        """Frames of values that have arrived and of which the shard has not been told."""
 
     def ask(self, request: AskOperation) -> None:
         """Begins a pull or a barrier on this shard."""
@@ -282,17 +281,8 @@ class ClientLink:
         if self.connection.state is LinkState.OPEN:
             request.make(self)
 
-    @property
-    def owes_receipts(self) -> bool:
-        """Whether frames have arrived of which the shard has not been told."""
-        return bool(self._acknowledge)
-
     def forget(self, request: AskOperation) -> None:
         self.requests.pop(request.number, None)
-
-    def pull(self, operation: PullOperation) -> None:
-        """Asks for what a pull wants, with the next `flush`."""
-        self._new_pulls.append(operation)
 
     def put(self, runs: Iterable[SentRun]) -> None:
         """Queues these to be sent."""
@@ -306,22 +296,17 @@ class ClientLink:
 
     def share(self, memory: LinkMemory | None) -> None:
         """The shard has mapped the client's arena, or has it no more."""
-        self.arena.memory = memory
+        self.arena.share(memory)
         self.outbox.shared = memory is not None
 
     def arrived(self, values: Values) -> None:
         """A frame of values was copied."""
         total = sum(values.nbytes)
-        in_message = payload_bytes(values) if values.at is None else 0
         self.frames_received += 1
         self.payload_bytes_received += total
-        self.arena.bytes_received += total - in_message
-        self._acknowledge.append(values.frame)
-
-    def acknowledged(self, frame: int, now: float) -> Sequence[SentPiece]:
-        """A frame has arrived: what of it has nothing more to wait for. Raises ProtocolError."""
-        pieces = self.outbox.acknowledge(frame, now)
-        return self.arena.arrived(frame, pieces) if self.arena.in_use else pieces
+        if values.at is not None or values.place:
+            self.arena.bytes_received += total - (payload_bytes(values) if values.at is None else 0)
+        self.acknowledge.append(values.frame)
 
     def released(self, frame: int, now: float) -> Sequence[SentPiece]:
         """What a frame has in the arena is read no more, so it has arrived; 0: what earlier connections have. Raises
@@ -361,25 +346,26 @@ class ClientLink:
         """Puts requests, acknowledgements and as many frames as credit allows into `outgoing`."""
         if self.connection.state is not LinkState.OPEN:
             return
-        frame, memory = self.outbox.fill(now), self.arena.memory
+        frame, memory = self.outbox.fill(now) if self.outbox.queued_slices else None, self.arena.memory
         pull = None
-        if self._new_pulls:
-            messages = pull_messages(self._new_pulls, self.shard, shared=memory is not None)
-            self._new_pulls.clear()
+        if self.new_pulls:
+            messages = pull_messages(self.new_pulls, self.shard, shared=memory is not None)
+            self.new_pulls.clear()
             if messages and frame is not None and (memory is not None or frame.nbytes <= CARRIES_PULL_BYTES):
                 pull = messages.pop()
             self.outgoing += [encode(message) for message in messages]
         while frame is not None:
             self.frames_sent += 1
             self.payload_bytes_sent += frame.nbytes
-            receipts, self._acknowledge = self._acknowledge[:MAX_RUNS], self._acknowledge[MAX_RUNS:]
+            receipts, self.acknowledge = self.acknowledge[:MAX_RUNS], self.acknowledge[MAX_RUNS:]
             if memory is None:
                 self.outgoing.append(encode(push_message(frame, receipts, pull=pull), frame.payload()))
             else:
                 self.outgoing.append(self.arena.push(memory, frame, receipts, pull))
-            frame, pull = self.outbox.fill(now), None
-        while self._acknowledge:  # No frame leaves that could say it.
-            self.say(Acknowledge(self._receipts()))
+            frame, pull = self.outbox.fill(now) if self.outbox.queued_slices else None, None
+        while self.acknowledge:  # No frame leaves that could say it.
+            receipts, self.acknowledge = self.acknowledge[:MAX_RUNS], self.acknowledge[MAX_RUNS:]
+            self.say(Acknowledge(receipts))
 
     def ask_why(self, numbers: Iterable[int]) -> None:
         """Asks the shard what these requests wait for, the first 4,096 of them."""
@@ -395,16 +381,11 @@ class ClientLink:
     def close(self) -> None:
         self.say(Bye())
 
-    def _receipts(self) -> list[int]:
-        """The frames of values that have arrived and of which the shard has not been told."""
-        found, self._acknowledge = self._acknowledge[:MAX_RUNS], self._acknowledge[MAX_RUNS:]
-        return found
-
     def _connect(self) -> None:
         """A new connection begins, with what the last one may have lost."""
         self.reopen = True
-        self._new_pulls.clear()
-        self._acknowledge.clear()
+        self.new_pulls.clear()
+        self.acknowledge.clear()
         self.listener = None
         again = self.arena.begin_anew()
         self.outbox.shared = False

@@ -25,10 +25,7 @@ class Followers:
     condition, so that the future's end wakes it too."""
 
     def __init__(self) -> None:
-        self._futures: list[StoreFuture[Any]] = []
-
-    def __len__(self) -> int:
-        return len(self._futures)
+        self.futures: list[StoreFuture[Any]] = []
 
     def follow(
         self, future: StoreFuture[Any], until: float, is_led: Callable[[], bool], interrupts: Interrupts | None
@@ -42,18 +39,18 @@ class Followers:
                     left_s = min(until - time.monotonic(), threading.TIMEOUT_MAX)
                     future._condition.wait(max(left_s, 0.0))
 
-        self._futures.append(future)
+        self.futures.append(future)
         try:
             if interrupts is None:
                 wait()
             else:
                 interrupts.sleep(wait)
         finally:
-            self._futures.remove(future)
+            self.futures.remove(future)
 
     def wake_first(self) -> None:
         """The first whose future has not ended may lead now."""
-        for other in self._futures.copy():
+        for other in self.futures.copy():
             if not other.done():
                 with other._condition:
                     other._condition.notify_all()
@@ -71,7 +68,8 @@ class PollWait:
 
     Who is about to sleep says so by `lie_down`, then looks whether there is something to do, and sleeps if not; who has
     something for it first puts it there, then calls `wake`: one of both sees the other. `news` is what the sockets had
-    when it woke. `over_sockets`: whether they can wake it; `until` is when it wakes by itself.
+    when it woke. `is_asleep`: it sleeps, or is about to; who does not after all clears it. `over_sockets`: whether they
+    can wake it; `until` is when it wakes by itself.
     """
 
     def __init__(self, sockets: ClientSockets) -> None:
@@ -86,11 +84,6 @@ class PollWait:
         self._alone.register(self._wakeup_fd, select.POLLIN)
         self._poll = self._alone
         self._changes = -1
-
-    @property
-    def is_watching(self) -> bool:
-        """Whether it sleeps over the sockets, or is about to."""
-        return self.is_asleep and self.over_sockets
 
     def lie_down(self, until: float, *, over_sockets: bool) -> None:
         """Over the sockets only while nobody changes them."""
@@ -111,10 +104,6 @@ class PollWait:
         if self._wakeup_fd in self.news:
             self._wakeup.clear()
         return bool(self.news)
-
-    def stay_up(self) -> None:
-        """It does not sleep after all."""
-        self.is_asleep = False
 
     def wake(self) -> None:
         """Wakes it, if it sleeps."""
@@ -215,7 +204,7 @@ class Poller:
         """It has ended, on this thread."""
         if self._led_for is future and self._worker != threading.get_ident():
             self._leader.wake()
-        if not future.has_callbacks:
+        if not future._done_callbacks:  # type: ignore[attr-defined]  # typeshed does not have it
             return
         with self._lock:
             here = self._gone
@@ -237,7 +226,7 @@ class Poller:
             if self._closing:
                 raise StoreError(f"{self._sockets.told(operation)}: the store was closed")
             self._sockets.submitted.append(operation)
-        if self._sockets.open < CALLS_BEGIN and self._working.acquire(blocking=False):
+        if len(self._sockets.core.open) < CALLS_BEGIN and self._working.acquire(blocking=False):
             self._work(self._begin)
             if self._sockets.is_due:
                 self._rouse()
@@ -248,9 +237,11 @@ class Poller:
 
     def _begin(self) -> None:
         """A call's share: it sends. Who sleeps over the sockets may not hear of what comes meanwhile."""
-        self._sockets.begin(time.monotonic())
+        sockets = self._sockets
+        sockets.go_on(time.monotonic(), looks=False)
         for poll_wait in (self._leader, self._own):
-            if poll_wait.is_watching and (self._sockets.unread() or self._sockets.tick_at < poll_wait.until):
+            watches = poll_wait.is_asleep and poll_wait.over_sockets
+            if watches and (sockets.unread() or sockets.core.tick_at < poll_wait.until):
                 poll_wait.wake()
 
     def _rouse(self) -> None:
@@ -266,11 +257,11 @@ class Poller:
         if not own.over_sockets and not self._leading.locked() and own.until > time.monotonic() + 2 * GRACE_S:
             own.wake()
 
-    def _work(self, work: Callable[[], None]) -> None:
+    def _work(self, work: Callable[..., None], *arguments: object) -> None:
         """Works, and lets go of `_working`. What fails in the middle ends the client: nobody knows what was done."""
         self._worker = threading.get_ident()
         try:
-            work()
+            work(*arguments)
         except Exception as error:  # noqa: BLE001  # the work's outermost frame: whoever waits has to hear of it
             self._end(error)
         except BaseException as error:
@@ -280,23 +271,30 @@ class Poller:
             self._worker = None
             self._working.release()
 
-    def _round(self, poll_wait: PollWait, is_over: Callable[[], bool]) -> None:
+    def _round(self, poll_wait: PollWait, future: StoreFuture[Any] | None) -> None:
         """Reads what came, then sends, so what is urgent overtakes. Futures end before anything is sent: who waits for
-        one goes on meanwhile; and who has nothing else under way leaves receipts to his next call, or to the thread."""
-        sockets = self._sockets
+        one goes on meanwhile; and who has nothing else under way leaves receipts to his next call, or to the thread.
+        `future` is the leader's: once it has ended there is nothing more to do for him."""
+        sockets, core = self._sockets, self._sockets.core
         sockets.receive(poll_wait.news)
-        sockets.end_futures()
-        if sockets.open or sockets.submitted or not is_over():
-            sockets.go_on(time.monotonic())
+        if core.outcomes:
             sockets.end_futures()
+        is_over = self._closing or (future is not None and future.done())
+        if core.open or sockets.submitted or not is_over:
+            sockets.go_on(time.monotonic())
+            if core.outcomes:
+                sockets.end_futures()
+            is_over = self._closing or (future is not None and future.done())
+        if is_over:
+            return
         # Said before `_working` is let go of: whoever works after this knows that somebody sleeps.
-        poll_wait.lie_down(sockets.tick_at, over_sockets=True)
-        if is_over() or sockets.submitted or self._to_call_back or sockets.unread():
-            poll_wait.stay_up()
+        poll_wait.lie_down(core.tick_at, over_sockets=True)
+        if sockets.submitted or self._to_call_back or sockets.unread():
+            poll_wait.is_asleep = False
 
     def _drive(self, future: StoreFuture[Any], until: float, interrupts: Interrupts | None) -> None:
         thread = threading.get_ident()
-        while not future.done() and time.monotonic() < until:
+        while not future.done() and (until == math.inf or time.monotonic() < until):
             try:
                 self._waiters.add(thread)
                 leads = not self._closing and self._leading.acquire(blocking=False)
@@ -314,7 +312,7 @@ class Poller:
             self._poller(future, until, interrupts)
         finally:
             self._led_for = None
-            self._leader.stay_up()
+            self._leader.is_asleep = False
             self._leads += 1
             self._leading.release()
             self._hand_on()
@@ -323,33 +321,30 @@ class Poller:
         """Works until it is done, or there is no time left."""
         leader = self._leader
         leader.news = {}
-
-        def is_over() -> bool:
-            return future.done() or self._closing
-
         while True:
             self._working.acquire()
-            self._work(lambda: self._round(leader, is_over))
-            if is_over():
+            self._work(self._round, leader, future)
+            if future.done() or self._closing:
                 return
             if leader.is_asleep:
                 if self._sockets.submitted:
-                    leader.stay_up()
+                    leader.is_asleep = False
                     continue
                 if interrupts is None:
                     leader.sleep(until)
                 else:
-                    interrupts.sleep(lambda: leader.sleep(until))
-                if is_over() or time.monotonic() >= until:
+                    interrupts.sleep(leader.sleep, until)
+                if future.done() or self._closing or time.monotonic() >= until:
                     return
 
     def _hand_on(self) -> None:
         """What others wait for, or what is under way, is somebody else's now."""
-        self._followers.wake_first()
-        own = self._own
-        if self._sockets.is_due or own.is_watching:
+        followers, own, sockets = self._followers, self._own, self._sockets
+        if followers.futures:
+            followers.wake_first()
+        if sockets.is_due or (own.is_asleep and own.over_sockets):
             self._rouse()
-        elif self._followers or self._sockets.open or self._sockets.owes_receipts:
+        elif followers.futures or sockets.core.open or sockets.owes_receipts:
             self._expect()
 
     def _is_led(self) -> bool:
@@ -387,7 +382,7 @@ class Poller:
             return pause_s
         if sockets.owes_receipts and self._working.acquire(blocking=False):
             self._work(self._begin)
-        return self._spare_poller.idle_pause_s(is_open=bool(sockets.open))
+        return self._spare_poller.idle_pause_s(is_open=bool(sockets.core.open))
 
     def _stand_by(self, pause_s: float) -> None:
         own, led = self._own, self._leading.locked()
@@ -395,7 +390,7 @@ class Poller:
         # A leader that leaves looks here afterwards, so one of both sees the other.
         is_over = led and not self._leading.locked()
         if is_over or self._closing or self._to_call_back or (not led and self._sockets.is_due):
-            own.stay_up()
+            own.is_asleep = False
         elif own.sleep(math.inf):
             self._spare_poller.woken(self._leads)
 
@@ -403,7 +398,7 @@ class Poller:
         own = self._own
 
         def work() -> None:
-            self._round(own, lambda: self._closing)
+            self._round(own, None)
             if self._leader.is_asleep:  # A caller has begun to lead meanwhile: what is new is not what it knows.
                 self._leader.wake()
 
@@ -411,7 +406,7 @@ class Poller:
         self._work(work)
         if own.is_asleep:
             if self._sockets.submitted or self._to_call_back or self._closing or self._leading.locked():
-                own.stay_up()
+                own.is_asleep = False
             else:
                 own.sleep(math.inf)
 

@@ -63,8 +63,9 @@ class Replies:
         Raises ProtocolError."""
         match message:
             case Values():
-                self._arrived(link, message.acknowledge, now)
-                if link.arena.is_lost(message):
+                if message.acknowledge:
+                    self._arrived(link, message.acknowledge, now)
+                if link.arena.had_memory and link.arena.is_lost(message):
                     link.connection.disconnected(now)
                     return True
                 self._values(link, message, payload)
@@ -72,7 +73,7 @@ class Replies:
                 self._arrived(link, message.frame, now)
             case Released():
                 for frame in message.frame:
-                    self._acknowledged(link, link.released(frame, now))
+                    self._delivered(link, link.released(frame, now))
             case HyperAnswer() | HyperDecided() | HyperDoubt():
                 self._hyper(link, message)
             case PushRefused():
@@ -99,7 +100,9 @@ class Replies:
                 link.explain(message)
 
     def _values(self, link: ClientLink, values: Values, payload: memoryview) -> None:
-        for request, came in value_runs(values, link.arena.payload_of(values, payload)):
+        if values.at is not None or values.place:
+            payload = link.arena.payload_of(values, payload)
+        for request, came in value_runs(values, payload):
             operation = link.requests.get(request)
             if operation is not None:  # Else it was given up meanwhile.
                 fresh = operation.write(link.shard, came)
@@ -138,15 +141,18 @@ class Replies:
     def _settled(self, link: ClientLink, request: AskOperation, *, ended: bool) -> None:
         """Parts of a request have come from a shard."""
         if link.shard not in request.pending:
-            link.forget(request)
+            link.requests.pop(request.number, None)
         if ended:
             self._ending.end(request, request.result(), None)
 
     def _arrived(self, link: ClientLink, frames: Sequence[int], now: float) -> None:
         for frame in frames:
-            self._acknowledged(link, link.acknowledged(frame, now))
+            pieces: Sequence[SentPiece] = link.outbox.acknowledge(frame, now)
+            if link.arena.in_use:
+                pieces = link.arena.arrived(frame, pieces)
+            self._delivered(link, pieces)
 
-    def _acknowledged(self, link: ClientLink, pieces: Sequence[SentPiece]) -> None:
+    def _delivered(self, link: ClientLink, pieces: Sequence[SentPiece]) -> None:
         for one in pieces:
             operation = one.run.owner
             if operation.delivered(link.shard, one.count):

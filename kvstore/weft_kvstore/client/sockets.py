@@ -15,6 +15,7 @@ from weft_kvstore.arrays import Buffer
 from weft_kvstore.client.calls import end_futures
 from weft_kvstore.client.connection import HandshakeFailure
 from weft_kvstore.client.core import ClientCore
+from weft_kvstore.client.link import ClientLink
 from weft_kvstore.client.memory import ClientMemory
 from weft_kvstore.encryption.curve_keys import LinkKeys
 from weft_kvstore.errors import StoreError
@@ -112,18 +113,11 @@ class LinkSocket:
             return False
         return True
 
-    def unread(self) -> bool:
-        """Whether there is a message; where it says no, `fd` tells of the next."""
-        if self.is_unread:
-            self.is_unread = _readable(self.socket)
-        return self.is_unread
-
     def receive(self) -> list[memoryview] | None:
-        """The next message; None if there is none."""
-        self.is_unread = True
-        if not self.unread():
+        """The next message; None if there is none: then `fd` tells of the next."""
+        self.is_unread = bool(int(self.socket.get(_EVENTS)) & _READABLE)
+        if not self.is_unread:
             return None
-        self.is_unread = True
         frame = self.socket.recv(_NOW, copy=False)
         parts = [frame.buffer]
         while frame.more:  # The parts of a message come together or not at all.
@@ -189,7 +183,7 @@ class ClientSockets:
         """`keys`: of each shard's link, where links are encrypted."""
         self.submitted: deque[Operation] = deque()
         self.changes = 0
-        self._core = core
+        self.core = core
         self._memory = memory
         self._endpoints = tuple(endpoints)
         self._keys = dict(enumerate(keys))
@@ -202,49 +196,45 @@ class ClientSockets:
         self._bytes: list[list[int]] = [[0, 0] for _ in self._endpoints]
 
     @property
-    def tick_at(self) -> float:
-        """When a round has something to do, whatever comes."""
-        return self._core.tick_at
-
-    @property
-    def open(self) -> int:
-        """Operations that have begun and not ended."""
-        return len(self._core)
-
-    @property
     def is_due(self) -> bool:
         """Whether somebody has to go on at once: something waits to begin, for credit, or to end its future."""
-        return bool(
-            self.submitted or self._core.outcomes or any(link.outbox.queued_slices for link in self._core.links)
-        )
+        if self.submitted or self.core.outcomes:
+            return True
+        for link in self.core.links:  # noqa: SIM110  # this and the next are asked in every call
+            if link.outbox.queued_slices:
+                return True
+        return False
 
     @property
     def owes_receipts(self) -> bool:
         """Whether a shard waits to hear what has arrived."""
-        return any([link.owes_receipts for link in self._core.links])  # noqa: C419  # a list is faster for so few
+        for link in self.core.links:  # noqa: SIM110
+            if link.acknowledge:
+                return True
+        return False
 
     def told(self, operation: Operation) -> str:
         """Whose call it is, as every error begins."""
-        return self._core.told(operation)
+        return self.core.told(operation)
 
     def end_futures(self) -> None:
         """Ends the futures of what has ended."""
-        if self._core.outcomes:
-            outcomes, self._core.outcomes = self._core.outcomes, []
-            end_futures(outcomes)
-
-    def begin(self, now: float) -> None:
-        """Begins what was handed over, and sends what may leave. Reads nothing and ends no future."""
-        while self.submitted:
-            self._core.begin(self.submitted.popleft(), now)
-        self._core.flush(now)
-        self._send()
+        outcomes, self.core.outcomes = self.core.outcomes, []
+        end_futures(outcomes)
 
     def receive(self, readable: Readable) -> None:
         """Reads what came."""
         for shard, link_socket in self._sockets.items():
             if link_socket.is_unread or link_socket.fd in readable:
-                self._receive(shard, link_socket)
+                for _ in range(MESSAGES_A_ROUND):
+                    parts = link_socket.receive()
+                    if parts is None:
+                        break
+                    # The shard has said that it has the arena before it says where in it something is.
+                    handover = self._handovers.get(shard)
+                    if handover is not None and handover.state is HandoverState.OFFERED:
+                        self._hear(shard, handover)
+                    self.core.receive(shard, parts, time.monotonic())
             if link_socket.monitor_fd in readable and link_socket.broke():
                 self._has_ended(shard, link_socket)
         if self._handovers:
@@ -252,19 +242,37 @@ class ClientSockets:
                 if handover.fileno() in readable:
                     self._hear(shard, handover)
 
-    def go_on(self, now: float) -> None:
-        """Begins what was handed over, looks at deadlines, and sends: after what came, so what is urgent overtakes."""
+    def go_on(self, now: float, *, looks: bool = True) -> None:
+        """Begins what was handed over, and sends: after what came, so what is urgent overtakes. Looks at deadlines and
+        connections unless it has to be short: then it ends no future."""
+        core = self.core
         while self.submitted:
-            self._core.begin(self.submitted.popleft(), now)
-        self._core.tick(now)
-        self._core.flush(now)
-        self._reopen()
-        self._send()
-        self._bring()
+            core.begin(self.submitted.popleft(), now)
+        if looks and now >= core.tick_at:
+            core.tick(now)
+        brings = self._taking is not None
+        for link in core.links:
+            link.flush(now)
+            if link.reopen:
+                self._reopen(link)
+            brings = brings or link.listener is not None
+            if link.outgoing and (link_socket := self._sockets.get(link.shard)) is not None:
+                outgoing, link.outgoing = link.outgoing, []
+                for parts in outgoing:
+                    if not link_socket.send(parts):
+                        core.disconnected(link.shard, time.monotonic())
+                        break
+        if looks and brings:
+            self._bring()
 
     def unread(self) -> bool:
-        """Whether something came that no descriptor will tell of."""
-        return any([link_socket.unread() for link_socket in self._sockets.values()])  # noqa: C419  # all are asked
+        """Whether something came that no descriptor will tell of. All are asked."""
+        found = False
+        for link_socket in self._sockets.values():
+            if link_socket.is_unread:
+                link_socket.is_unread = bool(int(link_socket.socket.get(_EVENTS)) & _READABLE)
+                found = found or link_socket.is_unread
+        return found
 
     def watch(self, also: int) -> select.poll:
         """Waits for all descriptors, and for another one."""
@@ -283,12 +291,12 @@ class ClientSockets:
         """Fails what is open, for that reason, and says good-bye; `end_futures` comes next."""
         waiting, self.submitted = self.submitted, deque()
         for operation in waiting:
-            self._core.outcomes.append((operation, None, StoreError(f"{self.told(operation)}: {reason}")))
-        self._core.close(reason)
+            self.core.outcomes.append((operation, None, StoreError(f"{self.told(operation)}: {reason}")))
+        self.core.close(reason)
 
     def release(self) -> None:
         """Sends the good-byes, and closes everything."""
-        self._send()
+        self.go_on(time.monotonic(), looks=False)
         for shard in list(self._sockets):
             self._drop(shard, GOODBYE_MS)
         self._context.term()
@@ -303,55 +311,32 @@ class ClientSockets:
             return sent, received
         return sent + link_socket.bytes_sent, received + link_socket.bytes_received
 
-    def _receive(self, shard: int, link_socket: LinkSocket) -> None:
-        for _ in range(MESSAGES_A_ROUND):
-            parts = link_socket.receive()
-            if parts is None:
-                break
-            # The shard has said that it has the arena before it says where in it something is.
-            handover = self._handovers.get(shard)
-            if handover is not None and handover.state is HandoverState.OFFERED:
-                self._hear(shard, handover)
-            self._core.receive(shard, parts, time.monotonic())
-
     def _has_ended(self, shard: int, link_socket: LinkSocket) -> None:
         """Tells the core that a connection has ended, and how."""
         how, now = link_socket.shut_out, time.monotonic()
         if how is None:
-            self._core.disconnected(shard, now)
+            self.core.disconnected(shard, now)
         else:
             keys = self._keys.get(shard)
-            self._core.shut_out(shard, how, now, key=None if keys is None else keys.own.public)
+            self.core.shut_out(shard, how, now, key=None if keys is None else keys.own.public)
 
-    def _send(self) -> None:
-        for link in self._core.links:
-            if link.outgoing and (link_socket := self._sockets.get(link.shard)) is not None:
-                outgoing, link.outgoing = link.outgoing, []
-                for parts in outgoing:
-                    if not link_socket.send(parts):
-                        self._core.disconnected(link.shard, time.monotonic())
-                        break
-
-    def _reopen(self) -> None:
-        for link in self._core.links:
-            if link.reopen:
-                link.reopen = False
-                self._drop(link.shard, 0)
-                try:
-                    self._sockets[link.shard] = LinkSocket(
-                        self._context, self._endpoints[link.shard], self._keys.get(link.shard)
-                    )
-                except zmq.ZMQError as error:
-                    self._core.cannot_connect(link.shard, str(error))
-                    continue
-                self.changes += 1
+    def _reopen(self, link: ClientLink) -> None:
+        link.reopen = False
+        self._drop(link.shard, 0)
+        try:
+            endpoint, keys = self._endpoints[link.shard], self._keys.get(link.shard)
+            self._sockets[link.shard] = LinkSocket(self._context, endpoint, keys)
+        except zmq.ZMQError as error:
+            self.core.cannot_connect(link.shard, str(error))
+        else:
+            self.changes += 1
 
     def _bring(self) -> None:
         """Offers the arena to shards of this host that have just welcomed this client. Their listeners are left for
         later while its memory is taken."""
         if self._taking is not None and not self._is_over():
             return
-        for link in self._core.links:
+        for link in self.core.links:
             if link.listener is not None:
                 name, ticket = link.listener
                 self._let_go(link.shard)
@@ -385,7 +370,7 @@ class ClientSockets:
             return False
         self._end_taking()
         if not self._memory.is_taken:
-            for link in self._core.links:
+            for link in self.core.links:
                 link.listener = None
         return True
 
@@ -398,7 +383,7 @@ class ClientSockets:
     def _hear(self, shard: int, handover: Handover) -> None:
         """The shard has mapped the arena, or will not, or is gone."""
         handover.receive()
-        self._core.shares(shard, taken=handover.state is HandoverState.TAKEN)
+        self.core.shares(shard, taken=handover.state is HandoverState.TAKEN)
         if handover.fileno() < 0:
             del self._handovers[shard]
             self.changes += 1

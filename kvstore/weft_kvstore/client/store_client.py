@@ -88,12 +88,12 @@ class StoreClient(StoreCalls):
     def residuals(self) -> Future[dict[str, Array]]:
         """What this slot owes, by the names that a snapshot has for it: copies of what compression has left out of its
         gradients so far. Fails while pushes are under way: it belongs between two steps."""
-        return self._begin(lambda future: ResidualOperation(future, None))
+        return self._begin(lambda future: ResidualOperation(future, self._core.encoders))
 
     def restore_residuals(self, named: Mapping[str, Array]) -> Future[dict[str, Array]]:
         """Takes on what `residuals` gave; keys that are not named owe nothing. Fails, and changes nothing, for an array
         that does not fit, and while pushes are under way."""
-        return self._begin(lambda future: ResidualOperation(future, named))
+        return self._begin(lambda future: ResidualOperation(future, self._core.encoders, named))
 
     def statistics(self) -> ClientStatistics:
         """Counts of this moment; they may move while they are read."""
@@ -106,7 +106,7 @@ class StoreClient(StoreCalls):
             queued_slices=sum(link.queued_slices for link in links),
             queued_bytes=sum(link.queued_bytes for link in links),
             in_flight_bytes=sum(link.in_flight_bytes for link in links),
-            operations=len(self._core) + len(self._sockets.submitted),
+            operations=len(self._core.open) + len(self._sockets.submitted),
             links=links,
             rows_pushed=self._core.rows_pushed,
             rows_pulled=self._core.rows_pulled,

@@ -129,7 +129,7 @@ class LocalCore:
             return
         number = self._next()
         self._commits[number] = (slot, barrier)
-        self._commit_deadlines.add(now + self._timeout_s, number)
+        self._commit_deadlines.waiting.append((now + self._timeout_s, number))
         try:
             self._shard.arrive(slot, barrier.step)
         except PushRefusedError:
@@ -194,7 +194,7 @@ class LocalCore:
         pull.pending = pull.prepare(self._routing)
         if isinstance(pull, PushPull):
             try:
-                self._send_runs(slot, pull.push.runs.get(0, ()))
+                self._send_runs(slot, pull.runs.get(0, ()))
             finally:
                 pull.let_go()
             pull.future.arrived = True
@@ -206,7 +206,7 @@ class LocalCore:
             pull, self._next(), asked.version, slot=slot, state=asked.names is not None, reading=asked.reading
         )
         self._open[wait.request] = wait
-        self._deadlines.add(now + self._timeout_s, wait.request)
+        self._deadlines.waiting.append((now + self._timeout_s, wait.request))
         units: list[AnyTable] = []
         if rows is None:
             for bucket, first, count in pull.asks(0):

@@ -17,8 +17,8 @@ from weft_kvstore.description.records import KeyDescription, Mode, StoreDescript
 from weft_kvstore.errors import StoreRefusedError
 from weft_kvstore.hyper import checked_numbers
 from weft_kvstore.operations.agreement import BarrierOperation, Change, CommitOperation, HyperOperation
-from weft_kvstore.operations.keys import KeyPull, PushOperation
-from weft_kvstore.operations.operation import Asked, AskedKeys, Gives, Sent, SentKeys
+from weft_kvstore.operations.keys import KeyPayload, KeyPull, PushOperation
+from weft_kvstore.operations.operation import Asked, AskedKeys, Gives, Sent
 from weft_kvstore.operations.plan import KeySet, KnownKeys
 from weft_kvstore.operations.row_operation import PullRowsOperation, PushRowsOperation
 from weft_kvstore.rows.rows import check_ids, last_rows, summed_rows
@@ -79,7 +79,7 @@ class Arguments:
         operation = self.push(future, name, version, array, payload_kind=PayloadKind.RESTORED)
         if self._description.commit is not None:
             raise StoreRefusedError(f"slot {self._slot}: {operation}: steps are committed, and begin at 0")
-        operation.array = number
+        operation.payload.array = number
         return operation
 
     def push_rows(
@@ -188,7 +188,7 @@ class Arguments:
             where = f"slot {self._slot}: {call} of key {keys.others[0].key!r}, {count} {step}"
             raise StoreRefusedError(f"{where}: only slots {list(keys.others[0].slots)} contribute to it")
         self._check_arrays(keys, arrays, call, f"{count} {step}", what)
-        return PushOperation(future, SentKeys(payload_kind, keys, step), arrays)
+        return PushOperation(future, KeyPayload(payload_kind, keys, step, arrays))
 
     def _pull(self, future: Future[Any], asked: AskedKeys, out: Sequence[Array] | None) -> KeyPull:
         keys = asked.keys

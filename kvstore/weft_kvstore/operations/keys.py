@@ -15,16 +15,16 @@ from weft_kvstore.compression.codecs import PayloadError
 from weft_kvstore.compression.slices import SliceEncoder
 from weft_kvstore.operations.encoding import EncodedRun, GradientEncoders
 from weft_kvstore.operations.operation import (
+    CALLS,
     AskedKeys,
     Gives,
     Link,
     Operation,
     PullOperation,
     SendOperation,
-    SentKeys,
     SentRun,
 )
-from weft_kvstore.operations.plan import KeyPlan
+from weft_kvstore.operations.plan import KeyPlan, KeySet
 from weft_kvstore.operations.runs import Landing, PlanRun, source_of
 from weft_kvstore.runtime.futures import StoreFuture
 from weft_kvstore.same_host.peers import GivenArrays, are_given
@@ -40,20 +40,23 @@ from weft_kvstore.wire.runs import ValueRun
 
 
 _FIRST = attrgetter("first")
+_GRADIENT: Final = PayloadKind.GRADIENT
+_NONE_YET: Final = np.empty((0, 0), np.int64)
 _BEYOND: Final = np.iinfo(np.int64).max
 
 
-class PushOperation(SendOperation):
-    """All of some keys; `arrays`, in their order, are the caller's and kept until the end. `array`: which of a key's
-    arrays they are, where they are restored."""
+class KeyPayload:
+    """What a call sends of all of some keys: gradients of a step, or values at a version. `arrays`, in the keys' order,
+    are the caller's and kept until the end. `array`: which of a key's arrays they are, where they are restored."""
 
-    array = 0
+    __slots__ = ("_begun", "_encoded", "_encoders", "_in_place", "_of_keys", "array", "arrays", "keys", "kind", "step")
 
-    def __init__(self, future: Future[Any], sent: SentKeys, arrays: Sequence[Array]) -> None:
-        super().__init__(future, sent)
+    def __init__(self, kind: PayloadKind, keys: KeySet, step: int, arrays: Sequence[Array]) -> None:
+        self.kind = kind
+        self.keys = keys
+        self.step = step
         self.arrays = arrays
-        self.owner: Operation | None = None
-        """The operation that it is part of, which is told of its runs; None: itself."""
+        self.array = 0
         self._encoders: GradientEncoders | None = None
         self._of_keys: Sequence[SliceEncoder | None] = ()
         self._encoded: list[EncodedRun] = []
@@ -61,47 +64,92 @@ class PushOperation(SendOperation):
         self._in_place = False
 
     def look(self, memory: GivenArrays) -> None:
-        gradients = self.sent.payload_kind is PayloadKind.GRADIENT
-        self._in_place = gradients and are_given(memory.gradients, self.sent.keys.places, self.arrays)
+        """Finds out whether its arrays are the store's own."""
+        self._in_place = self.kind is _GRADIENT and are_given(memory.gradients, self.keys.places, self.arrays)
 
     def use(self, encoders: GradientEncoders) -> None:
-        self._encoders = encoders
+        """For gradients that travel encoded."""
+        if self.kind is _GRADIENT:
+            self._encoders = encoders
 
-    def cut(self, routing: Routing) -> dict[int, list[SentRun]]:
-        plan = self.sent.keys.plan(routing)
-        if plan.has_pushed and self.sent.payload_kind is PayloadKind.GRADIENT and self._encoders is not None:
-            self._of_keys = self._encoders.begin(self.sent.keys, self.sent.step)
+    def runs(self, routing: Routing, owner: Operation) -> dict[int, list[SentRun]]:
+        """All of it as runs of `owner`, by shard. Raises MemoryError, and StoreRefusedError where it cannot be encoded
+        now."""
+        keys, arrays, number = self.keys, self.arrays, owner.number
+        plan = keys.plan(routing)
+        if plan.has_pushed and self._encoders is not None:
+            self._of_keys = self._encoders.begin(keys, self.step)
             self._begun = True
-        return {shard: [self._out_run(run) for run in runs] for shard, runs in plan.runs.items()}
+        ahead = owner.priority * CALL_PRIORITY
+        found: dict[int, list[SentRun]] = {}
+        for shard, runs in plan.runs.items():
+            mine = found[shard] = []
+            for run in runs:
+                entry = SentEntry(
+                    self.kind, number, run.bucket, self.step, self.array, self._in_place and run.pushed is None
+                )
+                source: Source
+                if self._begun and run.pushed is not None:
+                    bounds, source = run.pushed.begins, self._encoded_run(run)
+                else:
+                    bounds, source = run.bounds, source_of(run, arrays)
+                priorities = run.priorities if run.priorities is None or not ahead else run.priorities - ahead
+                mine.append(
+                    OutRun(
+                        entry,
+                        run.first,
+                        bounds,
+                        source,
+                        priority=run.priority - ahead,
+                        owner=owner,
+                        priorities=priorities,
+                    )
+                )
+        return found
 
     def let_go(self) -> None:
-        super().let_go()
+        """The call has ended."""
         self.arrays = ()
         if self._begun and self._encoders is not None:
             encoded = any(source.has_begun for source in self._encoded)
-            self._encoders.ended(self.sent.keys, self.sent.step, encoded=encoded)
+            self._encoders.ended(self.keys, self.step, encoded=encoded)
             self._begun, self._encoded = False, []
 
-    def _out_run(self, run: PlanRun) -> SentRun:
-        place = self._in_place and run.pushed is None
-        entry = SentEntry(self.sent.payload_kind, self.number, run.bucket, self.sent.step, self.array, place)
-        bounds, source = self._bytes(run)
-        priority, priorities = run.priority, run.priorities
-        if self.priority:
-            ahead = self.priority * CALL_PRIORITY
-            priority, priorities = priority - ahead, None if priorities is None else priorities - ahead
-        return OutRun(
-            entry, run.first, bounds, source, priority=priority, owner=self.owner or self, priorities=priorities
-        )
-
-    def _bytes(self, run: PlanRun) -> tuple[Array, Source]:
-        """Where the run's slices begin and end among its bytes, and the bytes."""
-        if not self._begun or run.pushed is None or self._encoders is None:
-            return run.bounds, source_of(run, self.arrays)
+    def _encoded_run(self, run: PlanRun) -> EncodedRun:
+        assert run.pushed is not None
+        assert self._encoders is not None
         scale = self._encoders.scale
-        source = EncodedRun(run, run.pushed, self.arrays, self._of_keys, step=self.sent.step, scale=scale)
+        source = EncodedRun(run, run.pushed, self.arrays, self._of_keys, step=self.step, scale=scale)
         self._encoded.append(source)
-        return run.pushed.begins, source
+        return source
+
+
+class PushOperation(SendOperation):
+    """All of some keys, sent to their shards."""
+
+    def __init__(self, future: Future[Any], payload: KeyPayload) -> None:
+        super().__init__(future)
+        self.payload = payload
+        self.payload_kind = payload.kind
+        if payload.kind is not _GRADIENT:
+            self.sets = payload.keys.places
+
+    def look(self, memory: GivenArrays) -> None:
+        self.payload.look(memory)
+
+    def use(self, encoders: GradientEncoders) -> None:
+        self.payload.use(encoders)
+
+    def cut(self, routing: Routing) -> dict[int, list[SentRun]]:
+        return self.payload.runs(routing, self)
+
+    def let_go(self) -> None:
+        super().let_go()
+        self.payload.let_go()
+
+    def __str__(self) -> str:
+        call, step = CALLS[self.payload_kind]
+        return f"{call} of {self.payload.keys}, {step} {self.payload.step}"
 
 
 class KeyPull(PullOperation):
@@ -111,22 +159,26 @@ class KeyPull(PullOperation):
     """
 
     def __init__(self, future: Future[Any], asked: AskedKeys, out: Sequence[Array] | None = None) -> None:
-        super().__init__(future, asked)
+        super().__init__(future)
+        self.asked: AskedKeys = asked
+        self.asks_of = asked.keys.places
         self._out = out
         self._plan: KeyPlan | None = None
         self._landings: list[Landing] = []
-        self._versions = np.empty((0, 0), np.int64)
+        self._versions = _NONE_YET
 
     def prepare(self, routing: Routing) -> dict[int, int]:
         """Makes the arrays that the caller will own. Raises MemoryError."""
-        plan = self.asked.keys.plan(routing)
-        count = self.asked.array_count
-        self._plan = plan
+        plan = self._plan = self.asked.keys.plan(routing)
+        count = 1 if self.asked.names is None else len(self.asked.names)
         if self._out is None:
             self._landings = [plan.packed.make() for _ in range(count)]
         else:
             self._landings = [plan.single.over(self._out)]
-        self._versions = _unseen(count, plan.total)
+        self._versions = np.empty((count, plan.total), np.int64)
+        self._versions.fill(-1)  # A third of what `np.full` takes, and most pulls are small.
+        if count == 1:
+            return dict(plan.counts)
         return {shard: slices * count for shard, slices in plan.counts.items() if count}
 
     def look(self, memory: GivenArrays) -> None:
@@ -137,9 +189,14 @@ class KeyPull(PullOperation):
         return [(run.bucket, run.first, run.count) for run in runs]
 
     def write(self, shard: int, came: ValueRun) -> int:
-        self.check_version(came.version)
-        run = self._run_of(shard, came.bucket, came.first)
-        if run is None or came.stop > run.stop or came.array >= len(self._landings):
+        asked, stop = self.asked, came.first + came.count
+        if came.version != asked.version:
+            self.check_version(came.version)
+        runs = self._plan.of_bucket.get((shard, came.bucket)) if self._plan is not None else None
+        run = None
+        if runs:
+            run = runs[0] if len(runs) == 1 else runs[max(bisect_right(runs, came.first, key=_FIRST) - 1, 0)]
+        if run is None or came.first < run.first or stop > run.first + run.count or came.array >= len(self._landings):
             raise ProtocolError(
                 f"Values.first: {_slices(came)}, array {came.array}; {self} asks shard {shard} for "
                 f"{self._told(shard)} and {len(self._landings)} arrays"
@@ -148,13 +205,15 @@ class KeyPull(PullOperation):
             self._copy(run, came, came.payload)
         elif not self.in_place:
             raise ProtocolError(f"Values.place: 1, {self} has no places for values")
-        mine = self._versions[came.array, run.begin - run.first + came.first : run.begin - run.first + came.stop]
+        shift = run.begin - run.first
+        mine = self._versions[came.array, shift + came.first : shift + stop]
         fresh = int(np.count_nonzero(mine < 0))
         mine[:] = came.version
         return fresh
 
     def _copy(self, run: PlanRun, came: ValueRun, payload: memoryview) -> None:
-        start, stop = int(run.bounds[came.first - run.first]), int(run.bounds[came.stop - run.first])
+        first = came.first - run.first
+        start, stop = int(run.bounds[first]), int(run.bounds[first + came.count])
         if came.compressed:
             payload = self._decoded(run, came, payload)
         if stop - start != payload.nbytes:
@@ -190,19 +249,10 @@ class KeyPull(PullOperation):
             case Gives.VALUES:
                 return arrays[0]
             case Gives.STATE:
-                return {name: of[0] for name, of in zip(self.asked.names, arrays, strict=True)}
+                return {name: of[0] for name, of in zip(self.asked.names or (), arrays, strict=True)}
             case Gives.VERSIONS:
                 return Pulled(arrays[0], *self._key_versions())
         raise AssertionError(self.asked.gives)
-
-    def _run_of(self, shard: int, bucket: int, first: int) -> PlanRun | None:
-        """The run of the plan that a slice lies in, or begins beyond."""
-        runs = self._plan.of_bucket.get((shard, bucket)) if self._plan is not None else None
-        if runs is None:
-            return None
-        place = bisect_right(runs, first, key=_FIRST) - 1 if len(runs) > 1 else 0
-        run = runs[place]
-        return run if place >= 0 and run.first <= first else None
 
     def _told(self, shard: int) -> str:
         asked = [
@@ -224,13 +274,6 @@ class KeyPull(PullOperation):
         return lowest, highest
 
 
-def _unseen(arrays: int, slices: int) -> Array:
-    """-1 for each slice of each array."""
-    found: Array = np.empty((arrays, slices), np.int64)
-    found.fill(-1)  # A third of what `np.full` takes, and most pulls are small.
-    return found
-
-
 def _slices(came: ValueRun) -> str:
     return f"slices {came.first} to {came.stop - 1} of bucket {came.bucket}"
 
@@ -240,33 +283,33 @@ class PushPull(KeyPull):
     gradients have arrived; `future.arrived` is set where the shards have said so before."""
 
     def __init__(
-        self, future: StoreFuture[Any], push: PushOperation, asked: AskedKeys, out: Sequence[Array] | None = None
+        self, future: StoreFuture[Any], payload: KeyPayload, asked: AskedKeys, out: Sequence[Array] | None = None
     ) -> None:
         super().__init__(future, asked, out)
         self.future: StoreFuture[Any] = future
-        self.push = push
+        self.payload = payload
+        self.runs: dict[int, list[SentRun]] = {}
         self._missing = 0
 
     def look(self, memory: GivenArrays) -> None:
-        self.push.look(memory)
+        self.payload.look(memory)
         super().look(memory)
 
     def use(self, encoders: GradientEncoders) -> None:
-        self.push.use(encoders)
+        self.payload.use(encoders)
 
     def prepare(self, routing: Routing) -> dict[int, int]:
-        push = self.push
-        push.owner, push.number, push.priority = self, self.number, self.priority
         pending = super().prepare(routing)
-        self._missing = sum(push.prepare(routing).values())
+        self.runs = self.payload.runs(routing, self)
+        self._missing = sum(pending.values())
         return pending
 
     def begin(self, link: Link) -> None:
-        link.put(self.push.runs[link.shard])
+        link.put(self.runs[link.shard])
         super().begin(link)
 
     def give_up(self, link: Link) -> None:
-        link.withdraw(self.push.runs[link.shard])
+        link.withdraw(self.runs[link.shard])
         super().give_up(link)
 
     def delivered(self, shard: int, count: int) -> bool:
@@ -277,16 +320,17 @@ class PushPull(KeyPull):
 
     def resent(self, shard: int, run: SentRun) -> None:
         if not self.ended:
-            self.push.runs[shard].append(run)
+            self.runs[shard].append(run)
 
     def let_go(self) -> None:
-        for run in [run for runs in self.push.runs.values() for run in runs]:
-            run.cancelled = True  # A connection that breaks now need not bring it again.
-        self.push.owner = None
-        self.push.let_go()
+        for runs in self.runs.values():
+            for run in runs:
+                run.cancelled = True  # A connection that breaks now need not bring it again.
+        self.runs = {}
+        self.payload.let_go()
 
     def __str__(self) -> str:
-        return f"pushpull of {self.asked.keys}, step {self.push.sent.step}"
+        return f"pushpull of {self.asked.keys}, step {self.payload.step}"
 
 
 # --- What a slot owes of its gradients, for a snapshot and back -------------------------------------------------------
@@ -296,13 +340,13 @@ class PushPull(KeyPull):
 class ResidualOperation(Operation):
     """Ends at once, with copies of what is owed by name; with `named`, takes that on before."""
 
-    def __init__(self, future: Future[Any], named: Mapping[str, Array] | None) -> None:
+    def __init__(
+        self, future: Future[Any], encoders: GradientEncoders, named: Mapping[str, Array] | None = None
+    ) -> None:
         super().__init__(future)
+        self._encoders = encoders
         self._named = named
         self._owed: dict[str, Array] = {}
-
-    def use(self, encoders: GradientEncoders) -> None:
-        self._encoders = encoders
 
     def prepare(self, routing: Routing) -> dict[int, int]:
         if self._named is not None:

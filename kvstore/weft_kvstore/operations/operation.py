@@ -32,7 +32,7 @@ from weft_kvstore.wire.runs import ValueRun
 # `place` is the key's place in the description.
 
 
-_CALLS: Final = {
+CALLS: Final = {
     PayloadKind.GRADIENT: ("push", "step"),
     PayloadKind.VALUE: ("set", "version"),
     PayloadKind.RESTORED: ("restore", "version"),
@@ -50,30 +50,9 @@ class Sent:
     priority: int
     rows: bool = False
 
-    @property
-    def places(self) -> tuple[int, ...]:
-        return (self.place,)
-
     def __str__(self) -> str:
-        call, step = _CALLS[self.payload_kind]
+        call, step = CALLS[self.payload_kind]
         return f"{call} of {'rows of ' if self.rows else ''}key {self.name!r}, {step} {self.step}"
-
-
-@dataclass(frozen=True, slots=True)
-class SentKeys:
-    """Gradients of a step, or values to be set at a version, of some keys."""
-
-    payload_kind: PayloadKind
-    keys: KeySet
-    step: int
-
-    @property
-    def places(self) -> tuple[int, ...]:
-        return self.keys.places
-
-    def __str__(self) -> str:
-        call, step = _CALLS[self.payload_kind]
-        return f"{call} of {self.keys}, {step} {self.step}"
 
 
 class Gives(Enum):
@@ -98,10 +77,6 @@ class AskedKeys:
     gives: Gives
 
     @property
-    def places(self) -> tuple[int, ...]:
-        return self.keys.places
-
-    @property
     def array_count(self) -> int:
         """Arrays of each key."""
         return 1 if self.names is None else len(self.names)
@@ -123,10 +98,6 @@ class Asked:
     settled: bool
     priority: int
     rows: bool = False
-
-    @property
-    def places(self) -> tuple[int, ...]:
-        return (self.place,)
 
     @property
     def reading(self) -> Reading:
@@ -174,8 +145,8 @@ class Link(Protocol):
     def forget(self, request: AskOperation) -> None:
         """The request is not made again."""
 
-    def pull(self, operation: PullOperation) -> None:
-        """Asks for what a pull wants, together with others."""
+    new_pulls: list[PullOperation]
+    """What is to be asked for with the next messages, together."""
 
 
 class Operation(ABC):
@@ -270,12 +241,11 @@ class Operation(ABC):
 class SendOperation(Operation):
     """Gradients, or values to set, on their way. `runs` are all its parts, by shard, once it was prepared."""
 
-    def __init__(self, future: Future[Any], sent: Sent | SentKeys) -> None:
+    payload_kind: PayloadKind
+
+    def __init__(self, future: Future[Any]) -> None:
         super().__init__(future)
-        self.sent: Any = sent
         self.runs: dict[int, list[SentRun]] = {}
-        if sent.payload_kind is not PayloadKind.GRADIENT:
-            self.sets = sent.places
 
     def prepare(self, routing: Routing) -> dict[int, int]:
         self.runs = self.cut(routing)
@@ -283,7 +253,7 @@ class SendOperation(Operation):
 
     @abstractmethod
     def cut(self, routing: Routing) -> dict[int, list[SentRun]]:
-        """All its parts by shard. Raises MemoryError."""
+        """All its parts by shard. Raises MemoryError, and StoreRefusedError for what cannot be begun now."""
 
     def begin(self, link: Link) -> None:
         link.put(self.runs[link.shard])
@@ -299,9 +269,6 @@ class SendOperation(Operation):
 
     def let_go(self) -> None:
         self.runs = {}
-
-    def __str__(self) -> str:
-        return str(self.sent)
 
 
 class AskOperation(Operation):
@@ -342,10 +309,7 @@ class AskOperation(Operation):
 class PullOperation(AskOperation):
     """Values, or the rule's state, on their way. `asked` says of which version, and how exactly."""
 
-    def __init__(self, future: Future[Any], asked: Asked | AskedKeys) -> None:
-        super().__init__(future)
-        self.asked: Any = asked
-        self.asks_of = asked.places
+    asked: Any
 
     @abstractmethod
     def asks(self, shard: int) -> list[tuple[int, int, int]]:
@@ -364,7 +328,7 @@ class PullOperation(AskOperation):
     """Whether it wants values in the places of their keys, where the shard can put them there."""
 
     def make(self, link: Link) -> None:
-        link.pull(self)
+        link.new_pulls.append(self)
 
     def give_up(self, link: Link) -> None:
         super().give_up(link)

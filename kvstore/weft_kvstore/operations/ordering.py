@@ -30,23 +30,20 @@ class _Behind:
 
 
 class SetsUnderWay:
-    """`_of_key` has, by the key's place, the numbers of the calls that set it and have not ended; `_before` what comes
-    behind each of those calls. False where none is under way."""
+    """`of_key` has, by the key's place, the numbers of the calls that set it and have not ended; `_before` what comes
+    behind each of those calls. Both are empty where none is under way."""
 
-    __slots__ = ("_before", "_of_key")
+    __slots__ = ("_before", "of_key")
 
     def __init__(self) -> None:
-        self._of_key: dict[int, set[int]] = {}
+        self.of_key: dict[int, set[int]] = {}
         self._before: dict[int, list[_Behind]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._of_key)
 
     def begin(self, operation: Operation, links: Sequence[Link]) -> None:
         """Begins it: what of it comes behind values that were set, once those calls have ended, however they do."""
-        missing = {place: set(before) for place in operation.asks_of if (before := self._of_key.get(place))}
+        missing = {place: set(before) for place in operation.asks_of if (before := self.of_key.get(place))}
         for place in operation.sets:
-            self._of_key.setdefault(place, set()).add(operation.number)
+            self.of_key.setdefault(place, set()).add(operation.number)
         if missing:
             behind = _Behind(operation, links, missing)
             for number in set().union(*missing.values()):
@@ -60,17 +57,17 @@ class SetsUnderWay:
     def ended(self, operation: Operation) -> None:
         """A call has ended: nothing comes behind it any more."""
         for place in operation.sets:
-            left = self._of_key.get(place, set())
+            left = self.of_key.get(place, set())
             left.discard(operation.number)
             if not left:
-                self._of_key.pop(place, None)
+                self.of_key.pop(place, None)
         for behind in self._before.pop(operation.number, ()):
             if not behind.operation.ended:
                 _go_on(behind, operation)
 
     def close(self) -> None:
         """Nothing goes on any more."""
-        self._of_key.clear()
+        self.of_key.clear()
         self._before.clear()
 
 

@@ -23,7 +23,11 @@ class PushRowsOperation(SendOperation):
     """Some rows of a table; `given` has distinct ids."""
 
     def __init__(self, future: Future[Any], sent: Sent, given: Rows) -> None:
-        super().__init__(future, sent)
+        super().__init__(future)
+        self.sent = sent
+        self.payload_kind = sent.payload_kind
+        if sent.payload_kind is not PayloadKind.GRADIENT:
+            self.sets = (sent.place,)
         self.given = given
         self.rows_pushed = len(given.ids)
 
@@ -51,6 +55,9 @@ class PushRowsOperation(SendOperation):
             found[shard] = [OutRun(entry, 0, bounds, rows, priority=priority, owner=self)]
         return found
 
+    def __str__(self) -> str:
+        return str(self.sent)
+
 
 class PullRowsOperation(PullOperation):
     """Rows of a table, as `pull_rows` of the store gives them."""
@@ -59,7 +66,9 @@ class PullRowsOperation(PullOperation):
         self, future: Future[Any], asked: Asked, *, cut: RowCut, ids: Array, row_shape: tuple[int, ...]
     ) -> None:
         """Makes the arrays that the caller will own. Raises MemoryError."""
-        super().__init__(future, asked)
+        super().__init__(future)
+        self.asked: Asked = asked
+        self.asks_of = (asked.place,)
         self._cut = cut
         self._wanted = wanted_rows(ids)
         self.rows_pulled = len(self._wanted.ids)

@@ -199,7 +199,7 @@ class PullLayout:
 
     def over(self, arrays: Sequence[Array]) -> Landing:
         """The caller's memory, of a layout without packs: C-contiguous arrays in the order of the call."""
-        return Landing(list(arrays), [bytes_of(array) for array in arrays], self._segments)
+        return Landing(list(arrays), list(map(bytes_of, arrays)), self._segments)
 
 
 def pull_layout(

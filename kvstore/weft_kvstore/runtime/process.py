@@ -37,7 +37,7 @@ class OwnProcess:
 
     def check(self) -> None:
         """Raises StoreError in a child: nobody there would ever end a future."""
-        if not self.is_here:
+        if os.getpid() != self._number:
             raise StoreError(
                 f"this store belongs to process {self._number}, this is process {os.getpid()}: connect after the fork"
             )
@@ -84,14 +84,14 @@ class Interrupts:
         if self._came:
             handler(_INTERRUPT, None)
 
-    def sleep(self, sleep: Callable[[], object]) -> None:
+    def sleep(self, sleep: Callable[..., object], *arguments: object) -> None:
         """Calls it, and lets interrupts through meanwhile."""
         self.may_come = True
         try:
             if self._came and self._handler is not None:
                 self._came = False
                 self._handler(_INTERRUPT, None)
-            sleep()
+            sleep(*arguments)
         finally:
             self.may_come = False
 

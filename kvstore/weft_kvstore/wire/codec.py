@@ -5,7 +5,8 @@ header = magic b"WEFT", one byte of format version, one MessagePack map. Nothing
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from itertools import compress
 from operator import attrgetter, not_
 from typing import Final, TypeVar
@@ -24,6 +25,8 @@ MAX_HEADER_BYTES: Final = 1 << 20
 _M = TypeVar("_M")
 
 _PREFIX: Final = MAGIC + bytes([FORMAT_VERSION])
+
+_NO_PAYLOAD: Final = memoryview(b"")
 
 _encoder = msgspec.msgpack.Encoder()
 _requests: Final[Reader[Request]] = Reader(Request)
@@ -47,45 +50,43 @@ def encode(message: Message, payload: Buffer | None = None) -> list[Buffer]:
     return [header] if payload is None else [header, payload]
 
 
-def decode_request(parts: Sequence[Buffer]) -> tuple[Request, memoryview]:
-    """What a client says, and its payload, a view of the second part. Raises ProtocolError."""
-    return _decode(parts, _requests.from_msgpack)
-
-
-def decode_reply(parts: Sequence[Buffer]) -> tuple[Reply, memoryview]:
-    """What a shard says, and its payload, a view of the second part. Raises ProtocolError."""
-    return _decode(parts, _replies.from_msgpack)
-
-
-def _decode(parts: Sequence[Buffer], decode: Callable[[Buffer], _M]) -> tuple[_M, memoryview]:
+def _decode(parts: Sequence[Buffer], reader: Reader[_M]) -> tuple[_M, memoryview]:
+    """What was said, and its payload, a view of the second part. Raises ProtocolError."""
     if not 1 <= len(parts) <= 2:
         raise ProtocolError(f"a message has 1 or 2 parts, not {len(parts)}")
     header = memoryview(parts[0])
-    payload = memoryview(parts[1]) if len(parts) == 2 else memoryview(b"")
+    payload = memoryview(parts[1]) if len(parts) == 2 else _NO_PAYLOAD
     if header.nbytes > MAX_HEADER_BYTES:
         raise ProtocolError(f"header: {header.nbytes} bytes, more than {MAX_HEADER_BYTES}")
     begin = bytes(header[: len(_PREFIX)])
-    if not begin.startswith(MAGIC):
-        raise ProtocolError(f"header: begins with {begin[:4]!r}, not {MAGIC!r}")
     if begin != _PREFIX:
+        if not begin.startswith(MAGIC):
+            raise ProtocolError(f"header: begins with {begin[:4]!r}, not {MAGIC!r}")
         found = header[4] if header.nbytes > len(MAGIC) else None
         raise ProtocolError(f"header: format version {found}, this side speaks {FORMAT_VERSION}")
     try:
-        message = decode(header[len(_PREFIX) :])
+        message = reader.from_msgpack(header[len(_PREFIX) :])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"header: {error}") from error
-    _check_columns(message)
-    _check_payload(message, payload, whole=len(parts) == 2)
+    kind = type(message)
+    if kind in _COLUMNS:
+        _check_columns(message)
+    if kind is Push or kind is Values:
+        _check_payload(message, payload, whole=len(parts) == 2)  # type: ignore[arg-type]  # it is one of both
+    elif len(parts) == 2:
+        raise ProtocolError(f"payload: {kind.__name__} has none, {payload.nbytes} bytes came")
     return message, payload
 
 
+decode_request = partial(_decode, reader=_requests)
+"""What a client says: see `_decode`."""
+
+decode_reply = partial(_decode, reader=_replies)
+"""What a shard says: see `_decode`."""
+
+
 def _check_columns(message: object) -> None:
-    getter = _COLUMNS.get(type(message))
-    if getter is None:
-        return
-    if type(message) is Push and message.pull is not None:
-        _check_columns(message.pull)
-    columns = getter(message)
+    columns = _COLUMNS[type(message)](message)
     lengths = list(map(len, columns))
     length = lengths[0]
     if lengths.count(length) != len(lengths):
@@ -96,17 +97,15 @@ def _check_columns(message: object) -> None:
     place = getattr(message, "place", ())
     if place and len(place) != length:
         raise ProtocolError(f"header: {type(message).__name__}.place has {len(place)} entries, not {length} or none")
+    if type(message) is Push and message.pull is not None:
+        _check_columns(message.pull)
 
 
-def _check_payload(message: object, payload: memoryview, *, whole: bool) -> None:
+def _check_payload(message: Push | Values, payload: memoryview, *, whole: bool) -> None:
     name = type(message).__name__
-    if not isinstance(message, (Push, Values)):  # A union would be made anew each time.
-        if whole:
-            raise ProtocolError(f"payload: {name} has none, {payload.nbytes} bytes came")
-        return
     if not message.nbytes:
         raise ProtocolError(f"header: {name}.nbytes is empty")
-    if min(message.count) == 0:
+    if 0 in message.count:
         raise ProtocolError(f"header: {name}.count[{message.count.index(0)}] is 0")
     total = sum(message.nbytes)
     if message.at is None and not (message.place and all(message.place)):

@@ -66,7 +66,11 @@ class OutFrame(NamedTuple, Generic[E, W]):
 
     def payload(self) -> Buffer:
         """The bytes: a view where they lie side by side in one place, else joined."""
-        parts = parts_of(self.pieces)
+        if len(self.pieces) == 1:
+            (one,) = self.pieces
+            parts = one.run.source.cut(one.start, one.stop)
+        else:
+            parts = parts_of(self.pieces)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
@@ -109,6 +113,7 @@ class Outbox(Generic[E, W]):
         self._settings = settings
         self._shared = False
         self._heap: list[tuple[int, int, int, OutRun[E, W]]] = []
+        """By priority, then by when it came; parts of one run in their order."""
         self._dead = 0
         self._seq = 0
         self._frames: dict[int, OutFrame[E, W]] = {}
@@ -137,7 +142,10 @@ class Outbox(Generic[E, W]):
             run.priority, run.priorities = 0, None
         self._seq += 1
         run.seq = self._seq
-        self._enter(run)
+        run.queued = True
+        self.queued_bytes += int(run.bounds[-1] - run.bounds[0])
+        self.queued_slices += run.count
+        heapq.heappush(self._heap, (run.priority, run.seq, run.first, run))
 
     def fill(self, now: float) -> OutFrame[E, W] | None:
         """The frame to send now, of the most urgent slices; None where nothing waits or the credit is used up."""
@@ -147,19 +155,39 @@ class Outbox(Generic[E, W]):
         limit = min(self.frame_bytes, room)
         if limit < min(self.frame_bytes, self.queued_bytes) and 2 * self.in_flight_bytes > self.credit_bytes:
             return None  # A full frame can leave soon: it costs no more than a small one, and arrives no later.
+        heap = self._heap
         taken: list[Piece[E, W]] = []
         total = 0
-        while len(taken) < MAX_RUNS and (one := self._head()) is not None:
-            count = min(one.fitting(limit - total), self._before_next(one))
+        while heap and len(taken) < MAX_RUNS:
+            one = heap[0][3]
+            if not one.queued:
+                heapq.heappop(heap)
+                self._dead -= 1
+                continue
+            first, bounds = one.sent, one.bounds
+            count = one.count - first
+            if bounds[-1] - bounds[first] > limit - total:
+                count = one.fitting(limit - total)
+            if one.priorities is not None and len(heap) > 1:
+                priority, seq, *_ = min(heap[1:3])
+                count = min(count, one.before(priority, equal=one.seq < seq))
             if not count:
                 # The first slice may be larger than the frame, and than the credit where nothing is under way.
-                first = int(one.bounds[one.sent + 1] - one.bounds[one.sent])
-                if taken or (first > room and self.in_flight_bytes):
+                if taken or (int(bounds[first + 1] - bounds[first]) > room and self.in_flight_bytes):
                     break
                 count = 1
-            piece = self._take(one, count)
-            taken.append(piece)
-            total += piece.stop - piece.start
+            start, stop = int(bounds[first]), int(bounds[first + count])
+            taken.append(Piece(one, first, count, start, stop))
+            total += stop - start
+            self.queued_bytes -= stop - start
+            self.queued_slices -= count
+            if first + count == one.count:
+                one.sent = one.count
+                one.queued = False
+                heapq.heappop(heap)
+            else:
+                one.leave(count)
+                heapq.heapreplace(heap, (one.priority, one.seq, one.first + one.sent, one))
         if not taken:
             return None
         self._frame_number += 1
@@ -176,8 +204,8 @@ class Outbox(Generic[E, W]):
             raise ProtocolError(f"header: Acknowledge.frame: {number} is not under way")
         self.in_flight_bytes -= frame.nbytes
         if frame.nbytes and not self._shared:
-            self.rate.acknowledged(frame.sent_frame, frame.nbytes, now, self.credit_bytes)
-            self._follow_rate()
+            if self.rate.acknowledged(frame.sent_frame, frame.nbytes, now, self.credit_bytes):
+                self._follow_rate()
         else:
             self.rate.passed_by()
         return frame.pieces
@@ -192,7 +220,9 @@ class Outbox(Generic[E, W]):
         run.cancelled = True
         if not run.queued:
             return
-        self._leave(run)  # It stays in the heap, without counting, until it comes to its head.
+        run.queued = False  # It stays in the heap, without counting, until it comes to its head.
+        self.queued_bytes -= run.nbytes
+        self.queued_slices -= run.waiting
         run.source = NOTHING
         self._dead += 1
         if 2 * self._dead > len(self._heap):
@@ -213,7 +243,10 @@ class Outbox(Generic[E, W]):
             if not one.run.cancelled
         ]
         for run in again:
-            self._enter(run)
+            run.queued = True
+            self.queued_bytes += run.nbytes
+            self.queued_slices += run.count
+            heapq.heappush(self._heap, (run.priority, run.seq, run.first, run))
         return again
 
     def waiting(self) -> list[tuple[int, int, int]]:
@@ -241,48 +274,3 @@ class Outbox(Generic[E, W]):
         self.credit_bytes, self.frame_bytes = link_bounds(
             self.rate, self._settings, loopback=self.loopback, shared=self._shared
         )
-
-    def _head(self) -> OutRun[E, W] | None:
-        while self._heap and not self._heap[0][3].queued:
-            heapq.heappop(self._heap)
-            self._dead -= 1
-        return self._heap[0][3] if self._heap else None
-
-    def _before_next(self, head: OutRun[E, W]) -> int:
-        """How many slices of the head go before anything else that waits."""
-        if head.priorities is None or len(self._heap) == 1:
-            return head.waiting
-        priority, seq, *_ = min(self._heap[1:3])
-        return head.before(priority, equal=head.seq < seq)
-
-    def _take(self, head: OutRun[E, W], count: int) -> Piece[E, W]:
-        """Takes slices off the head, which has its place anew by what is left of it."""
-        self._leave(head)
-        first, bounds = head.sent, head.bounds
-        piece = Piece(head, first, count, int(bounds[first]), int(bounds[first + count]))
-        head.leave(count)
-        if head.waiting:
-            self._count(head)
-            heapq.heapreplace(self._heap, _place_of(head))
-        else:
-            heapq.heappop(self._heap)
-        return piece
-
-    def _enter(self, run: OutRun[E, W]) -> None:
-        self._count(run)
-        heapq.heappush(self._heap, _place_of(run))
-
-    def _count(self, run: OutRun[E, W]) -> None:
-        run.queued = True
-        self.queued_bytes += run.nbytes
-        self.queued_slices += run.waiting
-
-    def _leave(self, run: OutRun[E, W]) -> None:
-        run.queued = False
-        self.queued_bytes -= run.nbytes
-        self.queued_slices -= run.waiting
-
-
-def _place_of(run: OutRun[E, W]) -> tuple[int, int, int, OutRun[E, W]]:
-    """By priority, then by when it came; parts of one run in their order."""
-    return run.priority, run.seq, run.first + run.sent, run

@@ -58,28 +58,29 @@ class LinkRate:
     def sent_frame(self, now: float, *, full: bool) -> SentFrame:
         """A mark to keep with a frame that leaves now; `full`: the credit, not a lack of slices, ends the sending."""
         if not self._under_way:
-            self._begin(now)
+            self._begun, self._bytes, self._starved = now, 0, False
         self._under_way += 1
         self._starved = self._starved or not full
         return SentFrame(now)
 
-    def acknowledged(self, sent_frame: SentFrame, nbytes: int, now: float, credit: int) -> None:
-        """A frame of `nbytes` has arrived; `credit` is what may be under way at this moment."""
+    def acknowledged(self, sent_frame: SentFrame, nbytes: int, now: float, credit: int) -> bool:
+        """A frame of `nbytes` has arrived; `credit` is what may be under way at this moment. Whether that tells more of
+        the link than was known."""
         self._under_way -= 1
         self._bytes += nbytes
         trip = max(now - sent_frame.at, MIN_ELAPSED_S)
-        self.round_trip_s = min(self.round_trip_s, trip) if self._seen else trip
-        self._seen = True
+        news = not self._seen or trip < self.round_trip_s
+        if news:
+            self.round_trip_s, self._seen = trip, True
         whole = self._bytes >= WINDOW_CREDITS * credit
         if whole or (not self._under_way and self._bytes >= LEAST_WINDOW_BYTES):
             self._end(now, says_all=whole and not self._starved)
+            return True
+        return news
 
     def passed_by(self) -> None:
         """A frame has arrived that says nothing of the link: it had no bytes, or they passed through no socket."""
         self._under_way -= 1
-
-    def _begin(self, now: float) -> None:
-        self._begun, self._bytes, self._starved = now, 0, False
 
     def _end(self, now: float, *, says_all: bool) -> None:
         sample = self._bytes / max(now - self._begun, MIN_ELAPSED_S)
@@ -90,7 +91,7 @@ class LinkRate:
                 self._windows.append(last)
             self._windows.append(sample)
             self.bytes_per_s = statistics.median_high(self._windows)
-        self._begin(now)
+        self._begun, self._bytes, self._starved = now, 0, False
 
 
 # --- How much may be under way on a link, and how long a frame may be, by the rate at which it delivers ---------------

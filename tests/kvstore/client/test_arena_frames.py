@@ -141,9 +141,9 @@ def test_values_in_an_arena_that_the_shard_never_had_are_nonsense(at: int | None
 
 def test_values_in_an_arena_that_it_had_are_lost_until_a_new_connection_begins() -> None:
     arena = ArenaFrames(SHARD)
-    arena.memory = LinkMemory(Link(), SHARD)
+    arena.share(LinkMemory(Link(), SHARD))
     assert not arena.is_lost(values(0, []))
-    arena.memory = None
+    arena.share(None)
     assert arena.is_lost(values(0, []))
     assert not arena.is_lost(values(None, []))
     arena.begin_anew()
@@ -153,6 +153,6 @@ def test_values_in_an_arena_that_it_had_are_lost_until_a_new_connection_begins()
 def test_values_that_are_laid_are_found_and_others_are_in_the_message() -> None:
     link = Link()
     link.bytes[16:24] = 5
-    link.arena.memory = LinkMemory(link, SHARD)
+    link.arena.share(LinkMemory(link, SHARD))
     assert bytes(link.arena.payload_of(values(16, []), memoryview(b""))) == b"\5" * 8
     assert bytes(link.arena.payload_of(values(None, []), memoryview(b"here"))) == b"here"

@@ -47,16 +47,16 @@ def led() -> Iterator[Led]:
 def test_the_end_of_its_future_ends_a_wait(led: Led) -> None:
     future: StoreFuture[int] = StoreFuture()
     waiting = led.follow(future)
-    assert (len(led.followers), waiting.done()) == (1, False)
+    assert (len(led.followers.futures), waiting.done()) == (1, False)
     future.set_result(1)
     waiting.result(WAIT_S)
-    assert len(led.followers) == 0
+    assert len(led.followers.futures) == 0
 
 
 def test_who_finds_nobody_that_leads_does_not_wait(led: Led) -> None:
     led.is_led = False
     led.follow(StoreFuture()).result(WAIT_S)
-    assert len(led.followers) == 0
+    assert len(led.followers.futures) == 0
 
 
 def test_who_has_what_it_wants_does_not_wait(led: Led) -> None:
@@ -67,7 +67,7 @@ def test_who_has_what_it_wants_does_not_wait(led: Led) -> None:
 
 def test_the_time_ends_a_wait(led: Led) -> None:
     led.followers.follow(StoreFuture(), time.monotonic() + 0.01, lambda: True, None)
-    assert len(led.followers) == 0
+    assert len(led.followers.futures) == 0
 
 
 def test_the_first_whose_future_has_not_ended_is_woken_and_no_other(led: Led) -> None:
@@ -78,8 +78,8 @@ def test_the_first_whose_future_has_not_ended_is_woken_and_no_other(led: Led) ->
     led.is_led = False
     led.followers.wake_first()
     waits[1].result(WAIT_S)
-    assert (len(led.followers), waits[2].done()) == (1, False)
+    assert (len(led.followers.futures), waits[2].done()) == (1, False)
     led.followers.wake_first()
     waits[2].result(WAIT_S)
-    wait_until(lambda: len(led.followers) == 0)
+    wait_until(lambda: len(led.followers.futures) == 0)
     led.followers.wake_first()

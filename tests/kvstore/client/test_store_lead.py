@@ -125,7 +125,7 @@ def test_the_next_who_waits_leads_when_the_first_has_what_it_wants() -> None:
     with two_slots() as (one, other), without_thread(one), ThreadPoolExecutor(4) as pool:
         one.push_many(KEYS, 0, [GRADIENT] * 4).result(WAIT_S)
         waits = {name: pool.submit(one.pull(name, 1).result, WAIT_S) for name in KEYS}
-        wait_until(lambda: is_led(one) and len(one._poller._followers) == 3)
+        wait_until(lambda: is_led(one) and len(one._poller._followers.futures) == 3)
         for name in KEYS:
             other.push(name, 0, GRADIENT).result(WAIT_S)
             assert waits[name].result(WAIT_S).shape == (8,)
@@ -159,7 +159,7 @@ def test_the_thread_stands_by_after_a_caller_has_led_and_leads_again(monkeypatch
         monkeypatch.setattr("weft_kvstore.client.core.LOOKS", 1 << 40)
         wait_until(stands_by)
         monkeypatch.setattr("weft_kvstore.client.core.LOOKS", 0)
-        wait_until(lambda: own.is_watching)
+        wait_until(lambda: own.is_asleep and own.over_sockets)
 
 
 def test_callbacks_run_on_the_clients_own_thread_and_may_wait() -> None:

@@ -22,8 +22,8 @@ def check_short_pull(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(np, "empty", refuse)
         future = store.pull("w", 0)
-    with pytest.raises(StoreError, match="no memory"):
-        future.result(WAIT_S)
+        with pytest.raises(StoreError, match="no memory"):
+            future.result(WAIT_S)
     assert store.pull("w", 0).result(WAIT_S).shape == (8,)
 
 

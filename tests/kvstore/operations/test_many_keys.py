@@ -77,7 +77,7 @@ def test_any_keys_in_any_order_arrive_as_plain_numpy_says(
         pulled = cluster.finish(cluster.store.pull_versions(wanted, 0), cuts=cuts)
         versions = [steps[name] if keys[name].size else 0 for name in wanted]
         assert pulled.lowest.tolist() == pulled.highest.tolist() == versions
-    assert len(cluster.core) == 0
+    assert len(cluster.core.open) == 0
     assert all(link.outbox.queued_bytes == link.outbox.in_flight_bytes == 0 for link in cluster.core.links)
 
 
@@ -187,7 +187,7 @@ def test_what_does_not_fit_is_refused_by_key_before_anything_is_sent(call: Any, 
     future: Future[Any] = call(cluster.store)
     with pytest.raises(StoreRefusedError, match=told):
         future.result(0)
-    assert len(cluster.core) == 0
+    assert len(cluster.core.open) == 0
 
 
 def test_numbers_of_numpy_are_steps_too() -> None:

@@ -32,7 +32,7 @@ def test_each_that_is_open_comes_due_once_at_its_time_in_the_order_set(events: l
             begun = len(by_number)
             by_number[begun] = now + TIMEOUT_S
             open_.add(begun)
-            deadlines.add(by_number[begun], begun)
+            deadlines.waiting.append((by_number[begun], begun))
         elif what == "end":
             open_.discard(number)
         else:
@@ -53,8 +53,8 @@ def test_nothing_waits_where_nothing_was_set() -> None:
 
 def test_what_is_due_at_this_very_moment_is_due_and_what_is_due_a_moment_later_is_not() -> None:
     deadlines = Deadlines()
-    deadlines.add(5.0, 1)
-    deadlines.add(math.nextafter(5.0, 6.0), 2)
+    deadlines.waiting.append((5.0, 1))
+    deadlines.waiting.append((math.nextafter(5.0, 6.0), 2))
     assert deadlines.due(math.nextafter(5.0, 4.0), {1, 2}) == []
     assert deadlines.due(5.0, {1, 2}) == [1]
     assert deadlines.next() == math.nextafter(5.0, 6.0)
@@ -64,7 +64,7 @@ def test_what_has_ended_wakes_nobody() -> None:
     """A client that pushes all day with an hour's deadline sleeps over none of those that were acknowledged."""
     deadlines, open_ = Deadlines(), set(range(1000))
     for number in range(1000):
-        deadlines.add(3600.0 + number, number)
+        deadlines.waiting.append((3600.0 + number, number))
     open_ -= set(range(999))
     assert deadlines.due(1.0, open_) == []
     assert deadlines.next() == 3600.0 + 999
@@ -75,7 +75,7 @@ def test_what_has_ended_wakes_nobody() -> None:
 def test_what_ended_behind_one_that_is_open_is_never_due() -> None:
     deadlines = Deadlines()
     for number in range(3):
-        deadlines.add(1.0, number)
+        deadlines.waiting.append((1.0, number))
     assert deadlines.due(0.5, {0, 2}) == []
     assert deadlines.due(1.0, {0, 2}) == [0, 2]
     assert deadlines.due(1.0, {0, 1, 2}) == []
