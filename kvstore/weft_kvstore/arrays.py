@@ -96,6 +96,9 @@ class Ranges:
 
     def overlaps(self, first: int, stop: int) -> list[Range]:
         """What it has of a range."""
+        if len(self._first) == 1:
+            begin, end = max(self._first[0], first), min(self._stop[0], stop)
+            return [(begin, end)] if begin < end else []
         low = bisect_right(self._stop, first)
         high = bisect_left(self._first, stop)
         return [(max(self._first[at], first), min(self._stop[at], stop)) for at in range(low, high)]
@@ -107,6 +110,10 @@ class Ranges:
         self._first[low:high], self._stop[low:high] = [first], [stop]
 
     def remove(self, first: int, stop: int) -> None:
+        if len(self._first) == 1 and first <= self._first[0] and self._stop[0] <= stop:
+            self._first.clear()
+            self._stop.clear()
+            return
         low, high = bisect_right(self._stop, first), bisect_left(self._first, stop)
         if low >= high:
             return
@@ -209,6 +216,9 @@ class PendingSegments:
 
     def take(self, first: int, stop: int) -> list[Segment]:
         """Takes out what lies within a range, cut at its ends."""
+        if len(self._laid) == 1 and first <= self._first[0] and self._laid[0].stop <= stop:
+            found, self._laid, self._first = self._laid, [], []
+            return found
         low, high = self._span(first, stop)
         if low >= high:
             return []

@@ -36,7 +36,7 @@ class PlainBucket:
 
     def check_range(self, first: int, count: int, named: str) -> None:
         """Raises ProtocolError for slices that are not here."""
-        if not first + count <= len(self.state) or not count:
+        if not first + count <= self.state.count or not count:
             told = f"slices {first} to {first + count - 1} of bucket {self.state.spec.number}"
             raise ProtocolError(f"{named}: {told}; this shard has 0 to {len(self.state) - 1}")
 
@@ -45,14 +45,15 @@ class PlainBucket:
         self.check_range(run.first, run.count, "Push.first")
         if self.pushed is not None and run.payload_kind == PayloadKind.GRADIENT:
             return Segment(run.first, run.stop, decoded(self.pushed, run, self.state.spec.named))
+        stop = run.first + run.count
         self._check_bytes(run, run.payload.nbytes)
         elements: Array = np.frombuffer(run.payload, self.state.update.values.dtype)
         usable = (elements.flags.writeable or run.arena is not None) and elements.flags.aligned
-        return Segment(run.first, run.stop, elements if usable else elements.copy())
+        return Segment(run.first, stop, elements if usable else elements.copy())
 
     def _check_bytes(self, run: Run, nbytes: int) -> None:
         bounds = self.state.spec.part.bounds
-        told = int(bounds[run.stop] - bounds[run.first])
+        told = int(bounds[run.first + run.count] - bounds[run.first])
         if told != nbytes:
             what = f"{run.count} slices from {run.first} of bucket {run.bucket}"
             raise ProtocolError(f"Push.nbytes: {nbytes} for {what}, not {told}")

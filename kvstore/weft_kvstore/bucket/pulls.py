@@ -77,8 +77,12 @@ class BucketPulls:
         steps, number = self._bucket.steps, self._bucket.spec.number
         reached = steps.version if self._bucket.spec.together or not steps.slots else steps.through
         count = bisect_right(self._versions, int(reached[..., first:stop].max()))
-        near = [one for version in self._versions[:count] for one in self._waits[version].near(first, stop)]
-        return [one for one in near if number in one.open and one.open[number].overlaps(first, stop)]
+        found = []
+        for version in self._versions[:count]:
+            for one in self._waits[version].near(first, stop):
+                if number in one.open and one.open[number].overlaps(first, stop):
+                    found.append(one)
+        return found
 
     def tidy(self, waits: Iterable[PullWait]) -> None:
         """Forgets those of these that have nothing open here any more."""
@@ -111,8 +115,9 @@ class BucketPulls:
 
     def _version_of(self, wait: PullWait) -> int:
         """The version before which it is not answered; 0 where the bucket is at every version for it."""
-        of = self._of(wait)
-        return 0 if not self._bucket.steps.slots or of == [] else wait.version
+        if not self._bucket.steps.slots:
+            return 0
+        return 0 if not self._bucket.spec.together and self._of(wait) == [] else wait.version
 
     def ready(self, wait: PullWait, first: int, stop: int) -> list[Range]:
         """The open slices among these that can answer."""
@@ -184,11 +189,14 @@ class BucketPulls:
     def _can(self, wait: PullWait, first: int, stop: int) -> Array:
         """Which slices can answer (stop - first) bool."""
         seen = self._seen(wait, first, stop)
-        has_value = ~self._bucket.sets.lacking(first, stop)
-        can: Array = has_value
+        can: Array
         if seen is not None:
-            can = has_value & (seen == wait.version if wait.reading is Reading.EXACT else seen >= wait.version)
-        if (bound := self._bound(wait)) is not None:
+            can = seen == wait.version if wait.reading is Reading.EXACT else seen >= wait.version
+        else:
+            can = np.ones(stop - first, np.bool_)
+        if not self._bucket.sets.complete:
+            can = can & ~self._bucket.sets.lacking(first, stop)
+        if self._bucket.spec.mode is Mode.STALE and (bound := self._bound(wait)) is not None:
             can = can & (self._bucket.steps.version[first:stop] >= bound)
         return can
 
@@ -205,8 +213,13 @@ class BucketPulls:
     def _seen(self, wait: PullWait, first: int, stop: int) -> Array | None:
         """The version that each slice has for this pull; None where it is at every version."""
         steps = self._bucket.steps
+        if not steps.slots:
+            return None
+        if self._bucket.spec.together:
+            together: Array = steps.version[first:stop]
+            return together
         of = self._of(wait)
-        if not steps.slots or of == []:
+        if of == []:
             return None
         found: Array = steps.version[first:stop] if of is None or len(of) > 1 else steps.through[of[0], first:stop]
         return found
@@ -238,13 +251,9 @@ class BucketPulls:
         number, part = self._bucket.spec.number, self._bucket.spec.part
         for low, high, held in values.blocks(first, stop):
             bounds = values.byte_bounds(low, high, held)
-            priority, priorities = _priorities(part.priorities[low:high])
+            priority, priorities = int(part.priorities[low]), None
+            if priority != part.priorities[high - 1]:
+                priorities = part.priorities[low:high]
             part_of = values.part(low)
             what = (array, number, version, low, bounds, held.source, held, priority, priorities, part_of)
             yield Answer(*what, compressed=compressed)
-
-
-def _priorities(priorities: Array) -> tuple[int, Array | None]:
-    """The first slice's priority, and those of all where they are not the same."""
-    first = int(priorities[0])
-    return first, None if first == priorities[-1] else priorities

@@ -53,7 +53,7 @@ class BucketState:
 
     def __init__(self, spec: BucketSpec, values: Array, given: Array) -> None:
         """`values` are the first values (elements); where a slice is `given` (slices) bool they are set later."""
-        count = len(spec.part)
+        count = self.count = len(spec.part)
         bounds = spec.part.bounds // values.dtype.itemsize
         self.spec = spec
         self.bounds = bounds
@@ -73,7 +73,7 @@ class BucketState:
 
     def __len__(self) -> int:
         """How many slices."""
-        return len(self.spec.part)
+        return self.count
 
     @property
     def nbytes(self) -> int:
@@ -91,9 +91,11 @@ class BucketState:
 
     def check(self, slot: int, step: int, first: int, stop: int, *, pushes: bool) -> None:
         """Raises PushRefusedError where a slot's gradients, or its word that it has none, contradict what is there."""
-        place = self.steps.place_of(slot, self._where(slot, step, first))
+        place = self.steps.number_of(slot)
+        if place is None:
+            place = self.steps.place_of(slot, self._where(slot, step, first))
         self.steps.check(place, step, first, stop, pushes=pushes, where=lambda slice_: self._where(slot, step, slice_))
-        early = self._early.get((place, step))
+        early = self._early.get((place, step)) if self._early else None
         for laid in early.within(first, stop) if early is not None else ():
             if (laid.elements is not None) != pushes:
                 where = self._where(slot, step, max(laid.first, first))
@@ -104,7 +106,7 @@ class BucketState:
         merged; what was in before changes nothing: exactly once holds."""
         place = self.steps.place_of(slot, "")
         found = fresh = self._taken(place, step, laid)
-        while fresh and (early := self._timely(place, step + 1, fresh)):
+        while self._early and fresh and (early := self._timely(place, step + 1, fresh)):
             step += 1
             fresh = [one for some in early for one in self._taken(place, step, some)]
             found = found + fresh
@@ -168,10 +170,15 @@ class BucketState:
                 for place, laid in self._order.next(version, merged, low, end):
                     self._add(place, version, laid)
                     todo.append((laid.first, laid.stop))
-            elif self._is_due(merged, version) and (piece := self._first_piece(low, end)) is not None:
+            elif (not self.spec.is_whole or self._is_due(merged, version)) and (
+                piece := self._first_piece(low, end)
+            ) is not None:
                 if piece[1] < end:
                     todo.append((piece[1], end))
-                if not self.spec.is_held(version) and (self._gate is None or self._gate.passes(version, *piece)):
+                hold = self.spec.hold
+                if not (hold is not None and hold.holds(version)) and (
+                    self._gate is None or self._gate.passes(version, *piece)
+                ):
                     self._complete(version, *piece)
                     if self._order.holds(version + 1):
                         todo.append(piece)
@@ -207,6 +214,8 @@ class BucketState:
     def _taken(self, place: int, step: int, laid: Segment) -> list[Arrival]:
         pushes = laid.elements is not None
         taken, early = self.steps.accept(place, step, laid.first, laid.stop, pushes=pushes)
+        if len(taken) == 1 and taken[0] == (laid.first, laid.stop):
+            return [Arrival(place, self._lives[place], step, laid)]
         cut = PendingSegments(self.bounds)
         for first, stop in early:
             pending = self._early.setdefault((place, step), PendingSegments(self.bounds))
@@ -227,8 +236,8 @@ class BucketState:
         return found
 
     def _is_due(self, merged: int, version: int) -> bool:
-        """Whether slices of which so many slots are merged may be updated: those of a whole key wait for each other."""
-        return not self.spec.is_whole or self._alike(0, len(self)) == (len(self), merged, version)
+        """Whether slices of a whole key may be updated, of which so many slots are merged: they wait for each other."""
+        return self._alike(0, len(self)) == (len(self), merged, version)
 
     def _alike(self, first: int, stop: int) -> tuple[int, int, int]:
         """How far slices are alike from the first on, how many slots are merged in their next step, and which it is."""
@@ -243,17 +252,21 @@ class BucketState:
         are all its slices."""
         if self.spec.is_whole:
             return None if self.sets.lacks(0, len(self)) else (0, len(self))
-        ranges = self.sets.whole(first, stop)
-        if not ranges:
-            return None
-        low, high = ranges[0]
+        low, high = first, stop
+        if not self.sets.complete:
+            ranges = self.sets.whole(first, stop)
+            if not ranges:
+                return None
+            low, high = ranges[0]
         most = int(np.searchsorted(self.bounds, self.bounds[low] + self.spec.a_piece, side="right")) - 1
         return low, min(max(most, low + 1), low + self.spec.slices_a_piece, high)
 
     def _add(self, place: int, step: int, laid: Segment) -> None:
         """Adds a slot's gradients to sums of equally many slots; the last as the rule runs, where that may be."""
         last = self._adds_late and int(self._merged[laid.first]) + 1 == len(self.spec.slots)
-        self._sums.add(laid_as(laid, self._sum_dtype), last=last)
+        if laid.elements is not None and laid.elements.dtype != self._sum_dtype:
+            laid = laid_as(laid, self._sum_dtype)
+        self._sums.add(laid, last=last)
         self._merged[laid.first : laid.stop] += 1
         self.steps.through[place, laid.first : laid.stop] = step + 1
         if self.applied is not None and laid.elements is not None:
@@ -270,7 +283,8 @@ class BucketState:
                 self.update.with_gradient(total, contributors, step, addend)
         self._merged[first:stop] = 0
         self.steps.version[first:stop] = step + 1
-        self.sets.reached(step + 1, first, stop)
+        if self.sets.ahead:
+            self.sets.reached(step + 1, first, stop)
 
     def _alone(self, place: int, first: int, stop: int) -> Changed:
         """A slot's gradients as updates of their own, of each slice one step after the other: work may be done in any

@@ -49,7 +49,8 @@ class BucketSteps:
 
     def place_of(self, slot: int, where: str) -> int:
         """The slot's number among those that contribute. Raises PushRefusedError."""
-        check_contributes(slot, self.slots, where)
+        if slot not in self._place:
+            check_contributes(slot, self.slots, where)
         return self._place[slot]
 
     def number_of(self, slot: int) -> int | None:
@@ -86,7 +87,7 @@ class BucketSteps:
             taken, early = ranges_where(new, first), ranges_where(came < step, first)
         for low, high in taken:
             self.came[place, low:high] = step + 1
-            self._said[step % STEPS_SAID, place, low:high] = _word(step, pushes=pushes)
+            self._said[step % STEPS_SAID, place, low:high] = 2 * step + (not pushes)
         return taken, early
 
     def untouched(self, first: int, stop: int) -> bool:
@@ -143,9 +144,9 @@ SETS_KEPT: Final = 1024
 
 
 class BucketSets:
-    """Invariant: `_ahead` holds only versions beyond the present one of their slices."""
+    """Invariant: `ahead` holds only versions beyond the present one of their slices."""
 
-    __slots__ = ("_ahead", "_given", "_lacking", "_spec", "_steps", "_taken", "_values")
+    __slots__ = ("_given", "_lacking", "_spec", "_steps", "_taken", "_values", "ahead", "complete")
 
     def __init__(self, spec: BucketSpec, steps: BucketSteps, values: BucketValues, given: Array) -> None:
         self._spec = spec
@@ -153,13 +154,15 @@ class BucketSets:
         self._values = values
         self._given = given
         self._lacking = given.copy()
-        self._ahead: dict[int, PendingSegments] = {}
+        self.complete = not given.any()
+        """Whether every slice has a value."""
+        self.ahead: dict[int, PendingSegments] = {}
         self._taken: OrderedDict[Hashable, Ranges] = OrderedDict()
 
     @property
     def waiting(self) -> int:
         """Slices that were set for versions that are still to come."""
-        return sum(len(pending) for pending in list(self._ahead.values()))
+        return sum(len(pending) for pending in list(self.ahead.values()))
 
     def lacks(self, first: int, stop: int) -> bool:
         """Whether one of these slices was never set, and has no first value."""
@@ -192,7 +195,7 @@ class BucketSets:
             full = self._full(version, low, high)
             if full.any():
                 at = low + int(full.argmax())
-                waiting = sorted(one for one, pending in self._ahead.items() if pending.within(at, at + 1))
+                waiting = sorted(one for one, pending in self.ahead.items() if pending.within(at, at + 1))
                 told = f"values wait for versions {waiting} already"
                 raise PushRefusedError(f"{self._where(slot, version, at)}: {told}")
 
@@ -210,7 +213,7 @@ class BucketSets:
                 self._put(pending.part(laid, first, stop))
                 changed.append((first, stop))
             for first, stop in ranges_where(later, low):
-                ahead = self._ahead.setdefault(version, PendingSegments(self._values.bounds))
+                ahead = self.ahead.setdefault(version, PendingSegments(self._values.bounds))
                 ahead.take(first, stop)
                 ahead.put(pending.part(laid, first, stop))
         self._know(laid.first, laid.stop, origin)
@@ -228,13 +231,13 @@ class BucketSets:
 
     def reached(self, version: int, first: int, stop: int) -> None:
         """These slices are at a version now: what was set for it holds."""
-        ahead = self._ahead.get(version)
+        ahead = self.ahead.get(version)
         if ahead is None:
             return
         for laid in ahead.take(first, stop):
             self._put(laid)
         if not ahead:
-            del self._ahead[version]
+            del self.ahead[version]
 
     @property
     def _holds_at_once(self) -> bool:
@@ -251,7 +254,7 @@ class BucketSets:
         """At which slices no value for one more version can wait (stop - first) bool: each counts for itself, whatever
         it travels with."""
         waiting, there = np.zeros(stop - first, np.int64), np.zeros(stop - first, np.bool_)
-        for ahead, pending in self._ahead.items():
+        for ahead, pending in self.ahead.items():
             for laid in pending.within(first, stop):
                 here = slice(max(laid.first - first, 0), laid.stop - first)
                 waiting[here] += 1
@@ -264,7 +267,9 @@ class BucketSets:
         assert elements is not None
         for low, high, weight in self._values.written(laid.first, laid.stop):
             np.copyto(weight, elements[self._values.bounds[low] - origin : self._values.bounds[high] - origin])
-        self._lacking[laid.first : laid.stop] = False
+        if not self.complete:
+            self._lacking[laid.first : laid.stop] = False
+            self.complete = not self._lacking.any()
 
     def _new(self, first: int, stop: int, origin: Hashable) -> list[Range]:
         """What of a range has not been set by that call before."""

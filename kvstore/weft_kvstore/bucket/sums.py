@@ -161,8 +161,11 @@ class BucketSums:
         is read-only. What is the `last` is added by who takes the sum, and crosses memory once less."""
         if laid.elements is None:
             return
-        self._settle(laid.first, laid.stop)
-        if last:
+        if self._addends:
+            self._settle(laid.first, laid.stop)
+        if not self._totals and not laid.parts:
+            self._totals.put(laid)
+        elif last and self._bounds[laid.stop] - self._bounds[laid.first] >= LATE_ELEMENTS:
             self._put_off(laid)
         else:
             self._add(laid)

@@ -56,16 +56,16 @@ class BucketSpec:
     hold: HyperAgreement | None = None
     is_whole: bool = False
     own: dict[int, KeyHyper] = field(default_factory=dict)
+    together: bool = field(init=False)
+    """Whether a step applies once all slots are in, not each slot's by itself."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "together", self.mode is Mode.SYNC)
 
     @property
     def state(self) -> tuple[str, ...]:
         """The names of the state arrays."""
         return tuple(self.rule.state) if self.update is Update.RULE else ()
-
-    @property
-    def together(self) -> bool:
-        """Whether a step applies once all slots are in, not each slot's by itself."""
-        return self.mode is Mode.SYNC
 
     def is_held(self, step: int) -> bool:
         """Whether a step may not be applied yet."""
@@ -73,9 +73,6 @@ class BucketSpec:
 
     def numbers(self, step: int, first: int, stop: int) -> Iterator[tuple[int, int, Hyper]]:
         """The hyper-parameters of a step for slices, by ranges of them: those of keys that have their own apart."""
-        if not self.own:
-            yield first, stop, self.hyper.at(step)
-            return
         for low, high, place in ranges_alike(self.part.places[first:stop], first):
             yield low, high, self.own.get(place, self.hyper).at(step)
 
@@ -155,10 +152,15 @@ class BucketUpdate:
                 if self._spec.update is not Update.RULE:
                     self._merged(weight, gradient, contributors)
                     continue
-                state = {name: self._in_block(values, low, high) for name, values in self.state.items()}
+                state = {}
+                for name, values in self.state.items():
+                    ((_, _, state[name]),) = values.written(low, high)  # They are in one block.
                 at = low
                 try:
-                    for one in self._spec.numbers(step, low, high):
+                    own = self._spec.own
+                    for one in (
+                        self._spec.numbers(step, low, high) if own else ((low, high, self._spec.hyper.at(step)),)
+                    ):
                         self._run_rule(
                             (low, high), weight, (gradient, more), state, update=updates + 1, numbers=one, step=step
                         )
@@ -212,7 +214,11 @@ class BucketUpdate:
                 one, last = np.searchsorted(elements, [low, high - 1], side="right") - 1
                 raise self._failed(error, first + int(one), first + int(last), step) from error
 
-        self._spec.computing.run([partial(apply, low, high) for low, high in self._pieces(first, stop)])
+        count = int(self.values.bounds[stop] - self.values.bounds[first])
+        if rule.anywhere and count <= CACHE_ELEMENTS:  # One piece, for whoever computes.
+            apply(0, count)
+        else:
+            self._spec.computing.run([partial(apply, low, high) for low, high in self._pieces(first, stop)])
 
     def _failed(self, error: Exception, first: int, last: int, step: int) -> RuleFailedError:
         """What to raise where the rule failed on slices that were computed at once."""
@@ -224,14 +230,10 @@ class BucketUpdate:
     def _elements_of(self, total: Segment, elements: Array | None, first: int, stop: int) -> Array:
         """Of the elements of a total's slices those of some of them."""
         assert elements is not None
+        if first == total.first and stop == total.stop:
+            return elements
         origin = self.values.bounds[total.first]
         return elements[self.values.bounds[first] - origin : self.values.bounds[stop] - origin]
-
-    @staticmethod
-    def _in_block(values: BucketValues, first: int, stop: int) -> Array:
-        """Slices of one block, to be written."""
-        ((_, _, found),) = values.written(first, stop)
-        return found
 
     def _merged(self, weight: Array, gradient: Array, contributors: int) -> None:
         if self._spec.update is Update.GRADIENT:

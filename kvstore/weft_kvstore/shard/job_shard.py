@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import repeat
 from operator import mul
 from typing import NamedTuple, TypeAlias
 
@@ -355,7 +356,8 @@ class JobShard:
         laid = bucket.laid_apart(run, self.places.gradients[run.bucket]) if run.place else bucket.laid(run)
         self.account.own(laid.elements)
         bucket.state.check(slot, run.step, laid.first, laid.stop, pushes=True)
-        return Taken(arrivals=[(bucket, one) for one in bucket.state.accept(slot, run.step, laid)])
+        arrivals = bucket.state.accept(slot, run.step, laid)
+        return Taken(arrivals=list(zip(repeat(bucket), arrivals)))
 
     def accept_chunks(self, slot: int, run: Run) -> Taken:
         """Takes in a run of chunks of a push of rows. Raises as `accept` does."""

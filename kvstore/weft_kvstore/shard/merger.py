@@ -9,13 +9,14 @@ from typing import Final, Generic, Literal, Protocol, TypeVar
 import numpy as np
 
 from weft_kvstore.bucket.part import PlainBucket
-from weft_kvstore.bucket.state import Arrival, Changed
+from weft_kvstore.bucket.state import Changed
 from weft_kvstore.bucket.update import RuleFailedError
 from weft_kvstore.merging.pulls import PullWait
 from weft_kvstore.merging.work import PIECE_BYTES, Work
 from weft_kvstore.shard.account import FairQueue
 from weft_kvstore.shard.job_shard import JobShard, Taken
 from weft_kvstore.tables.steps import AnyTable
+from weft_kvstore.wire.messages import Reading
 
 # --- Who hands over what a merger has merged: the connections of a shard, or the callers of a local store -------------
 
@@ -232,9 +233,11 @@ class Merger(Generic[J]):
         if taken.pull is not None:
             self._answer_units(job, taken.pull, taken.units)
             return
-        self._put(job, taken.units)
+        if taken.units:
+            self._put(job, taken.units)
         for bucket, arrival in taken.arrivals:
-            self._add_arrival(job, bucket, arrival)
+            laid = arrival.laid
+            self._add_bucket(job, bucket, laid.first, laid.stop, bucket.state.merging(arrival))
         if taken.changed:
             for one in taken.units:
                 self._answer_waiting(job, one)
@@ -253,13 +256,14 @@ class Merger(Generic[J]):
         """Answers a pull, as far as it can be now; for the rest it waits."""
         for number, ranges in list(wait.open.items()):
             bucket = shard.buckets[number]
-            for first, stop in list(ranges):
+            for first, stop in ranges.overlaps(0, bucket.state.count):
                 self._answer_or_refuse(bucket, wait, first, stop)
                 if wait.dropped:
                     return
             if number in wait.open:
                 bucket.pulls.wait_for(wait)
-        self._answer_units(job, wait, units)
+        if units:
+            self._answer_units(job, wait, units)
 
     def drop(self, job: J) -> None:
         """Forgets a job's work."""
@@ -293,13 +297,9 @@ class Merger(Generic[J]):
         if self._running is None or self._running[1] is not work:  # it goes back by itself
             self._queue.put(job, work)
 
-    def _add_arrival(self, job: J, bucket: PlainBucket, arrival: Arrival) -> None:
-        laid = arrival.laid
-        self._add_bucket(job, bucket, laid.first, laid.stop, bucket.state.merging(arrival))
-
     def _add_bucket(self, job: J, bucket: PlainBucket, first: int, stop: int, changes: Changed) -> None:
-        bounds = bucket.state.spec.part.bounds
-        work = BucketWork(bucket.state.priority(first), int(bounds[stop] - bounds[first]))
+        part = bucket.state.spec.part
+        work = BucketWork(int(part.priorities[first]), int(part.bounds[stop] - part.bounds[first]))
         self._add(job, work, self._changing(job, bucket, changes))
 
     def _changing(self, job: J, bucket: PlainBucket, changes: Changed) -> Iterator[None]:
@@ -325,9 +325,10 @@ class Merger(Generic[J]):
             self._hands.answer_range(wait, bucket, low, high)
             if wait.dropped:
                 return
-        passed = bucket.pulls.passed(wait, first, stop)
-        if passed is not None:
-            self._hands.refuse(wait, passed)
+        if wait.reading is Reading.EXACT:
+            passed = bucket.pulls.passed(wait, first, stop)
+            if passed is not None:
+                self._hands.refuse(wait, passed)
 
     def _put(self, job: J, units: Iterable[AnyTable]) -> None:
         """These may have something to merge."""

@@ -138,11 +138,8 @@ class Peer:
         for part in bucket.pulls.answers(wait, first, stop):
             self._put(wait, part, place=place)
         wait.answered(bucket.state.spec.number, first, stop)
-        self._look(wait)
-
-    def asks(self, wait: PullWait) -> None:
-        """A pull that is not answered yet."""
-        self.pulls[wait.request] = wait
+        if not wait.open and not wait.open_units:
+            self._forget(wait)
 
     def asks_for(self, wait: PullWait) -> None:
         """One run more of it. Raises ProtocolError for one too many."""
@@ -174,7 +171,7 @@ class Peer:
 
     def frames(self, now: float) -> Iterator[list[Buffer]]:
         """As many frames of values as credit allows."""
-        while (parts := self.next_frame(now)) is not None:
+        while self.outbox.queued_slices and (parts := self.next_frame(now)) is not None:
             yield parts
 
     def next_frame(self, now: float) -> list[Buffer] | None:
@@ -183,7 +180,7 @@ class Peer:
         if frame is None:
             return None
         for piece in frame.pieces:
-            if not piece.run.waiting:
+            if piece.run.sent == piece.run.count:
                 self._has_left(piece.run)
         if self.memory is None:
             return encode(_values(frame, self._receipts(), None, placed=False), frame.payload())
@@ -227,7 +224,7 @@ class Peer:
             part.bounds,
             part.source,
             priority=priority,
-            owner=Pin(part.held, part.part, part.parts),
+            owner=Pin(part.held, part.part, len(part.bounds) - 1),
             priorities=priorities,
         )
         self._enter(run)
@@ -238,10 +235,11 @@ class Peer:
 
     def _has_left(self, run: OutRun[AnswerEntry, Pin]) -> None:
         """Nothing of a run waits any more. A frame may have several pieces of it."""
-        runs = self._answers.get(run.entry.request, {})
-        runs.pop(run.seq, None)
-        if not runs:
-            self._answers.pop(run.entry.request, None)
+        runs = self._answers.get(run.entry.request)
+        if runs is not None:
+            runs.pop(run.seq, None)
+            if not runs:
+                del self._answers[run.entry.request]
 
     def _look(self, wait: PullWait) -> None:
         if wait.is_answered:

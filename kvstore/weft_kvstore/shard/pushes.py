@@ -66,10 +66,11 @@ def take_run(shard: JobShard, peer: Peer, run: Run) -> Taken:
 
     Raises ProtocolError where it contradicts the description, PushRefusedError where it contradicts what is there.
     """
-    own = own_run(shard, run)
-    if own is not run:
-        shard.account.taken_over(own.payload)
-    run = own
+    if run.arena is not None:
+        own = own_run(shard, run)
+        if own is not run:
+            shard.account.taken_over(own.payload)
+        run = own
     match run.payload_kind:
         case PayloadKind.GRADIENT:
             return shard.accept_chunks(peer.slot, run) if run.chunks else shard.accept(peer.slot, run)
@@ -100,16 +101,21 @@ def _ids(shard: JobShard, peer: Peer, run: Run) -> Taken:
 # --- A message of pulls as what it asks for: one wait for each request ------------------------------------------------
 
 
+_READINGS: Final = {int(one): one for one in Reading}
+
+
 def asked_pulls(shard: JobShard, peer: Peer, pull: Pull) -> list[tuple[PullWait, list[AnyTable]]]:
     """The pulls of a message, open on the peer from now on, each with the units that have to answer it. Raises
     ProtocolError."""
     alike = zip(pull.version, pull.state, pull.reading, pull.compressed, strict=True)
     columns = (pull.request, alike, pull.bucket, pull.first, pull.count, pull.chunks)
-    in_place = {request for request, place in zip(pull.request, pull.place, strict=False) if place}
+    in_place = {request for request, place in zip(pull.request, pull.place, strict=True) if place} if pull.place else ()
     ask = shard.pulls.ask
     asked: dict[int, tuple[PullWait, list[AnyTable]]] = {}
     for request, (version, state, reading, compressed), bucket, first, count, chunks in zip(*columns, strict=True):
         if request not in asked:
+            if reading not in _READINGS:
+                raise ProtocolError(f"Pull.reading: {reading} is none that there is")
             if request in peer.pulls:
                 raise ProtocolError(f"Pull.request: {request} is open already")
             wait = PullWait(
@@ -118,30 +124,25 @@ def asked_pulls(shard: JobShard, peer: Peer, pull: Pull) -> list[tuple[PullWait,
                 version,
                 slot=peer.slot,
                 state=bool(state),
-                reading=_reading(reading),
+                reading=_READINGS.get(reading, Reading.OWN),
                 compressed=bool(compressed),
             )
             wait.place = request in in_place
             wait.priority = pull.priority
             asked[request] = wait, []
-            peer.asks(wait)
+            peer.pulls[request] = wait
+        else:
+            wait, units = asked[request]
+            same = wait.version == version and wait.state == bool(state) and wait.compressed == bool(compressed)
+            if not same or wait.reading != reading:
+                raise ProtocolError(f"Pull.request: {request} asks in two ways")
         wait, units = asked[request]
-        same = wait.version == version and wait.state == bool(state) and wait.compressed == bool(compressed)
-        if not same or wait.reading != reading:
-            raise ProtocolError(f"Pull.request: {request} asks in two ways")
         peer.asks_for(wait)
         units += ask(wait, bucket, first, count, chunks)
-    for wait, _ in asked.values():
+    for wait, _ in asked.values() if peer.parked else ():
         if not wait.chunks:
             peer.answer_again(wait)
     return list(asked.values())
-
-
-def _reading(number: int) -> Reading:
-    try:
-        return Reading(number)
-    except ValueError:
-        raise ProtocolError(f"Pull.reading: {number} is none that there is") from None
 
 
 # --- How a shard's answers get to the connections that have asked -----------------------------------------------------
@@ -229,7 +230,11 @@ class Pushes:
                 return
         for number, run in enumerate(self._counted(shard, push, payload, own, arena)):
             try:
-                self._go_on(peer, shard, take_run(shard, peer, run))
+                taken = take_run(shard, peer, run)
+                if taken.pull is None:
+                    self._work.take(peer.job, taken)
+                else:
+                    self._go_on(peer, shard, taken)
             except PushRefusedError as error:
                 self._refuse(peer, push, number, str(error))
             if not links.is_here(peer):  # An answer has lost it.

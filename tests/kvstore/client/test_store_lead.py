@@ -277,7 +277,7 @@ def test_a_signals_handler_cannot_wait_where_its_own_thread_leads() -> None:
 
 
 @pytest.mark.usefixtures("interruptible")
-@pytest.mark.parametrize("what", ["flush", "receive"])
+@pytest.mark.parametrize("what", ["begin", "receive"])
 def test_ctrl_c_in_the_middle_of_the_work_comes_after_it(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with two_slots() as (one, other):
         other.push_many(KEYS, 0, [GRADIENT] * 4).result(WAIT_S)
