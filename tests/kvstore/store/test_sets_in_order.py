@@ -103,7 +103,7 @@ def test_a_word_that_there_is_nothing_comes_behind_a_value_and_keeps_no_other_ke
     after = pull(store, key, 2)
     simulation.finish(random.Random(2), after)
     assert number_of(after) == [6.0]
-    assert not simulation.clients[0]._sets
+    assert not simulation.clients[0]._sets.of_key
 
 
 @pytest.mark.parametrize("mode", [Mode.ASYNC, Mode.STALE])
@@ -166,7 +166,7 @@ def test_what_comes_behind_says_so_where_its_deadline_passes_and_is_not_said_at_
     barrier, value = store.barrier(0, ["w", "other"]), pull(store, "w", 1)
     settle(simulation, Choosing(deaf(0)))
     client = simulation.clients[0]
-    overdue = client._overdue(next(one for one in client._open.values() if one.future is value))
+    overdue = client._overdue(next(one for one in client.open.values() if one.future is value))
     assert "it comes behind a value that was set and has not arrived" in overdue
     client.close("the end")
     simulation._pump()

@@ -307,11 +307,11 @@ def test_residuals_are_not_copied_in_the_middle_of_a_step() -> None:
     simulation = Simulation(compressed_store(gradients=TWO_BIT), LINK)
     push = push_all(simulation.stores[0], simulation.description, 0, 0)
     calls: Any = simulation.stores[0]
-    during = calls._begin(lambda future: ResidualOperation(future, None))
+    during = calls._begin(lambda future: ResidualOperation(future, simulation.clients[0].encoders))
     simulation.finish(ANY, push, during)
     with pytest.raises(StoreRefusedError, match="slot 0: export of residuals: 1 pushes are under way"):
         during.result(0)
-    after = calls._begin(lambda future: ResidualOperation(future, None))
+    after = calls._begin(lambda future: ResidualOperation(future, simulation.clients[0].encoders))
     simulation.finish(ANY, after)
     assert any(array.any() for array in after.result(0).values())
 

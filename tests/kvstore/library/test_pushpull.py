@@ -1,0 +1,123 @@
+"""`KVStore.pushpull`: one operation, one small message, and what holds of its gradients where it fails."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft_kvstore.shard.core
+from face_stores import WAIT_S, faces
+from store_messages import REQUESTS
+from store_simulation import Simulation
+from weft_kvstore import Key, KVStore, LinkSettings, ShardServer, StoreRefusedError, StoreTimeoutError, describe
+from weft_kvstore.wire.codec import ProtocolError, decode_request, encode
+from weft_kvstore.wire.messages import Message, Pull, Push
+
+Make = Callable[..., Sequence[KVStore]]
+
+
+@pytest.fixture(params=["network", "local"])
+def make(request: pytest.FixtureRequest) -> Iterator[Make]:
+    with ExitStack() as stack:
+        yield lambda description, **named: stack.enter_context(faces(request.param, description, **named))
+
+
+def ones(count: int = 4) -> np.ndarray:
+    return np.ones(count, np.float32)
+
+
+@pytest.mark.parametrize(("elements", "messages"), [(64, [Push]), (1 << 15, [Pull, Push])])
+def test_a_small_pushpull_is_one_message_and_a_large_frame_does_not_hold_its_pull_up(
+    elements: int, messages: list[type], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[Message] = []
+
+    def decode(parts: Any) -> Any:
+        message, payload = decode_request(parts)
+        heard.append(message)
+        return message, payload
+
+    monkeypatch.setattr(weft_kvstore.shard.core, "decode_request", decode)
+    with ShardServer("tcp://127.0.0.1:0") as server:
+        key = Key(shape=(elements,), initializer=0.0)
+        description = describe({"w": key}, shards=[server.endpoint], rule="sgd", lr=1.0)
+        server.open(description, 0)
+        with KVStore.connect(description, 0, settings=LinkSettings(same_host=False)) as store:
+            for step in range(3):
+                heard.clear()
+                assert store.pushpull("w", ones(elements)).result(WAIT_S)[0] == -step - 1
+                sent = [one for one in heard if isinstance(one, Push | Pull)]
+            assert [type(one) for one in sent] == messages
+            assert (sent[-1].pull is not None) == (len(messages) == 1)
+
+
+def test_gradients_that_arrived_count_where_the_values_come_too_late(make: Make) -> None:
+    one, other = make(describe({"w": Key(shape=(4,), initializer=0.0)}, slots=2, rule="sgd", lr=1.0), timeout_s=0.5)
+    for store in (one, other):
+        store.pull("w").result(WAIT_S)
+    with pytest.raises(StoreTimeoutError, match=r"pushpull of key 'w', step 0 .*slots? 1"):
+        one.pushpull("w", ones()).result(WAIT_S)
+    other.push("w", ones()).result(WAIT_S)
+    assert one.pull("w").result(WAIT_S).tolist() == [-2.0] * 4
+    assert one.steps("w") == 1
+
+
+def test_gradients_that_were_refused_have_to_be_pushed_again(make: Make) -> None:
+    one, other = make(describe({"w": Key(shape=(4,), initializer=0.0)}, slots=2, rule="sgd", lr=1.0))
+    for store in (one, other):
+        store.pull("w").result(WAIT_S)
+    calls = [one.pushpull("w", ones()) for _ in range(4)]
+    with pytest.raises(StoreRefusedError, match=r"step 3.* ahead of step 0"):
+        calls[3].result(WAIT_S)
+    with pytest.raises(StoreRefusedError, match="step 3 has to be pushed again, with step=3"):
+        one.pushpull("w", ones())
+    other.push("w", ones()).result(WAIT_S)
+    again = one.pushpull("w", ones(), step=3)
+    for _ in range(3):
+        other.push("w", ones()).result(WAIT_S)
+    assert again.result(WAIT_S).tolist() == [-8.0] * 4
+
+
+def test_keys_at_several_steps_and_lists_give_what_a_push_and_a_pull_give(make: Make) -> None:
+    keys = {name: Key(shape=(2,), initializer=0.0) for name in ("a", "b")}
+    (store,) = make(describe(keys, rule="sgd", lr=1.0))
+    store.push("a", ones(2)).result(WAIT_S)
+    out = [np.empty(2, np.float32), np.empty(2, np.float32)]
+    for step in range(3):
+        found = store.pushpull(["a", "b"], [ones(2), ones(2)], out=out).result(WAIT_S)
+        assert all(value is array for value, array in zip(found, out, strict=True))
+        assert [value.tolist() for value in found] == [[-step - 2.0] * 2, [-step - 1.0] * 2]
+    assert store.pushpull(("b",), (ones(2),)).result(WAIT_S)[0].tolist() == [-4.0, -4.0]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_every_call_has_its_own_version_and_counts_once_however_often_connections_break(seed: int) -> None:
+    choose, slots, steps = random.Random(seed), 2, 6
+    key = Key(shape=(64,), initializer=0.0)
+    description = describe({"w": key}, slots=slots, shards=["tcp://127.0.0.1:1"], rule="sgd", lr=1.0, slice_bytes=64)
+    simulation = Simulation(description, LinkSettings(credit_bytes=256, frame_bytes=128))
+    keys = [store.key_set(["w"]) for store in simulation.stores.values()]
+    for step in range(steps):
+        calls = [simulation.stores[slot].pushpull(keys[slot], step, [ones(64)], single=True) for slot in range(slots)]
+        for _ in range(60):
+            simulation.step(choose)
+            if choose.random() < 0.1:
+                simulation.cut(choose.randrange(slots), 0)
+                simulation.now += 0.2
+        simulation.finish(choose, *calls)
+        assert [call.result(0).tolist() for call in calls] == [[-2.0 * (step + 1)] * 64] * slots
+
+
+def test_columns_of_a_pull_that_travels_with_a_frame_are_of_one_length() -> None:
+    message, payload = REQUESTS["push-pull"]
+    message.pull.request.append(12)
+    try:
+        with pytest.raises(ProtocolError, match=r"Pull\.\w+ has 1 entries, Pull\.request has 2"):
+            decode_request(encode(message, payload))
+    finally:
+        message.pull.request.pop()
