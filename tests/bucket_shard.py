@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from weft_kvstore.client.arguments import Arguments
 from weft_kvstore.client.calls import StoreCalls, end_futures
 from weft_kvstore.client.core import ClientCore, Sender
 from weft_kvstore.description.records import StoreDescription
-from weft_kvstore.operations.arguments import Arguments
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.sharding import BucketPart, routing_of
 from weft_kvstore.wire.codec import decode_request, encode

@@ -11,10 +11,10 @@ from collections import deque
 from concurrent.futures import Future
 from typing import Any
 
+from weft_kvstore.client.arguments import Arguments
 from weft_kvstore.client.calls import StoreCalls, end_futures
 from weft_kvstore.client.core import ClientCore, Sender
 from weft_kvstore.description.records import StoreDescription
-from weft_kvstore.operations.arguments import Arguments
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard

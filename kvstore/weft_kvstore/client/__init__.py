@@ -1,11 +1,15 @@
-"""The networked store: one slot's connections to all shards, and the threads that drive them.
+"""A slot's way to its shards: what a caller begins, and the connections and threads that carry it out.
 
-`StoreClient` makes an operation of each call and hands it to `ClientCore`, which decides what is sent to which shard,
-and when, and takes in what comes back. `ClientSockets` carries that out. The thread that does so is the caller that
-waits for a result, or else a thread of the client's own.
+A call is checked against the description, cut for the shards by a plan that is made once for its keys, and becomes an
+operation, which says what is sent on each link and takes in what comes back. `ClientCore` decides which message goes to
+which shard, and when; `ClientSockets` carries that out, on the thread of the caller that waits for a result, or on one
+of the client's own. The local store begins the same operations on a shard of its own process.
 
-Read `calls` (what a caller begins) and `store_client` (how a client is put together); then the state machines, which
-have no sockets, threads or clocks: `connection` (the life of a connection), `link` (what is under way on it and is sent
-again), `replies` (what comes back), `protocol` (all of it together); last what drives them: `memory` (arrays shared
-with shards of the same host), `sockets`, `poller`.
+Read in the order of a call. `calls` (the calls, on their way to a thread), `arguments` (their checks), `plan` and
+`runs` (where keys lie on the shards, and their bytes), `operation` (what all operations are), `keys` and
+`row_operation` (pushes and pulls), `agreement` (barriers, commits, hyper-parameters), `ordering` (sets and consistent
+reads), `encoding` (compressed gradients). Then the state machines, without sockets, threads or clocks: `connection`
+(the life of a connection), `link` (what is under way on it and is sent again), `replies` (what comes back), `core` (all
+of it together). Last what drives them: `memory` (arrays shared with shards of the same host), `sockets`, `poller` and
+`store_client`, which puts a client together.
 """

@@ -7,12 +7,12 @@ from concurrent.futures import Future
 from typing import Any, Final
 
 from weft_kvstore.arrays import Array
+from weft_kvstore.client.arguments import Arguments
+from weft_kvstore.client.keys import KeyPayload, PushPull
+from weft_kvstore.client.operation import AskedKeys, Gives, Operation
+from weft_kvstore.client.ordering import ConsistentRead
+from weft_kvstore.client.plan import KeySet
 from weft_kvstore.errors import StoreError
-from weft_kvstore.operations.arguments import Arguments
-from weft_kvstore.operations.keys import KeyPayload, PushPull
-from weft_kvstore.operations.operation import AskedKeys, Gives, Operation
-from weft_kvstore.operations.ordering import ConsistentRead
-from weft_kvstore.operations.plan import KeySet
 from weft_kvstore.runtime.futures import Driver, StoreFuture
 from weft_kvstore.runtime.joined_future import joined
 from weft_kvstore.runtime.process import OwnProcess

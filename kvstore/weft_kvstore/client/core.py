@@ -9,14 +9,14 @@ from typing import Any, Final, TypeAlias
 
 from weft_kvstore.arrays import Buffer
 from weft_kvstore.client.connection import HandshakeFailure, LinkState
+from weft_kvstore.client.encoding import GradientEncoders
 from weft_kvstore.client.link import ClientLink
+from weft_kvstore.client.operation import Operation
+from weft_kvstore.client.ordering import SetsUnderWay
 from weft_kvstore.client.replies import Replies
 from weft_kvstore.description.check import digest
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError, StoreLostError, StoreRefusedError, StoreTimeoutError
-from weft_kvstore.operations.encoding import GradientEncoders
-from weft_kvstore.operations.operation import Operation
-from weft_kvstore.operations.ordering import SetsUnderWay
 from weft_kvstore.runtime.futures import Deadlines
 from weft_kvstore.same_host.peers import GivenArrays, LinkMemory
 from weft_kvstore.settings import LinkSettings

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from weft_kvstore.client.core import GRACE_S, SparePoller
+from weft_kvstore.client.operation import Operation
 from weft_kvstore.client.sockets import ClientSockets, Readable
 from weft_kvstore.errors import StoreError
-from weft_kvstore.operations.operation import Operation
 from weft_kvstore.runtime.futures import StoreFuture
 from weft_kvstore.runtime.process import MAIN, Interrupts, OwnProcess, Wakeup
 

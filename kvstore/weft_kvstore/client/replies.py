@@ -8,8 +8,8 @@ from itertools import accumulate
 from typing import Any, Final, Protocol
 
 from weft_kvstore.client.link import ClientLink, SentPiece
+from weft_kvstore.client.operation import AskOperation, Operation
 from weft_kvstore.errors import StoreError, StoreLostError, StorePassedError, StoreRefusedError
-from weft_kvstore.operations.operation import AskOperation, Operation
 from weft_kvstore.wire.codec import ProtocolError
 from weft_kvstore.wire.messages import (
     NOBODY,

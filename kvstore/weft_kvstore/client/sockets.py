@@ -17,9 +17,9 @@ from weft_kvstore.client.connection import HandshakeFailure
 from weft_kvstore.client.core import ClientCore
 from weft_kvstore.client.link import ClientLink
 from weft_kvstore.client.memory import ClientMemory
+from weft_kvstore.client.operation import Operation
 from weft_kvstore.encryption.curve_keys import LinkKeys
 from weft_kvstore.errors import StoreError
-from weft_kvstore.operations.operation import Operation
 from weft_kvstore.runtime.process import Wakeup
 from weft_kvstore.same_host.handover import Handover, HandoverState
 from weft_kvstore.same_host.memory import Arena, ArenaError

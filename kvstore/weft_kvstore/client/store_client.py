@@ -9,17 +9,17 @@ from concurrent.futures import Future
 from types import TracebackType
 
 from weft_kvstore.arrays import Array
+from weft_kvstore.client.arguments import Arguments
 from weft_kvstore.client.calls import StoreCalls
 from weft_kvstore.client.connection import LinkState
 from weft_kvstore.client.core import ClientCore, Sender
+from weft_kvstore.client.keys import ResidualOperation
 from weft_kvstore.client.memory import ClientMemory
 from weft_kvstore.client.poller import Poller
 from weft_kvstore.client.sockets import ClientSockets
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.encryption.curve_keys import CurveKeyError, CurveKeys, LinkKeys
 from weft_kvstore.encryption.key_files import check_pair, new_curve_keys
-from weft_kvstore.operations.arguments import Arguments
-from weft_kvstore.operations.keys import ResidualOperation
 from weft_kvstore.same_host.layout import shared_layout
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.sharding import routing_of

@@ -7,15 +7,15 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from weft_kvstore.bucket.part import PlainBucket
+from weft_kvstore.client.agreement import BarrierOperation, Change, CommitOperation, HyperOperation, outcome_of
+from weft_kvstore.client.keys import PushPull
+from weft_kvstore.client.operation import Operation, PullOperation, SendOperation, SentRun
+from weft_kvstore.client.row_operation import PullRowsOperation, PushRowsOperation
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError, StoreLostError, StorePassedError, StoreRefusedError, StoreTimeoutError
 from weft_kvstore.hyper import ChangeRefusedError, Proposal
 from weft_kvstore.merging.pulls import Answer, PullWait
 from weft_kvstore.merging.steps import PushRefusedError
-from weft_kvstore.operations.agreement import BarrierOperation, Change, CommitOperation, HyperOperation, outcome_of
-from weft_kvstore.operations.keys import PushPull
-from weft_kvstore.operations.operation import Operation, PullOperation, SendOperation, SentRun
-from weft_kvstore.operations.row_operation import PullRowsOperation, PushRowsOperation
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.rows.rows import Rows
 from weft_kvstore.runtime.futures import Deadlines

@@ -11,14 +11,14 @@ from typing import Any
 import msgspec
 
 from weft_kvstore.arrays import Array
+from weft_kvstore.client.arguments import Arguments
 from weft_kvstore.client.calls import StoreCalls, end_futures
 from weft_kvstore.client.memory import ClientMemory
+from weft_kvstore.client.operation import Operation
 from weft_kvstore.description.check import check_description
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreError
 from weft_kvstore.local.core import LocalCore
-from weft_kvstore.operations.arguments import Arguments
-from weft_kvstore.operations.operation import Operation
 from weft_kvstore.rows.memory import TablePlace
 from weft_kvstore.runtime.futures import StoreFuture
 from weft_kvstore.settings import LinkSettings

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from store_cluster import WAIT_S, key_of, served, store_of, stores_of
+from weft_kvstore.client.keys import KeyPull
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.errors import StoreError
 from weft_kvstore.local.local_store import LocalStore
-from weft_kvstore.operations.keys import KeyPull
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.store import Store
 

@@ -12,9 +12,9 @@ import pytest
 from store_cluster import key_of, store_of
 from weft_kernels.rules.record import Rule
 from weft_kvstore.bucket.part import PlainBucket
+from weft_kvstore.client.operation import Link, Operation
 from weft_kvstore.local.core import LocalCore
 from weft_kvstore.merging.pulls import PullWait
-from weft_kvstore.operations.operation import Link, Operation
 from weft_kvstore.rows.rows import Rows
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.shard.job_shard import JobShard

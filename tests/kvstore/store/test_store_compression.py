@@ -28,11 +28,11 @@ from store_cluster import WAIT_S, clients_of, constant, key_of, served, store_of
 from store_raw import hello_of, push_of, raw_peer
 from store_simulation import Simulation
 from weft_kvstore import Key, KVStore, describe
+from weft_kvstore.client.keys import ResidualOperation
 from weft_kvstore.client.store_client import StoreClient
 from weft_kvstore.compression.description import CompressionDescription, Kind, StoreCompression, codec_of
 from weft_kvstore.description.records import CommitDescription, LossScaling, StoreDescription
 from weft_kvstore.errors import StoreLostError, StoreRefusedError
-from weft_kvstore.operations.keys import ResidualOperation
 from weft_kvstore.settings import LinkSettings
 from weft_kvstore.sharding import routing_of
 from weft_kvstore.store import Store

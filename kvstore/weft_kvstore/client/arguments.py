@@ -12,15 +12,15 @@ from typing import Any, Final
 import numpy as np
 
 from weft_kvstore.arrays import Array
+from weft_kvstore.client.agreement import BarrierOperation, Change, CommitOperation, HyperOperation
+from weft_kvstore.client.keys import KeyPayload, KeyPull, PushOperation
+from weft_kvstore.client.operation import Asked, AskedKeys, Gives, Sent
+from weft_kvstore.client.plan import KeySet, KnownKeys
+from weft_kvstore.client.row_operation import PullRowsOperation, PushRowsOperation
 from weft_kvstore.description.check import check_description
 from weft_kvstore.description.records import KeyDescription, Mode, StoreDescription
 from weft_kvstore.errors import StoreRefusedError
 from weft_kvstore.hyper import checked_numbers
-from weft_kvstore.operations.agreement import BarrierOperation, Change, CommitOperation, HyperOperation
-from weft_kvstore.operations.keys import KeyPayload, KeyPull, PushOperation
-from weft_kvstore.operations.operation import Asked, AskedKeys, Gives, Sent
-from weft_kvstore.operations.plan import KeySet, KnownKeys
-from weft_kvstore.operations.row_operation import PullRowsOperation, PushRowsOperation
 from weft_kvstore.rows.rows import check_ids, last_rows, summed_rows
 from weft_kvstore.wire.messages import PayloadKind, Reading
 

@@ -10,8 +10,8 @@ from typing import Final, Protocol
 import numpy as np
 
 from weft_kvstore.arrays import Array
+from weft_kvstore.client.operation import Link, Operation
 from weft_kvstore.errors import StorePassedError, StoreTimeoutError
-from weft_kvstore.operations.operation import Link, Operation
 from weft_kvstore.runtime.futures import Driver, StoreFuture, on_end
 from weft_kvstore.store import Pulled
 

@@ -11,10 +11,8 @@ from typing import Any, Final
 import numpy as np
 
 from weft_kvstore.arrays import Array, bytes_of
-from weft_kvstore.compression.codecs import PayloadError
-from weft_kvstore.compression.slices import SliceEncoder
-from weft_kvstore.operations.encoding import EncodedRun, GradientEncoders
-from weft_kvstore.operations.operation import (
+from weft_kvstore.client.encoding import EncodedRun, GradientEncoders
+from weft_kvstore.client.operation import (
     CALLS,
     AskedKeys,
     Gives,
@@ -24,8 +22,10 @@ from weft_kvstore.operations.operation import (
     SendOperation,
     SentRun,
 )
-from weft_kvstore.operations.plan import KeyPlan, KeySet
-from weft_kvstore.operations.runs import Landing, PlanRun, source_of
+from weft_kvstore.client.plan import KeyPlan, KeySet
+from weft_kvstore.client.runs import Landing, PlanRun, source_of
+from weft_kvstore.compression.codecs import PayloadError
+from weft_kvstore.compression.slices import SliceEncoder
 from weft_kvstore.runtime.futures import StoreFuture
 from weft_kvstore.same_host.peers import GivenArrays, are_given
 from weft_kvstore.sharding import Routing

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from store_cluster import key_of, store_of, table_of
+from weft_kvstore.client.plan import KEY_SETS_KEPT, KnownKeys
 from weft_kvstore.errors import StoreRefusedError
-from weft_kvstore.operations.plan import KEY_SETS_KEPT, KnownKeys
 
 
 @pytest.fixture

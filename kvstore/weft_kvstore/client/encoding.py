@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from weft_kvstore.arrays import Array, Buffer, bytes_of
+from weft_kvstore.client.plan import KeySet
+from weft_kvstore.client.runs import PlanRun
 from weft_kvstore.compression.description import CompressionError
 from weft_kvstore.compression.slices import Residuals, SliceCodec, SliceEncoder
 from weft_kvstore.description.records import StoreDescription
 from weft_kvstore.errors import StoreRefusedError
-from weft_kvstore.operations.plan import KeySet
-from weft_kvstore.operations.runs import PlanRun
 from weft_kvstore.sharding import Routing
 from weft_kvstore.step_outcome import LossScale, StepOutcome
 

@@ -10,7 +10,7 @@ import numpy as np
 from weft_graph.weft_domain import ID_BYTES
 from weft_kernels.row_copies import put_rows
 from weft_kvstore.arrays import Array, bytes_of
-from weft_kvstore.operations.operation import Asked, Link, PullOperation, SendOperation, Sent, SentRun
+from weft_kvstore.client.operation import Asked, Link, PullOperation, SendOperation, Sent, SentRun
 from weft_kvstore.rows.rows import Rows, wanted_rows
 from weft_kvstore.sharding import Routing, RowCut, chunks_of
 from weft_kvstore.wire.codec import ProtocolError

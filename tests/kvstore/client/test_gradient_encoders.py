@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compressed_store import HALF_WEIGHTS, TWO_BIT, compressed_store
+from weft_kvstore.client.encoding import GradientEncoders
+from weft_kvstore.client.plan import KeySet
 from weft_kvstore.compression.description import CompressionDescription, Kind
 from weft_kvstore.compression.slices import SliceEncoder, residual_name
 from weft_kvstore.description.records import CommitDescription, LossScaling, StoreDescription
 from weft_kvstore.errors import StoreRefusedError
-from weft_kvstore.operations.encoding import GradientEncoders
-from weft_kvstore.operations.plan import KeySet
 from weft_kvstore.sharding import routing_of
 from weft_kvstore.step_outcome import StepOutcome
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from store_cluster import key_of, store_of
-from weft_kvstore.operations.plan import KeyPlan, key_plan
-from weft_kvstore.operations.runs import MAX_PACK_BYTES, SMALL_BYTES, Landing
+from weft_kvstore.client.plan import KeyPlan, key_plan
+from weft_kvstore.client.runs import MAX_PACK_BYTES, SMALL_BYTES, Landing
 from weft_kvstore.sharding import routing_of
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -10,8 +10,8 @@ from enum import Enum
 from typing import Any, Final, Protocol, TypeAlias
 
 from weft_kvstore.arrays import Array
-from weft_kvstore.operations.encoding import GradientEncoders
-from weft_kvstore.operations.plan import KeySet
+from weft_kvstore.client.encoding import GradientEncoders
+from weft_kvstore.client.plan import KeySet
 from weft_kvstore.same_host.peers import GivenArrays
 from weft_kvstore.sharding import Routing
 from weft_kvstore.wire.codec import ProtocolError

@@ -12,12 +12,12 @@ import numpy as np
 
 from weft_graph.program import Update
 from weft_kvstore.arrays import Array
+from weft_kvstore.client.runs import Part, PlanRun, PullLayout, pull_layout
 from weft_kvstore.compression.description import Choice
 from weft_kvstore.compression.slices import SliceCodec
 from weft_kvstore.description.check import rule_of
 from weft_kvstore.description.records import KeyDescription, StoreDescription
 from weft_kvstore.errors import StoreRefusedError
-from weft_kvstore.operations.runs import Part, PlanRun, PullLayout, pull_layout
 from weft_kvstore.sharding import Routing, RowCut, row_cut
 
 # --- Where the values of some keys lie on the shards, as runs of buckets that are as long as can be -------------------

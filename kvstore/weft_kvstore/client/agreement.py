@@ -9,8 +9,8 @@ from enum import Enum
 from typing import Any, Final
 
 from weft_kvstore.arrays import norm_of
+from weft_kvstore.client.operation import AskOperation, Link, Operation
 from weft_kvstore.errors import StoreRefusedError
-from weft_kvstore.operations.operation import AskOperation, Link, Operation
 from weft_kvstore.sharding import Routing
 from weft_kvstore.step_outcome import StepOutcome
 from weft_kvstore.wire.codec import ProtocolError

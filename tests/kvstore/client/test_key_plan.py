@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from store_cluster import key_of, store_of, table_of
+from weft_kvstore.client.plan import KeyPlan, key_plan
+from weft_kvstore.client.runs import PlanRun, source_of
 from weft_kvstore.compression.description import CompressionDescription, Kind, StoreCompression
 from weft_kvstore.description.records import StoreDescription
-from weft_kvstore.operations.plan import KeyPlan, key_plan
-from weft_kvstore.operations.runs import PlanRun, source_of
 from weft_kvstore.sharding import Routing, routing_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
