@@ -215,10 +215,10 @@ class BucketUpdate:
                 raise self._failed(error, first + int(one), first + int(last), step) from error
 
         count = int(self.values.bounds[stop] - self.values.bounds[first])
-        if rule.anywhere and count <= CACHE_ELEMENTS:  # One piece, for whoever computes.
-            apply(0, count)
-        else:
-            self._spec.computing.run([partial(apply, low, high) for low, high in self._pieces(first, stop)])
+        pieces = [(0, count)]
+        if not rule.anywhere or count > CACHE_ELEMENTS:
+            pieces = list(self._pieces(first, stop))
+        self._spec.computing.run([partial(apply, low, high) for low, high in pieces])
 
     def _failed(self, error: Exception, first: int, last: int, step: int) -> RuleFailedError:
         """What to raise where the rule failed on slices that were computed at once."""
