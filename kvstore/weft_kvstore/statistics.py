@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Final, Literal, get_args
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final, Literal, get_args
 
 from weft_kvstore.quotas import NO_QUOTAS, Holds, Quotas
+from weft_kvstore.structs import Reader
 
 # --- Payloads that passed through shared memory, and no socket --------------------------------------------------------
 
@@ -270,3 +271,58 @@ class ShardStatistics:
     quotas: Quotas = NO_QUOTAS
     shared_bytes_sent: int = 0
     shared_bytes_received: int = 0
+
+
+# --- Of several shards together ---------------------------------------------------------------------------------------
+
+
+NO_STATISTICS: Final = ShardStatistics(*[0] * 14)
+"""Of no shard."""
+
+_NOW: Final = (
+    *("jobs", "links", "work_slices", "queued_bytes", "in_flight_bytes", "waiting_pulls", "waiting_sets", "arenas"),
+    *("queues", "per_job"),
+)
+"""What tells of this moment; the rest counts, and only grows."""
+
+_READER: Final[Reader[ShardStatistics]] = Reader(ShardStatistics)
+
+
+def statistics_of(line: Mapping[str, Any]) -> ShardStatistics:
+    """What a shard's process has told. Raises msgspec.ValidationError."""
+    return _READER.from_builtins(line["statistics"])
+
+
+def counted(of: ShardStatistics) -> ShardStatistics:
+    """What still counts of a shard that has ended."""
+    return replace(of, **{name: getattr(NO_STATISTICS, name) for name in _NOW})
+
+
+def summed(several: Iterable[ShardStatistics]) -> ShardStatistics:
+    """Shards' statistics as one's."""
+    total = NO_STATISTICS
+    for one in several:
+        sums = {}
+        for each in fields(ShardStatistics):
+            here, more = getattr(total, each.name), getattr(one, each.name)
+            if isinstance(here, int):
+                sums[each.name] = here + more
+        stages = {stage: total.stages.get(stage, 0.0) + one.stages.get(stage, 0.0) for stage in STAGES}
+        threads = {each.name: each for each in total.apply_threads}
+        for each in one.apply_threads:
+            had = threads.get(each.name, ApplyStatistics(each.name, 0, 0.0))
+            threads[each.name] = ApplyStatistics(each.name, had.pieces + each.pieces, had.busy_s + each.busy_s)
+        queues = {each.priority: each for each in total.queues}
+        for each in one.queues:
+            had = queues.get(each.priority, QueueDepth(each.priority))
+            names = ("pieces", "piece_bytes", "slices", "slice_bytes")
+            queues[each.priority] = replace(had, **{n: getattr(had, n) + getattr(each, n) for n in names})
+        total = replace(
+            total,
+            **sums,
+            stages=stages,
+            apply_threads=tuple(threads.values()),
+            queues=tuple(queues.values()),
+            per_job=(*total.per_job, *one.per_job),
+        )
+    return total

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from weft_worker.state import WorkerState
 
 from server_running import eventually
 from weft.api.agent import Orders
@@ -18,7 +19,6 @@ from weft_kvstore.serving.shard_server import ShardServer
 from weft_kvstore.shard.core import ShardCore
 from weft_worker.daemon import WorkerDaemon
 from weft_worker.settings import WorkerSettings
-from weft_worker.state import WorkerState
 from worker_jobs import WAIT_S
 
 NOWHERE = "http://127.0.0.1:1"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]  # `signal` makes enums of handlers, which takes ten times as long
 import contextlib
 import ctypes
-import gc
 import logging
 import os
 import platform
@@ -135,17 +134,6 @@ def tune_process() -> None:
     ):
         if mallopt(parameter, value) != 1:
             _log.warning("malloc does not take %s = %d", name, value)
-
-
-def return_memory() -> None:
-    """Gives free memory back to the system: what a job leaves is not the next one's.
-
-    Threads have heaps of their own, each of which would keep as much as `TRIM_THRESHOLD_BYTES`. Takes some ten
-    milliseconds; only where the C library is glibc.
-    """
-    gc.collect()
-    if platform.libc_ver()[0] == "glibc":
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 # --- Wakes a thread that waits in a poller ----------------------------------------------------------------------------

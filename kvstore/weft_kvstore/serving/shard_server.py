@@ -26,7 +26,7 @@ from weft_kvstore.runtime.process import Wakeup
 from weft_kvstore.same_host.handover import ArenaListener
 from weft_kvstore.same_host.memory import ArenaError
 from weft_kvstore.serving.apply_pool import ApplyPool
-from weft_kvstore.settings import MAX_FRAME_BYTES, LinkSettings
+from weft_kvstore.settings import MAX_FRAME_BYTES, LinkSettings, endpoints_of
 from weft_kvstore.shard.account import Ledger
 from weft_kvstore.shard.core import ShardCore
 from weft_kvstore.shard.job_shard import JobShard
@@ -51,7 +51,8 @@ _GONE: Final = frozenset({zmq.EHOSTUNREACH, zmq.EAGAIN})
 
 
 class Router:
-    """Bound to `bind` when made; `endpoint` is where. Used by one thread at a time, and polled as `socket`.
+    """Bound to `bind` when made, of a range of ports to the first free one; `endpoint` is where. Used by one thread at
+    a time, and polled as `socket`.
     `authenticator`: who is let in, where links are encrypted. Raises StoreError where it cannot be bound."""
 
     def __init__(self, bind: str, authenticator: CurveAuthenticator | None = None) -> None:
@@ -67,12 +68,29 @@ class Router:
         try:
             if authenticator is not None:
                 authenticator.apply_to(self._context, self.socket)
-            self.socket.bind(bind)
-        except (zmq.ZMQError, RuntimeError) as error:  # The latter where the authenticator's thread does not start.
+            self._bind(bind)
+        except (
+            zmq.ZMQError,
+            RuntimeError,
+            ValueError,
+        ) as error:
+            # RuntimeError: the authenticator's thread does not start.
             self.close()
             raise StoreError(f"cannot bind {bind}: {error}") from error
         self.endpoint: str = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self.bytes_sent = 0
+
+    def _bind(self, bind: str) -> None:
+        *endpoints, last = endpoints_of(bind)
+        for endpoint in endpoints:
+            try:
+                self.socket.bind(endpoint)
+            except zmq.ZMQError as error:
+                if error.errno != zmq.EADDRINUSE:
+                    raise
+            else:
+                return
+        self.socket.bind(last)
 
     @property
     def is_readable(self) -> bool:
@@ -217,7 +235,7 @@ class ShardServer:
         self._stages = StageTimes()
         self._waited = False
         """Whether what is to be sent waited for what had come meanwhile: an answer may go with it."""
-        self._next_tick = self._last_round = clock()
+        self._next_tick = clock()
         self._wakeup = Wakeup()
         self._listener = _listener() if settings.same_host else None
         self._core.arenas = self._listener
@@ -236,11 +254,10 @@ class ShardServer:
             self._commands.begin()
             self._thread.start()
 
-    @property
-    def round_age_s(self) -> float:
-        """Seconds since the socket's thread last came round, idle or not; more than a second or so: one piece of work
-        takes as long, or hangs."""
-        return self._clock() - self._last_round
+    def wake_at_end(self, stop: threading.Event) -> None:
+        """Sets `stop` once it serves no more: a process whose sockets are gone is of no use."""
+        self.ended.wait()
+        stop.set()
 
     def open(self, description: StoreDescription, shard: int, *, stopped: Callable[[], bool] = lambda: False) -> None:
         """Makes the first values of this shard's slices, on the calling thread, and serves the job from then on.
@@ -340,7 +357,6 @@ class ShardServer:
 
     def _round(self, poller: zmq.Poller) -> None:
         """Reads what came, merges the most urgent slice, sends; looks at the socket again after each slice."""
-        self._last_round = self._clock()
         self._receive()
         self._commands.work()
         begun = self._clock()
