@@ -149,6 +149,8 @@ class JobStatistics:
     waits to be merged, sent or for its version. `bytes_*` passed the socket, `shared_bytes_*`
     shared memory instead; `worked_bytes` is what its turns at the socket's thread have come to.
 
+    `process` is the number of the one that serves it, and `memory_bytes` what that holds in memory.
+
     `waited_slot`: the slot that its steps have waited for most, `waited_s` seconds from when the first of the others
     was in; None where nobody was, or steps apply slot by slot.
     """
@@ -165,6 +167,8 @@ class JobStatistics:
     waited_s: float
     shared_bytes_received: int = 0
     shared_bytes_sent: int = 0
+    process: int = 0
+    memory_bytes: int = 0
 
 
 # --- What client and shard count, as records taken at one moment ------------------------------------------------------

@@ -18,6 +18,9 @@ from weft.api.children import CRASHED, Child, Forkserver
 MAIN = """
 import json, os, resource, signal, sys, threading, time
 
+def prepare():
+    pass
+
 def main(channel):
     reader = channel.makefile("rb")
     job = json.loads(reader.readline())

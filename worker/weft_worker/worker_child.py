@@ -25,7 +25,9 @@ from weft.api.document import Document
 from weft.api.job import Traffic
 from weft.api.lifecycle import AllocationEvent
 from weft.api.transfer import Transfer
+from weft_kernels.kernel import kernels
 from weft_kernels.onnx_runtime import session  # noqa: F401 - imported late elsewhere: a child has it from its fork on
+from weft_kernels.rules.lookup import rules
 from weft_kvstore.runtime.process import tune_process
 from weft_worker.device import open_device
 from weft_worker.errors import DeviceError
@@ -40,6 +42,12 @@ class WorkerTask(BaseModel):
 
     settings: WorkerSettings
     allocation: WorkerAllocation | None = None
+
+
+def prepare() -> None:
+    """What would be found late, and in each child anew."""
+    kernels()
+    rules()
 
 
 def main(channel: socket.socket) -> None:
@@ -154,7 +162,8 @@ class Way:
     def _client(self) -> httpx.Client:
         settings = self._settings
         headers = {"Authorization": f"Bearer {settings.token}"} if settings.token else {}
-        return httpx.Client(base_url=settings.server, headers=headers)
+        # Reading the certificates that it would trust takes longer than a small job's parameters.
+        return httpx.Client(base_url=settings.server, headers=headers, verify=settings.server.startswith("https"))
 
     @cached_property
     def _transfer(self) -> Transfer:

@@ -8,6 +8,7 @@ import ctypes
 import logging
 import os
 import platform
+import resource
 import socket
 import sys
 import threading
@@ -134,6 +135,15 @@ def tune_process() -> None:
     ):
         if mallopt(parameter, value) != 1:
             _log.warning("malloc does not take %s = %d", name, value)
+
+
+def resident_bytes() -> int:
+    """What this process holds in memory; 0 where the system does not say."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as told:
+            return int(told.read().split()[1]) * resource.getpagesize()
+    except OSError:
+        return 0
 
 
 # --- Wakes a thread that waits in a poller ----------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import msgspec
 import structlog  # noqa: F401 - `start_daemon` imports it late, in each child anew: it takes longer than the rest
 
 from weft.api.daemon import start_daemon
+from weft_kernels.rules.lookup import rules
 from weft_kvstore.description.records import description_from_json
 from weft_kvstore.errors import StoreError
 from weft_kvstore.rows.memory import TablePlace
@@ -47,6 +48,11 @@ class ShardTask(msgspec.Struct, frozen=True):
 
 _TASKS: Final[Reader[ShardTask]] = Reader(ShardTask)
 _QUESTIONS: Final[Reader[dict[str, int]]] = Reader(dict[str, int])
+
+
+def prepare() -> None:
+    """What would be found late, and in each child anew."""
+    rules()
 
 
 def main(channel: socket.socket) -> None:

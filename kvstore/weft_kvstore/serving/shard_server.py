@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from types import TracebackType
 from typing import Final
 
@@ -22,7 +23,7 @@ from weft_kvstore.encryption.curve_authenticator import CurveAuthenticator
 from weft_kvstore.errors import StoreError, StoreTimeoutError
 from weft_kvstore.quotas import Quotas
 from weft_kvstore.rows.memory import TablePlace
-from weft_kvstore.runtime.process import Wakeup
+from weft_kvstore.runtime.process import Wakeup, resident_bytes
 from weft_kvstore.same_host.handover import ArenaListener
 from weft_kvstore.same_host.memory import ArenaError
 from weft_kvstore.serving.apply_pool import ApplyPool
@@ -310,6 +311,7 @@ class ShardServer:
     def statistics(self) -> ShardStatistics:
         """Counts of this moment; they may move while they are read."""
         core, peers = self._core, list(self._core.peers.values())
+        jobs = core.job_statistics(self._clock())
         return ShardStatistics(
             bytes_sent=self._router.bytes_sent,
             bytes_received=core.counts.bytes_received,
@@ -334,7 +336,7 @@ class ShardServer:
             silenced_links=core.silenced_links,
             stages=self._stages.told(),
             queues=depths(core.work.waiting(), [one for peer in peers for one in peer.outbox.waiting()]),
-            per_job=tuple(core.job_statistics(self._clock())),
+            per_job=tuple(replace(one, process=os.getpid(), memory_bytes=resident_bytes()) for one in jobs),
             quotas=self._ledger.quotas,
         )
 

@@ -77,7 +77,7 @@ class _Asked:
 
 @dataclass(slots=True)
 class Carried:
-    """A child, once it is forked, and its allocation's way to the server."""
+    """A child, from its fork to its end, and its allocation's way to the server."""
 
     reporter: Reporter
     child: Child | None = None
@@ -87,7 +87,7 @@ class AgentDaemon:
     """One queue of stimuli, handled on the thread that calls `run`; a thread for each child hears what it says.
 
     A child's first line is what `task` makes of its allocation. It says `{"report": {...}}`, the facts of a `Report`;
-    `heard` gets whatever else it says, on its thread. It is told `{"upload": true}` and `{"set": number}`.
+    `heard` gets whatever else it says, and None once it has ended, on its thread. It is told `{"upload": true}` and `{"set": number}`.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class AgentDaemon:
         task: Callable[[AnyAllocation], Mapping[str, Any]],
         *,
         at_once: int | None = None,
-        heard: Callable[[Lease, dict[str, Any]], None] = lambda lease, line: None,
+        heard: Callable[[Lease, dict[str, Any] | None], None] = lambda lease, line: None,
         join: Join | None = None,
     ) -> None:
         self._state = Holding(registration.kind, at_once)
@@ -207,10 +207,10 @@ class AgentDaemon:
             return
         carried.child.send(self._task(allocation))
         threading.Thread(
-            target=self._listen, args=(lease, carried.child), name=f"child-{lease.id}", daemon=True
+            target=self._listen, args=(lease, carried, carried.child), name=f"child-{lease.id}", daemon=True
         ).start()
 
-    def _listen(self, lease: Lease, child: Child) -> None:
+    def _listen(self, lease: Lease, carried: Carried, child: Child) -> None:
         """On a thread of the child's own, until it has ended."""
         for line in child.lines():
             if "report" not in line:
@@ -223,5 +223,7 @@ class AgentDaemon:
             else:
                 self._stimuli.put(Said(lease, facts))
         how = f"{child.ending}; its log ended with: {child.last_logged}" if child.last_logged else child.ending
+        carried.child = None
+        self._heard(lease, None)
         _log.info("allocation %s, process %d: %s", lease, child.process, child.ending)
         self._stimuli.put(Ended(lease, how))

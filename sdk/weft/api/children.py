@@ -62,7 +62,8 @@ class ForkError(Exception):
 
 
 class Forkserver:
-    """Forks children that run `main(channel)` of `module`. For any thread. `close` ends it, and every child with it."""
+    """Forks children that run `main(channel)` of `module`, once it has run the module's `prepare()`, which makes what
+    all children need and starts no thread. For any thread. `close` ends it, and every child with it."""
 
     def __init__(self, module: str) -> None:
         self._module = module
@@ -250,7 +251,8 @@ def ending(status: int) -> str:
 def serve(module: str, control: socket.socket) -> None:
     """Forks until the daemon's end of `control` closes; then ends what is left."""
     warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*multi-threaded.*fork")
-    main = importlib.import_module(module).main
+    served = importlib.import_module(module)
+    served.prepare()
     gc.collect()
     control.send(READY)
     gc.freeze()  # What all children share is not looked at, and so not copied, in any of them.
@@ -286,7 +288,7 @@ def serve(module: str, control: socket.socket) -> None:
                 one.close()
             os.dup2(log, 2)
             os.close(log)
-            _run(main, channel, request["memory_bytes"])
+            _run(served.main, channel, request["memory_bytes"])
         os.close(log)
         channels[process] = channel
     for process in channels:
