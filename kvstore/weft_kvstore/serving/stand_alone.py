@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import sys
 import threading
 from pathlib import Path
@@ -54,6 +55,8 @@ def serve_alone(path: Path, shard: int, settings: ShardSettings) -> None:
     _check_key(description, shard, None if authenticator is None else authenticator.public)
     stop = start_daemon(settings.name, exit_with_parent=settings.exit_with_parent)
     tune_process()
+    if settings.job_memory is not None:
+        resource.setrlimit(resource.RLIMIT_DATA, (settings.job_memory, settings.job_memory))
     with (
         _listening(description, shard, settings, authenticator) as server,
         metrics_served(settings.metrics_host, settings.metrics_port, server.statistics) as metrics,

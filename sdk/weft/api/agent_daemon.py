@@ -87,7 +87,8 @@ class AgentDaemon:
     """One queue of stimuli, handled on the thread that calls `run`; a thread for each child hears what it says.
 
     A child's first line is what `task` makes of its allocation. It says `{"report": {...}}`, the facts of a `Report`;
-    `heard` gets whatever else it says, and None once it has ended, on its thread. It is told `{"upload": true}` and `{"set": number}`.
+    `heard` gets whatever else it says, and None once it has ended, on its thread. It is told `{"upload": true}` and
+    `{"set": number}`.
     """
 
     def __init__(
